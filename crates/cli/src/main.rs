@@ -1,0 +1,3 @@
+//! The `sws` command.
+
+fn main() {}

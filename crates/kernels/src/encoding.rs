@@ -1,0 +1,77 @@
+//! The names of the encodings.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How the numbers of a matrix are stored.
+///
+/// `docs/format.md` draws the bytes of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Encoding {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+    /// bf16 with its exponent packed into four bits: lossless, 12 bits a weight.
+    Bf12,
+    /// Signed bytes in groups of 64 with a bf16 scale: lossy.
+    Q8,
+    /// Four-bit codes in groups of 64 with a bf16 scale: lossy.
+    Q4,
+    /// e4m3 with one f32 scale per 128×128 block, as DeepSeek, Qwen and GLM publish.
+    Fp8,
+    /// e2m1 in blocks of 32 with an e8m0 scale, as gpt-oss publishes.
+    Mxfp4,
+}
+
+impl Encoding {
+    /// Every encoding, in the order in which tables list them.
+    pub const ALL: [Encoding; 8] = [
+        Encoding::F32,
+        Encoding::F16,
+        Encoding::Bf16,
+        Encoding::Bf12,
+        Encoding::Q8,
+        Encoding::Q4,
+        Encoding::Fp8,
+        Encoding::Mxfp4,
+    ];
+
+    /// The name used on the command line and in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "f32",
+            Encoding::F16 => "f16",
+            Encoding::Bf16 => "bf16",
+            Encoding::Bf12 => "bf12",
+            Encoding::Q8 => "q8",
+            Encoding::Q4 => "q4",
+            Encoding::Fp8 => "fp8",
+            Encoding::Mxfp4 => "mxfp4",
+        }
+    }
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no encoding.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, q8, q4, fp8, mxfp4")]
+pub struct UnknownEncoding(pub String);
+
+impl FromStr for Encoding {
+    type Err = UnknownEncoding;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Encoding::ALL
+            .into_iter()
+            .find(|e| e.name() == word)
+            .ok_or_else(|| UnknownEncoding(word.to_owned()))
+    }
+}

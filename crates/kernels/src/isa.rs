@@ -1,0 +1,126 @@
+//! Which instructions this CPU has, as values that prove it.
+//!
+//! A token such as [`Avx512`] can only be made by a successful run-time check, so a function that
+//! takes one may use those instructions, and its callers need no `unsafe`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Proof that this CPU has AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx2 {
+    /// The token, if this CPU has what it stands for.
+    pub fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Avx2(()))
+    }
+}
+
+/// Proof that this CPU has AVX-512 F, BW, DQ and VL, and all that [`Avx2`] stands for.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512 {
+    /// The token, if this CPU has what it stands for.
+    pub fn detect() -> Option<Self> {
+        (Avx2::detect().is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl"))
+        .then_some(Avx512(()))
+    }
+}
+
+/// An implementation of the kernels, with the proof that this CPU can run it.
+///
+/// All tiers give the same bits.
+#[derive(Clone, Copy, Debug)]
+pub enum Tier {
+    /// The short, slow reference that the others are tested against.
+    Scalar,
+    /// Plain Rust on arrays of 32 lanes, for CPUs without a tier of their own.
+    Portable,
+    /// AVX2 with FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+/// The variable that forces a tier by name.
+pub const TIER_VARIABLE: &str = "SWS_TIER";
+
+impl Tier {
+    /// Every tier that this CPU can run, fastest first.
+    pub fn available() -> Vec<Tier> {
+        let mut tiers = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            tiers.extend(Avx512::detect().map(Tier::Avx512));
+            tiers.extend(Avx2::detect().map(Tier::Avx2));
+        }
+        tiers.extend([Tier::Portable, Tier::Scalar]);
+        tiers
+    }
+
+    /// The fastest tier of this CPU, or the one that `SWS_TIER` asks for.
+    pub fn from_env() -> Result<Tier, UnknownTier> {
+        match std::env::var(TIER_VARIABLE) {
+            Ok(word) => word.parse(),
+            Err(_) => Ok(Tier::best()),
+        }
+    }
+
+    /// The fastest tier of this CPU.
+    pub fn best() -> Tier {
+        Tier::available()[0]
+    }
+
+    /// The name used on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Scalar => "scalar",
+            Tier::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(_) => "avx512",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no tier this CPU can run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is not a kernel tier of this CPU; choose one of {available}")]
+pub struct UnknownTier {
+    word: String,
+    available: String,
+}
+
+impl FromStr for Tier {
+    type Err = UnknownTier;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let tiers = Tier::available();
+        tiers.iter().copied().find(|t| t.name() == word).ok_or_else(|| UnknownTier {
+            word: word.to_owned(),
+            available: tiers.iter().map(|t| t.name()).collect::<Vec<_>>().join(", "),
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! End-to-end tests of the `sws` command, one module a subject.
