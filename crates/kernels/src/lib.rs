@@ -3,6 +3,7 @@
 //! A [`Matrix`](crate::Encoding) ... (K1 writes this page)
 
 mod encoding;
+pub mod functional;
 mod isa;
 
 pub use encoding::{Encoding, UnknownEncoding};

@@ -1,0 +1,116 @@
+//! The gated activations of MLPs and experts.
+
+use super::elementary::{gelu_erf, gelu_tanh, sigmoid, silu};
+use super::{reference, tiered};
+use crate::Tier;
+
+/// How a gate acts on what it gates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// sigmoid(g) · u, the output gate of gated attention.
+    Sigmoid,
+    /// g · sigmoid(g) · u.
+    Silu,
+    /// GELU(g) · u in the tanh approximation.
+    GeluTanh,
+    /// GELU(g) · u with the error function.
+    GeluErf,
+    /// (u + 1) · g · sigmoid(alpha · g), with g cut off above `limit` and u clamped to ±`limit`.
+    Clamped {
+        /// The slope of the sigmoid, 1.702 in gpt-oss.
+        alpha: f32,
+        /// Where gate and up are cut off, 7 in gpt-oss.
+        limit: f32,
+    },
+}
+
+impl Activation {
+    /// The activation for one gate and what it gates: the definition that all tiers compile.
+    #[inline(always)]
+    pub fn at(self, gate: f32, up: f32) -> f32 {
+        match self {
+            Activation::Sigmoid => sigmoid(gate) * up,
+            Activation::Silu => silu(gate) * up,
+            Activation::GeluTanh => gelu_tanh(gate) * up,
+            Activation::GeluErf => gelu_erf(gate) * up,
+            Activation::Clamped { alpha, limit } => {
+                // Comparisons, not min and max, so that NaN stays NaN.
+                let gate = if gate > limit { limit } else { gate };
+                let up = if up > limit { limit } else { up };
+                let up = if up < -limit { -limit } else { up };
+                (up + 1.0) * (gate * sigmoid(alpha * gate))
+            }
+        }
+    }
+}
+
+/// gate = activation(gate, up), element by element, in place.
+pub fn gate(tier: Tier, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "gate: shapes");
+    gate_tiered(tier, activation, gate, up);
+}
+
+/// y[i] = activation(gate_up[2i], gate_up[2i + 1]): gates and ups that alternate, as gpt-oss
+/// stores them.
+pub fn gate_interleaved(tier: Tier, activation: Activation, gate_up: &[f32], y: &mut [f32]) {
+    assert_eq!(gate_up.len(), 2 * y.len(), "gate_interleaved: shapes");
+    gate_interleaved_tiered(tier, activation, gate_up, y);
+}
+
+tiered! {
+    gate_tiered(activation: Activation, gate: &mut [f32], up: &[f32])
+    lanes: gate_lanes, reference: reference::gate
+}
+
+tiered! {
+    gate_interleaved_tiered(activation: Activation, gate_up: &[f32], y: &mut [f32])
+    lanes: gate_interleaved_lanes, reference: reference::gate_interleaved
+}
+
+/// Runs `$body` with `$it` known to be one variant: a loop that matches per element would not be
+/// vectorised.
+macro_rules! per_variant {
+    ($activation:ident => $it:ident, $body:expr) => {
+        match $activation {
+            Activation::Sigmoid => {
+                let $it = Activation::Sigmoid;
+                $body
+            }
+            Activation::Silu => {
+                let $it = Activation::Silu;
+                $body
+            }
+            Activation::GeluTanh => {
+                let $it = Activation::GeluTanh;
+                $body
+            }
+            Activation::GeluErf => {
+                let $it = Activation::GeluErf;
+                $body
+            }
+            Activation::Clamped { alpha, limit } => {
+                let $it = Activation::Clamped { alpha, limit };
+                $body
+            }
+        }
+    };
+}
+
+#[inline(always)]
+fn gate_lanes(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    per_variant!(activation => it, {
+        for (g, &u) in gate.iter_mut().zip(up) {
+            *g = it.at(*g, u);
+        }
+    });
+}
+
+#[inline(always)]
+fn gate_interleaved_lanes(activation: Activation, gate_up: &[f32], y: &mut [f32]) {
+    let (pairs, _) = gate_up.as_chunks::<2>();
+    per_variant!(activation => it, {
+        for (y, &[g, u]) in y.iter_mut().zip(pairs) {
+            *y = it.at(g, u);
+        }
+    });
+}

@@ -1,0 +1,65 @@
+//! What a decoder computes besides products with weights: norms, gates, softmax, rotary
+//! embedding, attention, selection.
+//!
+//! Every function gives the same bits in every [`Tier`](crate::Tier), for a row alone or among
+//! others. Each is written once on arrays of 32 lanes, with operations in a fixed order, and
+//! compiled per tier; [`Tier::Scalar`](crate::Tier::Scalar) runs an independent plain version
+//! (`reference.rs`) that the others are tested against. Nothing here allocates.
+//!
+//! Sums follow the canonical reduction: 32 partial sums, lane = index mod 32, folded by a fixed
+//! tree (lane i with i + 16, then + 8, + 4, + 2, + 1). `exp`, `tanh` and `erf` are polynomials
+//! evaluated with fused multiply-adds ([`elementary`]); the sines of the rotary tables come from
+//! the `libm` crate, never from the platform. Subnormals count: the caller leaves flush-to-zero
+//! off, as Rust does.
+//!
+//! Shapes are the caller's to establish: a slice of the wrong length is a bug and panics.
+
+pub mod elementary;
+mod gate;
+mod lanes;
+mod norm;
+mod reference;
+mod row;
+mod select;
+
+pub use gate::{Activation, gate, gate_interleaved};
+pub use norm::{NormWeight, layer_norm, rms_norm};
+pub use row::{add, axpy, sigmoid, soft_cap, softmax};
+pub use select::{argmax, top_k};
+
+/// Makes a function that runs `lanes` compiled for the tier it is given, or `reference` in
+/// `Tier::Scalar`. `lanes` and all it calls must be `#[inline(always)]`, or they would be compiled
+/// for the baseline CPU.
+macro_rules! tiered {
+    (
+        $name:ident($($arg:ident: $ty:ty),* $(,)?)
+        lanes: $lanes:path, reference: $reference:path
+    ) => {
+        fn $name(tier: $crate::Tier, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($arg: $ty),*) {
+                $lanes($($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($arg: $ty),*) {
+                $lanes($($arg),*)
+            }
+            match tier {
+                $crate::Tier::Scalar => $reference($($arg),*),
+                $crate::Tier::Portable => $lanes($($arg),*),
+                // SAFETY: the token exists only on a CPU that has these features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::Tier::Avx2(_) => unsafe { avx2($($arg),*) },
+                // SAFETY: the token exists only on a CPU that has these features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::Tier::Avx512(_) => unsafe { avx512($($arg),*) },
+            }
+        }
+    };
+}
+pub(crate) use tiered;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! Tests of the functionals: tiers against the reference, values against f64, and edge cases.
+
+mod accuracy;
+mod cases;
+mod tiers;
+
+use crate::Tier;
+
+/// Fails unless the two have the same bits, any NaN being the same as any other.
+#[track_caller]
+fn assert_same(got: &[f32], expected: &[f32], what: impl std::fmt::Display) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (i, (a, b)) in got.iter().zip(expected).enumerate() {
+        assert!(
+            a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+            "{what}: element {i} is {a:?} ({:08x}), expected {b:?} ({:08x})",
+            a.to_bits(),
+            b.to_bits()
+        );
+    }
+}
+
+/// Runs `f` on a copy of `x` in every tier and checks that all agree with the reference, whose
+/// result is returned.
+#[track_caller]
+fn in_all_tiers(x: &[f32], f: impl Fn(Tier, &mut [f32])) -> Vec<f32> {
+    let mut expected = x.to_vec();
+    f(Tier::Scalar, &mut expected);
+    for tier in Tier::available() {
+        let mut got = x.to_vec();
+        f(tier, &mut got);
+        assert_same(&got, &expected, tier);
+    }
+    expected
+}
+
+/// A reproducible stream of numbers in -1..1.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn vec(&mut self, len: usize, scale: f32) -> Vec<f32> {
+        (0..len).map(|_| self.next() * scale).collect()
+    }
+}
