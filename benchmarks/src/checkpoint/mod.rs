@@ -1,0 +1,7 @@
+//! Hugging Face checkpoints, read and written as streams.
+
+mod read;
+mod write;
+
+pub use read::{Source, SourceTensor};
+pub use write::{Output, PlannedTensor};

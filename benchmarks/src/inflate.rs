@@ -1,0 +1,329 @@
+//! Makes the experts of a trained checkpoint larger without changing what they compute.
+//!
+//! An expert is `down · (silu(gate · x) * (up · x))`. A further inner neuron, a row of gate, a row
+//! of up and a column of down, adds nothing when its column of down is zero. So the model's
+//! function, its routing included, stays the trained one, while its experts take as long to read
+//! as those of a large model.
+//!
+//! The trained neurons are scattered over the whole width, one by one, yet neuron `j` keeps its
+//! index modulo 32 and its order among the neurons that share it. A reduction over 32 fixed lanes
+//! therefore adds the same terms in the same order, with zeros between them, and the result keeps
+//! even its rounding.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use half::bf16;
+use rayon::prelude::*;
+use safetensors::Dtype;
+use serde_json::Value;
+
+use crate::checkpoint::{Output, PlannedTensor, Source, SourceTensor};
+use crate::gaussian::{Gaussian, mix, stream};
+
+/// Trained neurons keep their index modulo this.
+const LANES: usize = 32;
+/// The inner width is rounded up to a multiple of this, so that files stay aligned.
+const WIDTH_STEP: u64 = 64;
+
+/// The families whose experts are three matrices of their own, and the config's name for the inner
+/// width of an expert. Elsewhere that key means other matrices too.
+const FAMILIES: [(&str, &str); 4] = [
+    ("mixtral", "intermediate_size"),
+    ("olmoe", "intermediate_size"),
+    ("qwen2_moe", "moe_intermediate_size"),
+    ("qwen3_moe", "moe_intermediate_size"),
+];
+
+/// Writes `checkpoint` with experts of at least `expert_bytes` into the new directory `out`.
+///
+/// The inner width is the smallest multiple of 64 that reaches the size. Everything that is no
+/// expert is copied. Files hold at most `file_bytes`.
+pub fn inflate(
+    checkpoint: &Path,
+    expert_bytes: u64,
+    out: &Path,
+    file_bytes: u64,
+    seed: u64,
+) -> Result<()> {
+    let source = Source::open(checkpoint)?;
+    let plan = Plan::new(&source, checkpoint, expert_bytes)?;
+    let output = Output::create(out)?;
+    output.file("config.json", &serde_json::to_vec_pretty(&plan.config)?)?;
+    copy_companions(checkpoint, &output)?;
+    let mut filler = Filler { source: &source, plan: &plan, seed, current: None };
+    output.tensors("inflate", &plan.tensors, file_bytes, |index, offset, chunk| {
+        filler.fill(index, offset, chunk)
+    })?;
+    output.finish()
+}
+
+/// Where each of `trained` neurons goes among `width`: as the module's head describes.
+///
+/// Each run of 32 neurons has a stretch of the new width for itself, and each neuron a place of
+/// its own in it.
+pub fn positions(trained: usize, width: usize, key: u64) -> Vec<usize> {
+    let (runs, blocks) = (trained.div_ceil(LANES), width / LANES);
+    (0..trained)
+        .map(|j| {
+            let run = j / LANES;
+            let (from, to) = (run * blocks / runs, (run + 1) * blocks / runs);
+            let block = from + mix(key, j as u64) as usize % (to - from);
+            block * LANES + j % LANES
+        })
+        .collect()
+}
+
+struct Plan {
+    config: Value,
+    tensors: Vec<PlannedTensor>,
+    /// For each tensor what it is of an expert, if it is.
+    roles: Vec<Option<Role>>,
+    hidden: usize,
+    trained: usize,
+    width: usize,
+}
+
+struct Role {
+    /// The expert's name: the tensors of one expert scatter their neurons alike.
+    expert: String,
+    part: Part,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    GateOrUp,
+    Down,
+}
+
+impl Plan {
+    fn new(source: &Source, dir: &Path, expert_bytes: u64) -> Result<Self> {
+        let dir = dir.display();
+        let mut config = source.config.clone();
+        let family = config.get("model_type").and_then(Value::as_str).unwrap_or("").to_owned();
+        let Some((_, width_key)) = FAMILIES.iter().find(|(name, _)| *name == family) else {
+            let known = FAMILIES.map(|(name, _)| name).join(", ");
+            bail!(
+                "`{dir}` is of model_type `{family}`, and inflate knows the experts of {known}; \
+                 name a checkpoint of one of these"
+            );
+        };
+        let trained = number(&config, width_key, &dir)?;
+        let hidden = number(&config, "hidden_size", &dir)?;
+        let neuron = 3 * 2 * hidden as u64;
+        ensure!(
+            expert_bytes <= 1 << 40,
+            "an expert of {expert_bytes} bytes is beyond reason; ask for at most 1 TiB"
+        );
+        let width = expert_bytes.div_ceil(neuron).next_multiple_of(WIDTH_STEP) as usize;
+        ensure!(
+            width >= trained && expert_bytes >= neuron * trained as u64,
+            "the experts of `{dir}` take {} bytes already; ask for more --expert-bytes",
+            neuron * trained as u64
+        );
+
+        let mut plan =
+            Plan { config: Value::Null, tensors: vec![], roles: vec![], hidden, trained, width };
+        let mut parts = BTreeMap::new();
+        for tensor in &source.tensors {
+            let role = role(&tensor.name);
+            let mut planned = PlannedTensor {
+                name: tensor.name.clone(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+            };
+            if let Some(role) = &role {
+                planned.shape = plan.inflated(tensor, role.part)?;
+                *parts.entry(role.expert.clone()).or_insert(0) += 1;
+            }
+            plan.tensors.push(planned);
+            plan.roles.push(role);
+        }
+        ensure!(!parts.is_empty(), "`{dir}` holds no expert tensors; name an MoE checkpoint");
+        if let Some((expert, n)) = parts.iter().find(|&(_, &n)| n != 3) {
+            bail!("`{dir}` holds {n} of the 3 matrices of `{expert}`; download it again");
+        }
+        config[*width_key] = width.into();
+        plan.config = config;
+        Ok(plan)
+    }
+
+    fn inflated(&self, tensor: &SourceTensor, part: Part) -> Result<Vec<usize>> {
+        let expected = |inner| match part {
+            Part::GateOrUp => vec![inner, self.hidden],
+            Part::Down => vec![self.hidden, inner],
+        };
+        ensure!(
+            tensor.dtype == Dtype::BF16,
+            "`{}` is stored as {}; inflate takes bf16 checkpoints",
+            tensor.name,
+            tensor.dtype
+        );
+        ensure!(
+            tensor.shape == expected(self.trained),
+            "`{}` is of shape {:?} where its config says {:?}; download it again",
+            tensor.name,
+            tensor.shape,
+            expected(self.trained)
+        );
+        Ok(expected(self.width))
+    }
+}
+
+fn number(config: &Value, key: &str, dir: &dyn std::fmt::Display) -> Result<usize> {
+    let value = config.get(key).and_then(Value::as_u64).filter(|n| (1..1 << 24).contains(n));
+    let value = value.with_context(|| {
+        format!("`{key}` in the config.json of `{dir}` is missing or absurd; download it again")
+    })?;
+    Ok(value as usize)
+}
+
+/// Reads `….experts.7.gate_proj.weight` and its like.
+fn role(name: &str) -> Option<Role> {
+    let (expert, matrix) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+    let part = match matrix {
+        "w1" | "w3" | "gate_proj" | "up_proj" => Part::GateOrUp,
+        "w2" | "down_proj" => Part::Down,
+        _ => return None,
+    };
+    let (rest, number) = expert.rsplit_once('.')?;
+    let routed = rest.ends_with(".experts") && number.parse::<u32>().is_ok();
+    routed.then(|| Role { expert: expert.to_owned(), part })
+}
+
+/// Tokenizer, chat template, generation config: all but weights and what is written anew.
+fn copy_companions(checkpoint: &Path, output: &Output) -> Result<()> {
+    let told = || format!("cannot list `{}`", checkpoint.display());
+    for entry in checkpoint.read_dir().with_context(told)? {
+        let path = entry.with_context(told)?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
+        let weights = ["safetensors", "bin", "pt", "pth", "gguf", "h5", "msgpack", "onnx"];
+        let is_weights = path.extension().is_some_and(|e| weights.iter().any(|w| e == *w));
+        let anew = name == "config.json" || name.ends_with(".index.json");
+        if path.is_file() && !is_weights && !anew {
+            output.copy(&path)?;
+        }
+    }
+    Ok(())
+}
+
+struct Filler<'a> {
+    source: &'a Source,
+    plan: &'a Plan,
+    seed: u64,
+    current: Option<(usize, Scattered)>,
+}
+
+/// What is drawn once a tensor.
+struct Scattered {
+    /// New index of each trained neuron.
+    positions: Vec<usize>,
+    /// Trained neuron at each new index.
+    trained: Vec<Option<usize>>,
+    key: u64,
+    random: Gaussian,
+}
+
+impl Filler<'_> {
+    fn fill(&mut self, index: usize, offset: u64, chunk: &mut [u8]) -> Result<()> {
+        let tensor = &self.source.tensors[index];
+        let Some(role) = &self.plan.roles[index] else {
+            return self.source.read_at(tensor, offset, chunk);
+        };
+        if self.current.as_ref().is_none_or(|(i, _)| *i != index) {
+            self.current = Some((index, self.scatter(tensor, role)?));
+        }
+        let (_, scattered) = self.current.as_ref().expect("set above");
+        match role.part {
+            Part::GateOrUp => self.fill_rows(tensor, scattered, offset, chunk),
+            Part::Down => self.fill_columns(tensor, scattered, offset, chunk),
+        }
+    }
+
+    fn scatter(&self, tensor: &SourceTensor, role: &Role) -> Result<Scattered> {
+        let Plan { trained, width, .. } = *self.plan;
+        let positions = positions(trained, width, stream(self.seed, &role.expert));
+        let mut inverse = vec![None; width];
+        for (neuron, &position) in positions.iter().enumerate() {
+            inverse[position] = Some(neuron);
+        }
+        let std = match role.part {
+            Part::GateOrUp => self.root_mean_square(tensor)?,
+            Part::Down => 0.0,
+        };
+        let random = Gaussian::new(0.0, std);
+        // Not the bare name: that is the stream that a random checkpoint's own rows came from.
+        let key = stream(self.seed, &format!("inflate {}", tensor.name));
+        Ok(Scattered { positions, trained: inverse, key, random })
+    }
+
+    /// The scale of the trained weights, which the random ones take.
+    fn root_mean_square(&self, tensor: &SourceTensor) -> Result<f32> {
+        let mut buffer = vec![0u8; (1 << 20).min(tensor.bytes as usize)];
+        let (mut sum, mut offset) = (0f64, 0);
+        while offset < tensor.bytes {
+            let len = buffer.len().min((tensor.bytes - offset) as usize);
+            self.source.read_at(tensor, offset, &mut buffer[..len])?;
+            for bytes in buffer[..len].as_chunks::<2>().0 {
+                sum += f64::from(bf16::from_le_bytes(*bytes)).powi(2);
+            }
+            offset += len as u64;
+        }
+        let scale = (sum / (tensor.bytes / 2) as f64).sqrt() as f32;
+        ensure!(
+            scale.is_finite(),
+            "`{}` holds infinities or NaNs, beside which no weight is harmless",
+            tensor.name
+        );
+        Ok(scale)
+    }
+
+    /// Rows of gate or up: a trained one where a trained neuron stands, else a random one.
+    fn fill_rows(
+        &self,
+        tensor: &SourceTensor,
+        scattered: &Scattered,
+        offset: u64,
+        chunk: &mut [u8],
+    ) -> Result<()> {
+        let row_bytes = self.plan.hidden * 2;
+        let first = offset as usize / row_bytes;
+        chunk.par_chunks_mut(row_bytes).enumerate().try_for_each(|(i, row)| {
+            match scattered.trained[first + i] {
+                Some(neuron) => self.source.read_at(tensor, (neuron * row_bytes) as u64, row),
+                None => {
+                    let index = ((first + i) * self.plan.hidden) as u64;
+                    scattered.random.fill(scattered.key, index, row);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// Rows of down: the trained columns at their new places, zeros elsewhere.
+    fn fill_columns(
+        &self,
+        tensor: &SourceTensor,
+        scattered: &Scattered,
+        offset: u64,
+        chunk: &mut [u8],
+    ) -> Result<()> {
+        let (row_bytes, trained_bytes) = (self.plan.width * 2, self.plan.trained * 2);
+        let first = offset as usize / row_bytes;
+        chunk.fill(0);
+        chunk.par_chunks_mut(row_bytes).enumerate().try_for_each_init(
+            || vec![0u8; trained_bytes],
+            |trained, (i, row)| {
+                self.source.read_at(tensor, ((first + i) * trained_bytes) as u64, trained)?;
+                let row = row.as_chunks_mut::<2>().0;
+                for (weight, &position) in
+                    trained.as_chunks::<2>().0.iter().zip(&scattered.positions)
+                {
+                    row[position] = *weight;
+                }
+                Ok(())
+            },
+        )
+    }
+}

@@ -1,0 +1,84 @@
+//! The `sws-bench` command.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+use sws_benchmarks::inflate::inflate;
+use sws_benchmarks::random::write_random;
+use sws_benchmarks::shapes::Shape;
+use sws_benchmarks::size::parse_size;
+
+/// Benches of SWS, and the checkpoints they need.
+#[derive(Parser)]
+#[command(name = "sws-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the experts of a trained checkpoint larger without changing what they compute
+    ///
+    /// Each expert gets further inner neurons, scattered among the trained ones, with random rows
+    /// of gate and up and zero columns of down.
+    Inflate {
+        /// A bf16 checkpoint directory of the Mixtral, Qwen-MoE or OLMoE family
+        checkpoint: PathBuf,
+        /// The size an expert shall have, for instance 14MiB; its width becomes the smallest
+        /// multiple of 64 that reaches it
+        #[arg(long, value_parser = parse_size, value_name = "SIZE")]
+        expert_bytes: u64,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+    /// Write a checkpoint of random weights in the shape of a real or a tiny model
+    Random {
+        /// The shape's name; a wrong one lists them all
+        #[arg(long, value_parser = Shape::named)]
+        shape: Shape,
+        /// Fewer layers than the shape has (or more)
+        #[arg(long)]
+        layers: Option<usize>,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+}
+
+#[derive(clap::Args)]
+struct OutputArguments {
+    /// The directory to make
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The largest file; a larger checkpoint becomes several with an index
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "5GB")]
+    sharded: u64,
+    /// Another seed gives other random weights
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Inflate { checkpoint, expert_bytes, output } => {
+            inflate(&checkpoint, expert_bytes, &output.out, output.sharded, output.seed)
+        }
+        Command::Random { mut shape, layers, output } => {
+            shape.layers = layers.unwrap_or(shape.layers);
+            ensure!((1..=1000).contains(&shape.layers), "--layers must be between 1 and 1000");
+            write_random(&shape, &output.out, output.sharded, output.seed)
+        }
+    }
+}
