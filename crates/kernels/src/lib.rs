@@ -1,12 +1,20 @@
 //! Arithmetic on encoded weights.
-//!
-//! A [`Matrix`](crate::Encoding) ... (K1 writes this page)
 
+mod encode;
 mod encoding;
 pub mod functional;
 mod isa;
+mod layout;
+mod matrix;
+#[allow(dead_code)]
+mod reference;
 
+pub use encode::{
+    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, Histogram, Source, Tally,
+};
 pub use encoding::{Encoding, UnknownEncoding};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
 pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
+pub use layout::{Part, PartLen, PartRows};
+pub use matrix::{Matrix, MatrixError};

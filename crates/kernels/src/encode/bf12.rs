@@ -1,0 +1,138 @@
+//! bf16 to bf12.
+
+use crate::encode::EncodedRows;
+use crate::layout::TABLE_LEN;
+use crate::reference::BLOCK;
+
+/// How often each exponent occurs among bf16 numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram(pub [u64; 256]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram([0; 256])
+    }
+}
+
+impl Histogram {
+    /// Counts the exponents of these numbers too.
+    pub fn add(&mut self, bf16: &[u8]) {
+        // Neighbours often have the same exponent; four tables keep one increment from waiting
+        // for the one before it. Chunks keep the 32-bit counts from overflowing.
+        for chunk in bf16.chunks(1 << 30) {
+            let mut counts = [[0u32; 256]; 4];
+            let (eights, rest) = chunk.as_chunks::<8>();
+            for b in eights {
+                let word = u64::from_le_bytes(*b);
+                for (k, counts) in counts.iter_mut().enumerate() {
+                    counts[(word >> (16 * k + 7)) as usize & 255] += 1;
+                }
+            }
+            for b in rest.as_chunks().0 {
+                counts[0][usize::from(u16::from_le_bytes(*b) >> 7 & 255)] += 1;
+            }
+            for (i, total) in self.0.iter_mut().enumerate() {
+                *total += counts.iter().map(|c| u64::from(c[i])).sum::<u64>();
+            }
+        }
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Histogram) {
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
+    }
+
+    /// How many of the numbers counted would be escapes.
+    pub fn escapes(&self, table: &ExponentTable) -> u64 {
+        let kept: u64 = table.0.iter().map(|e| self.0[usize::from(*e)]).sum();
+        self.0.iter().sum::<u64>() - kept
+    }
+}
+
+/// The fifteen exponents that bf12 has codes for, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExponentTable([u8; 15]);
+
+impl ExponentTable {
+    /// The most frequent exponents; among equals the smaller.
+    pub fn from_histogram(histogram: &Histogram) -> Self {
+        let mut order: Vec<u8> = (0..=255).collect();
+        order.sort_by_key(|e| std::cmp::Reverse(histogram.0[usize::from(*e)]));
+        let mut table: [u8; 15] = order[..15].try_into().unwrap();
+        table.sort();
+        ExponentTable(table)
+    }
+
+    /// The part `.table`.
+    pub fn bytes(&self) -> [u8; TABLE_LEN] {
+        let mut bytes = [0; TABLE_LEN];
+        bytes[..15].copy_from_slice(&self.0);
+        bytes
+    }
+
+    pub(super) fn codes(&self) -> [u8; 256] {
+        let mut codes = [15; 256];
+        for (code, exponent) in (0..).zip(self.0) {
+            codes[usize::from(exponent)] = code;
+        }
+        codes
+    }
+}
+
+/// Encodes whole rows.
+pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut EncodedRows) {
+    let row_len = cols + cols.div_ceil(2);
+    let n = rows.len() / (2 * cols);
+    out.parts[0].resize(n * row_len, 0);
+    for (source, packed) in rows.chunks_exact(2 * cols).zip(out.parts[0].chunks_exact_mut(row_len))
+    {
+        let before = out.exponents.len();
+        let (blocks, tail) = source.as_chunks::<{ 2 * BLOCK }>();
+        let (packed_blocks, packed_tail) = packed.as_chunks_mut::<{ BLOCK + BLOCK / 2 }>();
+        for (source, packed) in blocks.iter().zip(packed_blocks) {
+            if block(codes, source, packed) {
+                push_escapes(codes, source, &mut out.exponents);
+            }
+        }
+        if !tail.is_empty() {
+            let n = tail.len() / 2;
+            for (c, b) in tail.as_chunks().0.iter().enumerate() {
+                let bits = u16::from_le_bytes(*b);
+                packed_tail[c] = sign_mantissa(bits);
+                packed_tail[n + c / 2] |= codes[exponent(bits)] << (4 * (c % 2));
+            }
+            push_escapes(codes, tail, &mut out.exponents);
+        }
+        out.escapes.push((out.exponents.len() - before) as u32);
+    }
+}
+
+/// Encodes a whole block; says whether any of it escaped.
+#[inline(always)]
+fn block(codes: &[u8; 256], source: &[u8; 2 * BLOCK], out: &mut [u8; BLOCK + BLOCK / 2]) -> bool {
+    let column = |c: usize| u16::from_le_bytes([source[2 * c], source[2 * c + 1]]);
+    let mut escaped = false;
+    for i in 0..16 {
+        let bits = [column(i), column(16 + i), column(32 + i), column(48 + i)];
+        let code = bits.map(|b| codes[exponent(b)]);
+        escaped |= code.contains(&15);
+        out[4 * i..4 * i + 4].copy_from_slice(&bits.map(sign_mantissa));
+        let at = BLOCK + 2 * i;
+        out[at..at + 2].copy_from_slice(&[code[0] | code[1] << 4, code[2] | code[3] << 4]);
+    }
+    escaped
+}
+
+#[cold]
+fn push_escapes(codes: &[u8; 256], source: &[u8], out: &mut Vec<u8>) {
+    let exponents = source.as_chunks().0.iter().map(|b| exponent(u16::from_le_bytes(*b)));
+    out.extend(exponents.filter(|e| codes[*e] == 15).map(|e| e as u8));
+}
+
+fn exponent(bits: u16) -> usize {
+    usize::from(bits >> 7 & 255)
+}
+
+fn sign_mantissa(bits: u16) -> u8 {
+    (bits >> 8 & 0x80 | bits & 0x7f) as u8
+}

@@ -1,0 +1,66 @@
+//! Encoded rows back to the bytes of a checkpoint.
+
+use crate::encode::{EncodeError, Source};
+use crate::reference::{self, BLOCK, f16_to_f32};
+use crate::{Encoding, Matrix};
+
+impl Matrix<'_> {
+    /// Appends all rows in view as the checkpoint had them, bit for bit: bf12 gives back its bf16,
+    /// f32 gives what it was widened from. A number that `to` can not hold exactly is an error.
+    pub fn to_source(&self, to: Source, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let encoding = self.encoding();
+        if encoding == to.encoding() {
+            out.extend_from_slice(self.part(0));
+            return Ok(());
+        }
+        out.reserve(self.row_count() * self.cols() * to.size());
+        if (encoding, to) == (Encoding::Bf12, Source::Bf16) {
+            let mut bits = [0; BLOCK];
+            for row in 0..self.row_count() {
+                let mut escapes = reference::escapes(self, row);
+                for block in 0..self.cols().div_ceil(BLOCK) {
+                    let n = BLOCK.min(self.cols() - block * BLOCK);
+                    reference::bf12_block(self, row, block, &mut escapes, &mut bits[..n]);
+                    out.extend(bits[..n].iter().flat_map(|b| b.to_le_bytes()));
+                }
+            }
+            return Ok(());
+        }
+        let mut wide = vec![0.0; self.cols()];
+        for row in 0..self.row_count() {
+            self.decode_row(row, &mut wide);
+            for (col, w) in wide.iter().enumerate() {
+                let not_exact = EncodeError::NotExact { to, row, col };
+                match to {
+                    Source::F32 => out.extend_from_slice(&w.to_le_bytes()),
+                    Source::F16 => {
+                        out.extend_from_slice(&to_f16(*w).ok_or(not_exact)?.to_le_bytes());
+                    }
+                    Source::Bf16 => {
+                        let bits = w.to_bits();
+                        if bits & 0xffff != 0 {
+                            return Err(not_exact);
+                        }
+                        out.extend_from_slice(&((bits >> 16) as u16).to_le_bytes());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The f16 that widens to exactly these bits.
+fn to_f16(w: f32) -> Option<u16> {
+    let bits = w.to_bits();
+    let sign = (bits >> 16 & 0x8000) as u16;
+    let magnitude = bits & 0x7fff_ffff;
+    let narrow = match magnitude >> 23 {
+        255 => 0x7c00 | (magnitude >> 13 & 0x3ff) as u16,
+        // 2⁻¹⁴ and above: the exponent is biased by 15 instead of 127.
+        113..143 => ((magnitude - (112 << 23)) >> 13) as u16,
+        _ => (f32::from_bits(magnitude) * (1 << 24) as f32) as u16,
+    };
+    let narrow = sign | narrow;
+    (f16_to_f32(narrow).to_bits() == bits).then_some(narrow)
+}

@@ -1,0 +1,267 @@
+//! A borrowed, validated view of an encoded matrix.
+
+use std::ops::Range;
+
+use crate::layout::{PartLen, PartRows, TABLE_LEN};
+use crate::{Encoding, reference};
+
+/// An encoded matrix, or a block of its rows, in bytes that someone else owns.
+///
+/// The bytes may stand at any address and may be anything: lengths are checked when the view is
+/// made, and whatever else is wrong gives defined numbers, never an access out of bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    encoding: Encoding,
+    rows: usize,
+    cols: usize,
+    /// Where this view's first row stands in the parts that are not cut at every row.
+    first_row: usize,
+    /// Rows of the whole matrix: where the offsets end in the patches of bf12.
+    all_rows: usize,
+    parts: [&'a [u8]; 3],
+}
+
+/// Why bytes are not a matrix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MatrixError {
+    /// The number of parts is not the encoding's.
+    #[error("a {encoding} matrix has {expected} parts, not {found}")]
+    PartCount {
+        /// The encoding.
+        encoding: Encoding,
+        /// How many it has.
+        expected: usize,
+        /// How many there were.
+        found: usize,
+    },
+    /// A part has the wrong length.
+    #[error(
+        "the part `{suffix}` of a {encoding} matrix of {rows} x {cols} has {found} bytes \
+         instead of {expected}"
+    )]
+    PartLength {
+        /// The encoding.
+        encoding: Encoding,
+        /// Rows of the matrix or block.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+        /// Which part.
+        suffix: &'static str,
+        /// How long it should be, at least for patches.
+        expected: u64,
+        /// How long it is.
+        found: usize,
+    },
+    /// The shape is larger than any memory.
+    #[error("a {encoding} matrix of {rows} x {cols} is larger than any memory")]
+    TooLarge {
+        /// The encoding.
+        encoding: Encoding,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+    },
+    /// The rows asked for are not in the matrix.
+    #[error("rows {start} to {end} are not in a matrix of {rows} rows")]
+    NoSuchRows {
+        /// First row asked for.
+        start: usize,
+        /// The row after the last.
+        end: usize,
+        /// Rows there are.
+        rows: usize,
+    },
+    /// The patches of a bf12 row are not those its codes ask for.
+    #[error("row {row} of a bf12 matrix has {codes} escapes and {patches} patches")]
+    Patches {
+        /// Which row.
+        row: usize,
+        /// Escapes among its codes.
+        codes: usize,
+        /// Patches in the list.
+        patches: usize,
+    },
+}
+
+impl<'a> Matrix<'a> {
+    /// A whole matrix, from its parts in the order of [`Encoding::parts`].
+    pub fn new(
+        encoding: Encoding,
+        rows: usize,
+        cols: usize,
+        parts: &[&'a [u8]],
+    ) -> Result<Self, MatrixError> {
+        Self::block(encoding, rows, cols, 0..rows, parts)
+    }
+
+    /// The rows `range` of a matrix of `rows × cols`, from what [`Part::rows`](crate::Part::rows)
+    /// says of each part: the bytes of these rows, or the whole part.
+    pub fn block(
+        encoding: Encoding,
+        rows: usize,
+        cols: usize,
+        range: Range<usize>,
+        parts: &[&'a [u8]],
+    ) -> Result<Self, MatrixError> {
+        let kinds = encoding.parts();
+        if kinds.len() != parts.len() {
+            return Err(MatrixError::PartCount {
+                encoding,
+                expected: kinds.len(),
+                found: parts.len(),
+            });
+        }
+        if range.start > range.end || range.end > rows {
+            return Err(MatrixError::NoSuchRows { start: range.start, end: range.end, rows });
+        }
+        let too_large = MatrixError::TooLarge { encoding, rows, cols };
+        // The decoded matrix has to be addressable too, in f32, or index arithmetic could wrap.
+        let decoded = rows.checked_mul(cols.next_multiple_of(64).max(1));
+        if decoded.and_then(|n| n.checked_mul(4)).is_none_or(|n| n > isize::MAX as usize) {
+            return Err(too_large);
+        }
+        let mut held: [&[u8]; 3] = [&[]; 3];
+        for ((kind, part), held) in kinds.iter().zip(parts).zip(&mut held) {
+            let found = part.len();
+            let wide = range.start as u64..range.end as u64;
+            let (expected, fits) = match kind.rows(wide, cols as u64) {
+                Some(PartRows::Bytes(bytes)) => {
+                    let n = bytes.end - bytes.start;
+                    (n, n == found as u64)
+                }
+                Some(PartRows::Whole) => match kind.len(rows as u64, cols as u64) {
+                    Some(PartLen::Exact(n)) => (n, n == found as u64),
+                    Some(PartLen::AtLeast(n)) => (n, n <= found as u64),
+                    None => return Err(too_large),
+                },
+                None => return Err(too_large),
+            };
+            if !fits {
+                return Err(MatrixError::PartLength {
+                    encoding,
+                    rows: range.len(),
+                    cols,
+                    suffix: kind.suffix,
+                    expected,
+                    found,
+                });
+            }
+            *held = part;
+        }
+        let first_row = match encoding {
+            Encoding::Bf12 => range.start,
+            _ => range.start % encoding.row_multiple(),
+        };
+        Ok(Matrix { encoding, rows: range.len(), cols, first_row, all_rows: rows, parts: held })
+    }
+
+    /// A block of these rows; it shares tables and patches with the whole.
+    ///
+    /// # Panics
+    ///
+    /// If the rows are not in the matrix.
+    pub fn rows(&self, range: Range<usize>) -> Matrix<'a> {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {self:?}");
+        let mut cut = *self;
+        cut.rows = range.len();
+        for (kind, part) in self.encoding.parts().iter().zip(&mut cut.parts) {
+            let skip = if kind.step_rows() > 1 { self.first_row } else { 0 };
+            let wide = (skip + range.start) as u64..(skip + range.end) as u64;
+            // `block` has computed the length of all rows, so that of fewer can not overflow.
+            if let Some(PartRows::Bytes(bytes)) = kind.rows(wide, self.cols as u64) {
+                *part = &part[bytes.start as usize..bytes.end as usize];
+            }
+        }
+        let from = self.first_row + range.start;
+        cut.first_row = match self.encoding {
+            Encoding::Bf12 => from,
+            _ => from % self.encoding.row_multiple(),
+        };
+        cut
+    }
+
+    /// How the matrix is stored.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The number of rows in view.
+    pub fn row_count(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The bytes read when every weight in view is used once.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|p| p.len()).sum()
+    }
+
+    /// Weights of one row, as f32.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row, or `out` is not one row long.
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows && out.len() == self.cols, "row {row} of {self:?}");
+        reference::decode_row(self, row, out);
+    }
+
+    /// Whether the patches of a bf12 matrix are those its codes ask for; a pass over all codes,
+    /// for verifying files. Nothing else about the bytes can be wrong.
+    pub fn check(&self) -> Result<(), MatrixError> {
+        if self.encoding != Encoding::Bf12 {
+            return Ok(());
+        }
+        for row in 0..self.rows {
+            let codes = reference::count_escapes(self, row);
+            let patches = self.escapes(row).len();
+            if codes != patches {
+                return Err(MatrixError::Patches { row, codes, patches });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn first_row(&self) -> usize {
+        self.first_row
+    }
+
+    pub(crate) fn part(&self, index: usize) -> &'a [u8] {
+        self.parts[index]
+    }
+
+    /// The bytes of one row in a part that is cut at every row.
+    pub(crate) fn row_bytes(&self, part: usize, row: usize) -> &'a [u8] {
+        let all = self.parts[part];
+        let step = all.len() / self.rows;
+        &all[row * step..][..step]
+    }
+
+    /// The exponents of a bf12 matrix; an escape's is 255 until it is patched.
+    pub(crate) fn exponents(&self) -> [u8; TABLE_LEN] {
+        let mut table = [255; TABLE_LEN];
+        table[..15].copy_from_slice(&self.parts[1][..15]);
+        table
+    }
+
+    /// The patches of a bf12 row. Offsets that lie are cut to what is there.
+    pub(crate) fn escapes(&self, row: usize) -> &'a [u8] {
+        let patches = self.parts[2];
+        let offset = |r: usize| {
+            let at = 4 * r;
+            u32::from_le_bytes(patches[at..at + 4].try_into().unwrap()) as usize
+        };
+        let list = &patches[4 * (self.all_rows + 1)..];
+        let row = self.first_row + row;
+        let start = offset(row).min(list.len());
+        let end = offset(row + 1).clamp(start, list.len());
+        &list[start..end]
+    }
+}

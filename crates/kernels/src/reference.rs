@@ -1,0 +1,215 @@
+//! The scalar reference: what every encoding means, and the canonical reduction, as plainly as
+//! they can be written. All other tiers are tested against this file, bit for bit.
+
+use crate::{Encoding, Matrix};
+
+/// Columns are decoded in blocks of this many.
+pub(crate) const BLOCK: usize = 64;
+
+/// Partial sums of a dot product: column `c` goes to lane `c % 32`.
+pub(crate) const LANES: usize = 32;
+
+/// `y[t][r] = weights[r] · x[t]`, with `x` as `[tokens, cols]` and `y` as `[tokens, rows]`.
+pub(crate) fn matmul(
+    weights: &Matrix,
+    x: &[f32],
+    tokens: usize,
+    mut y: impl FnMut(usize, usize, f32),
+) {
+    let cols = weights.cols();
+    let mut row = vec![0.0; cols];
+    for r in 0..weights.row_count() {
+        decode_row(weights, r, &mut row);
+        for t in 0..tokens {
+            y(t, r, dot(&row, &x[t * cols..][..cols]));
+        }
+    }
+}
+
+/// The canonical dot product.
+pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
+    let mut acc = [0f32; LANES];
+    for (c, (w, x)) in w.iter().zip(x).enumerate() {
+        acc[c % LANES] = w.mul_add(*x, acc[c % LANES]);
+    }
+    reduce(acc)
+}
+
+/// The fixed tree: lane i with i+16, then +8, +4, +2, +1.
+pub(crate) fn reduce(mut acc: [f32; LANES]) -> f32 {
+    for half in [16, 8, 4, 2, 1] {
+        for i in 0..half {
+            acc[i] += acc[i + half];
+        }
+    }
+    acc[0]
+}
+
+/// All weights of a row.
+pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
+    let mut escapes = escapes(m, row);
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        decode_block(m, row, block, &mut escapes, out);
+    }
+}
+
+/// The patches a row's decoding begins with: none but for bf12.
+pub(crate) fn escapes<'a>(m: &Matrix<'a>, row: usize) -> &'a [u8] {
+    if m.encoding() == Encoding::Bf12 { m.escapes(row) } else { &[] }
+}
+
+/// One block of at most 64 columns. `escapes` are the patches from this block on, and are used up.
+pub(crate) fn decode_block(
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    escapes: &mut &[u8],
+    out: &mut [f32],
+) {
+    let col = block * BLOCK;
+    let n = out.len();
+    let row0 = |part| m.row_bytes(part, row);
+    match m.encoding() {
+        Encoding::F32 => {
+            for (out, b) in out.iter_mut().zip(row0(0)[4 * col..].chunks_exact(4)) {
+                *out = f32::from_le_bytes(b.try_into().unwrap());
+            }
+        }
+        Encoding::F16 => {
+            for (out, b) in out.iter_mut().zip(row0(0)[2 * col..].chunks_exact(2)) {
+                *out = f16_to_f32(u16::from_le_bytes(b.try_into().unwrap()));
+            }
+        }
+        Encoding::Bf16 => {
+            for (out, b) in out.iter_mut().zip(row0(0)[2 * col..].chunks_exact(2)) {
+                *out = bf16_to_f32(u16::from_le_bytes(b.try_into().unwrap()));
+            }
+        }
+        Encoding::Bf12 => {
+            let mut bits = [0; BLOCK];
+            bf12_block(m, row, block, escapes, &mut bits[..n]);
+            for (out, bits) in out.iter_mut().zip(bits) {
+                *out = bf16_to_f32(bits);
+            }
+        }
+        Encoding::Q8 => {
+            let scale = bf16_at(row0(1), block);
+            for (out, code) in out.iter_mut().zip(&row0(0)[col..]) {
+                *out = f32::from(*code as i8) * scale;
+            }
+        }
+        Encoding::Q4 => {
+            let scale = bf16_at(row0(1), block);
+            let codes = &row0(0)[col / 2..];
+            for (c, out) in out.iter_mut().enumerate() {
+                let code = nibble(codes, if n == BLOCK { interleaved(c) } else { c });
+                // Four bits of two's complement.
+                *out = f32::from((code << 4) as i8 >> 4) * scale;
+            }
+        }
+        Encoding::Fp8 => {
+            let across = m.cols().div_ceil(128);
+            let at = (m.first_row() + row) / 128 * across + col / 128;
+            let scale = f32::from_le_bytes(m.part(1)[4 * at..4 * at + 4].try_into().unwrap());
+            for (out, code) in out.iter_mut().zip(&row0(0)[col..]) {
+                *out = e4m3_to_f32(*code) * scale;
+            }
+        }
+        Encoding::Mxfp4 => {
+            let codes = &row0(0)[col / 2..];
+            for (c, out) in out.iter_mut().enumerate() {
+                let scale = e8m0_to_f32(row0(1)[(col + c) / 32]);
+                *out = E2M1[nibble(codes, c) as usize] * scale;
+            }
+        }
+    }
+}
+
+/// The bf16 bits of one block of a bf12 row.
+pub(crate) fn bf12_block(
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    escapes: &mut &[u8],
+    out: &mut [u16],
+) {
+    let exponents = m.exponents();
+    let n = out.len();
+    let bytes = &m.row_bytes(0, row)[block * (BLOCK + BLOCK / 2)..];
+    for (c, out) in out.iter_mut().enumerate() {
+        let at = if n == BLOCK { interleaved(c) } else { c };
+        let code = nibble(&bytes[n..], at);
+        let mut exponent = exponents[code as usize];
+        if code == 15
+            && let Some((first, rest)) = escapes.split_first()
+        {
+            exponent = *first;
+            *escapes = rest;
+        }
+        let byte = u16::from(bytes[if n == BLOCK { interleaved(c) } else { c }]);
+        *out = (byte & 0x80) << 8 | u16::from(exponent) << 7 | byte & 0x7f;
+    }
+}
+
+/// How many codes of a bf12 row are escapes.
+pub(crate) fn count_escapes(m: &Matrix, row: usize) -> usize {
+    let mut count = 0;
+    for (block, bytes) in m.row_bytes(0, row).chunks(BLOCK + BLOCK / 2).enumerate() {
+        let n = BLOCK.min(m.cols() - block * BLOCK);
+        count += (0..n).filter(|&c| nibble(&bytes[n..], c) == 15).count();
+    }
+    count
+}
+
+/// Where column `c` of a whole block of bf12 or q4 stands: `4i + k` for column `16k + i`.
+pub(crate) fn interleaved(c: usize) -> usize {
+    4 * (c % 16) + c / 16
+}
+
+fn nibble(bytes: &[u8], at: usize) -> u8 {
+    bytes[at / 2] >> (4 * (at % 2)) & 15
+}
+
+fn bf16_at(bytes: &[u8], index: usize) -> f32 {
+    bf16_to_f32(u16::from_le_bytes(bytes[2 * index..2 * index + 2].try_into().unwrap()))
+}
+
+/// The f32 whose upper half this is.
+pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// Exact, subnormals included; a NaN keeps its payload.
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let magnitude = u32::from(bits & 0x7fff);
+    let wide = match magnitude >> 10 {
+        0 => (magnitude as f32 / (1 << 24) as f32).to_bits(),
+        31 => 0x7f80_0000 | (magnitude & 0x3ff) << 13,
+        _ => (magnitude << 13) + ((127 - 15) << 23),
+    };
+    f32::from_bits(sign | wide)
+}
+
+/// e4m3 without infinities.
+pub(crate) const fn e4m3_to_f32(code: u8) -> f32 {
+    let magnitude = match code & 0x7f {
+        0x7f => f32::NAN,
+        m @ 0..8 => m as f32 / 512.0,
+        m => f32::from_bits(((m as u32) << 20) + ((127 - 7) << 23)),
+    };
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+/// The sixteen values of e2m1.
+pub(crate) const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// A power of two from its biased exponent; 255 is NaN.
+pub(crate) const fn e8m0_to_f32(s: u8) -> f32 {
+    match s {
+        0 => f32::from_bits(0x0040_0000),
+        255 => f32::NAN,
+        _ => f32::from_bits((s as u32) << 23),
+    }
+}

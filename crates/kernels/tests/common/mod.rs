@@ -1,0 +1,128 @@
+//! Encoded matrices for tests.
+#![allow(dead_code)] // each test binary uses its part
+
+use sws_kernels::{
+    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Source, Tally,
+};
+
+pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
+    bits.iter().flat_map(|b| b.to_le_bytes()).collect()
+}
+
+pub(crate) fn f32_bytes(weights: &[f32]) -> Vec<u8> {
+    weights.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+/// A matrix that owns its parts, each at an odd address.
+pub(crate) struct Encoded {
+    encoding: Encoding,
+    rows: usize,
+    cols: usize,
+    parts: Vec<Vec<u8>>,
+    pub(crate) escapes: usize,
+}
+
+impl Encoded {
+    pub(crate) fn from_parts(
+        encoding: Encoding,
+        rows: usize,
+        cols: usize,
+        parts: &[&[u8]],
+    ) -> Self {
+        let parts = parts.iter().map(|p| [&[0xee], *p].concat()).collect();
+        Encoded { encoding, rows, cols, parts, escapes: 0 }
+    }
+
+    /// Encodes `block` rows at a time.
+    pub(crate) fn with(
+        encoder: &Encoder,
+        source: &[u8],
+        rows: usize,
+        cols: usize,
+        block: usize,
+    ) -> Self {
+        let mut out = EncodedRows::default();
+        let mut tally = Tally::default();
+        let mut parts = [Vec::new(), Vec::new()];
+        let row = source.len() / rows.max(1);
+        for chunk in source.chunks((row * block).max(1)) {
+            encoder.encode(chunk, &mut out).unwrap();
+            tally.push(&out).unwrap();
+            parts.iter_mut().zip(&out.parts).for_each(|(all, new)| all.extend_from_slice(new));
+        }
+        let [first, second] = &parts;
+        let patches = tally.patches();
+        let table = encoder.table();
+        let parts: Vec<&[u8]> = match &table {
+            Some(table) => vec![first, table, &patches],
+            None => vec![first, second],
+        };
+        let encoding = encoder.encoding();
+        let parts = &parts[..encoding.parts().len()];
+        Encoded { escapes: tally.escapes(), ..Encoded::from_parts(encoding, rows, cols, parts) }
+    }
+
+    pub(crate) fn bf12(source: &[u8], cols: usize) -> Self {
+        let encoder = encoder(Encoding::Bf12, source, cols);
+        let rows = source.len() / (2 * cols);
+        Self::with(&encoder, source, rows, cols, rows)
+    }
+
+    pub(crate) fn sample(encoding: Encoding, rows: usize, cols: usize) -> Self {
+        let source = sample_source(encoding, rows, cols);
+        Self::with(&encoder(encoding, &source, cols), &source, rows, cols, rows)
+    }
+
+    pub(crate) fn parts(&self) -> Vec<&[u8]> {
+        self.parts.iter().map(|p| &p[1..]).collect()
+    }
+
+    pub(crate) fn matrix(&self) -> Matrix<'_> {
+        Matrix::new(self.encoding, self.rows, self.cols, &self.parts()).unwrap()
+    }
+}
+
+/// The encoder of `encoding` for rows as [`sample_source`] makes them.
+pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder {
+    match encoding {
+        Encoding::Bf12 => {
+            let mut histogram = Histogram::default();
+            histogram.add(source);
+            Encoder::bf12(cols, ExponentTable::from_histogram(&histogram))
+        }
+        _ => Encoder::new(encoding, source_of(encoding), cols).unwrap(),
+    }
+}
+
+fn source_of(encoding: Encoding) -> Source {
+    match encoding {
+        Encoding::Bf12 | Encoding::Bf16 => Source::Bf16,
+        Encoding::F16 => Source::F16,
+        _ => Source::F32,
+    }
+}
+
+/// Numbers of many magnitudes, so that bf12 has escapes and scales differ.
+pub(crate) fn sample_source(encoding: Encoding, rows: usize, cols: usize) -> Vec<u8> {
+    let mut state = (rows * 1000 + cols) as u64;
+    let mut bytes = Vec::new();
+    for _ in 0..rows * cols {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let random = (state >> 33) as u32;
+        let exponent = 127 - (random % 7 + random / 7 % 5 * (random / 35 % 4));
+        let w = f32::from_bits(random << 24 & 1 << 31 | exponent << 23 | random >> 8);
+        match source_of(encoding) {
+            Source::F32 => bytes.extend(w.to_le_bytes()),
+            Source::F16 => bytes.extend(half::f16::from_f32(w).to_le_bytes()),
+            Source::Bf16 => bytes.extend(((w.to_bits() >> 16) as u16).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+/// The bits of a row's weights.
+pub(crate) fn decode(matrix: &Matrix, row: usize) -> Vec<u32> {
+    let mut out = vec![0.0; matrix.cols()];
+    matrix.decode_row(row, &mut out);
+    out.iter().map(|w| w.to_bits()).collect()
+}

@@ -1,0 +1,401 @@
+//! What goes into an encoding comes out of it: exactly, or as near as its codes allow.
+
+mod common;
+
+use common::{Encoded, bf16_bytes, f32_bytes};
+use proptest::prelude::*;
+use sws_kernels::{
+    EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, MatrixError,
+    PartLen, PartRows, Source, Tally,
+};
+
+const SHAPES: [(usize, usize); 12] = [
+    (0, 5),
+    (1, 1),
+    (3, 31),
+    (2, 63),
+    (5, 64),
+    (4, 65),
+    (130, 96),
+    (7, 127),
+    (129, 128),
+    (257, 129),
+    (2, 200),
+    (1, 1000),
+];
+
+#[test]
+fn every_bf16_bit_pattern_survives_bf12() {
+    let all: Vec<u16> = (0..=u16::MAX).collect();
+    for cols in [1, 37, 64, 100, 256, 4096] {
+        let rows = all.len() / cols;
+        let source = bf16_bytes(&all[..rows * cols]);
+        let encoded = Encoded::bf12(&source, cols);
+        encoded.matrix().check().unwrap();
+        let mut back = Vec::new();
+        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+        assert!(back == source, "{cols} columns");
+    }
+}
+
+#[test]
+fn a_matrix_in_which_everything_escapes_survives_bf12() {
+    // A table of fifteen exponents that do not occur.
+    let table = ExponentTable::from_histogram(&Histogram::default());
+    assert_eq!(table.bytes()[..3], [0, 1, 2]);
+    for (rows, cols) in SHAPES {
+        let bits: Vec<u16> = (0..rows * cols).map(|i| 0x3f80 ^ (i as u16 * 0x8007)).collect();
+        let bits: Vec<u16> = bits.iter().map(|b| b | 0x4000).collect();
+        let source = bf16_bytes(&bits);
+        let encoded = Encoded::with(&Encoder::bf12(cols, table.clone()), &source, rows, cols, rows);
+        assert_eq!(encoded.escapes, rows * cols);
+        encoded.matrix().check().unwrap();
+        let mut back = Vec::new();
+        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+        assert_eq!(back, source);
+    }
+}
+
+#[test]
+fn the_table_holds_the_most_frequent_exponents_and_the_smaller_among_equals() {
+    let mut histogram = Histogram::default();
+    for exponent in 100..130u16 {
+        for _ in 0..if exponent == 129 { 3 } else { 2 } {
+            histogram.add(&bf16_bytes(&[exponent << 7 | 0x8001]));
+        }
+    }
+    let table = ExponentTable::from_histogram(&histogram);
+    let expected: Vec<u8> = (100..114).chain([129, 0]).collect();
+    assert_eq!(table.bytes().to_vec(), expected);
+    assert_eq!(histogram.escapes(&table), 61 - 14 * 2 - 3);
+}
+
+#[test]
+fn the_histogram_counts_every_number_once() {
+    for n in [0, 1, 3, 4, 5, 1001] {
+        let bits: Vec<u16> = (0..n).map(|i| (i * 40503) as u16).collect();
+        let mut histogram = Histogram::default();
+        histogram.add(&bf16_bytes(&bits));
+        let mut expected = [0; 256];
+        bits.iter().for_each(|b| expected[usize::from(b >> 7 & 255)] += 1);
+        assert_eq!(histogram.0, expected);
+    }
+}
+
+#[test]
+fn parts_have_the_lengths_the_layout_says_and_row_blocks_are_slices_of_them() {
+    for encoding in Encoding::ALL {
+        for (rows, cols) in SHAPES {
+            let whole = Encoded::sample(encoding, rows, cols);
+            for (kind, part) in encoding.parts().iter().zip(whole.parts()) {
+                let expected = match kind.len(rows as u64, cols as u64).unwrap() {
+                    PartLen::Exact(n) => n,
+                    PartLen::AtLeast(n) => n + whole.escapes as u64,
+                };
+                assert_eq!(part.len() as u64, expected, "{encoding} {rows}x{cols} {kind:?}");
+            }
+            let matrix = whole.matrix();
+            for range in [0..rows, 0..rows / 2, rows / 2..rows, rows / 3..rows / 2, rows..rows] {
+                let parts: Vec<&[u8]> = encoding
+                    .parts()
+                    .iter()
+                    .zip(whole.parts())
+                    .map(|(kind, part)| {
+                        let wide = range.start as u64..range.end as u64;
+                        match kind.rows(wide, cols as u64).unwrap() {
+                            PartRows::Bytes(b) => &part[b.start as usize..b.end as usize],
+                            PartRows::Whole => part,
+                        }
+                    })
+                    .collect();
+                let block = Matrix::block(encoding, rows, cols, range.clone(), &parts).unwrap();
+                let middle = range.len() / 3;
+                for (view, first) in [
+                    (block, range.start),
+                    (matrix.rows(range.clone()), range.start),
+                    (block.rows(middle..range.len()), range.start + middle),
+                ] {
+                    for r in 0..view.row_count() {
+                        let expected = common::decode(&matrix, first + r);
+                        assert_eq!(
+                            common::decode(&view, r),
+                            expected,
+                            "{encoding} {rows}x{cols} {range:?} row {r}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_rows_encode_as_the_whole_does() {
+    for encoding in Encoding::ALL {
+        let (rows, cols) = (300, 70);
+        let source = common::sample_source(encoding, rows, cols);
+        let encoder = common::encoder(encoding, &source, cols);
+        let whole = Encoded::with(&encoder, &source, rows, cols, rows);
+        let step = encoding.row_multiple();
+        for block in [step, 2 * step] {
+            let pieces = Encoded::with(&encoder, &source, rows, cols, block);
+            assert_eq!(pieces.parts(), whole.parts(), "{encoding} in blocks of {block}");
+        }
+    }
+}
+
+#[test]
+fn exact_encodings_give_back_the_source() {
+    let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let cols = 256;
+    for (source, encoding) in [
+        (Source::F16, Encoding::F16),
+        (Source::F16, Encoding::F32),
+        (Source::Bf16, Encoding::Bf16),
+        (Source::Bf16, Encoding::F32),
+        (Source::Bf16, Encoding::Bf12),
+    ] {
+        let encoder = match encoding {
+            Encoding::Bf12 => common::encoder(encoding, &halves, cols),
+            _ => Encoder::new(encoding, source, cols).unwrap(),
+        };
+        let encoded = Encoded::with(&encoder, &halves, 256, cols, 256);
+        let mut back = Vec::new();
+        encoded.matrix().to_source(source, &mut back).unwrap();
+        assert!(back == halves, "{source:?} in {encoding}");
+    }
+    let single = f32_bytes(&[1.0, 1.0 + f32::EPSILON]);
+    let encoded =
+        Encoded::with(&Encoder::new(Encoding::F32, Source::F32, 2).unwrap(), &single, 1, 2, 1);
+    for to in [Source::F16, Source::Bf16] {
+        let error = encoded.matrix().to_source(to, &mut Vec::new()).unwrap_err();
+        assert_eq!(error, EncodeError::NotExact { to, row: 0, col: 1 });
+    }
+}
+
+#[test]
+fn f16_widens_as_the_half_crate_says() {
+    let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let matrix = Matrix::new(Encoding::F16, 1, 65536, &[&halves]).unwrap();
+    let mut row = vec![0.0; 65536];
+    matrix.decode_row(0, &mut row);
+    for (bits, ours) in (0..=u16::MAX).zip(row) {
+        let theirs = half::f16::from_bits(bits).to_f32();
+        assert!(ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan());
+    }
+}
+
+/// Every value that `encoding` can hold under a scale of one.
+fn values(encoding: Encoding) -> Vec<f32> {
+    match encoding {
+        Encoding::Q8 => (-127..=127).map(|v| v as f32).collect(),
+        Encoding::Q4 => (-7..=7).map(|v| v as f32).collect(),
+        Encoding::Fp8 => (0..=255u8)
+            .map(|code| {
+                let one = 1f32.to_le_bytes();
+                common::decode(&Matrix::new(Encoding::Fp8, 1, 1, &[&[code], &one]).unwrap(), 0)
+            })
+            .map(|bits| f32::from_bits(bits[0]))
+            .filter(|v| !v.is_nan())
+            .collect(),
+        Encoding::Mxfp4 => {
+            [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0].iter().flat_map(|v| [*v, -v]).collect()
+        }
+        _ => unreachable!(),
+    }
+}
+
+#[test]
+fn lossy_encodings_choose_the_nearest_code() {
+    for (encoding, scale_one) in
+        [(Encoding::Q8, 127.0), (Encoding::Q4, 7.0), (Encoding::Fp8, 448.0), (Encoding::Mxfp4, 6.0)]
+    {
+        let values = values(encoding);
+        // Sixty-three numbers under a maximum that makes the scale one.
+        for step in 0..200 {
+            let mut row: Vec<f32> =
+                (0..64).map(|i| scale_one * (((i * 200 + step) as f32) / 12800.0 - 0.5)).collect();
+            row[0] = scale_one;
+            row[32] = scale_one;
+            let encoder = Encoder::new(encoding, Source::F32, 64).unwrap();
+            let encoded = Encoded::with(&encoder, &f32_bytes(&row), 1, 64, 1);
+            for (w, bits) in row.iter().zip(common::decode(&encoded.matrix(), 0)) {
+                let got = (f32::from_bits(bits) - w).abs();
+                let best = values.iter().map(|v| (v - w).abs()).fold(f32::MAX, f32::min);
+                assert_eq!(got, best, "{encoding}: {w} became {}", f32::from_bits(bits));
+            }
+        }
+    }
+}
+
+#[test]
+fn e4m3_is_what_its_fields_say() {
+    // Sign, then exponent and mantissa by arithmetic rather than by bits.
+    for code in 0..=255u8 {
+        let one = 1f32.to_le_bytes();
+        let matrix = Matrix::new(Encoding::Fp8, 1, 1, &[std::slice::from_ref(&code), &one]);
+        let got = f32::from_bits(common::decode(&matrix.unwrap(), 0)[0]);
+        let (e, m) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+        let magnitude = match e {
+            15 if code & 7 == 7 => f32::NAN,
+            0 => m / 8.0 * 2f32.powi(-6),
+            _ => (1.0 + m / 8.0) * 2f32.powi(e - 7),
+        };
+        let expected = if code & 0x80 == 0 { magnitude } else { -magnitude };
+        assert!(got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan());
+    }
+}
+
+#[test]
+fn mxfp4_reads_as_published() {
+    // Low nibble first; the scale is 2^(s-127), 255 is NaN.
+    let mut blocks = [0u8; 32];
+    blocks[0] = 0x92;
+    blocks[16] = 0x07;
+    for (s, expected) in [(127, [1.0, -0.5, 6.0]), (128, [2.0, -1.0, 12.0]), (0, [1.0, -0.5, 6.0])]
+    {
+        let factor = if s == 0 { 2f32.powi(-126) / 2.0 } else { 1.0 };
+        let scales = [s, s];
+        let matrix = Matrix::new(Encoding::Mxfp4, 1, 64, &[&blocks, &scales]).unwrap();
+        let row: Vec<f32> =
+            common::decode(&matrix, 0).iter().map(|b| f32::from_bits(*b) / factor).collect();
+        assert_eq!([row[0], row[1], row[32]], expected);
+    }
+    let matrix = Matrix::new(Encoding::Mxfp4, 1, 64, &[&blocks, &[255, 127]]).unwrap();
+    let row = common::decode(&matrix, 0);
+    assert!(row[..32].iter().all(|b| f32::from_bits(*b).is_nan()));
+    assert_eq!(f32::from_bits(row[32]), 6.0);
+}
+
+#[test]
+fn what_can_not_be_encoded_is_refused() {
+    for encoding in [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4] {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut rows = vec![0.5; 30];
+            rows[17] = bad;
+            let encoder = Encoder::new(encoding, Source::F32, 10).unwrap();
+            let error = encoder.encode(&f32_bytes(&rows), &mut EncodedRows::default());
+            assert_eq!(error, Err(EncodeError::NotFinite { encoding, row: 1, col: 7 }));
+        }
+    }
+    for (from, to) in [
+        (Source::F32, Encoding::Bf16),
+        (Source::F32, Encoding::F16),
+        (Source::Bf16, Encoding::F16),
+        (Source::F16, Encoding::Bf16),
+        (Source::F16, Encoding::Bf12),
+        (Source::F32, Encoding::Bf12),
+    ] {
+        let error = Encoder::new(to, from, 10).unwrap_err();
+        assert_eq!(error, EncodeError::NotFrom { from, to });
+    }
+    let encoder = Encoder::new(Encoding::F32, Source::F32, 10).unwrap();
+    let error = encoder.encode(&[0; 39], &mut EncodedRows::default());
+    assert_eq!(error, Err(EncodeError::NotRows { found: 39, row: 40 }));
+}
+
+#[test]
+fn wrong_lengths_and_absurd_shapes_are_refused() {
+    for encoding in Encoding::ALL {
+        let encoded = Encoded::sample(encoding, 5, 70);
+        let parts = encoded.parts();
+        for (i, kind) in encoding.parts().iter().enumerate() {
+            for change in [-1, 1] {
+                if kind.suffix == ".patches" && change == 1 {
+                    continue;
+                }
+                let mut broken = parts.clone();
+                let mut bytes = broken[i].to_vec();
+                let short = 4 * 6 - 1;
+                let len = if kind.suffix == ".patches" { short } else { bytes.len() };
+                bytes.resize(len.wrapping_add_signed(change), 0);
+                broken[i] = &bytes;
+                let error = Matrix::new(encoding, 5, 70, &broken).unwrap_err();
+                assert!(matches!(error, MatrixError::PartLength { .. }), "{error}");
+            }
+        }
+        for (rows, cols) in [(usize::MAX, usize::MAX), (1 << 62, 4), (2, usize::MAX / 2)] {
+            let error = Matrix::new(encoding, rows, cols, &parts).unwrap_err();
+            assert!(matches!(error, MatrixError::TooLarge { .. }), "{error}");
+        }
+        let error = Matrix::new(encoding, 5, 70, &[]).unwrap_err();
+        assert!(matches!(error, MatrixError::PartCount { .. }), "{error}");
+        let error = Matrix::block(encoding, 5, 70, 4..6, &parts).unwrap_err();
+        assert!(matches!(error, MatrixError::NoSuchRows { .. }), "{error}");
+    }
+}
+
+#[test]
+fn patches_that_lie_are_noticed_and_do_no_harm() {
+    let cols = 70;
+    let source = bf16_bytes(&(0..210u16).map(|i| i * 311).collect::<Vec<_>>());
+    let encoded = Encoded::bf12(&source, cols);
+    let parts = encoded.parts();
+    assert!(encoded.escapes > 3);
+    for (offset, value) in [(1, u32::MAX), (1, 0), (2, 0), (0, 7), (3, u32::MAX), (3, 0)] {
+        let mut patches = parts[2].to_vec();
+        patches[4 * offset..4 * offset + 4].copy_from_slice(&value.to_le_bytes());
+        let matrix = Matrix::new(Encoding::Bf12, 3, cols, &[parts[0], parts[1], &patches]).unwrap();
+        assert!(
+            matches!(matrix.check(), Err(MatrixError::Patches { .. }))
+                || value == u32::MAX && offset == 3
+        );
+        (0..3).for_each(|r| drop(common::decode(&matrix, r)));
+    }
+    // Without its patches an escape is infinite or NaN.
+    let bare = Matrix::new(Encoding::Bf12, 3, cols, &[parts[0], parts[1], &parts[2][..16]]);
+    let bare = bare.unwrap();
+    let loud = (0..3).flat_map(|r| common::decode(&bare, r));
+    assert!(loud.filter(|b| !f32::from_bits(*b).is_finite()).count() >= encoded.escapes);
+}
+
+#[test]
+fn error_sums_are_those_of_the_decoded_matrix() {
+    let source = f32_bytes(&[3.0, 4.0, 0.0, 0.0]);
+    let encoder = Encoder::new(Encoding::Mxfp4, Source::F32, 4).unwrap();
+    let mut rows = EncodedRows::default();
+    let mut tally = Tally::default();
+    encoder.encode(&source, &mut rows).unwrap();
+    tally.push(&rows).unwrap();
+    assert_eq!((tally.error.difference, tally.error.total, tally.error.max), (0.0, 25.0, 0.0));
+    encoder.encode(&f32_bytes(&[5.0, 4.0, 0.0, 0.0]), &mut rows).unwrap();
+    tally.push(&rows).unwrap();
+    assert_eq!((tally.error.difference, tally.error.total, tally.error.max), (1.0, 66.0, 1.0));
+    assert_eq!(tally.error.relative(), (1f64 / 66.0).sqrt());
+}
+
+proptest! {
+    #[test]
+    fn random_bf16_survives_bf12(bits in prop::collection::vec(any::<u16>(), 1..600), cols in 1usize..200) {
+        let rows = bits.len() / cols;
+        let source = bf16_bytes(&bits[..rows * cols]);
+        let encoded = Encoded::bf12(&source, cols);
+        prop_assert!(encoded.matrix().check().is_ok());
+        let mut back = Vec::new();
+        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+        prop_assert_eq!(back, source);
+    }
+
+    #[test]
+    fn lossy_errors_are_bounded_by_the_step(
+        rows in prop::collection::vec(-1e3f32..1e3, 64),
+        shift in -60i32..60,
+    ) {
+        let rows: Vec<f32> = rows.iter().map(|w| w * 2f32.powi(shift)).collect();
+        let max = rows.iter().fold(0f32, |m, w| m.max(w.abs()));
+        // Half a step at the largest magnitude, with room for the rounding of a bf16 scale.
+        for (encoding, bound) in [
+            (Encoding::Q8, 1.02 / 254.0),
+            (Encoding::Q4, 1.02 / 14.0),
+            (Encoding::Fp8, 16.1 / 448.0),
+            // e2m1 saturates: a maximum just below 8 becomes 6.
+            (Encoding::Mxfp4, 2.0 / 8.0),
+        ] {
+            let encoder = Encoder::new(encoding, Source::F32, 64).unwrap();
+            let encoded = Encoded::with(&encoder, &f32_bytes(&rows), 1, 64, 1);
+            for (w, bits) in rows.iter().zip(common::decode(&encoded.matrix(), 0)) {
+                prop_assert!((f32::from_bits(bits) - w).abs() <= max * bound, "{} {}", encoding, w);
+            }
+        }
+    }
+}
