@@ -1,9 +1,18 @@
 //! What a model consists of and where its bytes lie. `docs/format.md` draws the file.
 
+#[cfg(feature = "io")]
+mod check;
+#[cfg(feature = "io")]
+mod file;
+mod in_place;
+
 use serde::{Deserialize, Serialize};
 use sws_kernels::Encoding;
 
 use crate::PieceId;
+
+#[cfg(feature = "io")]
+pub use file::{InvalidManifest, MANIFEST_FILE, ManifestError};
 
 /// The contents of a shard directory, or of a checkpoint read in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,6 +160,14 @@ impl Tensor {
     pub fn stored_bytes(&self) -> u64 {
         self.parts.iter().map(|extent| extent.len).sum()
     }
+
+    /// Its rows and columns as a matrix: the last dimension is a row's. A vector is one row.
+    pub fn matrix_shape(&self) -> (u64, u64) {
+        match self.shape.split_last() {
+            Some((&cols, outer)) => (outer.iter().product(), cols),
+            None => (1, 1),
+        }
+    }
 }
 
 /// Encodings are spelled as on the command line.
@@ -190,6 +207,8 @@ mod encoding_name {
 
 /// JSON numbers are doubles to many readers, which would lose the low bits of a hash.
 mod hex_numbers {
+    use std::borrow::Cow;
+
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(super) fn serialize<S: Serializer>(numbers: &[u64], s: S) -> Result<S::Ok, S::Error> {
@@ -197,9 +216,19 @@ mod hex_numbers {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u64>, D::Error> {
-        Vec::<String>::deserialize(d)?
-            .iter()
-            .map(|word| u64::from_str_radix(word, 16).map_err(D::Error::custom))
-            .collect()
+        Ok(Vec::<Hex>::deserialize(d)?.into_iter().map(|Hex(number)| number).collect())
+    }
+
+    struct Hex(u64);
+
+    impl<'de> Deserialize<'de> for Hex {
+        fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+            let word = Cow::<str>::deserialize(d)?;
+            let number = u64::from_str_radix(&word, 16).ok();
+            number
+                .filter(|number| format!("{number:016x}") == word)
+                .map(Hex)
+                .ok_or_else(|| D::Error::custom("a checksum is not 16 hexadecimal digits"))
+        }
     }
 }

@@ -1,0 +1,90 @@
+//! From the name of a tensor to its piece, by the table of its family.
+
+use sws_store::{Naming, PieceId, PieceKind, Placement};
+
+use crate::config::{Config, ConfigError};
+use crate::families::{self, Family, Rule, Target};
+
+/// The naming of the model that a `config.json` describes.
+pub fn naming(config_json: &[u8]) -> Result<Box<dyn Naming>, ConfigError> {
+    let config = Config::parse(config_json)?;
+    let family = families::find(&config.model_type).ok_or_else(|| ConfigError::Unsupported {
+        model_type: config.model_type.escape_debug().take(100).collect(),
+        supported: families::supported().collect::<Vec<_>>().join(", "),
+    })?;
+    let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts);
+    if config.experts.is_none() && family.layer.iter().copied().flatten().any(has_experts) {
+        return Err(ConfigError::MissingKey("num_experts"));
+    }
+    Ok(Box::new(FamilyNaming { family, config }))
+}
+
+struct FamilyNaming {
+    family: &'static Family,
+    config: Config,
+}
+
+impl Naming for FamilyNaming {
+    fn model_type(&self) -> &str {
+        &self.config.model_type
+    }
+
+    fn place(&self, name: &str, shape: &[u64]) -> Placement {
+        let in_model = name.strip_prefix(self.family.prefix);
+        match in_model.and_then(|rest| rest.strip_prefix("layers.")) {
+            Some(rest) => self.place_in_layer(rest, shape),
+            None => self.place_outside(name, in_model),
+        }
+        .unwrap_or(Placement::Extra)
+    }
+}
+
+impl FamilyNaming {
+    fn place_outside(&self, name: &str, in_model: Option<&str>) -> Option<Placement> {
+        let (id, matrix) = match (name, in_model) {
+            // A copy of the embedding that some tools write beside it.
+            ("lm_head.weight", _) if self.config.tied => return None,
+            ("lm_head.weight", _) => (PieceId::LM_HEAD, true),
+            (_, Some("embed_tokens.weight")) => (PieceId::EMBED, true),
+            (_, Some("norm.weight")) => (PieceId::FINAL_NORM, false),
+            _ => return None,
+        };
+        Some(Placement::Piece { id, rank: 0, matrix })
+    }
+
+    /// `rest` is the name from the number of the layer on. Layers above the configured number are
+    /// those of multi-token prediction.
+    fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
+        let (layer, rest) = rest.split_once('.')?;
+        let layer = number_below(layer, self.config.layers)?;
+        let experts = self.config.experts.unwrap_or(0);
+        let rules = (0..).zip(self.family.layer.iter().copied().flatten());
+        for (rank, &Rule { name, target, matrix }) in rules {
+            let kind = match target {
+                Target::Experts if name == rest && shape.first() == Some(&experts.into()) => {
+                    return Some(Placement::Experts { layer, rank, matrix });
+                }
+                Target::Expert => match expert_of(name, rest, experts) {
+                    Some(expert) => PieceKind::Expert(expert),
+                    None => continue,
+                },
+                Target::Kind(kind) if name == rest => kind,
+                _ => continue,
+            };
+            return Some(Placement::Piece { id: PieceId::new(layer, kind), rank, matrix });
+        }
+        None
+    }
+}
+
+/// The expert in `name`, which looks like `pattern` with the number in place of `#`.
+fn expert_of(pattern: &str, name: &str, experts: u32) -> Option<u32> {
+    let (before, after) = pattern.split_once('#')?;
+    number_below(name.strip_prefix(before)?.strip_suffix(after)?, experts)
+}
+
+/// Numbers have one spelling, so that a tensor has one name: no sign, no leading zero.
+fn number_below(digits: &str, limit: u32) -> Option<u32> {
+    let number: u32 = digits.parse().ok()?;
+    (number < limit && number.to_string() == digits).then_some(number)
+}

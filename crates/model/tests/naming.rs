@@ -1,0 +1,139 @@
+//! The names of every family, and what is said of configurations that cannot be used.
+
+use sws_model::{naming, supported};
+use sws_store::Placement;
+
+fn config(model_type: &str) -> String {
+    format!(r#"{{"model_type":"{model_type}","num_hidden_layers":4,"num_experts":16}}"#)
+}
+
+/// The piece of a tensor, marked `*` if it may be re-encoded.
+fn place(config: &str, name: &str) -> String {
+    match naming(config.as_bytes()).unwrap().place(name, &[8, 8]) {
+        Placement::Piece { id, matrix, .. } => format!("{id}{}", if matrix { "*" } else { "" }),
+        Placement::Experts { layer, .. } => format!("layer_{layer}/experts"),
+        Placement::Extra => "extra".to_owned(),
+    }
+}
+
+#[test]
+fn tensors_of_every_family() {
+    #[rustfmt::skip]
+    let everywhere = [
+        ("model.embed_tokens.weight", "embed*"),
+        ("model.norm.weight", "final_norm"),
+        ("lm_head.weight", "lm_head*"),
+        ("model.layers.3.input_layernorm.weight", "layer_3/norms"),
+        ("model.layers.3.post_attention_layernorm.weight", "layer_3/norms"),
+        ("model.layers.0.self_attn.q_proj.weight", "layer_0/attention*"),
+        ("model.layers.0.self_attn.k_proj.bias", "layer_0/attention"),
+        ("model.layers.0.self_attn.o_proj.weight", "layer_0/attention*"),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", "extra"),
+        ("model.layers.4.input_layernorm.weight", "extra"),      // multi-token prediction
+        ("model.layers.03.input_layernorm.weight", "extra"),
+        ("model.layers.input_layernorm.weight", "extra"),
+        ("model.visual.patch_embed.weight", "extra"),
+        ("", "extra"),
+    ];
+    for model_type in supported() {
+        for (name, expected) in everywhere {
+            assert_eq!(place(&config(model_type), name), expected, "{model_type} {name}");
+        }
+    }
+
+    #[rustfmt::skip]
+    let cases: &[(&[&str], &str, &str)] = &[
+        (&["mixtral"], "model.layers.1.block_sparse_moe.gate.weight", "layer_1/router"),
+        (&["mixtral"], "model.layers.1.block_sparse_moe.experts.15.w1.weight", "layer_1/expert_15*"),
+        (&["mixtral"], "model.layers.1.block_sparse_moe.experts.0.w2.weight", "layer_1/expert_0*"),
+        (&["mixtral"], "model.layers.1.block_sparse_moe.experts.0.w3.weight", "layer_1/expert_0*"),
+        (&["mixtral"], "model.layers.1.block_sparse_moe.experts.16.w1.weight", "extra"),
+        (&["mixtral"], "model.layers.1.block_sparse_moe.experts..w1.weight", "extra"),
+        (&["mixtral"], "model.layers.1.mlp.gate_proj.weight", "extra"),
+        (&["qwen2_moe", "qwen3_moe", "olmoe"], "model.layers.2.mlp.gate.weight", "layer_2/router"),
+        (&["qwen2_moe", "qwen3_moe", "olmoe"], "model.layers.2.mlp.experts.7.gate_proj.weight", "layer_2/expert_7*"),
+        (&["qwen2_moe", "qwen3_moe", "olmoe"], "model.layers.2.mlp.experts.07.gate_proj.weight", "extra"),
+        (&["qwen2_moe", "qwen3_moe", "olmoe"], "model.layers.2.mlp.experts.7.w1.weight", "extra"),
+        (&["qwen2_moe"], "model.layers.2.mlp.shared_expert.down_proj.weight", "layer_2/shared_expert*"),
+        (&["qwen2_moe"], "model.layers.2.mlp.shared_expert_gate.weight", "layer_2/shared_expert"),
+        (&["qwen2_moe", "llama", "mistral", "qwen2", "qwen3"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
+        (&["qwen3", "qwen3_moe", "olmoe"], "model.layers.2.self_attn.q_norm.weight", "layer_2/attention"),
+        (&["llama"], "model.layers.2.mlp.experts.7.gate_proj.weight", "extra"),
+    ];
+    for (model_types, name, expected) in cases {
+        for model_type in *model_types {
+            assert_eq!(place(&config(model_type), name), *expected, "{model_type} {name}");
+        }
+    }
+}
+
+#[test]
+fn tensors_of_a_piece_stand_in_the_order_of_computing() {
+    #[rustfmt::skip]
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("mixtral", "block_sparse_moe.experts.3", &["w1.weight", "w3.weight", "w2.weight"]),
+        ("qwen3_moe", "mlp.experts.3", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
+        ("qwen2_moe", "mlp.shared_expert", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
+        ("llama", "mlp", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
+        ("qwen2", "self_attn", &["q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias",
+            "v_proj.weight", "v_proj.bias", "o_proj.weight"]),
+        ("qwen3", "self_attn", &["q_proj.weight", "k_proj.weight", "v_proj.weight", "q_norm.weight",
+            "k_norm.weight", "o_proj.weight"]),
+    ];
+    for (model_type, below, names) in cases {
+        let naming = naming(config(model_type).as_bytes()).unwrap();
+        let ranks: Vec<u16> = names
+            .iter()
+            .map(|name| match naming.place(&format!("model.layers.0.{below}.{name}"), &[8, 8]) {
+                Placement::Piece { rank, .. } => rank,
+                other => panic!("{name}: {other:?}"),
+            })
+            .collect();
+        assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]), "{model_type} {ranks:?}");
+    }
+}
+
+#[test]
+fn configurations_are_read_in_every_spelling() {
+    let head = "lm_head.weight";
+    let expert = "model.layers.1.mlp.experts.2.up_proj.weight";
+    #[rustfmt::skip]
+    let cases = [
+        (r#"{"model_type":"qwen3_moe","num_hidden_layers":2,"num_local_experts":3}"#, expert, "layer_1/expert_2*"),
+        (r#"{"model_type":"qwen3_moe","num_hidden_layers":2,"num_experts":2}"#, expert, "extra"),
+        (r#"{"model_type":"qwen3_moe","num_hidden_layers":9,"text_config":{"num_hidden_layers":2,"num_experts":3}}"#, expert, "layer_1/expert_2*"),
+        (r#"{"model_type":"llama","num_hidden_layers":2,"num_experts":null}"#, head, "lm_head*"),
+        (r#"{"model_type":"llama","num_hidden_layers":2,"tie_word_embeddings":true}"#, head, "extra"),
+    ];
+    for (config, name, expected) in cases {
+        assert_eq!(place(config, name), expected, "{config}");
+    }
+    assert_eq!(naming(config("olmoe").as_bytes()).unwrap().model_type(), "olmoe");
+}
+
+#[test]
+fn other_configurations_are_refused_with_a_sentence() {
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    #[rustfmt::skip]
+    let cases = [
+        ("", "damaged"),
+        ("{", "download it again"),
+        ("[]", "damaged"),
+        (deep.as_str(), "damaged"),
+        (r#"{"model_type":7}"#, "damaged"),
+        (r#"{"num_hidden_layers":2}"#, "no `model_type`"),
+        (r#"{"model_type":"llama"}"#, "no `num_hidden_layers`"),
+        (r#"{"model_type":"llama","num_hidden_layers":-1}"#, "damaged"),
+        (r#"{"model_type":"llama","num_hidden_layers":65537}"#, "65537 for `num_hidden_layers`"),
+        (r#"{"model_type":"llama","num_hidden_layers":18446744073709551615}"#, "download it again"),
+        (r#"{"model_type":"mixtral","num_hidden_layers":2}"#, "no `num_experts`"),
+        (r#"{"model_type":"mixtral","num_hidden_layers":2,"num_local_experts":4294967296}"#, "`num_local_experts`"),
+        (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; supported are llama, "),
+    ];
+    for (config, expected) in cases {
+        let Err(error) = naming(config.as_bytes()) else { panic!("{config} was accepted") };
+        let message = error.to_string();
+        assert!(message.contains("config.json") && message.contains(expected), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
+}

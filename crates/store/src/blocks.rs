@@ -1,0 +1,61 @@
+//! How many bytes one checksum covers.
+
+use crate::PieceKind;
+
+/// A part of at most this many bytes is read as a whole and has one checksum. 16 MiB is also the
+/// least that a cache slot has room for, so nothing larger ever has to be in memory at once.
+pub const WHOLE_LIMIT: u64 = 16 << 20;
+/// The most bytes under one checksum in a larger part (a row longer than that has one to itself).
+pub const BLOCK_BYTES: u64 = 4 << 20;
+/// The same in the embedding, of which a pass looks up single rows.
+pub const EMBED_BLOCK_BYTES: u64 = 64 << 10;
+
+/// Direct reads start and end at multiples of this, on every device met so far.
+const PAGE: u64 = 4096;
+
+/// The bytes that one checksum covers in a part of `rows` rows of `row_bytes` bytes: a whole number
+/// of rows and, where that is possible, of pages. At least 1.
+pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
+    let whole = row_bytes.saturating_mul(rows);
+    let limit = match kind {
+        PieceKind::Embed => EMBED_BLOCK_BYTES,
+        _ if whole <= WHOLE_LIMIT => whole,
+        _ => BLOCK_BYTES,
+    };
+    if whole <= limit {
+        return whole.max(1);
+    }
+    let fitting = (limit / row_bytes).max(1);
+    // A power of two divides a number as often as its trailing zeros say.
+    let page_rows = PAGE >> row_bytes.trailing_zeros().min(PAGE.trailing_zeros());
+    let block_rows = if fitting >= page_rows { fitting - fitting % page_rows } else { fitting };
+    block_rows * row_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_whole_rows_and_pages_below_the_limit() {
+        let head = PieceKind::LmHead;
+        let embed = PieceKind::Embed;
+        #[rustfmt::skip]
+        let cases = [
+            // row_bytes, rows, kind, expected
+            (0, 0, head, 1),
+            (8192, 0, head, 1),
+            (384, 1, embed, 384),
+            (4096, 4096, head, 16 << 20),               // exactly at the limit: whole
+            (4096, 4097, head, 4 << 20),                // one row above: blocks
+            (8192, 32_000, embed, 64 << 10),
+            (384, 4096, embed, 160 * 384),              // 170 rows fit; 32 rows are 3 pages
+            (6145, 4096, head, 682 * 6145),             // 4096 rows for whole pages: too many
+            (20 << 20, 2, head, 20 << 20),              // a row larger than a block
+            (100 << 10, 3, embed, 100 << 10),
+        ];
+        for (row_bytes, rows, kind, expected) in cases {
+            assert_eq!(check_len(row_bytes, rows, kind), expected, "{row_bytes} × {rows} {kind:?}");
+        }
+    }
+}

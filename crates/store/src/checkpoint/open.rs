@@ -1,0 +1,280 @@
+//! Reading a checkpoint's small parts: `config.json`, the index, the headers, a few samples.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+
+use super::{Checkpoint, CheckpointError, WeightFile};
+use crate::header::{Header, HeaderError, MAX_TENSORS};
+use crate::path::is_plain_name;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const CONFIG: &str = "config.json";
+
+/// Published ones stay below 1 MB, long lists of modules that are not quantised included.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// The longest published one (140,000 tensors) has 15 MB.
+const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// The most files that an index may list.
+const MAX_FILES: usize = 16_384;
+
+/// How much of each file the fingerprint sees. 64 reads of a page in each of a hundred files take
+/// well below a second on NVMe, whatever the size of the checkpoint.
+const SAMPLES: u64 = 64;
+const SAMPLE_BYTES: u64 = 4096;
+
+impl Checkpoint {
+    /// Reads and checks `config.json`, the index and the header of every weight file.
+    ///
+    /// Files may be symbolic links, as they are in the local Hugging Face cache, but the names that
+    /// an index lists must be plain names in `dir`.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
+        let dir = dir.as_ref();
+        let index_path = dir.join(INDEX);
+        let listed = if exists(&dir.join(SINGLE))? {
+            BTreeMap::from([(SINGLE.to_owned(), Vec::new())])
+        } else if exists(&index_path)? {
+            read_index(&index_path)?
+        } else {
+            return Err(no_weights(dir));
+        };
+        let config_json = read_small(&dir.join(CONFIG), MAX_CONFIG_BYTES)?;
+
+        let mut identity = blake3::Hasher::new();
+        hash_with_len(&mut identity, &config_json);
+        let mut files: Vec<WeightFile> = Vec::with_capacity(listed.len());
+        let mut tensors = 0;
+        for (name, expected) in listed {
+            let path = dir.join(&name);
+            let file = read_weight_file(&path, name, &mut identity)?;
+            tensors += file.header.tensors.len();
+            if tensors > MAX_TENSORS {
+                return Err(CheckpointError::TooManyTensors { path, limit: MAX_TENSORS });
+            }
+            check_listed(&path, &file, expected)?;
+            files.push(file);
+        }
+        check_distinct(dir, &files)?;
+        let fingerprint = identity.finalize().to_hex().to_string();
+        Ok(Checkpoint { dir: dir.to_owned(), config_json, files, fingerprint })
+    }
+}
+
+/// An absent file is an answer; a directory that may not be searched is not.
+fn exists(path: &Path) -> Result<bool, CheckpointError> {
+    path.try_exists().map_err(|cause| CheckpointError::Read { path: path.to_owned(), cause })
+}
+
+/// Finds out what a directory without safetensors is instead.
+fn no_weights(dir: &Path) -> CheckpointError {
+    let entries = match dir.read_dir() {
+        Ok(entries) => entries,
+        Err(cause) => return CheckpointError::Read { path: dir.to_owned(), cause },
+    };
+    let mut names: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    names.sort();
+    if names.iter().any(|path| path.ends_with("manifest.json")) {
+        return CheckpointError::Shards { dir: dir.to_owned() };
+    }
+    let first = |extensions: &[&str]| {
+        let wanted = |path: &&PathBuf| {
+            path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e))
+        };
+        names.iter().find(wanted).cloned()
+    };
+    if let Some(path) = first(&["bin", "pt", "pth"]) {
+        CheckpointError::PyTorch { path }
+    } else if let Some(path) = first(&["gguf"]) {
+        CheckpointError::Gguf { path }
+    } else {
+        CheckpointError::NoWeights { dir: dir.to_owned() }
+    }
+}
+
+/// Opens a regular file. Its kind is asked before opening: opening a pipe would wait for a writer.
+fn open_regular(path: &Path) -> Result<(File, u64), CheckpointError> {
+    let refused = |cause| CheckpointError::Read { path: path.to_owned(), cause };
+    let metadata = path.metadata().map_err(refused)?;
+    if !metadata.is_file() {
+        return Err(CheckpointError::NotAFile { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(refused)?;
+    let len = file.metadata().map_err(refused)?.len();
+    Ok((file, len))
+}
+
+fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
+    let (file, len) = open_regular(path)?;
+    if len > limit {
+        return Err(CheckpointError::TooLarge { path: path.to_owned(), len, limit });
+    }
+    let mut bytes = Vec::with_capacity(len as usize);
+    file.take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|cause| CheckpointError::Read { path: path.to_owned(), cause })?;
+    Ok(bytes)
+}
+
+fn read_at(file: &File, path: &Path, len: u64, offset: u64) -> Result<Vec<u8>, CheckpointError> {
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, offset).map_err(|cause| match cause.kind() {
+        io::ErrorKind::UnexpectedEof => CheckpointError::Changed { path: path.to_owned() },
+        _ => CheckpointError::Read { path: path.to_owned(), cause },
+    })?;
+    Ok(bytes)
+}
+
+/// Reads one header, and adds what the fingerprint takes of the file to `identity`.
+fn read_weight_file(
+    path: &Path,
+    name: String,
+    identity: &mut blake3::Hasher,
+) -> Result<WeightFile, CheckpointError> {
+    let damaged = |reason| CheckpointError::Header { path: path.to_owned(), reason };
+    let (file, len) = open_regular(path)?;
+    if len < 8 {
+        return Err(damaged(HeaderError::TooShort(len)));
+    }
+    let mut first = [0; 8];
+    first.copy_from_slice(&read_at(&file, path, 8, 0)?);
+    let json_len = Header::json_len(first, len).map_err(damaged)?;
+    let json = read_at(&file, path, json_len, 8)?;
+    let header = Header::parse(&json, len).map_err(damaged)?;
+
+    hash_with_len(identity, name.as_bytes());
+    identity.update(&len.to_le_bytes());
+    hash_with_len(identity, &json);
+    let data_start = 8 + json_len;
+    for (offset, sample_len) in samples(len - data_start) {
+        identity.update(&read_at(&file, path, sample_len, data_start + offset)?);
+    }
+    Ok(WeightFile { name, len, header })
+}
+
+/// Where the fingerprint looks in `len` bytes of data: evenly from the first to the last.
+fn samples(len: u64) -> impl Iterator<Item = (u64, u64)> {
+    let whole = len <= SAMPLES * SAMPLE_BYTES;
+    let count = if whole { u64::from(len > 0) } else { SAMPLES };
+    (0..count).map(move |i| {
+        if whole {
+            return (0, len);
+        }
+        let last = u128::from(len - SAMPLE_BYTES);
+        ((last * u128::from(i) / u128::from(SAMPLES - 1)) as u64, SAMPLE_BYTES)
+    })
+}
+
+/// The length first, so that no two sequences of strings hash alike.
+fn hash_with_len(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+}
+
+/// The files of an index, each with the tensors that the index expects in it.
+fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointError> {
+    let damaged = |reason| CheckpointError::Index { path: path.to_owned(), reason };
+    let json = read_small(path, MAX_INDEX_BYTES)?;
+    let index: Index = serde_json::from_slice(&json).map_err(|e| damaged(e.to_string()))?;
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (tensor, file) in index.weight_map.0 {
+        if !is_plain_name(&file) {
+            let reason = format!("the file name {file:?} is no plain name in its directory");
+            return Err(damaged(reason));
+        }
+        match files.get_mut(file.as_ref()) {
+            Some(tensors) => tensors.push(tensor.into_owned()),
+            None => _ = files.insert(file.into_owned(), vec![tensor.into_owned()]),
+        }
+        if files.len() > MAX_FILES {
+            return Err(damaged(format!("it lists more than {MAX_FILES} files")));
+        }
+    }
+    if files.is_empty() {
+        return Err(damaged("it lists no tensors".to_owned()));
+    }
+    for name in files.keys() {
+        let file = path.with_file_name(name);
+        if !exists(&file)? {
+            return Err(CheckpointError::Missing { path: file, index: INDEX.to_owned() });
+        }
+    }
+    Ok(files)
+}
+
+#[derive(Deserialize)]
+struct Index<'a> {
+    #[serde(borrow)]
+    weight_map: WeightMap<'a>,
+}
+
+/// Pairs of tensor and file, borrowed from the JSON where it has no escapes.
+struct WeightMap<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = WeightMap<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map from tensors to files")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((Text(tensor), Text(file))) = map.next_entry()? {
+                    if pairs.len() == MAX_TENSORS {
+                        return Err(A::Error::custom("there are too many tensors"));
+                    }
+                    pairs.push((tensor, file));
+                }
+                Ok(WeightMap(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+fn check_listed(
+    path: &Path,
+    file: &WeightFile,
+    mut expected: Vec<String>,
+) -> Result<(), CheckpointError> {
+    let mut present: Vec<&str> = file.header.tensors.iter().map(|t| t.name.as_str()).collect();
+    present.sort_unstable();
+    expected.sort_unstable();
+    match expected.into_iter().find(|tensor| present.binary_search(&tensor.as_str()).is_err()) {
+        Some(tensor) => Err(CheckpointError::MissingTensor {
+            path: path.to_owned(),
+            tensor: tensor.escape_debug().to_string(),
+            index: INDEX.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_distinct(dir: &Path, files: &[WeightFile]) -> Result<(), CheckpointError> {
+    let mut seen: HashMap<&str, &str> = HashMap::new();
+    for file in files {
+        for tensor in &file.header.tensors {
+            if let Some(other) = seen.insert(&tensor.name, &file.name) {
+                return Err(CheckpointError::Twice {
+                    path: dir.join(&file.name),
+                    other: other.to_owned(),
+                    tensor: tensor.name.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! The header of a safetensors file: where each tensor lies.
+//!
+//! The bytes come from strangers. Nothing here reads a file; what is allocated is bounded by the
+//! length of the JSON, which the caller has checked against the length of the file.
+
+use std::fmt;
+
+use safetensors::Dtype;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// The longest header the format allows.
+pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// The most tensors a model may have: several times the largest one published.
+pub(crate) const MAX_TENSORS: usize = 1 << 20;
+
+/// The longest name of a tensor, in bytes.
+pub(crate) const MAX_NAME_BYTES: usize = 512;
+
+/// The most dimensions a tensor may have.
+pub(crate) const MAX_DIMS: usize = 8;
+
+/// The tensors of one file, in the order in which they lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Header {
+    /// The tensors, without gap or overlap from the first byte after the header to the last.
+    pub tensors: Vec<HeaderTensor>,
+}
+
+/// One tensor of a safetensors file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HeaderTensor {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Its first byte, counted from the start of the file.
+    pub offset: u64,
+    /// Its length in bytes: what type and shape say.
+    pub len: u64,
+}
+
+/// What is wrong with a header.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The file has no room for the length of the header.
+    #[error("its {0} bytes are too few for a header")]
+    TooShort(u64),
+    /// The header would end behind the end of the file.
+    #[error("its header of {header} bytes does not fit into the file of {file} bytes")]
+    BeyondEnd {
+        /// The length the file claims.
+        header: u64,
+        /// The length of the file.
+        file: u64,
+    },
+    /// The header is longer than the format allows.
+    #[error("its header of {0} bytes is longer than the format allows")]
+    TooLong(u64),
+    /// The header is not the JSON that it should be.
+    #[error("its header is not what the format asks for ({0})")]
+    Json(#[source] serde_json::Error),
+    /// Two tensors have one name.
+    #[error("its header names the tensor `{0}` twice")]
+    Duplicate(String),
+    /// Type and shape do not agree with the bytes.
+    #[error("its tensor `{name}` has {bytes} bytes, which is not what its type and shape need")]
+    Size {
+        /// The tensor.
+        name: String,
+        /// The bytes between its offsets.
+        bytes: u64,
+    },
+    /// A tensor does not start where the one before it ends.
+    #[error(
+        "its tensor `{name}` starts at byte {start} of the data and should start at {expected}"
+    )]
+    Offset {
+        /// The tensor.
+        name: String,
+        /// Where it starts.
+        start: u64,
+        /// Where the tensor before it ends.
+        expected: u64,
+    },
+    /// The tensors do not fill the file.
+    #[error("its header describes {described} bytes of data and the file has {present}")]
+    Length {
+        /// What the header describes.
+        described: u64,
+        /// What the file has.
+        present: u64,
+    },
+}
+
+impl Header {
+    /// The length of the JSON, from the file's first eight bytes and its length.
+    ///
+    /// What this returns fits into the file, so it may be allocated.
+    pub fn json_len(first: [u8; 8], file_len: u64) -> Result<u64, HeaderError> {
+        let header = u64::from_le_bytes(first);
+        match file_len.checked_sub(8) {
+            None => Err(HeaderError::TooShort(file_len)),
+            Some(room) if header > room => Err(HeaderError::BeyondEnd { header, file: file_len }),
+            Some(_) if header > MAX_HEADER_BYTES => Err(HeaderError::TooLong(header)),
+            Some(_) => Ok(header),
+        }
+    }
+
+    /// Reads the JSON of a file of `file_len` bytes.
+    pub fn parse(json: &[u8], file_len: u64) -> Result<Header, HeaderError> {
+        let data_start = json.len() as u64 + 8;
+        let present = file_len
+            .checked_sub(data_start)
+            .ok_or(HeaderError::BeyondEnd { header: json.len() as u64, file: file_len })?;
+        let RawHeader(mut raw) = serde_json::from_slice(json).map_err(HeaderError::Json)?;
+        raw.sort_by(|(a_name, a), (b_name, b)| {
+            (a.data_offsets, a_name).cmp(&(b.data_offsets, b_name))
+        });
+
+        let mut tensors = Vec::with_capacity(raw.len());
+        let mut end = 0;
+        for (name, info) in raw {
+            let (start, stop) = info.data_offsets;
+            if start != end || stop < start {
+                return Err(HeaderError::Offset { name, start, expected: end });
+            }
+            let len = stop - start;
+            if byte_len(info.dtype, &info.shape.0) != Some(len) {
+                return Err(HeaderError::Size { name, bytes: len });
+            }
+            end = stop;
+            let offset = data_start
+                .checked_add(start)
+                .ok_or(HeaderError::Length { described: stop, present })?;
+            tensors.push(HeaderTensor {
+                name,
+                dtype: info.dtype,
+                shape: info.shape.0,
+                offset,
+                len,
+            });
+        }
+        if end != present {
+            return Err(HeaderError::Length { described: end, present });
+        }
+
+        let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(HeaderError::Duplicate(pair[0].to_owned()));
+        }
+        Ok(Header { tensors })
+    }
+}
+
+/// The bytes of a tensor; none if they are no whole number or too many to count.
+pub(crate) fn byte_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
+    let bits = elements.checked_mul(dtype.bitsize() as u64)?;
+    bits.is_multiple_of(8).then_some(bits / 8)
+}
+
+/// Whether a name may stand in messages and manifests.
+pub(crate) fn good_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control)
+}
+
+/// The header as it stands. The `safetensors` crate's own type collects the JSON in a tree first,
+/// many times its size, and lets the last of two equal names win.
+struct RawHeader(Vec<(String, RawTensor)>);
+
+#[derive(Deserialize)]
+struct RawTensor {
+    dtype: Dtype,
+    shape: Shape,
+    data_offsets: (u64, u64),
+}
+
+struct Shape(Vec<u64>);
+
+impl<'de> Deserialize<'de> for RawHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Tensors;
+        impl<'de> Visitor<'de> for Tensors {
+            type Value = RawHeader;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+                let mut tensors = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    if !good_name(&name) {
+                        return Err(A::Error::custom(
+                            "the name of a tensor is empty, too long or not printable",
+                        ));
+                    }
+                    if tensors.len() == MAX_TENSORS {
+                        return Err(A::Error::custom("there are too many tensors"));
+                    }
+                    tensors.push((name, map.next_value()?));
+                }
+                Ok(RawHeader(tensors))
+            }
+        }
+        deserializer.deserialize_map(Tensors)
+    }
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Dims;
+        impl<'de> Visitor<'de> for Dims {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "at most {MAX_DIMS} dimensions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+                let mut dims = Vec::new();
+                while let Some(dim) = seq.next_element()? {
+                    if dims.len() == MAX_DIMS {
+                        return Err(A::Error::invalid_length(MAX_DIMS + 1, &self));
+                    }
+                    dims.push(dim);
+                }
+                Ok(Shape(dims))
+            }
+        }
+        deserializer.deserialize_seq(Dims)
+    }
+}

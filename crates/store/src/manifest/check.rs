@@ -1,0 +1,175 @@
+//! What a manifest must satisfy before anything is read or allocated by it.
+
+use std::collections::HashSet;
+
+use sws_kernels::PartLen;
+
+use super::in_place::MAX_STACKED;
+use super::{Extent, Manifest, Piece, Tensor};
+use crate::header::{MAX_DIMS, MAX_TENSORS, byte_len, good_name};
+use crate::path::{is_plain_name, is_plain_path};
+
+impl Manifest {
+    /// Finds the first thing wrong with the manifest itself; the files are not looked at.
+    ///
+    /// What passes has unique, sorted pieces, paths that stay below the directory, extents inside
+    /// their files that do not overlap, parts of the lengths that their encodings need, and the
+    /// right number of checksums. `checksums`: whether there must be any.
+    pub(crate) fn check(&self, checksums: bool) -> Result<(), String> {
+        self.check_identity()?;
+        self.check_files()?;
+        if let Some(pair) = self.pieces.windows(2).find(|pair| pair[0].id >= pair[1].id) {
+            return Err(format!("its pieces {} and {} are not in order", pair[0].id, pair[1].id));
+        }
+        let tensors: usize = self.pieces.iter().map(|piece| piece.all_tensors().count()).sum();
+        if tensors > MAX_TENSORS {
+            return Err(format!(
+                "it lists {tensors} tensors where at most {MAX_TENSORS} make sense"
+            ));
+        }
+        for piece in &self.pieces {
+            check_piece(piece).map_err(|reason| format!("its piece {} {reason}", piece.id))?;
+            for tensor in piece.all_tensors() {
+                self.check_tensor(tensor, checksums).map_err(|reason| {
+                    format!("in its piece {} the tensor `{}` {reason}", piece.id, tensor.name)
+                })?;
+            }
+        }
+        self.check_overlap()
+    }
+
+    fn check_identity(&self) -> Result<(), String> {
+        let fingerprint = &self.model.fingerprint;
+        if fingerprint.len() != 64 || !fingerprint.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err("its fingerprint is not 64 hexadecimal digits".to_owned());
+        }
+        if !good_name(&self.model.model_type) {
+            return Err("its model_type is empty, too long or not printable".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<(), String> {
+        let mut paths = HashSet::new();
+        for file in &self.files {
+            if !is_plain_path(&file.path) {
+                return Err(format!("it points outside its directory, to {:?}", file.path));
+            }
+            if !paths.insert(&file.path) {
+                return Err(format!("it lists the file {} twice", file.path));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_tensor(&self, tensor: &Tensor, checksums: bool) -> Result<(), &'static str> {
+        if !is_plain_name(&tensor.source) {
+            return Err("names a source that is no plain file name");
+        }
+        if tensor.slice.is_some_and(|s| s.index >= s.count || s.count > MAX_STACKED) {
+            return Err("is an impossible slice");
+        }
+        if tensor.shape.len() > MAX_DIMS || byte_len(tensor.dtype, &tensor.shape).is_none() {
+            return Err("has an impossible shape");
+        }
+        check_parts(tensor)?;
+        tensor.parts.iter().try_for_each(|part| self.check_extent(part, checksums))
+    }
+
+    fn check_extent(&self, part: &Extent, checksums: bool) -> Result<(), &'static str> {
+        let file = self.files.get(part.file as usize).ok_or("lies in a file that is not listed")?;
+        if part.offset.checked_add(part.len).is_none_or(|end| end > file.len) {
+            return Err("reaches beyond the end of its file");
+        }
+        if part.check_len == 0 {
+            return Err("has checksums over nothing");
+        }
+        let expected = part.len.div_ceil(part.check_len);
+        if (checksums || !part.checks.is_empty()) && part.checks.len() as u64 != expected {
+            return Err("does not have as many checksums as its length asks for");
+        }
+        Ok(())
+    }
+
+    fn check_overlap(&self) -> Result<(), String> {
+        let extents = self.pieces.iter().flat_map(|piece| {
+            let parts = piece.all_tensors().flat_map(|tensor| &tensor.parts);
+            parts.filter(|part| part.len > 0).map(move |part| (part.file, part.offset, part, piece))
+        });
+        let mut extents: Vec<_> = extents.collect();
+        extents.sort_unstable_by_key(|&(file, offset, ..)| (file, offset));
+        for pair in extents.windows(2) {
+            let [(a_file, a_offset, a, a_piece), (b_file, b_offset, _, b_piece)] = pair else {
+                continue;
+            };
+            if a_file == b_file && a_offset + a.len > *b_offset {
+                let file = &self.files[*a_file as usize].path;
+                return Err(format!(
+                    "its pieces {} and {} overlap in {file}",
+                    a_piece.id, b_piece.id
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Piece {
+    fn all_tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().chain(self.stand_in.iter().flat_map(|stand_in| &stand_in.tensors))
+    }
+}
+
+fn check_piece(piece: &Piece) -> Result<(), &'static str> {
+    let mut names = HashSet::new();
+    for tensor in &piece.tensors {
+        if !good_name(&tensor.name) {
+            return Err("has a tensor whose name is empty, too long or not printable");
+        }
+        if !names.insert(&tensor.name) {
+            return Err("has two tensors of one name");
+        }
+    }
+    if let Some(stand_in) = &piece.stand_in {
+        let same = |(a, b): (&Tensor, &Tensor)| a.name == b.name && a.shape == b.shape;
+        if stand_in.tensors.len() != piece.tensors.len()
+            || !piece.tensors.iter().zip(&stand_in.tensors).all(same)
+        {
+            return Err("has a stand-in with other tensors than its own");
+        }
+    }
+    Ok(())
+}
+
+fn check_parts(tensor: &Tensor) -> Result<(), &'static str> {
+    const LENGTH: &str = "has a part whose length does not fit its shape";
+    let Some(encoding) = tensor.encoding else {
+        let [part] = tensor.parts.as_slice() else {
+            return Err("has more or fewer parts than one");
+        };
+        return if byte_len(tensor.dtype, &tensor.shape) == Some(part.len) {
+            Ok(())
+        } else {
+            Err(LENGTH)
+        };
+    };
+    let kinds = encoding.parts();
+    if kinds.len() != tensor.parts.len() {
+        return Err("has more or fewer parts than its encoding");
+    }
+    let (rows, cols) = tensor.matrix_shape();
+    for (kind, part) in kinds.iter().zip(&tensor.parts) {
+        let fits = match kind.len(rows, cols) {
+            Some(PartLen::Exact(len)) => part.len == len,
+            // At most one more byte for each weight; the product fits, as the shape was checked.
+            Some(PartLen::AtLeast(len)) => {
+                (len..=len.saturating_add(rows * cols)).contains(&part.len)
+            }
+            None => false,
+        };
+        if !fits {
+            return Err(LENGTH);
+        }
+    }
+    Ok(())
+}

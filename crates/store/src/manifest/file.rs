@@ -1,0 +1,248 @@
+//! `manifest.json` on disk.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Manifest;
+
+/// The name of the manifest in its directory.
+pub const MANIFEST_FILE: &str = "manifest.json";
+
+/// The version this code writes, and the only one it reads.
+const MANIFEST_VERSION: u64 = 1;
+
+/// A model of 70,000 experts' matrices needs about 60 MB.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// Why a directory of shards cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// The operating system refused to let us read.
+    #[error("`{}` cannot be read ({cause}); check that it exists and that you may read it", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        cause: io::Error,
+    },
+    /// The operating system refused to let us write.
+    #[error("`{}` cannot be written ({cause}); check that you may write there and that the disk has room", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        cause: io::Error,
+    },
+    /// There is no manifest.
+    #[error("`{}` has no manifest.json; give a directory that `sws shard` has finished", dir.display())]
+    Absent {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The manifest is absurdly large.
+    #[error("`{}` has {len} bytes where at most {limit} make sense; copy it again or make the shards again", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// The manifest cannot be what was written.
+    #[error("`{}` cannot be used: {reason}; {}", path.display(), reason.remedy())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: InvalidManifest,
+    },
+    /// A symbolic link, a directory or a device in place of a shard.
+    #[error("`{}` is not a regular file of its directory; put the shard itself there, or make the shards again", path.display())]
+    NotAFile {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// A shard is not there.
+    #[error("`{}` is missing, though the manifest lists it; copy it again or make the shards again", path.display())]
+    Missing {
+        /// The shard.
+        path: PathBuf,
+    },
+    /// A shard has another length.
+    #[error("`{}` has {found} bytes instead of {expected}; copy it again or make the shards again", path.display())]
+    Length {
+        /// The shard.
+        path: PathBuf,
+        /// What the manifest says.
+        expected: u64,
+        /// What the file has.
+        found: u64,
+    },
+}
+
+/// What is wrong with the contents of a manifest.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidManifest {
+    /// Not the JSON that it should be.
+    #[error("it is not what the format asks for ({0})")]
+    Json(#[source] serde_json::Error),
+    /// The checksum is that of other contents.
+    #[error("its checksum does not match its contents")]
+    Checksum,
+    /// Written by another version of the format.
+    #[error("it is of version {0} and this program reads version {MANIFEST_VERSION}")]
+    Version(u64),
+    /// It contradicts itself or points where it must not.
+    #[error("{0}")]
+    Content(String),
+}
+
+impl InvalidManifest {
+    fn remedy(&self) -> &'static str {
+        match self {
+            InvalidManifest::Version(_) => "use the sws that wrote it, or make the shards again",
+            _ => "copy it again or make the shards again",
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<'a> {
+    blake3: String,
+    #[serde(borrow)]
+    body: &'a RawValue,
+}
+
+/// Read alone first: what another version puts into its body is unknown.
+#[derive(Deserialize)]
+struct Version {
+    version: u64,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    version: u64,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+}
+
+impl Manifest {
+    /// The manifest of a shard directory, checked against itself and against the lengths of the
+    /// files that it lists.
+    pub fn load(dir: impl AsRef<Path>) -> Result<Manifest, ManifestError> {
+        let dir = dir.as_ref();
+        let path = dir.join(MANIFEST_FILE);
+        let json = read(&path)?.ok_or_else(|| ManifestError::Absent { dir: dir.to_owned() })?;
+        let manifest =
+            Manifest::from_json(&json).map_err(|reason| ManifestError::Invalid { path, reason })?;
+        manifest.check_disk(dir)?;
+        Ok(manifest)
+    }
+
+    /// Reads the contents of a `manifest.json` and checks everything but the files it lists.
+    pub fn from_json(json: &[u8]) -> Result<Manifest, InvalidManifest> {
+        let envelope: Envelope<'_> = serde_json::from_slice(json).map_err(InvalidManifest::Json)?;
+        let body = envelope.body.get();
+        if blake3::hash(body.as_bytes()).to_hex().as_str() != envelope.blake3 {
+            return Err(InvalidManifest::Checksum);
+        }
+        let Version { version } = serde_json::from_str(body).map_err(InvalidManifest::Json)?;
+        if version != MANIFEST_VERSION {
+            return Err(InvalidManifest::Version(version));
+        }
+        let manifest: Manifest = serde_json::from_str(body).map_err(InvalidManifest::Json)?;
+        manifest.check(true).map_err(InvalidManifest::Content)?;
+        Ok(manifest)
+    }
+
+    /// The contents of `manifest.json`. The same manifest gives the same bytes.
+    ///
+    /// Fails if the manifest could not be read back: it contradicts itself or lacks checksums.
+    pub fn to_json(&self) -> Result<Vec<u8>, InvalidManifest> {
+        self.check(true).map_err(InvalidManifest::Content)?;
+        let body = Body { version: MANIFEST_VERSION, manifest: self };
+        let body = serde_json::to_string(&body).map_err(InvalidManifest::Json)?;
+        let hash = blake3::hash(body.as_bytes()).to_hex();
+        Ok(format!("{{\"blake3\":\"{hash}\",\"body\":{body}}}\n").into_bytes())
+    }
+
+    /// Writes `manifest.json` into `dir`: complete and on the device under its name, or not there.
+    pub fn write(&self, dir: impl AsRef<Path>) -> Result<(), ManifestError> {
+        let dir = dir.as_ref();
+        let path = dir.join(MANIFEST_FILE);
+        let json = self
+            .to_json()
+            .map_err(|reason| ManifestError::Invalid { path: path.clone(), reason })?;
+        let temporary = dir.join(format!("{MANIFEST_FILE}.tmp"));
+        let replace = || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(&json)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(dir)?.sync_all()
+        };
+        replace().map_err(|cause| {
+            // The first error is the one worth telling.
+            let _ = fs::remove_file(&temporary);
+            ManifestError::Write { path, cause }
+        })
+    }
+
+    /// Every listed file is a regular file of the right length, reached through no symbolic link.
+    fn check_disk(&self, dir: &Path) -> Result<(), ManifestError> {
+        let mut folders = HashSet::new();
+        for file in &self.files {
+            let path = dir.join(&file.path);
+            for (at, _) in file.path.match_indices('/') {
+                let folder = &file.path[..at];
+                if folders.insert(folder) && !lstat(&dir.join(folder))?.is_dir() {
+                    return Err(ManifestError::NotAFile { path });
+                }
+            }
+            let metadata = lstat(&path)?;
+            if !metadata.is_file() {
+                return Err(ManifestError::NotAFile { path });
+            }
+            if metadata.len() != file.len {
+                let (expected, found) = (file.len, metadata.len());
+                return Err(ManifestError::Length { path, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lstat(path: &Path) -> Result<fs::Metadata, ManifestError> {
+    path.symlink_metadata().map_err(|cause| match cause.kind() {
+        io::ErrorKind::NotFound => ManifestError::Missing { path: path.to_owned() },
+        _ => ManifestError::Read { path: path.to_owned(), cause },
+    })
+}
+
+/// The bytes of the manifest; none if there is no such file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, ManifestError> {
+    let refused = |cause| ManifestError::Read { path: path.to_owned(), cause };
+    let metadata = match path.symlink_metadata() {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(refused)?,
+    };
+    if !metadata.is_file() {
+        return Err(ManifestError::NotAFile { path: path.to_owned() });
+    }
+    let (len, limit) = (metadata.len(), MAX_MANIFEST_BYTES);
+    if len > limit {
+        return Err(ManifestError::TooLarge { path: path.to_owned(), len, limit });
+    }
+    let mut json = Vec::with_capacity(len as usize);
+    File::open(path).and_then(|file| file.take(limit).read_to_end(&mut json)).map_err(refused)?;
+    Ok(Some(json))
+}

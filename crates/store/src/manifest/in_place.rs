@@ -1,0 +1,236 @@
+//! The manifest of a checkpoint that is read where it lies.
+
+use std::collections::{BTreeMap, HashMap};
+
+use safetensors::Dtype;
+use sws_kernels::Encoding;
+
+use super::{Extent, FileEntry, Manifest, ModelIdentity, Piece, Slice, Tensor};
+use crate::blocks::check_len;
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::header::{HeaderTensor, MAX_TENSORS};
+use crate::{Naming, PieceId, Placement};
+
+/// The most experts that one tensor may stack.
+pub(super) const MAX_STACKED: u64 = 65_536;
+
+/// The side of the squares that share one scale in `fp8`.
+const FP8_BLOCK: u64 = 128;
+/// The run of numbers that share one scale in `mxfp4`; two numbers fill a byte.
+const MXFP4_BLOCK: u64 = 32;
+
+impl Manifest {
+    /// Lists the tensors of a checkpoint by the pieces they belong to, as extents of its own files.
+    ///
+    /// A matrix that the checkpoint stores in two tensors becomes one: `X.weight` of type F8_E4M3
+    /// with `X.weight_scale_inv`, named `X.weight`; `X_blocks` with `X_scales` (MXFP4), named `X`,
+    /// with the shape that the matrix has when decoded. A tensor that stacks experts becomes one
+    /// slice in each expert's piece. There are no checksums: nobody vouches for the first read.
+    pub fn in_place(
+        checkpoint: &Checkpoint,
+        naming: &dyn Naming,
+    ) -> Result<Manifest, CheckpointError> {
+        let source = Source::new(checkpoint);
+        let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
+        let mut count = 0;
+        for stored in &source.tensors {
+            let Some(logical) = source.logical(stored) else { continue };
+            let file = &checkpoint.files()[stored.file as usize];
+            let cuts = match naming.place(&logical.name, &logical.shape) {
+                Placement::Extra => vec![(PieceId::EXTRA, 0, None)],
+                Placement::Piece { id, rank, .. } => vec![(id, rank, None)],
+                Placement::Experts { layer, rank, .. } => {
+                    let experts = logical.stacked().ok_or_else(|| CheckpointError::NotStacked {
+                        path: checkpoint.dir().join(&file.name),
+                        tensor: logical.name.clone(),
+                        shape: logical.shape.clone(),
+                    })?;
+                    let cut = |index: u32| {
+                        let slice = Slice { index: index.into(), count: experts.into() };
+                        (PieceId::expert(layer, index), rank, Some(slice))
+                    };
+                    (0..experts).map(cut).collect()
+                }
+            };
+            count += cuts.len();
+            if count > MAX_TENSORS {
+                let path = checkpoint.dir().join(&file.name);
+                return Err(CheckpointError::TooManyTensors { path, limit: MAX_TENSORS });
+            }
+            for (id, rank, slice) in cuts {
+                let tensor = logical.cut(id, slice, &file.name);
+                pieces.entry(id).or_default().push((rank, tensor));
+            }
+        }
+
+        let pieces = pieces.into_iter().map(|(id, mut tensors)| {
+            tensors.sort_by(|(a_rank, a), (b_rank, b)| (a_rank, &a.name).cmp(&(b_rank, &b.name)));
+            let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+            Piece { id, tensors, stand_in: None }
+        });
+        let files = checkpoint.files().iter();
+        Ok(Manifest {
+            model: ModelIdentity {
+                model_type: naming.model_type().to_owned(),
+                fingerprint: checkpoint.fingerprint().to_owned(),
+            },
+            encoding: None,
+            files: files.map(|f| FileEntry { path: f.name.clone(), len: f.len }).collect(),
+            pieces: pieces.collect(),
+        })
+    }
+}
+
+/// The checkpoint's tensors by name.
+struct Source<'a> {
+    tensors: Vec<Stored<'a>>,
+    by_name: HashMap<&'a str, Stored<'a>>,
+}
+
+#[derive(Clone, Copy)]
+struct Stored<'a> {
+    file: u32,
+    tensor: &'a HeaderTensor,
+}
+
+/// A tensor of the model: one or two of the checkpoint's.
+struct Logical<'a> {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    encoding: Option<Encoding>,
+    /// Each with the number of its rows in one slice.
+    parts: Vec<Stored<'a>>,
+}
+
+impl<'a> Source<'a> {
+    fn new(checkpoint: &'a Checkpoint) -> Source<'a> {
+        let tensors: Vec<Stored<'a>> = (0..)
+            .zip(checkpoint.files())
+            .flat_map(|(file, entry)| {
+                entry.header.tensors.iter().map(move |tensor| Stored { file, tensor })
+            })
+            .collect();
+        let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
+        Source { tensors, by_name }
+    }
+
+    /// The tensor that `stored` is the first part of; none if it is the scales of another.
+    fn logical(&self, stored: &Stored<'a>) -> Option<Logical<'a>> {
+        let name = stored.tensor.name.as_str();
+        let of = |suffix, weights: &str| {
+            let stem = name.strip_suffix(suffix)?;
+            self.by_name.get(format!("{stem}{weights}").as_str())
+        };
+        if of("_scale_inv", "").is_some_and(|weights| self.fp8(weights).is_some())
+            || of("_scales", "_blocks").is_some_and(|weights| self.mxfp4(weights).is_some())
+        {
+            return None;
+        }
+        if let Some(pair) = self.fp8(stored).or_else(|| self.mxfp4(stored)) {
+            return Some(pair);
+        }
+        Some(Logical {
+            name: name.to_owned(),
+            dtype: stored.tensor.dtype,
+            shape: stored.tensor.shape.clone(),
+            encoding: match stored.tensor.dtype {
+                Dtype::F32 => Some(Encoding::F32),
+                Dtype::F16 => Some(Encoding::F16),
+                Dtype::BF16 => Some(Encoding::Bf16),
+                _ => None,
+            },
+            parts: vec![*stored],
+        })
+    }
+
+    /// A matrix, or a stack of them, in e4m3 with its block scales.
+    fn fp8(&self, weights: &Stored<'a>) -> Option<Logical<'a>> {
+        let HeaderTensor { name, dtype, shape, .. } = weights.tensor;
+        let scales = self.by_name.get(format!("{name}_scale_inv").as_str())?;
+        let mut expected = shape.clone();
+        for dim in expected.iter_mut().rev().take(2) {
+            *dim = dim.div_ceil(FP8_BLOCK);
+        }
+        let fits = *dtype == Dtype::F8_E4M3
+            && matches!(shape.len(), 2 | 3)
+            && scales.tensor.dtype == Dtype::F32
+            && scales.tensor.shape == expected;
+        fits.then(|| Logical {
+            name: name.clone(),
+            dtype: *dtype,
+            shape: shape.clone(),
+            encoding: Some(Encoding::Fp8),
+            parts: vec![*weights, *scales],
+        })
+    }
+
+    /// A stack of matrices in e2m1 with its scales: blocks `[experts, rows, cols / 32, 16]`, scales
+    /// `[experts, rows, cols / 32]`.
+    fn mxfp4(&self, blocks: &Stored<'a>) -> Option<Logical<'a>> {
+        let stem = blocks.tensor.name.strip_suffix("_blocks")?;
+        let scales = self.by_name.get(format!("{stem}_scales").as_str())?;
+        let (&half, shape) = blocks.tensor.shape.split_last()?;
+        let (&runs, outer) = shape.split_last()?;
+        let fits = [blocks, scales].iter().all(|part| part.tensor.dtype == Dtype::U8)
+            && half == MXFP4_BLOCK / 2
+            && matches!(outer.len(), 1 | 2)
+            && scales.tensor.shape == shape
+            && !self.by_name.contains_key(stem);
+        let cols = runs.checked_mul(MXFP4_BLOCK)?;
+        fits.then(|| Logical {
+            name: stem.to_owned(),
+            dtype: Dtype::U8,
+            shape: outer.iter().copied().chain([cols]).collect(),
+            encoding: Some(Encoding::Mxfp4),
+            parts: vec![*blocks, *scales],
+        })
+    }
+}
+
+impl Logical<'_> {
+    /// The number of experts, if the first dimension can be cut into them: nothing is empty, and
+    /// every part has the same number of whole bytes for each.
+    fn stacked(&self) -> Option<u32> {
+        let &count = self.shape.first()?;
+        let even = |part: &Stored<'_>| {
+            part.tensor.len > 0
+                && part.tensor.shape.first() == Some(&count)
+                && part.tensor.len.is_multiple_of(count)
+        };
+        let fits = self.shape.len() > 1
+            && (1..=MAX_STACKED).contains(&count)
+            && self.parts.iter().all(even);
+        fits.then_some(count as u32)
+    }
+
+    fn cut(&self, id: PieceId, slice: Option<Slice>, source: &str) -> Tensor {
+        let skipped = usize::from(slice.is_some());
+        let Slice { index, count } = slice.unwrap_or(Slice { index: 0, count: 1 });
+        // The rows of a part: what its shape counts before the last dimension, or the last two of
+        // mxfp4's blocks.
+        let extent = |(number, part): (usize, &Stored<'_>)| {
+            let in_row = 1 + usize::from(self.encoding == Some(Encoding::Mxfp4) && number == 0);
+            let shape = &part.tensor.shape[skipped..];
+            let rows = shape[..shape.len().saturating_sub(in_row)].iter().product::<u64>();
+            let len = part.tensor.len / count;
+            Extent {
+                file: part.file,
+                offset: part.tensor.offset + index * len,
+                len,
+                check_len: check_len(len.checked_div(rows).unwrap_or(0), rows, id.kind()),
+                checks: Vec::new(),
+            }
+        };
+        Tensor {
+            name: self.name.clone(),
+            dtype: self.dtype,
+            shape: self.shape[skipped..].to_vec(),
+            slice,
+            source: source.to_owned(),
+            encoding: self.encoding,
+            parts: self.parts.iter().enumerate().map(extent).collect(),
+            error: None,
+        }
+    }
+}

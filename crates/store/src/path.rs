@@ -1,0 +1,16 @@
+//! Names that may be joined to a directory without leaving it.
+
+/// Whether `name` is one ordinary file name, on every platform.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 255
+        && name != "."
+        && name != ".."
+        && !name.contains(['/', '\\', ':'])
+        && !name.chars().any(char::is_control)
+}
+
+/// Whether `path` is a few ordinary names joined by `/`.
+pub(crate) fn is_plain_path(path: &str) -> bool {
+    path.split('/').count() <= 8 && path.split('/').all(is_plain_name)
+}
