@@ -1,6 +1,6 @@
 //! What a checkpoint means.
 //!
-//! [`naming`] reads a `config.json` and returns the [`Naming`](sws_store::Naming) of its family:
+//! [`naming()`] reads a `config.json` and returns the [`Naming`](sws_store::Naming) of its family:
 //! which tensor belongs to which piece, and in what order a piece computes with its tensors.
 //!
 //! ```
