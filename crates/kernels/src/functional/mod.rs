@@ -14,16 +14,22 @@
 //!
 //! Shapes are the caller's to establish: a slice of the wrong length is a bug and panics.
 
+mod attention;
 pub mod elementary;
 mod gate;
 mod lanes;
 mod norm;
 mod reference;
+mod rope;
 mod row;
 mod select;
 
+pub use attention::{
+    Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, attention, store,
+};
 pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};
+pub use rope::{RopePairs, RopeShape, rope, rope_tables};
 pub use row::{add, axpy, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
 

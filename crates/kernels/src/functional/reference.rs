@@ -3,9 +3,11 @@
 //! It shares with the other tiers only what is a definition itself, for one number at a time: the
 //! elementary functions and [`Activation::at`].
 
+use super::attention::{Attention, KvCache, KvData};
 use super::elementary::exp;
 use super::gate::Activation;
 use super::norm::NormWeight;
+use super::rope::{RopePairs, RopeShape, turn};
 use super::{elementary, row};
 
 /// Sums `terms` into lane = index mod 32 by `add`, then folds the lanes.
@@ -113,4 +115,84 @@ pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
     for x in x {
         *x = row::capped(*x, cap);
     }
+}
+
+pub(super) fn rope(x: &mut [f32], shape: RopeShape, pairs: usize, cos: &[f32], sin: &[f32]) {
+    for (head, x) in x.chunks_mut(shape.head_dim).enumerate() {
+        let token = head / shape.heads;
+        for i in 0..pairs {
+            let (a, b) = match shape.pairs {
+                RopePairs::HalfSplit => (shape.offset + i, shape.offset + i + pairs),
+                RopePairs::Interleaved => (shape.offset + 2 * i, shape.offset + 2 * i + 1),
+            };
+            let at = token * pairs + i;
+            (x[a], x[b]) = turn(x[a], x[b], cos[at], sin[at]);
+        }
+    }
+}
+
+pub(super) fn attention(
+    spec: &Attention,
+    cache: &KvCache,
+    first_position: usize,
+    q: &[f32],
+    y: &mut [f32],
+) {
+    let group = spec.heads / spec.kv_heads;
+    let key = |head, position| {
+        let at = cache.keys.offset(head, position);
+        match cache.data {
+            KvData::F32 { keys, .. } => keys[at..at + spec.key_dim].to_vec(),
+            KvData::Bf16 { keys, .. } => widened(&keys[at..at + spec.key_dim]),
+        }
+    };
+    let value = |head, position| {
+        let at = cache.values.offset(head, position);
+        match cache.data {
+            KvData::F32 { values, .. } => values[at..at + spec.value_dim].to_vec(),
+            KvData::Bf16 { values, .. } => widened(&values[at..at + spec.value_dim]),
+        }
+    };
+    let queries = q.chunks(spec.key_dim).zip(y.chunks_mut(spec.value_dim));
+    for (i, (q, y)) in queries.enumerate() {
+        let (position, head) = (first_position + i / spec.heads, i % spec.heads);
+        let first = spec.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let visible = first..position + 1;
+        if visible.is_empty() {
+            y.fill(0.0);
+            continue;
+        }
+        let mut scores = Vec::new();
+        for j in visible.clone() {
+            let score = dot(q, &key(head / group, j)) * spec.scale;
+            scores.push(spec.soft_cap.map_or(score, |cap| row::capped(score, cap)));
+        }
+        let mut largest = spec.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+        for &score in &scores {
+            // Also leaves a sink that is NaN behind.
+            if score > largest || largest.is_nan() {
+                largest = score;
+            }
+        }
+        let mut sum = [0.0; 32];
+        let mut acc = vec![[0.0; 32]; spec.value_dim];
+        for (j, score) in visible.zip(scores) {
+            let weight = exp(score - largest);
+            sum[j % 32] += weight;
+            for (acc, v) in acc.iter_mut().zip(value(head / group, j)) {
+                acc[j % 32] = weight.mul_add(v, acc[j % 32]);
+            }
+        }
+        let mut denominator = fold(sum);
+        if let Some(sinks) = spec.sinks {
+            denominator += exp(sinks[head] - largest);
+        }
+        for (y, acc) in y.iter_mut().zip(acc) {
+            *y = fold(acc) / denominator;
+        }
+    }
+}
+
+fn widened(row: &[u16]) -> Vec<f32> {
+    row.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()
 }

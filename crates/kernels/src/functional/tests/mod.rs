@@ -1,7 +1,9 @@
 //! Tests of the functionals: tiers against the reference, values against f64, and edge cases.
 
 mod accuracy;
+mod attention;
 mod cases;
+mod rope;
 mod tiers;
 
 use crate::Tier;

@@ -1,0 +1,233 @@
+//! Attention on arrays of lanes.
+
+use super::super::elementary::exp;
+use super::super::lanes::{LANES, greater, maximum, padded, tree};
+use super::super::row::{capped, exp_and_sum};
+use super::cache::{CacheLayout, Element};
+use super::{AttentionScratch, Block, Job, KvData, ROWS};
+
+/// The units of one thread: every `threads`-th.
+#[inline(always)]
+pub(super) fn share(job: Job, thread: usize, threads: usize, scratch: &mut AttentionScratch) {
+    for unit in (thread..job.units()).step_by(threads) {
+        match job.cache.data {
+            KvData::F32 { keys, values } => run_unit(job, unit, keys, values, scratch),
+            KvData::Bf16 { keys, values } => run_unit(job, unit, keys, values, scratch),
+        }
+    }
+}
+
+/// One query.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    /// Its index in [tokens, heads].
+    index: usize,
+    head: usize,
+    /// The positions it sees are start..end.
+    start: usize,
+    end: usize,
+}
+
+#[inline(always)]
+fn run_unit<E: Element>(
+    job: Job,
+    unit: usize,
+    keys: &[E],
+    values: &[E],
+    scratch: &mut AttentionScratch,
+) {
+    let spec = job.spec;
+    let group = spec.heads / spec.kv_heads;
+    let blocks = job.rows_per_kv_head().div_ceil(ROWS);
+    let kv_head = unit / blocks;
+    let first = unit % blocks * ROWS;
+    let count = ROWS.min(job.rows_per_kv_head() - first);
+    let mut rows = [Row::default(); ROWS];
+    let rows = &mut rows[..count];
+    for (row, i) in rows.iter_mut().zip(first..) {
+        let (token, head) = (i / group, kv_head * group + i % group);
+        let position = job.first_position + token;
+        let start = spec.first_visible(position);
+        *row = Row { index: token * spec.heads + head, head, start, end: position + 1 };
+    }
+    let start = rows[0].start;
+    let end = rows[count - 1].end;
+    // A multiple of 32, so that an index into the scores is in the lane of its position.
+    let base = start / LANES * LANES;
+    let width = (end - base).next_multiple_of(LANES);
+    let scores = &mut scratch.scores[..count * width];
+    let span = Span { start, end, base, width };
+
+    let keys = Head { data: keys, layout: job.cache.keys, head: kv_head, dim: spec.key_dim };
+    score(job, rows, span, keys, scores);
+    let mut sums = [0.0; ROWS];
+    for ((row, scores), sum) in rows.iter().zip(scores.chunks_exact_mut(width)).zip(&mut sums) {
+        *sum = weigh(job, *row, base, scores);
+    }
+    let values =
+        Head { data: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
+    let chunks = spec.value_dim.div_ceil(LANES);
+    let acc = &mut scratch.acc[..chunks * count * LANES];
+    mix(rows, span, values, scores, acc);
+    for (r, row) in rows.iter().enumerate() {
+        // SAFETY: the index of a (token, head) of this call, which belongs to this unit alone.
+        let y = unsafe { job.y.get(row.index, spec.value_dim) };
+        for (c, y) in y.chunks_mut(LANES).enumerate() {
+            let lanes = &mut acc[(c * count + r) * LANES..][..LANES];
+            for width in [16, 8, 4, 2, 1] {
+                let (low, high) = lanes[..2 * width].split_at_mut(width);
+                for (low, high) in low.iter_mut().zip(high) {
+                    for i in 0..LANES {
+                        low.0[i] += high.0[i];
+                    }
+                }
+            }
+            for (y, sum) in y.iter_mut().zip(&lanes[0].0) {
+                *y = sum / sums[r];
+            }
+        }
+    }
+}
+
+/// The positions that the rows of a unit see between them, and how scores are laid out: a row's
+/// score for position p is at `p - base` of `width`.
+#[derive(Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+    base: usize,
+    width: usize,
+}
+
+/// The cached rows of one key-value head.
+#[derive(Clone, Copy)]
+struct Head<'a, E> {
+    data: &'a [E],
+    layout: CacheLayout,
+    head: usize,
+    dim: usize,
+}
+
+impl<'a, E: Element> Head<'a, E> {
+    #[inline(always)]
+    fn at(&self, position: usize) -> &'a [E] {
+        &self.data[self.layout.offset(self.head, position)..][..self.dim]
+    }
+}
+
+/// Keys whose products with a query are computed together, to hide the latency of the sums.
+const KEYS: usize = 4;
+
+/// All products of the rows' queries with the keys of the span.
+#[inline(always)]
+fn score<E: Element>(job: Job, rows: &[Row], span: Span, keys: Head<E>, scores: &mut [f32]) {
+    let dim = keys.dim;
+    for position in (span.start..span.end).step_by(KEYS) {
+        let count = KEYS.min(span.end - position);
+        // At the end, the last key again: its products are not stored.
+        let keys: [&[E]; KEYS] = std::array::from_fn(|i| keys.at(position + i.min(count - 1)));
+        for (r, row) in rows.iter().enumerate() {
+            let products = dots(&job.q[row.index * dim..][..dim], keys);
+            let at = r * span.width + position - span.base;
+            scores[at..at + count].copy_from_slice(&products[..count]);
+        }
+    }
+}
+
+/// The canonical dot of `q` with each key.
+#[inline(always)]
+fn dots<E: Element>(q: &[f32], keys: [&[E]; KEYS]) -> [f32; KEYS] {
+    let (blocks, rest) = q.as_chunks::<LANES>();
+    let keys = keys.map(|key| key.as_chunks::<LANES>());
+    let mut acc = [[0.0; LANES]; KEYS];
+    for (b, q) in blocks.iter().enumerate() {
+        for n in 0..KEYS {
+            let key = &keys[n].0[b];
+            for i in 0..LANES {
+                acc[n][i] = q[i].mul_add(key[i].widen(), acc[n][i]);
+            }
+        }
+    }
+    if !rest.is_empty() {
+        let q = padded(rest, 0.0);
+        for n in 0..KEYS {
+            let mut key = [E::NEGATIVE_ZERO; LANES];
+            key[..rest.len()].copy_from_slice(keys[n].1);
+            for i in 0..LANES {
+                acc[n][i] = q[i].mul_add(key[i].widen(), acc[n][i]);
+            }
+        }
+    }
+    acc.map(tree)
+}
+
+/// Turns a row's products into e^(score - maximum); returns the denominator.
+#[inline(always)]
+fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
+    let spec = job.spec;
+    let first = row.start / LANES * LANES;
+    let scores = &mut scores[first - base..(row.end - base).next_multiple_of(LANES)];
+    for s in &mut *scores {
+        *s *= spec.scale;
+    }
+    if let Some(cap) = spec.soft_cap {
+        for s in &mut *scores {
+            *s = capped(*s, cap);
+        }
+    }
+    // What is not visible becomes exactly 0 in the sum, whose lanes are never -0.
+    scores[..row.start - first].fill(f32::NEG_INFINITY);
+    scores[row.end - first..].fill(f32::NEG_INFINITY);
+    let largest = maximum(scores);
+    match spec.sinks {
+        None => exp_and_sum(scores, largest),
+        Some(sinks) => {
+            let sink = sinks[row.head];
+            let largest = greater(sink, largest);
+            exp_and_sum(scores, largest) + exp(sink - largest)
+        }
+    }
+}
+
+/// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes].
+#[inline(always)]
+fn mix<E: Element>(rows: &[Row], span: Span, values: Head<E>, weights: &[f32], acc: &mut [Block]) {
+    acc.fill(Block([0.0; LANES]));
+    // One row's accumulators fit the first-level cache, so values are read straight through. For
+    // several rows only those of one chunk fit: it takes a tile of positions at a time.
+    let tile = if rows.len() == 1 { 1 } else { 64 };
+    for tile_start in (span.start..span.end).step_by(tile) {
+        let tile_end = span.end.min(tile_start + tile);
+        for (c, acc) in acc.chunks_exact_mut(rows.len() * LANES).enumerate() {
+            for position in tile_start..tile_end {
+                let value = chunk(values.at(position), c);
+                for (r, row) in rows.iter().enumerate() {
+                    if position < row.start || position >= row.end {
+                        continue;
+                    }
+                    let weight = weights[r * span.width + position - span.base];
+                    let acc = &mut acc[r * LANES + position % LANES].0;
+                    for i in 0..LANES {
+                        acc[i] = weight.mul_add(value[i], acc[i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The `c`-th 32 elements of a row; beyond its end, zeros that nobody reads.
+#[inline(always)]
+fn chunk<E: Element>(row: &[E], c: usize) -> [f32; LANES] {
+    let (whole, rest) = row.as_chunks::<LANES>();
+    match whole.get(c) {
+        Some(block) => block.map(E::widen),
+        None => {
+            let mut block = [0.0; LANES];
+            for (wide, x) in block.iter_mut().zip(rest) {
+                *wide = x.widen();
+            }
+            block
+        }
+    }
+}

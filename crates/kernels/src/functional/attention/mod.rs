@@ -1,0 +1,214 @@
+//! Causal attention over a cache of keys and values.
+//!
+//! The order of every sum follows absolute positions, so that a prompt in one chunk or token by
+//! token, a ring or a linear cache, one thread or many give the same bits. For the query at
+//! position t, whose visible keys are the positions j from `max(0, t + 1 - window)` to t:
+//!
+//! 1. s_j = cap(scale · Σ q·k_j); the product is the canonical dot over the head's elements,
+//!    `cap` the optional cap · tanh(s / cap).
+//! 2. m = the largest s_j, or the head's sink if that is larger.
+//! 3. In ascending j, with lane = j mod 32 and e_j = exp(s_j - m): `sum[lane] += e_j`, and for
+//!    each element d of the value `acc[lane][d] = fma(e_j, v_j[d], acc[lane][d])`.
+//! 4. y\[d\] = tree(acc[..][d]) / (tree(sum) + exp(sink - m)); the sink's term only if there is one.
+//!
+//! A key that is not visible takes no part at all (not even as a zero), so what a masked or evicted
+//! slot holds is irrelevant. A query that sees nothing yields zeros; one whose scores are NaN, or
+//! all -inf without a sink, yields NaN.
+
+mod cache;
+mod lanes;
+
+pub use cache::{CacheLayout, CacheMut, KvCache, KvData, store};
+use rayon::prelude::*;
+
+use super::lanes::LANES;
+use super::{reference, tiered};
+use crate::Tier;
+
+/// How queries attend: the shapes and rules of one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// Query heads. Head h attends with key-value head h / (heads / kv_heads).
+    pub heads: usize,
+    /// Key-value heads; `heads` is a multiple.
+    pub kv_heads: usize,
+    /// Elements of a query and of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// What the products of query and key are multiplied by.
+    pub scale: f32,
+    /// How many of the last keys a query sees, itself included; None: all.
+    pub window: Option<usize>,
+    /// Scores become cap · tanh(score / cap).
+    pub soft_cap: Option<f32>,
+    /// One more logit per head, [heads], whose probability is dropped.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl Attention<'_> {
+    /// The first position that the query at `position` sees.
+    fn first_visible(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+/// What one thread needs to compute attention; made once, used for any number of calls.
+#[derive(Debug)]
+pub struct AttentionScratch {
+    scores: Vec<f32>,
+    acc: Vec<Block>,
+}
+
+/// 32 elements on cache-line boundaries: an accumulator that straddles lines costs twice.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Block([f32; LANES]);
+
+/// Queries of one key-value head that are computed together, so that each key and value is brought
+/// into the first-level cache once for all of them.
+const ROWS: usize = 8;
+
+impl AttentionScratch {
+    /// For heads with `value_dim` elements and caches of up to `capacity` positions.
+    pub fn new(value_dim: usize, capacity: usize) -> Self {
+        let (scores, blocks) = Self::lengths(value_dim, capacity);
+        AttentionScratch { scores: vec![0.0; scores], acc: vec![Block([0.0; LANES]); blocks] }
+    }
+
+    /// What `new` allocates.
+    pub fn bytes(value_dim: usize, capacity: usize) -> usize {
+        let (scores, blocks) = Self::lengths(value_dim, capacity);
+        scores * size_of::<f32>() + blocks * size_of::<Block>()
+    }
+
+    /// Scores for every position, begun and ended in whole blocks, and the accumulators.
+    fn lengths(value_dim: usize, capacity: usize) -> (usize, usize) {
+        (ROWS * (capacity + 2 * LANES), ROWS * LANES * value_dim.div_ceil(LANES))
+    }
+
+    fn suffices(&self, value_dim: usize, capacity: usize) -> bool {
+        let (scores, blocks) = Self::lengths(value_dim, capacity);
+        self.scores.len() >= scores && self.acc.len() >= blocks
+    }
+}
+
+/// Attention of the queries `q` [tokens, heads, key_dim] at consecutive absolute positions from
+/// `first_position` on, into `y` [tokens, heads, value_dim].
+///
+/// Keys and values of these tokens must already be in the cache, and every key that any of them
+/// sees must still be there: a ring needs `window + tokens - 1` slots. One thread works per
+/// scratch; the division of labour is fixed.
+pub fn attention(
+    tier: Tier,
+    spec: &Attention,
+    cache: &KvCache,
+    first_position: usize,
+    q: &[f32],
+    y: &mut [f32],
+    scratch: &mut [AttentionScratch],
+) {
+    let tokens = check(spec, cache, first_position, q, y);
+    if spec.window == Some(0) {
+        return y.fill(0.0);
+    }
+    if tokens == 0 {
+        return;
+    }
+    if let Tier::Scalar = tier {
+        return reference::attention(spec, cache, first_position, q, y);
+    }
+    let retained = cache.keys.capacity.min(first_position + tokens);
+    assert!(
+        !scratch.is_empty() && scratch.iter().all(|s| s.suffices(spec.value_dim, retained)),
+        "attention: scratch too small"
+    );
+    let job = Job { spec, cache, first_position, q, y: Rows(y.as_mut_ptr()), tokens };
+    let threads = scratch.len().min(job.units());
+    if threads == 1 {
+        share_tiered(tier, job, 0, 1, &mut scratch[0]);
+    } else {
+        scratch[..threads]
+            .par_iter_mut()
+            .enumerate()
+            .with_max_len(1)
+            .for_each(|(thread, scratch)| share_tiered(tier, job, thread, threads, scratch));
+    }
+}
+
+/// Panics unless all shapes fit; returns the number of tokens.
+fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) -> usize {
+    let Attention { heads, kv_heads, key_dim, value_dim, .. } = *spec;
+    assert!(
+        kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && key_dim > 0 && value_dim > 0,
+        "attention: shapes"
+    );
+    let tokens = q.len() / (heads * key_dim);
+    assert_eq!(q.len(), tokens * heads * key_dim, "attention: queries");
+    assert_eq!(y.len(), tokens * heads * value_dim, "attention: outputs");
+    assert!(spec.sinks.is_none_or(|s| s.len() == heads), "attention: sinks");
+    let (keys, values) = match cache.data {
+        KvData::F32 { keys, values } => (keys.len(), values.len()),
+        KvData::Bf16 { keys, values } => (keys.len(), values.len()),
+    };
+    let end = first + tokens;
+    for (layout, dim, len) in [(cache.keys, key_dim, keys), (cache.values, value_dim, values)] {
+        assert!(layout.needed(kv_heads, dim, end) <= len, "attention: cache too short");
+        assert!(
+            spec.first_visible(first) + layout.capacity >= end,
+            "attention: the cache has already dropped a key that is visible"
+        );
+    }
+    tokens
+}
+
+/// One call, as all its threads see it.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    spec: &'a Attention<'a>,
+    cache: &'a KvCache<'a>,
+    first_position: usize,
+    q: &'a [f32],
+    y: Rows,
+    tokens: usize,
+}
+
+impl Job<'_> {
+    /// Queries that share one key-value head.
+    fn rows_per_kv_head(&self) -> usize {
+        self.tokens * (self.spec.heads / self.spec.kv_heads)
+    }
+
+    /// Pieces of work: up to `ROWS` queries of one key-value head.
+    fn units(&self) -> usize {
+        self.spec.kv_heads * self.rows_per_kv_head().div_ceil(ROWS)
+    }
+}
+
+/// Where the outputs go. Threads write different rows of one array, interleaved.
+#[derive(Clone, Copy)]
+struct Rows(*mut f32);
+
+// SAFETY: the pointer comes from the exclusive borrow of `y`, which outlives the call; each row is
+// written through `Rows::get` by the one thread that owns its unit.
+unsafe impl Send for Rows {}
+// SAFETY: as above.
+unsafe impl Sync for Rows {}
+
+impl Rows {
+    /// Row `row` of `len` elements.
+    ///
+    /// # Safety
+    /// The row lies within `y`, and no one else holds it.
+    #[inline(always)]
+    unsafe fn get<'a>(self, row: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: in bounds and exclusive by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(row * len), len) }
+    }
+}
+
+// The scalar tier never comes here: it has no units.
+tiered! {
+    share_tiered(job: Job, thread: usize, threads: usize, scratch: &mut AttentionScratch)
+    lanes: lanes::share, reference: lanes::share
+}

@@ -1,0 +1,286 @@
+//! Attention: the same bits however a sequence is cut, stored and shared out.
+
+use proptest::prelude::*;
+
+use super::{Noise, assert_same};
+use crate::Tier;
+use crate::functional::*;
+
+/// A sequence of queries, keys and values, and the rules by which they attend.
+#[derive(Clone, Debug)]
+struct Case {
+    heads: usize,
+    kv_heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: Option<Vec<f32>>,
+    scale: f32,
+    /// [positions, heads, key_dim], [positions, kv_heads, key_dim], [positions, kv_heads, value_dim]
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Case {
+    fn new(positions: usize, heads: (usize, usize), dims: (usize, usize), seed: u64) -> Case {
+        let mut noise = Noise(seed);
+        Case {
+            heads: heads.0,
+            kv_heads: heads.1,
+            key_dim: dims.0,
+            value_dim: dims.1,
+            window: None,
+            soft_cap: None,
+            sinks: None,
+            scale: 0.7,
+            q: noise.vec(positions * heads.0 * dims.0, 2.0),
+            k: noise.vec(positions * heads.1 * dims.0, 2.0),
+            v: noise.vec(positions * heads.1 * dims.1, 2.0),
+        }
+    }
+
+    fn spec(&self) -> Attention<'_> {
+        Attention {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+            scale: self.scale,
+            window: self.window,
+            soft_cap: self.soft_cap,
+            sinks: self.sinks.as_deref(),
+        }
+    }
+
+    fn positions(&self) -> usize {
+        self.q.len() / (self.heads * self.key_dim)
+    }
+}
+
+/// How a case is computed; none of it may show in the result.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    tier: Tier,
+    threads: usize,
+    chunk: usize,
+    /// No more slots than the window needs.
+    ring: bool,
+    token_major: bool,
+    bf16: bool,
+}
+
+const PLAIN: Way = Way {
+    tier: Tier::Scalar,
+    threads: 1,
+    chunk: usize::MAX,
+    ring: false,
+    token_major: false,
+    bf16: false,
+};
+
+fn run(case: &Case, way: Way) -> Vec<f32> {
+    let positions = case.positions();
+    let chunk = way.chunk.min(positions).max(1);
+    let capacity = match case.window {
+        Some(window) if way.ring => (window + chunk - 1).clamp(1, positions),
+        _ => positions,
+    };
+    let layout = |dim| match way.token_major {
+        true => CacheLayout::token_major(capacity, case.kv_heads, dim),
+        false => CacheLayout::head_major(capacity, dim),
+    };
+    let (key_layout, value_layout) = (layout(case.key_dim), layout(case.value_dim));
+    let lens = [case.key_dim, case.value_dim].map(|dim| capacity * case.kv_heads * dim);
+    // What was never stored must not matter: it is NaN, in both precisions.
+    let mut wide = lens.map(|len| vec![f32::NAN; len]);
+    let mut narrow = lens.map(|len| vec![0x7FFFu16; len]);
+    let mut scratch: Vec<_> =
+        (0..way.threads).map(|_| AttentionScratch::new(case.value_dim, capacity)).collect();
+    let mut out = Vec::new();
+    let kv_rows = case.k.chunks(chunk * case.kv_heads * case.key_dim);
+    let v_rows = case.v.chunks(chunk * case.kv_heads * case.value_dim);
+    for ((first, q), (k, v)) in (0..)
+        .step_by(chunk)
+        .zip(case.q.chunks(chunk * case.heads * case.key_dim))
+        .zip(kv_rows.zip(v_rows))
+    {
+        let stored = [(k, key_layout, case.key_dim), (v, value_layout, case.value_dim)];
+        for (i, (rows, layout, dim)) in stored.into_iter().enumerate() {
+            let cache = match way.bf16 {
+                true => CacheMut::Bf16(&mut narrow[i]),
+                false => CacheMut::F32(&mut wide[i]),
+            };
+            store(cache, layout, first, case.kv_heads, dim, rows);
+        }
+        let data = match way.bf16 {
+            true => KvData::Bf16 { keys: &narrow[0], values: &narrow[1] },
+            false => KvData::F32 { keys: &wide[0], values: &wide[1] },
+        };
+        let cache = KvCache { data, keys: key_layout, values: value_layout };
+        let mut y = vec![f32::NAN; q.len() / case.key_dim * case.value_dim];
+        attention(way.tier, &case.spec(), &cache, first, q, &mut y, &mut scratch);
+        out.extend(y);
+    }
+    out
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let dim = prop_oneof![Just(32usize), Just(64), 1usize..70];
+    (
+        (1usize..90, 1usize..4, 1usize..5, dim.clone(), dim, any::<u64>()),
+        prop::option::of(1usize..50),
+        prop::option::of(1f32..30.0),
+        prop::option::of(-4f32..8.0),
+        0.01f32..2.0,
+    )
+        .prop_map(
+            |((positions, kv_heads, group, dk, dv, seed), window, soft_cap, sink, scale)| {
+                let mut case = Case::new(positions, (kv_heads * group, kv_heads), (dk, dv), seed);
+                let sinks = |s: f32| (0..case.heads).map(|h| s + h as f32 * 0.5).collect();
+                case.sinks = sink.map(sinks);
+                (case.window, case.soft_cap, case.scale) = (window, soft_cap, scale);
+                case
+            },
+        )
+}
+
+fn any_way() -> impl Strategy<Value = Way> {
+    let tier = prop::sample::select(Tier::available());
+    let chunk = prop_oneof![Just(1usize), Just(usize::MAX), 1usize..40];
+    (tier, 1usize..4, chunk, any::<bool>(), any::<bool>()).prop_map(
+        |(tier, threads, chunk, ring, token_major)| Way {
+            tier,
+            threads,
+            chunk,
+            ring,
+            token_major,
+            bf16: false,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn no_way_shows(case in any_case(), ways in prop::collection::vec(any_way(), 4), bf16: bool) {
+        let expected = run(&case, Way { bf16, ..PLAIN });
+        for tier in Tier::available() {
+            assert_same(&run(&case, Way { bf16, tier, ..PLAIN }), &expected, tier);
+        }
+        for way in ways {
+            let way = Way { bf16, ..way };
+            assert_same(&run(&case, way), &expected, format!("{way:?}"));
+        }
+    }
+
+    /// A cache in bf16 is the f32 cache of the rounded numbers.
+    #[test]
+    fn bf16_is_only_rounding(case in any_case()) {
+        let rounded = |v: &[f32]| v.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
+        let wide = Case { k: rounded(&case.k), v: rounded(&case.v), ..case.clone() };
+        let tier = Tier::best();
+        let narrow = run(&case, Way { tier, bf16: true, ..PLAIN });
+        assert_same(&narrow, &run(&wide, Way { tier, ..PLAIN }), "bf16");
+    }
+
+    #[test]
+    fn against_double_precision(case in any_case()) {
+        let got = run(&case, Way { tier: Tier::best(), ..PLAIN });
+        for (got, exact) in got.iter().zip(in_double_precision(&case)) {
+            prop_assert!((f64::from(*got) - exact).abs() < 3e-5, "{} for {}", got, exact);
+        }
+    }
+}
+
+fn in_double_precision(case: &Case) -> Vec<f64> {
+    let group = case.heads / case.kv_heads;
+    let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    let (q, k, v) = (wide(&case.q), wide(&case.k), wide(&case.v));
+    let mut out = Vec::new();
+    for t in 0..case.positions() {
+        for h in 0..case.heads {
+            let first = case.window.map_or(0, |w| (t + 1).saturating_sub(w));
+            let q = &q[(t * case.heads + h) * case.key_dim..][..case.key_dim];
+            let row = |j: usize| j * case.kv_heads + h / group;
+            let score = |j: usize| {
+                let k = &k[row(j) * case.key_dim..][..case.key_dim];
+                let s = q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(case.scale);
+                case.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+            };
+            let weights: Vec<f64> = (first..=t).map(|j| score(j).exp()).collect();
+            let sink = case.sinks.as_ref().map_or(0.0, |s| f64::from(s[h]).exp());
+            let sum = weights.iter().sum::<f64>() + sink;
+            out.extend((0..case.value_dim).map(|d| {
+                let v = |j: usize| v[row(j) * case.value_dim + d];
+                (first..=t).zip(&weights).map(|(j, w)| w * v(j)).sum::<f64>() / sum
+            }));
+        }
+    }
+    out
+}
+
+fn in_all_ways(case: &Case) -> Vec<f32> {
+    let expected = run(case, PLAIN);
+    for tier in Tier::available() {
+        for chunk in [1, usize::MAX] {
+            assert_same(&run(case, Way { tier, chunk, ..PLAIN }), &expected, tier);
+        }
+    }
+    expected
+}
+
+#[test]
+fn edges() {
+    const INF: f32 = f32::INFINITY;
+    let base = Case::new(3, (2, 1), (5, 4), 1);
+
+    // A query that sees one key gets that key's value.
+    let itself = in_all_ways(&Case { window: Some(1), ..base.clone() });
+    let values = base.v.chunks(4).flat_map(|v| [v, v].concat()).collect::<Vec<_>>();
+    assert_same(&itself, &values, "window of one");
+    assert_same(&in_all_ways(&base)[..8], &values[..8], "the first query");
+
+    let nothing = in_all_ways(&Case { window: Some(0), ..base.clone() });
+    assert_same(&nothing, &[0.0; 24], "an empty window");
+
+    let sinks = |s| Case { sinks: Some(vec![s, s]), ..base.clone() };
+    assert_same(&in_all_ways(&sinks(-INF)), &in_all_ways(&base), "a sink of -inf takes nothing");
+    assert_same(&in_all_ways(&sinks(1e9)), &[0.0; 24], "a huge sink takes everything");
+    assert_same(&in_all_ways(&sinks(f32::NAN)), &[f32::NAN; 24], "a sink that is NaN");
+
+    // Scores of -inf: with all of them so there is no answer; with a sink, it takes everything.
+    let mut lost = base.clone();
+    lost.q.fill(1.0);
+    lost.k.fill(-INF);
+    assert_same(&in_all_ways(&lost), &[f32::NAN; 24], "all scores -inf");
+    lost.sinks = Some(vec![0.0, 0.0]);
+    assert_same(&in_all_ways(&lost), &[0.0; 24], "all scores -inf and a sink");
+
+    // NaN in the key or the value of position 1 reaches those who see it, and nobody else.
+    for (name, key) in [("key", true), ("value", false)] {
+        let mut hurt = Case { window: Some(2), ..Case::new(5, (1, 1), (3, 2), 2) };
+        let whole = in_all_ways(&hurt);
+        if key {
+            hurt.k[3] = f32::NAN;
+        } else {
+            hurt.v[2..4].fill(f32::NAN);
+        }
+        let mut expected = whole.clone();
+        expected[2..6].fill(f32::NAN);
+        assert_same(&in_all_ways(&hurt), &expected, name);
+    }
+}
+
+#[test]
+#[should_panic(expected = "already dropped a key that is visible")]
+fn a_ring_too_small_is_refused() {
+    let cache = KvCache {
+        data: KvData::F32 { keys: &[0.0; 8], values: &[0.0; 8] },
+        keys: CacheLayout::head_major(4, 2),
+        values: CacheLayout::head_major(4, 2),
+    };
+    let case = Case { window: Some(4), ..Case::new(2, (1, 1), (2, 2), 3) };
+    let mut scratch = [AttentionScratch::new(2, 4)];
+    attention(Tier::best(), &case.spec(), &cache, 7, &case.q, &mut [0.0; 4], &mut scratch);
+}
