@@ -23,6 +23,7 @@ mod reference;
 mod rope;
 mod row;
 mod select;
+mod vector;
 
 pub use attention::{
     Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, attention, store,
@@ -35,26 +36,36 @@ pub use select::{argmax, top_k};
 
 /// Makes a function that runs `lanes` compiled for the tier it is given, or `reference` in
 /// `Tier::Scalar`. `lanes` and all it calls must be `#[inline(always)]`, or they would be compiled
-/// for the baseline CPU.
+/// for the baseline CPU. So must closures be that are handed on: `map` and its like may not be
+/// inlined.
 macro_rules! tiered {
     (
         $name:ident($($arg:ident: $ty:ty),* $(,)?)
         lanes: $lanes:path, reference: $reference:path
     ) => {
+        $crate::functional::tiered! {
+            $name($($arg: $ty),*)
+            reference: $reference, portable: $lanes, avx2: $lanes, avx512: $lanes
+        }
+    };
+    (
+        $name:ident($($arg:ident: $ty:ty),* $(,)?)
+        reference: $reference:path, portable: $portable:path, avx2: $avx2:path, avx512: $avx512:path
+    ) => {
         fn $name(tier: $crate::Tier, $($arg: $ty),*) {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $ty),*) {
-                $lanes($($arg),*)
+                $avx2($($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
             fn avx512($($arg: $ty),*) {
-                $lanes($($arg),*)
+                $avx512($($arg),*)
             }
             match tier {
                 $crate::Tier::Scalar => $reference($($arg),*),
-                $crate::Tier::Portable => $lanes($($arg),*),
+                $crate::Tier::Portable => $portable($($arg),*),
                 // SAFETY: the token exists only on a CPU that has these features.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Tier::Avx2(_) => unsafe { avx2($($arg),*) },

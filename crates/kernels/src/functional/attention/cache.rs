@@ -2,6 +2,9 @@
 
 use half::bf16;
 
+use super::super::lanes::{LANES, Lanes};
+use super::super::vector::Vector;
+
 /// How the rows of a cache lie in a slice: position p of head h starts at
 /// `h · head_stride + (p mod capacity) · slot_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -109,21 +112,21 @@ pub fn store(
 pub(super) trait Element: Copy {
     /// Exactly -0.
     const NEGATIVE_ZERO: Self;
-    fn widen(self) -> f32;
+    fn load<V: Vector>(from: &[Self; LANES]) -> V;
 }
 
 impl Element for f32 {
     const NEGATIVE_ZERO: f32 = -0.0;
     #[inline(always)]
-    fn widen(self) -> f32 {
-        self
+    fn load<V: Vector>(from: &Lanes) -> V {
+        V::load(from)
     }
 }
 
 impl Element for u16 {
     const NEGATIVE_ZERO: u16 = 0x8000;
     #[inline(always)]
-    fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self) << 16)
+    fn load<V: Vector>(from: &[u16; LANES]) -> V {
+        V::widen(from)
     }
 }

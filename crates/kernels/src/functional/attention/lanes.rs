@@ -1,18 +1,24 @@
 //! Attention on arrays of lanes.
 
 use super::super::elementary::exp;
-use super::super::lanes::{LANES, greater, maximum, padded, tree};
+use super::super::lanes::{LANES, greater, maximum, padded};
 use super::super::row::{capped, exp_and_sum};
+use super::super::vector::Vector;
 use super::cache::{CacheLayout, Element};
 use super::{AttentionScratch, Block, Job, KvData, ROWS};
 
 /// The units of one thread: every `threads`-th.
 #[inline(always)]
-pub(super) fn share(job: Job, thread: usize, threads: usize, scratch: &mut AttentionScratch) {
+pub(super) fn share<V: Vector>(
+    job: Job,
+    thread: usize,
+    threads: usize,
+    scratch: &mut AttentionScratch,
+) {
     for unit in (thread..job.units()).step_by(threads) {
         match job.cache.data {
-            KvData::F32 { keys, values } => run_unit(job, unit, keys, values, scratch),
-            KvData::Bf16 { keys, values } => run_unit(job, unit, keys, values, scratch),
+            KvData::F32 { keys, values } => run_unit::<V, _>(job, unit, keys, values, scratch),
+            KvData::Bf16 { keys, values } => run_unit::<V, _>(job, unit, keys, values, scratch),
         }
     }
 }
@@ -29,7 +35,7 @@ struct Row {
 }
 
 #[inline(always)]
-fn run_unit<E: Element>(
+fn run_unit<V: Vector, E: Element>(
     job: Job,
     unit: usize,
     keys: &[E],
@@ -59,7 +65,7 @@ fn run_unit<E: Element>(
     let span = Span { start, end, base, width };
 
     let keys = Head { data: keys, layout: job.cache.keys, head: kv_head, dim: spec.key_dim };
-    score(job, rows, span, keys, scores);
+    score::<V, E>(job, rows, span, keys, scores);
     let mut sums = [0.0; ROWS];
     for ((row, scores), sum) in rows.iter().zip(scores.chunks_exact_mut(width)).zip(&mut sums) {
         *sum = weigh(job, *row, base, scores);
@@ -68,7 +74,7 @@ fn run_unit<E: Element>(
         Head { data: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
     let chunks = spec.value_dim.div_ceil(LANES);
     let acc = &mut scratch.acc[..chunks * count * LANES];
-    mix(rows, span, values, scores, acc);
+    mix::<V, E>(rows, span, values, scores, acc);
     for (r, row) in rows.iter().enumerate() {
         // SAFETY: the index of a (token, head) of this call, which belongs to this unit alone.
         let y = unsafe { job.y.get(row.index, spec.value_dim) };
@@ -115,50 +121,40 @@ impl<'a, E: Element> Head<'a, E> {
     }
 }
 
-/// Keys whose products with a query are computed together, to hide the latency of the sums.
-const KEYS: usize = 4;
-
 /// All products of the rows' queries with the keys of the span.
 #[inline(always)]
-fn score<E: Element>(job: Job, rows: &[Row], span: Span, keys: Head<E>, scores: &mut [f32]) {
-    let dim = keys.dim;
-    for position in (span.start..span.end).step_by(KEYS) {
-        let count = KEYS.min(span.end - position);
-        // At the end, the last key again: its products are not stored.
-        let keys: [&[E]; KEYS] = std::array::from_fn(|i| keys.at(position + i.min(count - 1)));
+fn score<V: Vector, E: Element>(
+    job: Job,
+    rows: &[Row],
+    span: Span,
+    keys: Head<E>,
+    scores: &mut [f32],
+) {
+    for position in span.start..span.end {
+        let key = keys.at(position);
         for (r, row) in rows.iter().enumerate() {
-            let products = dots(&job.q[row.index * dim..][..dim], keys);
-            let at = r * span.width + position - span.base;
-            scores[at..at + count].copy_from_slice(&products[..count]);
+            let q = &job.q[row.index * keys.dim..][..keys.dim];
+            scores[r * span.width + position - span.base] = dot::<V, E>(q, key);
         }
     }
 }
 
-/// The canonical dot of `q` with each key.
+/// The canonical dot. One at a time: the processor overlaps the next with this one's tree.
 #[inline(always)]
-fn dots<E: Element>(q: &[f32], keys: [&[E]; KEYS]) -> [f32; KEYS] {
-    let (blocks, rest) = q.as_chunks::<LANES>();
-    let keys = keys.map(|key| key.as_chunks::<LANES>());
-    let mut acc = [[0.0; LANES]; KEYS];
-    for (b, q) in blocks.iter().enumerate() {
-        for n in 0..KEYS {
-            let key = &keys[n].0[b];
-            for i in 0..LANES {
-                acc[n][i] = q[i].mul_add(key[i].widen(), acc[n][i]);
-            }
-        }
+fn dot<V: Vector, E: Element>(q: &[f32], key: &[E]) -> f32 {
+    let (q, q_rest) = q.as_chunks::<LANES>();
+    let (key, key_rest) = key.as_chunks::<LANES>();
+    let mut acc = V::zero();
+    for (q, key) in q.iter().zip(key) {
+        acc = V::load(q).fma(E::load(key), acc);
     }
-    if !rest.is_empty() {
-        let q = padded(rest, 0.0);
-        for n in 0..KEYS {
-            let mut key = [E::NEGATIVE_ZERO; LANES];
-            key[..rest.len()].copy_from_slice(keys[n].1);
-            for i in 0..LANES {
-                acc[n][i] = q[i].mul_add(key[i].widen(), acc[n][i]);
-            }
-        }
+    if !q_rest.is_empty() {
+        // Filled up with 0 · -0 = -0, which leaves every accumulator as it is.
+        let mut key = [E::NEGATIVE_ZERO; LANES];
+        key[..key_rest.len()].copy_from_slice(key_rest);
+        acc = V::load(&padded(q_rest, 0.0)).fma(E::load(&key), acc);
     }
-    acc.map(tree)
+    acc.fold()
 }
 
 /// Turns a row's products into e^(score - maximum); returns the denominator.
@@ -191,7 +187,13 @@ fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
 
 /// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes].
 #[inline(always)]
-fn mix<E: Element>(rows: &[Row], span: Span, values: Head<E>, weights: &[f32], acc: &mut [Block]) {
+fn mix<V: Vector, E: Element>(
+    rows: &[Row],
+    span: Span,
+    values: Head<E>,
+    weights: &[f32],
+    acc: &mut [Block],
+) {
     acc.fill(Block([0.0; LANES]));
     // One row's accumulators fit the first-level cache, so values are read straight through. For
     // several rows only those of one chunk fit: it takes a tile of positions at a time.
@@ -200,34 +202,28 @@ fn mix<E: Element>(rows: &[Row], span: Span, values: Head<E>, weights: &[f32], a
         let tile_end = span.end.min(tile_start + tile);
         for (c, acc) in acc.chunks_exact_mut(rows.len() * LANES).enumerate() {
             for position in tile_start..tile_end {
-                let value = chunk(values.at(position), c);
+                let value: V = chunk(values.at(position), c);
                 for (r, row) in rows.iter().enumerate() {
                     if position < row.start || position >= row.end {
                         continue;
                     }
                     let weight = weights[r * span.width + position - span.base];
                     let acc = &mut acc[r * LANES + position % LANES].0;
-                    for i in 0..LANES {
-                        acc[i] = weight.mul_add(value[i], acc[i]);
-                    }
+                    V::splat(weight).fma(value, V::load(acc)).store(acc);
                 }
             }
         }
     }
 }
 
-/// The `c`-th 32 elements of a row; beyond its end, zeros that nobody reads.
+/// The `c`-th 32 elements of a row; beyond its end, what nobody reads.
 #[inline(always)]
-fn chunk<E: Element>(row: &[E], c: usize) -> [f32; LANES] {
+fn chunk<V: Vector, E: Element>(row: &[E], c: usize) -> V {
     let (whole, rest) = row.as_chunks::<LANES>();
-    match whole.get(c) {
-        Some(block) => block.map(E::widen),
-        None => {
-            let mut block = [0.0; LANES];
-            for (wide, x) in block.iter_mut().zip(rest) {
-                *wide = x.widen();
-            }
-            block
-        }
+    if let Some(block) = whole.get(c) {
+        return E::load(block);
     }
+    let mut block = [E::NEGATIVE_ZERO; LANES];
+    block[..rest.len()].copy_from_slice(rest);
+    E::load(&block)
 }

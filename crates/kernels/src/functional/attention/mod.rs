@@ -21,7 +21,9 @@ mod lanes;
 pub use cache::{CacheLayout, CacheMut, KvCache, KvData, store};
 use rayon::prelude::*;
 
-use super::lanes::LANES;
+use super::lanes::{LANES, Lanes};
+#[cfg(target_arch = "x86_64")]
+use super::vector::{V256, V512};
 use super::{reference, tiered};
 use crate::Tier;
 
@@ -63,7 +65,7 @@ pub struct AttentionScratch {
 /// 32 elements on cache-line boundaries: an accumulator that straddles lines costs twice.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Block([f32; LANES]);
+struct Block(Lanes);
 
 /// Queries of one key-value head that are computed together, so that each key and value is brought
 /// into the first-level cache once for all of them.
@@ -210,5 +212,8 @@ impl Rows {
 // The scalar tier never comes here: it has no units.
 tiered! {
     share_tiered(job: Job, thread: usize, threads: usize, scratch: &mut AttentionScratch)
-    lanes: lanes::share, reference: lanes::share
+    reference: lanes::share::<Lanes>,
+    portable: lanes::share::<Lanes>,
+    avx2: lanes::share::<V256>,
+    avx512: lanes::share::<V512>
 }
