@@ -1,0 +1,173 @@
+//! Checksums of files that nobody vouches for: what the first reading said.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::Manifest;
+use crate::integrity::checksum;
+
+const MAGIC: &[u8; 8] = b"swssums1";
+const ENTRY: usize = 24;
+/// Blocks remembered for one file; at the usual sizes of blocks far more than it has.
+const MOST_ENTRIES: usize = 1 << 18;
+/// The cache folder's share of the disk; the oldest records go first.
+const MOST_BYTES: u64 = 256 << 20;
+/// After so many new blocks the book is written, so that a killed process loses little.
+const SAVE_EVERY: usize = 4096;
+
+/// What every block of a checkpoint read in place was at its first reading. Kept in the user's cache
+/// folder, one record a file, named by what tells the file from an edited one: device, inode, size
+/// and time of modification.
+#[derive(Debug)]
+pub(crate) struct ChecksumBook {
+    /// Where each file's record is kept; none if the file can not be told or there is no folder.
+    records: Vec<Option<PathBuf>>,
+    folder: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sums: HashMap<(u32, u64, u64), u64>,
+    unsaved: usize,
+}
+
+impl ChecksumBook {
+    /// The book of a manifest's files, with what earlier processes wrote to `folder`. A record that
+    /// does not read back is ignored.
+    pub(crate) fn open(manifest: &Manifest, dir: &Path, folder: Option<PathBuf>) -> ChecksumBook {
+        let records: Vec<Option<PathBuf>> = manifest
+            .files
+            .iter()
+            .map(|file| record_path(&dir.join(&file.path), folder.as_deref()?).ok())
+            .collect();
+        let mut sums = HashMap::new();
+        for (file, record) in records.iter().enumerate() {
+            let entries = record.as_deref().and_then(|path| load(path).ok()).unwrap_or_default();
+            sums.extend(
+                entries.into_iter().map(|(offset, len, sum)| ((file as u32, offset, len), sum)),
+            );
+        }
+        ChecksumBook { records, folder, state: Mutex::new(State { sums, unsaved: 0 }) }
+    }
+
+    /// Whether a block is what it was before; the first reading is recorded and agrees.
+    pub(crate) fn agrees(&self, file: u32, offset: u64, len: u64, sum: u64) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (file, offset, len);
+        if let Some(&before) = state.sums.get(&key) {
+            return before == sum;
+        }
+        state.sums.insert(key, sum);
+        state.unsaved += 1;
+        if state.unsaved >= SAVE_EVERY {
+            self.save_locked(&mut state);
+        }
+        true
+    }
+
+    /// Writes what is new to the cache folder. Failing to is no error: the book is then only as
+    /// old as the process.
+    pub(crate) fn save(&self) {
+        self.save_locked(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn save_locked(&self, state: &mut State) {
+        let Some(folder) = &self.folder else { return };
+        if std::mem::take(&mut state.unsaved) == 0 {
+            return;
+        }
+        let mut by_file: HashMap<u32, Vec<(u64, u64, u64)>> = HashMap::new();
+        for (&(file, offset, len), &sum) in &state.sums {
+            by_file.entry(file).or_default().push((offset, len, sum));
+        }
+        if fs::create_dir_all(folder).is_err() {
+            return;
+        }
+        for (file, mut entries) in by_file {
+            if let Some(Some(path)) = self.records.get(file as usize) {
+                entries.sort_unstable();
+                entries.truncate(MOST_ENTRIES);
+                let _ = store(path, &entries);
+            }
+        }
+        let _ = drop_oldest(folder);
+    }
+}
+
+impl Drop for ChecksumBook {
+    fn drop(&mut self) {
+        self.save();
+    }
+}
+
+fn record_path(file: &Path, folder: &Path) -> io::Result<PathBuf> {
+    let stat = fs::metadata(file)?;
+    let name = format!(
+        "{:x}-{:x}-{:x}-{:x}.{:09}.sums",
+        stat.dev(),
+        stat.ino(),
+        stat.size(),
+        stat.mtime(),
+        stat.mtime_nsec()
+    );
+    Ok(folder.join(name))
+}
+
+/// Magic, entries of (offset, length, sum), and a checksum over all of it.
+fn load(path: &Path) -> io::Result<Vec<(u64, u64, u64)>> {
+    let most = MAGIC.len() + MOST_ENTRIES * ENTRY + 8;
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
+    let damaged = || io::Error::from(io::ErrorKind::InvalidData);
+    let (body, sum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
+    let entries = body.strip_prefix(MAGIC).ok_or_else(damaged)?;
+    if u64::from_le_bytes(*sum) != checksum(body) || !entries.len().is_multiple_of(ENTRY) {
+        return Err(damaged());
+    }
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
+    Ok(entries
+        .chunks_exact(ENTRY)
+        .map(|e| (number(&e[..8]), number(&e[8..16]), number(&e[16..])))
+        .collect())
+}
+
+fn store(path: &Path, entries: &[(u64, u64, u64)]) -> io::Result<()> {
+    let mut bytes = MAGIC.to_vec();
+    for &(offset, len, sum) in entries {
+        bytes.extend([offset, len, sum].into_iter().flat_map(u64::to_le_bytes));
+    }
+    bytes.extend(checksum(&bytes).to_le_bytes());
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    let mut file = fs::File::create(&temporary)?;
+    let written = file.write_all(&bytes).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn drop_oldest(folder: &Path) -> io::Result<()> {
+    let mut records = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let stat = entry.metadata()?;
+        if entry.path().extension().is_some_and(|end| end == "sums" || end == "tmp") {
+            records.push((stat.mtime(), stat.len(), entry.path()));
+        }
+    }
+    records.sort_unstable();
+    let mut total: u64 = records.iter().map(|(_, len, _)| len).sum();
+    for (_, len, path) in records {
+        if total <= MOST_BYTES {
+            break;
+        }
+        fs::remove_file(path)?;
+        total -= len;
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Checksums of what was read, taken while the rest is still on its way.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::book::ChecksumBook;
+use crate::fetch::FetchError;
+use crate::layout::{Block, PieceLayout};
+use crate::reader::ShardReader;
+use crate::slot::SlotMemory;
+use crate::{Clock, Manifest, SLOT_ALIGN, Slot};
+
+/// How much is read again at a time.
+const REREAD: usize = 1 << 20;
+
+/// The checksum of extents: xxh3, 64 bits.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
+/// Knows what the bytes of a manifest's files should be.
+pub(crate) struct Verifier {
+    pub(crate) reader: Arc<dyn ShardReader>,
+    pub(crate) clock: Clock,
+    paths: Vec<PathBuf>,
+    /// For files without checksums.
+    book: Option<ChecksumBook>,
+    pub(crate) mismatches: AtomicU64,
+    pub(crate) corrected: AtomicU64,
+}
+
+/// A slot being filled, and how far its checksums are.
+pub(crate) struct Transfer {
+    pub(crate) layout: Arc<PieceLayout>,
+    /// The slot, which its owner holds until the last chunk has landed. A range is the reader's alone
+    /// until it is handed to [`land`](Transfer::land).
+    pub(crate) memory: SlotMemory,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Ranges of the slot beyond `prefix` that have landed.
+    landed: Vec<Range<usize>>,
+    /// All below this has landed.
+    prefix: usize,
+    /// None while a thread is hashing.
+    cursor: Option<Box<Cursor>>,
+    spent: Duration,
+}
+
+#[derive(Default)]
+struct Cursor {
+    /// The block being hashed, and how much of it has been.
+    block: usize,
+    done: usize,
+    hasher: Xxh3,
+    failed: bool,
+}
+
+impl Transfer {
+    pub(crate) fn new(layout: Arc<PieceLayout>, memory: SlotMemory) -> Transfer {
+        let progress = Progress { cursor: Some(Box::default()), ..Progress::default() };
+        Transfer { layout, memory, progress: Mutex::new(progress) }
+    }
+
+    /// How long checksums took so far.
+    pub(crate) fn spent(&self) -> Duration {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).spent
+    }
+
+    /// Notes that a range of the slot has been filled, and hashes what has become contiguous,
+    /// unless another thread is at it, which then goes on with this range.
+    ///
+    /// When every range has landed and every call has returned, every block was verified.
+    ///
+    /// # Safety
+    ///
+    /// The slot must be held until this returns; the range must have been filled, once, and not be
+    /// written again.
+    pub(crate) unsafe fn land(
+        &self,
+        range: Range<usize>,
+        verifier: &Verifier,
+    ) -> Result<(), FetchError> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.landed.push(range);
+        let Some(mut cursor) = progress.cursor.take() else { return Ok(()) };
+        let mut result = Ok(());
+        while progress.advance() && !cursor.failed {
+            let prefix = progress.prefix;
+            drop(progress);
+            let started = verifier.clock.now();
+            // SAFETY: all below `prefix` has landed, so nobody writes there but the holder of the
+            // cursor, which is this thread.
+            result = unsafe { self.hash(&mut cursor, prefix, verifier) };
+            cursor.failed = result.is_err();
+            let spent = verifier.clock.now().saturating_sub(started);
+            progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+            progress.spent += spent;
+        }
+        progress.cursor = Some(cursor);
+        result
+    }
+
+    /// Hashes up to `prefix`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`land`](Transfer::land); nobody else may write below `prefix`.
+    unsafe fn hash(
+        &self,
+        cursor: &mut Cursor,
+        prefix: usize,
+        verifier: &Verifier,
+    ) -> Result<(), FetchError> {
+        while let Some(block) = self.layout.blocks().get(cursor.block) {
+            let from = block.slot.start + cursor.done;
+            let to = block.slot.end.min(prefix);
+            if from < to {
+                // SAFETY: below `prefix`.
+                cursor.hasher.update(unsafe { self.memory.slice(from..to) });
+                cursor.done += to - from;
+            }
+            if cursor.done < block.slot.len() {
+                break;
+            }
+            if !verifier.accepts(block, cursor.hasher.digest()) {
+                // SAFETY: below `prefix`.
+                let bytes = unsafe { self.memory.slice_mut(block.slot.clone()) };
+                verifier.read_again(&self.layout, block, bytes)?;
+            }
+            cursor.hasher.reset();
+            cursor.done = 0;
+            cursor.block += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Progress {
+    /// Moves `prefix` over what is contiguous; says whether it moved.
+    fn advance(&mut self) -> bool {
+        let before = self.prefix;
+        while let Some(at) = self.landed.iter().position(|range| range.start == self.prefix) {
+            self.prefix = self.landed.swap_remove(at).end;
+        }
+        self.prefix > before
+    }
+}
+
+impl Verifier {
+    pub(crate) fn new(
+        manifest: &Manifest,
+        dir: &Path,
+        reader: Arc<dyn ShardReader>,
+        clock: Clock,
+        cache: Option<PathBuf>,
+    ) -> Verifier {
+        let stand_ins = manifest.pieces.iter().filter_map(|piece| piece.stand_in.as_ref());
+        let unchecked = manifest
+            .pieces
+            .iter()
+            .flat_map(|piece| &piece.tensors)
+            .chain(stand_ins.flat_map(|stand_in| &stand_in.tensors))
+            .flat_map(|tensor| &tensor.parts)
+            .any(|extent| extent.checks.is_empty() && extent.len > 0);
+        Verifier {
+            reader,
+            clock,
+            paths: manifest.files.iter().map(|file| dir.join(&file.path)).collect(),
+            book: unchecked.then(|| ChecksumBook::open(manifest, dir, cache)),
+            mismatches: AtomicU64::new(0),
+            corrected: AtomicU64::new(0),
+        }
+    }
+
+    /// The path of a file, for messages.
+    pub(crate) fn path(&self, file: u32) -> PathBuf {
+        self.paths.get(file as usize).cloned().unwrap_or_default()
+    }
+
+    fn accepts(&self, block: &Block, sum: u64) -> bool {
+        match (block.check, &self.book) {
+            (Some(expected), _) => sum == expected,
+            (None, Some(book)) => {
+                book.agrees(block.file, block.offset, block.slot.len() as u64, sum)
+            }
+            (None, None) => true,
+        }
+    }
+
+    /// Reads a block past every cache, into `bytes`, and checks it once more.
+    fn read_again(
+        &self,
+        layout: &PieceLayout,
+        block: &Block,
+        bytes: &mut [u8],
+    ) -> Result<(), FetchError> {
+        self.mismatches.fetch_add(1, Ordering::Relaxed);
+        let piece = layout.read().piece();
+        let failed = |source| FetchError::Read { piece, file: self.path(block.file), source };
+        // Not into the slot: the pages at the edges hold neighbours that are already verified.
+        let mut buffer = Slot::alone(REREAD).map_err(failed)?;
+        let mut hasher = Xxh3::new();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = block.offset + done as u64;
+            let skip = (at % SLOT_ALIGN as u64) as usize;
+            let want = (bytes.len() - done).min(REREAD - skip);
+            let read = (skip + want).next_multiple_of(SLOT_ALIGN);
+            let got = self
+                .reader
+                .reread_at(block.file, at - skip as u64, &mut buffer[..read])
+                .map_err(failed)?;
+            if got < skip + want {
+                return Err(FetchError::Short {
+                    piece,
+                    file: self.path(block.file),
+                    offset: at,
+                    wanted: want,
+                    got: got.saturating_sub(skip),
+                });
+            }
+            let fresh = &buffer[skip..skip + want];
+            hasher.update(fresh);
+            bytes[done..done + want].copy_from_slice(fresh);
+            done += want;
+        }
+        if self.accepts(block, hasher.digest()) {
+            self.corrected.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let tensor = layout.tensors()[block.tensor].name.clone();
+        let (file, offset) = (self.path(block.file), block.offset);
+        Err(match block.check {
+            Some(_) => FetchError::Corrupt { piece, tensor, file, offset },
+            None => FetchError::Changed { piece, tensor, file, offset },
+        })
+    }
+}

@@ -1,0 +1,412 @@
+//! Which bytes a read asks for, and where they lie in the slot afterwards.
+
+use std::ops::Range;
+
+use sws_kernels::{Encoding, Matrix, MatrixError, PartRows};
+
+use crate::{Extent, Manifest, PieceId, SLOT_ALIGN, Tensor};
+
+/// Extents of one file this close together are read as one: reading 64 KiB more takes less time
+/// than another read.
+const COALESCE: u64 = 64 << 10;
+/// The most blocks in one part that no checksums vouch for.
+const MOST_BLOCKS: u64 = 1 << 20;
+const ALIGN: u64 = SLOT_ALIGN as u64;
+
+/// What to read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Read {
+    /// A whole piece.
+    Piece(PieceId),
+    /// The inexact copy of a piece.
+    StandIn(PieceId),
+    /// One tensor of a piece, by its index there.
+    Tensor(PieceId, usize),
+    /// Some rows of a tensor of a piece.
+    Rows {
+        /// The piece.
+        piece: PieceId,
+        /// The tensor's index there.
+        tensor: usize,
+        /// Which rows.
+        rows: Range<u64>,
+        /// Which parts.
+        parts: Parts,
+    },
+}
+
+/// Which parts of an encoding to read along with a range of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Parts {
+    /// All that a matrix is made of.
+    All,
+    /// Those that are cut by rows; whoever asks holds the others.
+    Cut,
+    /// Those that any range of rows needs whole (the table and the patches of bf12).
+    Whole,
+}
+
+impl Read {
+    /// The piece it belongs to.
+    pub fn piece(&self) -> PieceId {
+        match self {
+            Read::Piece(id) | Read::StandIn(id) | Read::Tensor(id, _) => *id,
+            Read::Rows { piece, .. } => *piece,
+        }
+    }
+}
+
+/// Why there is nothing to read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// No such piece.
+    #[error("the model has no piece `{0}`; `sws inspect` lists them")]
+    NoPiece(PieceId),
+    /// No such stand-in.
+    #[error("the piece `{0}` has no stand-in; shard the model with stand-ins to have some")]
+    NoStandIn(PieceId),
+    /// No such tensor.
+    #[error("the piece `{0}` has no tensor {1}")]
+    NoTensor(PieceId, usize),
+    /// No such rows.
+    #[error("tensor {tensor} has {rows} rows; there are none from {start} to {end}")]
+    NoRows {
+        /// Its name.
+        tensor: String,
+        /// Rows it has.
+        rows: u64,
+        /// The first asked for.
+        start: u64,
+        /// The one after the last.
+        end: u64,
+    },
+    /// The manifest contradicts itself.
+    #[error("the manifest is wrong about tensor {tensor}: {what}; make the shards again")]
+    Manifest {
+        /// Its name.
+        tensor: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// Where the bytes of a [`Read`] come from and where they go.
+#[derive(Clone, Debug)]
+pub struct PieceLayout {
+    read: Read,
+    segments: Vec<Segment>,
+    slot_len: usize,
+    tensors: Vec<TensorLayout>,
+    blocks: Vec<Block>,
+}
+
+/// An aligned run of a file, read into an aligned place of the slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Index of the file.
+    pub file: u32,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// How many bytes it has in the slot. The last page of a file may exist only in part.
+    pub len: usize,
+    /// How many of them the file has.
+    pub present: usize,
+    /// Where it begins in the slot.
+    pub at: usize,
+}
+
+/// A run of the slot with one checksum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) slot: Range<usize>,
+    pub(crate) file: u32,
+    pub(crate) offset: u64,
+    /// None if nobody vouches for it.
+    pub(crate) check: Option<u64>,
+    /// Index into the layout's tensors.
+    pub(crate) tensor: usize,
+}
+
+/// Where a tensor lies in the slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorLayout {
+    /// Its index in the piece (or stand-in).
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// How it is stored.
+    pub encoding: Option<Encoding>,
+    /// Rows of the whole tensor: all dimensions but the last.
+    pub rows: u64,
+    /// Its last dimension.
+    pub cols: u64,
+    /// The rows that are in the slot: those asked for, rounded out to what checksums cover.
+    pub range: Range<u64>,
+    /// Where each part of the encoding lies; none if it was not asked for.
+    pub parts: Vec<Option<Range<usize>>>,
+}
+
+impl TensorLayout {
+    /// The bytes of a part in `slot`; none if it was not read.
+    pub fn part<'s>(&self, slot: &'s [u8], part: usize) -> Option<&'s [u8]> {
+        slot.get(self.parts.get(part)?.clone()?)
+    }
+
+    /// The bytes of all parts in `slot`; none if one was not read.
+    pub fn parts<'s>(&self, slot: &'s [u8]) -> Option<Vec<&'s [u8]>> {
+        (0..self.parts.len()).map(|part| self.part(slot, part)).collect()
+    }
+
+    /// The rows in `slot`, to compute with; none if a part was not read, or if the tensor is stored
+    /// as numbers that no kernel computes with.
+    pub fn matrix<'s>(&self, slot: &'s [u8]) -> Option<Result<Matrix<'s>, MatrixError>> {
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let range = size(self.range.start)..size(self.range.end);
+        let parts = self.parts(slot)?;
+        Some(Matrix::block(self.encoding?, size(self.rows), size(self.cols), range, &parts))
+    }
+}
+
+impl PieceLayout {
+    /// Lays out what `read` asks for.
+    pub fn new(manifest: &Manifest, read: Read) -> Result<PieceLayout, LayoutError> {
+        let id = read.piece();
+        let piece = manifest.piece(id).ok_or(LayoutError::NoPiece(id))?;
+        let one = |index: usize| {
+            piece
+                .tensors
+                .get(index)
+                .map(|tensor| vec![(index, tensor)])
+                .ok_or(LayoutError::NoTensor(id, index))
+        };
+        let tensors: Vec<(usize, &Tensor)> = match &read {
+            Read::Piece(_) => piece.tensors.iter().enumerate().collect(),
+            Read::StandIn(_) => {
+                let stand_in = piece.stand_in.as_ref().ok_or(LayoutError::NoStandIn(id))?;
+                stand_in.tensors.iter().enumerate().collect()
+            }
+            Read::Tensor(_, index) | Read::Rows { tensor: index, .. } => one(*index)?,
+        };
+        let mut builder = Builder { manifest, runs: Vec::new(), tensors: Vec::new() };
+        for (index, tensor) in tensors {
+            let (rows, parts) = match &read {
+                Read::Rows { rows, parts, .. } => (Some(rows.clone()), *parts),
+                _ => (None, Parts::All),
+            };
+            builder.add(index, tensor, rows, parts)?;
+        }
+        builder.finish(read)
+    }
+
+    /// What it was made for.
+    pub fn read(&self) -> &Read {
+        &self.read
+    }
+
+    /// How long a slot it needs.
+    pub fn slot_len(&self) -> usize {
+        self.slot_len
+    }
+
+    /// What is read, in the order of the slot.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Where each tensor lies, in the order of the piece.
+    pub fn tensors(&self) -> &[TensorLayout] {
+        &self.tensors
+    }
+
+    /// The runs with a checksum, by their place in the slot.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+}
+
+/// A run of a file that was asked for: whole check blocks of one part.
+struct Run<'m> {
+    extent: &'m Extent,
+    /// Below the extent's first byte.
+    bytes: Range<u64>,
+    tensor: usize,
+    part: usize,
+    /// What of `bytes` the part's view shows.
+    view: Range<u64>,
+}
+
+struct Builder<'m> {
+    manifest: &'m Manifest,
+    runs: Vec<Run<'m>>,
+    tensors: Vec<TensorLayout>,
+}
+
+impl<'m> Builder<'m> {
+    fn add(
+        &mut self,
+        index: usize,
+        tensor: &'m Tensor,
+        wanted: Option<Range<u64>>,
+        select: Parts,
+    ) -> Result<(), LayoutError> {
+        let wrong = |what| LayoutError::Manifest { tensor: tensor.name.clone(), what };
+        let (cols, outer) = tensor.shape.split_last().map_or((1, &[][..]), |(c, r)| (*c, r));
+        let rows = outer
+            .iter()
+            .try_fold(1u64, |rows, &n| rows.checked_mul(n))
+            .ok_or_else(|| wrong("its shape is larger than any memory"))?;
+        let kinds = tensor.encoding.map_or(1, |encoding| encoding.parts().len());
+        if tensor.parts.len() != kinds {
+            return Err(wrong("the number of its parts is not its encoding's"));
+        }
+        for extent in &tensor.parts {
+            self.check_extent(extent).map_err(wrong)?;
+        }
+        // What of each part holds these rows.
+        let part_rows = |part: usize, range: Range<u64>| match tensor.encoding {
+            Some(encoding) => encoding.parts()[part].rows(range, cols),
+            None if range == (0..rows) => Some(PartRows::Whole),
+            None => {
+                let row = tensor.parts[part].len.checked_div(rows)?;
+                Some(PartRows::Bytes(row.checked_mul(range.start)?..row.checked_mul(range.end)?))
+            }
+        };
+        let range = match wanted {
+            None => 0..rows,
+            Some(range) if range.start >= range.end || range.end > rows => {
+                return Err(LayoutError::NoRows {
+                    tensor: tensor.name.clone(),
+                    rows,
+                    start: range.start,
+                    end: range.end,
+                });
+            }
+            // Rounded out by the first part, the large one.
+            Some(range) => match (part_rows(0, range.clone()), part_rows(0, 0..1)) {
+                (Some(PartRows::Bytes(bytes)), Some(PartRows::Bytes(row))) if row.end > 0 => {
+                    let whole = whole_blocks(&tensor.parts[0], bytes);
+                    whole.start.div_ceil(row.end)..(whole.end / row.end).min(rows)
+                }
+                (Some(_), Some(_)) => 0..rows,
+                _ => return Err(wrong("its rows are larger than any memory")),
+            },
+        };
+        let mut parts = vec![None; kinds];
+        for (part, extent) in tensor.parts.iter().enumerate() {
+            let whole = tensor.encoding.is_some_and(|encoding| encoding.parts()[part].is_whole());
+            if matches!((select, whole), (Parts::Cut, true) | (Parts::Whole, false)) {
+                continue;
+            }
+            let view = match part_rows(part, range.clone()) {
+                Some(PartRows::Bytes(bytes)) => bytes,
+                Some(PartRows::Whole) => 0..extent.len,
+                None => return Err(wrong("its rows are larger than any memory")),
+            };
+            if view.end > extent.len {
+                return Err(wrong("a part is too short for its shape"));
+            }
+            parts[part] = Some(0..0);
+            if !view.is_empty() {
+                let bytes = whole_blocks(extent, view.clone());
+                self.runs.push(Run { extent, bytes, tensor: self.tensors.len(), part, view });
+            }
+        }
+        let (name, encoding) = (tensor.name.clone(), tensor.encoding);
+        self.tensors.push(TensorLayout { index, name, encoding, rows, cols, range, parts });
+        Ok(())
+    }
+
+    fn check_extent(&self, extent: &Extent) -> Result<(), &'static str> {
+        let file = self.manifest.files.get(extent.file as usize).ok_or("it has no such file")?;
+        if extent.offset.checked_add(extent.len).is_none_or(|end| end > file.len) {
+            return Err("a part reaches beyond the end of its file");
+        }
+        if extent.len == 0 {
+            return Ok(());
+        }
+        if extent.checks.is_empty() {
+            // Bookkeeping must stay small beside the bytes, whatever the manifest says.
+            let blocks = extent.len / block_len(extent);
+            return if blocks > MOST_BLOCKS {
+                Err("its check blocks are too small")
+            } else {
+                Ok(())
+            };
+        }
+        if extent.check_len == 0
+            || extent.len.div_ceil(extent.check_len) != extent.checks.len() as u64
+        {
+            return Err("the number of its checksums does not fit its length");
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, read: Read) -> Result<PieceLayout, LayoutError> {
+        let place = |run: &Run<'_>| (run.extent.file, run.extent.offset + run.bytes.start);
+        self.runs.sort_by_key(place);
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut slot_len = 0usize;
+        let mut blocks = Vec::new();
+        for run in &self.runs {
+            let (file, start) = place(run);
+            let end = run.extent.offset + run.bytes.end;
+            let file_len = self.manifest.files[file as usize].len;
+            let tensor = &mut self.tensors[run.tensor];
+            let too_large = || LayoutError::Manifest {
+                tensor: tensor.name.clone(),
+                what: "its piece is larger than any memory",
+            };
+            let new = match segments.last() {
+                Some(last) => last.file != file || start > last.offset + last.len as u64 + COALESCE,
+                None => true,
+            };
+            if new {
+                segments.push(Segment {
+                    file,
+                    offset: start / ALIGN * ALIGN,
+                    len: 0,
+                    present: 0,
+                    at: slot_len,
+                });
+            }
+            let segment = segments.last_mut().ok_or_else(too_large)?;
+            let end_aligned = end.checked_next_multiple_of(ALIGN).ok_or_else(too_large)?;
+            let len = usize::try_from(end_aligned - segment.offset).map_err(|_| too_large())?;
+            segment.len = segment.len.max(len);
+            segment.present =
+                usize::try_from(file_len - segment.offset).unwrap_or(usize::MAX).min(segment.len);
+            slot_len = segment.at.checked_add(segment.len).ok_or_else(too_large)?;
+
+            let in_slot =
+                |byte: u64| segment.at + (run.extent.offset + byte - segment.offset) as usize;
+            tensor.parts[run.part] = Some(in_slot(run.view.start)..in_slot(run.view.end));
+            let step = block_len(run.extent);
+            let mut at = run.bytes.start;
+            while at < run.bytes.end {
+                let end = at.saturating_add(step).min(run.extent.len);
+                blocks.push(Block {
+                    slot: in_slot(at)..in_slot(end),
+                    file,
+                    offset: run.extent.offset + at,
+                    check: run.extent.checks.get((at / step) as usize).copied(),
+                    tensor: run.tensor,
+                });
+                at = end;
+            }
+        }
+        blocks.sort_by_key(|block| block.slot.start);
+        Ok(PieceLayout { read, segments, slot_len, tensors: self.tensors, blocks })
+    }
+}
+
+/// What one checksum covers.
+fn block_len(extent: &Extent) -> u64 {
+    if extent.check_len == 0 { extent.len.max(1) } else { extent.check_len }
+}
+
+fn whole_blocks(extent: &Extent, bytes: Range<u64>) -> Range<u64> {
+    let step = block_len(extent);
+    let end = bytes.end.div_ceil(step).saturating_mul(step).min(extent.len);
+    (bytes.start / step * step).min(end)..end
+}

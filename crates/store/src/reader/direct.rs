@@ -1,0 +1,73 @@
+//! Positioned reads past the page cache.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::ShardReader;
+use super::files::{Caching, Files, OpenFile, open_file_limit};
+use crate::Manifest;
+
+/// Reads with `O_DIRECT`; a file whose file system refuses that is read through the page cache,
+/// which is told to forget what was read.
+#[derive(Debug)]
+pub struct DirectReader {
+    files: Files,
+}
+
+impl DirectReader {
+    /// A reader of the files of `manifest`, which lie below `dir`.
+    pub fn new(manifest: &Manifest, dir: &Path) -> DirectReader {
+        DirectReader::with_open_files(manifest, dir, open_file_limit())
+    }
+
+    /// The same with a limit on open files.
+    pub fn with_open_files(manifest: &Manifest, dir: &Path, limit: usize) -> DirectReader {
+        DirectReader { files: Files::new(manifest, dir, Caching::Direct, limit) }
+    }
+
+    #[cfg(feature = "uring")]
+    pub(super) fn file(&self, file: u32) -> io::Result<std::sync::Arc<OpenFile>> {
+        self.files.get(file)
+    }
+}
+
+impl ShardReader for DirectReader {
+    fn name(&self) -> &'static str {
+        "direct"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let open = self.files.get(file)?;
+        if open.direct {
+            match uninterrupted(|| open.file.read_at(into, offset)) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                result => return result,
+            }
+            return read_buffered(&*self.files.reopen_buffered(file)?, offset, into);
+        }
+        read_buffered(&open, offset, into)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        // A buffered file's pages are dropped first; a direct read never sees them.
+        self.files.get(file)?.forget(offset, into.len());
+        self.read_at(file, offset, into)
+    }
+}
+
+/// Reads through the page cache, and leaves nothing in it.
+fn read_buffered(open: &OpenFile, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    let result = uninterrupted(|| open.file.read_at(into, offset));
+    open.forget(offset, into.len());
+    result
+}
+
+pub(super) fn uninterrupted(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

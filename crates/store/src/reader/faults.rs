@@ -1,0 +1,222 @@
+//! Readers that go wrong on purpose, around any other.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::ShardReader;
+use crate::Clock;
+
+/// Fails chosen reads.
+#[derive(Debug)]
+pub struct Failing<R> {
+    inner: R,
+    first: u64,
+    last: u64,
+    count: AtomicU64,
+}
+
+impl<R> Failing<R> {
+    /// Fails the `n`-th read, counted from 0, and no other.
+    pub fn nth(inner: R, n: u64) -> Self {
+        Failing { inner, first: n, last: n, count: AtomicU64::new(0) }
+    }
+
+    /// Fails the `n`-th read, counted from 0, and all after it.
+    pub fn from(inner: R, n: u64) -> Self {
+        Failing { inner, first: n, last: u64::MAX, count: AtomicU64::new(0) }
+    }
+}
+
+impl<R: ShardReader> ShardReader for Failing<R> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.count.fetch_add(1, Ordering::Relaxed);
+        if (self.first..=self.last).contains(&n) {
+            return Err(io::Error::other("injected failure"));
+        }
+        self.inner.read_at(file, offset, into)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.inner.reread_at(file, offset, into)
+    }
+}
+
+/// Cuts one read short.
+#[derive(Debug)]
+pub struct Short<R> {
+    inner: R,
+    nth: u64,
+    by: usize,
+    count: AtomicU64,
+}
+
+impl<R> Short<R> {
+    /// Cuts the `nth` read, counted from 0, short by so many bytes.
+    pub fn new(inner: R, nth: u64, by: usize) -> Self {
+        Short { inner, nth, by, count: AtomicU64::new(0) }
+    }
+}
+
+impl<R: ShardReader> ShardReader for Short<R> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.inner.read_at(file, offset, into)?;
+        let n = self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(if n == self.nth { got.saturating_sub(self.by) } else { got })
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.inner.reread_at(file, offset, into)
+    }
+}
+
+/// A bit that [`BitFlip`] turned over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Flip {
+    /// Index of the file.
+    pub file: u32,
+    /// The byte.
+    pub offset: u64,
+    /// The bit of that byte.
+    pub bit: u8,
+}
+
+/// Turns over bits, and remembers which.
+#[derive(Debug)]
+pub struct BitFlip<R> {
+    inner: R,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// State of the generator, and what it chose.
+    Passing {
+        one_in: u64,
+        state: Mutex<(u64, Vec<Flip>)>,
+    },
+    Lasting(Vec<Flip>),
+}
+
+impl<R> BitFlip<R> {
+    /// Errors on the way: about one read in `one_in` has a wrong bit, and is right when repeated.
+    pub fn passing(inner: R, seed: u64, one_in: u64) -> Self {
+        let state = Mutex::new((seed, Vec::new()));
+        BitFlip { inner, kind: Kind::Passing { one_in: one_in.max(1), state } }
+    }
+
+    /// Errors on the device: these bits are wrong whenever they are read.
+    pub fn lasting(inner: R, flips: Vec<Flip>) -> Self {
+        BitFlip { inner, kind: Kind::Lasting(flips) }
+    }
+
+    /// Every bit turned over.
+    pub fn injected(&self) -> Vec<Flip> {
+        match &self.kind {
+            Kind::Passing { state, .. } => {
+                state.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+            }
+            Kind::Lasting(flips) => flips.clone(),
+        }
+    }
+
+    fn apply_lasting(&self, file: u32, offset: u64, bytes: &mut [u8]) {
+        let Kind::Lasting(flips) = &self.kind else { return };
+        let here = offset..offset + bytes.len() as u64;
+        for flip in flips.iter().filter(|flip| flip.file == file && here.contains(&flip.offset)) {
+            bytes[(flip.offset - offset) as usize] ^= 1 << flip.bit;
+        }
+    }
+}
+
+impl<R: ShardReader> ShardReader for BitFlip<R> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.inner.read_at(file, offset, into)?;
+        self.apply_lasting(file, offset, &mut into[..got]);
+        if let Kind::Passing { one_in, state } = &self.kind {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let (seed, flips) = &mut *state;
+            if got > 0 && splitmix(seed).is_multiple_of(*one_in) {
+                let at = splitmix(seed) % got as u64;
+                let flip = Flip { file, offset: offset + at, bit: (splitmix(seed) % 8) as u8 };
+                into[at as usize] ^= 1 << flip.bit;
+                flips.push(flip);
+            }
+        }
+        Ok(got)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.inner.reread_at(file, offset, into)?;
+        self.apply_lasting(file, offset, &mut into[..got]);
+        Ok(got)
+    }
+}
+
+/// A small generator of good enough random numbers: splitmix64.
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A device of a given speed: one timeline on which reads follow one another. The latency of a
+/// read is hidden behind those before it.
+#[derive(Debug)]
+pub struct Slow<R> {
+    inner: R,
+    clock: Clock,
+    bytes_per_second: u64,
+    latency: Duration,
+    free_at: Mutex<Duration>,
+}
+
+impl<R> Slow<R> {
+    /// A device that delivers `bytes_per_second`, and the first byte `latency` after it was asked.
+    pub fn new(inner: R, clock: Clock, bytes_per_second: u64, latency: Duration) -> Self {
+        let free_at = Mutex::new(Duration::ZERO);
+        Slow { inner, clock, bytes_per_second: bytes_per_second.max(1), latency, free_at }
+    }
+
+    fn wait(&self, len: usize) {
+        let nanos = len as u128 * 1_000_000_000 / u128::from(self.bytes_per_second);
+        let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let done = {
+            let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+            *free_at = (self.clock.now() + self.latency).max(*free_at) + transfer;
+            *free_at
+        };
+        self.clock.sleep_until(done);
+    }
+}
+
+impl<R: ShardReader> ShardReader for Slow<R> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.wait(into.len());
+        self.inner.read_at(file, offset, into)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.wait(into.len());
+        self.inner.reread_at(file, offset, into)
+    }
+}

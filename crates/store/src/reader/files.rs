@@ -1,0 +1,134 @@
+//! Open files, fewer than the process may have.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lru::LruCache;
+use rustix::fs::{Advice, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::process::Resource;
+
+use crate::{Manifest, SLOT_ALIGN};
+
+/// Descriptors left for everything else in the process.
+const RESERVE: u64 = 128;
+/// More open files than this save nothing.
+const MOST: u64 = 4096;
+
+/// How many shard files to keep open: the process's limit less a reserve.
+pub fn open_file_limit() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(MOST);
+    let usable = limit.saturating_sub(RESERVE).max(limit / 2).clamp(1, MOST);
+    usize::try_from(usable).unwrap_or(1)
+}
+
+/// How files are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Caching {
+    /// Past the page cache where the file system can.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) file: File,
+    /// Whether reads go past the page cache.
+    pub(super) direct: bool,
+}
+
+/// The files of a manifest, of which the most recently used are open.
+#[derive(Debug)]
+pub(super) struct Files {
+    paths: Vec<PathBuf>,
+    mode: Caching,
+    open: Mutex<LruCache<u32, Arc<OpenFile>>>,
+}
+
+impl Files {
+    pub(super) fn new(manifest: &Manifest, dir: &Path, mode: Caching, limit: usize) -> Files {
+        let paths = manifest.files.iter().map(|file| dir.join(&file.path)).collect();
+        let limit = NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN);
+        Files { paths, mode, open: Mutex::new(LruCache::new(limit)) }
+    }
+
+    /// The file, opened if it is not open. It stays open while it is held, whatever else is opened
+    /// meanwhile.
+    pub(super) fn get(&self, index: u32) -> io::Result<Arc<OpenFile>> {
+        if let Some(file) = self.lock().get(&index) {
+            return Ok(Arc::clone(file));
+        }
+        // Opened without the lock: other files' reads need not wait. Two threads may open the
+        // same file; the later one stays.
+        let file = Arc::new(open(self.path(index)?, self.mode)?);
+        let evicted = self.lock().push(index, Arc::clone(&file));
+        drop(evicted);
+        Ok(file)
+    }
+
+    /// Opens the file again through the page cache, because its file system accepted `O_DIRECT`
+    /// when opening and refused it when reading.
+    pub(super) fn reopen_buffered(&self, index: u32) -> io::Result<Arc<OpenFile>> {
+        let file = Arc::new(open(self.path(index)?, Caching::Buffered)?);
+        let evicted = self.lock().push(index, Arc::clone(&file));
+        drop(evicted);
+        Ok(file)
+    }
+
+    fn path(&self, index: u32) -> io::Result<&Path> {
+        let path = usize::try_from(index).ok().and_then(|index| self.paths.get(index));
+        path.map(PathBuf::as_path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<u32, Arc<OpenFile>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenFile {
+    /// Drops these bytes from the page cache, which counts against the process's memory.
+    pub(super) fn forget(&self, offset: u64, len: usize) {
+        // Advice only: where it is refused the pages stay until the kernel wants them.
+        let _ = rustix::fs::fadvise(
+            &self.file,
+            offset,
+            std::num::NonZeroU64::new(len as u64),
+            Advice::DontNeed,
+        );
+    }
+}
+
+fn open(path: &Path, mode: Caching) -> io::Result<OpenFile> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    if mode == Caching::Direct {
+        match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+            Ok(fd) if aligned_reads_suffice(&fd) => {
+                return Ok(OpenFile { file: fd.into(), direct: true });
+            }
+            Ok(_) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
+    // No readahead: it would bring pages that nobody asked for and nobody drops.
+    let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+    Ok(OpenFile { file, direct: false })
+}
+
+/// Whether the file system takes direct reads at the alignment of slots. One that does not say
+/// (before Linux 6.1) is believed until a read is refused.
+fn aligned_reads_suffice(fd: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return true;
+    };
+    if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return true;
+    }
+    let usable = |align: u32| align > 0 && SLOT_ALIGN.is_multiple_of(align as usize);
+    usable(stat.stx_dio_offset_align) && usable(stat.stx_dio_mem_align)
+}

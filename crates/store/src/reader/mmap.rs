@@ -1,0 +1,54 @@
+//! Copies out of mapped files.
+
+use std::io;
+use std::path::Path;
+
+use memmap2::MmapOptions;
+
+use super::ShardReader;
+use super::files::{Caching, Files, open_file_limit};
+use crate::Manifest;
+
+/// Maps each range for as long as it takes to copy it, then drops its pages: mapped pages and page
+/// cache count against the process's memory.
+///
+/// For systems without direct reads. The length is checked before each copy, but a file that
+/// another process shortens during one kills this process with `SIGBUS`, as with any mapped file.
+#[derive(Debug)]
+pub struct MmapReader {
+    files: Files,
+}
+
+impl MmapReader {
+    /// A reader of the files of `manifest`, which lie below `dir`.
+    pub fn new(manifest: &Manifest, dir: &Path) -> MmapReader {
+        MmapReader { files: Files::new(manifest, dir, Caching::Buffered, open_file_limit()) }
+    }
+}
+
+impl ShardReader for MmapReader {
+    fn name(&self) -> &'static str {
+        "mmap"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let open = self.files.get(file)?;
+        let left = open.file.metadata()?.len().saturating_sub(offset);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
+        if len == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the map is private to this function and read only. Its length was checked just
+        // now; what happens if the file shrinks in between is said above.
+        let map = unsafe { MmapOptions::new().offset(offset).len(len).populate().map(&open.file)? };
+        into[..len].copy_from_slice(&map);
+        drop(map);
+        open.forget(offset, into.len());
+        Ok(len)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.files.get(file)?.forget(offset, into.len());
+        self.read_at(file, offset, into)
+    }
+}

@@ -1,0 +1,118 @@
+//! io_uring, past the page cache.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use io_uring::{IoUring, opcode, types};
+
+use super::direct::DirectReader;
+use super::files::OpenFile;
+use super::{ReadOp, ShardReader};
+use crate::Manifest;
+
+/// Several reads from one thread through io_uring, on files that take direct reads; others are read
+/// as [`DirectReader`] does.
+pub struct UringReader {
+    direct: DirectReader,
+    batch: usize,
+    /// Rings that no thread is using.
+    rings: Mutex<Vec<IoUring>>,
+}
+
+impl UringReader {
+    /// A reader of the files of `manifest`, which lie below `dir`, with `depth` reads in flight:
+    /// two threads with half of them each, so that one batch is on the device while the other's
+    /// checksums are taken.
+    pub fn new(manifest: &Manifest, dir: &Path, depth: usize) -> io::Result<UringReader> {
+        let batch = depth.max(1).div_ceil(2);
+        // Made now, so that a system without io_uring says so before anything is read.
+        let ring = Self::ring(batch)?;
+        let direct = DirectReader::new(manifest, dir);
+        Ok(UringReader { direct, batch, rings: Mutex::new(vec![ring]) })
+    }
+
+    fn ring(batch: usize) -> io::Result<IoUring> {
+        IoUring::new(u32::try_from(batch.next_power_of_two()).unwrap_or(1024))
+    }
+
+    fn submit(&self, ring: &mut IoUring, reads: &mut [ReadOp<'_>], files: &[Arc<OpenFile>]) {
+        let mut waiting = 0;
+        for (index, (read, file)) in reads.iter_mut().zip(files).enumerate() {
+            let len = u32::try_from(read.into.len()).unwrap_or(u32::MAX);
+            let fd = types::Fd(file.file.as_raw_fd());
+            let entry = opcode::Read::new(fd, read.into.as_mut_ptr(), len)
+                .offset(read.offset)
+                .build()
+                .user_data(index as u64);
+            // SAFETY: the buffer is borrowed by `reads` and the descriptor held by `files` until
+            // this function returns, which is after every entry that was pushed has completed.
+            match unsafe { ring.submission().push(&entry) } {
+                Ok(()) => waiting += 1,
+                Err(_) => read.result = Err(io::ErrorKind::WouldBlock.into()),
+            }
+        }
+        while waiting > 0 {
+            // An error here (a signal, a full queue) leaves the entries where they are: completed
+            // or not, they are waited for.
+            let _ = ring.submit_and_wait(1);
+            for entry in ring.completion() {
+                waiting -= 1;
+                if let Some(read) =
+                    usize::try_from(entry.user_data()).ok().and_then(|i| reads.get_mut(i))
+                {
+                    read.result = match entry.result() {
+                        n if n < 0 => Err(io::Error::from_raw_os_error(-n)),
+                        n => Ok(n as usize),
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl ShardReader for UringReader {
+    fn name(&self) -> &'static str {
+        "uring"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.direct.read_at(file, offset, into)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.direct.reread_at(file, offset, into)
+    }
+
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
+        let files: io::Result<Vec<_>> =
+            reads.iter().map(|read| self.direct.file(read.file)).collect();
+        let ring = self.rings.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let ring = ring.map_or_else(|| Self::ring(self.batch), Ok);
+        let (Ok(files), Ok(mut ring)) = (files, ring) else { return self.direct.read_batch(reads) };
+        if reads.len() > self.batch || files.iter().any(|file| !file.direct) {
+            return self.direct.read_batch(reads);
+        }
+        self.submit(&mut ring, reads, &files);
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner).push(ring);
+        for read in reads {
+            // The file system takes no direct reads after all, or a signal came in between.
+            let again = |error: &io::Error| {
+                matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput
+                        | io::ErrorKind::Interrupted
+                        | io::ErrorKind::WouldBlock
+                )
+            };
+            if read.result.as_ref().is_err_and(again) {
+                read.result = self.direct.read_at(read.file, read.offset, read.into);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Which chunk is read next. No threads and no I/O here: `store` runs it.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use crate::fetch::{Cancelled, Completion, FetchError, Priority, Ticket, Timing};
+use crate::integrity::Transfer;
+use crate::layout::PieceLayout;
+use crate::stats::{StoreStats, Traffic};
+use crate::{SLOT_ALIGN, Slot};
+
+/// The most that a demanded read waits for a speculative one.
+pub(crate) const SPECULATIVE_CHUNK: usize = 1 << 20;
+
+/// One read to make.
+pub(crate) struct Job {
+    pub(crate) ticket: Ticket,
+    pub(crate) transfer: Arc<Transfer>,
+    pub(crate) priority: Priority,
+    pub(crate) file: u32,
+    pub(crate) offset: u64,
+    /// Where it goes in the slot.
+    pub(crate) range: Range<usize>,
+    /// How many of these bytes the file has.
+    pub(crate) present: usize,
+}
+
+/// The fetches under way.
+pub(crate) struct Queue {
+    entries: HashMap<Ticket, Entry>,
+    /// Fetches of which something has not been started, in the order in which they are served.
+    demanded: VecDeque<Ticket>,
+    speculative: VecDeque<Ticket>,
+    on_device: [usize; 2],
+    busy_since: Duration,
+    next_ticket: u64,
+    chunk: usize,
+    stats: StoreStats,
+}
+
+struct Entry {
+    transfer: Arc<Transfer>,
+    slot: Slot,
+    priority: Priority,
+    /// What has been started: whole segments, and bytes of the next.
+    segment: usize,
+    within: usize,
+    /// Jobs handed out and not finished.
+    busy: usize,
+    error: Option<FetchError>,
+    timing: Timing,
+    reply: Sender<Completion>,
+}
+
+impl Queue {
+    /// Demanded reads are cut into chunks of `chunk` bytes.
+    pub(crate) fn new(chunk: usize) -> Queue {
+        Queue {
+            entries: HashMap::new(),
+            demanded: VecDeque::new(),
+            speculative: VecDeque::new(),
+            on_device: [0; 2],
+            busy_since: Duration::ZERO,
+            next_ticket: 0,
+            chunk: chunk.next_multiple_of(SLOT_ALIGN).max(SLOT_ALIGN),
+            stats: StoreStats::default(),
+        }
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        layout: Arc<PieceLayout>,
+        mut slot: Slot,
+        priority: Priority,
+        reply: Sender<Completion>,
+        now: Duration,
+    ) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let empty = layout.segments().is_empty();
+        let transfer = Arc::new(Transfer::new(layout, slot.memory()));
+        let timing = Timing { submitted: now, ..Timing::default() };
+        let entry = Entry {
+            transfer,
+            slot,
+            priority,
+            segment: 0,
+            within: 0,
+            busy: 0,
+            error: None,
+            timing,
+            reply,
+        };
+        self.entries.insert(ticket, entry);
+        if empty {
+            self.finish(ticket, now);
+            return ticket;
+        }
+        self.line(priority).push_back(ticket);
+        self.stats.queued = self.demanded.len() + self.speculative.len();
+        self.stats.most_queued = self.stats.most_queued.max(self.stats.queued);
+        ticket
+    }
+
+    /// Makes a speculative fetch a demanded one; what has been read of it is kept. False if it is
+    /// over.
+    pub(crate) fn promote(&mut self, ticket: Ticket) -> bool {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return false };
+        if entry.priority == Priority::Speculative {
+            entry.priority = Priority::Demanded;
+            if let Some(at) = self.speculative.iter().position(|&other| other == ticket) {
+                self.speculative.remove(at);
+                self.demanded.push_back(ticket);
+            }
+            self.stats.promoted += 1;
+        }
+        true
+    }
+
+    pub(crate) fn cancel(&mut self, ticket: Ticket) -> Cancelled {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return Cancelled::Finished };
+        let (busy, priority) = (entry.busy, entry.priority);
+        if busy > 0 {
+            entry.error.get_or_insert(FetchError::Cancelled);
+        }
+        self.line(priority).retain(|&other| other != ticket);
+        self.stats.queued = self.demanded.len() + self.speculative.len();
+        if busy > 0 {
+            return Cancelled::Stopping;
+        }
+        match self.entries.remove(&ticket) {
+            Some(entry) => {
+                self.traffic(priority).cancelled += 1;
+                Cancelled::Withdrawn(entry.slot)
+            }
+            None => Cancelled::Finished,
+        }
+    }
+
+    /// The next reads to make, at most `most`; none if there is nothing to do for now.
+    ///
+    /// Demanded fetches are served one after another, so that the first is complete as soon as it
+    /// can be. A speculative chunk is started only when nothing demanded is waiting or on the
+    /// device, and no other speculative chunk is: what is demanded a moment later waits for one
+    /// chunk at most.
+    pub(crate) fn take(&mut self, most: usize, now: Duration) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        while jobs.len() < most
+            && let Some(&ticket) = self.demanded.front()
+        {
+            self.cut(ticket, self.chunk, now, &mut jobs);
+        }
+        if jobs.is_empty()
+            && self.on_device == [0; 2]
+            && let Some(&ticket) = self.speculative.front()
+        {
+            self.cut(ticket, SPECULATIVE_CHUNK, now, &mut jobs);
+        }
+        self.stats.queued = self.demanded.len() + self.speculative.len();
+        jobs
+    }
+
+    /// Cuts the next chunk off a fetch that stands first in its line.
+    fn cut(&mut self, ticket: Ticket, chunk: usize, now: Duration, jobs: &mut Vec<Job>) {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return };
+        let transfer = Arc::clone(&entry.transfer);
+        let segments = transfer.layout.segments();
+        let segment = &segments[entry.segment];
+        let from = entry.within;
+        let to = (from + chunk).min(segment.len);
+        let priority = entry.priority;
+        let job = Job {
+            ticket,
+            priority,
+            file: segment.file,
+            offset: segment.offset + from as u64,
+            range: segment.at + from..segment.at + to,
+            present: segment.present.min(to).saturating_sub(from),
+            transfer: Arc::clone(&transfer),
+        };
+        entry.busy += 1;
+        entry.within = to;
+        if to == segment.len {
+            entry.segment += 1;
+            entry.within = 0;
+        }
+        let exhausted = entry.segment == segments.len();
+        let first = entry.timing.started.is_none();
+        let waited = now.saturating_sub(entry.timing.submitted);
+        entry.timing.started.get_or_insert(now);
+        if exhausted {
+            self.line(priority).pop_front();
+        }
+        if self.on_device == [0; 2] {
+            self.busy_since = now;
+        }
+        self.on_device[priority as usize] += 1;
+        let traffic = self.traffic(priority);
+        traffic.reads += 1;
+        traffic.bytes += job.present as u64;
+        if first {
+            traffic.waited += waited;
+        }
+        jobs.push(job);
+    }
+
+    /// Notes that the device is done with a job that was handed out `started`.
+    pub(crate) fn off_device(&mut self, priority: Priority, started: Duration, now: Duration) {
+        self.on_device[priority as usize] -= 1;
+        self.traffic(priority).on_device += now.saturating_sub(started);
+        if self.on_device == [0; 2] {
+            self.stats.busy += now.saturating_sub(self.busy_since);
+        }
+    }
+
+    /// Notes that a job is finished, checksums and all, and with the last one the fetch.
+    pub(crate) fn done(&mut self, ticket: Ticket, result: Result<(), FetchError>, now: Duration) {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return };
+        entry.busy -= 1;
+        if let Err(error) = result {
+            // A failure tells more than that it was cancelled as well.
+            match &mut entry.error {
+                Some(first) if !matches!(first, FetchError::Cancelled) => {}
+                slot => *slot = Some(error),
+            }
+            let priority = entry.priority;
+            self.line(priority).retain(|&other| other != ticket);
+        }
+        let entry = &self.entries[&ticket];
+        let exhausted = entry.segment == entry.transfer.layout.segments().len();
+        if entry.busy == 0 && (exhausted || entry.error.is_some()) {
+            self.finish(ticket, now);
+        }
+    }
+
+    /// Ends every fetch that is not being read.
+    pub(crate) fn close(&mut self, now: Duration) {
+        self.demanded.clear();
+        self.speculative.clear();
+        let idle: Vec<Ticket> =
+            self.entries.iter().filter(|(_, entry)| entry.busy == 0).map(|(t, _)| *t).collect();
+        for entry in self.entries.values_mut() {
+            entry.error.get_or_insert(FetchError::Cancelled);
+        }
+        for ticket in idle {
+            self.finish(ticket, now);
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket, now: Duration) {
+        let Some(mut entry) = self.entries.remove(&ticket) else { return };
+        entry.timing.finished = now;
+        entry.timing.checksum = entry.transfer.spent();
+        self.stats.checksum += entry.timing.checksum;
+        let traffic = self.traffic(entry.priority);
+        match &entry.error {
+            None => traffic.completed += 1,
+            Some(FetchError::Cancelled) => traffic.cancelled += 1,
+            Some(_) => traffic.failed += 1,
+        }
+        let layout = Arc::clone(&entry.transfer.layout);
+        let result = entry.error.map_or(Ok(()), Err);
+        // Nobody may be listening any more; the slot then returns to its arena.
+        let _ = entry.reply.send(Completion {
+            ticket,
+            layout,
+            slot: entry.slot,
+            result,
+            timing: entry.timing,
+        });
+    }
+
+    pub(crate) fn stats(&self, now: Duration) -> StoreStats {
+        let mut stats = self.stats.clone();
+        stats.on_device = self.on_device[0] + self.on_device[1];
+        if stats.on_device > 0 {
+            stats.busy += now.saturating_sub(self.busy_since);
+        }
+        stats
+    }
+
+    fn line(&mut self, priority: Priority) -> &mut VecDeque<Ticket> {
+        match priority {
+            Priority::Demanded => &mut self.demanded,
+            Priority::Speculative => &mut self.speculative,
+        }
+    }
+
+    fn traffic(&mut self, priority: Priority) -> &mut Traffic {
+        match priority {
+            Priority::Demanded => &mut self.stats.demanded,
+            Priority::Speculative => &mut self.stats.speculative,
+        }
+    }
+}

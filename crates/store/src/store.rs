@@ -1,0 +1,342 @@
+//! Fetches pieces from the device while others compute.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket};
+use crate::integrity::Verifier;
+use crate::layout::{LayoutError, PieceLayout, Read};
+use crate::reader::{ReadOp, ReaderKind, ShardReader};
+use crate::scheduler::{Job, Queue};
+use crate::stats::StoreStats;
+use crate::{Arena, Clock, Manifest, PieceId, Slot};
+
+/// How a store reads.
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// The reader; none for `direct`.
+    pub reader: Option<Arc<dyn ShardReader>>,
+    /// Reads in flight.
+    pub depth: usize,
+    /// Bytes of one demanded read.
+    pub chunk: usize,
+    /// Where checksums of files without any are kept between processes; none to keep them in
+    /// memory only.
+    pub cache: Option<PathBuf>,
+    /// What tells the time.
+    pub clock: Clock,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions {
+            reader: None,
+            depth: 4,
+            chunk: 1 << 20,
+            cache: user_cache(),
+            clock: Clock::real(),
+        }
+    }
+}
+
+/// The user's folder for what can be made again.
+pub fn user_cache() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(base.join("sws"))
+}
+
+/// Pieces of a model on a device, fetched into slots that the caller owns.
+///
+/// Reads happen on the store's own threads. A slot is handed over with the fetch and comes back
+/// with its completion, every byte in it verified. A failed fetch says which piece and which file;
+/// the store goes on.
+pub struct NVMeWeightStore {
+    shared: Arc<Shared>,
+    manifest: Arc<Manifest>,
+    completions: Receiver<Completion>,
+    reply: Sender<Completion>,
+    lanes: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    queue: Mutex<State>,
+    work: Condvar,
+    verifier: Verifier,
+}
+
+struct State {
+    queue: Queue,
+    closing: bool,
+}
+
+impl NVMeWeightStore {
+    /// Opens the pieces of `manifest`, whose files lie below `dir`. Files are opened when they are
+    /// first read.
+    pub fn open(
+        manifest: Arc<Manifest>,
+        dir: &Path,
+        options: StoreOptions,
+    ) -> std::io::Result<NVMeWeightStore> {
+        let StoreOptions { reader, depth, chunk, cache, clock } = options;
+        let depth = depth.max(1);
+        let reader = match reader {
+            Some(reader) => reader,
+            None => ReaderKind::Direct.open(&manifest, dir, depth)?,
+        };
+        let batch = reader.batch().clamp(1, depth);
+        let verifier = Verifier::new(&manifest, dir, reader, clock, cache);
+        let state = State { queue: Queue::new(chunk), closing: false };
+        let shared = Arc::new(Shared { queue: Mutex::new(state), work: Condvar::new(), verifier });
+        let (reply, completions) = unbounded();
+        let mut store = NVMeWeightStore { shared, manifest, completions, reply, lanes: Vec::new() };
+        for lane in 0..depth.div_ceil(batch) {
+            let shared = Arc::clone(&store.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("sws-read-{lane}"))
+                .stack_size(256 << 10)
+                .spawn(move || shared.run_lane(batch))?;
+            store.lanes.push(thread);
+        }
+        Ok(store)
+    }
+
+    /// The manifest it was opened with.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Where the bytes of a read are and how long a slot it needs.
+    pub fn layout(&self, read: Read) -> Result<Arc<PieceLayout>, LayoutError> {
+        PieceLayout::new(&self.manifest, read).map(Arc::new)
+    }
+
+    /// Begins to read into `slot`. The end is told in [`completions`](Self::completions).
+    pub fn fetch(
+        &self,
+        layout: Arc<PieceLayout>,
+        priority: Priority,
+        slot: Slot,
+    ) -> Result<Ticket, SlotTooSmall> {
+        self.fetch_to(layout, priority, slot, self.reply.clone())
+    }
+
+    /// The same, with the end told elsewhere.
+    pub fn fetch_to(
+        &self,
+        layout: Arc<PieceLayout>,
+        priority: Priority,
+        slot: Slot,
+        reply: Sender<Completion>,
+    ) -> Result<Ticket, SlotTooSmall> {
+        if slot.len() < layout.slot_len() {
+            return Err(SlotTooSmall { need: layout.slot_len(), have: slot.len(), slot });
+        }
+        let now = self.shared.verifier.clock.now();
+        let ticket = self.shared.lock().queue.push(layout, slot, priority, reply, now);
+        self.shared.work.notify_all();
+        Ok(ticket)
+    }
+
+    /// Where the ends of fetches are told.
+    pub fn completions(&self) -> &Receiver<Completion> {
+        &self.completions
+    }
+
+    /// Makes a speculative fetch a demanded one. Nothing is read twice. False if it is over.
+    pub fn promote(&self, ticket: Ticket) -> bool {
+        let known = self.shared.lock().queue.promote(ticket);
+        self.shared.work.notify_all();
+        known
+    }
+
+    /// Gives a fetch up. One of which nothing is being read costs nothing.
+    pub fn cancel(&self, ticket: Ticket) -> Cancelled {
+        let cancelled = self.shared.lock().queue.cancel(ticket);
+        self.shared.work.notify_all();
+        cancelled
+    }
+
+    /// Reads one thing and waits for it.
+    pub fn read(&self, read: Read, arena: &Arena) -> Result<Completion, FetchError> {
+        let mut done = None;
+        self.extract_pieces(&[read], arena, |completion| done = Some(completion))?;
+        let mut completion = done.ok_or(FetchError::Cancelled)?;
+        std::mem::replace(&mut completion.result, Ok(()))?;
+        Ok(completion)
+    }
+
+    /// Reads the inexact copy of a piece and waits for it.
+    pub fn reconstruct_approx(
+        &self,
+        piece: PieceId,
+        arena: &Arena,
+    ) -> Result<Completion, FetchError> {
+        self.read(Read::StandIn(piece), arena)
+    }
+
+    /// Reads a selection in the order of the disk, at the priority of demands, into slots of
+    /// `arena`, and calls `each` with every completion as it arrives.
+    ///
+    /// The arena need not have room for all: reading goes on as `each` drops slots. It is an error
+    /// if there is no room for the next and none is being read.
+    pub fn extract_pieces(
+        &self,
+        selection: &[Read],
+        arena: &Arena,
+        mut each: impl FnMut(Completion),
+    ) -> Result<(), FetchError> {
+        let mut layouts = Vec::with_capacity(selection.len());
+        for read in selection {
+            layouts.push(self.layout(read.clone())?);
+        }
+        layouts.sort_by_key(|layout| layout.segments().first().map(|s| (s.file, s.offset)));
+        let (reply, arrived) = unbounded();
+        let mut under_way = 0;
+        let mut waiting = layouts.into_iter().peekable();
+        let mut no_room = None;
+        loop {
+            while no_room.is_none()
+                && let Some(layout) = waiting.peek()
+            {
+                let (need, piece) = (layout.slot_len(), layout.read().piece());
+                let Some(slot) = arena.take(need) else {
+                    if under_way == 0 {
+                        no_room = Some(FetchError::NoSlot { piece, need });
+                    }
+                    break;
+                };
+                let Some(layout) = waiting.next() else { break };
+                match self.fetch_to(layout, Priority::Demanded, slot, reply.clone()) {
+                    Ok(_) => under_way += 1,
+                    Err(_) => no_room = Some(FetchError::NoSlot { piece, need }),
+                }
+            }
+            if under_way == 0 {
+                return no_room.map_or(Ok(()), Err);
+            }
+            let Ok(completion) = arrived.recv() else { return Err(FetchError::Cancelled) };
+            under_way -= 1;
+            each(completion);
+        }
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> StoreStats {
+        let verifier = &self.shared.verifier;
+        let mut stats = self.shared.lock().queue.stats(verifier.clock.now());
+        stats.mismatches = verifier.mismatches.load(Ordering::Relaxed);
+        stats.corrected = verifier.corrected.load(Ordering::Relaxed);
+        stats
+    }
+}
+
+impl Drop for NVMeWeightStore {
+    /// Waits for the chunks being read; everything else is cancelled.
+    fn drop(&mut self) {
+        let now = self.shared.verifier.clock.now();
+        {
+            let mut state = self.shared.lock();
+            state.closing = true;
+            state.queue.close(now);
+        }
+        self.shared.work.notify_all();
+        for lane in self.lanes.drain(..) {
+            let _ = lane.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for NVMeWeightStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NVMeWeightStore")
+            .field("reader", &self.shared.verifier.reader.name())
+            .field("lanes", &self.lanes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run_lane(&self, batch: usize) {
+        while let Some(jobs) = self.wait_for_jobs(batch) {
+            self.run(jobs);
+        }
+    }
+
+    /// None when the store closes.
+    fn wait_for_jobs(&self, batch: usize) -> Option<Vec<Job>> {
+        let mut state = self.lock();
+        loop {
+            if state.closing {
+                return None;
+            }
+            let jobs = state.queue.take(batch, self.verifier.clock.now());
+            if !jobs.is_empty() {
+                return Some(jobs);
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn run(&self, jobs: Vec<Job>) {
+        let clock = &self.verifier.clock;
+        let started = clock.now();
+        let mut reads: Vec<ReadOp<'_>> = jobs
+            .iter()
+            .map(|job| ReadOp {
+                file: job.file,
+                offset: job.offset,
+                // SAFETY: the queue holds the slot until `done` was called for every job of the
+                // transfer, and hands out every range once.
+                into: unsafe { job.transfer.memory.slice_mut(job.range.clone()) },
+                result: Ok(0),
+            })
+            .collect();
+        self.verifier.reader.read_batch(&mut reads);
+        let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+        let now = clock.now();
+        {
+            let mut state = self.lock();
+            for job in &jobs {
+                state.queue.off_device(job.priority, started, now);
+            }
+        }
+        // What comes next can be read while this is being hashed.
+        self.work.notify_one();
+        for (job, result) in jobs.into_iter().zip(results) {
+            let result = self.judge(&job, result).and_then(|()| {
+                // SAFETY: the slot is held (as above), the range has just been filled, and no job
+                // has it again.
+                unsafe { job.transfer.land(job.range.clone(), &self.verifier) }
+            });
+            let ticket = job.ticket;
+            drop(job);
+            self.lock().queue.done(ticket, result, clock.now());
+        }
+    }
+
+    /// A read may end early where its file does, and nowhere else.
+    fn judge(&self, job: &Job, result: std::io::Result<usize>) -> Result<(), FetchError> {
+        let piece = job.transfer.layout.read().piece();
+        let file = || self.verifier.path(job.file);
+        match result {
+            Ok(got) if got >= job.present => Ok(()),
+            Ok(got) => Err(FetchError::Short {
+                piece,
+                file: file(),
+                offset: job.offset,
+                wanted: job.present,
+                got,
+            }),
+            Err(source) => Err(FetchError::Read { piece, file: file(), source }),
+        }
+    }
+}

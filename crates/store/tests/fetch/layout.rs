@@ -1,0 +1,177 @@
+use proptest::prelude::*;
+use sws_kernels::{Encoding, Matrix};
+use sws_store::{
+    Arena, Clock, LayoutError, MemoryReader, Parts, PieceId, PieceLayout, Read, SLOT_ALIGN, Tensor,
+};
+
+use crate::support::{Model, noise};
+
+const ID: PieceId = PieceId::EMBED;
+
+#[test]
+fn neighbours_are_read_as_one() {
+    type Ranges = &'static [(usize, usize)];
+    type Segments = &'static [(u64, usize, usize)];
+    // Ranges of bytes in one file of 1 MiB and 77 bytes, and the segments they become.
+    let cases: [(Ranges, Segments); 7] = [
+        (&[(4096, 8192)], &[(4096, 4096, 4096)]),
+        (&[(4096, 5000), (5056, 8192)], &[(4096, 4096, 4096)]),
+        (&[(1, 3)], &[(0, 4096, 4096)]),
+        (&[(4095, 4097)], &[(0, 8192, 8192)]),
+        (&[(100, 200), (60_000, 60_002)], &[(0, 61_440, 61_440)]),
+        (&[(100, 200), (200_001, 200_011)], &[(0, 4096, 4096), (196_608, 4096, 4096)]),
+        (&[(1_048_577, 1_048_653)], &[(1_048_576, 4096, 77)]),
+    ];
+    for (ranges, expected) in cases {
+        let mut model = Model::new(vec![noise(1_048_653, 1)]);
+        let tensors = ranges.iter().rev().map(|&(a, b)| model.tensor(0, a..b, 1, false)).collect();
+        model.piece(ID, tensors);
+        let layout = PieceLayout::new(&model.manifest, Read::Piece(ID)).unwrap();
+        let segments: Vec<_> =
+            layout.segments().iter().map(|s| (s.offset, s.len, s.present)).collect();
+        assert_eq!(segments, expected, "{ranges:?}");
+        assert_eq!(layout.slot_len(), segments.iter().map(|s| s.1).sum::<usize>());
+    }
+}
+
+/// A tensor of 12 rows in some encoding, stored from an odd offset, checksums over 4 rows.
+fn encoded(encoding: Encoding, rows: u64, cols: u64) -> Model {
+    let mut model = Model::new(vec![noise(200_000, 2)]);
+    let mut at = 4097;
+    let mut parts = Vec::new();
+    for part in encoding.parts() {
+        let (len, check) = match part.len(rows, cols).unwrap() {
+            sws_kernels::PartLen::Exact(n) => (n, n.div_ceil(rows) * 4),
+            sws_kernels::PartLen::AtLeast(n) => (n + 5, n),
+        };
+        let check =
+            if part.is_whole() || encoding == Encoding::Fp8 && at > 4097 { len } else { check };
+        parts.push(model.extent(0, at..at + len as usize, check as usize, true));
+        at += len as usize + 13;
+    }
+    let tensor = Tensor {
+        shape: vec![rows, cols],
+        encoding: Some(encoding),
+        parts,
+        ..model.tensor(0, 0..2, 1, false)
+    };
+    model.piece(ID, vec![tensor]);
+    model
+}
+
+#[test]
+fn rows_are_rounded_out_to_what_checksums_cover() {
+    let (rows, cols) = (12, 100);
+    let arena = Arena::new(1 << 20).unwrap();
+    for encoding in Encoding::ALL {
+        let model = encoded(encoding, rows, cols);
+        let store = model.open(
+            std::sync::Arc::new(MemoryReader::new(model.files.clone())),
+            1,
+            Clock::simulated(),
+        );
+        let tensor = &model.manifest.pieces[0].tensors[0];
+        let parts: Vec<&[u8]> = tensor.parts.iter().map(|extent| model.bytes(extent)).collect();
+        let whole = Matrix::new(encoding, rows as usize, cols as usize, &parts).unwrap();
+        for (asked, given) in [(0..1, 0..4), (3..5, 0..8), (4..8, 4..8), (9..12, 8..12)] {
+            let read = Read::Rows { piece: ID, tensor: 0, rows: asked, parts: Parts::All };
+            let done = store.read(read, &arena).unwrap();
+            let layout = &done.layout.tensors()[0];
+            assert_eq!(layout.range, given, "{encoding}");
+            let block = layout.matrix(&done.slot).unwrap().unwrap();
+            for (n, row) in given.enumerate() {
+                let (mut a, mut b) = (vec![0.0; cols as usize], vec![0.0; cols as usize]);
+                block.decode_row(n, &mut a);
+                whole.decode_row(row as usize, &mut b);
+                assert!(a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits()), "{encoding}");
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_that_any_rows_need_can_be_read_apart() {
+    let model = encoded(Encoding::Bf12, 12, 100);
+    let read = |parts| Read::Rows { piece: ID, tensor: 0, rows: 0..1, parts };
+    let present = |parts| {
+        let layout = PieceLayout::new(&model.manifest, read(parts)).unwrap();
+        layout.tensors()[0].parts.iter().map(Option::is_some).collect::<Vec<_>>()
+    };
+    assert_eq!(present(Parts::All), [true, true, true]);
+    assert_eq!(present(Parts::Cut), [true, false, false]);
+    assert_eq!(present(Parts::Whole), [false, true, true]);
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let mut model = Model::new(vec![noise(10_000, 3)]);
+    let tensor = model.tensor(0, 0..8000, 100, true);
+    model.piece(ID, vec![tensor]);
+    let rows = |rows| Read::Rows { piece: ID, tensor: 0, rows, parts: Parts::All };
+    #[allow(clippy::reversed_empty_ranges, reason = "that is the case")]
+    let cases = [
+        (Read::Piece(PieceId::LM_HEAD), "the model has no piece `lm_head`"),
+        (Read::StandIn(ID), "has no stand-in"),
+        (Read::Tensor(ID, 1), "has no tensor 1"),
+        (rows(39..41), "has 40 rows; there are none from 39 to 41"),
+        (rows(3..3), "there are none from 3 to 3"),
+        (rows(4..3), "there are none from 4 to 3"),
+        (rows(0..u64::MAX), "there are none"),
+    ];
+    for (read, message) in cases {
+        let error = PieceLayout::new(&model.manifest, read).unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_manifest_that_contradicts_itself_is_refused() {
+    type Edit = fn(&mut Tensor);
+    let cases: [(Edit, &str); 9] = [
+        (|t| t.parts[0].file = 1, "no such file"),
+        (|t| t.parts[0].offset = 9_000, "beyond the end"),
+        (|t| t.parts[0].offset = u64::MAX, "beyond the end"),
+        (|t| t.parts[0].check_len = 0, "checksums does not fit"),
+        (|t| t.parts[0].check_len = 7, "checksums does not fit"),
+        (|t| t.shape = vec![u64::MAX, u64::MAX, 2], "larger than any memory"),
+        (|t| t.shape = vec![u64::MAX, u64::MAX], "larger than any memory"),
+        (|t| t.shape = vec![41, 100], "too short"),
+        (|t| t.encoding = Some(Encoding::Bf12), "number of its parts"),
+    ];
+    for (edit, message) in cases {
+        let mut model = Model::new(vec![noise(10_000, 3)]);
+        let mut tensor = model.tensor(0, 0..8000, 100, true);
+        edit(&mut tensor);
+        model.piece(ID, vec![tensor]);
+        let error = PieceLayout::new(&model.manifest, Read::Piece(ID)).unwrap_err();
+        assert!(matches!(error, LayoutError::Manifest { .. }), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+proptest! {
+    /// Wherever tensors lie, each part's bytes are found in the slot.
+    #[test]
+    fn every_byte_is_found(
+        spans in prop::collection::vec((0u32..3, 0usize..300_000, 0usize..9_000), 1..8),
+        checked in any::<bool>(),
+    ) {
+        let mut model = Model::new((0..3).map(|n| noise(309_001 + 17 * n, n as u64)).collect());
+        let tensors = spans
+            .iter()
+            .map(|&(file, at, len)| model.tensor(file, at..at + 2 * (len / 2), len / 2, checked))
+            .collect();
+        model.piece(ID, tensors);
+        let reader = std::sync::Arc::new(MemoryReader::new(model.files.clone()));
+        let store = model.open(reader, 2, Clock::simulated());
+        let done = store.read(Read::Piece(ID), &Arena::new(4 << 20).unwrap()).unwrap();
+        for (layout, tensor) in done.layout.tensors().iter().zip(&model.manifest.pieces[0].tensors) {
+            prop_assert_eq!(layout.part(&done.slot, 0).unwrap(), model.bytes(&tensor.parts[0]));
+        }
+        for segment in done.layout.segments() {
+            prop_assert_eq!(segment.offset as usize % SLOT_ALIGN, 0);
+            prop_assert_eq!(segment.len % SLOT_ALIGN, 0);
+            prop_assert_eq!(segment.at % SLOT_ALIGN, 0);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The store's reading half, through its public face.
+
+/// Checkpoints without checksums: every later reading must agree with the first.
+mod book;
+/// Reads that fail, fall short or come back wrong.
+mod faults;
+/// Where bytes lie in a slot.
+mod layout;
+/// Who is served when.
+mod order;
+/// Every reader gives the same bytes.
+mod readers;
+mod support;
