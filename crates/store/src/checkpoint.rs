@@ -62,6 +62,12 @@ pub enum CheckpointError {
         /// Its reason.
         cause: io::Error,
     },
+    /// A file where a directory should be.
+    #[error("`{}` is a file; give the directory of the checkpoint", path.display())]
+    NotADirectory {
+        /// The file.
+        path: PathBuf,
+    },
     /// There are no weights.
     #[error(
         "`{}` holds neither model.safetensors nor model.safetensors.index.json; give the directory of a complete Hugging Face checkpoint",

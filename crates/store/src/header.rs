@@ -6,7 +6,7 @@
 use std::fmt;
 
 use safetensors::Dtype;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// The longest header the format allows.
@@ -158,10 +158,15 @@ impl Header {
     }
 }
 
-/// The bytes of a tensor; none if they are no whole number or too many to count.
+/// The bytes of a tensor; none if they are no whole number or too many to count. An empty tensor
+/// does not excuse absurd dimensions: the bytes of a row are counted too.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
-    let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
+    let nonzero = shape.iter().filter(|&&dim| dim > 0);
+    let elements = nonzero.into_iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
     let bits = elements.checked_mul(dtype.bitsize() as u64)?;
+    if shape.contains(&0) {
+        return Some(0);
+    }
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 
@@ -195,9 +200,12 @@ impl<'de> Deserialize<'de> for RawHeader {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
                 let mut tensors = Vec::new();
+                let mut metadata = None;
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        map.next_value::<IgnoredAny>()?;
+                        if metadata.replace(map.next_value::<Option<Metadata>>()?).is_some() {
+                            return Err(A::Error::duplicate_field("__metadata__"));
+                        }
                         continue;
                     }
                     if !good_name(&name) {
@@ -214,6 +222,28 @@ impl<'de> Deserialize<'de> for RawHeader {
             }
         }
         deserializer.deserialize_map(Tensors)
+    }
+}
+
+/// What nobody here asks for is checked, not kept.
+struct Metadata;
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Strings;
+        impl<'de> Visitor<'de> for Strings {
+            type Value = Metadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
+                while map.next_entry::<String, String>()?.is_some() {}
+                Ok(Metadata)
+            }
+        }
+        deserializer.deserialize_map(Strings)
     }
 }
 

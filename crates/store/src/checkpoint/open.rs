@@ -38,6 +38,9 @@ impl Checkpoint {
     /// an index lists must be plain names in `dir`.
     pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let dir = dir.as_ref();
+        if dir.is_file() {
+            return Err(CheckpointError::NotADirectory { path: dir.to_owned() });
+        }
         let index_path = dir.join(INDEX);
         let listed = if exists(&dir.join(SINGLE))? {
             BTreeMap::from([(SINGLE.to_owned(), Vec::new())])
@@ -68,9 +71,14 @@ impl Checkpoint {
     }
 }
 
-/// An absent file is an answer; a directory that may not be searched is not.
+/// An absent file is an answer; a directory that may not be searched is not, nor is a link to
+/// nothing.
 fn exists(path: &Path) -> Result<bool, CheckpointError> {
-    path.try_exists().map_err(|cause| CheckpointError::Read { path: path.to_owned(), cause })
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(cause) => Err(CheckpointError::Read { path: path.to_owned(), cause }),
+    }
 }
 
 /// Finds out what a directory without safetensors is instead.

@@ -72,6 +72,14 @@ impl Manifest {
         if tensor.shape.len() > MAX_DIMS || byte_len(tensor.dtype, &tensor.shape).is_none() {
             return Err("has an impossible shape");
         }
+        let norms = tensor.error.iter().flat_map(|error| {
+            let spectral = error.spectral.into_iter().chain(error.spectral_error);
+            [error.relative, error.max].into_iter().chain(spectral)
+        });
+        // JSON has no other numbers either.
+        if !norms.into_iter().all(|norm| norm.is_finite() && norm >= 0.0) {
+            return Err("has an error norm that is no number");
+        }
         check_parts(tensor)?;
         tensor.parts.iter().try_for_each(|part| self.check_extent(part, checksums))
     }

@@ -33,31 +33,34 @@ impl Manifest {
         let source = Source::new(checkpoint);
         let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
         let mut count = 0;
+        let limit = most_tensors(checkpoint);
         for stored in &source.tensors {
             let Some(logical) = source.logical(stored) else { continue };
             let file = &checkpoint.files()[stored.file as usize];
-            let cuts = match naming.place(&logical.name, &logical.shape) {
-                Placement::Extra => vec![(PieceId::EXTRA, 0, None)],
-                Placement::Piece { id, rank, .. } => vec![(id, rank, None)],
-                Placement::Experts { layer, rank, .. } => {
+            let path = || checkpoint.dir().join(&file.name);
+            let placement = naming.place(&logical.name, &logical.shape);
+            let experts = match placement {
+                Placement::Experts { .. } => {
                     let experts = logical.stacked().ok_or_else(|| CheckpointError::NotStacked {
-                        path: checkpoint.dir().join(&file.name),
+                        path: path(),
                         tensor: logical.name.clone(),
                         shape: logical.shape.clone(),
                     })?;
-                    let cut = |index: u32| {
-                        let slice = Slice { index: index.into(), count: experts.into() };
-                        (PieceId::expert(layer, index), rank, Some(slice))
-                    };
-                    (0..experts).map(cut).collect()
+                    Some(experts)
                 }
+                _ => None,
             };
-            count += cuts.len();
-            if count > MAX_TENSORS {
-                let path = checkpoint.dir().join(&file.name);
-                return Err(CheckpointError::TooManyTensors { path, limit: MAX_TENSORS });
+            count += experts.unwrap_or(1) as usize;
+            if count > limit {
+                return Err(CheckpointError::TooManyTensors { path: path(), limit });
             }
-            for (id, rank, slice) in cuts {
+            for index in 0..experts.unwrap_or(1) {
+                let (id, rank) = match placement {
+                    Placement::Extra => (PieceId::EXTRA, 0),
+                    Placement::Piece { id, rank, .. } => (id, rank),
+                    Placement::Experts { layer, rank, .. } => (PieceId::expert(layer, index), rank),
+                };
+                let slice = experts.map(|count| Slice { index: index.into(), count: count.into() });
                 let tensor = logical.cut(id, slice, &file.name);
                 pieces.entry(id).or_default().push((rank, tensor));
             }
@@ -79,6 +82,13 @@ impl Manifest {
             pieces: pieces.collect(),
         })
     }
+}
+
+/// A header of a hundred bytes can stack 65,536 experts. What its files hold must justify the memory
+/// that the manifest takes.
+fn most_tensors(checkpoint: &Checkpoint) -> usize {
+    let bytes: u64 = checkpoint.files().iter().map(|file| file.len).sum();
+    MAX_TENSORS.min(4096 + usize::try_from(bytes / 64).unwrap_or(MAX_TENSORS))
 }
 
 /// The checkpoint's tensors by name.

@@ -1,9 +1,10 @@
 //! Small checkpoints, made by hand so that they can be wrong in any way.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use sws_store::{Naming, PieceId, PieceKind, Placement};
+use sws_store::{Manifest, Naming, PieceId, PieceKind, Placement};
 
 /// One tensor to write: name, type, shape, and the length of its data.
 pub type Spec<'a> = (&'a str, &'a str, &'a [u64], usize);
@@ -40,6 +41,35 @@ pub fn safetensors(tensors: &[Spec<'_>]) -> Vec<u8> {
 pub fn checkpoint(dir: &Path, tensors: &[Spec<'_>]) {
     fs::write(dir.join("config.json"), br#"{"model_type":"toy"}"#).unwrap();
     fs::write(dir.join("model.safetensors"), safetensors(tensors)).unwrap();
+}
+
+/// Gives every extent checksums, as many as it must have.
+pub fn fill_checks(manifest: &mut Manifest) {
+    for part in manifest.pieces.iter_mut().flat_map(|p| &mut p.tensors).flat_map(|t| &mut t.parts) {
+        part.checks = (0..part.len.div_ceil(part.check_len)).map(|i| i.wrapping_sub(1)).collect();
+    }
+}
+
+/// Calls `check` as somebody who may not enter the directory `locked` in the one it is given.
+pub fn unprivileged(check: impl FnOnce(&Path) + Send) {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    fs::create_dir(dir.path().join("locked")).unwrap();
+    mode(dir.path(), 0o755);
+    mode(&dir.path().join("locked"), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Permissions do not bind root. On Linux a thread can become somebody else alone.
+            if rustix::process::geteuid().is_root() {
+                let nobody = rustix::process::Uid::from_raw(65_534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            check(dir.path());
+        });
+    });
+    mode(&dir.path().join("locked"), 0o755);
 }
 
 /// `embed`, `N.norm`, `N.K.up` and `N.K.down` (expert K), `N.stack` (all experts of a layer).

@@ -5,6 +5,7 @@ use std::fs;
 use sws_store::{Checkpoint, Manifest, Tensor};
 
 use crate::common::{Toy, checkpoint, file, header, safetensors};
+use crate::memory::{bound, peak};
 
 /// `piece: tensor encoding shape @ offset+len, …` of every tensor, offsets counted from the data.
 fn listing(manifest: &Manifest, data_start: u64) -> Vec<String> {
@@ -86,6 +87,18 @@ fn only_whole_experts_are_cut() {
         let error = Manifest::in_place(&opened, &Toy).unwrap_err().to_string();
         assert!(error.contains("model.safetensors") && error.contains("`1.stack`"), "{error}");
     }
+}
+
+/// 64 KiB that claim to be 65,536 experts are not worth 65,536 pieces in memory.
+#[test]
+fn tiny_experts_are_no_model() {
+    let dir = tempfile::tempdir().unwrap();
+    checkpoint(dir.path(), &[("1.stack", "U8", &[65_536, 1], 65_536)]);
+    let opened = Checkpoint::open(dir.path()).unwrap();
+    let (result, allocated) = peak(|| Manifest::in_place(&opened, &Toy));
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("model.safetensors` brings the checkpoint above 51"), "{error}");
+    assert!(allocated <= bound(70_000), "{allocated}");
 }
 
 #[test]

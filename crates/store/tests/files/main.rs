@@ -2,6 +2,8 @@
 
 #![allow(unreachable_pub)]
 
+mod bad_checkpoint;
+mod bad_manifest;
 mod common;
 mod in_place;
-mod manifest;
+mod memory;
