@@ -1,5 +1,6 @@
 //! Hugging Face checkpoints, read and written as streams.
 
+mod direct;
 mod read;
 mod write;
 

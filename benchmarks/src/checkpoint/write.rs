@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
 
+use super::direct::DirectFile;
 use crate::progress::Progress;
 
 /// What is filled at a time and handed to the thread that writes. With three in flight, this is
@@ -174,7 +175,7 @@ impl Output {
         for (name, tensors) in files {
             let path = self.partial.join(name);
             let told = || format!("cannot write `{}`", path.display());
-            let mut file = File::create(&path).with_context(told)?;
+            let mut file = DirectFile::create(&path).with_context(told)?;
             file.write_all(&header(tensors)?).with_context(told)?;
             let mut left: u64 = tensors.iter().map(PlannedTensor::bytes).sum();
             while left > 0 {
@@ -185,7 +186,7 @@ impl Output {
                 // At the end nobody waits for empty buffers any more.
                 let _ = give_back.send(buffer);
             }
-            file.sync_all().with_context(told)?;
+            file.finish().with_context(told)?;
         }
         Ok(())
     }
