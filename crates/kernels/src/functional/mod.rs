@@ -4,7 +4,7 @@
 //! Every function gives the same bits in every [`Tier`](crate::Tier), for a row alone or among
 //! others. Each is written once on arrays of 32 lanes, with operations in a fixed order, and
 //! compiled per tier; [`Tier::Scalar`](crate::Tier::Scalar) runs an independent plain version
-//! (`reference.rs`) that the others are tested against. Nothing here allocates.
+//! (`reference.rs`) that the others are tested against. Nothing but the reference allocates.
 //!
 //! Sums follow the canonical reduction: 32 partial sums, lane = index mod 32, folded by a fixed
 //! tree (lane i with i + 16, then + 8, + 4, + 2, + 1). `exp`, `tanh` and `erf` are polynomials

@@ -114,14 +114,32 @@ struct Head<'a, E> {
     dim: usize,
 }
 
+/// Positions start..end, whose rows lie at even distances from `offset` on.
+#[derive(Clone, Copy)]
+struct Tile {
+    start: usize,
+    end: usize,
+    offset: usize,
+}
+
 impl<'a, E: Element> Head<'a, E> {
+    /// Up to `size` positions from `start` on, not beyond `end` nor the end of the ring.
     #[inline(always)]
-    fn at(&self, position: usize) -> &'a [E] {
-        &self.data[self.layout.offset(self.head, position)..][..self.dim]
+    fn tile(&self, start: usize, end: usize, size: usize) -> Tile {
+        let to_wrap = self.layout.capacity - start % self.layout.capacity;
+        let end = end.min(start + size.min(to_wrap));
+        Tile { start, end, offset: self.layout.offset(self.head, start) }
+    }
+
+    #[inline(always)]
+    fn row(&self, tile: Tile, position: usize) -> &'a [E] {
+        let at = tile.offset + (position - tile.start) * self.layout.slot_stride;
+        &self.data[at..at + self.dim]
     }
 }
 
-/// All products of the rows' queries with the keys of the span.
+/// All products of the rows' queries with the keys of the span, by tiles that stay in the
+/// first-level cache from one row to the next.
 #[inline(always)]
 fn score<V: Vector, E: Element>(
     job: Job,
@@ -130,12 +148,18 @@ fn score<V: Vector, E: Element>(
     keys: Head<E>,
     scores: &mut [f32],
 ) {
-    for position in span.start..span.end {
-        let key = keys.at(position);
+    let mut start = span.start;
+    while start < span.end {
+        let tile = keys.tile(start, span.end, 32);
         for (r, row) in rows.iter().enumerate() {
             let q = &job.q[row.index * keys.dim..][..keys.dim];
-            scores[r * span.width + position - span.base] = dot::<V, E>(q, key);
+            let scores =
+                &mut scores[r * span.width..][tile.start - span.base..tile.end - span.base];
+            for (score, position) in scores.iter_mut().zip(tile.start..) {
+                *score = dot::<V, E>(q, keys.row(tile, position));
+            }
         }
+        start = tile.end;
     }
 }
 
@@ -195,24 +219,26 @@ fn mix<V: Vector, E: Element>(
     acc: &mut [Block],
 ) {
     acc.fill(Block([0.0; LANES]));
-    // One row's accumulators fit the first-level cache, so values are read straight through. For
+    let (acc, _) = acc.as_chunks_mut::<LANES>();
+    // One row's accumulators fit the first-level cache, so values are read straight through. Of
     // several rows only those of one chunk fit: it takes a tile of positions at a time.
-    let tile = if rows.len() == 1 { 1 } else { 64 };
-    for tile_start in (span.start..span.end).step_by(tile) {
-        let tile_end = span.end.min(tile_start + tile);
-        for (c, acc) in acc.chunks_exact_mut(rows.len() * LANES).enumerate() {
-            for position in tile_start..tile_end {
-                let value: V = chunk(values.at(position), c);
-                for (r, row) in rows.iter().enumerate() {
-                    if position < row.start || position >= row.end {
-                        continue;
-                    }
-                    let weight = weights[r * span.width + position - span.base];
-                    let acc = &mut acc[r * LANES + position % LANES].0;
+    let size = if rows.len() == 1 { 1 } else { 64 };
+    let mut start = span.start;
+    while start < span.end {
+        let tile = values.tile(start, span.end, size);
+        for (c, acc) in acc.chunks_exact_mut(rows.len()).enumerate() {
+            for (r, (row, acc)) in rows.iter().zip(acc).enumerate() {
+                let from = row.start.clamp(tile.start, tile.end);
+                let to = row.end.clamp(tile.start, tile.end);
+                let weights = &weights[r * span.width..][from - span.base..to - span.base];
+                for (&weight, position) in weights.iter().zip(from..) {
+                    let value: V = chunk(values.row(tile, position), c);
+                    let acc = &mut acc[position % LANES].0;
                     V::splat(weight).fma(value, V::load(acc)).store(acc);
                 }
             }
         }
+        start = tile.end;
     }
 }
 
