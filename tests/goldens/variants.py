@@ -1,0 +1,446 @@
+"""The table of tiny checkpoints: what each one is for, its config, and the tensors that config asks for.
+
+A config here is what a checkpoint of that family carries on the hub, with small numbers in it. Most use the spelling of
+transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; three use the
+spelling that transformers 5 writes (`rope_parameters`, `dtype`).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's shape and the normal distribution its values are drawn from."""
+
+    shape: tuple[int, ...]
+    std: float
+    mean: float = 0.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One checkpoint, and the proof that it tests what it is for."""
+
+    name: str
+    purpose: str
+    config: Config
+    # Each of these config changes, made to the same weights, must move the logits visibly. A fixture in which the
+    # option under test makes no difference would pass whatever an implementation does with it.
+    controls: list[Config] = field(default_factory=list)
+    tokens: int = 37
+    files: int = 1
+    router_std: float = 2.0
+
+
+def spelled_v4(model_type: str, architecture: str, **options: Any) -> Config:
+    """The keys every published config has, in the spelling of transformers 4."""
+    return {
+        "architectures": [architecture],
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "max_position_embeddings": 256,
+        "model_type": model_type,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.44.0",
+        "use_cache": True,
+    } | options
+
+
+def spelled_v5(config: Config, rope: Config) -> Config:
+    """The same as transformers 5 writes it: `dtype`, `rope_parameters`, and another name for qwen3_moe's `num_experts`."""
+    config = dict(config)
+    for key in ("torch_dtype", "rope_theta", "rope_scaling"):
+        config.pop(key, None)
+    if config["model_type"] == "qwen3_moe":
+        config["num_local_experts"] = config.pop("num_experts")
+        config.pop("max_window_layers", None)
+    return config | {
+        "dtype": "bfloat16",
+        "pad_token_id": None,
+        "rope_parameters": rope,
+        "transformers_version": "5.23.0",
+    }
+
+
+def sizes(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocab: int) -> Config:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": intermediate,
+        "vocab_size": vocab,
+    }
+
+
+MIXTRAL = spelled_v4(
+    "mixtral",
+    "MixtralForCausalLM",
+    **sizes(40, 3, 4, 2, 22, 211),
+    num_local_experts=6,
+    num_experts_per_tok=2,
+    output_router_logits=False,
+    router_aux_loss_coef=0.02,
+    sliding_window=None,
+)
+
+QWEN2_MOE = spelled_v4(
+    "qwen2_moe",
+    "Qwen2MoeForCausalLM",
+    **sizes(48, 3, 4, 4, 50, 151),
+    decoder_sparse_step=1,
+    max_window_layers=2,
+    moe_intermediate_size=18,
+    norm_topk_prob=False,
+    num_experts=7,
+    num_experts_per_tok=3,
+    output_router_logits=False,
+    rms_norm_eps=1e-6,
+    rope_theta=1000000.0,
+    router_aux_loss_coef=0.001,
+    shared_expert_intermediate_size=34,
+    sliding_window=32768,
+    use_sliding_window=False,
+)
+
+QWEN3_MOE = spelled_v4(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    **sizes(40, 3, 6, 2, 54, 173),
+    attention_bias=False,
+    decoder_sparse_step=1,
+    head_dim=14,
+    max_window_layers=3,
+    mlp_only_layers=[],
+    moe_intermediate_size=19,
+    norm_topk_prob=True,
+    num_experts=7,
+    num_experts_per_tok=3,
+    output_router_logits=False,
+    rms_norm_eps=1e-6,
+    rope_scaling=None,
+    rope_theta=1000000.0,
+    router_aux_loss_coef=0.001,
+    sliding_window=None,
+    use_sliding_window=False,
+)
+
+OLMOE = spelled_v4(
+    "olmoe",
+    "OlmoeForCausalLM",
+    **sizes(40, 3, 4, 4, 21, 127),
+    attention_bias=False,
+    clip_qkv=None,
+    norm_topk_prob=False,
+    num_experts=8,
+    num_experts_per_tok=3,
+    output_router_logits=False,
+    pad_token_id=1,
+    rope_scaling=None,
+    router_aux_loss_coef=0.01,
+)
+
+VARIANTS: list[Variant] = [
+    Variant(
+        "mixtral",
+        "the base case: grouped queries, softmax router with renormalised top 2; 67 tokens, so that a chunk of 64 splits",
+        MIXTRAL,
+        controls=[{"rope_theta": 1000.0}, {"num_experts_per_tok": 1}],
+        tokens=67,
+    ),
+    Variant(
+        "mixtral_swa",
+        "every layer sees the last 8 keys only; groups of 3",
+        MIXTRAL | sizes(72, 3, 6, 2, 11, 97) | {"sliding_window": 8, "rope_theta": 1000000.0, "num_local_experts": 5},
+        controls=[{"sliding_window": None}, {"sliding_window": 7}, {"sliding_window": 9}],
+        tokens=67,
+    ),
+    Variant(
+        "mixtral_sharded",
+        "three files and an index; four layers, eight experts, top 3, one kv head",
+        MIXTRAL | sizes(32, 4, 4, 1, 17, 101) | {"num_local_experts": 8, "num_experts_per_tok": 3},
+        controls=[{"num_experts_per_tok": 2}],
+        files=3,
+    ),
+    Variant(
+        "qwen2_moe",
+        "shared expert with its gate, biases on q, k and v, top-k weights not renormalised",
+        QWEN2_MOE,
+        controls=[{"norm_topk_prob": True}, {"rms_norm_eps": 1e-2}],
+    ),
+    Variant(
+        "qwen2_moe_mlp_only",
+        "layers 0, 2, 4 dense by `decoder_sparse_step` 2, layer 3 by `mlp_only_layers`; renormalised weights",
+        QWEN2_MOE
+        | sizes(40, 6, 4, 2, 26, 101)
+        | {"decoder_sparse_step": 2, "mlp_only_layers": [3], "norm_topk_prob": True, "num_experts": 5},
+        controls=[{"norm_topk_prob": False}],
+    ),
+    Variant(
+        "qwen2_moe_swa",
+        "window of 8 in even layers below `max_window_layers` 3 of 4, full attention elsewhere",
+        QWEN2_MOE
+        | sizes(40, 4, 4, 2, 50, 101)
+        | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3, "num_experts": 5}
+        | {"num_experts_per_tok": 2, "shared_expert_intermediate_size": 21, "moe_intermediate_size": 13},
+        controls=[{"use_sliding_window": False}, {"max_window_layers": 1}, {"max_window_layers": 4, "sliding_window": 9}],
+    ),
+    Variant(
+        "qwen3_moe",
+        "norms on each head of q and k, head_dim 14 where hidden/heads is no integer, renormalised top 3",
+        QWEN3_MOE,
+        controls=[{"norm_topk_prob": False}, {"rope_theta": 10000.0}],
+    ),
+    Variant(
+        "qwen3_moe_tied",
+        "tied embeddings with no `lm_head.weight`; layer 0 dense by `mlp_only_layers`; biases on q, k, v and o",
+        QWEN3_MOE
+        | sizes(56, 3, 4, 4, 58, 139)
+        | {"head_dim": 10, "tie_word_embeddings": True, "mlp_only_layers": [0], "attention_bias": True},
+        controls=[{"norm_topk_prob": False}],
+    ),
+    Variant(
+        "qwen3_moe_v5cfg",
+        "the config as transformers 5 writes it (`num_local_experts`, `rope_parameters`, `dtype`); a window of 8; top 1",
+        spelled_v5(
+            QWEN3_MOE
+            | {"num_experts": 5, "num_experts_per_tok": 1, "norm_topk_prob": False}
+            | {"use_sliding_window": True, "sliding_window": 8},
+            {"rope_theta": 500000.0, "rope_type": "default"},
+        ),
+        controls=[
+            {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+            {"use_sliding_window": False},
+            {"norm_topk_prob": True},
+        ],
+    ),
+    Variant(
+        "olmoe",
+        "norms over the whole width of q and k; weights not renormalised",
+        OLMOE,
+        controls=[{"norm_topk_prob": True}, {"rms_norm_eps": 1e-2}],
+    ),
+    Variant(
+        "olmoe_clip",
+        "q, k and v clamped to 0.9 after the norms; two kv heads; renormalised weights",
+        OLMOE | sizes(56, 3, 4, 2, 15, 101) | {"clip_qkv": 0.9, "norm_topk_prob": True, "num_experts": 6},
+        controls=[{"clip_qkv": None}, {"clip_qkv": 1.0}, {"norm_topk_prob": False}],
+    ),
+    Variant(
+        "llama",
+        "llama3 rope scaling, with frequencies in all three of its bands",
+        spelled_v4(
+            "llama",
+            "LlamaForCausalLM",
+            **sizes(48, 3, 3, 1, 90, 157),
+            attention_bias=False,
+            eos_token_id=[2, 5, 9],
+            mlp_bias=False,
+            pretraining_tp=1,
+            rope_scaling={
+                "factor": 8.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "llama3",
+            },
+        ),
+        controls=[{"rope_scaling": None}, {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}],
+        tokens=67,
+    ),
+    Variant(
+        "llama_linear_tied",
+        "linear rope scaling, tied embeddings, transformers 5 spelling; biases on attention and MLP",
+        spelled_v5(
+            spelled_v4(
+                "llama",
+                "LlamaForCausalLM",
+                **sizes(40, 3, 4, 2, 66, 131),
+                attention_bias=True,
+                head_dim=10,
+                mlp_bias=True,
+                pretraining_tp=1,
+                tie_word_embeddings=True,
+            ),
+            {"factor": 4.0, "rope_theta": 10000.0, "rope_type": "linear"},
+        ),
+        controls=[{"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}],
+    ),
+    Variant(
+        "mistral",
+        "window of 8; explicit head_dim 18 where hidden/heads is 10",
+        spelled_v4(
+            "mistral",
+            "MistralForCausalLM",
+            **sizes(40, 3, 4, 2, 50, 211),
+            head_dim=18,
+            sliding_window=8,
+        ),
+        controls=[{"sliding_window": None}, {"sliding_window": 7}],
+        tokens=67,
+    ),
+    Variant(
+        "qwen2",
+        "biases on q, k and v; a window in the config that `use_sliding_window` switches off; tied, as the small ones are",
+        spelled_v4(
+            "qwen2",
+            "Qwen2ForCausalLM",
+            **sizes(56, 3, 4, 2, 74, 151),
+            max_window_layers=1,
+            rms_norm_eps=1e-6,
+            rope_theta=1000000.0,
+            sliding_window=8,
+            tie_word_embeddings=True,
+            use_sliding_window=False,
+        ),
+        controls=[{"use_sliding_window": True}, {"rope_theta": 10000.0}],
+    ),
+    Variant(
+        "qwen2_swa",
+        "window of 8 in layers from `max_window_layers` 2 on; full attention before",
+        spelled_v4(
+            "qwen2",
+            "Qwen2ForCausalLM",
+            **sizes(40, 4, 5, 1, 50, 113),
+            max_window_layers=2,
+            rms_norm_eps=1e-6,
+            sliding_window=8,
+            use_sliding_window=True,
+        ),
+        controls=[{"use_sliding_window": False}, {"max_window_layers": 3}, {"max_window_layers": 0}],
+    ),
+    Variant(
+        "qwen3",
+        "norms on each head of q and k, head_dim 12 where hidden/heads is 18",
+        spelled_v4(
+            "qwen3",
+            "Qwen3ForCausalLM",
+            **sizes(72, 3, 4, 2, 50, 113),
+            attention_bias=False,
+            head_dim=12,
+            max_window_layers=3,
+            rms_norm_eps=1e-6,
+            rope_scaling=None,
+            rope_theta=1000000.0,
+            sliding_window=None,
+            use_sliding_window=False,
+        ),
+        controls=[{"rope_theta": 10000.0}, {"rms_norm_eps": 1e-2}],
+    ),
+    Variant(
+        "qwen3_swa",
+        "explicit `layer_types`, windowed and full in turn; tied; transformers 5 spelling",
+        spelled_v5(
+            spelled_v4(
+                "qwen3",
+                "Qwen3ForCausalLM",
+                **sizes(40, 3, 3, 3, 50, 113),
+                attention_bias=False,
+                head_dim=16,
+                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                max_window_layers=0,
+                rms_norm_eps=1e-6,
+                sliding_window=8,
+                tie_word_embeddings=True,
+                use_sliding_window=True,
+            ),
+            {"rope_theta": 10000.0, "rope_type": "default"},
+        ),
+        controls=[{"layer_types": ["full_attention"] * 3}, {"layer_types": ["sliding_attention"] * 3}],
+    ),
+]
+
+
+def experts(config: Config) -> int:
+    return config.get("num_local_experts") or config.get("num_experts") or 0
+
+
+def moe_layers(config: Config) -> list[int]:
+    """The layers that route, by the rule of the qwen families, which holds for the others with its defaults."""
+    if not experts(config):
+        return []
+    dense, step = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step", 1)
+    return [i for i in range(config["num_hidden_layers"]) if i not in dense and (i + 1) % step == 0]
+
+
+def tensors(variant: Variant) -> dict[str, Tensor]:
+    """Every tensor under the name, and of the shape, that the hub gives it.
+
+    A matrix's values have a deviation of `gain / sqrt(in)`, so that normalised inputs give outputs with a deviation of
+    `gain`. The gains make attention attend (scores of deviation 1 to 2), routers choose clearly, each branch weigh about as
+    much as the residual stream, and the logits reach 3 to 6.
+    """
+    config = variant.config
+    kind: str = config["model_type"]
+    hidden: int = config["hidden_size"]
+    head_dim: int = config.get("head_dim") or hidden // config["num_attention_heads"]
+    q_width = config["num_attention_heads"] * head_dim
+    kv_width = config["num_key_value_heads"] * head_dim
+    tied: bool = config["tie_word_embeddings"]
+    branch_gain = 0.8 if tied else 1.2
+    table: dict[str, Tensor] = {}
+
+    def linear(name: str, rows: int, columns: int, gain: float, bias: bool = False) -> None:
+        table[f"{name}.weight"] = Tensor((rows, columns), gain / columns**0.5)
+        if bias:
+            table[f"{name}.bias"] = Tensor((rows,), 0.3)
+
+    def norm(name: str, width: int) -> None:
+        table[f"{name}.weight"] = Tensor((width,), 0.2, mean=1.0)
+
+    def mlp(name: str, width: int, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> None:
+        bias = config.get("mlp_bias", False)
+        gate, up, down = parts
+        linear(f"{name}.{gate}", width, hidden, 1.4, bias)
+        linear(f"{name}.{up}", width, hidden, 1.4, bias)
+        linear(f"{name}.{down}", hidden, width, branch_gain, bias)
+
+    # A tied embedding is also the head, which wants a deviation of gain / sqrt(hidden), so that the residual stream begins
+    # small and its branches must be smaller too: else a model only ever repeats its last token, or never heeds it.
+    logit_gain = 1.3
+    table["model.embed_tokens.weight"] = Tensor((config["vocab_size"], hidden), logit_gain / hidden**0.5 if tied else 1.0)
+    if not tied:
+        linear("lm_head", config["vocab_size"], hidden, logit_gain)
+    norm("model.norm", hidden)
+
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        norm(f"{at}.input_layernorm", hidden)
+        norm(f"{at}.post_attention_layernorm", hidden)
+
+        all_biased: bool = config.get("attention_bias", False)
+        qkv_biased = all_biased or kind in ("qwen2", "qwen2_moe")
+        linear(f"{at}.self_attn.q_proj", q_width, hidden, 1.4, qkv_biased)
+        linear(f"{at}.self_attn.k_proj", kv_width, hidden, 1.4, qkv_biased)
+        linear(f"{at}.self_attn.v_proj", kv_width, hidden, 1.4, qkv_biased)
+        linear(f"{at}.self_attn.o_proj", hidden, q_width, branch_gain, all_biased)
+        if kind in ("qwen3", "qwen3_moe"):
+            norm(f"{at}.self_attn.q_norm", head_dim)
+            norm(f"{at}.self_attn.k_norm", head_dim)
+        if kind == "olmoe":
+            norm(f"{at}.self_attn.q_norm", q_width)
+            norm(f"{at}.self_attn.k_norm", kv_width)
+
+        if layer not in moe_layers(config):
+            mlp(f"{at}.mlp", config["intermediate_size"])
+            continue
+        width = config.get("moe_intermediate_size") or config["intermediate_size"]
+        block, parts = f"{at}.mlp", ("gate_proj", "up_proj", "down_proj")
+        if kind == "mixtral":
+            block, parts = f"{at}.block_sparse_moe", ("w1", "w3", "w2")
+        linear(f"{block}.gate", experts(config), hidden, variant.router_std)
+        for expert in range(experts(config)):
+            mlp(f"{block}.experts.{expert}", width, parts)
+        if kind == "qwen2_moe":
+            mlp(f"{block}.shared_expert", config["shared_expert_intermediate_size"])
+            linear(f"{block}.shared_expert_gate", 1, hidden, 1.0)
+    return table
