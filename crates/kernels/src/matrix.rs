@@ -229,10 +229,6 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    pub(crate) fn first_row(&self) -> usize {
-        self.first_row
-    }
-
     pub(crate) fn part(&self, index: usize) -> &'a [u8] {
         self.parts[index]
     }
@@ -242,6 +238,12 @@ impl<'a> Matrix<'a> {
         let all = self.parts[part];
         let step = all.len() / self.rows;
         &all[row * step..][..step]
+    }
+
+    /// The scales, as bytes, of the fp8 blocks that a row runs through.
+    pub(crate) fn fp8_scales(&self, row: usize) -> &'a [u8] {
+        let step = 4 * self.cols.div_ceil(128);
+        &self.parts[1][(self.first_row + row) / 128 * step..][..step]
     }
 
     /// The exponents of a bf12 matrix; an escape's is 255 until it is patched.

@@ -9,19 +9,18 @@ pub(crate) const BLOCK: usize = 64;
 /// Partial sums of a dot product: column `c` goes to lane `c % 32`.
 pub(crate) const LANES: usize = 32;
 
-/// `y[t][r] = weights[r] · x[t]`, with `x` as `[tokens, cols]` and `y` as `[tokens, rows]`.
+/// `y(t, r, weights[r] · x[t])` for all tokens, which stand `stride` apart in `x`.
 pub(crate) fn matmul(
     weights: &Matrix,
     x: &[f32],
-    tokens: usize,
+    stride: usize,
     mut y: impl FnMut(usize, usize, f32),
 ) {
-    let cols = weights.cols();
-    let mut row = vec![0.0; cols];
+    let mut row = vec![0.0; weights.cols()];
     for r in 0..weights.row_count() {
         decode_row(weights, r, &mut row);
-        for t in 0..tokens {
-            y(t, r, dot(&row, &x[t * cols..][..cols]));
+        for (t, x) in x.chunks_exact(stride).enumerate() {
+            y(t, r, dot(&row, x));
         }
     }
 }
@@ -108,9 +107,8 @@ pub(crate) fn decode_block(
             }
         }
         Encoding::Fp8 => {
-            let across = m.cols().div_ceil(128);
-            let at = (m.first_row() + row) / 128 * across + col / 128;
-            let scale = f32::from_le_bytes(m.part(1)[4 * at..4 * at + 4].try_into().unwrap());
+            let scale = &m.fp8_scales(row)[4 * (col / 128)..][..4];
+            let scale = f32::from_le_bytes(scale.try_into().unwrap());
             for (out, code) in out.iter_mut().zip(&row0(0)[col..]) {
                 *out = e4m3_to_f32(*code) * scale;
             }

@@ -1,0 +1,308 @@
+//! How each encoding's blocks of 64 columns become f32, for any instruction set.
+
+use std::marker::PhantomData;
+
+use crate::reference::{self, BLOCK, E2M1, bf16_to_f32, e8m0_to_f32};
+use crate::simd::Simd;
+use crate::{Encoding, Matrix};
+
+/// Where a row's decoding stands.
+#[derive(Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    row: usize,
+    codes: *const u8,
+    scales: *const u8,
+    /// bf12: the patches from the next block on.
+    patches: &'a [u8],
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Cursor<'a> {
+    #[inline(always)]
+    pub(super) fn new(m: &Matrix<'a>, row: usize) -> Self {
+        let scales = match m.encoding() {
+            Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 => m.row_bytes(1, row),
+            Encoding::Fp8 => m.fp8_scales(row),
+            _ => &[],
+        };
+        Cursor {
+            row,
+            codes: m.row_bytes(0, row).as_ptr(),
+            scales: scales.as_ptr(),
+            patches: reference::escapes(m, row),
+            bytes: PhantomData,
+        }
+    }
+
+    /// The last, shorter block, with zeros behind it.
+    pub(super) fn tail(&mut self, m: &Matrix<'a>) -> [f32; BLOCK] {
+        let mut out = [0.0; BLOCK];
+        let n = m.cols() % BLOCK;
+        reference::decode_block(m, self.row, m.cols() / BLOCK, &mut self.patches, &mut out[..n]);
+        out
+    }
+}
+
+/// One encoding's decoder.
+pub(super) trait Decoder<S: Simd>: Copy {
+    fn new(s: S, m: &Matrix) -> Self;
+
+    /// Columns `64·b` to `64·b + 63`, in order. Blocks are decoded in ascending order.
+    ///
+    /// # Safety
+    ///
+    /// The cursor is one of a matrix in this encoding, and `64·b + 64` not more than its columns.
+    /// `Matrix::block` checked that the row's parts are as long as the encoding says, so the reads
+    /// below are inside them.
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4];
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct F32;
+
+impl<S: Simd> Decoder<S> for F32 {
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        F32
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe {
+            let p = at.codes.add(4 * BLOCK * b);
+            let part = |k: usize| s.from_bits(s.load_u32(p.add(64 * k)));
+            [part(0), part(1), part(2), part(3)]
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct F16;
+
+impl<S: Simd> Decoder<S> for F16 {
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        F16
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe {
+            let p = at.codes.add(2 * BLOCK * b);
+            [s.load_f16(p), s.load_f16(p.add(32)), s.load_f16(p.add(64)), s.load_f16(p.add(96))]
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Bf16;
+
+impl<S: Simd> Decoder<S> for Bf16 {
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        Bf16
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe {
+            let p = at.codes.add(2 * BLOCK * b);
+            let part = |k: usize| s.from_bits(s.shl::<16>(s.load_u16(p.add(32 * k))));
+            [part(0), part(1), part(2), part(3)]
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Bf12<S: Simd> {
+    /// Exponents at bits 23 to 30.
+    exponents: S::F,
+}
+
+impl<S: Simd> Decoder<S> for Bf12<S> {
+    #[inline(always)]
+    fn new(s: S, m: &Matrix) -> Self {
+        let table = m.exponents().map(|e| f32::from_bits(u32::from(e) << 23));
+        // SAFETY: 16 × f32 are 64 bytes.
+        Bf12 { exponents: unsafe { s.load(table.as_ptr()) } }
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        let (bytes, codes) = unsafe {
+            let p = at.codes.add((BLOCK + BLOCK / 2) * b);
+            (s.load_u32(p), s.load_u16(p.add(BLOCK)))
+        };
+        let codes = [codes, s.shr::<4>(codes), s.shr::<8>(codes), s.shr::<12>(codes)];
+        let mut exponents = [
+            s.to_bits(s.lookup(self.exponents, codes[0])),
+            s.to_bits(s.lookup(self.exponents, codes[1])),
+            s.to_bits(s.lookup(self.exponents, codes[2])),
+            s.to_bits(s.lookup(self.exponents, codes[3])),
+        ];
+        // One nibble in some thousands is 15: all four bits set.
+        let pairs = s.and(codes[0], s.shr::<1>(codes[0]));
+        let all = s.and(s.and(pairs, s.shr::<2>(pairs)), s.splat_u(0x1111));
+        if s.any(all) {
+            std::hint::cold_path();
+            for k in 0..4 {
+                exponents[k] = s.patch(exponents[k], codes[k], &mut at.patches);
+            }
+        }
+        // Sign and mantissa to bits 31 and 16 to 22: the byte to the top, then down by 8 with the
+        // sign spread above.
+        let rest = s.splat_u(0x807f_0000);
+        let join =
+            |byte: S::U, exponent: S::U| s.from_bits(s.or(s.and(s.sra::<8>(byte), rest), exponent));
+        [
+            join(s.shl::<24>(bytes), exponents[0]),
+            join(s.shl::<16>(bytes), exponents[1]),
+            join(s.shl::<8>(bytes), exponents[2]),
+            join(bytes, exponents[3]),
+        ]
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Q8;
+
+impl<S: Simd> Decoder<S> for Q8 {
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        Q8
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe {
+            let scale = s.splat(bf16_scale(at, b));
+            let p = at.codes.add(BLOCK * b);
+            let part = |k: usize| s.mul(s.load_i8(p.add(16 * k)), scale);
+            [part(0), part(1), part(2), part(3)]
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Q4<S: Simd> {
+    values: S::F,
+}
+
+impl<S: Simd> Decoder<S> for Q4<S> {
+    #[inline(always)]
+    fn new(s: S, _: &Matrix) -> Self {
+        let values: [f32; 16] =
+            [0., 1., 2., 3., 4., 5., 6., 7., -8., -7., -6., -5., -4., -3., -2., -1.];
+        // SAFETY: 16 × f32 are 64 bytes.
+        Q4 { values: unsafe { s.load(values.as_ptr()) } }
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        let (scale, codes) =
+            unsafe { (bf16_scale(at, b), s.load_u16(at.codes.add(BLOCK / 2 * b))) };
+        // The products of the sixteen codes and the scale, each rounded once: four lookups for
+        // one multiplication.
+        let weights = s.mul(self.values, s.splat(scale));
+        [
+            s.lookup(weights, codes),
+            s.lookup(weights, s.shr::<4>(codes)),
+            s.lookup(weights, s.shr::<8>(codes)),
+            s.lookup(weights, s.shr::<12>(codes)),
+        ]
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Fp8;
+
+impl<S: Simd> Decoder<S> for Fp8 {
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        Fp8
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        let (scale, p) = unsafe {
+            let scale = at.scales.add(4 * (b / 2)).cast::<u32>().read_unaligned();
+            (s.splat(f32::from_bits(u32::from_le(scale))), at.codes.add(BLOCK * b))
+        };
+        // e4m3's fields at those of an f32, whose exponent is then too small by 127 - 7; the
+        // multiplication is exact, for subnormals too.
+        let fields = s.splat_u(0x87f0_0000);
+        let rebias = s.splat(2f32.powi(120));
+        let value = |k: usize| {
+            // SAFETY: as the trait says.
+            let code = unsafe { s.load_u8(p.add(16 * k)) };
+            s.mul(s.from_bits(s.and(s.sra::<4>(s.shl::<24>(code)), fields)), rebias)
+        };
+        let mut values = [value(0), value(1), value(2), value(3)];
+        // A magnitude of 0x7f is NaN: alone of all it carries into the top bit when one is added.
+        // SAFETY: as the trait says.
+        let bytes = s.and(unsafe { s.load_u32(p) }, s.splat_u(0x7f7f_7f7f));
+        let carries = s.and(s.add_u(bytes, s.splat_u(0x0101_0101)), s.splat_u(0x8080_8080));
+        if s.any(carries) {
+            std::hint::cold_path();
+            for (k, value) in values.iter_mut().enumerate() {
+                // SAFETY: as the trait says.
+                let code = s.and(unsafe { s.load_u8(p.add(16 * k)) }, s.splat_u(0x7f));
+                let all_ones = s.sra::<31>(s.shl::<24>(s.add_u(code, s.splat_u(1))));
+                *value = s.from_bits(s.or(s.to_bits(*value), all_ones));
+            }
+        }
+        [
+            s.mul(values[0], scale),
+            s.mul(values[1], scale),
+            s.mul(values[2], scale),
+            s.mul(values[3], scale),
+        ]
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Mxfp4<S: Simd> {
+    values: S::F,
+}
+
+impl<S: Simd> Decoder<S> for Mxfp4<S> {
+    #[inline(always)]
+    fn new(s: S, _: &Matrix) -> Self {
+        // SAFETY: 16 × f32 are 64 bytes.
+        Mxfp4 { values: unsafe { s.load(E2M1.as_ptr()) } }
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe {
+            let p = at.codes.add(BLOCK / 2 * b);
+            let scale = |h: usize| {
+                let byte = *at.scales.add(2 * b + h);
+                s.mul(self.values, s.splat(SCALES[usize::from(byte)]))
+            };
+            let (low, high) = (scale(0), scale(1));
+            [
+                s.lookup(low, s.load_nibbles(p)),
+                s.lookup(low, s.load_nibbles(p.add(8))),
+                s.lookup(high, s.load_nibbles(p.add(16))),
+                s.lookup(high, s.load_nibbles(p.add(24))),
+            ]
+        }
+    }
+}
+
+static SCALES: [f32; 256] = {
+    let mut scales = [0.0; 256];
+    let mut s = 0;
+    while s < 256 {
+        scales[s] = e8m0_to_f32(s as u8);
+        s += 1;
+    }
+    scales
+};
+
+#[inline(always)]
+unsafe fn bf16_scale(at: &Cursor, b: usize) -> f32 {
+    // SAFETY: a scale for each block, as the caller vouches.
+    bf16_to_f32(u16::from_le(unsafe { at.scales.cast::<u16>().add(b).read_unaligned() }))
+}

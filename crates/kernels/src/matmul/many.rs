@@ -1,0 +1,206 @@
+//! Many tokens: bound by arithmetic, so a few rows are decoded once and kept in the first-level
+//! cache, while the tokens, packed by [`Input`](super::Input), stream past from the second.
+//!
+//! A tile is some rows by some tokens, one register of sums each, and one *slice* of the 32
+//! lanes: with 16 lanes a register, columns 0 to 15 of every 32, then 16 to 31. Slices and chunks
+//! of columns follow one another with the sums kept in between, so no sum sees another order than
+//! with one token.
+
+use super::Scratch1;
+use super::decode::{Cursor, Decoder};
+use super::input::{CHUNK, GROUP, Input, groups};
+use super::output::Output;
+use crate::Matrix;
+use crate::reference::{BLOCK, LANES};
+use crate::simd::Simd;
+
+/// Row tiles that share a pass over a chunk of the tokens, so that tokens beyond the second-level
+/// cache come from the third only once for all of them.
+const TILES: usize = 4;
+
+#[inline(always)]
+pub(super) fn many<S: Simd, D: Decoder<S>>(
+    s: S,
+    m: &Matrix,
+    x: &Input,
+    y: &mut Output,
+    scratch: &mut Scratch1,
+) {
+    let decoder = D::new(s, m);
+    let rows = m.row_count();
+    let padded = x.padded_cols();
+    // The panel: [slice][step][row of the tile][lane], for one chunk.
+    let panel = scratch.panel.grown(S::TILE_ROWS * CHUNK);
+    // The sums: [row tile][token tile][slice][row of the tile][token of the tile][lane].
+    let sums = scratch.sums.grown(TILES * sums_of_tile::<S>(GROUP));
+    let mut cursors = [None; 32];
+    for (group, tokens) in groups(x.tokens(), GROUP) {
+        let x = &x.packed()[group * padded..][..tokens * padded];
+        for (first, count) in groups(rows, TILES * S::TILE_ROWS) {
+            for (i, cursor) in cursors[..count].iter_mut().enumerate() {
+                *cursor = Some(Cursor::new(m, first + i));
+            }
+            for (col, cols) in groups(padded, CHUNK) {
+                let x = &x[tokens * col..][..tokens * cols];
+                for (tile, cursors) in cursors[..count].chunks_mut(S::TILE_ROWS).enumerate() {
+                    decode_panel::<S, D>(s, decoder, m, cursors, col, cols, panel);
+                    let sums = &mut sums[tile * sums_of_tile::<S>(GROUP)..];
+                    multiply(s, panel, x, tokens, cols, col == 0, sums);
+                }
+            }
+            for (tile, (row, rows)) in groups(count, S::TILE_ROWS).enumerate() {
+                let sums = &sums[tile * sums_of_tile::<S>(GROUP)..];
+                finish(s, sums, tokens, rows, |t, r, sum| y.set(group + t, first + row + r, sum));
+            }
+        }
+    }
+}
+
+/// How many numbers the sums of one row tile and so many tokens are.
+fn sums_of_tile<S: Simd>(tokens: usize) -> usize {
+    tokens * S::TILE_ROWS * LANES
+}
+
+#[inline(always)]
+fn decode_panel<'a, S: Simd, D: Decoder<S>>(
+    s: S,
+    decoder: D,
+    m: &Matrix<'a>,
+    cursors: &mut [Option<Cursor<'a>>],
+    col: usize,
+    cols: usize,
+    panel: &mut [f32],
+) {
+    let step = S::TILE_ROWS * S::TILE_LANES;
+    let slice = cols / LANES * step;
+    assert!(panel.len() >= LANES / S::TILE_LANES * slice);
+    for (r, cursor) in cursors.iter_mut().enumerate() {
+        let Some(at) = cursor else { continue };
+        for b in col / BLOCK..(col + cols) / BLOCK {
+            let w = if (b + 1) * BLOCK <= m.cols() {
+                // SAFETY: the cursor is of this matrix, and block `b` is whole.
+                unsafe { decoder.block(s, at, b) }
+            } else {
+                // SAFETY: a block of f32.
+                unsafe { super::one::load_block(s, &at.tail(m)) }
+            };
+            let first = 2 * (b - col / BLOCK);
+            for (k, w) in w.into_iter().enumerate() {
+                let at = (k % 2) * (slice * 16 / S::TILE_LANES)
+                    + (first + k / 2) * step
+                    + r * S::TILE_LANES;
+                // SAFETY: `at` is below half the slices, and the panel holds all of them, as
+                // asserted above.
+                unsafe { s.store_slices(w, panel.as_mut_ptr().add(at), slice) };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn multiply<S: Simd>(
+    s: S,
+    panel: &[f32],
+    x: &[f32],
+    tokens: usize,
+    cols: usize,
+    first: bool,
+    sums: &mut [f32],
+) {
+    let steps = cols / LANES;
+    let lanes = S::TILE_LANES;
+    assert!(panel.len() >= cols * S::TILE_ROWS && x.len() >= cols * tokens);
+    assert!(sums.len() >= sums_of_tile::<S>(tokens));
+    for slice in 0..LANES / lanes {
+        for (t, n) in groups(tokens, S::TILE_TOKENS) {
+            let w = slice * steps * S::TILE_ROWS * lanes;
+            let xs = slice * steps * tokens * lanes + t * steps * lanes;
+            let acc = t * S::TILE_ROWS * LANES + slice * S::TILE_ROWS * n * lanes;
+            // SAFETY: the tile reads `steps` times the rows' and the tokens' lanes and writes
+            // rows times tokens of them: inside all three, as asserted above.
+            unsafe {
+                s.tile(
+                    n,
+                    steps,
+                    panel.as_ptr().add(w),
+                    x.as_ptr().add(xs),
+                    sums.as_mut_ptr().add(acc),
+                    first,
+                );
+            }
+        }
+    }
+}
+
+/// `acc[m][n] += w[step][m] · x[step][n]` for all steps in order, lane by lane; from zero if this
+/// is the first chunk.
+///
+/// # Safety
+///
+/// `w` holds `steps × M`, `x` `steps × N` and `acc` `M × N` registers.
+#[inline(always)]
+pub(crate) unsafe fn tile<S: Simd, const M: usize, const N: usize>(
+    s: S,
+    steps: usize,
+    w: *const f32,
+    x: *const f32,
+    acc: *mut f32,
+    first: bool,
+) {
+    let lanes = S::TILE_LANES;
+    let mut sums = [[s.zero_t(); N]; M];
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if !first {
+            for m in 0..M {
+                for n in 0..N {
+                    sums[m][n] = s.load_t(acc.add((m * N + n) * lanes));
+                }
+            }
+        }
+        let (mut w, mut x) = (w, x);
+        for _ in 0..steps {
+            let mut xs = [s.zero_t(); N];
+            for n in 0..N {
+                xs[n] = s.load_t(x.add(n * lanes));
+            }
+            for m in 0..M {
+                let w = s.load_t(w.add(m * lanes));
+                for n in 0..N {
+                    sums[m][n] = s.fma_t(w, xs[n], sums[m][n]);
+                }
+            }
+            w = w.add(M * lanes);
+            x = x.add(N * lanes);
+        }
+        for m in 0..M {
+            for n in 0..N {
+                s.store_t(acc.add((m * N + n) * lanes), sums[m][n]);
+            }
+        }
+    }
+}
+
+/// Reduces the lanes of every sum.
+#[inline(always)]
+fn finish<S: Simd>(
+    s: S,
+    sums: &[f32],
+    tokens: usize,
+    rows: usize,
+    mut set: impl FnMut(usize, usize, f32),
+) {
+    let lanes = S::TILE_LANES;
+    assert!(sums.len() >= sums_of_tile::<S>(tokens));
+    for (t, n) in groups(tokens, S::TILE_TOKENS) {
+        let slice = S::TILE_ROWS * n * lanes;
+        for i in 0..n {
+            for r in 0..rows {
+                let at = t * S::TILE_ROWS * LANES + (r * n + i) * lanes;
+                // SAFETY: one sum's lanes in every slice: inside, as asserted above.
+                let sum = unsafe { s.reduce_slices(sums.as_ptr().add(at), slice) };
+                set(t + i, r, sum);
+            }
+        }
+    }
+}

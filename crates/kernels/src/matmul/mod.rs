@@ -1,0 +1,206 @@
+//! `y = weights · x` on encoded weights.
+
+mod decode;
+mod input;
+mod many;
+mod one;
+mod output;
+
+use crate::buffer::Buffer;
+use crate::simd::{Portable, Simd};
+use crate::{Encoding, Matrix, Tier, reference};
+use decode::Decoder;
+
+pub use input::Input;
+pub(crate) use many::tile;
+pub use output::Output;
+
+/// Memory that [`matmul`] works in. It grows to what the largest call needs and is kept.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    input: Input,
+    parts: Vec<Scratch1>,
+}
+
+/// Memory that one thread works in.
+#[derive(Debug, Default)]
+pub struct Scratch1 {
+    panel: Buffer,
+    sums: Buffer,
+}
+
+impl Scratch {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The bytes it holds.
+    pub fn bytes(&self) -> usize {
+        self.input.bytes() + self.parts.iter().map(Scratch1::bytes).sum::<usize>()
+    }
+}
+
+impl Scratch1 {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The bytes it holds.
+    pub fn bytes(&self) -> usize {
+        self.panel.bytes() + self.sums.bytes()
+    }
+}
+
+/// Below this many multiplications a second thread costs more to wake than it saves.
+const WORTH_SPLITTING: usize = 1 << 18;
+
+/// `y[t][r] = weights[r] · x[t]`, with `x` as `[tokens, cols]` and `y` as `[tokens, rows]`.
+///
+/// Runs on the current rayon pool, the rows split evenly into one part a thread. The result is the
+/// same, bit for bit, in every [`Tier`], for any number of threads, and for a token alone or among
+/// others. Nothing is allocated once `scratch` has grown.
+///
+/// # Panics
+///
+/// If `x` or `y` has not the length that the shapes ask for.
+pub fn matmul(
+    tier: Tier,
+    weights: &Matrix,
+    x: &[f32],
+    tokens: usize,
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    scratch.input.pack(tier, x, tokens, weights.cols());
+    let y = Output::new(y, tokens, weights.row_count());
+    matmul_packed(tier, weights, &scratch.input, y, &mut scratch.parts);
+}
+
+/// [`matmul`] with activations that are packed already, for several matrices that share them.
+///
+/// # Panics
+///
+/// If `x` was packed for another tier or number of columns, or `y` has another shape.
+pub fn matmul_packed(
+    tier: Tier,
+    weights: &Matrix,
+    x: &Input,
+    y: Output,
+    scratch: &mut Vec<Scratch1>,
+) {
+    let rows = weights.row_count();
+    let work = rows.saturating_mul(weights.cols()).saturating_mul(x.tokens());
+    let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads().min(rows) };
+    let threads = threads.max(1);
+    if scratch.len() < threads {
+        scratch.resize_with(threads, Scratch1::default);
+    }
+    split(tier, weights, x, y, &mut scratch[..threads]);
+}
+
+/// Halves the threads until one is left. `join` allocates nothing.
+fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [Scratch1]) {
+    if let [scratch] = scratch {
+        return matmul_rows(tier, weights, x, y, scratch);
+    }
+    let left = scratch.len() / 2;
+    let rows = weights.row_count() * left / scratch.len();
+    let (left, right) = scratch.split_at_mut(left);
+    let (y_left, y_right) = y.split_at(rows);
+    rayon::join(
+        || split(tier, &weights.rows(0..rows), x, y_left, left),
+        || split(tier, &weights.rows(rows..weights.row_count()), x, y_right, right),
+    );
+}
+
+/// [`matmul_packed`] on the calling thread alone, for callers that split the work themselves: by
+/// [`Matrix::rows`] and [`Output::split_at`].
+///
+/// # Panics
+///
+/// As [`matmul_packed`].
+pub fn matmul_rows(tier: Tier, weights: &Matrix, x: &Input, mut y: Output, scratch: &mut Scratch1) {
+    assert_eq!(weights.cols(), x.cols(), "columns of the weights and of the activations");
+    assert_eq!((x.tokens(), weights.row_count()), (y.tokens(), y.rows()), "shape of the results");
+    let packed = if x.tokens() == 1 { input::Shape::default() } else { shape(tier) };
+    assert_eq!(x.shape(), packed, "activations packed for another tier");
+    if weights.row_count() == 0 || x.tokens() == 0 {
+        return;
+    }
+    if weights.cols() == 0 {
+        for t in 0..x.tokens() {
+            (0..weights.row_count()).for_each(|r| y.set(t, r, 0.0));
+        }
+        return;
+    }
+    match tier {
+        Tier::Scalar => reference::matmul(weights, x.packed(), x.padded_cols(), |t, r, sum| {
+            y.set(t, r, sum);
+        }),
+        Tier::Portable => any(Portable, weights, x, &mut y, scratch),
+        // SAFETY: the token exists only on a CPU that has these features.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2(token) => unsafe { avx2(token, weights, x, &mut y, scratch) },
+        // SAFETY: the token exists only on a CPU that has these features.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(token) => unsafe { avx512(token, weights, x, &mut y, scratch) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Scratch1) {
+    any(s, m, x, y, scratch);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Scratch1) {
+    any(s, m, x, y, scratch);
+}
+
+#[inline(always)]
+fn any<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Scratch1) {
+    match m.encoding() {
+        Encoding::F32 => run::<S, decode::F32>(s, m, x, y, scratch),
+        Encoding::F16 => run::<S, decode::F16>(s, m, x, y, scratch),
+        Encoding::Bf16 => run::<S, decode::Bf16>(s, m, x, y, scratch),
+        Encoding::Bf12 => run::<S, decode::Bf12<S>>(s, m, x, y, scratch),
+        Encoding::Q8 => run::<S, decode::Q8>(s, m, x, y, scratch),
+        Encoding::Q4 => run::<S, decode::Q4<S>>(s, m, x, y, scratch),
+        Encoding::Fp8 => run::<S, decode::Fp8>(s, m, x, y, scratch),
+        Encoding::Mxfp4 => run::<S, decode::Mxfp4<S>>(s, m, x, y, scratch),
+    }
+}
+
+#[inline(always)]
+fn run<S: Simd, D: Decoder<S>>(
+    s: S,
+    m: &Matrix,
+    x: &Input,
+    y: &mut Output,
+    scratch: &mut Scratch1,
+) {
+    if x.tokens() == 1 {
+        one::one::<S, D>(s, m, x.packed(), y);
+    } else {
+        many::many::<S, D>(s, m, x, y, scratch);
+    }
+}
+
+/// How a tier wants the activations of several tokens.
+fn shape(tier: Tier) -> input::Shape {
+    fn of<S: Simd>(_: S) -> input::Shape {
+        input::Shape { tile_tokens: S::TILE_TOKENS, lanes: S::TILE_LANES }
+    }
+    match tier {
+        Tier::Scalar => input::Shape::default(),
+        Tier::Portable => of(Portable),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2(token) => of(token),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(token) => of(token),
+    }
+}

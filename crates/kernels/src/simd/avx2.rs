@@ -1,0 +1,241 @@
+//! Two registers of 8 lanes for decoding, one for tiles.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+use super::portable::patch_lanes;
+use crate::Avx2;
+use crate::matmul::tile;
+
+/// Runs intrinsics that the token allows.
+macro_rules! allowed {
+    ($($body:tt)*) => {
+        // SAFETY: `self` is the proof that this CPU has the instructions; where a pointer is
+        // read or written, the caller vouches for it as the trait says.
+        unsafe { $($body)* }
+    };
+}
+
+impl Simd for Avx2 {
+    type F = [__m256; 2];
+    type U = [__m256i; 2];
+    type T = __m256;
+    const TILE_LANES: usize = 8;
+    const TILE_ROWS: usize = ROWS;
+    const TILE_TOKENS: usize = 3;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::F {
+        allowed!([_mm256_set1_ps(value); 2])
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        allowed!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        allowed!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
+    }
+    #[inline(always)]
+    fn from_bits(self, bits: Self::U) -> Self::F {
+        allowed!([_mm256_castsi256_ps(bits[0]), _mm256_castsi256_ps(bits[1])])
+    }
+    #[inline(always)]
+    fn lookup(self, table: Self::F, index: Self::U) -> Self::F {
+        let upper = self.from_bits(self.shl::<28>(index));
+        allowed! {
+            let half = |i: usize| {
+                _mm256_blendv_ps(
+                    _mm256_permutevar8x32_ps(table[0], index[i]),
+                    _mm256_permutevar8x32_ps(table[1], index[i]),
+                    upper[i],
+                )
+            };
+            [half(0), half(1)]
+        }
+    }
+    #[inline(always)]
+    fn reduce(self, low: Self::F, high: Self::F) -> f32 {
+        allowed! {
+            let a = [_mm256_add_ps(low[0], high[0]), _mm256_add_ps(low[1], high[1])];
+            let a = _mm256_add_ps(a[0], a[1]);
+            let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+            let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+        }
+    }
+    #[inline(always)]
+    fn splat_u(self, value: u32) -> Self::U {
+        allowed!([_mm256_set1_epi32(value as i32); 2])
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::U) -> Self::U {
+        // A variable shift by a constant becomes the immediate form.
+        allowed! {
+            let n = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sll_epi32(a[0], n), _mm256_sll_epi32(a[1], n)]
+        }
+    }
+    #[inline(always)]
+    fn shr<const N: u32>(self, a: Self::U) -> Self::U {
+        allowed! {
+            let n = _mm_cvtsi32_si128(N as i32);
+            [_mm256_srl_epi32(a[0], n), _mm256_srl_epi32(a[1], n)]
+        }
+    }
+    #[inline(always)]
+    fn sra<const N: u32>(self, a: Self::U) -> Self::U {
+        allowed! {
+            let n = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sra_epi32(a[0], n), _mm256_sra_epi32(a[1], n)]
+        }
+    }
+    #[inline(always)]
+    fn and(self, a: Self::U, b: Self::U) -> Self::U {
+        allowed!([_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn or(self, a: Self::U, b: Self::U) -> Self::U {
+        allowed!([_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn add_u(self, a: Self::U, b: Self::U) -> Self::U {
+        allowed!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn to_bits(self, a: Self::F) -> Self::U {
+        allowed!([_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])])
+    }
+    #[inline(always)]
+    fn any(self, a: Self::U) -> bool {
+        allowed! {
+            let all = _mm256_or_si256(a[0], a[1]);
+            _mm256_testz_si256(all, all) == 0
+        }
+    }
+    #[inline(always)]
+    fn patch(self, exponents: Self::U, codes: Self::U, patches: &mut &[u8]) -> Self::U {
+        // SAFETY: both are 16 × u32, of which any bits are valid.
+        unsafe {
+            std::mem::transmute(patch_lanes(
+                std::mem::transmute::<Self::U, [u32; 16]>(exponents),
+                std::mem::transmute::<Self::U, [u32; 16]>(codes),
+                patches,
+            ))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> Self::F {
+        allowed!([_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))])
+    }
+    #[inline(always)]
+    unsafe fn load_u32(self, p: *const u8) -> Self::U {
+        allowed!([_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())])
+    }
+    #[inline(always)]
+    unsafe fn load_u16(self, p: *const u8) -> Self::U {
+        allowed! {
+            let half = |p: *const u8| _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            [half(p), half(p.add(16))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> Self::U {
+        allowed! {
+            let half = |p: *const u8| _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            [half(p), half(p.add(8))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> Self::F {
+        allowed! {
+            let half = |p: *const u8| {
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
+            };
+            [half(p), half(p.add(8))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> Self::F {
+        allowed! {
+            let half = |p: *const u8| _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
+            [half(p), half(p.add(16))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(self, p: *const u8) -> Self::U {
+        allowed! {
+            let shifts = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+            let half = |p: *const u8| {
+                _mm256_srlv_epi32(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()), shifts)
+            };
+            [half(p), half(p.add(4))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize) {
+        allowed! {
+            _mm256_storeu_ps(p, a[0]);
+            _mm256_storeu_ps(p.add(stride), a[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_t(self, p: *const f32) -> Self::T {
+        allowed!(_mm256_loadu_ps(p))
+    }
+    #[inline(always)]
+    unsafe fn store_t(self, p: *mut f32, a: Self::T) {
+        allowed!(_mm256_storeu_ps(p, a))
+    }
+    #[inline(always)]
+    unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32 {
+        allowed! {
+            let slice = |i: usize| _mm256_loadu_ps(p.add(i * stride));
+            self.reduce([slice(0), slice(1)], [slice(2), slice(3)])
+        }
+    }
+    #[inline(always)]
+    fn zero_t(self) -> Self::T {
+        allowed!(_mm256_setzero_ps())
+    }
+    #[inline(always)]
+    fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
+        allowed!(_mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    unsafe fn tile(
+        self,
+        tokens: usize,
+        steps: usize,
+        w: *const f32,
+        x: *const f32,
+        acc: *mut f32,
+        first: bool,
+    ) {
+        allowed!(tile256(self, tokens, steps, w, x, acc, first))
+    }
+}
+
+/// 4 rows by 3 tokens: 12 sums, 3 tokens and a row in 16 registers.
+const ROWS: usize = 4;
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+unsafe fn tile256(
+    s: Avx2,
+    tokens: usize,
+    steps: usize,
+    w: *const f32,
+    x: *const f32,
+    acc: *mut f32,
+    first: bool,
+) {
+    // SAFETY: as `tile` says.
+    unsafe {
+        match tokens {
+            1 => tile::<_, ROWS, 1>(s, steps, w, x, acc, first),
+            2 => tile::<_, ROWS, 2>(s, steps, w, x, acc, first),
+            _ => tile::<_, ROWS, 3>(s, steps, w, x, acc, first),
+        }
+    }
+}

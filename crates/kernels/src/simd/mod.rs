@@ -1,0 +1,103 @@
+//! What the kernels need of a CPU: sixteen lanes at a time, written once per instruction set.
+//!
+//! The kernels are generic over [`Simd`] and inlined whole into one function per instruction set
+//! that is compiled for it. The implementor is a proof token, so its methods may use what it
+//! proves; only pointers need care.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+pub(crate) use portable::Portable;
+
+/// Decoding works on 16 lanes, `F` and `U`; tiles of many tokens on `T`, one register.
+///
+/// Every method is `#[inline(always)]`: left alone it would be compiled for the baseline CPU.
+///
+/// # Safety
+///
+/// Methods that take a pointer read or write as many bytes as they say, at any address.
+pub(crate) trait Simd: Copy {
+    /// 16 × f32.
+    type F: Copy;
+    /// 16 × u32.
+    type U: Copy;
+    /// What a tile is made of.
+    type T: Copy;
+    /// The lanes of `T`.
+    const TILE_LANES: usize;
+    /// Rows of a tile.
+    const TILE_ROWS: usize;
+    /// Tokens of a tile.
+    const TILE_TOKENS: usize;
+
+    fn splat(self, value: f32) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a · b + c`, rounded once.
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    fn from_bits(self, bits: Self::U) -> Self::F;
+    /// Lane by lane `table[index mod 16]`.
+    fn lookup(self, table: Self::F, index: Self::U) -> Self::F;
+    /// The fixed tree over lanes 0..16 and 16..32.
+    fn reduce(self, low: Self::F, high: Self::F) -> f32;
+
+    fn splat_u(self, value: u32) -> Self::U;
+    fn shl<const N: u32>(self, a: Self::U) -> Self::U;
+    fn shr<const N: u32>(self, a: Self::U) -> Self::U;
+    /// Shifts the sign in.
+    fn sra<const N: u32>(self, a: Self::U) -> Self::U;
+    fn and(self, a: Self::U, b: Self::U) -> Self::U;
+    fn or(self, a: Self::U, b: Self::U) -> Self::U;
+    fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
+    fn to_bits(self, a: Self::F) -> Self::U;
+    /// Whether any bit is set.
+    fn any(self, a: Self::U) -> bool;
+    /// In the lanes whose code (low four bits) is 15, in ascending order, replaces `exponents` by
+    /// `patches`, which are used up. Exponents stand at bits 23 and above; without a patch a lane
+    /// stays as it is.
+    fn patch(self, exponents: Self::U, codes: Self::U, patches: &mut &[u8]) -> Self::U;
+
+    /// Reads 64 bytes.
+    unsafe fn load(self, p: *const f32) -> Self::F;
+    /// Reads 64 bytes.
+    unsafe fn load_u32(self, p: *const u8) -> Self::U;
+    /// Reads 32 bytes.
+    unsafe fn load_u16(self, p: *const u8) -> Self::U;
+    /// Reads 16 bytes.
+    unsafe fn load_u8(self, p: *const u8) -> Self::U;
+    /// Reads 16 bytes, which are signed integers.
+    unsafe fn load_i8(self, p: *const u8) -> Self::F;
+    /// Reads 32 bytes, which are f16.
+    unsafe fn load_f16(self, p: *const u8) -> Self::F;
+    /// Reads 8 bytes and brings their nibbles, the low one first, to the low bits of the lanes.
+    unsafe fn load_nibbles(self, p: *const u8) -> Self::U;
+
+    /// Writes `TILE_LANES` lanes at `p`, the next at `p + stride` and so on.
+    unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize);
+    /// Reads one `T`.
+    unsafe fn load_t(self, p: *const f32) -> Self::T;
+    /// Writes one `T`.
+    unsafe fn store_t(self, p: *mut f32, a: Self::T);
+    /// The fixed tree over 32 lanes, a slice of `TILE_LANES` of them at `p`, the next at
+    /// `p + stride` and so on.
+    unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32;
+    fn zero_t(self) -> Self::T;
+    fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T;
+
+    /// [`tile`](crate::matmul::tile) of `tokens`, compiled for this instruction set.
+    ///
+    /// # Safety
+    ///
+    /// As `tile` says.
+    unsafe fn tile(
+        self,
+        tokens: usize,
+        steps: usize,
+        w: *const f32,
+        x: *const f32,
+        acc: *mut f32,
+        first: bool,
+    );
+}

@@ -1,0 +1,196 @@
+//! Arrays that the compiler can vectorise, for CPUs without an implementation of their own.
+
+use std::array::from_fn;
+
+use super::Simd;
+use crate::matmul::tile;
+use crate::reference::{f16_to_f32, reduce};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+unsafe fn read<const N: usize>(p: *const u8) -> [u8; N] {
+    // SAFETY: the caller vouches for N bytes.
+    unsafe { p.cast::<[u8; N]>().read_unaligned() }
+}
+
+impl Simd for Portable {
+    type F = [f32; 16];
+    type U = [u32; 16];
+    type T = [f32; 8];
+    const TILE_LANES: usize = 8;
+    const TILE_ROWS: usize = 4;
+    const TILE_TOKENS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::F {
+        [value; 16]
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn from_bits(self, bits: Self::U) -> Self::F {
+        bits.map(f32::from_bits)
+    }
+    #[inline(always)]
+    fn lookup(self, table: Self::F, index: Self::U) -> Self::F {
+        index.map(|i| table[(i & 15) as usize])
+    }
+    #[inline(always)]
+    fn reduce(self, low: Self::F, high: Self::F) -> f32 {
+        reduce(from_fn(|i| if i < 16 { low[i] } else { high[i - 16] }))
+    }
+    #[inline(always)]
+    fn splat_u(self, value: u32) -> Self::U {
+        [value; 16]
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::U) -> Self::U {
+        a.map(|a| a << N)
+    }
+    #[inline(always)]
+    fn shr<const N: u32>(self, a: Self::U) -> Self::U {
+        a.map(|a| a >> N)
+    }
+    #[inline(always)]
+    fn sra<const N: u32>(self, a: Self::U) -> Self::U {
+        a.map(|a| (a as i32 >> N) as u32)
+    }
+    #[inline(always)]
+    fn and(self, a: Self::U, b: Self::U) -> Self::U {
+        from_fn(|i| a[i] & b[i])
+    }
+    #[inline(always)]
+    fn or(self, a: Self::U, b: Self::U) -> Self::U {
+        from_fn(|i| a[i] | b[i])
+    }
+    #[inline(always)]
+    fn add_u(self, a: Self::U, b: Self::U) -> Self::U {
+        from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+    #[inline(always)]
+    fn to_bits(self, a: Self::F) -> Self::U {
+        a.map(f32::to_bits)
+    }
+    #[inline(always)]
+    fn any(self, a: Self::U) -> bool {
+        a.iter().fold(0, |all, a| all | a) != 0
+    }
+    #[inline(always)]
+    fn patch(self, exponents: Self::U, codes: Self::U, patches: &mut &[u8]) -> Self::U {
+        patch_lanes(exponents, codes, patches)
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> Self::F {
+        // SAFETY: as the trait says.
+        unsafe { p.cast::<Self::F>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_u32(self, p: *const u8) -> Self::U {
+        // SAFETY: as the trait says.
+        let bytes: [u8; 64] = unsafe { read(p) };
+        from_fn(|i| u32::from_le_bytes(from_fn(|k| bytes[4 * i + k])))
+    }
+    #[inline(always)]
+    unsafe fn load_u16(self, p: *const u8) -> Self::U {
+        // SAFETY: as the trait says.
+        let bytes: [u8; 32] = unsafe { read(p) };
+        from_fn(|i| u32::from(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> Self::U {
+        // SAFETY: as the trait says.
+        unsafe { read::<16>(p) }.map(u32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> Self::F {
+        // SAFETY: as the trait says.
+        unsafe { read::<16>(p) }.map(|b| f32::from(b as i8))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> Self::F {
+        // SAFETY: as the trait says.
+        unsafe { self.load_u16(p) }.map(|b| f16_to_f32(b as u16))
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(self, p: *const u8) -> Self::U {
+        // SAFETY: as the trait says.
+        let bytes: [u8; 8] = unsafe { read(p) };
+        from_fn(|i| u32::from(bytes[i / 2] >> (4 * (i % 2))))
+    }
+    #[inline(always)]
+    unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize) {
+        let [low, high] = *a.as_chunks::<8>().0 else { unreachable!() };
+        // SAFETY: as the trait says.
+        unsafe {
+            self.store_t(p, low);
+            self.store_t(p.add(stride), high);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_t(self, p: *const f32) -> Self::T {
+        // SAFETY: as the trait says.
+        unsafe { p.cast::<Self::T>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_t(self, p: *mut f32, a: Self::T) {
+        // SAFETY: as the trait says.
+        unsafe { p.cast::<Self::T>().write_unaligned(a) }
+    }
+    #[inline(always)]
+    unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32 {
+        // SAFETY: as the trait says.
+        let slice = |i: usize| unsafe { self.load_t(p.add(i * stride)) };
+        let slices = [slice(0), slice(1), slice(2), slice(3)];
+        reduce(from_fn(|i| slices[i / 8][i % 8]))
+    }
+    #[inline(always)]
+    fn zero_t(self) -> Self::T {
+        [0.0; 8]
+    }
+    #[inline(always)]
+    fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
+        from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    unsafe fn tile(
+        self,
+        tokens: usize,
+        steps: usize,
+        w: *const f32,
+        x: *const f32,
+        acc: *mut f32,
+        first: bool,
+    ) {
+        // SAFETY: as `tile` says.
+        unsafe {
+            match tokens {
+                1 => tile::<_, 4, 1>(self, steps, w, x, acc, first),
+                _ => tile::<_, 4, 2>(self, steps, w, x, acc, first),
+            }
+        }
+    }
+}
+
+/// [`Simd::patch`], a lane at a time.
+#[inline(always)]
+pub(super) fn patch_lanes(
+    mut exponents: [u32; 16],
+    codes: [u32; 16],
+    patches: &mut &[u8],
+) -> [u32; 16] {
+    for (exponent, code) in exponents.iter_mut().zip(codes) {
+        if code & 15 == 15
+            && let Some((first, rest)) = patches.split_first()
+        {
+            *exponent = u32::from(*first) << 23;
+            *patches = rest;
+        }
+    }
+    exponents
+}

@@ -1,0 +1,282 @@
+//! One result, whatever the tier, the number of tokens, the split of the rows, the threads.
+
+mod common;
+
+use common::{Encoded, bf16_bytes, f32_bytes};
+use proptest::prelude::*;
+use sws_kernels::{
+    Encoder, Encoding, ExponentTable, Histogram, Input, Matrix, Output, Scratch, Scratch1, Source,
+    Tier, matmul, matmul_rows,
+};
+
+/// Any bits, with what is special more often than chance has it.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        20 => (any::<bool>(), 100u32..140, any::<u32>())
+            .prop_map(|(s, e, m)| u32::from(s) << 31 | e << 23 | m >> 9),
+        2 => any::<u32>(),
+        // Subnormals, and numbers whose products are.
+        2 => any::<u32>().prop_map(|b| b & 0x807f_ffff),
+        2 => (any::<bool>(), 1u32..64, any::<u32>())
+            .prop_map(|(s, e, m)| u32::from(s) << 31 | e << 23 | m >> 9),
+        1 => prop::sample::select(vec![0, 1 << 31, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x7f7f_ffff]),
+    ]
+}
+
+/// A matrix in `encoding` whose parts are made of these bits: any bytes are valid ones, but few
+/// of them would be interesting numbers.
+fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bool) -> Encoded {
+    let cell = |i: usize| bits[i % bits.len()].rotate_left((i / bits.len()) as u32 % 5 * 8);
+    let n = rows * cols;
+    let singles: Vec<u8> =
+        (0..n).flat_map(|i| bits[(i * 7 + i / bits.len()) % bits.len()].to_le_bytes()).collect();
+    let bf16: Vec<u8> = singles.as_chunks::<4>().0.iter().flat_map(|b| [b[2], b[3]]).collect();
+    match encoding {
+        Encoding::F32 => Encoded::from_parts(encoding, rows, cols, &[&singles]),
+        Encoding::F16 | Encoding::Bf16 => Encoded::from_parts(encoding, rows, cols, &[&bf16]),
+        Encoding::Bf12 => {
+            let mut histogram = Histogram::default();
+            if plain {
+                histogram.add(&bf16);
+            }
+            let table = ExponentTable::from_histogram(&histogram);
+            Encoded::with(&Encoder::bf12(cols, table), &bf16, rows, cols, rows)
+        }
+        _ => {
+            // Codes of any value; scales as the numbers come, or all bits for e8m0.
+            let parts: Vec<Vec<u8>> = encoding
+                .parts()
+                .iter()
+                .enumerate()
+                .map(|(p, kind)| {
+                    let len = match kind.len(rows as u64, cols as u64).unwrap() {
+                        sws_kernels::PartLen::Exact(len) => len as usize,
+                        sws_kernels::PartLen::AtLeast(_) => unreachable!(),
+                    };
+                    let bytes = match (p, encoding) {
+                        (0, _) => (0..len).map(|i| (cell(i) >> 16) as u8).collect(),
+                        (_, Encoding::Q8 | Encoding::Q4) => {
+                            bf16.iter().copied().cycle().take(len).collect()
+                        }
+                        (_, Encoding::Fp8) => singles.iter().copied().cycle().take(len).collect(),
+                        _ => (0..len).map(|i| (cell(i) >> 23) as u8).collect::<Vec<u8>>(),
+                    };
+                    bytes
+                })
+                .collect();
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            Encoded::from_parts(encoding, rows, cols, &parts)
+        }
+    }
+}
+
+fn product(tier: Tier, matrix: &Matrix, x: &[f32], tokens: usize) -> Vec<f32> {
+    let mut y = vec![f32::MAX; tokens * matrix.row_count()];
+    matmul(tier, matrix, x, tokens, &mut y, &mut Scratch::new());
+    y
+}
+
+#[track_caller]
+fn same(ours: &[f32], theirs: &[f32], what: impl std::fmt::Debug) {
+    assert_eq!(ours.len(), theirs.len());
+    for (i, (a, b)) in ours.iter().zip(theirs).enumerate() {
+        assert!(
+            a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+            "{what:?}: {i}: {a:e} {b:e}"
+        );
+    }
+}
+
+fn shape() -> impl Strategy<Value = (usize, usize, usize)> {
+    let cols = prop_oneof![
+        1usize..200,
+        (1usize..8).prop_map(|n| 64 * n),
+        (1usize..40).prop_map(|n| 32 * n),
+        1000usize..2300,
+    ];
+    let tokens = prop_oneof![Just(1usize), 2usize..10, 1usize..71];
+    (1usize..40, cols, tokens)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_tier_gives_the_same_bits(
+        (rows, cols, tokens) in shape(),
+        which in 0..Encoding::ALL.len(),
+        bits in prop::collection::vec(number(), 300..400),
+        activations in prop::collection::vec(number(), 300..400),
+        tame in any::<bool>(),
+        plain in any::<bool>(),
+    ) {
+        let encoding = Encoding::ALL[which];
+        // Half the cases are free of NaN and infinity, or most sums would be NaN.
+        let tamed = |b: &u32| if tame && b >> 23 & 255 > 150 { b & 0xbfff_ffff } else { *b };
+        let bits: Vec<u32> = bits.iter().map(tamed).collect();
+        let x: Vec<f32> = activations
+            .iter()
+            .map(|b| f32::from_bits(tamed(b)))
+            .cycle()
+            .take(tokens * cols)
+            .enumerate()
+            .map(|(i, x)| if i / 311 % 2 == 0 { x } else { -x })
+            .collect();
+        let encoded = encoded(encoding, rows, cols, &bits, plain);
+        let matrix = encoded.matrix();
+        let expected = product(Tier::Scalar, &matrix, &x, tokens);
+        for tier in Tier::available() {
+            same(&product(tier, &matrix, &x, tokens), &expected, (tier, encoding, rows, cols, tokens));
+            // One token at a time.
+            for t in (0..tokens).step_by(1 + tokens / 3) {
+                let alone = product(tier, &matrix, &x[t * cols..][..cols], 1);
+                same(&alone, &expected[t * rows..][..rows], (tier, encoding, "token", t));
+            }
+            // Some tokens.
+            let some = tokens.div_ceil(2);
+            let half = product(tier, &matrix, &x[..some * cols], some);
+            same(&half, &expected[..some * rows], (tier, encoding, "tokens", some));
+            // Rows in two parts, into one result.
+            let cut = rows / 3;
+            let mut input = Input::new();
+            input.pack(tier, &x, tokens, cols);
+            let mut y = vec![f32::MAX; tokens * rows];
+            let (left, right) = Output::new(&mut y, tokens, rows).split_at(cut);
+            let mut scratch = Scratch1::new();
+            matmul_rows(tier, &matrix.rows(cut..rows), &input, right, &mut scratch);
+            matmul_rows(tier, &matrix.rows(0..cut), &input, left, &mut scratch);
+            same(&y, &expected, (tier, encoding, "cut", cut));
+        }
+    }
+
+    #[test]
+    fn bf12_bf16_and_f32_agree(
+        (rows, cols, tokens) in shape(),
+        bits in prop::collection::vec(number(), 300..400),
+        plain in any::<bool>(),
+    ) {
+        let bf16 = encoded(Encoding::Bf16, rows, cols, &bits, plain);
+        let bf12 = encoded(Encoding::Bf12, rows, cols, &bits, plain);
+        let wide: Vec<f32> = (0..rows)
+            .flat_map(|r| common::decode(&bf16.matrix(), r))
+            .map(f32::from_bits)
+            .collect();
+        let single = Encoder::new(Encoding::F32, Source::F32, cols).unwrap();
+        let single = Encoded::with(&single, &f32_bytes(&wide), rows, cols, rows);
+        let x: Vec<f32> =
+            bits.iter().rev().map(|b| f32::from_bits(*b)).cycle().take(tokens * cols).collect();
+        for tier in Tier::available() {
+            let expected = product(tier, &single.matrix(), &x, tokens);
+            same(&product(tier, &bf16.matrix(), &x, tokens), &expected, (tier, "bf16"));
+            same(&product(tier, &bf12.matrix(), &x, tokens), &expected, (tier, "bf12"));
+        }
+    }
+}
+
+/// Larger than the threshold below which one thread works, so that the split is real.
+#[test]
+fn threads_do_not_change_bits() {
+    for encoding in Encoding::ALL {
+        let (rows, cols, tokens) = (301, 1100, 5);
+        let encoded = Encoded::sample(encoding, rows, cols);
+        let matrix = encoded.matrix();
+        let x: Vec<f32> = (0..tokens * cols).map(|i| ((i * 37) % 101) as f32 / 7.0 - 7.0).collect();
+        for tier in Tier::available() {
+            for tokens in [1, tokens] {
+                let mut results = [1, 2, 3, 5].map(|threads| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+                    pool.unwrap().install(|| product(tier, &matrix, &x[..tokens * cols], tokens))
+                });
+                let (first, rest) = results.split_first_mut().unwrap();
+                rest.iter().for_each(|y| same(y, first, (tier, encoding, tokens)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sum_that_underflowed_to_minus_zero_stays_so() {
+    // The padding of a short row must not add +0 to it.
+    let tiny = f32::from_bits(1);
+    for cols in [1, 31, 33, 63, 64, 65] {
+        let mut weights = vec![0f32; cols];
+        weights.fill(-0.0);
+        weights[0] = -tiny;
+        let encoded = Encoded::from_parts(Encoding::F32, 1, cols, &[&f32_bytes(&weights)]);
+        let x = vec![0.25; 2 * cols];
+        for tier in Tier::available() {
+            for tokens in [1, 2] {
+                let y = product(tier, &encoded.matrix(), &x[..tokens * cols], tokens);
+                let expected =
+                    product(Tier::Scalar, &encoded.matrix(), &x[..tokens * cols], tokens);
+                same(&y, &expected, (tier, cols, tokens));
+            }
+        }
+    }
+    // With all 32 lanes at -0 the sum itself is -0.
+    let weights = [-tiny; 32];
+    let encoded = Encoded::from_parts(Encoding::F32, 1, 32, &[&f32_bytes(&weights)]);
+    for tier in Tier::available() {
+        let y = product(tier, &encoded.matrix(), &[0.25; 32], 1);
+        assert_eq!(y[0].to_bits(), 1 << 31, "{tier}");
+    }
+}
+
+#[test]
+fn every_code_and_scale_decodes_alike_in_every_tier() {
+    // A column of ones picks the weights out one by one.
+    let codes: Vec<u8> = (0..=255).collect();
+    let ordered: Vec<u8> = (0..32u32).map(|i| (i * 0x11) as u8).collect();
+    let mut cases = Vec::new();
+    for scale in [1.0f32, -3.0, 2f32.powi(-140), 2f32.powi(127), f32::INFINITY, f32::NAN, 0.0] {
+        let one = scale.to_le_bytes();
+        cases.push(Encoded::from_parts(Encoding::Fp8, 1, 256, &[&codes, &one.repeat(2)]));
+        let half = bf16_bytes(&[(scale.to_bits() >> 16) as u16]);
+        cases.push(Encoded::from_parts(Encoding::Q8, 1, 256, &[&codes, &half.repeat(4)]));
+        cases.push(Encoded::from_parts(Encoding::Q4, 1, 64, &[&ordered, &half]));
+    }
+    for scale in 0..=255u8 {
+        cases.push(Encoded::from_parts(Encoding::Mxfp4, 1, 64, &[&ordered, &[scale, scale]]));
+    }
+    for encoded in &cases {
+        let matrix = encoded.matrix();
+        let cols = matrix.cols();
+        for c in 0..cols {
+            let mut x = vec![0.0; cols];
+            x[c] = 1.0;
+            let expected = product(Tier::Scalar, &matrix, &x, 1);
+            for tier in Tier::available() {
+                same(&product(tier, &matrix, &x, 1), &expected, (tier, matrix.encoding(), c));
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_shapes_have_empty_or_zero_results() {
+    for tier in Tier::available() {
+        for encoding in Encoding::ALL {
+            let encoded = Encoded::sample(encoding, 0, 5);
+            assert_eq!(product(tier, &encoded.matrix(), &[1.0; 10], 2), [0f32; 0]);
+            let encoded = Encoded::sample(encoding, 3, 5);
+            assert_eq!(product(tier, &encoded.matrix(), &[], 0), [0f32; 0]);
+        }
+        let none = Matrix::new(Encoding::Bf16, 3, 0, &[&[]]).unwrap();
+        assert_eq!(product(tier, &none, &[], 2), [0.0; 6]);
+    }
+}
+
+#[test]
+#[should_panic(expected = "activations of 2 x 5")]
+fn activations_of_another_shape_are_a_bug() {
+    let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
+    product(Tier::Scalar, &encoded.matrix(), &[0.0; 9], 2);
+}
+
+#[test]
+#[should_panic(expected = "results of 2 x 3")]
+fn results_of_another_shape_are_a_bug() {
+    let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
+    let (x, y) = (&[0.0; 10], &mut [0.0; 5]);
+    matmul(Tier::Scalar, &encoded.matrix(), x, 2, y, &mut Scratch::new());
+}
