@@ -53,15 +53,14 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                         sws_kernels::PartLen::Exact(len) => len as usize,
                         sws_kernels::PartLen::AtLeast(_) => unreachable!(),
                     };
-                    let bytes = match (p, encoding) {
+                    match (p, encoding) {
                         (0, _) => (0..len).map(|i| (cell(i) >> 16) as u8).collect(),
                         (_, Encoding::Q8 | Encoding::Q4) => {
                             bf16.iter().copied().cycle().take(len).collect()
                         }
                         (_, Encoding::Fp8) => singles.iter().copied().cycle().take(len).collect(),
                         _ => (0..len).map(|i| (cell(i) >> 23) as u8).collect::<Vec<u8>>(),
-                    };
-                    bytes
+                    }
                 })
                 .collect();
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();

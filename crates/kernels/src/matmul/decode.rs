@@ -70,7 +70,7 @@ impl<S: Simd> Decoder<S> for F32 {
         // SAFETY: as the trait says.
         unsafe {
             let p = at.codes.add(4 * BLOCK * b);
-            let part = |k: usize| s.from_bits(s.load_u32(p.add(64 * k)));
+            let part = |k: usize| s.float(s.load_u32(p.add(64 * k)));
             [part(0), part(1), part(2), part(3)]
         }
     }
@@ -107,7 +107,7 @@ impl<S: Simd> Decoder<S> for Bf16 {
         // SAFETY: as the trait says.
         unsafe {
             let p = at.codes.add(2 * BLOCK * b);
-            let part = |k: usize| s.from_bits(s.shl::<16>(s.load_u16(p.add(32 * k))));
+            let part = |k: usize| s.float(s.shl::<16>(s.load_u16(p.add(32 * k))));
             [part(0), part(1), part(2), part(3)]
         }
     }
@@ -135,25 +135,25 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
         };
         let codes = [codes, s.shr::<4>(codes), s.shr::<8>(codes), s.shr::<12>(codes)];
         let mut exponents = [
-            s.to_bits(s.lookup(self.exponents, codes[0])),
-            s.to_bits(s.lookup(self.exponents, codes[1])),
-            s.to_bits(s.lookup(self.exponents, codes[2])),
-            s.to_bits(s.lookup(self.exponents, codes[3])),
+            s.bits(s.lookup(self.exponents, codes[0])),
+            s.bits(s.lookup(self.exponents, codes[1])),
+            s.bits(s.lookup(self.exponents, codes[2])),
+            s.bits(s.lookup(self.exponents, codes[3])),
         ];
         // One nibble in some thousands is 15: all four bits set.
         let pairs = s.and(codes[0], s.shr::<1>(codes[0]));
         let all = s.and(s.and(pairs, s.shr::<2>(pairs)), s.splat_u(0x1111));
         if s.any(all) {
             std::hint::cold_path();
-            for k in 0..4 {
-                exponents[k] = s.patch(exponents[k], codes[k], &mut at.patches);
-            }
+            let mut patched = exponents;
+            s.patch(&mut patched, &codes, &mut at.patches);
+            exponents = patched;
         }
         // Sign and mantissa to bits 31 and 16 to 22: the byte to the top, then down by 8 with the
         // sign spread above.
         let rest = s.splat_u(0x807f_0000);
         let join =
-            |byte: S::U, exponent: S::U| s.from_bits(s.or(s.and(s.sra::<8>(byte), rest), exponent));
+            |byte: S::U, exponent: S::U| s.float(s.or(s.and(s.sra::<8>(byte), rest), exponent));
         [
             join(s.shl::<24>(bytes), exponents[0]),
             join(s.shl::<16>(bytes), exponents[1]),
@@ -235,7 +235,7 @@ impl<S: Simd> Decoder<S> for Fp8 {
         let value = |k: usize| {
             // SAFETY: as the trait says.
             let code = unsafe { s.load_u8(p.add(16 * k)) };
-            s.mul(s.from_bits(s.and(s.sra::<4>(s.shl::<24>(code)), fields)), rebias)
+            s.mul(s.float(s.and(s.sra::<4>(s.shl::<24>(code)), fields)), rebias)
         };
         let mut values = [value(0), value(1), value(2), value(3)];
         // A magnitude of 0x7f is NaN: alone of all it carries into the top bit when one is added.
@@ -248,7 +248,7 @@ impl<S: Simd> Decoder<S> for Fp8 {
                 // SAFETY: as the trait says.
                 let code = s.and(unsafe { s.load_u8(p.add(16 * k)) }, s.splat_u(0x7f));
                 let all_ones = s.sra::<31>(s.shl::<24>(s.add_u(code, s.splat_u(1))));
-                *value = s.from_bits(s.or(s.to_bits(*value), all_ones));
+                *value = s.float(s.or(s.bits(*value), all_ones));
             }
         }
         [

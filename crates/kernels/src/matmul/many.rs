@@ -6,6 +6,9 @@
 //! of columns follow one another with the sums kept in between, so no sum sees another order than
 //! with one token.
 
+// Loops over registers by index are unrolled; with iterators some were not.
+#![allow(clippy::needless_range_loop)]
+
 use super::Scratch1;
 use super::decode::{Cursor, Decoder};
 use super::input::{CHUNK, GROUP, Input, groups};

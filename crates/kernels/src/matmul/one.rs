@@ -1,5 +1,8 @@
 //! One token: bound by memory, so the weights are decoded in registers and used at once.
 
+// Loops over registers by index are unrolled; with iterators some were not.
+#![allow(clippy::needless_range_loop)]
+
 use super::decode::{Cursor, Decoder};
 use super::output::Output;
 use crate::Matrix;

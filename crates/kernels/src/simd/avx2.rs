@@ -37,12 +37,12 @@ impl Simd for Avx2 {
         allowed!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
     }
     #[inline(always)]
-    fn from_bits(self, bits: Self::U) -> Self::F {
+    fn float(self, bits: Self::U) -> Self::F {
         allowed!([_mm256_castsi256_ps(bits[0]), _mm256_castsi256_ps(bits[1])])
     }
     #[inline(always)]
     fn lookup(self, table: Self::F, index: Self::U) -> Self::F {
-        let upper = self.from_bits(self.shl::<28>(index));
+        let upper = self.float(self.shl::<28>(index));
         allowed! {
             let half = |i: usize| {
                 _mm256_blendv_ps(
@@ -103,7 +103,7 @@ impl Simd for Avx2 {
         allowed!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
     }
     #[inline(always)]
-    fn to_bits(self, a: Self::F) -> Self::U {
+    fn bits(self, a: Self::F) -> Self::U {
         allowed!([_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])])
     }
     #[inline(always)]
@@ -114,14 +114,11 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn patch(self, exponents: Self::U, codes: Self::U, patches: &mut &[u8]) -> Self::U {
-        // SAFETY: both are 16 × u32, of which any bits are valid.
+    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
+        // SAFETY: four times 16 × u32 each, of which any bits are valid.
         unsafe {
-            std::mem::transmute(patch_lanes(
-                std::mem::transmute::<Self::U, [u32; 16]>(exponents),
-                std::mem::transmute::<Self::U, [u32; 16]>(codes),
-                patches,
-            ))
+            let exponents = &mut *std::ptr::from_mut(exponents).cast();
+            patch_lanes(exponents, &*std::ptr::from_ref(codes).cast(), patches);
         }
     }
     #[inline(always)]

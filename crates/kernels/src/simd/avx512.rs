@@ -36,7 +36,7 @@ impl Simd for Avx512 {
         allowed!(_mm512_fmadd_ps(a, b, c))
     }
     #[inline(always)]
-    fn from_bits(self, bits: Self::U) -> Self::F {
+    fn float(self, bits: Self::U) -> Self::F {
         allowed!(_mm512_castsi512_ps(bits))
     }
     #[inline(always)]
@@ -82,7 +82,7 @@ impl Simd for Avx512 {
         allowed!(_mm512_add_epi32(a, b))
     }
     #[inline(always)]
-    fn to_bits(self, a: Self::F) -> Self::U {
+    fn bits(self, a: Self::F) -> Self::U {
         allowed!(_mm512_castps_si512(a))
     }
     #[inline(always)]
@@ -90,17 +90,8 @@ impl Simd for Avx512 {
         allowed!(_mm512_test_epi32_mask(a, a) != 0)
     }
     #[inline(always)]
-    fn patch(self, exponents: Self::U, codes: Self::U, patches: &mut &[u8]) -> Self::U {
-        let fifteen = self.splat_u(15);
-        allowed! {
-            let escaped = _mm512_cmpeq_epi32_mask(self.and(codes, fifteen), fifteen);
-            let n = (escaped.count_ones() as usize).min(patches.len());
-            let mut bytes = [255; 16];
-            bytes[..n].copy_from_slice(&patches[..n]);
-            *patches = &patches[n..];
-            let new = self.shl::<23>(self.load_u8(bytes.as_ptr()));
-            _mm512_mask_expand_epi32(exponents, escaped, new)
-        }
+    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
+        allowed!(patch512(self, exponents, codes, patches))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -197,5 +188,22 @@ unsafe fn tile512(
             3 => tile::<_, ROWS, 3>(s, steps, w, x, acc, first),
             _ => tile::<_, ROWS, 4>(s, steps, w, x, acc, first),
         }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[cold]
+#[inline(never)]
+fn patch512(s: Avx512, exponents: &mut [__m512i; 4], codes: &[__m512i; 4], patches: &mut &[u8]) {
+    let fifteen = s.splat_u(15);
+    for (exponents, codes) in exponents.iter_mut().zip(codes) {
+        let escaped = _mm512_cmpeq_epi32_mask(s.and(*codes, fifteen), fifteen);
+        let n = (escaped.count_ones() as usize).min(patches.len());
+        let mut bytes = [255; 16];
+        bytes[..n].copy_from_slice(&patches[..n]);
+        *patches = &patches[n..];
+        // SAFETY: 16 bytes.
+        let new = s.shl::<23>(unsafe { s.load_u8(bytes.as_ptr()) });
+        *exponents = _mm512_mask_expand_epi32(*exponents, escaped, new);
     }
 }

@@ -35,7 +35,7 @@ impl Simd for Portable {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
-    fn from_bits(self, bits: Self::U) -> Self::F {
+    fn float(self, bits: Self::U) -> Self::F {
         bits.map(f32::from_bits)
     }
     #[inline(always)]
@@ -75,7 +75,7 @@ impl Simd for Portable {
         from_fn(|i| a[i].wrapping_add(b[i]))
     }
     #[inline(always)]
-    fn to_bits(self, a: Self::F) -> Self::U {
+    fn bits(self, a: Self::F) -> Self::U {
         a.map(f32::to_bits)
     }
     #[inline(always)]
@@ -83,8 +83,8 @@ impl Simd for Portable {
         a.iter().fold(0, |all, a| all | a) != 0
     }
     #[inline(always)]
-    fn patch(self, exponents: Self::U, codes: Self::U, patches: &mut &[u8]) -> Self::U {
-        patch_lanes(exponents, codes, patches)
+    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
+        patch_lanes(exponents, codes, patches);
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -178,13 +178,14 @@ impl Simd for Portable {
 }
 
 /// [`Simd::patch`], a lane at a time.
-#[inline(always)]
+#[cold]
+#[inline(never)]
 pub(super) fn patch_lanes(
-    mut exponents: [u32; 16],
-    codes: [u32; 16],
+    exponents: &mut [[u32; 16]; 4],
+    codes: &[[u32; 16]; 4],
     patches: &mut &[u8],
-) -> [u32; 16] {
-    for (exponent, code) in exponents.iter_mut().zip(codes) {
+) {
+    for (exponent, code) in exponents.as_flattened_mut().iter_mut().zip(codes.as_flattened()) {
         if code & 15 == 15
             && let Some((first, rest)) = patches.split_first()
         {
@@ -192,5 +193,4 @@ pub(super) fn patch_lanes(
             *patches = rest;
         }
     }
-    exponents
 }
