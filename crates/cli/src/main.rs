@@ -1,3 +1,35 @@
 //! The `sws` command.
 
-fn main() {}
+mod args;
+mod commands;
+mod progress;
+mod table;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser;
+
+/// Something was verified and is not as it should be.
+const FAILED: u8 = 1;
+/// Bad input or usage, or the system refused.
+const REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Shard(args) => commands::shard::run(&args),
+        Command::Verify(args) => commands::verify::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Unshard(args) => commands::unshard::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) if commands::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sws: {error}");
+            let damaged =
+                matches!(error.downcast_ref(), Some(sws_store::shard::ShardError::Damaged { .. }));
+            ExitCode::from(if damaged { FAILED } else { REFUSED })
+        }
+    }
+}

@@ -9,6 +9,8 @@ mod manifest;
 mod naming;
 #[cfg(feature = "io")]
 mod path;
+#[cfg(feature = "io")]
+pub mod shard;
 
 // Reading.
 #[cfg(feature = "io")]

@@ -161,6 +161,15 @@ impl Tensor {
         self.parts.iter().map(|extent| extent.len).sum()
     }
 
+    /// The bytes that the checkpoint has for it. What came with scales has as many as are stored,
+    /// as it is kept as it was.
+    pub fn source_bytes(&self) -> u64 {
+        match self.dtype {
+            safetensors::Dtype::F8_E4M3 | safetensors::Dtype::U8 => self.stored_bytes(),
+            dtype => self.shape.iter().product::<u64>() * dtype.bitsize() as u64 / 8,
+        }
+    }
+
     /// Its rows and columns as a matrix: the last dimension is a row's. A vector is one row.
     pub fn matrix_shape(&self) -> (u64, u64) {
         match self.shape.split_last() {

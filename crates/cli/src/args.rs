@@ -1,0 +1,110 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use sws_kernels::Encoding;
+
+/// Runs language models that are larger than memory, by streaming their weights from disk.
+#[derive(Debug, Parser)]
+#[command(name = "sws", version, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Turn a checkpoint into shards: smaller, faster to stream, checksummed.
+    Shard(Shard),
+    /// Read every byte of a shard directory and say what is damaged.
+    Verify(Verify),
+    /// Show what a shard directory or a checkpoint consists of.
+    Inspect(Inspect),
+    /// Turn shards back into the checkpoint they were made from.
+    Unshard(Unshard),
+}
+
+/// Turn a checkpoint into shards: smaller, faster to stream, checksummed.
+///
+/// Needs less than 256 MiB of memory, whatever the size of the model. It can be interrupted at any
+/// moment; the same command again goes on where it stopped, and what comes out is the same.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Shard {
+    /// The directory of a Hugging Face checkpoint in safetensors.
+    pub(crate) checkpoint: PathBuf,
+    /// Where to put the shards: a new or empty directory, or one in which the same was begun.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// How to store the matrices of experts, attention, dense layers, embedding and head.
+    ///
+    /// bf12 keeps every bit of bf16 weights in three quarters of the space. f32 keeps everything.
+    /// f16 and bf16 are exact if each weight fits. q8, q4, fp8 and mxfp4 lose precision; how much
+    /// is told by `sws inspect`. What is in fp8 or mxfp4 already stays as it is.
+    #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
+    pub(crate) encoding: Encoding,
+    /// Also make small, inexact copies of the experts: q8 or q4.
+    #[arg(long, value_name = "ENCODING", value_parser = stand_in)]
+    pub(crate) stand_ins: Option<Encoding>,
+    /// Threads that encode [default: one a core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Read every byte of a shard directory and say what is damaged.
+///
+/// Exits with 0 if every shard is as it was written, with 1 and a line for each damaged place if
+/// not, with 2 if there is nothing to verify.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Verify {
+    /// A shard directory.
+    pub(crate) dir: PathBuf,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what a shard directory or a checkpoint consists of.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Inspect {
+    /// A shard directory, or a checkpoint as it would be read in place.
+    pub(crate) model: PathBuf,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Turn shards back into the checkpoint they were made from.
+///
+/// The same files with the same tensors, bit for bit. Checksums are verified on the way.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Unshard {
+    /// A shard directory.
+    pub(crate) dir: PathBuf,
+    /// Where to put the checkpoint: a new or empty directory, or one in which the same was begun.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Accept weights that a lossy encoding changed; they are decoded to the checkpoint's type.
+    #[arg(long)]
+    pub(crate) lossy: bool,
+    /// Threads that decode [default: one a core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn encoding(word: &str) -> Result<Encoding, String> {
+    word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())
+}
+
+fn stand_in(word: &str) -> Result<Encoding, String> {
+    match encoding(word)? {
+        encoding @ (Encoding::Q8 | Encoding::Q4) => Ok(encoding),
+        other => Err(format!("stand-ins are q8 or q4, not {other}")),
+    }
+}

@@ -1,0 +1,260 @@
+//! `sws inspect`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, PieceId, PieceKind, Tensor};
+
+use super::{print, print_json, size};
+use crate::args;
+use crate::table::table;
+
+pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
+    let report = Report::of(&open(&args.model)?);
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(dir: &Path) -> anyhow::Result<Manifest> {
+    if dir.join(MANIFEST_FILE).exists() {
+        return Ok(Manifest::load(dir)?);
+    }
+    let checkpoint = Checkpoint::open(dir)?;
+    let naming = sws_model::naming(checkpoint.config_json())?;
+    Ok(Manifest::in_place(&checkpoint, &*naming)?)
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    model_type: String,
+    fingerprint: String,
+    /// None for a checkpoint.
+    encoding: Option<String>,
+    layers: usize,
+    /// The most experts that a layer has.
+    experts: usize,
+    pieces: usize,
+    /// Bytes of the files.
+    file_bytes: u64,
+    /// Bytes of the tensors as they are stored, and as the checkpoint has them.
+    stored_bytes: u64,
+    source_bytes: u64,
+    kinds: Vec<Row>,
+    stand_ins: Vec<Row>,
+    lossy_tensors: Vec<Lossy>,
+}
+
+/// Tensors of one kind of piece in one encoding.
+#[derive(Debug, Serialize)]
+struct Row {
+    kind: &'static str,
+    /// As raw numbers that no kernel computes with: the type.
+    encoding: String,
+    pieces: usize,
+    tensors: usize,
+    stored_bytes: u64,
+    source_bytes: u64,
+    /// The largest relative and absolute error.
+    relative_error: Option<f64>,
+    max_error: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lossy {
+    piece: PieceId,
+    tensor: String,
+    encoding: String,
+    relative: f64,
+    max: f64,
+}
+
+impl Report {
+    fn of(manifest: &Manifest) -> Report {
+        let tensors = |stand_ins: bool| {
+            manifest.pieces.iter().flat_map(move |piece| {
+                let tensors = match &piece.stand_in {
+                    _ if !stand_ins => piece.tensors.as_slice(),
+                    Some(stand_in) => stand_in.tensors.as_slice(),
+                    None => &[],
+                };
+                tensors.iter().map(move |tensor| (piece.id, tensor))
+            })
+        };
+        let layers: BTreeSet<u32> = manifest.pieces.iter().filter_map(|p| p.id.layer()).collect();
+        let mut experts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        for piece in &manifest.pieces {
+            if matches!(piece.id.kind(), PieceKind::Expert(_)) {
+                *experts.entry(piece.id.layer()).or_default() += 1;
+            }
+        }
+        let lossy = tensors(false).filter_map(|(piece, tensor)| {
+            let error = tensor.error?;
+            let (relative, max) = (error.relative, error.max);
+            Some(Lossy {
+                piece,
+                tensor: tensor.name.clone(),
+                encoding: stored_as(tensor),
+                relative,
+                max,
+            })
+        });
+        Report {
+            model_type: manifest.model.model_type.clone(),
+            fingerprint: manifest.model.fingerprint.clone(),
+            encoding: manifest.encoding.map(|e| e.name().to_owned()),
+            layers: layers.len(),
+            experts: experts.into_values().max().unwrap_or(0),
+            pieces: manifest.pieces.len(),
+            file_bytes: manifest.files.iter().map(|file| file.len).sum(),
+            stored_bytes: tensors(false).map(|(_, tensor)| tensor.stored_bytes()).sum(),
+            source_bytes: tensors(false).map(|(_, tensor)| tensor.source_bytes()).sum(),
+            kinds: rows(tensors(false)),
+            stand_ins: rows(tensors(true)),
+            lossy_tensors: lossy.collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let encoding = match &self.encoding {
+            Some(encoding) => format!("shards in {encoding}"),
+            None => "checkpoint".to_owned(),
+        };
+        let mut text = format!(
+            "{}, {encoding}: {} layers, {} experts a layer, {} pieces, {}\nfingerprint {}\n\n",
+            self.model_type,
+            self.layers,
+            self.experts,
+            self.pieces,
+            size(self.file_bytes),
+            self.fingerprint,
+        );
+        let heading = [
+            "pieces",
+            "count",
+            "<encoding",
+            "tensors",
+            "bytes",
+            "in checkpoint",
+            "share",
+            "rel. error",
+            "max error",
+        ];
+        let cells = |row: &Row, kind: String| {
+            let number = |n: Option<f64>| n.map_or(String::new(), |n| format!("{n:.2e}"));
+            vec![
+                kind,
+                row.pieces.to_string(),
+                row.encoding.clone(),
+                row.tensors.to_string(),
+                size(row.stored_bytes),
+                size(row.source_bytes),
+                share(row.stored_bytes, row.source_bytes),
+                number(row.relative_error),
+                number(row.max_error),
+            ]
+        };
+        let mut rows: Vec<_> = self.kinds.iter().map(|r| cells(r, r.kind.to_owned())).collect();
+        rows.push(vec![
+            "all".to_owned(),
+            self.pieces.to_string(),
+            String::new(),
+            self.kinds.iter().map(|row| row.tensors).sum::<usize>().to_string(),
+            size(self.stored_bytes),
+            size(self.source_bytes),
+            share(self.stored_bytes, self.source_bytes),
+        ]);
+        rows.extend(self.stand_ins.iter().map(|r| cells(r, format!("stand-ins of {}", r.kind))));
+        text.push_str(&table(&heading, &rows));
+        if !self.lossy_tensors.is_empty() {
+            text.push_str(&format!(
+                "\n{} tensors are not exactly what the checkpoint had; the worst:\n",
+                self.lossy_tensors.len()
+            ));
+            text.push_str(&self.worst());
+        }
+        text
+    }
+
+    fn worst(&self) -> String {
+        let mut worst: Vec<&Lossy> = self.lossy_tensors.iter().collect();
+        worst.sort_by(|a, b| b.relative.total_cmp(&a.relative));
+        let rows: Vec<Vec<String>> = worst
+            .iter()
+            .take(5)
+            .map(|lossy| {
+                vec![
+                    lossy.tensor.clone(),
+                    lossy.encoding.clone(),
+                    format!("{:.3e}", lossy.relative),
+                    format!("{:.3e}", lossy.max),
+                ]
+            })
+            .collect();
+        table(&["tensor", "<encoding", "rel. error", "max error"], &rows)
+    }
+}
+
+fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
+    let mut groups: BTreeMap<(usize, String), (BTreeSet<PieceId>, Row)> = BTreeMap::new();
+    for (piece, tensor) in tensors {
+        let (order, kind) = kind_name(piece.kind());
+        let encoding = stored_as(tensor);
+        let (pieces, row) = groups.entry((order, encoding.clone())).or_insert_with(|| {
+            let row = Row {
+                kind,
+                encoding,
+                pieces: 0,
+                tensors: 0,
+                stored_bytes: 0,
+                source_bytes: 0,
+                relative_error: None,
+                max_error: None,
+            };
+            (BTreeSet::new(), row)
+        });
+        pieces.insert(piece);
+        row.pieces = pieces.len();
+        row.tensors += 1;
+        row.stored_bytes += tensor.stored_bytes();
+        row.source_bytes += tensor.source_bytes();
+        if let Some(error) = tensor.error {
+            let larger = |a: Option<f64>, b: f64| Some(a.unwrap_or(0.0).max(b));
+            row.relative_error = larger(row.relative_error, error.relative);
+            row.max_error = larger(row.max_error, error.max);
+        }
+    }
+    groups.into_values().map(|(_, row)| row).collect()
+}
+
+fn stored_as(tensor: &Tensor) -> String {
+    match tensor.encoding {
+        Some(encoding) => encoding.name().to_owned(),
+        None => tensor.dtype.to_string().to_lowercase(),
+    }
+}
+
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
+}
+
+/// A name, and a place in the order of a pass.
+fn kind_name(kind: PieceKind) -> (usize, &'static str) {
+    match kind {
+        PieceKind::Embed => (0, "embedding"),
+        PieceKind::Norms => (1, "norms"),
+        PieceKind::Attention => (2, "attention"),
+        PieceKind::Router => (3, "routers"),
+        PieceKind::SharedExpert => (4, "shared experts"),
+        PieceKind::Mlp => (5, "dense layers"),
+        PieceKind::Expert(_) => (6, "experts"),
+        PieceKind::FinalNorm => (7, "final norm"),
+        PieceKind::LmHead => (8, "head"),
+        PieceKind::Extra => (9, "extra"),
+    }
+}

@@ -1,0 +1,40 @@
+//! `sws unshard`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use sws_store::shard::unshard;
+
+use super::{print, print_json, size};
+use crate::args;
+use crate::progress::Meter;
+
+pub(crate) fn run(args: &args::Unshard) -> anyhow::Result<ExitCode> {
+    let meter = Meter::new("unsharding");
+    let threads = args.threads.map(usize::from);
+    let done = unshard(&args.dir, &args.out, args.lossy, threads, &|p| meter.show(p));
+    meter.finish();
+    let done = done?;
+    if args.json {
+        print_json(&json!({
+            "out": args.out,
+            "files": done.files,
+            "tensors": done.tensors,
+            "bytes": done.bytes,
+            "lossy": done.lossy,
+        }))?;
+    } else {
+        let exact = match done.lossy {
+            0 => "bit for bit as they were".to_owned(),
+            n => format!("{n} of them decoded from a lossy encoding"),
+        };
+        print(&format!(
+            "{} tensors in {} files in {}, {}: {exact}\n",
+            done.tensors,
+            done.files,
+            args.out.display(),
+            size(done.bytes),
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,44 @@
+//! `sws verify`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use sws_store::shard::verify;
+
+use super::{print, print_json, size};
+use crate::progress::Meter;
+use crate::{FAILED, args};
+
+pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
+    let meter = Meter::new("verifying");
+    let verified = verify(&args.dir, &|p| meter.show(p));
+    meter.finish();
+    let verified = verified?;
+    let good = verified.damage.is_empty();
+    if args.json {
+        let damage = verified.damage.iter().map(
+            |d| json!({ "file": d.file, "piece": d.piece.map(|p| p.to_string()), "what": d.what }),
+        );
+        print_json(&json!({
+            "good": good,
+            "shards": verified.shards,
+            "bytes": verified.bytes,
+            "damage": damage.collect::<Vec<_>>(),
+        }))?;
+    } else if good {
+        let (shards, bytes) = (verified.shards, size(verified.bytes));
+        print(&format!("{shards} shards, {bytes}: every byte is as it was written\n"))?;
+    } else {
+        for damage in &verified.damage {
+            let piece = damage.piece.map_or(String::new(), |piece| format!("{piece}: "));
+            print(&format!("{piece}{} {}\n", args.dir.join(&damage.file).display(), damage.what))?;
+        }
+        let places = verified.damage.len();
+        let plural = if places == 1 { "place is" } else { "places are" };
+        eprintln!(
+            "sws: {places} {plural} damaged in `{}`; copy the files named above again or make the shards again",
+            args.dir.display()
+        );
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}

@@ -1,0 +1,111 @@
+//! How far long work is: a bar on a terminal, a line now and then elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressStyle};
+use sws_store::Clock;
+use sws_store::shard::Progress;
+
+/// Without a terminal: a line at least this often, and at every tenth.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Shows the progress of one piece of work.
+pub(crate) enum Meter {
+    Bar(ProgressBar),
+    Lines { what: &'static str, clock: Clock, last: Mutex<Last> },
+}
+
+pub(crate) struct Last {
+    /// What was done before this run, once known.
+    start: Option<u64>,
+    time: Duration,
+    tenth: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(what: &'static str) -> Meter {
+        if std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template(
+                "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
+            );
+            let bar = ProgressBar::new(0).with_prefix(what);
+            Meter::Bar(match style {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            })
+        } else {
+            let last = Last { start: None, time: Duration::ZERO, tenth: 0 };
+            Meter::Lines { what, clock: Clock::real(), last: Mutex::new(last) }
+        }
+    }
+
+    pub(crate) fn show(&self, progress: Progress) {
+        match self {
+            Meter::Bar(bar) => {
+                if bar.length() != Some(progress.total) {
+                    bar.set_length(progress.total);
+                    // What an earlier run has done says nothing about the rate of this one.
+                    bar.set_position(progress.done);
+                    bar.reset_eta();
+                }
+                bar.set_position(progress.done.max(bar.position()));
+            }
+            Meter::Lines { what, clock, last } => {
+                let mut last = last.lock().expect("no holder panics");
+                let start = *last.start.get_or_insert(progress.done);
+                let now = clock.now();
+                let tenth = progress.done * 10 / progress.total.max(1);
+                if tenth <= last.tenth && now < last.time + INTERVAL {
+                    return;
+                }
+                last.time = now;
+                last.tenth = tenth.max(last.tenth);
+                let _ = writeln!(std::io::stderr(), "{what} {}", line(progress, start, now));
+            }
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Meter::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn line(progress: Progress, start: u64, elapsed: Duration) -> String {
+    let Progress { done, total } = progress;
+    let rate = done.saturating_sub(start) as f64 / elapsed.as_secs_f64().max(1e-9);
+    let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
+    let left = Duration::try_from_secs_f64(left.ceil()).unwrap_or(Duration::MAX);
+    format!(
+        "{} % of {}, {}/s, {} left",
+        done * 100 / total.max(1),
+        BinaryBytes(total),
+        BinaryBytes(rate as u64),
+        HumanDuration(left),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_tell_share_rate_and_time_left() {
+        let mib = 1 << 20;
+        #[rustfmt::skip]
+        let cases = [
+            // done, total, done before, seconds, line
+            (0, 0, 0, 0, "0 % of 0 B, 0 B/s, 0 seconds left"),
+            (50 * mib, 100 * mib, 0, 5, "50 % of 100.00 MiB, 10.00 MiB/s, 5 seconds left"),
+            (75 * mib, 100 * mib, 50 * mib, 5, "75 % of 100.00 MiB, 5.00 MiB/s, 5 seconds left"),
+            (100 * mib, 100 * mib, 50 * mib, 5, "100 % of 100.00 MiB, 10.00 MiB/s, 0 seconds left"),
+        ];
+        for (done, total, start, seconds, expected) in cases {
+            let elapsed = Duration::from_secs(seconds);
+            assert_eq!(line(Progress { done, total }, start, elapsed), expected);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Tables for people.
+
+/// Rows of cells under a heading, in columns as wide as they need be. The first column and those
+/// whose heading begins with `<` are set to the left.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let left: Vec<bool> =
+        heading.iter().enumerate().map(|(i, h)| i == 0 || h.starts_with('<')).collect();
+    let heading: Vec<String> =
+        heading.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&heading]).filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let mut text = String::new();
+    for row in [&heading].into_iter().chain(rows) {
+        let mut line = String::new();
+        for ((cell, &width), &left) in row.iter().zip(&widths).zip(&left) {
+            line.push_str(&match left {
+                true => format!("{cell:<width$}  "),
+                false => format!("{cell:>width$}  "),
+            });
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["é", "1", "x"], ["long", "22222", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let expected = "what      n  how\né         1  x\nlong  22222\n";
+        assert_eq!(table(&["what", "n", "<how"], &rows), expected);
+    }
+}

@@ -1,0 +1,267 @@
+//! Files read and written past the page cache, so that a terabyte sharded leaves no trace in memory.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memmap2::MmapMut;
+use rustix::fs::{Advice, FallocateFlags, OFlags};
+
+use super::ShardError;
+
+/// What addresses, offsets and lengths of direct transfers are multiples of. Every device takes
+/// 4096.
+pub(super) const ALIGN: usize = 4096;
+/// One write. On a device measured at 2.2 GB/s, 1 MiB already reached 0.9 of it.
+const STAGING: usize = 4 << 20;
+/// Without direct writes: how much may be dirty before it is pushed out and dropped.
+const DIRTY: u64 = 32 << 20;
+
+/// Page-aligned memory, zeroed.
+pub(super) struct Buffer(MmapMut);
+
+impl Buffer {
+    pub(super) fn new(len: usize) -> Result<Buffer, ShardError> {
+        let len = len.max(1).next_multiple_of(ALIGN);
+        MmapMut::map_anon(len).map(Buffer).map_err(|_| ShardError::Memory { len })
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// A file to read from.
+pub(super) struct Source {
+    path: PathBuf,
+    direct: Option<File>,
+    buffered: File,
+    refused: AtomicBool,
+}
+
+impl Source {
+    pub(super) fn open(path: &Path) -> Result<Source, ShardError> {
+        let buffered = File::open(path).map_err(|e| ShardError::reading(path, e))?;
+        let direct = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::DIRECT.bits() as i32)
+            .open(path)
+            .ok();
+        Ok(Source { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })
+    }
+
+    /// The memory that reading `len` bytes at any offset may need.
+    pub(super) fn room(len: usize) -> usize {
+        len.next_multiple_of(ALIGN) + ALIGN
+    }
+
+    /// Reads `len` bytes at `offset` into `buffer`, which has [`Source::room`] for them; says where
+    /// in it they are.
+    pub(super) fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        buffer: &mut [u8],
+    ) -> Result<Range<usize>, ShardError> {
+        if let Some(file) = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed)) {
+            let skip = (offset % ALIGN as u64) as usize;
+            let span = (skip + len).next_multiple_of(ALIGN);
+            match read_up_to(file, offset - skip as u64, &mut buffer[..span], skip + len) {
+                Ok(()) => return Ok(skip..skip + len),
+                // The file system takes the flag and refuses the read.
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+                    self.refused.store(true, Ordering::Relaxed);
+                }
+                Err(e) => return Err(ShardError::reading(&self.path, e)),
+            }
+        }
+        read_up_to(&self.buffered, offset, &mut buffer[..len], len)
+            .map_err(|e| ShardError::reading(&self.path, e))?;
+        // Only advice: a file system that ignores it keeps the pages, nothing else.
+        let _ = rustix::fs::fadvise(
+            &self.buffered,
+            offset,
+            std::num::NonZeroU64::new(len as u64),
+            Advice::DontNeed,
+        );
+        Ok(0..len)
+    }
+}
+
+/// Fills `buffer`; only what lies beyond `needed` may be missing, because the file ends there.
+fn read_up_to(file: &File, offset: u64, buffer: &mut [u8], needed: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < needed {
+        match file.read_at(&mut buffer[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// A file being written from front to back under a temporary name. Dropped before
+/// [`Output::finish`], it deletes itself.
+pub(super) struct Output {
+    path: PathBuf,
+    file: File,
+    direct: bool,
+    staging: Buffer,
+    /// Where in the file the staging buffer begins.
+    base: u64,
+    fill: usize,
+    /// How much was written since the last push, without direct writes.
+    dirty: u64,
+    finished: bool,
+}
+
+/// A place to go back to.
+pub(super) struct Mark {
+    base: u64,
+    head: Vec<u8>,
+}
+
+impl Output {
+    /// A file that will have about `len` bytes; the first `reserved`, a multiple of [`ALIGN`], are
+    /// written last.
+    pub(super) fn create(path: &Path, reserved: u64, len: u64) -> Result<Output, ShardError> {
+        debug_assert!(reserved.is_multiple_of(ALIGN as u64));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
+        let (file, direct) = match direct {
+            Ok(file) => (file, true),
+            Err(_) => (options.open(path).map_err(|e| ShardError::writing(path, e))?, false),
+        };
+        // Allocated beforehand, direct writes neither extend the file one by one nor find the disk
+        // full halfway. Not every file system can.
+        let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len.max(1));
+        if allocated == Err(rustix::io::Errno::NOSPC) {
+            let _ = std::fs::remove_file(path);
+            return Err(ShardError::NoSpace { path: path.to_owned() });
+        }
+        Ok(Output {
+            path: path.to_owned(),
+            file,
+            direct,
+            staging: Buffer::new(STAGING)?,
+            base: reserved,
+            fill: 0,
+            dirty: 0,
+            finished: false,
+        })
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.base + self.fill as u64
+    }
+
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ShardError> {
+        while !bytes.is_empty() {
+            let n = bytes.len().min(self.staging.len() - self.fill);
+            self.staging[self.fill..][..n].copy_from_slice(&bytes[..n]);
+            self.fill += n;
+            bytes = &bytes[n..];
+            if self.fill == self.staging.len() {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeros up to a multiple of `multiple`.
+    pub(super) fn pad(&mut self, multiple: u64) -> Result<(), ShardError> {
+        const ZEROS: [u8; ALIGN] = [0; ALIGN];
+        let gap = self.position().next_multiple_of(multiple) - self.position();
+        self.write(&ZEROS[..gap as usize])
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        let whole = self.fill - self.fill % ALIGN;
+        Mark { base: self.base + whole as u64, head: self.staging[whole..self.fill].to_vec() }
+    }
+
+    /// Forgets everything written since `mark`.
+    pub(super) fn rewind(&mut self, mark: Mark) {
+        self.base = mark.base;
+        self.fill = mark.head.len();
+        self.staging[..self.fill].copy_from_slice(&mark.head);
+    }
+
+    /// Writes `header` into the reserved beginning, cuts the file to `len`, and waits until it is
+    /// on the device. The caller has padded the end to a multiple of [`ALIGN`].
+    pub(super) fn finish(mut self, header: &[u8], len: u64) -> Result<(), ShardError> {
+        if self.fill > 0 {
+            self.flush()?;
+        }
+        self.base = 0;
+        self.write(header)?;
+        if self.fill > 0 {
+            self.flush()?;
+        }
+        let synced = self.file.set_len(len).and_then(|()| self.file.sync_data());
+        synced.map_err(|e| ShardError::writing(&self.path, e))?;
+        self.drop_pages();
+        self.finished = true;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ShardError> {
+        let written = self.write_staging();
+        written.map_err(|e| ShardError::writing(&self.path, e))?;
+        self.base += self.fill as u64;
+        self.fill = 0;
+        Ok(())
+    }
+
+    fn write_staging(&mut self) -> io::Result<()> {
+        let bytes = &self.staging[..self.fill];
+        if self.direct {
+            match self.file.write_all_at(bytes, self.base) {
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+                    // As above: the flag was taken, the write is refused.
+                    self.file = OpenOptions::new().write(true).open(&self.path)?;
+                    self.direct = false;
+                }
+                done => return done,
+            }
+        }
+        self.file.write_all_at(bytes, self.base)?;
+        self.dirty += bytes.len() as u64;
+        if self.dirty >= DIRTY {
+            self.file.sync_data()?;
+            self.drop_pages();
+            self.dirty = 0;
+        }
+        Ok(())
+    }
+
+    fn drop_pages(&self) {
+        if !self.direct {
+            let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Whatever went wrong was reported; a resume would delete the file as well.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! One tensor on its way from the checkpoint into a shard, by blocks of rows.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lru::LruCache;
+use rayon::prelude::*;
+use sws_kernels::{EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, Histogram};
+
+use super::ShardError;
+use super::direct::{Buffer, Source};
+use super::narrow;
+use super::parts::{Side, Target, Writing};
+use super::plan::{least_len, numbers};
+use crate::{Manifest, Tensor};
+
+/// A tensor up to this size is read whole, so that its exponents can be counted before it is
+/// encoded. Three workers hold one each; the largest experts with many siblings (DeepSeek-V3) have
+/// matrices of 28 MiB.
+pub(super) const WINDOW: usize = 32 << 20;
+/// Larger ones are read and encoded in steps of about this size.
+const STEP: usize = 4 << 20;
+/// What one thread encodes at a time.
+const CHUNK: usize = 512 << 10;
+/// The exponents of a matrix above [`WINDOW`] are counted in this many blocks of
+/// [`SAMPLE`] bytes at even distances: two million weights, in which every exponent that matters
+/// (one weight in ten thousand) is seen two hundred times.
+const SAMPLES: u64 = 16;
+const SAMPLE: usize = 256 << 10;
+/// bf12 with more escapes than one weight in this many is no gain worth a slower kernel.
+const ESCAPES: u64 = 32;
+/// Files of the checkpoint kept open.
+const OPEN_FILES: usize = 64;
+
+/// What all workers share.
+pub(super) struct Context<'a> {
+    /// The checkpoint's directory and manifest.
+    pub(super) dir: &'a Path,
+    pub(super) manifest: &'a Manifest,
+    pub(super) pool: &'a rayon::ThreadPool,
+    /// Told of every run of source bytes that is done.
+    pub(super) progress: &'a (dyn Fn(u64) + Sync),
+    /// Set by the first worker that fails.
+    pub(super) stop: AtomicBool,
+    sources: Mutex<LruCache<u32, Arc<Source>>>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(
+        dir: &'a Path,
+        manifest: &'a Manifest,
+        pool: &'a rayon::ThreadPool,
+        progress: &'a (dyn Fn(u64) + Sync),
+    ) -> Self {
+        let sources =
+            Mutex::new(LruCache::new(std::num::NonZeroUsize::new(OPEN_FILES).expect("not zero")));
+        Context { dir, manifest, pool, progress, stop: AtomicBool::new(false), sources }
+    }
+
+    fn source(&self, file: u32) -> Result<Arc<Source>, ShardError> {
+        let mut sources = self.sources.lock().expect("no holder panics");
+        if let Some(source) = sources.get(&file) {
+            return Ok(source.clone());
+        }
+        let path = self.dir.join(&self.manifest.files[file as usize].path);
+        let source = Arc::new(Source::open(&path)?);
+        sources.put(file, source.clone());
+        Ok(source)
+    }
+}
+
+/// The buffers of one worker.
+pub(super) struct Worker<'a> {
+    context: &'a Context<'a>,
+    input: Buffer,
+    blocks: Vec<EncodedRows>,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(context: &'a Context<'a>) -> Result<Self, ShardError> {
+        let input = Buffer::new(Source::room(WINDOW))?;
+        Ok(Worker { context, input, blocks: Vec::new() })
+    }
+
+    /// Writes `tensor` in the encoding asked for, or as it is where that gains nothing.
+    pub(super) fn tensor(
+        &mut self,
+        tensor: &Tensor,
+        encoding: Option<Encoding>,
+        target: &mut Target,
+    ) -> Result<Tensor, ShardError> {
+        if encoding == tensor.encoding {
+            return self.copy(tensor, target);
+        }
+        // The plan asks for another encoding only where these exist.
+        let (Some(encoding), Some(kind), &[rows, cols]) =
+            (encoding, numbers(tensor.encoding), tensor.shape.as_slice())
+        else {
+            return self.copy(tensor, target);
+        };
+        let matrix = Matrix { tensor, encoding, rows, cols, row_len: cols * kind.size() as u64 };
+        if matrix.row_len == 0 || rows == 0 {
+            return self.copy(tensor, target);
+        }
+        let whole = match matrix.len() <= WINDOW as u64 {
+            true => Some(self.read_rows(&matrix, 0, rows)?),
+            false => None,
+        };
+        let encoder = match encoding {
+            Encoding::Bf12 => {
+                let histogram = self.histogram(&matrix, whole.clone())?;
+                let table = ExponentTable::from_histogram(&histogram);
+                let counted: u64 = histogram.0.iter().sum();
+                if histogram.escapes(&table) > counted / ESCAPES {
+                    return self.copy(tensor, target);
+                }
+                Recoder::Kernel(Box::new(Encoder::bf12(cols as usize, table)))
+            }
+            Encoding::F16 | Encoding::Bf16 => Recoder::Narrow { from: kind, to: encoding },
+            _ => {
+                let encoder = Encoder::new(encoding, kind, cols as usize);
+                let encoder = encoder.map_err(|e| matrix.error(self.context, 0, e))?;
+                Recoder::Kernel(Box::new(encoder))
+            }
+        };
+        let mark = target.out.mark();
+        match self.encode(&matrix, &encoder, whole, target)? {
+            Some(stored) => Ok(stored),
+            // A sample promised fewer escapes than there are.
+            None => {
+                target.out.rewind(mark);
+                self.copy(tensor, target)
+            }
+        }
+    }
+
+    /// Writes the parts of a tensor as they are.
+    fn copy(&mut self, tensor: &Tensor, target: &mut Target) -> Result<Tensor, ShardError> {
+        let mut parts = Vec::with_capacity(tensor.parts.len());
+        for (index, part) in tensor.parts.iter().enumerate() {
+            let mut extent = Writing::begin(tensor, index, part.len, target);
+            let mut done = 0;
+            while done < part.len {
+                let n = (part.len - done).min(STEP as u64);
+                let range = self.read(part.file, part.offset + done, n as usize)?;
+                extent.write(target.out, &self.input[range])?;
+                done += n;
+                self.advance(n)?;
+            }
+            parts.push(extent.end(target.out)?);
+        }
+        Ok(Tensor { parts, ..tensor.clone() })
+    }
+
+    /// Encodes and writes all rows; `None` if bf12 meets too many escapes.
+    fn encode(
+        &mut self,
+        matrix: &Matrix,
+        recoder: &Recoder,
+        whole: Option<Range<usize>>,
+        target: &mut Target,
+    ) -> Result<Option<Tensor>, ShardError> {
+        let stored = Tensor { encoding: Some(matrix.encoding), ..matrix.tensor.clone() };
+        let first_len = least_len(matrix.encoding, 0, matrix.rows, matrix.cols).unwrap_or(0);
+        let mut first = Writing::begin(&stored, 0, first_len, target);
+        let mut side = Side::new(matrix.encoding, recoder.loses(), target.path);
+        let step = matrix.group(STEP as u64);
+        let mut row = 0;
+        while row < matrix.rows {
+            let rows = step.min(matrix.rows - row);
+            let range = match &whole {
+                Some(range) => {
+                    let at = range.start + (row * matrix.row_len) as usize;
+                    at..at + (rows * matrix.row_len) as usize
+                }
+                None => self.read_rows(matrix, row, rows)?,
+            };
+            let blocks = self.encode_rows(matrix, recoder, row, range)?;
+            for block in &self.blocks[..blocks] {
+                first.write(target.out, &block.parts[0])?;
+                side.push(block)?;
+            }
+            if side.escaped > (matrix.rows * matrix.cols / ESCAPES).min(u64::from(u32::MAX)) {
+                return Ok(None);
+            }
+            row += rows;
+            self.advance(rows * matrix.row_len)?;
+        }
+        let mut parts = vec![first.end(target.out)?];
+        if let Recoder::Kernel(encoder) = recoder
+            && let Some(table) = encoder.table()
+        {
+            let mut extent = Writing::begin(&stored, 1, table.len() as u64, target);
+            extent.write(target.out, &table)?;
+            parts.push(extent.end(target.out)?);
+        }
+        // A narrower type of number loses nothing if every weight fits.
+        let error = side.error().filter(|e| matrix.encoding.is_lossy() || e.max > 0.0);
+        if parts.len() < matrix.encoding.parts().len() {
+            let mut extent = Writing::begin(&stored, parts.len(), side.len(), target);
+            side.drain(&mut self.input, |bytes| extent.write(target.out, bytes))?;
+            parts.push(extent.end(target.out)?);
+        }
+        Ok(Some(Tensor { parts, error, ..stored }))
+    }
+
+    /// Encodes rows in memory with all threads; returns how many blocks they became.
+    fn encode_rows(
+        &mut self,
+        matrix: &Matrix,
+        recoder: &Recoder,
+        first_row: u64,
+        range: Range<usize>,
+    ) -> Result<usize, ShardError> {
+        let chunk_rows = matrix.group(CHUNK as u64);
+        let chunk = (chunk_rows * matrix.row_len) as usize;
+        let blocks = range.len().div_ceil(chunk);
+        if self.blocks.len() < blocks {
+            self.blocks.resize_with(blocks, EncodedRows::default);
+        }
+        let rows = &self.input[range];
+        let into = &mut self.blocks[..blocks];
+        let encoded = self.context.pool.install(|| {
+            let chunks = rows.par_chunks(chunk).zip(into).enumerate();
+            chunks
+                .map(|(i, (rows, block))| {
+                    let first = first_row + i as u64 * chunk_rows;
+                    recoder.encode(rows, matrix.cols as usize, block).map_err(|e| (first, e))
+                })
+                // The first in the order of rows, so that the message is always the same.
+                .collect::<Vec<_>>()
+        });
+        for result in encoded {
+            result.map_err(|(row, e)| matrix.error(self.context, row, e))?;
+        }
+        Ok(blocks)
+    }
+
+    /// Counts the exponents of a matrix: all of them if it fits, else those of a sample.
+    fn histogram(
+        &mut self,
+        matrix: &Matrix,
+        whole: Option<Range<usize>>,
+    ) -> Result<Histogram, ShardError> {
+        if let Some(range) = whole {
+            let bytes = &self.input[range];
+            return Ok(self.context.pool.install(|| {
+                let counts = bytes.par_chunks(CHUNK).map(|chunk| {
+                    let mut histogram = Histogram::default();
+                    histogram.add(chunk);
+                    histogram
+                });
+                counts.reduce(Histogram::default, |mut a, b| {
+                    a.merge(&b);
+                    a
+                })
+            }));
+        }
+        let mut histogram = Histogram::default();
+        let part = &matrix.tensor.parts[0];
+        for i in 0..SAMPLES {
+            let last = u128::from(matrix.len() - SAMPLE as u64);
+            let at = (last * u128::from(i) / u128::from(SAMPLES - 1)) as u64 & !1;
+            let range = self.read(part.file, part.offset + at, SAMPLE)?;
+            histogram.add(&self.input[range]);
+        }
+        Ok(histogram)
+    }
+
+    fn read_rows(
+        &mut self,
+        matrix: &Matrix,
+        row: u64,
+        rows: u64,
+    ) -> Result<Range<usize>, ShardError> {
+        let part = &matrix.tensor.parts[0];
+        let len = rows * matrix.row_len;
+        self.read(part.file, part.offset + row * matrix.row_len, len as usize)
+    }
+
+    fn read(&mut self, file: u32, offset: u64, len: usize) -> Result<Range<usize>, ShardError> {
+        self.context.source(file)?.read(offset, len, &mut self.input)
+    }
+
+    fn advance(&self, bytes: u64) -> Result<(), ShardError> {
+        (self.context.progress)(bytes);
+        if self.context.stop.load(Ordering::Relaxed) { Err(ShardError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// A matrix to be encoded.
+struct Matrix<'a> {
+    tensor: &'a Tensor,
+    encoding: Encoding,
+    rows: u64,
+    cols: u64,
+    /// The bytes of a row in the checkpoint.
+    row_len: u64,
+}
+
+impl Matrix<'_> {
+    fn len(&self) -> u64 {
+        self.rows * self.row_len
+    }
+
+    /// The rows that make up about `bytes`, a multiple of what the encoding needs.
+    fn group(&self, bytes: u64) -> u64 {
+        let multiple = self.encoding.row_multiple() as u64;
+        (bytes / self.row_len / multiple).max(1) * multiple
+    }
+
+    fn error(&self, context: &Context, first_row: u64, error: EncodeError) -> ShardError {
+        let path = context.dir.join(&self.tensor.source);
+        let tensor = self.tensor.name.clone();
+        match error {
+            EncodeError::NotFinite { encoding, row, .. } => {
+                ShardError::NotFinite { path, tensor, row: first_row + row as u64, encoding }
+            }
+            cause => ShardError::Encode { path, tensor, cause },
+        }
+    }
+}
+
+/// Turns rows of the checkpoint into rows of a shard.
+enum Recoder {
+    Kernel(Box<Encoder>),
+    Narrow { from: sws_kernels::Source, to: Encoding },
+}
+
+impl Recoder {
+    fn loses(&self) -> bool {
+        match self {
+            Recoder::Kernel(encoder) => encoder.encoding().is_lossy(),
+            Recoder::Narrow { .. } => true,
+        }
+    }
+
+    fn encode(&self, rows: &[u8], cols: usize, out: &mut EncodedRows) -> Result<(), EncodeError> {
+        match self {
+            Recoder::Kernel(encoder) => encoder.encode(rows, out),
+            Recoder::Narrow { from, to } => narrow::encode(*from, *to, cols, rows, out),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The output directory: nobody else's, locked while written, cleaned of what a kill left behind.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use super::ShardError;
+use super::journal::{JOURNAL, Journal};
+use crate::path::is_plain_path;
+
+/// What a file is called until it is complete.
+const UNFINISHED: &str = ".sws-tmp";
+
+/// A directory that this process alone writes to.
+pub(super) struct OutDir {
+    path: PathBuf,
+    created: bool,
+    /// Holds the lock on the directory itself: a file for it would be one more thing to clean up.
+    _lock: File,
+}
+
+impl OutDir {
+    /// Makes the directory, or takes over one in which the same work was begun. `planned` are the
+    /// paths that may be in it.
+    pub(super) fn open(
+        path: &Path,
+        input: &Path,
+        planned: &HashSet<String>,
+    ) -> Result<OutDir, ShardError> {
+        let created = !path.exists();
+        if within(path, input) {
+            return Err(ShardError::Inside { out: path.to_owned(), input: input.to_owned() });
+        }
+        std::fs::create_dir_all(path).map_err(|e| ShardError::writing(path, e))?;
+        let lock = File::open(path).map_err(|e| ShardError::writing(path, e))?;
+        // A file system without locks cannot say that somebody else is at work.
+        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Err(ShardError::Busy { dir: path.to_owned() });
+        }
+        let mut found = Vec::new();
+        list(path, "", 0, &mut found)?;
+        let begun = Journal::begun(path);
+        for name in &found {
+            let ours = match name.strip_suffix(UNFINISHED) {
+                Some(whole) => unfinished_of(whole, planned),
+                None => name == JOURNAL || begun && planned.contains(name),
+            };
+            if !ours {
+                return Err(ShardError::Foreign { dir: path.to_owned(), name: name.clone() });
+            }
+        }
+        for name in found.iter().filter(|name| name.ends_with(UNFINISHED)) {
+            let file = path.join(name);
+            std::fs::remove_file(&file).map_err(|e| ShardError::writing(&file, e))?;
+        }
+        Ok(OutDir { path: path.to_owned(), created, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses when less than `needed` bytes are free.
+    pub(super) fn check_space(&self, needed: u64) -> Result<(), ShardError> {
+        let stat = rustix::fs::statvfs(&self.path)
+            .map_err(|e| ShardError::writing(&self.path, e.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < needed {
+            return Err(ShardError::TooFull { dir: self.path.clone(), needed, free });
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing behind where nothing was before.
+    pub(super) fn abandon(&self) {
+        if self.created {
+            // Fails, as it should, if there is something in it after all.
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+
+    /// The name under which a file is written; its directory exists afterwards.
+    pub(super) fn unfinished(&self, name: &str) -> Result<PathBuf, ShardError> {
+        let path = self.path.join(format!("{name}{UNFINISHED}"));
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| ShardError::writing(parent, e))?;
+        }
+        Ok(path)
+    }
+
+    /// Gives complete, synced files their names, and waits until the names are on the device.
+    pub(super) fn publish<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), ShardError> {
+        let mut parents = HashSet::from([self.path.clone()]);
+        for name in names {
+            let path = self.path.join(name);
+            std::fs::rename(self.path.join(format!("{name}{UNFINISHED}")), &path)
+                .map_err(|e| ShardError::writing(&path, e))?;
+            parents.extend(path.parent().map(Path::to_owned));
+        }
+        parents.iter().try_for_each(|parent| self.sync(parent))
+    }
+
+    /// Writes a small file whole, under its name when complete.
+    pub(super) fn write_small(&self, name: &str, bytes: &[u8]) -> Result<(), ShardError> {
+        let path = self.unfinished(name)?;
+        std::fs::write(&path, bytes)
+            .and_then(|()| File::open(&path)?.sync_data())
+            .map_err(|e| ShardError::writing(&path, e))?;
+        self.publish([name])
+    }
+
+    fn sync(&self, dir: &Path) -> Result<(), ShardError> {
+        let synced = File::open(dir).and_then(|dir| dir.sync_all());
+        synced.map_err(|e| ShardError::writing(dir, e))
+    }
+}
+
+/// Whether a file without the ending of unfinished ones is planned, or a part of one that is: the
+/// name of a part has a word before the last dot.
+fn unfinished_of(name: &str, planned: &HashSet<String>) -> bool {
+    planned.contains(name)
+        || name.rsplit_once('.').is_some_and(|(whole, _)| planned.contains(whole))
+}
+
+/// Whether `out` is `input` or lies below it. `out` need not exist yet.
+fn within(out: &Path, input: &Path) -> bool {
+    let Ok(input) = input.canonicalize() else { return false };
+    let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
+    let existing = absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
+    existing.is_some_and(|dir| dir.starts_with(&input))
+}
+
+/// The files below a directory, as planned paths are spelled. A name that no plan can contain is
+/// listed as it is and refused by the caller.
+fn list(root: &Path, below: &str, depth: u32, found: &mut Vec<String>) -> Result<(), ShardError> {
+    let dir = root.join(below);
+    let refused = |e| ShardError::reading(&dir, e);
+    for entry in dir.read_dir().map_err(refused)? {
+        let entry = entry.map_err(refused)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+        let is_dir = entry.file_type().map_err(refused)?.is_dir();
+        if is_dir && depth < 2 && is_plain_path(&path) {
+            list(root, &path, depth + 1, found)?;
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Which shards a model becomes, and how large they will be, before anything is written.
+
+use std::collections::HashSet;
+
+use sws_kernels::{Encoding, PartLen, Source};
+
+use super::direct::ALIGN;
+use super::encode::WINDOW;
+use super::layout::{self, PAD, TENSOR_ALIGN};
+use super::{ShardError, ShardOptions};
+use crate::{Manifest, Naming, Piece, PieceKind, Placement, Tensor};
+
+/// bf12 escapes that room is kept for: one weight in so many. In trained models it was one in 5,000.
+const TYPICAL_ESCAPES: u64 = 1024;
+
+/// One shard to be written.
+pub(super) struct Job<'a> {
+    /// Its name below the directory.
+    pub(super) file: String,
+    /// Its piece.
+    pub(super) piece: &'a Piece,
+    /// Of a stand-in, the encoding.
+    pub(super) stand_in: Option<Encoding>,
+    /// The encoding wanted for each tensor.
+    pub(super) encodings: Vec<Option<Encoding>>,
+    /// Where its first tensor begins.
+    pub(super) data_start: u64,
+    /// How long it will be: exact but for the escapes of bf12.
+    pub(super) len: u64,
+    /// The bytes it is made from.
+    pub(super) source_len: u64,
+}
+
+/// The shards of all pieces in the order of the manifest's files: each piece's, then its stand-in's.
+pub(super) fn jobs<'a>(
+    manifest: &'a Manifest,
+    naming: &dyn Naming,
+    options: &ShardOptions,
+) -> Result<Vec<Job<'a>>, ShardError> {
+    let mut jobs = Vec::new();
+    for piece in &manifest.pieces {
+        let exact = job(manifest, naming, piece, options.encoding, None);
+        check_names(&exact)?;
+        jobs.push(exact);
+        if let Some(encoding) = options.stand_ins
+            && matches!(piece.id.kind(), PieceKind::Expert(_))
+        {
+            let stand_in = job(manifest, naming, piece, encoding, Some(encoding));
+            check_names(&stand_in)?;
+            if stand_in.encodings.contains(&Some(encoding)) {
+                jobs.push(stand_in);
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+fn job<'a>(
+    manifest: &Manifest,
+    naming: &dyn Naming,
+    piece: &'a Piece,
+    encoding: Encoding,
+    stand_in: Option<Encoding>,
+) -> Job<'a> {
+    let tensors = &piece.tensors;
+    let encodings: Vec<_> = tensors.iter().map(|t| wanted(t, naming, encoding)).collect();
+    let lens = tensors.iter().zip(&encodings).map(|(t, &e)| stored_len(t, e));
+    let data_len = lens.fold(0, u64::saturating_add).saturating_add(ALIGN as u64);
+    // For the number of digits only: a header may say at most this.
+    let longest = data_len.saturating_mul(2);
+    let choices = |tensor: &Tensor| vec![wanted(tensor, naming, encoding), tensor.encoding];
+    let fingerprint = &manifest.model.fingerprint;
+    let data_start = layout::data_start(piece.id, fingerprint, tensors, choices, longest);
+    Job {
+        file: layout::file_name(piece.id, stand_in),
+        piece,
+        stand_in,
+        encodings,
+        data_start,
+        len: data_start.saturating_add(data_len).next_multiple_of(ALIGN as u64),
+        source_len: piece.stored_bytes(),
+    }
+}
+
+/// How a tensor is to be stored: as asked if it is a matrix of numbers that can be, else as it is.
+fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
+    let as_is = tensor.encoding;
+    let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
+    // Rows are what is encoded at a time; a matrix whose rows do not fit has no use as weights.
+    let group =
+        cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
+    let possible = match encoding {
+        Encoding::Bf12 => kind == Source::Bf16,
+        _ => true,
+    };
+    if possible && group <= WINDOW as u64 && is_matrix(tensor, naming) {
+        Some(encoding)
+    } else {
+        as_is
+    }
+}
+
+fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
+    let placement = match tensor.slice {
+        Some(slice) => {
+            let shape = [&[slice.count], tensor.shape.as_slice()].concat();
+            naming.place(&tensor.name, &shape)
+        }
+        None => naming.place(&tensor.name, &tensor.shape),
+    };
+    match placement {
+        Placement::Piece { matrix, .. } | Placement::Experts { matrix, .. } => matrix,
+        Placement::Extra => false,
+    }
+}
+
+/// What can be encoded anew: numbers as they are, not codes with scales.
+pub(super) fn numbers(encoding: Option<Encoding>) -> Option<Source> {
+    match encoding {
+        Some(Encoding::F32) => Some(Source::F32),
+        Some(Encoding::F16) => Some(Source::F16),
+        Some(Encoding::Bf16) => Some(Source::Bf16),
+        _ => None,
+    }
+}
+
+/// The bytes of a part; of bf12's patches, without the escapes.
+pub(super) fn least_len(encoding: Encoding, part: usize, rows: u64, cols: u64) -> Option<u64> {
+    match encoding.parts().get(part)?.len(rows, cols)? {
+        PartLen::Exact(len) | PartLen::AtLeast(len) => Some(len),
+    }
+}
+
+/// The bytes of a tensor in a shard, with what aligns the next.
+fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
+    let aligned = |len: u64| len.checked_next_multiple_of(TENSOR_ALIGN);
+    let encoded = |encoding: Encoding| {
+        let (rows, cols) = tensor.matrix_shape();
+        let parts = (0..encoding.parts().len()).map(|i| least_len(encoding, i, rows, cols));
+        let escapes = match encoding {
+            Encoding::Bf12 => rows.checked_mul(cols)? / TYPICAL_ESCAPES,
+            _ => 0,
+        };
+        parts.chain([Some(escapes)]).try_fold(0u64, |sum, len| sum.checked_add(aligned(len?)?))
+    };
+    match encoding {
+        Some(encoding) if Some(encoding) != tensor.encoding => {
+            encoded(encoding).unwrap_or(u64::MAX)
+        }
+        _ => tensor.parts.iter().filter_map(|part| aligned(part.len)).sum(),
+    }
+}
+
+/// Refuses names that parts of other tensors or the padding may have in the shard.
+fn check_names(job: &Job) -> Result<(), ShardError> {
+    let mut names = HashSet::new();
+    for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
+        let suffixes = |e: Option<Encoding>| e.map_or(&[][..], |e| e.parts()).iter();
+        let mut suffixes: Vec<&str> =
+            suffixes(encoding).chain(suffixes(tensor.encoding)).map(|part| part.suffix).collect();
+        suffixes.push("");
+        suffixes.sort_unstable();
+        suffixes.dedup();
+        let clash = tensor.name.starts_with(PAD)
+            || suffixes.into_iter().any(|s| !names.insert(format!("{}{s}", tensor.name)));
+        if clash {
+            let (piece, tensor) = (job.piece.id, tensor.name.clone());
+            return Err(ShardError::Name { piece, tensor });
+        }
+    }
+    Ok(())
+}
+
+/// The order in which to write: large shards first, so that no thread is left alone with one.
+pub(super) fn by_size(jobs: &[Job]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&index| std::cmp::Reverse(jobs[index].source_len));
+    order
+}

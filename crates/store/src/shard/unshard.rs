@@ -1,0 +1,540 @@
+//! Shards back into the checkpoint they were made from.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+use sws_kernels::{EncodeError, Encoding, Matrix, Source as Numbers};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+use super::direct::{ALIGN, Buffer, Output, Source};
+use super::journal::Journal;
+use super::outdir::OutDir;
+use super::{Progress, ShardError, WORKERS, begins_with, copies, pool};
+use crate::{Extent, Manifest, PieceId, Tensor};
+
+/// Read, decoded and written at a time.
+const STEP: u64 = 4 << 20;
+/// What one thread decodes at a time.
+const CHUNK: u64 = 512 << 10;
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// What a run of [`unshard`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsharded {
+    /// Files of weights there are now.
+    pub files: usize,
+    /// Tensors in them.
+    pub tensors: usize,
+    /// The bytes of these tensors.
+    pub bytes: u64,
+    /// How many tensors are not what the checkpoint had, because a lossy encoding kept them.
+    pub lossy: usize,
+}
+
+/// Writes the checkpoint that shards were made from: the same files, the same tensors, bit for bit.
+///
+/// Weights that a lossy encoding changed are refused unless `lossy`, which decodes them. An
+/// interrupted call goes on when repeated, file by file.
+pub fn unshard(
+    dir: &Path,
+    out: &Path,
+    lossy: bool,
+    threads: Option<usize>,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Unsharded, ShardError> {
+    let manifest = Manifest::load(dir)?;
+    let files = plan(dir, &manifest)?;
+    let changed = |tensor: &&Tensor| tensor.error.is_some();
+    let all = || manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+    if let Some(tensor) = all().find(changed)
+        && let Some(encoding) = tensor.encoding
+        && !lossy
+    {
+        let (dir, tensor) = (dir.to_owned(), tensor.name.clone());
+        return Err(ShardError::Lossy { dir, tensor, encoding });
+    }
+    let copied = copies::names(dir)?;
+    let done = Unsharded {
+        files: files.len(),
+        tensors: files.iter().map(|file| file.tensors.len()).sum(),
+        bytes: files.iter().map(|file| file.data_len).sum(),
+        lossy: all().filter(changed).count(),
+    };
+    if finished(out, &files, &copied) {
+        progress(Progress { done: done.bytes, total: done.bytes });
+        return Ok(done);
+    }
+    let mut planned: HashSet<String> = files.iter().map(|file| file.name.clone()).collect();
+    planned.extend(copied.iter().cloned());
+    planned.insert(INDEX.to_owned());
+    let target = OutDir::open(out, dir, &planned)?;
+    let identity = Identity {
+        unshard: manifest.model.fingerprint.clone(),
+        encoding: manifest.encoding.map_or("none", |e| e.name()).to_owned(),
+    };
+    let (journal, written) = Journal::open::<_, usize>(target.path(), &identity)?;
+    let there = |index: usize| {
+        let path = target.path().join(&files[index].name);
+        written.contains(&index) && path.metadata().is_ok_and(|m| m.len() == files[index].len())
+    };
+    let order: Vec<usize> = (0..files.len()).filter(|&index| !there(index)).collect();
+    let needed = order.iter().map(|&index| files[index].len()).sum();
+    if let Err(error) = target.check_space(needed) {
+        if written.is_empty() {
+            journal.remove()?;
+            target.abandon();
+        }
+        return Err(error);
+    }
+
+    let total = done.bytes;
+    let left: u64 = order.iter().map(|&index| files[index].data_len).sum();
+    let bytes_done = AtomicU64::new(total - left);
+    let report = |bytes: u64| {
+        let done = bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total });
+    };
+    report(0);
+    let pool = pool(threads)?;
+    let work = Work {
+        dir,
+        manifest: &manifest,
+        files: &files,
+        target: &target,
+        pool: &pool,
+        report: &report,
+        journal: Mutex::new(journal),
+    };
+    work.run(&order)?;
+    copies::copy(&copied, dir, &target)?;
+    if files.len() != 1 || files[0].name != SINGLE {
+        target.write_small(INDEX, &index(&files))?;
+    }
+    work.journal.into_inner().expect("no holder panics").remove()?;
+    Ok(done)
+}
+
+/// Whether everything is there already and no journal says that it is still being written.
+fn finished(out: &Path, files: &[Planned], copied: &[String]) -> bool {
+    let whole = |file: &Planned| {
+        let path = out.join(&file.name);
+        path.metadata().is_ok_and(|m| m.len() == file.len()) && begins_with(&path, &file.header)
+    };
+    !Journal::begun(out)
+        && files.iter().all(whole)
+        && copied.iter().all(|name| out.join(name).exists())
+}
+
+/// Which job a journal belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    unshard: String,
+    encoding: String,
+}
+
+/// A safetensors file to be written.
+struct Planned<'a> {
+    name: String,
+    tensors: Vec<Restored<'a>>,
+    header: Vec<u8>,
+    data_len: u64,
+}
+
+/// A tensor in it.
+struct Restored<'a> {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    len: u64,
+    from: Slices<'a>,
+    /// The part of these that it is, if it needs no decoding.
+    part: Option<usize>,
+}
+
+impl Planned<'_> {
+    fn len(&self) -> u64 {
+        self.header.len() as u64 + self.data_len
+    }
+}
+
+/// What a tensor of the checkpoint is made of: the slices of a stacked one, else itself.
+type Slices<'a> = Vec<(PieceId, &'a Tensor)>;
+
+fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, ShardError> {
+    let mut sources: BTreeMap<&str, BTreeMap<&str, Slices<'a>>> = BTreeMap::new();
+    for piece in &manifest.pieces {
+        for tensor in &piece.tensors {
+            let names = sources.entry(&tensor.source).or_default();
+            names.entry(&tensor.name).or_default().push((piece.id, tensor));
+        }
+    }
+    let mut files = Vec::with_capacity(sources.len());
+    for (source, names) in sources {
+        let mut tensors = Vec::new();
+        for from in names.into_values() {
+            restore(dir, from, &mut tensors)?;
+        }
+        // Wide numbers first keeps all of them aligned.
+        let key = |t: &Restored| (std::cmp::Reverse(t.dtype.bitsize()), t.name.clone());
+        tensors.sort_by_cached_key(key);
+        let header = header(&tensors);
+        let data_len = tensors.iter().map(|tensor| tensor.len).sum();
+        files.push(Planned { name: source.to_owned(), tensors, header, data_len });
+    }
+    Ok(files)
+}
+
+/// The checkpoint's tensors (weights and perhaps their scales) that one of the model's came from.
+fn restore<'a>(
+    dir: &Path,
+    mut from: Slices<'a>,
+    tensors: &mut Vec<Restored<'a>>,
+) -> Result<(), ShardError> {
+    from.sort_by_key(|(_, tensor)| tensor.slice.map(|slice| slice.index));
+    let first = from[0].1;
+    let count = first.slice.map(|slice| slice.count);
+    let whole = from.len() as u64 == count.unwrap_or(1)
+        && from.iter().zip(0..).all(|((_, tensor), index)| {
+            tensor.slice.is_none_or(|slice| slice.index == index && Some(slice.count) == count)
+                && (&tensor.shape, tensor.dtype) == (&first.shape, first.dtype)
+                && tensor.slice.is_some() == first.slice.is_some()
+                && (raw_encoding(tensor) || numbers(tensor.dtype).is_some())
+        });
+    if !whole {
+        return Err(ShardError::Incomplete { dir: dir.to_owned(), tensor: first.name.clone() });
+    }
+    let shape: Vec<u64> = count.into_iter().chain(first.shape.iter().copied()).collect();
+    let mut add = |suffix: &str, dtype: Dtype, shape: Vec<u64>, part: Option<usize>| {
+        let bits = shape.iter().product::<u64>() * dtype.bitsize() as u64;
+        let name = format!("{}{suffix}", first.name);
+        tensors.push(Restored { name, dtype, shape, len: bits / 8, from: from.clone(), part });
+    };
+    match (first.encoding, first.dtype) {
+        (Some(Encoding::Fp8), Dtype::F8_E4M3) => {
+            let mut scales = shape.clone();
+            scales.iter_mut().rev().take(2).for_each(|dim| *dim = dim.div_ceil(128));
+            add("", Dtype::F8_E4M3, shape, Some(0));
+            add("_scale_inv", Dtype::F32, scales, Some(1));
+        }
+        (Some(Encoding::Mxfp4), Dtype::U8) => {
+            let mut blocks = shape;
+            if let Some(cols) = blocks.last_mut() {
+                *cols /= 32;
+            }
+            add("_scales", Dtype::U8, blocks.clone(), Some(1));
+            blocks.push(16);
+            add("_blocks", Dtype::U8, blocks, Some(0));
+        }
+        (_, dtype) => add("", dtype, shape, None),
+    }
+    Ok(())
+}
+
+/// Whether the stored bytes are the checkpoint's bytes.
+fn raw_encoding(tensor: &Tensor) -> bool {
+    match tensor.encoding {
+        None => true,
+        Some(encoding) => match tensor.dtype {
+            Dtype::F8_E4M3 => encoding == Encoding::Fp8,
+            Dtype::U8 => encoding == Encoding::Mxfp4,
+            dtype => numbers(dtype).is_some_and(|numbers| numbers.encoding() == encoding),
+        },
+    }
+}
+
+fn numbers(dtype: Dtype) -> Option<Numbers> {
+    match dtype {
+        Dtype::F32 => Some(Numbers::F32),
+        Dtype::F16 => Some(Numbers::F16),
+        Dtype::BF16 => Some(Numbers::Bf16),
+        _ => None,
+    }
+}
+
+fn header(tensors: &[Restored]) -> Vec<u8> {
+    let mut json = String::from(r#"{"__metadata__":{"format":"pt"}"#);
+    let mut at = 0;
+    for tensor in tensors {
+        let name = serde_json::Value::from(tensor.name.as_str());
+        let (dtype, shape, end) = (tensor.dtype, &tensor.shape, at + tensor.len);
+        let shape = serde_json::Value::from(shape.as_slice());
+        json.push_str(&format!(
+            r#",{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{at},{end}]}}"#
+        ));
+        at = end;
+    }
+    json.push('}');
+    let len = (8 + json.len()).next_multiple_of(ALIGN);
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(&(len as u64 - 8).to_le_bytes());
+    bytes.extend_from_slice(json.as_bytes());
+    bytes.resize(len, b' ');
+    bytes
+}
+
+/// `model.safetensors.index.json`.
+fn index(files: &[Planned]) -> Vec<u8> {
+    let tensors = files.iter().flat_map(|file| file.tensors.iter().map(move |t| (t, file)));
+    let weight_map: BTreeMap<&str, &str> =
+        tensors.map(|(tensor, file)| (tensor.name.as_str(), file.name.as_str())).collect();
+    let total_size: u64 = files.iter().map(|file| file.data_len).sum();
+    let json = serde_json::json!({
+        "metadata": { "total_size": total_size },
+        "weight_map": weight_map,
+    });
+    format!("{json:#}\n").into_bytes()
+}
+
+struct Work<'a> {
+    dir: &'a Path,
+    manifest: &'a Manifest,
+    files: &'a [Planned<'a>],
+    target: &'a OutDir,
+    pool: &'a rayon::ThreadPool,
+    report: &'a (dyn Fn(u64) + Sync),
+    journal: Mutex<Journal>,
+}
+
+impl Work<'_> {
+    fn run(&self, order: &[usize]) -> Result<(), ShardError> {
+        let next = AtomicUsize::new(0);
+        let failure = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..WORKERS.min(order.len()) {
+                scope.spawn(|| {
+                    while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Err(error) = self.file(index) {
+                            failure.lock().expect("no holder panics").get_or_insert(error);
+                            next.store(order.len(), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        failure.into_inner().expect("no holder panics").map_or(Ok(()), Err)
+    }
+
+    fn file(&self, index: usize) -> Result<(), ShardError> {
+        let file = &self.files[index];
+        let path = self.target.unfinished(&file.name)?;
+        let mut out = Output::create(&path, file.header.len() as u64, file.len())?;
+        let mut buffer = Buffer::new(Source::room(STEP as usize))?;
+        for tensor in &file.tensors {
+            for &(piece, from) in &tensor.from {
+                match tensor.part {
+                    Some(part) => self.copy(piece, from, part, &mut out, &mut buffer)?,
+                    None if raw_encoding(from) => {
+                        self.copy(piece, from, 0, &mut out, &mut buffer)?
+                    }
+                    None => self.decode(piece, from, &mut out)?,
+                }
+            }
+        }
+        debug_assert_eq!(out.position(), file.len());
+        let len = out.position();
+        out.pad(ALIGN as u64)?;
+        out.finish(&file.header, len)?;
+        self.target.publish([file.name.as_str()])?;
+        self.journal.lock().expect("no holder panics").append([index])
+    }
+
+    fn open(&self, extent: &Extent) -> Result<Source, ShardError> {
+        Source::open(&self.dir.join(&self.manifest.files[extent.file as usize].path))
+    }
+
+    fn damaged(&self, piece: PieceId, tensor: &Tensor) -> ShardError {
+        let file = tensor.parts.first().map_or(0, |part| part.file as usize);
+        ShardError::Damaged {
+            path: self.dir.join(&self.manifest.files[file].path),
+            piece,
+            tensor: tensor.name.clone(),
+        }
+    }
+
+    /// Copies a part as it is; damage is found before the file gets its name.
+    fn copy(
+        &self,
+        piece: PieceId,
+        tensor: &Tensor,
+        part: usize,
+        out: &mut Output,
+        buffer: &mut [u8],
+    ) -> Result<(), ShardError> {
+        let part = &tensor.parts[part];
+        let source = self.open(part)?;
+        for (check, run) in part.checks.iter().zip((0..part.len).step_by(part.check_len as usize)) {
+            let end = run.saturating_add(part.check_len).min(part.len);
+            let mut hasher = Xxh3Default::new();
+            let mut at = run;
+            while at < end {
+                let n = (end - at).min(STEP);
+                let range = source.read(part.offset + at, n as usize, buffer)?;
+                hasher.update(&buffer[range.clone()]);
+                out.write(&buffer[range])?;
+                (self.report)(n);
+                at += n;
+            }
+            if hasher.digest() != *check {
+                return Err(self.damaged(piece, tensor));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a matrix by blocks of rows.
+    fn decode(&self, piece: PieceId, tensor: &Tensor, out: &mut Output) -> Result<(), ShardError> {
+        let (Some(encoding), Some(to)) = (tensor.encoding, numbers(tensor.dtype)) else {
+            return Err(self.damaged(piece, tensor));
+        };
+        let (rows, cols) = tensor.matrix_shape();
+        let row_len = cols * to.size() as u64;
+        let mut parts = Vec::new();
+        for part in &tensor.parts {
+            parts.push(Part {
+                source: self.open(part)?,
+                extent: part,
+                held: 0..0,
+                bytes: Vec::new(),
+            });
+        }
+        let exact = tensor.error.is_none();
+        let multiple = encoding.row_multiple() as u64;
+        let step = (STEP / row_len.max(1) / multiple).max(1) * multiple;
+        let chunk = (CHUNK / row_len.max(1) / multiple).max(1) * multiple;
+        let mut first = 0;
+        while first < rows {
+            let count = step.min(rows - first);
+            let block = self.block(piece, tensor, encoding, &mut parts, first..first + count)?;
+            let slices: Vec<&[u8]> = block.iter().map(Vec::as_slice).collect();
+            let matrix = Matrix::new(encoding, count as usize, cols as usize, &slices);
+            let matrix = matrix.map_err(|_| self.damaged(piece, tensor))?;
+            let starts: Vec<u64> = (0..count).step_by(chunk as usize).collect();
+            let decoded: Vec<Result<Vec<u8>, EncodeError>> = self.pool.install(|| {
+                let chunks = starts.into_par_iter().map(|start| {
+                    let rows = matrix.rows(start as usize..(start + chunk).min(count) as usize);
+                    let mut bytes = Vec::with_capacity((chunk * row_len) as usize);
+                    match exact {
+                        true => rows.to_source(to, &mut bytes)?,
+                        false => round(&rows, to, &mut bytes),
+                    }
+                    Ok(bytes)
+                });
+                chunks.collect()
+            });
+            for bytes in decoded {
+                out.write(&bytes.map_err(|_| self.damaged(piece, tensor))?)?;
+            }
+            (self.report)(count * row_len);
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// The parts of a block of rows, as if it were a matrix of its own.
+    fn block(
+        &self,
+        piece: PieceId,
+        tensor: &Tensor,
+        encoding: Encoding,
+        parts: &mut [Part],
+        rows: Range<u64>,
+    ) -> Result<Vec<Vec<u8>>, ShardError> {
+        let (all, cols) = tensor.matrix_shape();
+        let damaged = || self.damaged(piece, tensor);
+        let mut block = Vec::with_capacity(parts.len());
+        for (kind, part) in encoding.parts().iter().zip(parts.iter_mut()) {
+            let bytes = match kind.rows(rows.clone(), cols).ok_or_else(damaged)? {
+                sws_kernels::PartRows::Bytes(range) => part.read(range)?,
+                sws_kernels::PartRows::Whole if part.extent.len <= 16 => {
+                    part.read(0..part.extent.len)?
+                }
+                // The patches of bf12: the offsets of these rows, counted from their first, and
+                // what lies between.
+                sws_kernels::PartRows::Whole => {
+                    let list = 4 * (all + 1);
+                    let offsets = part.read(4 * rows.start..4 * (rows.end + 1))?;
+                    let Some(offsets) = offsets else { return Err(damaged()) };
+                    let offsets: Vec<u32> = offsets
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .map(|&bytes| u32::from_le_bytes(bytes))
+                        .collect();
+                    let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
+                    let listed = u64::from(start)..u64::from(end);
+                    if !offsets.is_sorted() || listed.end > part.extent.len - list {
+                        return Err(damaged());
+                    }
+                    let mut bytes: Vec<u8> =
+                        offsets.iter().flat_map(|o| (o - start).to_le_bytes()).collect();
+                    let escapes = part.read(list + listed.start..list + listed.end)?;
+                    bytes.extend(escapes.ok_or_else(damaged)?);
+                    Some(bytes)
+                }
+            };
+            block.push(bytes.ok_or_else(damaged)?);
+        }
+        Ok(block)
+    }
+}
+
+/// A part that is read in ranges, each verified before it is handed out.
+struct Part<'a> {
+    source: Source,
+    extent: &'a Extent,
+    /// What is in memory of it: whole runs.
+    held: Range<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Part<'_> {
+    /// The bytes of `range`; none if they are not what was written.
+    fn read(&mut self, range: Range<u64>) -> Result<Option<Vec<u8>>, ShardError> {
+        if range.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        if range.end > self.extent.len {
+            return Ok(None);
+        }
+        if range.start < self.held.start || range.end > self.held.end {
+            let check_len = self.extent.check_len;
+            let first = range.start / check_len;
+            let start = first * check_len;
+            let end = range.end.next_multiple_of(check_len).min(self.extent.len);
+            let len = (end - start) as usize;
+            let mut buffer = Buffer::new(Source::room(len))?;
+            let at = self.source.read(self.extent.offset + start, len, &mut buffer)?;
+            let runs = buffer[at.clone()].chunks(check_len as usize);
+            let checks = &self.extent.checks[first as usize..];
+            if !runs.zip(checks).all(|(run, check)| xxh3_64(run) == *check) {
+                return Ok(None);
+            }
+            self.bytes.clear();
+            self.bytes.extend_from_slice(&buffer[at]);
+            self.held = start..end;
+        }
+        let from = (range.start - self.held.start) as usize;
+        Ok(Some(self.bytes[from..from + (range.end - range.start) as usize].to_vec()))
+    }
+}
+
+/// Decodes what a lossy encoding kept, to the nearest numbers of the checkpoint's type.
+fn round(rows: &Matrix, to: Numbers, out: &mut Vec<u8>) {
+    let mut wide = vec![0.0; rows.cols()];
+    for row in 0..rows.row_count() {
+        rows.decode_row(row, &mut wide);
+        match to {
+            Numbers::F32 => out.extend(wide.iter().flat_map(|w| w.to_le_bytes())),
+            Numbers::F16 => out.extend(wide.iter().flat_map(|w| f16::from_f32(*w).to_le_bytes())),
+            Numbers::Bf16 => out.extend(wide.iter().flat_map(|w| bf16::from_f32(*w).to_le_bytes())),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Reads every byte of a shard directory and compares it with the manifest.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::direct::{Buffer, Source};
+use super::{Progress, ShardError, layout};
+use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
+
+/// One read.
+const STEP: usize = 4 << 20;
+/// Files read at a time, which is also the depth of the device's queue.
+const READERS: usize = 4;
+
+/// What [`verify`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Shards looked at.
+    pub shards: usize,
+    /// Bytes that should be there.
+    pub bytes: u64,
+    /// What is wrong, in the order of the manifest.
+    pub damage: Vec<Damage>,
+}
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, below the directory.
+    pub file: String,
+    /// The piece in it, if it is a shard.
+    pub piece: Option<PieceId>,
+    /// What is wrong, as the end of a sentence that begins with the file.
+    pub what: String,
+}
+
+/// Verifies a shard directory: the manifest, and of every shard the length, the header, each
+/// checksum and the padding, so that no byte can differ unnoticed.
+///
+/// An error means that there is nothing to verify; damage is no error.
+pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verified, ShardError> {
+    let manifest = match Manifest::read(dir) {
+        Ok(manifest) => manifest,
+        Err(ManifestError::Invalid { reason, .. })
+            if !matches!(reason, InvalidManifest::Version(_)) =>
+        {
+            let damage = Damage {
+                file: MANIFEST_FILE.to_owned(),
+                piece: None,
+                what: format!("is damaged: {reason}"),
+            };
+            return Ok(Verified { shards: 0, bytes: 0, damage: vec![damage] });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let shards = shards(&manifest);
+    let total = shards.iter().map(|shard| shard.len).sum();
+    let done = AtomicU64::new(0);
+    let report = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total });
+    };
+    report(0);
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS.min(shards.len()) {
+            scope.spawn(|| {
+                let work = || -> Result<(), ShardError> {
+                    let mut buffer = Buffer::new(Source::room(STEP))?;
+                    while let Some((index, shard)) = {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        shards.get(index).map(|shard| (index, shard))
+                    } {
+                        let what = shard.check(dir, &manifest, &mut buffer, &report)?;
+                        let mut found = found.lock().expect("no holder panics");
+                        found.extend(what.into_iter().map(|what| (index, what)));
+                    }
+                    Ok(())
+                };
+                if let Err(error) = work() {
+                    failure.lock().expect("no holder panics").get_or_insert(error);
+                    next.store(shards.len(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    if let Some(error) = failure.into_inner().expect("no holder panics") {
+        return Err(error);
+    }
+    let mut found = found.into_inner().expect("no holder panics");
+    // Stable: within a shard, the order in which it was read.
+    found.sort_by_key(|(index, _)| *index);
+    let damage = found.into_iter().map(|(index, what)| Damage {
+        file: shards[index].path.to_owned(),
+        piece: Some(shards[index].piece),
+        what,
+    });
+    Ok(Verified { shards: shards.len(), bytes: total, damage: damage.collect() })
+}
+
+/// What a file should hold.
+struct Shard<'a> {
+    path: &'a str,
+    len: u64,
+    piece: PieceId,
+    tensors: &'a [Tensor],
+}
+
+/// The shards of a manifest. A piece whose first byte lies in no file has none.
+fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
+    let mut shards = Vec::with_capacity(manifest.files.len());
+    for piece in &manifest.pieces {
+        let stand_in = piece.stand_in.as_ref().map(|stand_in| &stand_in.tensors);
+        for tensors in [&piece.tensors].into_iter().chain(stand_in) {
+            let Some(first) = tensors.iter().flat_map(|tensor| &tensor.parts).next() else {
+                continue;
+            };
+            let file = &manifest.files[first.file as usize];
+            shards.push(Shard { path: &file.path, len: file.len, piece: piece.id, tensors });
+        }
+    }
+    shards
+}
+
+impl Shard<'_> {
+    fn check(
+        &self,
+        dir: &Path,
+        manifest: &Manifest,
+        buffer: &mut [u8],
+        report: &dyn Fn(u64),
+    ) -> Result<Vec<String>, ShardError> {
+        let given_up = |what: String| {
+            report(self.len);
+            Ok(vec![what])
+        };
+        let path = dir.join(self.path);
+        let metadata = match path.symlink_metadata() {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return given_up("is missing".to_owned());
+            }
+            Err(e) => return Err(ShardError::reading(&path, e)),
+        };
+        if !metadata.is_file() {
+            return given_up("is not a regular file".to_owned());
+        }
+        if let Some(what) = self.stranger(&path, &manifest.model.fingerprint) {
+            return given_up(what);
+        }
+        if metadata.len() != self.len {
+            let (found, expected) = (metadata.len(), self.len);
+            return given_up(format!("has {found} bytes instead of {expected}"));
+        }
+        let parts = || self.tensors.iter().flat_map(|tensor| &tensor.parts);
+        let data_start = parts().next().map_or(0, |part| part.offset);
+        let fingerprint = &manifest.model.fingerprint;
+        let header = layout::header(self.piece, fingerprint, self.tensors, data_start, self.len)
+            .filter(|_| parts().all(|part| part.file == parts().next().map_or(0, |p| p.file)));
+        let Some(header) = header else {
+            return given_up("cannot be laid out as the manifest says".to_owned());
+        };
+        let mut walk = Walk::new(self.tensors, &header, self.len);
+        let source = match Source::open(&path) {
+            Ok(source) => source,
+            Err(ShardError::Read { cause, .. }) => {
+                return given_up(format!("cannot be read ({cause})"));
+            }
+            Err(error) => return Err(error),
+        };
+        let mut at = 0;
+        while at < self.len {
+            let n = (self.len - at).min(STEP as u64) as usize;
+            match source.read(at, n, buffer) {
+                Ok(range) => walk.feed(&buffer[range]),
+                Err(ShardError::Read { cause, .. }) => {
+                    report(self.len - at);
+                    walk.damage.push(format!("cannot be read ({cause})"));
+                    return Ok(walk.damage);
+                }
+                Err(error) => return Err(error),
+            }
+            at += n as u64;
+            report(n as u64);
+        }
+        Ok(walk.damage)
+    }
+
+    /// Recognises a sound shard in the place of another: what a mixed-up copy brings about.
+    fn stranger(&self, path: &Path, fingerprint: &str) -> Option<String> {
+        let mut file = std::fs::File::open(path).ok()?;
+        let mut first = [0; 8];
+        file.read_exact(&mut first).ok()?;
+        let len = u64::from_le_bytes(first);
+        if len > file.metadata().ok()?.len().min(crate::header::MAX_HEADER_BYTES) {
+            return None;
+        }
+        let mut json = Vec::new();
+        file.take(len).read_to_end(&mut json).ok()?;
+        let header: serde_json::Value = serde_json::from_slice(&json).ok()?;
+        let metadata = &header["__metadata__"];
+        let word = |key: &str| metadata[key].as_str();
+        let (model, piece) = (word("sws.fingerprint")?, word("sws.piece")?);
+        // A flipped bit in the right name is damage, not another name.
+        let other_piece = piece.parse::<PieceId>().ok().filter(|piece| *piece != self.piece);
+        let other_model = model.len() == fingerprint.len()
+            && model.bytes().zip(fingerprint.bytes()).filter(|(a, b)| a != b).count() > 8;
+        if other_model {
+            Some(format!("is a shard of another model ({piece})"))
+        } else {
+            other_piece.map(|piece| format!("is the shard of {piece}"))
+        }
+    }
+}
+
+/// Goes through the bytes of a shard from front to back.
+struct Walk<'a> {
+    header: &'a [u8],
+    /// The parts ahead, in order.
+    parts: std::vec::IntoIter<(&'a Tensor, usize)>,
+    now: Region<'a>,
+    /// Bytes left of the present region, and of the present run in it.
+    left: u64,
+    run: u64,
+    at: u64,
+    len: u64,
+    hasher: Xxh3Default,
+    /// Whether the present region was found damaged.
+    bad: bool,
+    damage: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+enum Region<'a> {
+    Header,
+    Padding,
+    Part { tensor: &'a Tensor, index: usize, check: usize },
+}
+
+impl<'a> Walk<'a> {
+    fn new(tensors: &'a [Tensor], header: &'a [u8], len: u64) -> Self {
+        let parts: Vec<_> = tensors
+            .iter()
+            .flat_map(|tensor| (0..tensor.parts.len()).map(move |index| (tensor, index)))
+            .collect();
+        Walk {
+            header,
+            parts: parts.into_iter(),
+            now: Region::Header,
+            left: header.len() as u64,
+            run: 0,
+            at: 0,
+            len,
+            hasher: Xxh3Default::new(),
+            bad: false,
+            damage: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.left == 0 {
+                self.next_region();
+                continue;
+            }
+            let mut n = self.left.min(bytes.len() as u64);
+            if let Region::Part { tensor, index, .. } = self.now {
+                n = n.min(tensor.parts[index].check_len - self.run);
+            }
+            let (now, rest) = bytes.split_at(n as usize);
+            bytes = rest;
+            self.check(now);
+            self.left -= n;
+            self.at += n;
+        }
+    }
+
+    fn check(&mut self, bytes: &[u8]) {
+        match self.now {
+            Region::Header => {
+                let at = self.at as usize;
+                if bytes != &self.header[at..at + bytes.len()] {
+                    self.found(|| "has a damaged header".to_owned());
+                }
+            }
+            Region::Padding => {
+                let at = self.at;
+                if bytes.iter().any(|&b| b != 0) {
+                    self.found(|| format!("has damaged padding at byte {at}"));
+                }
+            }
+            Region::Part { tensor, index, check } => {
+                let part = &tensor.parts[index];
+                self.hasher.update(bytes);
+                self.run += bytes.len() as u64;
+                if self.run == part.check_len || self.left == bytes.len() as u64 {
+                    if part.checks.get(check) != Some(&self.hasher.digest()) {
+                        let name = layout::part_name(tensor, index);
+                        self.found(|| format!("has a damaged tensor `{name}`"));
+                    }
+                    self.hasher.reset();
+                    self.run = 0;
+                    self.now = Region::Part { tensor, index, check: check + 1 };
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, what: impl FnOnce() -> String) {
+        if !self.bad {
+            self.damage.push(what());
+            self.bad = true;
+        }
+    }
+
+    /// The padding up to the next part, or that part. The header has been laid out from the same
+    /// parts, so they ascend.
+    fn next_region(&mut self) {
+        self.bad = false;
+        let ahead = self.parts.as_slice().first();
+        let next: Option<&Extent> = ahead.map(|(tensor, index)| &tensor.parts[*index]);
+        let start = next.map_or(self.len, |part| part.offset);
+        if start > self.at {
+            (self.now, self.left) = (Region::Padding, start - self.at);
+        } else if let Some((tensor, index)) = self.parts.next() {
+            self.now = Region::Part { tensor, index, check: 0 };
+            self.left = tensor.parts[index].len;
+        }
+    }
+}

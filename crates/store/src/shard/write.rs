@@ -1,0 +1,327 @@
+//! Makes shards: workers that read, encode and write, and one thread that publishes.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_channel::{Receiver, Sender};
+use serde::{Deserialize, Serialize};
+
+use super::direct::{ALIGN, Output};
+use super::encode::{Context, Worker};
+use super::journal::Journal;
+use super::outdir::OutDir;
+use super::parts::Target;
+use super::plan::{self, Job};
+use super::{Progress, ShardError, ShardOptions, WORKERS, begins_with, copies, layout, pool};
+use crate::{
+    Checkpoint, FileEntry, MANIFEST_FILE, Manifest, ManifestError, ModelIdentity, Naming, Piece,
+    StandIn, Tensor,
+};
+
+/// What a run of [`shard`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharded {
+    /// Shards there are now.
+    pub shards: usize,
+    /// How many of them were there before, from an interrupted run or a complete one.
+    pub found: usize,
+    /// The bytes of the checkpoint's tensors.
+    pub source_bytes: u64,
+    /// The bytes of the shards, stand-ins included.
+    pub stored_bytes: u64,
+}
+
+/// Turns a checkpoint into shards in `out`.
+///
+/// If an earlier call with the same arguments was interrupted, goes on where it stopped; the bytes
+/// that result do not depend on it, nor on the number of threads. `progress` is called often, by
+/// several threads.
+pub fn shard(
+    checkpoint: &Checkpoint,
+    naming: &dyn Naming,
+    out: &Path,
+    options: &ShardOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Sharded, ShardError> {
+    check_stand_ins(options)?;
+    let source = Manifest::in_place(checkpoint, naming)?;
+    let jobs = plan::jobs(&source, naming, options)?;
+    let copied = copies::names(checkpoint.dir())?;
+    let identity = Identity::of(&source, options, &jobs);
+    let total: u64 = jobs.iter().map(|job| job.source_len).sum();
+
+    if let Some(done) = finished(out, &identity, &jobs)? {
+        progress(Progress { done: total, total });
+        return Ok(done);
+    }
+    let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
+    planned.extend(copied.iter().cloned().chain([MANIFEST_FILE.to_owned()]));
+    let dir = OutDir::open(out, checkpoint.dir(), &planned)?;
+    let (journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
+    let mut results = adopt(&dir, lines, &jobs, &source);
+    let found = results.iter().flatten().count();
+
+    let left = || jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
+    let needed: u64 = left().map(|(job, _)| job.len).sum();
+    if let Err(error) = dir.check_space(needed) {
+        if found == 0 {
+            journal.remove()?;
+            dir.abandon();
+        }
+        return Err(error);
+    }
+    let done = AtomicU64::new(total - left().map(|(job, _)| job.source_len).sum::<u64>());
+    let report = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total });
+    };
+    report(0);
+    let pool = pool(options.threads)?;
+    let context = Context::new(checkpoint.dir(), &source, &pool, &report);
+    let order: Vec<usize> =
+        plan::by_size(&jobs).into_iter().filter(|&i| results[i].is_none()).collect();
+    let (journal, lines) = run(&context, &dir, &jobs, &order, journal)?;
+    for line in lines {
+        let index = line.index;
+        results[index] = Some(line);
+    }
+
+    copies::copy(&copied, checkpoint.dir(), &dir)?;
+    let manifest = assemble(&source, options, &jobs, results);
+    let json = manifest
+        .to_json()
+        .map_err(|reason| ManifestError::Invalid { path: out.join(MANIFEST_FILE), reason })?;
+    let stored = manifest.files.iter().map(|file| file.len).sum();
+    dir.write_small(MANIFEST_FILE, &json)?;
+    journal.remove()?;
+    Ok(Sharded {
+        shards: jobs.len(),
+        found,
+        source_bytes: source_bytes(&jobs),
+        stored_bytes: stored,
+    })
+}
+
+/// Which job a journal belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    version: u32,
+    fingerprint: String,
+    encoding: String,
+    stand_ins: Option<String>,
+    shards: usize,
+}
+
+impl Identity {
+    fn of(source: &Manifest, options: &ShardOptions, jobs: &[Job]) -> Identity {
+        Identity {
+            version: 1,
+            fingerprint: source.model.fingerprint.clone(),
+            encoding: options.encoding.name().to_owned(),
+            stand_ins: options.stand_ins.map(|e| e.name().to_owned()),
+            shards: jobs.len(),
+        }
+    }
+}
+
+/// A finished shard.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    index: usize,
+    len: u64,
+    tensors: Vec<Tensor>,
+}
+
+/// The checkpoint's bytes: those of a piece count once, stand-in or not.
+fn source_bytes(jobs: &[Job]) -> u64 {
+    jobs.iter().filter(|job| job.stand_in.is_none()).map(|job| job.source_len).sum()
+}
+
+fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
+    let bits = |encoding| plan::least_len(encoding, 0, 1, 4096);
+    match options.stand_ins {
+        Some(stand_ins) if bits(stand_ins) >= bits(options.encoding) => {
+            Err(ShardError::StandIns { stand_ins, encoding: options.encoding })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a complete directory of the very same job amounts to.
+fn finished(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Option<Sharded>, ShardError> {
+    if !out.join(MANIFEST_FILE).exists() {
+        return Ok(None);
+    }
+    let manifest = Manifest::load(out)?;
+    let stand_ins = manifest.pieces.iter().find_map(|p| p.stand_in.as_ref()).map(|s| s.encoding);
+    let wanted_stand_ins = jobs.iter().find_map(|job| job.stand_in);
+    let same = manifest.model.fingerprint == identity.fingerprint
+        && manifest.encoding.is_some_and(|e| e.name() == identity.encoding)
+        && stand_ins == wanted_stand_ins;
+    if !same {
+        return Err(ShardError::OtherJob { dir: out.to_owned() });
+    }
+    // A kill between the manifest and the removal of the journal leaves both.
+    if Journal::begun(out) {
+        Journal::open::<_, Line>(out, identity)?.0.remove()?;
+    }
+    Ok(Some(Sharded {
+        shards: jobs.len(),
+        found: jobs.len(),
+        source_bytes: source_bytes(jobs),
+        stored_bytes: manifest.files.iter().map(|file| file.len).sum(),
+    }))
+}
+
+/// The shards of an earlier run that are there as they were written.
+fn adopt(dir: &OutDir, lines: Vec<Line>, jobs: &[Job], source: &Manifest) -> Vec<Option<Line>> {
+    let mut results: Vec<Option<Line>> = jobs.iter().map(|_| None).collect();
+    for line in lines {
+        let Some(job) = jobs.get(line.index) else { continue };
+        let path = dir.path().join(&job.file);
+        let header = shard_header(job, source, &line.tensors, line.len);
+        if path.metadata().is_ok_and(|m| m.len() == line.len)
+            && header.is_some_and(|header| begins_with(&path, &header))
+        {
+            let index = line.index;
+            results[index] = Some(line);
+        }
+    }
+    results
+}
+
+fn shard_header(job: &Job, source: &Manifest, tensors: &[Tensor], len: u64) -> Option<Vec<u8>> {
+    layout::header(job.piece.id, &source.model.fingerprint, tensors, job.data_start, len)
+}
+
+/// Writes the shards named in `order`; gives back the journal and what was added to it.
+fn run(
+    context: &Context,
+    dir: &OutDir,
+    jobs: &[Job],
+    order: &[usize],
+    journal: Journal,
+) -> Result<(Journal, Vec<Line>), ShardError> {
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    let fail = |error: ShardError| {
+        context.stop.store(true, Ordering::Relaxed);
+        let mut failure = failure.lock().expect("no holder panics");
+        if !matches!(error, ShardError::Stopped) {
+            failure.get_or_insert(error);
+        }
+    };
+    // A worker that is ahead of the publisher waits: what is not published would be lost by a kill.
+    let (finished, arriving) = crossbeam_channel::bounded(4 * WORKERS);
+    let published = std::thread::scope(|scope| {
+        for _ in 0..WORKERS.min(order.len()) {
+            let finished = finished.clone();
+            scope.spawn(|| {
+                if let Err(error) = work(context, dir, jobs, order, &next, finished) {
+                    fail(error);
+                }
+            });
+        }
+        drop(finished);
+        publish(dir, jobs, journal, arriving)
+    });
+    let published = match published {
+        Ok(published) => Some(published),
+        Err(error) => {
+            fail(error);
+            None
+        }
+    };
+    match (failure.into_inner().expect("no holder panics"), published) {
+        (None, Some(published)) => Ok(published),
+        (Some(error), _) => Err(error),
+        (None, None) => Err(ShardError::Stopped),
+    }
+}
+
+fn work(
+    context: &Context,
+    dir: &OutDir,
+    jobs: &[Job],
+    order: &[usize],
+    next: &AtomicUsize,
+    finished: Sender<Line>,
+) -> Result<(), ShardError> {
+    let mut worker = Worker::new(context)?;
+    while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let line = write_shard(&mut worker, context, dir, &jobs[index], index)?;
+        if finished.send(line).is_err() {
+            return Err(ShardError::Stopped);
+        }
+    }
+    Ok(())
+}
+
+/// Writes one shard under its temporary name.
+fn write_shard(
+    worker: &mut Worker,
+    context: &Context,
+    dir: &OutDir,
+    job: &Job,
+    index: usize,
+) -> Result<Line, ShardError> {
+    let path = dir.unfinished(&job.file)?;
+    let mut out = Output::create(&path, job.data_start, job.len)?;
+    let mut tensors = Vec::with_capacity(job.encodings.len());
+    for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
+        let kind = job.piece.id.kind();
+        let mut target = Target { kind, file: index as u32, out: &mut out, path: &path };
+        tensors.push(worker.tensor(tensor, encoding, &mut target)?);
+    }
+    out.pad(ALIGN as u64)?;
+    let len = out.position();
+    let header = shard_header(job, context.manifest, &tensors, len)
+        .expect("the plan left room for the longest header");
+    out.finish(&header, len)?;
+    Ok(Line { index, len, tensors })
+}
+
+/// Gives finished shards their names and writes them down, as many at a time as have arrived: what
+/// waiting for the device costs is shared.
+fn publish(
+    dir: &OutDir,
+    jobs: &[Job],
+    mut journal: Journal,
+    arriving: Receiver<Line>,
+) -> Result<(Journal, Vec<Line>), ShardError> {
+    let mut lines: Vec<Line> = Vec::new();
+    while let Ok(first) = arriving.recv() {
+        let before = lines.len();
+        lines.push(first);
+        lines.extend(arriving.try_iter());
+        let batch = &lines[before..];
+        dir.publish(batch.iter().map(|line| jobs[line.index].file.as_str()))?;
+        journal.append(batch)?;
+    }
+    Ok((journal, lines))
+}
+
+fn assemble(
+    source: &Manifest,
+    options: &ShardOptions,
+    jobs: &[Job],
+    results: Vec<Option<Line>>,
+) -> Manifest {
+    let mut files = Vec::with_capacity(jobs.len());
+    let mut pieces: Vec<Piece> = Vec::with_capacity(source.pieces.len());
+    for (job, line) in jobs.iter().zip(results) {
+        let Line { len, tensors, .. } = line.expect("every job was done");
+        files.push(FileEntry { path: job.file.clone(), len });
+        match (job.stand_in, pieces.last_mut()) {
+            (Some(encoding), Some(piece)) => piece.stand_in = Some(StandIn { encoding, tensors }),
+            _ => pieces.push(Piece { id: job.piece.id, tensors, stand_in: None }),
+        }
+    }
+    let model = ModelIdentity {
+        model_type: source.model.model_type.clone(),
+        fingerprint: source.model.fingerprint.clone(),
+    };
+    Manifest { model, encoding: Some(options.encoding), files, pieces }
+}

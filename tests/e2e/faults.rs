@@ -1,0 +1,156 @@
+//! Damage anywhere in a shard directory is found and named.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensors};
+
+use crate::checkpoints::{Random, tiny};
+use crate::sws::sws;
+
+fn shards(dir: &Path, family: &str, seed: u64) -> PathBuf {
+    let checkpoint = dir.join(format!("{family}-{seed}"));
+    tiny(family, Dtype::BF16, seed).write(&checkpoint, 1);
+    let out = dir.join(format!("{family}-{seed}-shards"));
+    sws(&[&"shard", &checkpoint, &"--out", &out, &"--stand-ins", &"q8"]).succeeded();
+    sws(&[&"verify", &out]).succeeded();
+    out
+}
+
+/// Runs `verify`, which must name exactly these files, and `unshard`, which must not succeed.
+#[track_caller]
+fn assert_found(dir: &Path, files: &[&str], what: &str) {
+    let outcome = sws(&[&"verify", &dir, &"--json"]);
+    assert_eq!(outcome.code, Some(1), "{what}: {outcome:?}");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(report["good"], false);
+    let damage = report["damage"].as_array().unwrap();
+    let mut named: Vec<&str> = damage.iter().map(|d| d["file"].as_str().unwrap()).collect();
+    named.dedup();
+    assert_eq!(named, files, "{what}: {outcome:?}");
+    for damage in damage.iter().filter(|d| d["file"] != "manifest.json") {
+        let (piece, file) = (damage["piece"].as_str().unwrap(), damage["file"].as_str().unwrap());
+        assert!(file.starts_with(piece), "{piece} is not in {file}");
+    }
+    // The same for people: a line for each file, and a sentence.
+    let outcome = sws(&[&"verify", &dir]);
+    assert_eq!(outcome.code, Some(1), "{what}: {outcome:?}");
+    outcome.sentence();
+    for file in files {
+        let lines = outcome.stdout.lines().filter(|line| line.contains(file)).count();
+        assert!(lines >= 1, "{what}: {outcome:?}");
+    }
+}
+
+/// The regions of a shard: name, first byte, length.
+fn regions(bytes: &[u8]) -> BTreeMap<String, (usize, usize)> {
+    let (json, _) = SafeTensors::read_metadata(bytes).unwrap();
+    let text = 8 + bytes[8..8 + json].iter().rposition(|&b| b != b' ').unwrap() + 1;
+    let mut regions = BTreeMap::from([
+        ("the length of the header".to_owned(), (0, 8)),
+        ("the header".to_owned(), (8, text - 8)),
+        ("the padding of the header".to_owned(), (text, 8 + json - text)),
+    ]);
+    for (name, view) in SafeTensors::deserialize(bytes).unwrap().tensors() {
+        let at = view.data().as_ptr() as usize - bytes.as_ptr() as usize;
+        regions.insert(name, (at, view.data().len()));
+    }
+    regions
+}
+
+#[test]
+fn a_bit_flipped_in_any_region() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = shards(temp.path(), "mixtral", 1);
+    let mut random = Random(5);
+    let mut flips = 0;
+    for file in [
+        "embed.safetensors",
+        "layer_0/attention.safetensors",
+        "layer_1/expert_2.safetensors",
+        "layer_1/expert_2.q8.safetensors",
+        "manifest.json",
+    ] {
+        let path = dir.join(file);
+        let whole = std::fs::read(&path).unwrap();
+        let regions = match file {
+            "manifest.json" => (0..20)
+                .map(|i| (format!("part {i}"), (i * whole.len() / 20, whole.len() / 20)))
+                .chain([("the end".to_owned(), (whole.len() - 1, 1))])
+                .collect(),
+            _ => regions(&whole),
+        };
+        for (region, (start, len)) in regions {
+            if len == 0 {
+                continue;
+            }
+            for at in [0, random.below(len as u64) as usize, len - 1] {
+                let mut bytes = whole.clone();
+                bytes[start + at] ^= 1 << random.below(8);
+                std::fs::write(&path, &bytes).unwrap();
+                assert_found(&dir, &[file], &format!("{region} of {file}, byte {at}"));
+                flips += 1;
+            }
+        }
+        std::fs::write(&path, &whole).unwrap();
+    }
+    assert!(flips > 100);
+    sws(&[&"verify", &dir]).succeeded();
+}
+
+#[test]
+fn a_shard_of_another_model_or_piece_or_length() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = shards(temp.path(), "mixtral", 1);
+    let other = shards(temp.path(), "mixtral", 2);
+    let file = "layer_1/expert_2.safetensors";
+    let path = dir.join(file);
+    let whole = std::fs::read(&path).unwrap();
+    let cases: [(&str, Option<Vec<u8>>); 6] = [
+        ("another model", Some(std::fs::read(other.join(file)).unwrap())),
+        (
+            "layer_1/expert_1",
+            Some(std::fs::read(dir.join("layer_1/expert_1.safetensors")).unwrap()),
+        ),
+        ("bytes instead of", Some(whole[..whole.len() - 1].to_vec())),
+        ("bytes instead of", Some([&whole[..], &[0]].concat())),
+        ("bytes instead of", Some(Vec::new())),
+        ("missing", None),
+    ];
+    for (words, bytes) in cases {
+        match bytes {
+            Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        assert_found(&dir, &[file], words);
+        let outcome = sws(&[&"verify", &dir]);
+        assert!(outcome.stdout.contains(words), "{words}: {outcome:?}");
+    }
+    std::fs::write(&path, &whole).unwrap();
+
+    // Two at once are both named.
+    std::fs::remove_file(dir.join("embed.safetensors")).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_found(&dir, &["embed.safetensors", file], "two");
+}
+
+#[test]
+fn unsharding_finds_damage_and_leaves_no_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = shards(temp.path(), "mixtral", 1);
+    let file = "layer_1/expert_2.safetensors";
+    let path = dir.join(file);
+    let whole = std::fs::read(&path).unwrap();
+    for (region, (start, len)) in regions(&whole) {
+        if !region.contains("weight") {
+            continue;
+        }
+        let mut bytes = whole.clone();
+        bytes[start + len / 2] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let out = temp.path().join("out");
+        sws(&[&"unshard", &dir, &"--out", &out]).refused(1, &[file, "layer_1/expert_2"]);
+        assert!(!out.join("model.safetensors").exists());
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}

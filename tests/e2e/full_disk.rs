@@ -1,0 +1,85 @@
+//! A disk that becomes full in the middle: one sentence, nothing partial, and it goes on later.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use safetensors::Dtype;
+
+use crate::checkpoints::{Random, tiny};
+use crate::sws::{assert_same_tree, sws, tree};
+
+/// A small file system of its own; needs root.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(path: &Path, kib: u64) -> Option<Disk> {
+        std::fs::create_dir(path).unwrap();
+        let options = format!("size={kib}k");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "sws-test"]).arg(path);
+        match mount.output() {
+            Ok(output) if output.status.success() => Some(Disk(path.to_owned())),
+            _ => {
+                eprintln!("skipped: only root may mount the small disk this test needs");
+                None
+            }
+        }
+    }
+
+    fn grow(&self, kib: u64) {
+        let options = format!("remount,size={kib}k");
+        let status = Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn too_full_to_begin() {
+    let temp = tempfile::tempdir().unwrap();
+    let Some(disk) = Disk::mount(&temp.path().join("disk"), 256) else { return };
+    let dir = temp.path().join("in");
+    tiny("mixtral", Dtype::BF16, 1).write(&dir, 1);
+    let out = disk.0.join("out");
+    sws(&[&"shard", &dir, &"--out", &out]).refused(2, &["out", "free", "make room"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn full_in_the_middle_and_on_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, whole) = (temp.path().join("in"), temp.path().join("whole"));
+    // Random bits do not fit bf12, so the shards become larger than what room was asked for.
+    let mut model = tiny("mixtral", Dtype::BF16, 1);
+    for tensor in model.tensors.values_mut() {
+        Random(9).fill(&mut tensor.bytes);
+    }
+    model.write(&dir, 1);
+    sws(&[&"shard", &dir, &"--out", &whole]).succeeded();
+    let bytes: u64 = tree(&whole).values().map(|bytes| bytes.len() as u64).sum();
+    // The estimate is three quarters of the weights.
+    let Some(disk) = Disk::mount(&temp.path().join("disk"), bytes / 1024 * 17 / 20) else { return };
+    let out = disk.0.join("out");
+    sws(&[&"shard", &dir, &"--out", &out]).refused(2, &["disk is full", "goes on"]);
+    let left = tree(&out);
+    assert!(!left.contains_key(Path::new("manifest.json")));
+    let mut complete = 0;
+    for (name, bytes) in &left {
+        let text = name.to_string_lossy();
+        assert!(!text.ends_with(".sws-tmp"), "{text} was left behind");
+        if !text.ends_with(".sws-journal") {
+            assert!(*bytes == std::fs::read(whole.join(name)).unwrap(), "{text} is partial");
+            complete += 1;
+        }
+    }
+    assert!(complete > 3, "only {complete} shards were made before the disk was full");
+    disk.grow(bytes / 1024 * 2);
+    let done = sws(&[&"shard", &dir, &"--out", &out]).succeeded();
+    assert!(done.stdout.contains("there before"), "{done:?}");
+    assert_same_tree(&whole, &out);
+}

@@ -1,0 +1,71 @@
+//! Killed at any moment, sharding and unsharding go on and give the same bytes.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use sws_store::Clock;
+
+use crate::checkpoints::{Random, tiny};
+use crate::sws::{assert_same_tree, command, sws, tree};
+
+/// Runs a command that makes a directory (`--out` is added), kills it at a random moment, once more
+/// while it resumes, and lets it finish. Returns how many kills came before the end.
+fn kill_and_resume(prefix: &[&dyn AsRef<OsStr>], temp: &Path, seed: u64, times: u64) -> u64 {
+    let clock = Clock::real();
+    let whole = temp.join("whole");
+    let start = clock.now();
+    sws(&[prefix, &[&"--out", &whole]].concat()).succeeded();
+    let duration = clock.now() - start;
+    let mut random = Random(seed);
+    let mut interrupted = 0;
+    for time in 0..times {
+        let out = temp.join(format!("killed-{time}"));
+        let args: Vec<&dyn AsRef<OsStr>> = [prefix, &[&"--out", &out]].concat();
+        for _ in 0..2 {
+            let mut child = command(&args).spawn().unwrap();
+            clock.sleep(Duration::from_nanos(random.below(duration.as_nanos() as u64)));
+            child.kill().unwrap();
+            interrupted += u64::from(!child.wait().unwrap().success());
+            if out.exists() {
+                assert_complete_files(&out, &whole);
+            }
+        }
+        sws(&args).succeeded();
+        assert_same_tree(&whole, &out);
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+    interrupted
+}
+
+/// Whatever has its final name is complete.
+#[track_caller]
+fn assert_complete_files(out: &Path, whole: &Path) {
+    for (name, bytes) in tree(out) {
+        let text = name.to_string_lossy();
+        if !text.ends_with(".sws-journal") && !text.ends_with(".sws-tmp") {
+            let expected = std::fs::read(whole.join(&name)).unwrap();
+            assert!(bytes == expected, "{text} is partial after a kill");
+        }
+    }
+}
+
+#[test]
+fn sharding_killed_at_fifty_random_moments() {
+    let temp = tempfile::tempdir().unwrap();
+    let checkpoint = temp.path().join("in");
+    tiny("qwen2_moe", safetensors::Dtype::BF16, 11).write(&checkpoint, 2);
+    let prefix: [&dyn AsRef<OsStr>; 4] = [&"shard", &checkpoint, &"--stand-ins", &"q4"];
+    let interrupted = kill_and_resume(&prefix, temp.path(), 1, 50);
+    assert!(interrupted > 0, "no kill came before the end");
+}
+
+#[test]
+fn unsharding_killed_at_random_moments() {
+    let temp = tempfile::tempdir().unwrap();
+    let (checkpoint, shards) = (temp.path().join("in"), temp.path().join("shards"));
+    tiny("olmoe", safetensors::Dtype::BF16, 12).write(&checkpoint, 9);
+    sws(&[&"shard", &checkpoint, &"--out", &shards]).succeeded();
+    let interrupted = kill_and_resume(&[&"unshard", &shards], temp.path(), 2, 15);
+    assert!(interrupted > 0, "no kill came before the end");
+}

@@ -1,0 +1,98 @@
+//! Sharding stays below 256 MiB, whatever the size of a tensor.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::checkpoints::Random;
+use crate::sws::sws;
+
+/// What P4 allows.
+const LIMIT: u64 = 256 << 20;
+
+/// A checkpoint with an embedding of 300 MB and experts of 75 MB, written in a stream.
+fn large(dir: &Path) {
+    const HIDDEN: u64 = 4096;
+    let mut shapes = vec![("model.embed_tokens.weight".to_owned(), [37_000, HIDDEN])];
+    for expert in 0..2 {
+        let name = |word| format!("model.layers.0.block_sparse_moe.experts.{expert}.{word}.weight");
+        shapes.push((name("w1"), [3_000, HIDDEN]));
+        shapes.push((name("w2"), [HIDDEN, 3_000]));
+        shapes.push((name("w3"), [3_000, HIDDEN]));
+    }
+    let mut header = serde_json::Map::new();
+    let mut end = 0;
+    for (name, shape) in &shapes {
+        let start = end;
+        end += 2 * shape[0] * shape[1];
+        let entry = serde_json::json!(
+            { "dtype": "BF16", "shape": shape, "data_offsets": [start, end] }
+        );
+        header.insert(name.clone(), entry);
+    }
+    let json = serde_json::Value::Object(header).to_string();
+    std::fs::create_dir(dir).unwrap();
+    let config = r#"{"model_type":"mixtral","num_hidden_layers":1,"num_local_experts":2}"#;
+    std::fs::write(dir.join("config.json"), config).unwrap();
+    let mut file = std::fs::File::create(dir.join("model.safetensors")).unwrap();
+    file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(json.as_bytes()).unwrap();
+    // Exponents as in training but for one in 4096 that escapes, so that patches are many.
+    let mut random = Random(1);
+    let mut block = vec![0u8; 1 << 20];
+    random.fill(&mut block);
+    for number in block.as_chunks_mut::<2>().0 {
+        let bits = u16::from_le_bytes(*number);
+        let exponent = if bits & 0xfff == 0 { 3 } else { 120 - (bits & 7) };
+        *number = ((bits & 0x807f) | exponent << 7).to_le_bytes();
+    }
+    let mut left = end as usize;
+    while left > 0 {
+        let n = left.min(block.len());
+        file.write_all(&block[..n]).unwrap();
+        left -= n;
+    }
+}
+
+/// Runs the command under a shell that reports its peak, as no other process can ask for it after
+/// its end.
+fn peak(args: &[&dyn AsRef<std::ffi::OsStr>]) -> u64 {
+    use std::io::Read;
+    let mut child = crate::sws::command(args).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    // The high-water mark only grows, so the last look counts; between looks the child runs on.
+    while child.try_wait().unwrap().is_none() {
+        if let Ok(text) = std::fs::read_to_string(&status) {
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+            peak = peak.max(kib.unwrap_or(0u64) << 10);
+        }
+        sws_store::Clock::real().sleep(std::time::Duration::from_millis(2));
+    }
+    let mut error = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert!(child.wait().unwrap().success(), "{error}");
+    peak
+}
+
+#[test]
+fn peak_of_sharding_verifying_and_unsharding() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    large(&dir);
+    for encoding in ["bf12", "f32", "q4", "fp8"] {
+        let out = temp.path().join(encoding);
+        let sharding = peak(&[&"shard", &dir, &"--out", &out, &"--encoding", &encoding]);
+        let verifying = peak(&[&"verify", &out]);
+        let back = temp.path().join("back");
+        let unsharding = peak(&[&"unshard", &out, &"--lossy", &"--out", &back]);
+        for (what, bytes) in
+            [("sharding", sharding), ("verifying", verifying), ("unsharding", unsharding)]
+        {
+            assert!(bytes > 0 && bytes < LIMIT, "{what} in {encoding} took {} MiB", bytes >> 20);
+        }
+        sws(&[&"inspect", &out]).succeeded();
+        std::fs::remove_dir_all(&out).unwrap();
+        std::fs::remove_dir_all(&back).unwrap();
+    }
+}

@@ -1,0 +1,307 @@
+//! Every family in every encoding: shards that any library opens, and the same bits back.
+
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+use sws_kernels::{Encoding, Matrix};
+use sws_store::shard::{ShardOptions, shard, unshard, verify};
+use sws_store::{Manifest, Naming, Piece, PieceId, Placement, Tensor};
+
+use crate::checkpoints::{self, Checkpoint, FAMILIES, tiny};
+use crate::sws::assert_same_tree;
+
+/// A family whose experts are stacked, which no published one known here is.
+struct Stacked(Box<dyn Naming>);
+
+impl Naming for Stacked {
+    fn model_type(&self) -> &str {
+        "stacked"
+    }
+
+    fn place(&self, name: &str, shape: &[u64]) -> Placement {
+        let layer = || name.split('.').nth(2)?.parse().ok();
+        let rank = if name.ends_with(".experts.gate_up_proj") {
+            0
+        } else if name.ends_with(".experts.down_proj") {
+            1
+        } else {
+            return self.0.place(name, shape);
+        };
+        Placement::Experts { layer: layer().unwrap(), rank, matrix: true }
+    }
+}
+
+fn naming(family: &str, config: &[u8]) -> Box<dyn Naming> {
+    let known = sws_model::naming(config).unwrap();
+    if family == "stacked" { Box::new(Stacked(known)) } else { known }
+}
+
+/// Shards a checkpoint with one thread and with two, verifies, unshards and compares everything.
+fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encoding>) {
+    let case = format!("{family} {dtype} as {encoding}");
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    let mut original = tiny(family, dtype, 7);
+    let keeps_all = matches!(encoding, Encoding::F32 | Encoding::Bf12)
+        || encoding.name() == dtype.to_string().to_lowercase();
+    if keeps_all && stand_ins.is_none() {
+        add_oddities(&mut original);
+    }
+    let files = if family == "olmoe" { 3 } else { 1 };
+    original.write(&at("in"), files);
+    let source = sws_store::Checkpoint::open(at("in")).unwrap();
+    let naming = naming(family, source.config_json());
+    for (out, threads) in [("one", 1), ("two", 2)] {
+        let options = ShardOptions { encoding, stand_ins, threads: Some(threads) };
+        let done = shard(&source, &*naming, &at(out), &options, &|_| ()).unwrap();
+        assert_eq!(done.found, 0, "{case}");
+    }
+    assert_same_tree(&at("one"), &at("two"));
+    let verified = verify(&at("one"), &|_| ()).unwrap();
+    assert_eq!(verified.damage, [], "{case}");
+
+    let manifest = Manifest::load(at("one")).unwrap();
+    assert_eq!(manifest.model.fingerprint, source.fingerprint());
+    let in_place = Manifest::in_place(&source, &*naming).unwrap();
+    assert_eq!(manifest.pieces.len(), in_place.pieces.len());
+    let mut changed = 0;
+    for (piece, before) in manifest.pieces.iter().zip(&in_place.pieces) {
+        check_shard(&at("one"), &manifest, piece.id, &piece.tensors);
+        assert_eq!(piece.id, before.id);
+        for (tensor, before) in piece.tensors.iter().zip(&before.tensors) {
+            let before = Stored { dir: &at("in"), manifest: &in_place, tensor: before };
+            let after = Stored { dir: &at("one"), manifest: &manifest, tensor };
+            changed += usize::from(compare(&case, &before, &after));
+        }
+        check_stand_in(&at("one"), &manifest, piece, before, &at("in"), &in_place, stand_ins);
+    }
+    let reencoded = |t: &Tensor| t.encoding == Some(encoding);
+    let count = manifest.pieces.iter().flat_map(|p| &p.tensors).filter(|t| reencoded(t)).count();
+    assert!(count > 0 || encoding == Encoding::Bf12 && dtype != Dtype::BF16, "{case}");
+
+    let refused = unshard(&at("one"), &at("exact"), false, None, &|_| ());
+    assert_eq!(refused.is_err(), changed > 0, "{case}: {changed} tensors changed");
+    let done = unshard(&at("one"), &at("back"), true, None, &|_| ()).unwrap();
+    assert_eq!(done.lossy, changed);
+    let back = Checkpoint::read_tensors(&at("back"));
+    assert_eq!(back.len(), original.tensors.len(), "{case}");
+    let same = back.iter().filter(|(name, tensor)| original.tensors[*name] == **tensor).count();
+    if changed == 0 {
+        assert_eq!(same, back.len(), "{case}");
+        assert_same_files(&at("in"), &at("back"), files);
+    }
+    for (name, tensor) in &back {
+        let before = &original.tensors[name];
+        assert_eq!((tensor.dtype, &tensor.shape), (before.dtype, &before.shape), "{case} {name}");
+    }
+}
+
+/// Zeros of both signs, subnormals, infinities and NaNs: what is exact keeps them.
+fn add_oddities(checkpoint: &mut Checkpoint) {
+    for (name, tensor) in &mut checkpoint.tensors {
+        if !name.contains("proj") || tensor.shape.len() < 2 {
+            continue;
+        }
+        let size = tensor.dtype.bitsize() / 8;
+        for (i, top) in
+            [0x0000u16, 0x8000, 0x0001, 0x7f80, 0xff80, 0x7fc1, 0x7c00, 0xfc01].iter().enumerate()
+        {
+            let at = 40 * i * size;
+            tensor.bytes[at..at + size].fill(0);
+            tensor.bytes[at + size - 2..at + size].copy_from_slice(&top.to_le_bytes());
+        }
+    }
+}
+
+/// A tensor and where it is.
+struct Stored<'a> {
+    dir: &'a Path,
+    manifest: &'a Manifest,
+    tensor: &'a Tensor,
+}
+
+impl Stored<'_> {
+    fn parts(&self) -> Vec<Vec<u8>> {
+        let part = |part: &sws_store::Extent| {
+            let file = &self.manifest.files[part.file as usize].path;
+            let bytes = std::fs::read(self.dir.join(file)).unwrap();
+            bytes[part.offset as usize..][..part.len as usize].to_vec()
+        };
+        self.tensor.parts.iter().map(part).collect()
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        let (rows, cols) = self.tensor.matrix_shape();
+        let parts = self.parts();
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        let encoding = self.tensor.encoding.unwrap();
+        let matrix = Matrix::new(encoding, rows as usize, cols as usize, &parts).unwrap();
+        matrix.check().unwrap();
+        let mut weights = vec![0.0; (rows * cols) as usize];
+        for (row, out) in weights.chunks_mut(cols as usize).enumerate() {
+            matrix.decode_row(row, out);
+        }
+        weights
+    }
+}
+
+/// Compares the numbers, and the error that the manifest tells; says whether any number changed.
+fn compare(case: &str, before: &Stored, after: &Stored) -> bool {
+    let name = &after.tensor.name;
+    assert_eq!(name, &before.tensor.name, "{case}");
+    let (old, new) = (before.weights(), after.weights());
+    let same = old.iter().zip(&new).all(|(a, b)| a.to_bits() == b.to_bits());
+    match after.tensor.error {
+        None => assert!(same, "{case}: {name} is not exact"),
+        Some(error) => {
+            let (mut difference, mut total, mut max) = (0f64, 0f64, 0f64);
+            for (a, b) in old.iter().zip(&new) {
+                let d = f64::from(*b) - f64::from(*a);
+                difference += d * d;
+                total += f64::from(*a).powi(2);
+                max = max.max(d.abs());
+            }
+            let relative = (difference / total).sqrt();
+            assert!((error.relative - relative).abs() <= 1e-12 * relative, "{case}: {name}");
+            assert_eq!(error.max, max, "{case}: {name}");
+            let bound = match after.tensor.encoding {
+                Some(Encoding::Q8) => 0.01,
+                Some(Encoding::Q4) => 0.2,
+                Some(Encoding::Fp8) => 0.04,
+                Some(Encoding::Mxfp4) => 0.2,
+                _ => 0.01,
+            };
+            assert!(relative < bound, "{case}: {name} has error {relative}");
+        }
+    }
+    after.tensor.error.is_some()
+}
+
+fn check_stand_in(
+    dir: &Path,
+    manifest: &Manifest,
+    piece: &Piece,
+    before: &Piece,
+    checkpoint: &Path,
+    in_place: &Manifest,
+    wanted: Option<Encoding>,
+) {
+    let expert = piece.id.to_string().contains("expert_");
+    let Some(stand_in) = &piece.stand_in else {
+        assert!(wanted.is_none() || !expert, "{} has no stand-in", piece.id);
+        return;
+    };
+    assert_eq!(Some(stand_in.encoding), wanted);
+    check_shard(dir, manifest, piece.id, &stand_in.tensors);
+    for (tensor, before) in stand_in.tensors.iter().zip(&before.tensors) {
+        let before = Stored { dir: checkpoint, manifest: in_place, tensor: before };
+        assert!(compare("stand-in", &before, &Stored { dir, manifest, tensor }));
+    }
+}
+
+/// A shard is legal, begins its tensors where the format says, and says which piece it is.
+fn check_shard(dir: &Path, manifest: &Manifest, piece: PieceId, tensors: &[Tensor]) {
+    let parts = || tensors.iter().flat_map(|tensor| &tensor.parts);
+    let file = &manifest.files[parts().next().unwrap().file as usize];
+    let bytes = std::fs::read(dir.join(&file.path)).unwrap();
+    assert_eq!(bytes.len() as u64, file.len);
+    assert_eq!(file.len % 4096, 0, "{piece}");
+    let (header, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+    assert_eq!((header + 8) % 4096, 0, "{piece}");
+    let words = metadata.metadata().as_ref().unwrap();
+    assert_eq!(words["sws.piece"], piece.to_string());
+    assert_eq!(words["sws.fingerprint"], manifest.model.fingerprint);
+    let opened = SafeTensors::deserialize(&bytes).unwrap();
+    let mut seen = 0;
+    for (name, view) in opened.tensors() {
+        let offset = view.data().as_ptr() as u64 - bytes.as_ptr() as u64;
+        if name.starts_with("__pad.") {
+            assert!(view.data().iter().all(|&byte| byte == 0));
+            continue;
+        }
+        assert_eq!(offset % 64, 0, "{piece} {name}");
+        assert!(parts().any(|p| (p.offset, p.len) == (offset, view.data().len() as u64)));
+        seen += 1;
+    }
+    assert_eq!(seen, parts().count(), "{piece}");
+    assert!(parts().map(|part| part.offset).is_sorted(), "{piece}");
+}
+
+/// The same tensors in files of the same names.
+fn assert_same_files(a: &Path, b: &Path, files: usize) {
+    let index = |dir: &Path| {
+        let bytes = std::fs::read(dir.join("model.safetensors.index.json")).ok()?;
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        Some(json["weight_map"].clone())
+    };
+    assert_eq!(index(a), index(b));
+    assert_eq!(index(a).is_some(), files > 1);
+    for name in ["config.json", "tokenizer.json"] {
+        assert_eq!(std::fs::read(a.join(name)).unwrap(), std::fs::read(b.join(name)).unwrap());
+    }
+}
+
+#[test]
+fn every_family_in_every_encoding() {
+    for family in FAMILIES {
+        for encoding in Encoding::ALL {
+            check(family, Dtype::BF16, encoding, None);
+        }
+    }
+}
+
+#[test]
+fn every_type_in_every_encoding() {
+    for dtype in [Dtype::F16, Dtype::F32] {
+        for encoding in Encoding::ALL {
+            check("qwen2_moe", dtype, encoding, None);
+        }
+    }
+}
+
+#[test]
+fn stand_ins_beside_exact_experts() {
+    for stand_in in [Encoding::Q8, Encoding::Q4] {
+        check("mixtral", Dtype::F32, Encoding::F32, Some(stand_in));
+    }
+}
+
+#[test]
+fn what_needs_scales_already_stays_as_it_is() {
+    let mut checkpoint = tiny("llama", Dtype::BF16, 3);
+    let scaled = |dtype, shape: &[u64], seed| {
+        let mut bytes = vec![
+            0;
+            shape.iter().product::<u64>() as usize
+                * (if dtype == Dtype::F32 { 4 } else { 1 })
+        ];
+        checkpoints::Random(seed).fill(&mut bytes);
+        checkpoints::Tensor { dtype, shape: shape.to_vec(), bytes }
+    };
+    let name = "model.layers.0.mlp.up_proj.weight";
+    let fp8 = scaled(Dtype::F8_E4M3, &[136, 201], 1);
+    let scales = scaled(Dtype::F32, &[2, 2], 2);
+    checkpoint.tensors.insert(name.to_owned(), fp8);
+    checkpoint.tensors.insert(format!("{name}_scale_inv"), scales);
+    let blocks = scaled(Dtype::U8, &[136, 6, 16], 3);
+    let exponents = scaled(Dtype::U8, &[136, 6], 4);
+    checkpoint.tensors.insert("model.layers.1.odd_blocks".to_owned(), blocks);
+    checkpoint.tensors.insert("model.layers.1.odd_scales".to_owned(), exponents);
+    checkpoint.tensors.insert("model.layers.1.counts".to_owned(), scaled(Dtype::I8, &[5], 5));
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    checkpoint.write(&at("in"), 1);
+    let source = sws_store::Checkpoint::open(at("in")).unwrap();
+    let naming = sws_model::naming(source.config_json()).unwrap();
+    for encoding in [Encoding::Bf12, Encoding::F32] {
+        let out = at(encoding.name());
+        let options = ShardOptions { encoding, ..ShardOptions::default() };
+        shard(&source, &*naming, &out, &options, &|_| ()).unwrap();
+        let manifest = Manifest::load(&out).unwrap();
+        let kept = manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
+        assert_eq!(kept.encoding, Some(Encoding::Fp8));
+        let back = at(&format!("{encoding}-back"));
+        unshard(&out, &back, false, None, &|_| ()).unwrap();
+        assert!(Checkpoint::read_tensors(&back) == checkpoint.tensors);
+    }
+}

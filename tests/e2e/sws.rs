@@ -1,0 +1,89 @@
+//! Calling the built `sws` and looking at what it leaves behind.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// What a call printed and how it ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    pub(crate) fn of(output: Output) -> Outcome {
+        Outcome {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The one sentence of an error, without the lines of progress before it.
+    pub(crate) fn sentence(&self) -> &str {
+        let mut sentences = self.stderr.lines().filter(|line| line.starts_with("sws: "));
+        let sentence = sentences.next().unwrap_or_else(|| panic!("no error in {self:?}"));
+        assert_eq!(sentences.next(), None, "one sentence: {self:?}");
+        assert!(!self.stderr.contains("panicked"), "{self:?}");
+        sentence
+    }
+
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Outcome {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
+    /// Asserts a refusal whose sentence has these words.
+    #[track_caller]
+    pub(crate) fn refused(self, code: i32, words: &[&str]) -> Outcome {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        let sentence = self.sentence();
+        for word in words {
+            assert!(sentence.contains(word), "no {word:?} in {sentence:?}");
+        }
+        self
+    }
+}
+
+pub(crate) fn command(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sws"));
+    command.args(args.iter().map(|arg| arg.as_ref()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs `sws` with these arguments.
+pub(crate) fn sws(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome {
+    Outcome::of(command(args).output().unwrap())
+}
+
+/// Every file below a directory with its bytes.
+pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut ahead = vec![dir.to_owned()];
+    while let Some(at) = ahead.pop() {
+        for entry in at.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                ahead.push(path);
+            } else {
+                let name = path.strip_prefix(dir).unwrap().to_owned();
+                files.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Asserts that two directories have the same files, without printing their bytes.
+#[track_caller]
+pub(crate) fn assert_same_tree(a: &Path, b: &Path) {
+    let (a, b) = (tree(a), tree(b));
+    assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
+    for (name, bytes) in &a {
+        assert!(*bytes == b[name], "{} differs", name.display());
+    }
+}
