@@ -2,6 +2,7 @@
 //!
 //! [`naming()`] reads a `config.json` and returns the [`Naming`](sws_store::Naming) of its family:
 //! which tensor belongs to which piece, and in what order a piece computes with its tensors.
+//! [`text`] is what lies between text and token ids, and between logits and a token.
 //!
 //! ```
 //! use sws_store::{PieceId, Placement};
@@ -17,6 +18,7 @@
 mod config;
 mod families;
 mod naming;
+pub mod text;
 
 pub use config::ConfigError;
 pub use families::supported;

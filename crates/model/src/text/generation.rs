@@ -1,0 +1,310 @@
+//! How to generate: what was typed, over what `generation_config.json` says, over defaults.
+
+use std::hash::{BuildHasher, RandomState};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What was typed: None where nothing was.
+#[derive(Clone, Debug, Default)]
+pub struct GenerationOptions {
+    /// 0 takes the likeliest token.
+    pub temperature: Option<f32>,
+    /// 0 keeps all.
+    pub top_k: Option<usize>,
+    /// 1 keeps all.
+    pub top_p: Option<f32>,
+    /// 0 keeps all.
+    pub min_p: Option<f32>,
+    /// 1 changes nothing.
+    pub repetition_penalty: Option<f32>,
+    /// 0 changes nothing.
+    pub presence_penalty: Option<f32>,
+    /// 0 changes nothing.
+    pub frequency_penalty: Option<f32>,
+    /// Random if absent.
+    pub seed: Option<u64>,
+    /// How many tokens at most.
+    pub max_new_tokens: Option<usize>,
+    /// Strings that end the text, besides those of the model.
+    pub stop: Vec<String>,
+    /// Generate on when the model says that it is done.
+    pub ignore_eos: bool,
+}
+
+/// How to generate, resolved and checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// How a token is chosen.
+    pub sampling: Sampling,
+    /// How many tokens at most; None if neither the user nor the model says.
+    pub max_new_tokens: Option<usize>,
+    /// Tokens that end the text.
+    pub stop_tokens: Vec<u32>,
+    /// Strings that end the text.
+    pub stop_strings: Vec<String>,
+}
+
+/// How a token is chosen from logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the likeliest token, the first of equals; then only the penalties below matter.
+    pub temperature: f32,
+    /// Keep the likeliest so many; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the likeliest that together have this probability.
+    pub top_p: f32,
+    /// Drop what is less likely than this times the likeliest.
+    pub min_p: f32,
+    /// Divides (if negative: multiplies) the logits of tokens in the prompt or the text so far.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logits of tokens in the text so far.
+    pub presence_penalty: f32,
+    /// Subtracted for every time a token stands in the text so far.
+    pub frequency_penalty: f32,
+    /// Of the random numbers.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    /// The likeliest token, always.
+    fn default() -> Sampling {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// Why there is no way to generate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerationError {
+    /// A file is no JSON, or not of the right shape.
+    #[error("{file} is damaged ({reason}); download it again, or remove it to use the defaults")]
+    Damaged {
+        /// Which.
+        file: &'static str,
+        /// Where.
+        reason: String,
+    },
+    /// A value that makes no sense.
+    #[error("{origin} gives {value} for {key}, which must be {expected}")]
+    Absurd {
+        /// generation_config.json, or the user.
+        origin: &'static str,
+        /// The entry.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+/// More bytes than this, or more stop tokens than `MAX_STOPS`, no such file has.
+const MAX_BYTES: usize = 1 << 20;
+const MAX_STOPS: usize = 1024;
+
+const FILE: &str = "generation_config.json";
+const TYPED: &str = "the command line";
+
+/// `generation_config.json`, as far as it is used. Numbers are f64 because 50 is also written 50.0.
+#[derive(Deserialize, Default)]
+struct File {
+    do_sample: Option<bool>,
+    temperature: Option<f64>,
+    top_k: Option<f64>,
+    top_p: Option<f64>,
+    min_p: Option<f64>,
+    repetition_penalty: Option<f64>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    max_new_tokens: Option<f64>,
+    eos_token_id: Option<Value>,
+    stop_strings: Option<OneOrMany>,
+}
+
+/// `config.json`, where older checkpoints say how a text ends.
+#[derive(Deserialize, Default)]
+struct Config {
+    eos_token_id: Option<Value>,
+    text_config: Option<Text>,
+}
+
+#[derive(Deserialize)]
+struct Text {
+    eos_token_id: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Generation {
+    /// Resolves what was typed over `generation_config.json` (if there is one) and the stop tokens of
+    /// `config.json`.
+    ///
+    /// As in transformers, tokens are sampled only if the file says `do_sample`, and then from the 50
+    /// likeliest unless it says otherwise. Typing a temperature above 0, top-k, top-p or min-p asks for
+    /// sampling too.
+    pub fn resolve(
+        generation_config: Option<&[u8]>,
+        config: &[u8],
+        typed: &GenerationOptions,
+    ) -> Result<Generation, GenerationError> {
+        let file: File = match generation_config {
+            Some(json) => parse(FILE, json)?,
+            None => File::default(),
+        };
+        let asked = typed.top_k.is_some() || typed.top_p.is_some() || typed.min_p.is_some();
+        let sample = match typed.temperature {
+            Some(temperature) => temperature != 0.0,
+            None => asked || file.do_sample.unwrap_or(false),
+        };
+
+        const ANY: &str = "a number between -100 and 100";
+        let share = |x: f32| (0.0..=1.0).contains(&x);
+        let any = |x: f32| (-100.0..=100.0).contains(&x);
+        let temperature = pick(
+            "temperature",
+            typed.temperature,
+            file.temperature,
+            1.0,
+            "0, or between 0.001 and 100",
+            |x| x == 0.0 || (0.001..=100.0).contains(&x),
+        )?;
+        let top_p = pick("top_p", typed.top_p, file.top_p, 1.0, "a share between 0 and 1", share)?;
+        let min_p = pick("min_p", typed.min_p, file.min_p, 0.0, "a share between 0 and 1", share)?;
+        let repetition_penalty = pick(
+            "repetition_penalty",
+            typed.repetition_penalty,
+            file.repetition_penalty,
+            1.0,
+            "a number between 0.01 and 100",
+            |x| (0.01..=100.0).contains(&x),
+        )?;
+        let presence_penalty =
+            pick("presence_penalty", typed.presence_penalty, file.presence_penalty, 0.0, ANY, any)?;
+        let frequency_penalty = pick(
+            "frequency_penalty",
+            typed.frequency_penalty,
+            file.frequency_penalty,
+            0.0,
+            ANY,
+            any,
+        )?;
+        let top_k = typed.top_k.map_or_else(|| count("top_k", file.top_k), |k| Ok(Some(k)))?;
+        let max_new_tokens = match typed.max_new_tokens {
+            Some(tokens) => Some(tokens),
+            None => count("max_new_tokens", file.max_new_tokens)?,
+        };
+        let sampling = Sampling {
+            temperature: if sample { temperature } else { 0.0 },
+            top_k: top_k.unwrap_or(50),
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            // Its keys are the standard library's source of random bits.
+            seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
+        };
+
+        let mut stop_tokens = stop_ids(FILE, file.eos_token_id)?;
+        if stop_tokens.is_empty() {
+            let config: Config = parse("config.json", config)?;
+            let inner = config.text_config.and_then(|text| text.eos_token_id);
+            stop_tokens = stop_ids("config.json", config.eos_token_id.or(inner))?;
+        }
+        if typed.ignore_eos {
+            stop_tokens.clear();
+        }
+        let mut stop_strings = match file.stop_strings {
+            Some(OneOrMany::One(string)) => vec![string],
+            Some(OneOrMany::Many(strings)) => strings,
+            None => Vec::new(),
+        };
+        if stop_strings.len() > MAX_STOPS {
+            let value = format!("{} strings", stop_strings.len());
+            return Err(absurd(FILE, "stop_strings", value, "at most 1024 strings"));
+        }
+        stop_strings.extend(typed.stop.iter().cloned());
+        Ok(Generation { sampling, max_new_tokens, stop_tokens, stop_strings })
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(file: &'static str, json: &'a [u8]) -> Result<T, GenerationError> {
+    let damaged = |reason| GenerationError::Damaged { file, reason };
+    if json.len() > MAX_BYTES {
+        return Err(damaged(format!("{} bytes", json.len())));
+    }
+    serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))
+}
+
+fn pick(
+    key: &'static str,
+    typed: Option<f32>,
+    file: Option<f64>,
+    default: f32,
+    expected: &'static str,
+    sane: impl Fn(f32) -> bool,
+) -> Result<f32, GenerationError> {
+    let (origin, value) = match (typed, file) {
+        (Some(value), _) => (TYPED, value),
+        (None, Some(value)) => (FILE, value as f32),
+        (None, None) => return Ok(default),
+    };
+    if sane(value) { Ok(value) } else { Err(absurd(origin, key, value.to_string(), expected)) }
+}
+
+/// A whole number of the file.
+fn count(key: &'static str, value: Option<f64>) -> Result<Option<usize>, GenerationError> {
+    let Some(value) = value else { return Ok(None) };
+    if value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value) {
+        Ok(Some(value as usize))
+    } else {
+        Err(absurd(FILE, key, value.to_string(), "a whole number, 0 or more"))
+    }
+}
+
+/// One id, or a list of them.
+fn stop_ids(file: &'static str, value: Option<Value>) -> Result<Vec<u32>, GenerationError> {
+    let values = match value {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(values)) => values,
+        Some(value) => vec![value],
+    };
+    const EXPECTED: &str = "a token id, or a list of at most 1024";
+    if values.len() > MAX_STOPS {
+        let value = format!("{} ids", values.len());
+        return Err(absurd(file, "eos_token_id", value, EXPECTED));
+    }
+    let id = |value: Value| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| absurd(file, "eos_token_id", shortened(value), EXPECTED))
+    };
+    values.into_iter().map(id).collect()
+}
+
+fn shortened(value: Value) -> String {
+    value.to_string().chars().take(40).collect()
+}
+
+fn absurd(
+    origin: &'static str,
+    key: &'static str,
+    value: String,
+    expected: &'static str,
+) -> GenerationError {
+    GenerationError::Absurd { origin, key, value, expected }
+}

@@ -1,0 +1,6 @@
+//! Text: tokenizers, streaming, stopping, sampling.
+
+mod generation;
+mod sampler;
+mod stop;
+mod tokenizer;
