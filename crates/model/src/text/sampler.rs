@@ -76,6 +76,11 @@ impl Sampler {
         ids.iter().try_for_each(|&id| self.mark(id, |mark| mark | PROMPT))
     }
 
+    /// Text that was not chosen here, but counts as generated.
+    pub fn generated(&mut self, ids: &[u32]) -> Result<(), SampleError> {
+        ids.iter().try_for_each(|&id| self.mark(id, |mark| mark + 1))
+    }
+
     /// Chooses a token and remembers it. The logits of all tokens are given, and are overwritten by
     /// what the penalties and the temperature make of them.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<u32, SampleError> {
@@ -128,7 +133,8 @@ impl Sampler {
             };
             let count = self.marks[id as usize] & !PROMPT;
             if count > 0 {
-                *logit -= presence_penalty + frequency_penalty * count as f32;
+                *logit -= frequency_penalty * count as f32;
+                *logit -= presence_penalty;
             }
         }
     }
@@ -152,7 +158,7 @@ impl Sampler {
         };
         kept.clear();
         for (id, &logit) in (0..).zip(logits.iter()) {
-            if logit >= least {
+            if logit >= least && logit > f32::NEG_INFINITY {
                 kept.push(Candidate { id, logit, weight: exp(logit - largest) });
             }
         }
@@ -174,7 +180,7 @@ impl Sampler {
                 return candidate.id;
             }
         }
-        // Rounding may leave a crumb: it is the last one's that has a weight at all.
+        // Rounding may leave a crumb: it belongs to the last one that has a weight at all.
         let last = self.kept.iter().rev().find(|c| c.weight > 0.0);
         last.map_or(0, |c| c.id)
     }

@@ -1,6 +1,10 @@
 //! Logits to a token: the order and meaning of each step, ties, seeds, damage.
 
+use std::path::Path;
+
 use proptest::prelude::*;
+use safetensors::SafeTensors;
+use serde::Deserialize;
 use sws_model::text::{SampleError, Sampler, Sampling, SplitMix64};
 
 /// Samples everything, with nothing cut off.
@@ -12,12 +16,7 @@ fn plain() -> Sampling {
 fn kept(sampling: &Sampling, prompt: &[u32], text: &[u32], logits: &[f32]) -> Vec<(u32, f64)> {
     let mut sampler = Sampler::new(sampling.clone(), logits.len());
     sampler.prompt(prompt).unwrap();
-    for &id in text {
-        // A sampler generates what alone is possible.
-        let mut only = vec![f32::NEG_INFINITY; logits.len()];
-        only[id as usize] = 1.0;
-        assert_eq!(sampler.sample(&mut only), Ok(id));
-    }
+    sampler.generated(text).unwrap();
     sampler.distribution(&mut logits.to_vec()).unwrap()
 }
 
@@ -103,11 +102,7 @@ fn penalties_act_on_the_logits_of_what_was_said() {
     for (sampling, prompt, text, expected) in cases {
         let mut sampler = Sampler::new(sampling.clone(), 3);
         sampler.prompt(prompt).unwrap();
-        for &id in text {
-            let mut only = [f32::NEG_INFINITY; 3];
-            only[id as usize] = 1.0;
-            assert_eq!(sampler.sample(&mut only), Ok(id));
-        }
+        sampler.generated(text).unwrap();
         let mut changed = logits;
         sampler.distribution(&mut changed).unwrap();
         assert_eq!(changed, expected, "{sampling:?} after {prompt:?} and {text:?}");
@@ -192,6 +187,71 @@ fn damage_is_an_error() {
     }
     let error = Sampler::new(plain(), 3).prompt(&[1, 3]).unwrap_err();
     assert_eq!(error.to_string(), "token 3 is outside the vocabulary of 3 tokens");
+}
+
+/// A case of the recorded ones.
+#[derive(Deserialize)]
+struct Recorded {
+    name: String,
+    compare: String,
+    prompt: Vec<u32>,
+    generated: Vec<u32>,
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+}
+
+#[test]
+fn what_transformers_recorded() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
+    let cases = std::fs::read(folder.join("logits_processors.json")).unwrap();
+    let cases: Vec<Recorded> = serde_json::from_slice(&cases).unwrap();
+    let file = std::fs::read(folder.join("logits_processors.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let row = |name: String| -> Vec<f32> {
+        let (bytes, _) = tensors.tensor(&name).unwrap().data().as_chunks::<4>();
+        bytes.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    assert!(cases.len() > 40);
+    for case in cases {
+        let Recorded { name, temperature, top_k, top_p, min_p, .. } = case;
+        let Recorded { repetition_penalty, presence_penalty, frequency_penalty, .. } = case;
+        let sampling = Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            seed: 0,
+        };
+        let mut logits = row(format!("{name}.logits"));
+        let expected = row(format!("{name}.expected"));
+        let mut sampler = Sampler::new(sampling, logits.len());
+        sampler.prompt(&case.prompt).unwrap();
+        sampler.generated(&case.generated).unwrap();
+        let kept = sampler.distribution(&mut logits).unwrap();
+        let expected_ids: Vec<u32> =
+            (0..).zip(&expected).filter(|(_, x)| x.is_finite()).map(|(id, _)| id).collect();
+        if case.compare == "count" {
+            assert_eq!(kept.len(), expected_ids.len(), "{name}");
+            continue;
+        }
+        assert_eq!(ids(&kept), expected_ids, "{name}");
+        let largest = expected.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weight = |id: u32| f64::from(expected[id as usize] - largest).exp();
+        let total: f64 = expected_ids.iter().map(|&id| weight(id)).sum();
+        for (id, p) in kept {
+            let (found, expected) = (logits[id as usize], expected[id as usize]);
+            assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1.0), "{name}: {id}");
+            assert!((p - weight(id) / total).abs() < 1e-6, "{name}: {id}");
+        }
+    }
 }
 
 proptest! {
