@@ -13,3 +13,4 @@ pub mod progress;
 pub mod random;
 pub mod shapes;
 pub mod size;
+pub mod store_bench;

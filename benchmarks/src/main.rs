@@ -9,6 +9,7 @@ use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::random::write_random;
 use sws_benchmarks::shapes::Shape;
 use sws_benchmarks::size::parse_size;
+use sws_benchmarks::store_bench::{self, StoreArguments};
 
 /// Benches of SWS, and the checkpoints they need.
 #[derive(Parser)]
@@ -45,6 +46,8 @@ enum Command {
         #[command(flatten)]
         output: OutputArguments,
     },
+    /// Compare random reads of whole pieces through the store with fio's
+    Store(StoreArguments),
 }
 
 #[derive(clap::Args)]
@@ -80,5 +83,6 @@ fn run(command: Command) -> Result<()> {
             ensure!((1..=1000).contains(&shape.layers), "--layers must be between 1 and 1000");
             write_random(&shape, &output.out, output.sharded, output.seed)
         }
+        Command::Store(arguments) => store_bench::run(&arguments),
     }
 }

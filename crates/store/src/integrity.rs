@@ -19,7 +19,7 @@ use crate::{Clock, Manifest, SLOT_ALIGN, Slot};
 const REREAD: usize = 1 << 20;
 
 /// The checksum of extents: xxh3, 64 bits.
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+pub fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 

@@ -47,6 +47,8 @@ pub use naming::{Naming, Placement};
 #[cfg(feature = "io")]
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};
 #[cfg(feature = "io")]
+pub use integrity::checksum;
+#[cfg(feature = "io")]
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
 #[cfg(feature = "uring")]
 pub use reader::UringReader;
