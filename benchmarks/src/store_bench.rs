@@ -28,7 +28,7 @@ pub struct StoreArguments {
           default_value = "1MiB,5MiB,20MiB,350MiB")]
     sizes: Vec<u64>,
     /// How much to read in one run
-    #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "1GiB")]
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "2GiB")]
     total: u64,
     /// Runs of each
     #[arg(long, default_value_t = 7)]
@@ -45,6 +45,9 @@ pub struct StoreArguments {
     /// Compare with another reader of the store instead of fio
     #[arg(long)]
     against: Option<ReaderKind>,
+    /// Further options for fio, for instance `--fio-option=--iomem=mmaphuge`
+    #[arg(long, value_name = "OPTION")]
+    fio_option: Vec<String>,
     /// Where to write every run's figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -219,6 +222,7 @@ fn run_fio(
         .arg(format!("--iodepth={}", arguments.depth))
         .arg(format!("--file_service_type=random:{}", size.div_ceil(block)))
         .arg(format!("--randseed={seed}"))
+        .args(&arguments.fio_option)
         .output()
         .context("fio can not be run; install it with `apt install fio`")?;
     ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));

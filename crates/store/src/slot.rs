@@ -12,6 +12,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// Slots start and end at multiples of this, which every device's direct reads accept.
 pub const SLOT_ALIGN: usize = 4096;
 
+const HUGE_PAGE: usize = 2 << 20;
+
 /// One anonymous mapping, cut into [`Slot`]s.
 ///
 /// Reserving costs address space only: a page takes memory when it is first written. A slot
@@ -39,6 +41,10 @@ pub struct Slot {
 
 #[derive(Debug)]
 struct Mapping {
+    /// As the system knows it.
+    map: NonNull<u8>,
+    mapped: usize,
+    /// What slots are cut from.
     start: NonNull<u8>,
     len: usize,
     /// Free runs by offset; no two touch.
@@ -53,23 +59,37 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Arena {
-    /// Reserves `bytes`, rounded up to whole pages. Large arenas ask for huge pages, which make
-    /// direct reads cheaper: the kernel pins fewer of them.
+    /// Reserves `bytes`, rounded up to whole pages.
+    ///
+    /// Large arenas ask for huge pages: a read into scattered small ones becomes several requests to
+    /// the device, as each takes a limited number of runs of memory.
     pub fn new(bytes: usize) -> io::Result<Arena> {
         let len =
             bytes.max(1).checked_next_multiple_of(SLOT_ALIGN).ok_or(io::ErrorKind::OutOfMemory)?;
+        let slack = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let mapped = len.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing
         // that exists.
-        let start = unsafe {
+        let map = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
-                len,
+                mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Arena(Arc::new(Mapping { start, len, free: Mutex::new(BTreeMap::from([(0, len)])) })))
+        let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut start = map;
+        if slack > 0 {
+            // SAFETY: skips less than `slack`, and `len` bytes follow.
+            start = unsafe { map.add(map.align_offset(HUGE_PAGE)) };
+            // SAFETY: inside the new mapping, whose contents nobody knows yet. Advice only: small
+            // pages do too.
+            let _ =
+                unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        }
+        let free = Mutex::new(BTreeMap::from([(0, len)]));
+        Ok(Arena(Arc::new(Mapping { map, mapped, start, len, free })))
     }
 
     /// A slot of at least `len` bytes; none if no free run is long enough. The first that is gets
@@ -128,7 +148,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by `mmap_anonymous` with this length. Slots hold the mapping by `Arc`, so
         // none is left. Unmapping what was mapped can not fail.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.mapped) };
     }
 }
 
