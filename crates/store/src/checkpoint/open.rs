@@ -209,8 +209,13 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointEr
     }
     for name in files.keys() {
         let file = path.with_file_name(name);
-        if !exists(&file)? {
-            return Err(CheckpointError::Missing { path: file, index: INDEX.to_owned() });
+        // A link to nothing is a file that was never downloaded.
+        match file.try_exists() {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(CheckpointError::Missing { path: file, index: INDEX.to_owned() });
+            }
+            Err(cause) => return Err(CheckpointError::Read { path: file, cause }),
         }
     }
     Ok(files)

@@ -145,6 +145,8 @@ fn incomplete_and_foreign_directories() {
             }, &["model.safetensors` is damaged", "100000001 bytes is longer than the format allows", "download it again"]),
         ("an index without its file", &|dir| index(dir, r#"{"weight_map":{"x":"c.safetensors"}}"#),
             &["c.safetensors` is missing", "`model.safetensors.index.json` lists it", "download the rest"]),
+        ("an index with a link to nothing", &|dir| { index(dir, r#"{"weight_map":{"x":"c.safetensors"}}"#); std::os::unix::fs::symlink("gone", dir.join("c.safetensors")).unwrap() },
+            &["c.safetensors` is missing", "download the rest"]),
         ("an index with a tensor too many", &|dir| index(dir, r#"{"weight_map":{"x":"a.safetensors","y":"a.safetensors"}}"#),
             &["a.safetensors` lacks the tensor `y`", "download both again"]),
         ("a tensor in two files", &|dir| { index(dir, r#"{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#);

@@ -5,5 +5,6 @@
 mod bad_checkpoint;
 mod bad_manifest;
 mod common;
+mod corpus;
 mod in_place;
 mod memory;

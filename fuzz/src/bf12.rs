@@ -1,0 +1,76 @@
+//! Any bytes as the parts of a bf12 matrix, and any bf16 matrix there and back.
+
+use sws_kernels::{EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Tally};
+
+/// Whether the bytes made a matrix.
+pub fn check(data: &[u8]) -> bool {
+    let [rows, cols, first, rest @ ..] = data else { return false };
+    let (rows, cols) = (usize::from(*rows % 9), usize::from(*cols));
+    there_and_back(cols, rest);
+    decode(rows, cols, usize::from(*first), rest)
+}
+
+/// Codes, table and patches as they come; the patches may lie about everything.
+fn decode(rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
+    let codes_len = rows * (cols + cols.div_ceil(2));
+    let Some((codes, rest)) = bytes.split_at_checked(codes_len) else { return false };
+    let Some((table, patches)) = rest.split_at_checked(16) else { return false };
+    let Ok(whole) = Matrix::new(Encoding::Bf12, rows, cols, &[codes, table, patches]) else {
+        assert!(patches.len() < 4 * (rows + 1), "only missing offsets are refused");
+        return false;
+    };
+    let honest = whole.check().is_ok();
+
+    let first = first % (rows + 1);
+    let row_len = cols + cols.div_ceil(2);
+    let block = Matrix::block(
+        Encoding::Bf12,
+        rows,
+        cols,
+        first..rows,
+        &[&codes[first * row_len..], table, patches],
+    )
+    .expect("a block of a matrix is one too");
+    let mut row = vec![0.0; cols];
+    let mut again = vec![0.0; cols];
+    for r in 0..rows {
+        whole.decode_row(r, &mut row);
+        // Every weight is a bf16, whatever the bytes.
+        assert!(row.iter().all(|w| w.to_bits() & 0xffff == 0));
+        if r >= first {
+            block.decode_row(r - first, &mut again);
+            assert!(row.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits()));
+        }
+    }
+    if honest {
+        assert!(block.check().is_ok());
+    }
+    true
+}
+
+fn there_and_back(cols: usize, bytes: &[u8]) {
+    if cols == 0 {
+        return;
+    }
+    let rows = bytes.len() / (2 * cols);
+    let bf16 = &bytes[..rows * 2 * cols];
+    let mut histogram = Histogram::default();
+    histogram.add(bf16);
+    let encoder = Encoder::bf12(cols, ExponentTable::from_histogram(&histogram));
+    let mut encoded = EncodedRows::default();
+    let mut tally = Tally::default();
+    encoder.encode(bf16, &mut encoded).expect("whole rows");
+    tally.push(&encoded).expect("few escapes");
+    let (table, patches) = (encoder.table().expect("bf12 has one"), tally.patches());
+    let parts = [&encoded.parts[0][..], &table, &patches];
+    let matrix = Matrix::new(Encoding::Bf12, rows, cols, &parts).expect("its own encoding");
+    matrix.check().expect("its own patches");
+    let mut row = vec![0.0; cols];
+    for (r, expected) in bf16.chunks_exact(2 * cols).enumerate() {
+        matrix.decode_row(r, &mut row);
+        for (weight, bits) in row.iter().zip(expected.chunks_exact(2)) {
+            let bits = u32::from(u16::from_le_bytes([bits[0], bits[1]])) << 16;
+            assert_eq!(weight.to_bits(), bits);
+        }
+    }
+}

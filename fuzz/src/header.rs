@@ -1,0 +1,88 @@
+//! Any bytes as the JSON of a safetensors header; then as a checkpoint read in place.
+
+use std::cell::LazyCell;
+use std::fs::File;
+use std::io::Write;
+
+use sws_store::{Checkpoint, Header, HeaderError, Manifest, Naming, PieceId, PieceKind, Placement};
+
+/// Larger files are not made, however well described.
+const MAX_DATA: u64 = 1 << 20;
+
+thread_local! {
+    static DIR: LazyCell<tempfile::TempDir> = LazyCell::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+        dir
+    });
+}
+
+/// Whether it was accepted.
+pub fn check(json: &[u8]) -> bool {
+    let first = json.first_chunk().copied().unwrap_or_default();
+    if let Ok(len) = Header::json_len(first, json.len() as u64) {
+        assert!(len + 8 <= json.len() as u64);
+    }
+
+    // A file as long as the header says: any other is refused for that alone.
+    let start = 8 + json.len() as u64;
+    let data = match Header::parse(json, start) {
+        Ok(_) => 0,
+        Err(HeaderError::Length { described, .. }) => described,
+        Err(_) => return false,
+    };
+    let Some(file_len) = start.checked_add(data) else { return false };
+    let header = match Header::parse(json, file_len) {
+        Ok(header) => header,
+        // Looked for when the rest is right.
+        Err(HeaderError::Duplicate(_)) => return false,
+        Err(other) => panic!("the length was the only thing wrong, but now {other}"),
+    };
+    let mut end = start;
+    for tensor in &header.tensors {
+        assert_eq!(tensor.offset, end);
+        end += tensor.len;
+    }
+    assert_eq!(end, file_len);
+    let theirs: Result<safetensors::tensor::Metadata, _> = serde_json::from_slice(json);
+    assert!(theirs.is_ok(), "accepted what the format's own library refuses: {theirs:?}");
+
+    if data <= MAX_DATA {
+        DIR.with(|dir| check_in_place(dir.path(), json, file_len));
+    }
+    true
+}
+
+fn check_in_place(dir: &std::path::Path, json: &[u8], file_len: u64) {
+    let mut file = File::create(dir.join("model.safetensors")).unwrap();
+    file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(json).unwrap();
+    file.set_len(file_len).unwrap();
+    let checkpoint = Checkpoint::open(dir).expect("the header was accepted");
+    let Ok(mut manifest) = Manifest::in_place(&checkpoint, &ByFirstLetter) else { return };
+    for part in manifest.pieces.iter_mut().flat_map(|p| &mut p.tensors).flat_map(|t| &mut t.parts) {
+        part.checks = vec![0; part.len.div_ceil(part.check_len) as usize];
+    }
+    let written = manifest.to_json().expect("a manifest that holds together");
+    assert_eq!(Manifest::from_json(&written).unwrap(), manifest);
+}
+
+/// Reaches every kind of placement with short names.
+struct ByFirstLetter;
+
+impl Naming for ByFirstLetter {
+    fn model_type(&self) -> &str {
+        "fuzz"
+    }
+
+    fn place(&self, name: &str, _shape: &[u64]) -> Placement {
+        let id = match name.as_bytes()[0] {
+            b's' => return Placement::Experts { layer: 1, rank: 0, matrix: true },
+            b'e' => PieceId::EMBED,
+            b'n' => PieceId::new(0, PieceKind::Norms),
+            b'x' => return Placement::Extra,
+            other => PieceId::expert(0, other.into()),
+        };
+        Placement::Piece { id, rank: name.len() as u16, matrix: true }
+    }
+}
