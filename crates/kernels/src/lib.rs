@@ -1,4 +1,52 @@
-//! Arithmetic on encoded weights.
+//! Arithmetic on encoded weights: what is done with a model's matrices once their bytes are in
+//! memory. This crate knows no files and no models.
+//!
+//! # How the parts hand on to each other
+//!
+//! - [`Encoding`] names how a matrix is stored; its [`parts`](Encoding::parts) say which runs of
+//!   bytes it consists of and which of them belong to which rows ([`Part`]). `docs/format.md` draws
+//!   them.
+//! - [`Encoder`] turns rows of a checkpoint into encoded rows, a block at a time, on as many threads
+//!   as there are; [`Tally`] joins what spans the blocks. bf12 needs a first pass: a [`Histogram`]
+//!   gives its [`ExponentTable`].
+//! - [`Matrix`] is a checked view of encoded bytes, at any address, in memory that someone else
+//!   owns. Bytes that are wrong give wrong numbers, never an access out of bounds.
+//! - [`Tier`] is an implementation together with the proof that this CPU can run it.
+//! - [`matmul`] multiplies a matrix by the activations of one token or many, on the current rayon
+//!   pool; [`matmul_rows`] does so on the calling thread for callers that split the rows themselves.
+//! - [`functional`] has what else a decoder computes.
+//!
+//! ```
+//! use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Scratch, Source, Tier, matmul};
+//!
+//! // Two rows of three f32 weights become q8: codes, and a scale for every 64 columns.
+//! let rows = [1.0f32, 2.0, 3.0, -1.0, 0.5, 0.0].map(f32::to_le_bytes).concat();
+//! let encoder = Encoder::new(Encoding::Q8, Source::F32, 3)?;
+//! let mut encoded = EncodedRows::default();
+//! encoder.encode(&rows, &mut encoded)?;
+//!
+//! let [codes, scales] = &encoded.parts;
+//! let weights = Matrix::new(Encoding::Q8, 2, 3, &[codes, scales])?;
+//! let (x, mut y) = ([1.0, 1.0, 1.0], [0.0; 2]);
+//! matmul(Tier::best(), &weights, &x, 1, &mut y, &mut Scratch::new());
+//! assert!((y[0] - 6.0).abs() < 0.05 && (y[1] + 0.5).abs() < 0.05);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The same bits everywhere
+//!
+//! Every tier, any number of threads, any split of the rows, and a token alone or among others give
+//! the same bits (any NaN counts as any NaN). That holds because the order of every sum is fixed:
+//! 32 partial sums, lane = column mod 32, each a chain of fused multiply-adds over ascending
+//! columns, folded by a fixed tree. Every encoding decodes to one f32 before it is multiplied, so
+//! bf12, bf16 and the same values in f32 agree too. It rests on the default floating-point
+//! environment: a caller that sets flush-to-zero or another rounding mode breaks it.
+//!
+//! # Threads
+//!
+//! A product has one part a thread and waits in `rayon::join`. An idle rayon thread looks for work a
+//! few dozen times, yielding in between, and then sleeps on a futex, so a pool without work takes no
+//! time from threads that read.
 
 mod buffer;
 mod encode;
