@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sws_kernels::{Encoder, Encoding, EncodedRows, Matrix, Scratch, Source, Tier, matmul};
+use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Scratch, Source, Tier, matmul};
 
 struct Counting;
 

@@ -34,6 +34,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// The row's bytes in the first part.
+    #[inline(always)]
+    pub(super) fn codes(&self) -> *const u8 {
+        self.codes
+    }
+
     /// The last, shorter block, with zeros behind it.
     pub(super) fn tail(&mut self, m: &Matrix<'a>) -> [f32; BLOCK] {
         let mut out = [0.0; BLOCK];
@@ -45,6 +51,12 @@ impl<'a> Cursor<'a> {
 
 /// One encoding's decoder.
 pub(super) trait Decoder<S: Simd>: Copy {
+    /// The bytes that a block takes in the first part.
+    const BYTES: usize;
+
+    /// Whether four rows at once are faster than one after another (see `one.rs`).
+    const FOUR_ROWS: bool;
+
     fn new(s: S, m: &Matrix) -> Self;
 
     /// Columns `64·b` to `64·b + 63`, in order. Blocks are decoded in ascending order.
@@ -61,6 +73,9 @@ pub(super) trait Decoder<S: Simd>: Copy {
 pub(super) struct F32;
 
 impl<S: Simd> Decoder<S> for F32 {
+    const BYTES: usize = 4 * BLOCK;
+    const FOUR_ROWS: bool = false;
+
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
         F32
@@ -80,6 +95,9 @@ impl<S: Simd> Decoder<S> for F32 {
 pub(super) struct F16;
 
 impl<S: Simd> Decoder<S> for F16 {
+    const BYTES: usize = 2 * BLOCK;
+    const FOUR_ROWS: bool = false;
+
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
         F16
@@ -98,6 +116,9 @@ impl<S: Simd> Decoder<S> for F16 {
 pub(super) struct Bf16;
 
 impl<S: Simd> Decoder<S> for Bf16 {
+    const BYTES: usize = 2 * BLOCK;
+    const FOUR_ROWS: bool = false;
+
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
         Bf16
@@ -120,6 +141,9 @@ pub(super) struct Bf12<S: Simd> {
 }
 
 impl<S: Simd> Decoder<S> for Bf12<S> {
+    const BYTES: usize = BLOCK + BLOCK / 2;
+    const FOUR_ROWS: bool = false;
+
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {
         let table = m.exponents().map(|e| f32::from_bits(u32::from(e) << 23));
@@ -167,6 +191,9 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
 pub(super) struct Q8;
 
 impl<S: Simd> Decoder<S> for Q8 {
+    const BYTES: usize = BLOCK;
+    const FOUR_ROWS: bool = true;
+
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
         Q8
@@ -189,6 +216,9 @@ pub(super) struct Q4<S: Simd> {
 }
 
 impl<S: Simd> Decoder<S> for Q4<S> {
+    const BYTES: usize = BLOCK / 2;
+    const FOUR_ROWS: bool = true;
+
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {
         let values: [f32; 16] =
@@ -217,6 +247,9 @@ impl<S: Simd> Decoder<S> for Q4<S> {
 pub(super) struct Fp8;
 
 impl<S: Simd> Decoder<S> for Fp8 {
+    const BYTES: usize = BLOCK;
+    const FOUR_ROWS: bool = true;
+
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
         Fp8
@@ -266,6 +299,9 @@ pub(super) struct Mxfp4<S: Simd> {
 }
 
 impl<S: Simd> Decoder<S> for Mxfp4<S> {
+    const BYTES: usize = BLOCK / 2;
+    const FOUR_ROWS: bool = true;
+
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {
         // SAFETY: 16 × f32 are 64 bytes.

@@ -9,21 +9,40 @@ use crate::Matrix;
 use crate::reference::BLOCK;
 use crate::simd::Simd;
 
-/// Rows at once: eight chains of sums hide the latency of a multiply-add, and a block of the
-/// activations is loaded once for four rows.
-const ROWS: usize = 4;
+/// How far ahead of its use a byte is asked for. The processor's own prefetching sees rows as short
+/// streams and stops at the end of each: without these requests bf12 ran at 0.6 of its speed, q4 at
+/// half.
+const AHEAD: usize = 12 << 10;
 
 /// `x` is padded to a multiple of 64.
 #[inline(always)]
 pub(super) fn one<S: Simd, D: Decoder<S>>(s: S, m: &Matrix, x: &[f32], y: &mut Output) {
     let decoder = D::new(s, m);
+    // Four rows at once hide the latency of the multiply-adds, one row after another reads memory
+    // in order: measured, the first is faster (up to 1.6 times) where a block is few bytes, the
+    // second (1.1 to 1.3 times) where it is many. Two were never faster than both.
+    if D::FOUR_ROWS {
+        rows_by::<S, D, 4>(s, decoder, m, x, y);
+    } else {
+        rows_by::<S, D, 1>(s, decoder, m, x, y);
+    }
+}
+
+#[inline(always)]
+fn rows_by<S: Simd, D: Decoder<S>, const R: usize>(
+    s: S,
+    decoder: D,
+    m: &Matrix,
+    x: &[f32],
+    y: &mut Output,
+) {
     let rows = m.row_count();
     let mut r = 0;
-    while r + ROWS <= rows {
-        for (i, sum) in some::<S, D, ROWS>(s, decoder, m, r, x).into_iter().enumerate() {
+    while r + R <= rows {
+        for (i, sum) in some::<S, D, R>(s, decoder, m, r, x).into_iter().enumerate() {
             y.set(0, r + i, sum);
         }
-        r += ROWS;
+        r += R;
     }
     for r in r..rows {
         y.set(0, r, some::<S, D, 1>(s, decoder, m, r, x)[0]);
@@ -39,12 +58,18 @@ fn some<S: Simd, D: Decoder<S>, const R: usize>(
     x: &[f32],
 ) -> [f32; R] {
     let mut at: [Cursor; R] = std::array::from_fn(|i| Cursor::new(m, row + i));
+    // The next rows, or the rest of this one; beyond the end of the matrix it is a wasted request.
+    let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
+    let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
     let mut low = [s.splat(0.0); R];
     let mut high = [s.splat(0.0); R];
     let (blocks, last) = x.as_chunks::<BLOCK>().0.split_at(m.cols() / BLOCK);
     for (b, x) in blocks.iter().enumerate() {
         // SAFETY: a block of `x` is four times 16 f32.
         let x: [S::F; 4] = unsafe { load_block(s, x) };
+        for line in 0..(R * D::BYTES).div_ceil(64) {
+            s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
+        }
         for i in 0..R {
             // SAFETY: the cursor is of this matrix, and block `b` is whole.
             let w = unsafe { decoder.block(s, &mut at[i], b) };

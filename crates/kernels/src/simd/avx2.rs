@@ -170,6 +170,10 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        allowed!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize) {
         allowed! {
             _mm256_storeu_ps(p, a[0]);

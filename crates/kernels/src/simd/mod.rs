@@ -76,6 +76,8 @@ pub(crate) trait Simd: Copy {
     /// Reads 8 bytes and brings their nibbles, the low one first, to the low bits of the lanes.
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U;
 
+    /// Asks for the cache line at `p`, which may be any address.
+    fn prefetch(self, p: *const u8);
     /// Writes `TILE_LANES` lanes at `p`, the next at `p + stride` and so on.
     unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize);
     /// Reads one `T`.

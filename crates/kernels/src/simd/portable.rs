@@ -125,6 +125,8 @@ impl Simd for Portable {
         from_fn(|i| u32::from(bytes[i / 2] >> (4 * (i % 2))))
     }
     #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
+    #[inline(always)]
     unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize) {
         let [low, high] = *a.as_chunks::<8>().0 else { unreachable!() };
         // SAFETY: as the trait says.
