@@ -279,3 +279,17 @@ fn results_of_another_shape_are_a_bug() {
     let (x, y) = (&[0.0; 10], &mut [0.0; 5]);
     matmul(Tier::Scalar, &encoded.matrix(), x, 2, y, &mut Scratch::new());
 }
+
+/// Tiers are compared with each other on one machine; this compares machines.
+#[test]
+fn the_bits_are_those_of_every_other_architecture() {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for encoding in Encoding::ALL {
+        let encoded = Encoded::sample(encoding, 19, 777);
+        let x: Vec<f32> = (0..3 * 777).map(|i| ((i * 7919) % 1013) as f32 / 37.0 - 13.0).collect();
+        for y in product(Tier::best(), &encoded.matrix(), &x, 3) {
+            hash = (hash ^ u64::from(y.to_bits())).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    assert_eq!(hash, 0x9e670622c68a7a19, "{hash:#x}");
+}
