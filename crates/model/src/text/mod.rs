@@ -1,10 +1,11 @@
 //! Everything between text and token ids, and between logits and a token.
 //!
-//! A prompt becomes ids by [`Tokenizer`]; logits become an id by [`Sampler`], as
+//! A prompt becomes ids by [`ChatTemplate`] and [`Tokenizer`]; logits become an id by [`Sampler`], as
 //! [`Generation`] says; ids become text again by [`TextStream`], which stops where it should.
 //! Nothing here opens files: the bytes of `tokenizer.json` and its neighbours are handed in, and are
 //! believed no further than the limits say.
 
+mod chat;
 mod detokenize;
 mod generation;
 mod rng;
@@ -13,6 +14,7 @@ mod stop;
 mod stream;
 mod tokenizer;
 
+pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message};
 pub use detokenize::{Detokenizer, Position};
 pub use generation::{Generation, GenerationError, GenerationOptions, Sampling};
 pub use rng::SplitMix64;

@@ -1,5 +1,6 @@
-//! Text: tokenizers, streaming, stopping, sampling.
+//! Text: tokenizers, chat templates, streaming, stopping, sampling.
 
+mod chat;
 mod generation;
 mod sampler;
 mod stop;
