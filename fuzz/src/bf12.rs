@@ -1,6 +1,8 @@
 //! Any bytes as the parts of a bf12 matrix, and any bf16 matrix there and back.
 
-use sws_kernels::{EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Tally};
+use sws_kernels::{
+    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Scratch, Tally, Tier, matmul,
+};
 
 /// Whether the bytes made a matrix.
 pub fn check(data: &[u8]) -> bool {
@@ -45,7 +47,23 @@ fn decode(rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
     if honest {
         assert!(block.check().is_ok());
     }
+    multiply(&whole);
     true
+}
+
+/// Every tier computes the same with it, for one token and for several.
+fn multiply(matrix: &Matrix) {
+    for tokens in [1, 5] {
+        let x: Vec<f32> = (0..tokens * matrix.cols()).map(|i| (i % 7) as f32 - 3.0).collect();
+        let results = Tier::available().into_iter().map(|tier| {
+            let mut y = vec![0.0; tokens * matrix.row_count()];
+            matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::default());
+            // Any NaN equals any NaN.
+            y.iter().map(|y| if y.is_nan() { None } else { Some(y.to_bits()) }).collect::<Vec<_>>()
+        });
+        let results: Vec<_> = results.collect();
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{:?}", Tier::available());
+    }
 }
 
 fn there_and_back(cols: usize, bytes: &[u8]) {
