@@ -1,8 +1,12 @@
-//! What a checkpoint means.
+//! What a checkpoint means, and what it computes.
 //!
-//! [`naming()`] reads a `config.json` and returns the [`Naming`](sws_store::Naming) of its family:
-//! which tensor belongs to which piece, and in what order a piece computes with its tensors.
-//! [`text`] is what lies between text and token ids, and between logits and a token.
+//! A `config.json` becomes two things: [`naming()`] returns the [`Naming`](sws_store::Naming) of its
+//! family, by which the store sorts tensors into pieces; [`ModelSpec`] says what each layer
+//! computes. A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the
+//! layers, keeps what it carries in a [`State`], and asks a [`WeightSource`] for weights: a
+//! [`ResidentSource`] has them all in memory, and an engine assembles them as they are needed. The
+//! arithmetic is the same, so the bits are. [`Session`] is all of that for one sequence. [`text`] is
+//! what lies between text and token ids, and between logits and a token.
 //!
 //! ```
 //! use sws_store::{PieceId, Placement};
@@ -17,9 +21,33 @@
 
 mod config;
 mod families;
+mod forward;
+mod inventory;
+mod kv;
 mod naming;
+mod nan;
+mod resident;
+mod role;
+mod rope;
+mod session;
+mod source;
+mod spec;
+mod state;
 pub mod text;
 
 pub use config::ConfigError;
 pub use families::supported;
+pub use forward::{Chunk, ForwardError, Model, Rows};
+pub use inventory::{Held, Inventory, WeightsError};
+pub use kv::KvPrecision;
 pub use naming::naming;
+pub use resident::{LoadError, ResidentSource};
+pub use role::Role;
+pub use rope::Rope;
+pub use session::{Observer, Session};
+pub use source::{Compute, Ready, Routed, SourceError, WeightSource, Weights};
+pub use spec::{
+    AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
+    SharedSpec,
+};
+pub use state::{Saved, State};

@@ -8,25 +8,32 @@ use crate::families::{self, Family, Rule, Target};
 /// The naming of the model that a `config.json` describes.
 pub fn naming(config_json: &[u8]) -> Result<Box<dyn Naming>, ConfigError> {
     let config = Config::parse(config_json)?;
-    let family = families::find(&config.model_type).ok_or_else(|| ConfigError::Unsupported {
-        model_type: config.model_type.escape_debug().take(100).collect(),
-        supported: families::supported().collect::<Vec<_>>().join(", "),
-    })?;
+    let family = families::of(&config)?;
+    let experts = config.experts()?;
     let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts);
-    if config.experts.is_none() && family.layer.iter().copied().flatten().any(has_experts) {
+    if experts.is_none() && family.layer.iter().copied().flatten().any(has_experts) {
         return Err(ConfigError::MissingKey("num_experts"));
     }
-    Ok(Box::new(FamilyNaming { family, config }))
+    Ok(Box::new(FamilyNaming {
+        family,
+        model_type: config.model_type().to_owned(),
+        layers: config.layers()?,
+        experts: experts.unwrap_or(0),
+        tied: config.tied()?,
+    }))
 }
 
 struct FamilyNaming {
     family: &'static Family,
-    config: Config,
+    model_type: String,
+    layers: u32,
+    experts: u32,
+    tied: bool,
 }
 
 impl Naming for FamilyNaming {
     fn model_type(&self) -> &str {
-        &self.config.model_type
+        &self.model_type
     }
 
     fn place(&self, name: &str, shape: &[u64]) -> Placement {
@@ -43,7 +50,7 @@ impl FamilyNaming {
     fn place_outside(&self, name: &str, in_model: Option<&str>) -> Option<Placement> {
         let (id, matrix) = match (name, in_model) {
             // A copy of the embedding that some tools write beside it.
-            ("lm_head.weight", _) if self.config.tied => return None,
+            ("lm_head.weight", _) if self.tied => return None,
             ("lm_head.weight", _) => (PieceId::LM_HEAD, true),
             (_, Some("embed_tokens.weight")) => (PieceId::EMBED, true),
             (_, Some("norm.weight")) => (PieceId::FINAL_NORM, false),
@@ -56,15 +63,14 @@ impl FamilyNaming {
     /// those of multi-token prediction.
     fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
         let (layer, rest) = rest.split_once('.')?;
-        let layer = number_below(layer, self.config.layers)?;
-        let experts = self.config.experts.unwrap_or(0);
+        let layer = number_below(layer, self.layers)?;
         let rules = (0..).zip(self.family.layer.iter().copied().flatten());
-        for (rank, &Rule { name, target, matrix }) in rules {
+        for (rank, &Rule { name, target, matrix, .. }) in rules {
             let kind = match target {
-                Target::Experts if name == rest && shape.first() == Some(&experts.into()) => {
+                Target::Experts if name == rest && shape.first() == Some(&self.experts.into()) => {
                     return Some(Placement::Experts { layer, rank, matrix });
                 }
-                Target::Expert => match expert_of(name, rest, experts) {
+                Target::Expert => match expert_of(name, rest, self.experts) {
                     Some(expert) => PieceKind::Expert(expert),
                     None => continue,
                 },

@@ -1,9 +1,65 @@
 //! Decoders without experts.
 
+use super::common::{Common, Defaults, dense, same_window, switched_window, window, windows};
 use super::{ATTENTION, Family, MLP, NORMS};
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["llama", "mistral", "qwen2", "qwen3"],
     prefix: "model.",
     layer: &[NORMS, ATTENTION, MLP],
+    spec,
 };
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    match config.model_type() {
+        "qwen2" | "qwen3" => qwen(config),
+        _ => llama(config),
+    }
+}
+
+/// Llama, and Mistral with its window of 4096 unless it says another or null.
+fn llama(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mistral = config.model_type() == "mistral";
+    let defaults = Defaults {
+        eps: 1e-6,
+        theta: 10_000.0,
+        kv_heads: mistral.then_some(8),
+        head_dim: None,
+        context: if mistral { 131_072 } else { 2048 },
+    };
+    let common = Common::read(config, &defaults)?;
+    let window = if mistral { window(config, Some(4096))? } else { None };
+    same_window(config, common.layers, window)?;
+    let bias = !mistral && config.flag("attention_bias", false)?;
+    let attention =
+        AttentionSpec { qkv_bias: bias, output_bias: bias, window, ..common.attention.clone() };
+    let mlp = dense(config, "intermediate_size", !mistral && config.flag("mlp_bias", false)?)?;
+    common.model(|_| (attention.clone(), mlp))
+}
+
+/// Qwen2 with biases on queries, keys and values; Qwen3 with a norm on each head instead. A window
+/// is in most configurations, and `use_sliding_window` switches it off in nearly all of them.
+fn qwen(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let qwen3 = config.model_type() == "qwen3";
+    let defaults = Defaults {
+        eps: 1e-6,
+        theta: 10_000.0,
+        kv_heads: Some(32),
+        head_dim: qwen3.then_some(128),
+        context: 32_768,
+    };
+    let common = Common::read(config, &defaults)?;
+    let first = config.get("max_window_layers").map_or(Ok(28), |entry| entry.count(MAX_COUNT))?;
+    let windows = windows(config, common.layers, switched_window(config)?, |l| l as u64 >= first)?;
+    let bias = qwen3 && config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: !qwen3 || bias,
+        output_bias: bias,
+        qk_norm: if qwen3 { QkNorm::PerHead } else { QkNorm::None },
+        ..common.attention.clone()
+    };
+    let mlp = dense(config, "intermediate_size", false)?;
+    common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, mlp))
+}

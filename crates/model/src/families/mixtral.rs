@@ -2,14 +2,30 @@
 
 use sws_store::PieceKind;
 
+use super::common::{Common, Defaults, moe, same_window, window};
 use super::{ATTENTION, Family, NORMS, Rule, expert, small};
+use crate::config::{Config, ConfigError};
+use crate::role::Role;
+use crate::spec::{AttentionSpec, ModelSpec};
 
 pub(super) const FAMILY: Family =
-    Family { model_types: &["mixtral"], prefix: "model.", layer: &[NORMS, ATTENTION, MOE] };
+    Family { model_types: &["mixtral"], prefix: "model.", layer: &[NORMS, ATTENTION, MOE], spec };
 
 const MOE: &[Rule] = &[
-    small(PieceKind::Router, "block_sparse_moe.gate.weight"),
-    expert("block_sparse_moe.experts.#.w1.weight"),
-    expert("block_sparse_moe.experts.#.w3.weight"),
-    expert("block_sparse_moe.experts.#.w2.weight"),
+    small(PieceKind::Router, Role::Router, "block_sparse_moe.gate.weight"),
+    expert(Role::Gate, "block_sparse_moe.experts.#.w1.weight"),
+    expert(Role::Up, "block_sparse_moe.experts.#.w3.weight"),
+    expert(Role::Down, "block_sparse_moe.experts.#.w2.weight"),
 ];
+
+const DEFAULTS: Defaults =
+    Defaults { eps: 1e-5, theta: 1e6, kv_heads: Some(8), head_dim: None, context: 131_072 };
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let common = Common::read(config, &DEFAULTS)?;
+    let window = window(config, None)?;
+    same_window(config, common.layers, window)?;
+    let attention = AttentionSpec { window, ..common.attention.clone() };
+    let ffn = moe(config, "intermediate_size", true, None)?;
+    common.model(|_| (attention.clone(), ffn))
+}

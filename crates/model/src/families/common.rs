@@ -1,0 +1,226 @@
+//! What configurations of all families have in common.
+
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::rope::{MAX_HEAD_DIM, Rope};
+use crate::spec::{
+    AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
+    SharedSpec,
+};
+
+/// Limits that no model comes near; they bound what is allocated before any weight is seen.
+const MAX_HIDDEN: u64 = 1 << 20;
+const MAX_WIDTH: u64 = 1 << 24;
+const MAX_CONTEXT: u64 = 1 << 32;
+
+/// What a family takes for entries that are absent, which for most published models they are not.
+pub(super) struct Defaults {
+    pub(super) eps: f32,
+    pub(super) theta: f64,
+    /// None: as many as there are query heads.
+    pub(super) kv_heads: Option<usize>,
+    /// None: the hidden state divided by the heads.
+    pub(super) head_dim: Option<usize>,
+    pub(super) context: usize,
+}
+
+pub(super) struct Common<'a> {
+    config: &'a Config,
+    hidden: usize,
+    pub(super) layers: usize,
+    norm: Norm,
+    /// Without biases, norms and window.
+    pub(super) attention: AttentionSpec,
+    rope: Rope,
+    context: usize,
+}
+
+impl<'a> Common<'a> {
+    pub(super) fn read(config: &'a Config, defaults: &Defaults) -> Result<Self, ConfigError> {
+        if let Some(entry) = config.get("quantization_config") {
+            return Err(config.unsupported(entry, "weights in f32, f16 or bf16"));
+        }
+        if let Some(entry) = config.get("hidden_act")
+            && !matches!(entry.word()?, "silu" | "swish")
+        {
+            return Err(config.unsupported(entry, "silu"));
+        }
+        let hidden = config.size("hidden_size", MAX_HIDDEN)?;
+        let layers = config.size("num_hidden_layers", MAX_COUNT)?;
+        let heads = config.need("num_attention_heads")?;
+        let heads_entry = heads;
+        let heads = heads.size(MAX_COUNT)?;
+        let kv_heads = match (config.raw("num_key_value_heads"), defaults.kv_heads) {
+            (None, Some(default)) => default,
+            _ => config.get("num_key_value_heads").map_or(Ok(heads), |e| e.size(MAX_COUNT))?,
+        };
+        if !heads.is_multiple_of(kv_heads) {
+            let reason = format!("which is no multiple of the {kv_heads} key and value heads");
+            return Err(heads_entry.invalid(reason));
+        }
+        let head_dim = match config.get("head_dim") {
+            Some(entry) => match entry.size(MAX_HEAD_DIM)? {
+                odd if odd % 2 == 1 => {
+                    return Err(
+                        entry.invalid("and a rotary embedding turns pairs: it must be even")
+                    );
+                }
+                even => even,
+            },
+            None => match defaults.head_dim.unwrap_or(hidden / heads) {
+                dim if dim == 0 || dim % 2 == 1 => {
+                    let reason = format!(
+                        "which leaves {dim} of the {hidden} elements of the hidden state for a \
+                         head, where an even number is needed"
+                    );
+                    return Err(heads_entry.invalid(reason));
+                }
+                dim => dim,
+            },
+        };
+        if heads.saturating_mul(head_dim) as u64 > MAX_WIDTH {
+            let reason = format!("which with {head_dim} elements each no model has");
+            return Err(heads_entry.invalid(reason));
+        }
+        let context = match config.get("max_position_embeddings") {
+            Some(entry) => entry.size(MAX_CONTEXT)?,
+            None => defaults.context,
+        };
+        let eps = config.get("rms_norm_eps").map(|entry| entry.positive()).transpose()?;
+        Ok(Common {
+            hidden,
+            layers,
+            norm: Norm::Rms { eps: eps.map_or(defaults.eps, |eps| eps as f32) },
+            attention: AttentionSpec {
+                heads,
+                kv_heads,
+                head_dim,
+                qkv_bias: false,
+                output_bias: false,
+                qk_norm: QkNorm::None,
+                clip: None,
+                window: None,
+                scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+                rope: Some(0),
+            },
+            rope: Rope::of(config, head_dim, defaults.theta, context)?,
+            context,
+            config,
+        })
+    }
+
+    /// The model, with `layer` saying for each layer its attention and what follows.
+    pub(super) fn model(
+        self,
+        layer: impl Fn(usize) -> (AttentionSpec, Ffn),
+    ) -> Result<ModelSpec, ConfigError> {
+        let layer = |l| {
+            let (attention, ffn) = layer(l);
+            LayerSpec { norm: self.norm, mixer: Mixer::Attention(attention), ffn }
+        };
+        Ok(ModelSpec {
+            model_type: self.config.model_type().to_owned(),
+            hidden: self.hidden,
+            vocab: self.config.size("vocab_size", MAX_WIDTH)?,
+            context: self.context,
+            tied: self.config.tied()?,
+            layers: (0..self.layers).map(layer).collect(),
+            ropes: vec![self.rope],
+            final_norm: self.norm,
+        })
+    }
+}
+
+/// A gated MLP whose width is the entry `key`.
+pub(super) fn dense(config: &Config, key: &'static str, bias: bool) -> Result<Ffn, ConfigError> {
+    Ok(Ffn::Dense(MlpSpec { width: config.size(key, MAX_WIDTH)?, bias }))
+}
+
+/// Experts of the width `key`, chosen by softmax.
+pub(super) fn moe(
+    config: &Config,
+    key: &'static str,
+    renormalise: bool,
+    shared: Option<SharedSpec>,
+) -> Result<Ffn, ConfigError> {
+    let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
+    let top_k = config.need("num_experts_per_tok")?;
+    if top_k.size(MAX_COUNT)? > experts {
+        return Err(top_k.invalid(format!("and there are only {experts} experts to choose from")));
+    }
+    Ok(Ffn::Moe(MoeSpec {
+        experts,
+        top_k: top_k.size(MAX_COUNT)?,
+        width: config.size(key, MAX_WIDTH)?,
+        router: Router::Softmax { renormalise },
+        shared,
+    }))
+}
+
+/// The width of an expert that every token uses.
+pub(super) fn shared_width(
+    config: &Config,
+    key: &'static str,
+    default: usize,
+) -> Result<usize, ConfigError> {
+    config.get(key).map_or(Ok(default), |entry| entry.size(MAX_WIDTH))
+}
+
+/// The window in `sliding_window`: null means none, and what its absence means is the family's.
+pub(super) fn window(
+    config: &Config,
+    default: Option<usize>,
+) -> Result<Option<usize>, ConfigError> {
+    match config.raw("sliding_window") {
+        None => Ok(default),
+        Some(_) => config.get("sliding_window").map(|e| e.size(MAX_CONTEXT)).transpose(),
+    }
+}
+
+/// The same for families that have a switch beside it.
+pub(super) fn switched_window(config: &Config) -> Result<Option<usize>, ConfigError> {
+    match config.flag("use_sliding_window", false)? {
+        true => window(config, Some(4096)),
+        false => Ok(None),
+    }
+}
+
+/// Which layers have the window, given which have it if `layer_types` does not say.
+pub(super) fn windows(
+    config: &Config,
+    layers: usize,
+    window: Option<usize>,
+    otherwise: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>, ConfigError> {
+    let Some(entry) = config.get("layer_types") else {
+        return Ok((0..layers).map(|l| window.filter(|_| otherwise(l))).collect());
+    };
+    let types = entry.list()?;
+    if types.len() != layers {
+        let reason = format!("of {} entries for {layers} layers", types.len());
+        return Err(entry.invalid(reason));
+    }
+    let of = |kind: &serde_json::Value| match (kind.as_str(), window) {
+        (Some("full_attention"), _) => Ok(None),
+        (Some("sliding_attention"), Some(window)) => Ok(Some(window)),
+        (Some("sliding_attention"), None) => {
+            Err(entry.invalid("with sliding attention, and no `sliding_window` is in use"))
+        }
+        _ => Err(config.unsupported(entry, "full_attention and sliding_attention")),
+    };
+    types.iter().map(of).collect()
+}
+
+/// For families without `layer_types`: refuses a list that says something else than `window` for
+/// all.
+pub(super) fn same_window(
+    config: &Config,
+    layers: usize,
+    window: Option<usize>,
+) -> Result<(), ConfigError> {
+    match config.get("layer_types") {
+        Some(entry) if windows(config, layers, window, |_| true)?.iter().any(|w| *w != window) => {
+            Err(config.unsupported(entry, "the same attention in every layer"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,138 @@
+//! Qwen's mixtures of experts, and OLMoE, which names its tensors alike. Some layers may be dense.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+use sws_store::PieceKind;
+
+use super::common::{
+    Common, Defaults, dense, moe, same_window, shared_width, switched_window, windows,
+};
+use super::{ATTENTION, Family, MLP, NORMS, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{AttentionSpec, ModelSpec, QkNorm, SharedSpec};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
+    prefix: "model.",
+    layer: &[NORMS, ATTENTION, MLP, MOE],
+    spec,
+};
+
+const MOE: &[Rule] = &[
+    small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
+    small(PieceKind::SharedExpert, Role::SharedGate, "mlp.shared_expert_gate.weight"),
+    matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_expert.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_expert.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_expert.down_proj.weight"),
+    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
+    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
+    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
+];
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    match config.model_type() {
+        "qwen2_moe" => qwen2(config),
+        "qwen3_moe" => qwen3(config),
+        _ => olmoe(config),
+    }
+}
+
+/// A shared expert behind a gate of its own; biases on queries, keys and values; a window, if it
+/// is switched on, in every other layer below `max_window_layers`.
+fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults { kv_heads: Some(16), ..QWEN };
+    let common = Common::read(config, &defaults)?;
+    let end = config.get("max_window_layers").map_or(Ok(28), |entry| entry.count(MAX_COUNT))?;
+    let has_window = |l: usize| l.is_multiple_of(2) && (l as u64) < end;
+    let windows = windows(config, common.layers, switched_window(config)?, has_window)?;
+    let qkv_bias = config.flag("qkv_bias", true)?;
+    let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
+    let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
+    let layers = Layers::read(config, Some(SharedSpec { width, gated: true }))?;
+    layers.model(config, common, |l| AttentionSpec { window: windows[l], ..attention.clone() })
+}
+
+/// A norm on each head of queries and keys; no shared expert; the window is every layer's.
+fn qwen3(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults { kv_heads: Some(4), ..QWEN };
+    let common = Common::read(config, &defaults)?;
+    let window = switched_window(config)?;
+    same_window(config, common.layers, window)?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        window,
+        ..common.attention.clone()
+    };
+    let layers = Layers::read(config, None)?;
+    layers.model(config, common, |_| attention.clone())
+}
+
+/// A norm over all heads of queries, and of keys, and what is left clamped.
+fn olmoe(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults { eps: 1e-5, kv_heads: None, context: 4096, ..QWEN };
+    let common = Common::read(config, &defaults)?;
+    same_window(config, common.layers, None)?;
+    let bias = config.flag("attention_bias", false)?;
+    let clip = config.get("clip_qkv").map(|entry| entry.positive()).transpose()?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::FullWidth,
+        clip: clip.map(|clip| clip as f32),
+        ..common.attention.clone()
+    };
+    let ffn = moe(config, "intermediate_size", config.flag("norm_topk_prob", false)?, None)?;
+    common.model(|_| (attention.clone(), ffn))
+}
+
+const QWEN: Defaults =
+    Defaults { eps: 1e-6, theta: 10_000.0, kv_heads: None, head_dim: None, context: 32_768 };
+
+/// Which layers have experts.
+struct Layers {
+    /// Every so many.
+    step: usize,
+    /// But not these.
+    dense: HashSet<usize>,
+    shared: Option<SharedSpec>,
+}
+
+impl Layers {
+    fn read(config: &Config, shared: Option<SharedSpec>) -> Result<Self, ConfigError> {
+        let step = config.get("decoder_sparse_step").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
+        let dense = match config.get("mlp_only_layers") {
+            None => HashSet::new(),
+            Some(entry) => {
+                let layer = |value: &Value| value.as_u64().map(|layer| layer as usize);
+                let layers: Option<HashSet<usize>> = entry.list()?.iter().map(layer).collect();
+                layers.ok_or_else(|| entry.invalid("which must list numbers of layers"))?
+            }
+        };
+        Ok(Layers { step, dense, shared })
+    }
+
+    fn model(
+        self,
+        config: &Config,
+        common: Common<'_>,
+        attention: impl Fn(usize) -> AttentionSpec,
+    ) -> Result<ModelSpec, ConfigError> {
+        let routes = |l: &usize| !self.dense.contains(l) && (l + 1).is_multiple_of(self.step);
+        let any = |routed: bool| (0..common.layers).any(|l| routes(&l) == routed);
+        let renormalise = config.flag("norm_topk_prob", false)?;
+        // Entries of a kind of layer that the model does not have may be absent.
+        let mlp = any(false).then(|| dense(config, "intermediate_size", false)).transpose()?;
+        let experts = any(true)
+            .then(|| moe(config, "moe_intermediate_size", renormalise, self.shared))
+            .transpose()?;
+        common.model(|l| {
+            let ffn = if routes(&l) { experts } else { mlp };
+            (attention(l), ffn.expect("every layer is of one kind or the other"))
+        })
+    }
+}

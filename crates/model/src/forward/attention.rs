@@ -1,0 +1,161 @@
+//! The attention of a layer: linear layers for the whole batch at once, the rest by sequence.
+
+use sws_kernels::Tier;
+use sws_kernels::functional::{
+    Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
+};
+use sws_store::{PieceId, PieceKind};
+
+use super::linear::{Product, multiply};
+use super::work::{AttentionWork, Workspace, by_rows, grown};
+use crate::role::Role;
+use crate::rope::Rope;
+use crate::source::{SourceError, Weights};
+use crate::spec::{AttentionSpec, Norm, QkNorm};
+use crate::state::{Caches, Span};
+
+/// What stays the same for all layers of a pass.
+pub(super) struct Pass<'a> {
+    pub(super) tier: Tier,
+    pub(super) hidden: usize,
+    pub(super) ropes: &'a [Rope],
+    pub(super) spans: &'a [Span],
+}
+
+/// Attends with the normed hidden state in `work.input`; the result is left in `work.branch`.
+pub(super) fn attention(
+    pass: &Pass<'_>,
+    l: usize,
+    spec: &AttentionSpec,
+    norm: Norm,
+    weights: &mut dyn Weights,
+    caches: &mut Caches,
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let &Pass { tier, hidden, ropes, spans } = pass;
+    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let Workspace { input, branch, attention: own, scratch, .. } = work;
+    let AttentionWork { q, k, v, mixed, packed, tables, .. } = own;
+    let tokens = input.tokens();
+    let (q_width, kv_width) = (spec.q_width(), spec.kv_width());
+    let q = grown(q, tokens * q_width);
+    let k = grown(k, tokens * kv_width);
+    let v = grown(v, tokens * kv_width);
+    let mixed = grown(mixed, tokens * q_width);
+    let mut products = [
+        Some(Product::new(id, Role::Query, input, &mut *q, q_width)),
+        Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
+        Some(Product::new(id, Role::Value, input, &mut *v, kv_width)),
+    ];
+    multiply(tier, weights, &mut products, scratch)?;
+    if spec.qkv_bias {
+        add_bias(tier, weights.vector(id, Role::QueryBias), q);
+        add_bias(tier, weights.vector(id, Role::KeyBias), k);
+        add_bias(tier, weights.vector(id, Role::ValueBias), v);
+    }
+    let Norm::Rms { eps } = norm;
+    for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
+        if spec.qk_norm != QkNorm::None {
+            // The weights are as wide as what is normed: a head, or all of them.
+            let weight = weights.vector(id, role);
+            let width = weight.len();
+            by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::Plain(weight), eps));
+        }
+    }
+    if let Some(limit) = spec.clip {
+        for x in [&mut *q, &mut *k, &mut *v] {
+            by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x = x.clamp(-limit, limit)));
+        }
+    }
+    if let Some(index) = spec.rope {
+        let Rope { inv_freq, offset, pairs, .. } = &ropes[index];
+        let [cos, sin] = &tables[index];
+        let turned = inv_freq.len();
+        for (x, heads) in [(&mut *q, spec.heads), (&mut *k, spec.kv_heads)] {
+            let width = heads * spec.head_dim;
+            let shape =
+                RopeShape { heads, head_dim: spec.head_dim, offset: *offset, pairs: *pairs };
+            by_rows(x, width, |first, x| {
+                let rows = first * turned..(first + x.len() / width) * turned;
+                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
+            });
+        }
+    }
+    for span in spans {
+        let keys = Span::of(span, k, kv_width);
+        let values = Span::of(span, v, kv_width);
+        let queries = Span::of(span, q, q_width);
+        let out = &mut mixed[span.first_row * q_width..][..span.tokens * q_width];
+        let chunk = caches.sequences[span.sequence].layers[l].chunk;
+        for start in (0..span.tokens).step_by(chunk) {
+            let tokens = chunk.min(span.tokens - start);
+            let first = span.first_position + start;
+            let cut = |width: usize| start * width..(start + tokens) * width;
+            let rows = [&keys[cut(kv_width)], &values[cut(kv_width)]];
+            let cache = caches.store(span.sequence, l, first, tokens, rows);
+            let rule = Attention {
+                heads: spec.heads,
+                kv_heads: spec.kv_heads,
+                key_dim: spec.head_dim,
+                value_dim: spec.head_dim,
+                scale: spec.scale,
+                window: spec.window,
+                soft_cap: None,
+                sinks: None,
+            };
+            let seen = cache.capacity().min(first + tokens);
+            let work = tokens * spec.heads * seen * spec.head_dim;
+            let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads() };
+            let scratch = scratch_for(
+                &mut own.scratch,
+                &mut own.scratch_fits,
+                threads,
+                (spec.head_dim, seen.next_power_of_two().min(cache.capacity())),
+            );
+            let (q, y) = (&queries[cut(q_width)], &mut out[cut(q_width)]);
+            attend(tier, &rule, &cache.view(), first, q, y, scratch);
+        }
+    }
+    packed.pack(tier, mixed, tokens, q_width);
+    let branch = grown(branch, tokens * hidden);
+    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
+    multiply(tier, weights, &mut [Some(output)], scratch)?;
+    if spec.output_bias {
+        add_bias(tier, weights.vector(id, Role::OutputBias), branch);
+    }
+    Ok(())
+}
+
+/// Below this many multiplications a second thread costs more to wake than it saves.
+const WORTH_SPLITTING: usize = 1 << 18;
+
+/// Scratch for so many threads, made anew where it is too small.
+fn scratch_for<'a>(
+    scratch: &'a mut Vec<AttentionScratch>,
+    fits: &mut (usize, usize),
+    threads: usize,
+    needed: (usize, usize),
+) -> &'a mut [AttentionScratch] {
+    if fits.0 < needed.0 || fits.1 < needed.1 {
+        *fits = (fits.0.max(needed.0), fits.1.max(needed.1));
+        scratch.clear();
+    }
+    if scratch.len() < threads {
+        scratch.resize_with(threads, || AttentionScratch::new(fits.0, fits.1));
+    }
+    &mut scratch[..threads]
+}
+
+impl Span {
+    /// Its rows of `x`.
+    fn of<'x>(&self, x: &'x [f32], width: usize) -> &'x [f32] {
+        &x[self.first_row * width..][..self.tokens * width]
+    }
+}
+
+/// Adds `bias` to every row.
+pub(super) fn add_bias(tier: Tier, bias: &[f32], rows: &mut [f32]) {
+    by_rows(rows, bias.len(), |_, rows| {
+        rows.chunks_exact_mut(bias.len()).for_each(|row| add(tier, bias, row));
+    });
+}

@@ -1,0 +1,107 @@
+//! Products of weights and activations, several at once.
+//!
+//! With one token a product takes some ten microseconds, and waking a thread is a good part of that:
+//! products that do not wait for each other share one division among threads.
+
+use sws_kernels::{Input, Matrix, Output, Scratch1, Tier, matmul_rows};
+use sws_store::PieceId;
+
+use crate::role::Role;
+use crate::source::{SourceError, Weights};
+
+/// `y` [tokens, rows] = the matrix in `piece` · `x`.
+pub(super) struct Product<'a> {
+    piece: PieceId,
+    role: Role,
+    x: &'a Input,
+    y: &'a mut [f32],
+    rows: usize,
+}
+
+impl<'a> Product<'a> {
+    pub(super) fn new(
+        piece: PieceId,
+        role: Role,
+        x: &'a Input,
+        y: &'a mut [f32],
+        rows: usize,
+    ) -> Self {
+        Product { piece, role, x, y, rows }
+    }
+}
+
+/// The most products that are divided together.
+pub(super) const MAX: usize = 32;
+
+/// Computes up to [`MAX`] products, those of matrices in memory together, the others as their
+/// blocks of rows come.
+pub(super) fn multiply(
+    tier: Tier,
+    weights: &mut dyn Weights,
+    products: &mut [Option<Product<'_>>],
+    scratch: &mut Vec<Scratch1>,
+) -> Result<(), SourceError> {
+    let mut jobs = [const { None }; MAX];
+    for (product, job) in products.iter_mut().zip(&mut jobs) {
+        if let Some(Product { piece, role, .. }) = product
+            && let Some(matrix) = weights.matrix(*piece, *role)
+            && let Some(Product { x, y, rows, .. }) = product.take()
+        {
+            *job = Some(Job { matrix, x, y: Output::new(y, x.tokens(), rows) });
+        }
+    }
+    run(tier, jobs, scratch);
+    for Product { piece, role, x, y, rows } in products.iter_mut().filter_map(Option::take) {
+        weights.blocks(piece, role, &mut |first, block| {
+            let (_, y) = Output::new(y, x.tokens(), rows).split_at(first);
+            let (y, _) = y.split_at(block.row_count());
+            let mut jobs = [const { None }; MAX];
+            jobs[0] = Some(Job { matrix: *block, x, y });
+            run(tier, jobs, scratch);
+        })?;
+    }
+    Ok(())
+}
+
+struct Job<'a> {
+    matrix: Matrix<'a>,
+    x: &'a Input,
+    y: Output<'a>,
+}
+
+type Jobs<'a> = [Option<Job<'a>>; MAX];
+
+/// Below this many multiplications a second thread costs more to wake than it saves.
+const WORTH_SPLITTING: usize = 1 << 18;
+
+fn run(tier: Tier, jobs: Jobs<'_>, scratch: &mut Vec<Scratch1>) {
+    let work = |job: &Job<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
+    let work: usize = jobs.iter().flatten().map(work).sum();
+    let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads() };
+    if scratch.len() < threads {
+        scratch.resize_with(threads, Scratch1::default);
+    }
+    split(tier, jobs, &mut scratch[..threads]);
+}
+
+/// Every thread takes its share of the rows of every matrix.
+fn split(tier: Tier, jobs: Jobs<'_>, scratch: &mut [Scratch1]) {
+    if let [scratch] = scratch {
+        for Job { matrix, x, y } in jobs.into_iter().flatten() {
+            matmul_rows(tier, &matrix, x, y, scratch);
+        }
+        return;
+    }
+    let (mut left, mut right) = ([const { None }; MAX], [const { None }; MAX]);
+    let share = scratch.len() / 2;
+    for ((job, left), right) in jobs.into_iter().zip(&mut left).zip(&mut right) {
+        let Some(Job { matrix, x, y }) = job else { continue };
+        let all = matrix.row_count();
+        let rows = all * share / scratch.len();
+        let (y_left, y_right) = y.split_at(rows);
+        *left = Some(Job { matrix: matrix.rows(0..rows), x, y: y_left });
+        *right = Some(Job { matrix: matrix.rows(rows..all), x, y: y_right });
+    }
+    let (scratch_left, scratch_right) = scratch.split_at_mut(share);
+    rayon::join(|| split(tier, left, scratch_left), || split(tier, right, scratch_right));
+}

@@ -1,0 +1,305 @@
+//! The forward pass: one for every family and every source of weights.
+
+mod attention;
+mod linear;
+mod moe;
+mod work;
+
+use sws_kernels::Tier;
+use sws_kernels::functional::{NormWeight, add, rms_norm};
+use sws_store::{PieceId, PieceKind};
+
+use crate::role::Role;
+use crate::source::{SourceError, WeightSource, Weights};
+use crate::spec::{Ffn, Mixer, ModelSpec, Norm};
+use crate::state::{Span, State};
+use attention::{Pass, attention};
+use linear::{Product, multiply};
+pub(crate) use work::Workspace;
+use work::{by_rows, grown};
+
+/// A model: what it computes, and with which kernels. Its weights come from a [`WeightSource`], and
+/// what a pass carries is in a [`State`].
+///
+/// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each layer,
+/// then [`logits`](Self::logits) if they are wanted. All logits are the same, bit for bit, for any
+/// cut of a prompt into batches, any sequences beside it, any number of threads and any tier.
+#[derive(Clone, Debug)]
+pub struct Model {
+    spec: ModelSpec,
+    tier: Tier,
+}
+
+/// Tokens that continue a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// The number of the sequence, from [`State::add_sequence`].
+    pub sequence: usize,
+    /// At least one.
+    pub tokens: &'a [u32],
+}
+
+/// For which rows of a batch logits are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// The last of each chunk.
+    Last,
+    /// All.
+    All,
+}
+
+/// Why a pass ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// More tokens than there is room for.
+    #[error(
+        "{asked} more tokens do not fit behind the {used} that the context holds, with room for {limit} in all; shorten the text, or give it a larger context if the model has one"
+    )]
+    ContextFull {
+        /// Positions in use.
+        used: usize,
+        /// Tokens to add.
+        asked: usize,
+        /// Positions there are.
+        limit: usize,
+    },
+    /// A token without an embedding.
+    #[error(
+        "the token id {token} does not exist in this model, whose ids end at {last}; use the tokenizer that was published with it"
+    )]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// The largest there is.
+        last: usize,
+    },
+    /// A chunk of nothing.
+    #[error("there are no tokens to continue with; give at least one")]
+    NoTokens,
+    /// An earlier pass over this sequence ended in the middle.
+    #[error(
+        "an earlier pass over this text failed in the middle; clear it, or rewind it to a state saved before"
+    )]
+    Interrupted,
+    /// The source failed.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+}
+
+impl Model {
+    /// A model on the fastest kernels of this CPU.
+    pub fn new(spec: ModelSpec) -> Model {
+        Model::with_tier(spec, Tier::best())
+    }
+
+    /// A model on kernels of one's choice.
+    pub fn with_tier(spec: ModelSpec, tier: Tier) -> Model {
+        Model { spec, tier }
+    }
+
+    /// What it computes.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Which kernels it uses.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// Begins a pass over a batch; each of its chunks continues another sequence.
+    ///
+    /// # Panics
+    ///
+    /// If two chunks are of one sequence, or a sequence does not exist.
+    pub fn begin(
+        &self,
+        state: &mut State,
+        batch: &[Chunk<'_>],
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        self.check(state, batch)?;
+        let hidden = self.spec.hidden;
+        state.spans.clear();
+        state.layer = None;
+        let mut rows = 0;
+        for &Chunk { sequence, tokens } in batch {
+            let twice = state.spans.iter().any(|span| span.sequence == sequence);
+            assert!(!twice, "two chunks continue the sequence {sequence}");
+            let (first_position, tokens) = (state.len(sequence), tokens.len());
+            state.spans.push(Span { sequence, first_position, first_row: rows, tokens });
+            rows += tokens;
+        }
+        state.hidden.resize(rows * hidden, 0.0);
+        for (span, chunk) in state.spans.iter().zip(batch) {
+            let rows = &mut state.hidden[span.first_row * hidden..][..span.tokens * hidden];
+            source.embed(chunk.tokens, rows)?;
+        }
+        state.layer = Some(0);
+        Ok(())
+    }
+
+    /// Whether a pass over this batch could begin.
+    pub(crate) fn check(&self, state: &State, batch: &[Chunk<'_>]) -> Result<(), ForwardError> {
+        let limit = state.limit();
+        for &Chunk { sequence, tokens } in batch {
+            let used = state.len(sequence);
+            if state.caches.sequences[sequence].partial {
+                return Err(ForwardError::Interrupted);
+            }
+            if tokens.is_empty() {
+                return Err(ForwardError::NoTokens);
+            }
+            if tokens.len() > limit - used {
+                return Err(ForwardError::ContextFull { used, asked: tokens.len(), limit });
+            }
+            if let Some(&token) = tokens.iter().find(|&&token| token as usize >= self.spec.vocab) {
+                return Err(ForwardError::UnknownToken { token, last: self.spec.vocab - 1 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one layer. After the last, the batch is part of its sequences.
+    ///
+    /// If the source fails the pass is over: its sequences can be cleared, or rewound to a state
+    /// that was saved before.
+    ///
+    /// # Panics
+    ///
+    /// If another layer comes next ([`State::layer`]).
+    pub fn layer(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let next = state.layer.take().ok_or(ForwardError::Interrupted)?;
+        assert_eq!(l, next, "the layer that comes next");
+        for span in &state.spans {
+            state.caches.sequences[span.sequence].partial = true;
+        }
+        source.entering(l, &state.hidden)?;
+        state.work.tables(&self.spec.ropes, &state.spans);
+        self.mix(l, state, source)?;
+        match self.spec.layers[l].ffn {
+            Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
+            Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
+        }
+        let State { work, hidden, caches, spans, .. } = state;
+        let (tier, width) = (self.tier, self.spec.hidden);
+        by_rows(hidden, width, |first, rows| {
+            add(tier, &work.branch[first * width..][..rows.len()], rows);
+        });
+        if l + 1 == self.spec.layers.len() {
+            for span in spans {
+                let sequence = &mut caches.sequences[span.sequence];
+                (sequence.len, sequence.partial) = (span.first_position + span.tokens, false);
+            }
+        }
+        state.layer = Some(l + 1);
+        Ok(())
+    }
+
+    /// The logits of the batch, [rows, vocab], after its last layer.
+    ///
+    /// # Panics
+    ///
+    /// If there are layers left to run.
+    pub fn logits<'s>(
+        &self,
+        rows: Rows,
+        state: &'s mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<&'s [f32], ForwardError> {
+        assert_eq!(state.layer, Some(self.spec.layers.len()), "the layer that comes next");
+        let (tier, width, vocab) = (self.tier, self.spec.hidden, self.spec.vocab);
+        let State { work, hidden, spans, .. } = state;
+        let count = match rows {
+            Rows::All => hidden.len() / width,
+            Rows::Last => spans.len(),
+        };
+        let Workspace { x, input, scratch, logits, .. } = work;
+        let x = grown(x, count * width);
+        let logits = grown(logits, count * vocab);
+        source.head(&mut |weights| {
+            match rows {
+                Rows::All => x.copy_from_slice(hidden),
+                Rows::Last => {
+                    for (x, span) in x.chunks_exact_mut(width).zip(&*spans) {
+                        let last = span.first_row + span.tokens - 1;
+                        x.copy_from_slice(&hidden[last * width..][..width]);
+                    }
+                }
+            }
+            let weight = weights.vector(PieceId::FINAL_NORM, Role::FinalNorm);
+            norm(tier, self.spec.final_norm, x, width, weight);
+            input.pack(tier, x, count, width);
+            let head = Product::new(PieceId::LM_HEAD, Role::Head, input, &mut *logits, vocab);
+            multiply(tier, weights, &mut [Some(head)], scratch)
+        })?;
+        Ok(logits)
+    }
+
+    /// Everything before the feed-forward block: leaves its normed input in `work.input`, and the
+    /// router's logits in `work.router`.
+    fn mix(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, width) = (self.tier, self.spec.hidden);
+        let layer = &self.spec.layers[l];
+        let id = |kind| PieceId::new(l as u32, kind);
+        let experts = match layer.ffn {
+            Ffn::Moe(moe) => moe.experts,
+            Ffn::Dense(_) => 0,
+        };
+        let pieces = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
+        let pieces = if experts > 0 { &pieces[..] } else { &pieces[..2] };
+        let State { work, hidden, caches, spans, .. } = state;
+        let tokens = hidden.len() / width;
+        source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
+            work.norm(
+                tier,
+                layer.norm,
+                hidden,
+                width,
+                weights.vector(id(pieces[0]), Role::MixerNorm),
+            );
+            match &layer.mixer {
+                Mixer::Attention(spec) => {
+                    let pass = Pass { tier, hidden: width, ropes: &self.spec.ropes, spans };
+                    attention(&pass, l, spec, layer.norm, weights, caches, work)?;
+                }
+            }
+            by_rows(hidden, width, |first, rows| {
+                add(tier, &work.branch[first * width..][..rows.len()], rows);
+            });
+            work.norm(
+                tier,
+                layer.norm,
+                hidden,
+                width,
+                weights.vector(id(pieces[0]), Role::FfnNorm),
+            );
+            if experts > 0 {
+                let Workspace { input, router, scratch, .. } = &mut *work;
+                let router = grown(router, tokens * experts);
+                let product =
+                    Product::new(id(PieceKind::Router), Role::Router, input, router, experts);
+                multiply(tier, weights, &mut [Some(product)], scratch)?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+/// Norms every row.
+fn norm(tier: Tier, norm: Norm, x: &mut [f32], width: usize, weight: &[f32]) {
+    let Norm::Rms { eps } = norm;
+    by_rows(x, width, |_, rows| rms_norm(tier, rows, width, NormWeight::Plain(weight), eps));
+}

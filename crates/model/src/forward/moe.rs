@@ -1,0 +1,313 @@
+//! The feed-forward block of a layer: one MLP, or experts.
+
+use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid, softmax, top_k};
+use sws_kernels::{Input, Scratch1, Tier};
+use sws_store::{PieceId, PieceKind};
+
+use super::attention::add_bias;
+use super::linear::{MAX, Product, multiply};
+use super::work::{ExpertWork, MlpWork, Workspace, by_rows, grown};
+use super::{ForwardError, Model};
+use crate::role::Role;
+use crate::source::{Routed, SourceError, WeightSource, Weights};
+use crate::spec::{MlpSpec, MoeSpec, Router};
+use crate::state::State;
+
+impl Model {
+    /// The MLP of a dense layer, into `work.branch`.
+    pub(super) fn dense(
+        &self,
+        l: usize,
+        spec: MlpSpec,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let piece = PieceId::new(l as u32, PieceKind::Mlp);
+        let Workspace { input, branch, mlp, scratch, .. } = &mut state.work;
+        source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
+            let y = grown(branch, input.tokens() * hidden);
+            gated_mlp(tier, weights, piece, spec, input, mlp, y, scratch)
+        })?;
+        Ok(())
+    }
+
+    /// The experts of a layer, into `work.branch`.
+    pub(super) fn moe(
+        &self,
+        l: usize,
+        spec: MoeSpec,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let Workspace { x, input, branch, router, routed, mlp, experts, scratch, .. } =
+            &mut state.work;
+        let tokens = input.tokens();
+        choose(tier, spec, &mut router[..tokens * spec.experts], routed);
+        group(routed, experts);
+        source.routed(l, routed)?;
+
+        if let Some(shared) = spec.shared {
+            let piece = PieceId::new(l as u32, PieceKind::SharedExpert);
+            let y = grown(&mut experts.shared, tokens * hidden);
+            let gates = grown(&mut experts.shared_gate, tokens);
+            source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+                let spec = MlpSpec { width: shared.width, bias: false };
+                gated_mlp(tier, weights, piece, spec, input, mlp, y, scratch)?;
+                if shared.gated {
+                    let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
+                    multiply(tier, weights, &mut [Some(product)], scratch)?;
+                    sigmoid(tier, gates);
+                    for (row, gate) in y.chunks_exact_mut(hidden).zip(&*gates) {
+                        row.iter_mut().for_each(|y| *y *= gate);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+
+        grown(&mut experts.outputs, tokens * spec.top_k * hidden);
+        let x = &x[..tokens * hidden];
+        source.experts(l, routed, &mut |ready, weights| {
+            let mut rest = ready;
+            while !rest.is_empty() {
+                let some = together(rest, routed, experts);
+                let (now, later) = rest.split_at(some);
+                let batch = Batch { tier, layer: l as u32, hidden, width: spec.width, routed, x };
+                batch.compute(now, weights, input, mlp, experts, scratch)?;
+                rest = later;
+            }
+            Ok(())
+        })?;
+        assert!(experts.done.iter().all(|&done| done), "the source has left out an expert");
+        let y = grown(branch, tokens * hidden);
+        sum(tier, routed, experts, hidden, y);
+        if spec.shared.is_some() {
+            let shared = &experts.shared;
+            by_rows(y, hidden, |first, rows| {
+                add(tier, &shared[first * hidden..][..rows.len()], rows);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// down(silu(gate · x) · (up · x)).
+#[expect(clippy::too_many_arguments, reason = "the workspace in parts, so that they can be lent")]
+fn gated_mlp(
+    tier: Tier,
+    weights: &mut dyn Weights,
+    piece: PieceId,
+    spec: MlpSpec,
+    x: &Input,
+    work: &mut MlpWork,
+    y: &mut [f32],
+    scratch: &mut Vec<Scratch1>,
+) -> Result<(), SourceError> {
+    let (tokens, width) = (x.tokens(), spec.width);
+    let gates = grown(&mut work.gate, tokens * width);
+    let ups = grown(&mut work.up, tokens * width);
+    let mut products = [
+        Some(Product::new(piece, Role::Gate, x, &mut *gates, width)),
+        Some(Product::new(piece, Role::Up, x, &mut *ups, width)),
+    ];
+    multiply(tier, weights, &mut products, scratch)?;
+    if spec.bias {
+        add_bias(tier, weights.vector(piece, Role::GateBias), gates);
+        add_bias(tier, weights.vector(piece, Role::UpBias), ups);
+    }
+    activate(tier, width, gates, ups);
+    if work.packed.is_empty() {
+        work.packed.push(Input::new());
+    }
+    work.packed[0].pack(tier, gates, tokens, width);
+    let hidden = y.len() / tokens;
+    let down = Product::new(piece, Role::Down, &work.packed[0], &mut *y, hidden);
+    multiply(tier, weights, &mut [Some(down)], scratch)?;
+    if spec.bias {
+        add_bias(tier, weights.vector(piece, Role::DownBias), y);
+    }
+    Ok(())
+}
+
+fn activate(tier: Tier, width: usize, gates: &mut [f32], ups: &[f32]) {
+    by_rows(gates, width, |first, gates| {
+        gate(tier, Activation::Silu, gates, &ups[first * width..][..gates.len()]);
+    });
+}
+
+/// Chooses the experts of each token from the router's logits [tokens, experts].
+fn choose(tier: Tier, spec: MoeSpec, logits: &mut [f32], routed: &mut Routed) {
+    let Router::Softmax { renormalise } = spec.router;
+    softmax(tier, logits, spec.experts);
+    let k = spec.top_k;
+    let choices = logits.len() / spec.experts * k;
+    routed.top_k = k;
+    routed.choices.resize(choices, 0);
+    routed.weights.resize(choices, 0.0);
+    let tokens = logits.chunks_exact(spec.experts);
+    let chosen = routed.choices.chunks_exact_mut(k).zip(routed.weights.chunks_exact_mut(k));
+    for (probabilities, (choices, weights)) in tokens.zip(chosen) {
+        top_k(probabilities, choices);
+        for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+            *weight = probabilities[expert as usize];
+        }
+        if renormalise {
+            let sum: f32 = weights.iter().sum();
+            weights.iter_mut().for_each(|weight| *weight /= sum);
+        }
+    }
+    routed.distinct.clear();
+    routed.distinct.extend_from_slice(&routed.choices);
+    routed.distinct.sort_unstable();
+    routed.distinct.dedup();
+}
+
+/// Sorts the choices by expert, then by token.
+fn group(routed: &Routed, work: &mut ExpertWork) {
+    let ExpertWork { starts, rows, done, .. } = work;
+    rows.clear();
+    rows.extend(0..routed.choices.len());
+    rows.sort_unstable_by_key(|&place| (routed.choices[place], place));
+    starts.clear();
+    for (row, &place) in rows.iter().enumerate() {
+        if row == 0 || routed.choices[place] != routed.choices[rows[row - 1]] {
+            starts.push(row);
+        }
+    }
+    starts.push(rows.len());
+    done.clear();
+    done.resize(routed.distinct.len(), false);
+}
+
+/// The place of an expert among those that were chosen.
+fn place_of(routed: &Routed, expert: u32) -> usize {
+    let place = routed.distinct.binary_search(&expert);
+    place.unwrap_or_else(|_| panic!("the source serves expert {expert}, which nobody chose"))
+}
+
+/// Experts are computed together until they have this many rows: then each has enough to do, and
+/// what they work on stays in the cache.
+const ROWS_TOGETHER: usize = 64;
+
+/// How many of the next experts are computed together.
+fn together(ready: &[u32], routed: &Routed, work: &ExpertWork) -> usize {
+    let mut rows = 0;
+    let few = ready.iter().take(MAX / 2).take_while(|&&expert| {
+        let place = place_of(routed, expert);
+        rows += work.starts[place + 1] - work.starts[place];
+        rows <= ROWS_TOGETHER
+    });
+    few.count().max(1)
+}
+
+/// Some experts of a layer.
+struct Batch<'a> {
+    tier: Tier,
+    layer: u32,
+    hidden: usize,
+    width: usize,
+    routed: &'a Routed,
+    /// The normed hidden state: [tokens, hidden].
+    x: &'a [f32],
+}
+
+impl Batch<'_> {
+    /// Computes experts, at most half of [`MAX`], each for the tokens that chose it.
+    fn compute(
+        &self,
+        ready: &[u32],
+        weights: &mut dyn Weights,
+        all: &Input,
+        mlp: &mut MlpWork,
+        work: &mut ExpertWork,
+        scratch: &mut Vec<Scratch1>,
+    ) -> Result<(), SourceError> {
+        let &Batch { tier, hidden, width, routed, .. } = self;
+        let piece = |expert: u32| PieceId::expert(self.layer, expert);
+        let ExpertWork { starts, rows, done, outputs, gathered, inputs, .. } = work;
+        let span = |expert: u32| {
+            let place = place_of(routed, expert);
+            starts[place]..starts[place + 1]
+        };
+        for &expert in ready {
+            let done = &mut done[place_of(routed, expert)];
+            assert!(!std::mem::replace(done, true), "the source serves expert {expert} twice");
+        }
+        let total: usize = ready.iter().map(|&expert| span(expert).len()).sum();
+        for list in [&mut *inputs, &mut mlp.packed] {
+            if list.len() < ready.len() {
+                list.resize_with(ready.len(), Input::new);
+            }
+        }
+
+        for (input, &expert) in inputs.iter_mut().zip(ready) {
+            let rows = &rows[span(expert)];
+            if rows.len() < all.tokens() {
+                let gathered = grown(gathered, rows.len() * hidden);
+                for (to, place) in gathered.chunks_exact_mut(hidden).zip(rows) {
+                    to.copy_from_slice(&self.x[place / routed.top_k * hidden..][..hidden]);
+                }
+                input.pack(tier, gathered, rows.len(), hidden);
+            }
+        }
+        let gates = grown(&mut mlp.gate, total * width);
+        let ups = grown(&mut mlp.up, total * width);
+        let mut products = [const { None }; MAX];
+        let (mut to_gates, mut to_ups) = (&mut *gates, &mut *ups);
+        for ((pair, &expert), input) in products.chunks_mut(2).zip(ready).zip(&*inputs) {
+            let rows = span(expert).len();
+            // Tokens stand in their own order, so an expert that all of them chose needs no copy.
+            let input = if rows < all.tokens() { input } else { all };
+            let gate = to_gates.split_off_mut(..rows * width).expect("total counts all rows");
+            let up = to_ups.split_off_mut(..rows * width).expect("total counts all rows");
+            pair[0] = Some(Product::new(piece(expert), Role::Gate, input, gate, width));
+            pair[1] = Some(Product::new(piece(expert), Role::Up, input, up, width));
+        }
+        multiply(tier, weights, &mut products, scratch)?;
+
+        activate(tier, width, gates, ups);
+        let mut from = &*gates;
+        for (packed, &expert) in mlp.packed.iter_mut().zip(ready) {
+            let rows = span(expert).len();
+            let (these, rest) = from.split_at(rows * width);
+            packed.pack(tier, these, rows, width);
+            from = rest;
+        }
+        // In the order of the outputs, so that they can be lent one after another.
+        let mut order = [0; MAX];
+        let order = &mut order[..ready.len()];
+        order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
+        order.sort_unstable_by_key(|&i| ready[i]);
+        let mut products = [const { None }; MAX];
+        let (mut outputs, mut at) = (&mut outputs[..], 0);
+        for (product, &i) in products.iter_mut().zip(&*order) {
+            let rows = span(ready[i]);
+            let skipped = outputs.split_off_mut(..(rows.start - at) * hidden);
+            let y = outputs.split_off_mut(..rows.len() * hidden);
+            at = rows.end;
+            let y = skipped.and(y).expect("outputs count all rows");
+            let piece = piece(ready[i]);
+            *product = Some(Product::new(piece, Role::Down, &mlp.packed[i], y, hidden));
+        }
+        multiply(tier, weights, &mut products, scratch)
+    }
+}
+
+/// y = Σ weight · output for each token, in ascending order of experts, whenever and with whatever
+/// other tokens they were computed.
+fn sum(tier: Tier, routed: &Routed, work: &ExpertWork, hidden: usize, y: &mut [f32]) {
+    let ExpertWork { rows, outputs, .. } = work;
+    by_rows(y, hidden, |first, y| {
+        y.fill(0.0);
+        let tokens = first..first + y.len() / hidden;
+        for (&place, output) in rows.iter().zip(outputs.chunks_exact(hidden)) {
+            let token = place / routed.top_k;
+            if tokens.contains(&token) {
+                let y = &mut y[(token - first) * hidden..][..hidden];
+                axpy(tier, routed.weights[place], output, y);
+            }
+        }
+    });
+}

@@ -1,0 +1,160 @@
+//! Memory that passes work in: grown by the largest batch, then reused.
+
+use sws_kernels::functional::{AttentionScratch, rope_tables};
+use sws_kernels::{Input, Scratch1, Tier};
+
+use super::norm;
+use crate::rope::Rope;
+use crate::source::Routed;
+use crate::spec::Norm;
+use crate::state::Span;
+
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    /// A normed copy of the hidden state: [tokens, hidden].
+    pub(super) x: Vec<f32>,
+    /// The same, packed.
+    pub(super) input: Input,
+    /// What a branch adds to the hidden state: [tokens, hidden].
+    pub(super) branch: Vec<f32>,
+    pub(super) attention: AttentionWork,
+    /// [tokens, experts]
+    pub(super) router: Vec<f32>,
+    pub(crate) routed: Routed,
+    pub(super) mlp: MlpWork,
+    pub(super) experts: ExpertWork,
+    pub(super) scratch: Vec<Scratch1>,
+    pub(super) logits: Vec<f32>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct AttentionWork {
+    pub(super) q: Vec<f32>,
+    pub(super) k: Vec<f32>,
+    pub(super) v: Vec<f32>,
+    pub(super) mixed: Vec<f32>,
+    pub(super) packed: Input,
+    /// Cosines and sines [tokens, pairs] of each rotary embedding.
+    pub(super) tables: Vec<[Vec<f32>; 2]>,
+    /// The batch that the tables are of.
+    spans: Vec<Span>,
+    pub(super) scratch: Vec<AttentionScratch>,
+    /// The size of values and the number of positions that the scratch is made for.
+    pub(super) scratch_fits: (usize, usize),
+}
+
+/// A gated MLP, or the experts that are computed together.
+#[derive(Debug, Default)]
+pub(super) struct MlpWork {
+    pub(super) gate: Vec<f32>,
+    pub(super) up: Vec<f32>,
+    pub(super) packed: Vec<Input>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ExpertWork {
+    /// Where in `rows` the rows of each of `Routed::distinct` begin; one more for the end.
+    pub(super) starts: Vec<usize>,
+    /// Places in `Routed::choices`, by expert, then by token.
+    pub(super) rows: Vec<usize>,
+    /// Which experts have been computed.
+    pub(super) done: Vec<bool>,
+    /// The outputs, in the order of `rows`: [tokens · top_k, hidden].
+    pub(super) outputs: Vec<f32>,
+    /// The inputs of one expert.
+    pub(super) gathered: Vec<f32>,
+    pub(super) inputs: Vec<Input>,
+    /// The output of the shared expert, and how much of it each token takes.
+    pub(super) shared: Vec<f32>,
+    pub(super) shared_gate: Vec<f32>,
+}
+
+impl Workspace {
+    /// Puts the normed hidden state in `x` and `input`.
+    pub(super) fn norm(
+        &mut self,
+        tier: Tier,
+        by: Norm,
+        hidden: &[f32],
+        width: usize,
+        weight: &[f32],
+    ) {
+        let x = grown(&mut self.x, hidden.len());
+        x.copy_from_slice(hidden);
+        norm(tier, by, x, width, weight);
+        self.input.pack(tier, x, hidden.len() / width, width);
+    }
+
+    /// Makes the rotary tables of a batch, unless they are there.
+    pub(super) fn tables(&mut self, ropes: &[Rope], spans: &[Span]) {
+        let AttentionWork { tables, spans: made, .. } = &mut self.attention;
+        if made == spans {
+            return;
+        }
+        tables.resize_with(ropes.len(), Default::default);
+        let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+        for ([cos, sin], rope) in tables.iter_mut().zip(ropes) {
+            let pairs = rope.inv_freq.len();
+            let (cos, sin) = (grown(cos, tokens * pairs), grown(sin, tokens * pairs));
+            for span in spans {
+                let rows = span.first_row * pairs..(span.first_row + span.tokens) * pairs;
+                let (cos, sin) = (&mut cos[rows.clone()], &mut sin[rows]);
+                rope_tables(&rope.inv_freq, rope.factor, span.first_position, cos, sin);
+            }
+        }
+        made.clear();
+        made.extend_from_slice(spans);
+    }
+
+    /// The bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let AttentionWork { q, k, v, mixed, tables, packed, scratch, scratch_fits, .. } =
+            &self.attention;
+        let ExpertWork { outputs, gathered, inputs, shared, starts, rows, .. } = &self.experts;
+        let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
+        let floats = floats.into_iter().chain([gathered, shared, &self.mlp.gate, &self.mlp.up]);
+        let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
+        let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]);
+        let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
+        let bytes = floats.sum::<usize>()
+            + packed.map(Input::bytes).sum::<usize>()
+            + self.scratch.iter().map(Scratch1::bytes).sum::<usize>()
+            + (starts.capacity() + rows.capacity()) * size_of::<usize>()
+            + scratch.len() * per_thread;
+        bytes as u64
+    }
+}
+
+/// The first `len` numbers, of whatever value.
+pub(super) fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}
+
+/// Below this many numbers a second thread costs more to wake than it saves.
+const WORTH_SPLITTING: usize = 1 << 16;
+
+/// Calls `f` with runs of rows and the number of the first, on several threads if there are many.
+pub(super) fn by_rows(x: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+    fn split(
+        x: &mut [f32],
+        width: usize,
+        first: usize,
+        threads: usize,
+        f: &(impl Fn(usize, &mut [f32]) + Sync),
+    ) {
+        let rows = x.len() / width;
+        if threads < 2 || rows < 2 || x.len() < WORTH_SPLITTING {
+            return f(first, x);
+        }
+        let half = rows / 2;
+        let (left, right) = x.split_at_mut(half * width);
+        rayon::join(
+            || split(left, width, first, threads / 2, f),
+            || split(right, width, first + half, threads - threads / 2, f),
+        );
+    }
+    split(x, width, 0, rayon::current_num_threads(), &f);
+}

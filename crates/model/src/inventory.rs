@@ -1,0 +1,316 @@
+//! Which tensors a model needs, and proof that they are there as they should be.
+
+use std::collections::HashMap;
+
+use sws_kernels::Encoding;
+use sws_store::{Manifest, Piece, PieceId, PieceKind};
+
+use crate::families::{self, Family};
+use crate::role::Role;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNorm};
+
+/// The tensors of every piece that the forward pass asks for, by what they do.
+#[derive(Debug)]
+pub struct Inventory {
+    pieces: HashMap<PieceId, Vec<Held>>,
+}
+
+/// One tensor of a piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// What it does.
+    pub role: Role,
+    /// Its place in [`Piece::tensors`].
+    pub index: usize,
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// Rows; 1 for a norm or bias.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+}
+
+/// Why weights do not fit their configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// Tensors that the configuration asks for are not there.
+    #[error(
+        "the weights lack {names}, which config.json asks for; download the rest of them, or the config.json that belongs to them"
+    )]
+    Missing {
+        /// The first of them.
+        names: String,
+    },
+    /// A tensor of another shape than the configuration says.
+    #[error(
+        "the tensor `{name}` has the shape {found:?} where config.json asks for {expected:?}; download both again, from the same place"
+    )]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        found: Vec<u64>,
+        /// The right shape.
+        expected: Vec<u64>,
+    },
+    /// A tensor in numbers that are not computed with.
+    #[error(
+        "the tensor `{name}` is stored as {found}, and {supported} can be computed with; convert the checkpoint to bf16"
+    )]
+    Dtype {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+        /// What it could be.
+        supported: &'static str,
+    },
+    /// A weight that is no number.
+    #[error(
+        "the tensor `{name}` holds NaN (row {row}, column {col}), which would make all text after it meaningless; download it again"
+    )]
+    Nan {
+        /// The tensor.
+        name: String,
+        /// Where the first one stands.
+        row: usize,
+        /// As above.
+        col: usize,
+    },
+    /// The bytes given for a piece are not what the manifest says.
+    #[error(
+        "the piece {piece} was given with {found} bytes where the manifest says {expected}; this is a bug, please report it"
+    )]
+    Bytes {
+        /// The piece.
+        piece: PieceId,
+        /// Bytes there are.
+        found: u64,
+        /// Bytes there should be.
+        expected: u64,
+    },
+    /// The model type of the manifest is another.
+    #[error(
+        "the weights are of model type `{found}`, and config.json says `{expected}`; use the two that belong together"
+    )]
+    ModelType {
+        /// What the manifest says.
+        found: String,
+        /// What the configuration says.
+        expected: String,
+    },
+}
+
+/// How many missing tensors are named; it also ends the search in a configuration with a billion.
+const NAMED: usize = 4;
+
+impl Inventory {
+    /// Finds every tensor that `spec` asks for, and checks shapes and types. Tensors that nothing
+    /// asks for are no error: checkpoints carry some.
+    pub fn new(spec: &ModelSpec, manifest: &Manifest) -> Result<Inventory, WeightsError> {
+        let model_type = || WeightsError::ModelType {
+            found: manifest.model.model_type.clone(),
+            expected: spec.model_type.clone(),
+        };
+        let family = families::find(&spec.model_type)
+            .filter(|_| manifest.model.model_type == spec.model_type)
+            .ok_or_else(model_type)?;
+        let mut search = Search { family, manifest, found: HashMap::new(), missing: Vec::new() };
+        let hidden = spec.hidden;
+        search.take(PieceId::EMBED, &[Wanted::matrix(Role::Embedding, spec.vocab, hidden)])?;
+        search.take(PieceId::FINAL_NORM, &[Wanted::vector(Role::FinalNorm, hidden)])?;
+        if !spec.tied {
+            search.take(PieceId::LM_HEAD, &[Wanted::matrix(Role::Head, spec.vocab, hidden)])?;
+        }
+        for (number, layer) in (0..).zip(&spec.layers) {
+            search.layer(number, layer, hidden)?;
+            if search.missing.len() > NAMED {
+                break;
+            }
+        }
+        match search.missing.as_slice() {
+            [] => Ok(Inventory { pieces: search.found }),
+            missing => {
+                let quoted = missing.iter().take(NAMED).map(|name| format!("`{name}`"));
+                let mut names = quoted.collect::<Vec<_>>().join(", ");
+                if missing.len() > NAMED {
+                    names += " and more";
+                }
+                Err(WeightsError::Missing { names })
+            }
+        }
+    }
+
+    /// The tensors of a piece in the order of the manifest; none if nothing asks for the piece.
+    pub fn piece(&self, id: PieceId) -> &[Held] {
+        self.pieces.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pieces that the forward pass asks for, in no order.
+    pub fn pieces(&self) -> impl Iterator<Item = PieceId> {
+        self.pieces.keys().copied()
+    }
+}
+
+struct Wanted {
+    role: Role,
+    rows: usize,
+    cols: usize,
+}
+
+impl Wanted {
+    fn matrix(role: Role, rows: usize, cols: usize) -> Self {
+        Wanted { role, rows, cols }
+    }
+
+    fn vector(role: Role, len: usize) -> Self {
+        Wanted { role, rows: 1, cols: len }
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        match self.role.is_matrix() {
+            true => vec![self.rows as u64, self.cols as u64],
+            false => vec![self.cols as u64],
+        }
+    }
+}
+
+struct Search<'a> {
+    family: &'static Family,
+    manifest: &'a Manifest,
+    found: HashMap<PieceId, Vec<Held>>,
+    missing: Vec<String>,
+}
+
+impl Search<'_> {
+    fn layer(&mut self, l: u32, layer: &LayerSpec, hidden: usize) -> Result<(), WeightsError> {
+        let norms = [Role::MixerNorm, Role::FfnNorm].map(|role| Wanted::vector(role, hidden));
+        self.take(PieceId::new(l, PieceKind::Norms), &norms)?;
+        match &layer.mixer {
+            Mixer::Attention(spec) => {
+                self.take(PieceId::new(l, PieceKind::Attention), &attention(spec, hidden))?;
+            }
+        }
+        match layer.ffn {
+            Ffn::Dense(spec) => self.take(PieceId::new(l, PieceKind::Mlp), &mlp(spec, hidden))?,
+            Ffn::Moe(moe) => {
+                let router = Wanted::matrix(Role::Router, moe.experts, hidden);
+                self.take(PieceId::new(l, PieceKind::Router), &[router])?;
+                if let Some(shared) = moe.shared {
+                    let mut wanted = mlp(MlpSpec { width: shared.width, bias: false }, hidden);
+                    if shared.gated {
+                        wanted.push(Wanted::matrix(Role::SharedGate, 1, hidden));
+                    }
+                    self.take(PieceId::new(l, PieceKind::SharedExpert), &wanted)?;
+                }
+                let wanted = mlp(MlpSpec { width: moe.width, bias: false }, hidden);
+                for expert in 0..moe.experts as u32 {
+                    self.take(PieceId::expert(l, expert), &wanted)?;
+                    if self.missing.len() > NAMED {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, id: PieceId, wanted: &[Wanted]) -> Result<(), WeightsError> {
+        let piece = self.manifest.piece(id);
+        let mut held = Vec::with_capacity(wanted.len());
+        for wanted in wanted {
+            let name = name_of(self.family, id, wanted.role);
+            match piece.and_then(|piece| piece.tensors.iter().position(|t| t.name == name)) {
+                Some(index) => held.push(check(piece.expect("it was found in"), index, wanted)?),
+                None => self.missing.push(name),
+            }
+        }
+        held.sort_by_key(|held| held.index);
+        self.found.insert(id, held);
+        Ok(())
+    }
+}
+
+fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<Wanted> {
+    let (q, kv) = (spec.q_width(), spec.kv_width());
+    let mut wanted = vec![
+        Wanted::matrix(Role::Query, q, hidden),
+        Wanted::matrix(Role::Key, kv, hidden),
+        Wanted::matrix(Role::Value, kv, hidden),
+        Wanted::matrix(Role::Output, hidden, q),
+    ];
+    if spec.qkv_bias {
+        let biases = [(Role::QueryBias, q), (Role::KeyBias, kv), (Role::ValueBias, kv)];
+        wanted.extend(biases.map(|(role, len)| Wanted::vector(role, len)));
+    }
+    if spec.output_bias {
+        wanted.push(Wanted::vector(Role::OutputBias, hidden));
+    }
+    let norms = match spec.qk_norm {
+        QkNorm::None => None,
+        QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
+        QkNorm::FullWidth => Some((q, kv)),
+    };
+    if let Some((q, k)) = norms {
+        wanted.push(Wanted::vector(Role::QueryNorm, q));
+        wanted.push(Wanted::vector(Role::KeyNorm, k));
+    }
+    wanted
+}
+
+fn mlp(spec: MlpSpec, hidden: usize) -> Vec<Wanted> {
+    let MlpSpec { width, bias } = spec;
+    let mut wanted = vec![
+        Wanted::matrix(Role::Gate, width, hidden),
+        Wanted::matrix(Role::Up, width, hidden),
+        Wanted::matrix(Role::Down, hidden, width),
+    ];
+    if bias {
+        let biases = [(Role::GateBias, width), (Role::UpBias, width), (Role::DownBias, hidden)];
+        wanted.extend(biases.map(|(role, len)| Wanted::vector(role, len)));
+    }
+    wanted
+}
+
+fn name_of(family: &Family, id: PieceId, role: Role) -> String {
+    let prefix = family.prefix;
+    let (Some(layer), Some(rule)) = (id.layer(), family.rule(id.kind(), role)) else {
+        return match role {
+            Role::Head => "lm_head.weight".to_owned(),
+            Role::FinalNorm => format!("{prefix}norm.weight"),
+            Role::Embedding => format!("{prefix}embed_tokens.weight"),
+            _ => format!("{id} {role:?}"),
+        };
+    };
+    let name = match id.kind() {
+        PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
+        _ => rule.name.to_owned(),
+    };
+    format!("{prefix}layers.{layer}.{name}")
+}
+
+fn check(piece: &Piece, index: usize, wanted: &Wanted) -> Result<Held, WeightsError> {
+    let tensor = &piece.tensors[index];
+    let expected = wanted.shape();
+    if tensor.shape != expected {
+        let (name, found) = (tensor.name.clone(), tensor.shape.clone());
+        return Err(WeightsError::Shape { name, found, expected });
+    }
+    let plain = [Encoding::F32, Encoding::F16, Encoding::Bf16];
+    let matrix = wanted.role.is_matrix();
+    match tensor.encoding {
+        Some(encoding) if matrix || plain.contains(&encoding) => {
+            Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols: wanted.cols })
+        }
+        encoding => Err(WeightsError::Dtype {
+            name: tensor.name.clone(),
+            found: encoding.map_or_else(|| format!("{:?}", tensor.dtype), |e| e.to_string()),
+            supported: if matrix {
+                "f32, f16, bf16 and our encodings"
+            } else {
+                "f32, f16 and bf16"
+            },
+        }),
+    }
+}

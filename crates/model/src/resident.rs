@@ -1,0 +1,210 @@
+//! A model that is wholly in memory.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use sws_kernels::{Encoding, Matrix, MatrixError};
+use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
+
+use crate::inventory::{Held, Inventory, WeightsError};
+use crate::nan::first_nan;
+use crate::role::Role;
+use crate::source::{Compute, Ready, Routed, SourceError, WeightSource, Weights};
+use crate::spec::ModelSpec;
+
+/// All weights in memory, as they are stored. The reference for every other source.
+#[derive(Debug)]
+pub struct ResidentSource {
+    weights: Resident,
+}
+
+/// Why weights could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// They are not those of the configuration.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// They could not be read.
+    #[error(transparent)]
+    Read(SourceError),
+    /// The bytes are no matrix.
+    #[error("the tensor `{name}` is damaged ({cause}); get its file again")]
+    Matrix {
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        cause: MatrixError,
+    },
+}
+
+impl ResidentSource {
+    /// Checks that the weights are those of `spec`, then loads what it asks for: `read` fills a
+    /// slice with the bytes of an extent.
+    pub fn load(
+        spec: &ModelSpec,
+        manifest: &Manifest,
+        mut read: impl FnMut(&Extent, &mut [u8]) -> Result<(), SourceError>,
+    ) -> Result<ResidentSource, LoadError> {
+        let inventory = Inventory::new(spec, manifest)?;
+        let mut pieces = HashMap::new();
+        for piece in &manifest.pieces {
+            let held = inventory.piece(piece.id);
+            if !held.is_empty() {
+                pieces.insert(piece.id, Loaded::load(piece, held, &mut read)?);
+            }
+        }
+        Ok(ResidentSource { weights: Resident { pieces, tied: spec.tied } })
+    }
+
+    /// The bytes of all weights in memory.
+    pub fn bytes(&self) -> u64 {
+        self.weights.pieces.values().map(|piece| piece.bytes.capacity() as u64).sum()
+    }
+
+    fn reach(&mut self) -> &mut dyn Weights {
+        &mut self.weights
+    }
+}
+
+impl WeightSource for ResidentSource {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        let table = self.weights.get(PieceId::EMBED, Role::Embedding);
+        for (row, &token) in rows.chunks_exact_mut(table.cols()).zip(tokens) {
+            table.decode_row(token as usize, row);
+        }
+        Ok(())
+    }
+
+    fn infrastructure(
+        &mut self,
+        _: usize,
+        _: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        compute(self.reach())
+    }
+
+    fn experts(&mut self, _: usize, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
+        ready(&routed.distinct, self.reach())
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        compute(self.reach())
+    }
+}
+
+#[derive(Debug)]
+struct Resident {
+    pieces: HashMap<PieceId, Loaded>,
+    tied: bool,
+}
+
+impl Resident {
+    fn find(&self, piece: PieceId, role: Role) -> (&Loaded, &Stored) {
+        let (piece, role) = match role {
+            Role::Head if self.tied => (PieceId::EMBED, Role::Embedding),
+            role => (piece, role),
+        };
+        let found = self.pieces.get(&piece).and_then(|loaded| {
+            let stored = loaded.tensors.iter().find(|stored| stored.role == role)?;
+            Some((loaded, stored))
+        });
+        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+    }
+
+    fn get(&self, piece: PieceId, role: Role) -> Matrix<'_> {
+        let (loaded, stored) = self.find(piece, role);
+        stored.matrix(&loaded.bytes).expect("it was one when it was loaded")
+    }
+}
+
+impl Weights for Resident {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        &self.find(piece, role).1.vector
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        Some(self.get(piece, role))
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        compute: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        compute(0, &self.get(piece, role));
+        Ok(())
+    }
+}
+
+/// One piece.
+#[derive(Debug)]
+struct Loaded {
+    bytes: Vec<u8>,
+    tensors: Vec<Stored>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    role: Role,
+    encoding: Encoding,
+    rows: usize,
+    cols: usize,
+    /// Where in the bytes its parts lie.
+    parts: [Range<usize>; 3],
+    /// Its numbers, if it is a norm or bias.
+    vector: Vec<f32>,
+}
+
+/// Parts begin on cache lines: a load that straddles two costs twice.
+const ALIGN: usize = 64;
+
+impl Loaded {
+    fn load(
+        piece: &Piece,
+        held: &[Held],
+        read: &mut impl FnMut(&Extent, &mut [u8]) -> Result<(), SourceError>,
+    ) -> Result<Loaded, LoadError> {
+        let extents = |held: &Held| piece.tensors[held.index].parts.iter();
+        let padded = |extent: &Extent| (extent.len as usize).next_multiple_of(ALIGN);
+        let len: usize = held.iter().flat_map(extents).map(padded).sum();
+        let mut bytes = vec![0; len + ALIGN];
+        let mut at = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let mut tensors = Vec::with_capacity(held.len());
+        for held in held {
+            let mut parts = [const { 0..0 }; 3];
+            for (extent, part) in extents(held).zip(&mut parts) {
+                *part = at..at + extent.len as usize;
+                read(extent, &mut bytes[part.clone()]).map_err(LoadError::Read)?;
+                at += padded(extent);
+            }
+            let &Held { role, encoding, rows, cols, .. } = held;
+            let mut stored = Stored { role, encoding, rows, cols, parts, vector: Vec::new() };
+            let name = || piece.tensors[held.index].name.clone();
+            let matrix = stored.matrix(&bytes);
+            let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+            if let Some((row, col)) = first_nan(&matrix, &stored.slices(&bytes)) {
+                return Err(WeightsError::Nan { name: name(), row, col }.into());
+            }
+            if !role.is_matrix() {
+                stored.vector.resize(cols, 0.0);
+                matrix.decode_row(0, &mut stored.vector);
+            }
+            tensors.push(stored);
+        }
+        Ok(Loaded { bytes, tensors })
+    }
+}
+
+impl Stored {
+    fn slices<'a>(&self, bytes: &'a [u8]) -> [&'a [u8]; 3] {
+        self.parts.each_ref().map(|part| &bytes[part.clone()])
+    }
+
+    fn matrix<'a>(&self, bytes: &'a [u8]) -> Result<Matrix<'a>, MatrixError> {
+        let parts = &self.slices(bytes)[..self.encoding.parts().len()];
+        Matrix::new(self.encoding, self.rows, self.cols, parts)
+    }
+}

@@ -1,0 +1,147 @@
+//! One sequence, from tokens to logits.
+
+use crate::forward::{Chunk, ForwardError, Model, Rows};
+use crate::kv::KvPrecision;
+use crate::source::{Routed, WeightSource};
+use crate::state::State;
+
+/// A model with its weights and one sequence.
+#[derive(Debug)]
+pub struct Session<S> {
+    model: Model,
+    source: S,
+    state: State,
+    chunk: usize,
+}
+
+/// Looks on while a pass runs.
+pub trait Observer {
+    /// The router of a layer has chosen for the tokens at the positions from `first` on.
+    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+        let _ = (first, layer, routed);
+    }
+
+    /// Positions below `done` have been processed.
+    fn processed(&mut self, done: usize) {
+        let _ = done;
+    }
+
+    /// The logits [tokens, vocab] of the tokens at the positions from `first` on.
+    fn logits(&mut self, first: usize, logits: &[f32]) {
+        let _ = (first, logits);
+    }
+}
+
+/// Looks away.
+impl Observer for () {}
+
+/// Tokens of a prompt that go through the layers together, unless one asks otherwise.
+const CHUNK: usize = 512;
+
+impl<S: WeightSource> Session<S> {
+    /// A sequence of up to `limit` positions, or as many as the model was made for.
+    pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Self {
+        let mut state = State::new(model.spec(), limit, precision);
+        state.add_sequence(model.spec());
+        Session { model, source, state, chunk: CHUNK }
+    }
+
+    /// Lets so many tokens of a prompt go through the layers together. Not a bit depends on it,
+    /// working memory does.
+    ///
+    /// # Panics
+    ///
+    /// If it is 0.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        assert!(tokens > 0, "chunks of no tokens");
+        self.chunk = tokens;
+    }
+
+    /// Continues the sequence; the logits of what comes next.
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], ForwardError> {
+        self.observed(tokens, &mut ())
+    }
+
+    /// Continues the sequence by one token; the logits of what comes next.
+    pub fn decode(&mut self, token: u32) -> Result<&[f32], ForwardError> {
+        self.observed(&[token], &mut ())
+    }
+
+    /// As [`prefill`](Self::prefill), with somebody looking on.
+    pub fn observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<&[f32], ForwardError> {
+        self.fits(tokens)?;
+        for chunk in tokens.chunks(self.chunk) {
+            self.run(chunk, observer)?;
+        }
+        self.model.logits(Rows::Last, &mut self.state, &mut self.source)
+    }
+
+    /// As [`observed`](Self::observed), with the logits of every position told to the observer.
+    pub fn score(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        self.fits(tokens)?;
+        for chunk in tokens.chunks(self.chunk) {
+            let first = self.len();
+            self.run(chunk, observer)?;
+            observer
+                .logits(first, self.model.logits(Rows::All, &mut self.state, &mut self.source)?);
+        }
+        Ok(())
+    }
+
+    /// Begins a new sequence in place of this one.
+    pub fn clear(&mut self) {
+        self.state.clear(0);
+    }
+
+    /// Positions in use.
+    pub fn len(&self) -> usize {
+        self.state.len(0)
+    }
+
+    /// Whether nothing has been processed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The state of the pass.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Where the weights come from.
+    pub fn source(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// A prompt that does not fit is refused before any of it is processed.
+    fn fits(&self, tokens: &[u32]) -> Result<(), ForwardError> {
+        self.model.check(&self.state, &[Chunk { sequence: 0, tokens }])
+    }
+
+    fn run(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
+        let Session { model, source, state, .. } = self;
+        let first = state.len(0);
+        model.begin(state, &[Chunk { sequence: 0, tokens }], source)?;
+        for (l, layer) in model.spec().layers.iter().enumerate() {
+            model.layer(l, state, source)?;
+            if matches!(layer.ffn, crate::Ffn::Moe(_)) {
+                observer.routed(first, l, state.routed());
+            }
+        }
+        observer.processed(first + tokens.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! The forward pass.
+
+mod goldens;
+mod support;
