@@ -12,5 +12,6 @@ pub mod inflate;
 pub mod progress;
 pub mod random;
 pub mod shapes;
+pub mod sharding;
 pub mod size;
 pub mod store_bench;

@@ -8,8 +8,10 @@ use clap::{Parser, Subcommand};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::random::write_random;
 use sws_benchmarks::shapes::Shape;
+use sws_benchmarks::sharding::{Settings, measure};
 use sws_benchmarks::size::parse_size;
 use sws_benchmarks::store_bench::{self, StoreArguments};
+use sws_kernels::Encoding;
 
 /// Benches of SWS, and the checkpoints they need.
 #[derive(Parser)]
@@ -48,6 +50,23 @@ enum Command {
     },
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
+    /// Measure the sharder next to a plain copy of the same numbers of bytes
+    Sharding {
+        /// A checkpoint, best of 2 GB or more
+        checkpoint: PathBuf,
+        /// A directory to be made on the device to be measured, and deleted afterwards
+        #[arg(long, value_name = "DIR")]
+        scratch: PathBuf,
+        /// The encoding
+        #[arg(long, default_value = "bf12", value_parser = |word: &str| word.parse::<Encoding>())]
+        encoding: Encoding,
+        /// How many copies and shardings
+        #[arg(long, default_value_t = 5)]
+        pairs: usize,
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -84,5 +103,13 @@ fn run(command: Command) -> Result<()> {
             write_random(&shape, &output.out, output.sharded, output.seed)
         }
         Command::Store(arguments) => store_bench::run(&arguments),
+        Command::Sharding { checkpoint, scratch, encoding, pairs, json } => {
+            let report = measure(&Settings { checkpoint, scratch, encoding, pairs })?;
+            match json {
+                true => println!("{}", serde_json::to_string_pretty(&report)?),
+                false => print!("{}", report.table()),
+            }
+            Ok(())
+        }
     }
 }

@@ -1,0 +1,223 @@
+//! How fast the sharder is, next to a plain copy that moves the same numbers of bytes.
+//!
+//! The copy knows nothing of tensors: the same number of threads as the sharder has workers read
+//! blocks past the page cache and write three quarters of each (or whatever the encoding leaves)
+//! into one file. What the sharder does beyond that (counting, encoding, hashing, many files, each
+//! synced and renamed) has to hide behind the device.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use memmap2::MmapMut;
+use rustix::fs::{FallocateFlags, OFlags};
+use serde::Serialize;
+use sws_kernels::Encoding;
+use sws_store::shard::{ShardOptions, shard};
+use sws_store::{Checkpoint, Clock, Naming};
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The checkpoint.
+    pub checkpoint: PathBuf,
+    /// A directory to be made for the outputs, and deleted afterwards.
+    pub scratch: PathBuf,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Copies and shardings, alternating.
+    pub pairs: usize,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The encoding.
+    pub encoding: &'static str,
+    /// Bytes of weights read by either.
+    pub bytes_read: u64,
+    /// Bytes written by either.
+    pub bytes_written: u64,
+    /// Shards.
+    pub shards: usize,
+    /// Each pair in the order of measuring.
+    pub pairs: Vec<Pair>,
+    /// The median over the pairs of what the sharder reaches of the copy's speed.
+    pub ratio: f64,
+}
+
+/// One copy and one sharding.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Pair {
+    /// Seconds of the copy.
+    pub copy: f64,
+    /// Seconds of the sharding.
+    pub shard: f64,
+    /// The sharding's speed as a part of the copy's.
+    pub ratio: f64,
+}
+
+/// Measures and cleans up.
+pub fn measure(settings: &Settings) -> Result<Report> {
+    ensure!(settings.pairs > 0, "--pairs must be at least 1");
+    std::fs::create_dir(&settings.scratch).with_context(|| {
+        format!("`{}` cannot be made; choose a new directory", settings.scratch.display())
+    })?;
+    let report = measure_in(settings);
+    std::fs::remove_dir_all(&settings.scratch)?;
+    report
+}
+
+fn measure_in(settings: &Settings) -> Result<Report> {
+    let checkpoint = Checkpoint::open(&settings.checkpoint)?;
+    let naming = sws_model::naming(checkpoint.config_json())?;
+    let out = settings.scratch.join("shards");
+    let sharding = || timed_sharding(&checkpoint, &*naming, &out, settings.encoding);
+    // The first one warms up and tells how much there is to write.
+    let (_, done) = sharding()?;
+    let files: Vec<PathBuf> =
+        checkpoint.files().iter().map(|file| settings.checkpoint.join(&file.name)).collect();
+    let (read, written) = (done.source_bytes, done.stored_bytes);
+    let copying = || timed_copy(&files, read, &settings.scratch.join("copy"), written);
+    let mut pairs = Vec::new();
+    for number in 0..settings.pairs {
+        // Whatever the first of two leaves for the second must not always favour the same one.
+        let (copy, shard) = if number % 2 == 0 {
+            let copy = copying()?;
+            (copy, sharding()?.0)
+        } else {
+            let shard = sharding()?.0;
+            (copying()?, shard)
+        };
+        let [copy, shard] = [copy, shard].map(|time| time.as_secs_f64());
+        pairs.push(Pair { copy, shard, ratio: copy / shard });
+    }
+    let mut ratios: Vec<f64> = pairs.iter().map(|pair| pair.ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    Ok(Report {
+        encoding: settings.encoding.name(),
+        bytes_read: read,
+        bytes_written: written,
+        shards: done.shards,
+        pairs,
+        ratio: ratios[ratios.len() / 2],
+    })
+}
+
+fn timed_sharding(
+    checkpoint: &Checkpoint,
+    naming: &dyn Naming,
+    out: &Path,
+    encoding: Encoding,
+) -> Result<(Duration, sws_store::shard::Sharded)> {
+    settle();
+    let clock = Clock::real();
+    let options = ShardOptions { encoding, ..ShardOptions::default() };
+    let done = shard(checkpoint, naming, out, &options, &|_| ())?;
+    let time = clock.now();
+    std::fs::remove_dir_all(out)?;
+    Ok((time, done))
+}
+
+/// Waits until deletions and whatever else was written are through.
+fn settle() {
+    rustix::fs::sync();
+    Clock::real().sleep(Duration::from_millis(500));
+}
+
+/// What one thread reads at a time.
+const BLOCK: u64 = 4 << 20;
+/// The number of the sharder's workers.
+const THREADS: usize = 3;
+
+fn timed_copy(files: &[PathBuf], read: u64, to: &Path, written: u64) -> Result<Duration> {
+    settle();
+    let clock = Clock::real();
+    let direct = OFlags::DIRECT.bits() as i32;
+    let mut blocks = Vec::new();
+    let mut left = read;
+    for path in files {
+        let file = OpenOptions::new().read(true).custom_flags(direct).open(path)?;
+        let len = file.metadata()?.len().min(left);
+        left -= len;
+        let file = std::sync::Arc::new(file);
+        blocks.extend((0..len).step_by(BLOCK as usize).map(|at| (file.clone(), at)));
+    }
+    let written = written.next_multiple_of(4096);
+    let share = (written / blocks.len() as u64).next_multiple_of(4096);
+    let out = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(to)?;
+    rustix::fs::fallocate(&out, FallocateFlags::empty(), 0, written)?;
+    let next = AtomicU64::new(0);
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let copied = copy_blocks(&blocks, &next, &out, share, written);
+                if let Err(error) = copied {
+                    failure.lock().expect("no holder panics").get_or_insert(error);
+                }
+            });
+        }
+    });
+    if let Some(error) = failure.into_inner().expect("no holder panics") {
+        return Err(error.into());
+    }
+    out.sync_data()?;
+    let time = clock.now();
+    std::fs::remove_file(to)?;
+    Ok(time)
+}
+
+fn copy_blocks(
+    blocks: &[(std::sync::Arc<File>, u64)],
+    next: &AtomicU64,
+    out: &File,
+    share: u64,
+    written: u64,
+) -> std::io::Result<()> {
+    let mut buffer = MmapMut::map_anon(BLOCK as usize)?;
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        let Some((file, at)) = blocks.get(number as usize) else { return Ok(()) };
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read_at(&mut buffer[filled..], at + filled as u64)? {
+                0 => break,
+                n => filled += n,
+            }
+        }
+        let start = number * share;
+        let len = share.min(written.saturating_sub(start));
+        out.write_all_at(&buffer[..len as usize], start)?;
+    }
+}
+
+impl Report {
+    /// The table for people.
+    pub fn table(&self) -> String {
+        let gb = |bytes: u64, seconds: f64| bytes as f64 / 1e9 / seconds;
+        let both = self.bytes_read + self.bytes_written;
+        let mut text = format!(
+            "{}: {:.2} GB read, {:.2} GB written, {} shards\n\n| pair | copy s | copy GB/s | sharding s | sharding GB/s | ratio |\n|---|---|---|---|---|---|\n",
+            self.encoding,
+            self.bytes_read as f64 / 1e9,
+            self.bytes_written as f64 / 1e9,
+            self.shards,
+        );
+        for (number, pair) in (1..).zip(&self.pairs) {
+            text.push_str(&format!(
+                "| {number} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |\n",
+                pair.copy,
+                gb(both, pair.copy),
+                pair.shard,
+                gb(both, pair.shard),
+                pair.ratio,
+            ));
+        }
+        text + &format!("\nmedian ratio {:.2} (GB/s: read and written together)\n", self.ratio)
+    }
+}
