@@ -9,6 +9,7 @@
 pub mod checkpoint;
 pub mod gaussian;
 pub mod inflate;
+pub mod kernels;
 pub mod progress;
 pub mod random;
 pub mod shapes;

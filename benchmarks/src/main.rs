@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 use sws_benchmarks::inflate::inflate;
+use sws_benchmarks::kernels;
 use sws_benchmarks::random::write_random;
 use sws_benchmarks::shapes::Shape;
 use sws_benchmarks::sharding::{Settings, measure};
@@ -67,6 +68,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print the kernel table: every encoding and tier next to a plain sum, candle and gemm
+    Kernels(kernels::Options),
 }
 
 #[derive(clap::Args)]
@@ -111,5 +114,6 @@ fn run(command: Command) -> Result<()> {
             }
             Ok(())
         }
+        Command::Kernels(options) => kernels::run(options),
     }
 }

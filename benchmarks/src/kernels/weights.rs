@@ -1,0 +1,139 @@
+//! A set of encoded matrices far larger than any cache.
+
+use anyhow::{Context, Result};
+use half::{bf16, f16};
+use sws_kernels::{
+    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Source, Tally,
+};
+
+use crate::gaussian::{Gaussian, stream};
+
+/// Parts start at multiples of this, as they do in a shard, and matrices at whole pages.
+const ALIGN: usize = 64;
+const PAGE: usize = 4096;
+
+/// Of a small matrix no more than this many copies are made.
+pub const MAX_COPIES: usize = 4096;
+
+/// One random matrix as its encoding's parts.
+pub struct Encoded {
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// Its shape.
+    pub shape: (usize, usize),
+    /// In the order of [`Encoding::parts`].
+    pub parts: Vec<Vec<u8>>,
+}
+
+/// The bf16 weights that every encoding is made from.
+pub fn random_weights(rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; rows * cols * 2];
+    let gaussian = Gaussian::new(0.0, 1.0 / (cols as f32).sqrt());
+    gaussian.fill(stream(0, "kernels"), 0, &mut bytes);
+    bytes
+}
+
+/// Those weights as f32.
+pub fn widen(weights: &[u8]) -> Vec<f32> {
+    weights.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()
+}
+
+impl Encoded {
+    /// Encodes bf16 weights.
+    pub fn new(encoding: Encoding, (rows, cols): (usize, usize), weights: &[u8]) -> Result<Self> {
+        let halves: Vec<u8>;
+        let mut table = None;
+        let (encoder, weights) = match encoding {
+            Encoding::F16 => {
+                let narrow = |w| f16::from_f32(w).to_le_bytes();
+                halves = widen(weights).into_iter().flat_map(narrow).collect();
+                (Encoder::new(encoding, Source::F16, cols)?, &halves[..])
+            }
+            Encoding::Bf12 => {
+                let mut histogram = Histogram::default();
+                histogram.add(weights);
+                let exponents = ExponentTable::from_histogram(&histogram);
+                table = Some(exponents.bytes());
+                (Encoder::bf12(cols, exponents), weights)
+            }
+            _ => (Encoder::new(encoding, Source::Bf16, cols)?, weights),
+        };
+        let mut block = EncodedRows::default();
+        encoder.encode(weights, &mut block)?;
+        let mut tally = Tally::default();
+        tally.push(&block)?;
+        let [first, second] = block.parts;
+        let parts = match table {
+            Some(table) => vec![first, table.to_vec(), tally.patches()],
+            None if encoding.parts().len() == 1 => vec![first],
+            None => vec![first, second],
+        };
+        Ok(Encoded { encoding, shape: (rows, cols), parts })
+    }
+
+    /// The matrix itself.
+    pub fn matrix(&self) -> Result<Matrix<'_>> {
+        let parts: Vec<&[u8]> = self.parts.iter().map(Vec::as_slice).collect();
+        Ok(Matrix::new(self.encoding, self.shape.0, self.shape.1, &parts)?)
+    }
+}
+
+/// Copies of one encoded matrix, each in memory of its own: what arithmetic costs does not depend
+/// on the numbers, what memory costs depends on the addresses.
+pub struct WorkingSet {
+    encoding: Encoding,
+    shape: (usize, usize),
+    memory: Vec<u8>,
+    start: usize,
+    stride: usize,
+    parts: Vec<std::ops::Range<usize>>,
+    copies: usize,
+}
+
+impl WorkingSet {
+    /// As many copies of `encoded` as make up `bytes`, at least one and at most [`MAX_COPIES`].
+    pub fn new(encoded: &Encoded, bytes: usize) -> Self {
+        let mut end = 0;
+        let mut parts = Vec::new();
+        for part in &encoded.parts {
+            let start = usize::next_multiple_of(end, ALIGN);
+            end = start + part.len();
+            parts.push(start..end);
+        }
+        let stride = end.next_multiple_of(PAGE);
+        let copies = (bytes / stride).clamp(1, MAX_COPIES);
+        let mut memory = vec![0u8; copies * stride + PAGE];
+        let start = memory.as_ptr().align_offset(PAGE);
+        for copy in 0..copies {
+            for (range, part) in parts.iter().zip(&encoded.parts) {
+                let at = start + copy * stride + range.start;
+                memory[at..at + part.len()].copy_from_slice(part);
+            }
+        }
+        let (encoding, shape) = (encoded.encoding, encoded.shape);
+        WorkingSet { encoding, shape, memory, start, stride, parts, copies }
+    }
+
+    /// How many matrices there are.
+    pub fn copies(&self) -> usize {
+        self.copies
+    }
+
+    /// The bytes of one matrix, from its first part to the end of its last.
+    pub fn bytes(&self, copy: usize) -> &[u8] {
+        let end = self.parts.last().map_or(0, |part| part.end);
+        &self.memory[self.start + copy * self.stride..][..end]
+    }
+
+    /// Every matrix.
+    pub fn matrices(&self) -> Result<Vec<Matrix<'_>>> {
+        let (rows, cols) = self.shape;
+        (0..self.copies)
+            .map(|copy| {
+                let bytes = self.bytes(copy);
+                let parts: Vec<_> = self.parts.iter().map(|part| &bytes[part.clone()]).collect();
+                Matrix::new(self.encoding, rows, cols, &parts).context("encoded just now")
+            })
+            .collect()
+    }
+}
