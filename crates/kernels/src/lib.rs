@@ -67,5 +67,5 @@ pub use encoding::{Encoding, UnknownEncoding};
 pub use isa::{Avx2, Avx512};
 pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
-pub use matmul::{Input, Output, Scratch, Scratch1, matmul, matmul_packed, matmul_rows};
+pub use matmul::{Input, Output, Scratch, ThreadScratch, matmul, matmul_packed, matmul_rows};
 pub use matrix::{Matrix, MatrixError};

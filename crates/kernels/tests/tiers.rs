@@ -5,8 +5,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoder, Encoding, ExponentTable, Histogram, Input, Matrix, Output, Scratch, Scratch1, Source,
-    Tier, matmul, matmul_rows,
+    Encoder, Encoding, ExponentTable, Histogram, Input, Matrix, Output, Scratch, Source,
+    ThreadScratch, Tier, matmul, matmul_rows,
 };
 
 /// Any bits, with what is special more often than chance has it.
@@ -141,7 +141,7 @@ proptest! {
             input.pack(tier, &x, tokens, cols);
             let mut y = vec![f32::MAX; tokens * rows];
             let (left, right) = Output::new(&mut y, tokens, rows).split_at(cut);
-            let mut scratch = Scratch1::new();
+            let mut scratch = ThreadScratch::new();
             matmul_rows(tier, &matrix.rows(cut..rows), &input, right, &mut scratch);
             matmul_rows(tier, &matrix.rows(0..cut), &input, left, &mut scratch);
             same(&y, &expected, (tier, encoding, "cut", cut));

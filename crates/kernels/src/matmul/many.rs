@@ -9,7 +9,7 @@
 // Loops over registers by index are unrolled; with iterators some were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::Scratch1;
+use super::ThreadScratch;
 use super::decode::{Cursor, Decoder};
 use super::input::{CHUNK, GROUP, Input, groups};
 use super::output::Output;
@@ -27,7 +27,7 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
     m: &Matrix,
     x: &Input,
     y: &mut Output,
-    scratch: &mut Scratch1,
+    scratch: &mut ThreadScratch,
 ) {
     let decoder = D::new(s, m);
     let rows = m.row_count();

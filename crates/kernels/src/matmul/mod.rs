@@ -19,12 +19,12 @@ pub use output::Output;
 #[derive(Debug, Default)]
 pub struct Scratch {
     input: Input,
-    parts: Vec<Scratch1>,
+    parts: Vec<ThreadScratch>,
 }
 
 /// Memory that one thread works in.
 #[derive(Debug, Default)]
-pub struct Scratch1 {
+pub struct ThreadScratch {
     panel: Buffer,
     sums: Buffer,
 }
@@ -37,11 +37,11 @@ impl Scratch {
 
     /// The bytes it holds.
     pub fn bytes(&self) -> usize {
-        self.input.bytes() + self.parts.iter().map(Scratch1::bytes).sum::<usize>()
+        self.input.bytes() + self.parts.iter().map(ThreadScratch::bytes).sum::<usize>()
     }
 }
 
-impl Scratch1 {
+impl ThreadScratch {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
@@ -88,20 +88,20 @@ pub fn matmul_packed(
     weights: &Matrix,
     x: &Input,
     y: Output,
-    scratch: &mut Vec<Scratch1>,
+    scratch: &mut Vec<ThreadScratch>,
 ) {
     let rows = weights.row_count();
     let work = rows.saturating_mul(weights.cols()).saturating_mul(x.tokens());
     let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads().min(rows) };
     let threads = threads.max(1);
     if scratch.len() < threads {
-        scratch.resize_with(threads, Scratch1::default);
+        scratch.resize_with(threads, ThreadScratch::default);
     }
     split(tier, weights, x, y, &mut scratch[..threads]);
 }
 
 /// Halves the threads until one is left. `join` allocates nothing.
-fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [Scratch1]) {
+fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [ThreadScratch]) {
     if let [scratch] = scratch {
         return matmul_rows(tier, weights, x, y, scratch);
     }
@@ -121,7 +121,13 @@ fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [Scra
 /// # Panics
 ///
 /// As [`matmul_packed`].
-pub fn matmul_rows(tier: Tier, weights: &Matrix, x: &Input, mut y: Output, scratch: &mut Scratch1) {
+pub fn matmul_rows(
+    tier: Tier,
+    weights: &Matrix,
+    x: &Input,
+    mut y: Output,
+    scratch: &mut ThreadScratch,
+) {
     assert_eq!(weights.cols(), x.cols(), "columns of the weights and of the activations");
     assert_eq!((x.tokens(), weights.row_count()), (y.tokens(), y.rows()), "shape of the results");
     let packed = if x.tokens() == 1 { input::Shape::default() } else { shape(tier) };
@@ -151,18 +157,18 @@ pub fn matmul_rows(tier: Tier, weights: &Matrix, x: &Input, mut y: Output, scrat
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Scratch1) {
+fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     any(s, m, x, y, scratch);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Scratch1) {
+fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     any(s, m, x, y, scratch);
 }
 
 #[inline(always)]
-fn any<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Scratch1) {
+fn any<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     match m.encoding() {
         Encoding::F32 => run::<S, decode::F32>(s, m, x, y, scratch),
         Encoding::F16 => run::<S, decode::F16>(s, m, x, y, scratch),
@@ -181,7 +187,7 @@ fn run<S: Simd, D: Decoder<S>>(
     m: &Matrix,
     x: &Input,
     y: &mut Output,
-    scratch: &mut Scratch1,
+    scratch: &mut ThreadScratch,
 ) {
     if x.tokens() == 1 {
         one::one::<S, D>(s, m, x.packed(), y);

@@ -3,7 +3,7 @@
 //! With one token a product takes some ten microseconds, and waking a thread is a good part of that:
 //! products that do not wait for each other share one division among threads.
 
-use sws_kernels::{Input, Matrix, Output, Scratch1, Tier, matmul_rows};
+use sws_kernels::{Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
 use sws_store::PieceId;
 
 use crate::role::Role;
@@ -39,7 +39,7 @@ pub(super) fn multiply(
     tier: Tier,
     weights: &mut dyn Weights,
     products: &mut [Option<Product<'_>>],
-    scratch: &mut Vec<Scratch1>,
+    scratch: &mut Vec<ThreadScratch>,
 ) -> Result<(), SourceError> {
     let mut jobs = [const { None }; MAX];
     for (product, job) in products.iter_mut().zip(&mut jobs) {
@@ -74,18 +74,18 @@ type Jobs<'a> = [Option<Job<'a>>; MAX];
 /// Below this many multiplications a second thread costs more to wake than it saves.
 const WORTH_SPLITTING: usize = 1 << 18;
 
-fn run(tier: Tier, jobs: Jobs<'_>, scratch: &mut Vec<Scratch1>) {
+fn run(tier: Tier, jobs: Jobs<'_>, scratch: &mut Vec<ThreadScratch>) {
     let work = |job: &Job<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
     let work: usize = jobs.iter().flatten().map(work).sum();
     let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads() };
     if scratch.len() < threads {
-        scratch.resize_with(threads, Scratch1::default);
+        scratch.resize_with(threads, ThreadScratch::default);
     }
     split(tier, jobs, &mut scratch[..threads]);
 }
 
 /// Every thread takes its share of the rows of every matrix.
-fn split(tier: Tier, jobs: Jobs<'_>, scratch: &mut [Scratch1]) {
+fn split(tier: Tier, jobs: Jobs<'_>, scratch: &mut [ThreadScratch]) {
     if let [scratch] = scratch {
         for Job { matrix, x, y } in jobs.into_iter().flatten() {
             matmul_rows(tier, &matrix, x, y, scratch);

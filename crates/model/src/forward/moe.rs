@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: one MLP, or experts.
 
 use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid, softmax, top_k};
-use sws_kernels::{Input, Scratch1, Tier};
+use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
@@ -103,7 +103,7 @@ fn gated_mlp(
     x: &Input,
     work: &mut MlpWork,
     y: &mut [f32],
-    scratch: &mut Vec<Scratch1>,
+    scratch: &mut Vec<ThreadScratch>,
 ) -> Result<(), SourceError> {
     let (tokens, width) = (x.tokens(), spec.width);
     let gates = grown(&mut work.gate, tokens * width);
@@ -222,7 +222,7 @@ impl Batch<'_> {
         all: &Input,
         mlp: &mut MlpWork,
         work: &mut ExpertWork,
-        scratch: &mut Vec<Scratch1>,
+        scratch: &mut Vec<ThreadScratch>,
     ) -> Result<(), SourceError> {
         let &Batch { tier, hidden, width, routed, .. } = self;
         let piece = |expert: u32| PieceId::expert(self.layer, expert);

@@ -1,7 +1,7 @@
 //! Memory that passes work in: grown by the largest batch, then reused.
 
 use sws_kernels::functional::{AttentionScratch, rope_tables};
-use sws_kernels::{Input, Scratch1, Tier};
+use sws_kernels::{Input, ThreadScratch, Tier};
 
 use super::norm;
 use crate::rope::Rope;
@@ -23,7 +23,7 @@ pub(crate) struct Workspace {
     pub(crate) routed: Routed,
     pub(super) mlp: MlpWork,
     pub(super) experts: ExpertWork,
-    pub(super) scratch: Vec<Scratch1>,
+    pub(super) scratch: Vec<ThreadScratch>,
     pub(super) logits: Vec<f32>,
 }
 
@@ -118,7 +118,7 @@ impl Workspace {
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()
             + packed.map(Input::bytes).sum::<usize>()
-            + self.scratch.iter().map(Scratch1::bytes).sum::<usize>()
+            + self.scratch.iter().map(ThreadScratch::bytes).sum::<usize>()
             + (starts.capacity() + rows.capacity()) * size_of::<usize>()
             + scratch.len() * per_thread;
         bytes as u64
