@@ -311,3 +311,35 @@ fn sum(tier: Tier, routed: &Routed, work: &ExpertWork, hidden: usize, y: &mut [f
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers whose sum shows its order: what is added to 1e8 before it is taken away is lost.
+    #[test]
+    fn outputs_are_summed_in_ascending_order_of_experts() {
+        // The experts that the router names for outputs of 1e8, -1e8 and 1, and the sum.
+        let cases = [
+            ([0, 1, 2], 1.0),
+            ([1, 0, 2], 1.0),
+            ([1, 2, 0], 0.0),
+            ([2, 1, 0], 0.0),
+            ([0, 2, 1], 0.0),
+            ([2, 0, 1], 0.0),
+        ];
+        for (choices, expected) in cases {
+            let routed = Routed {
+                top_k: 3,
+                choices: choices.to_vec(),
+                weights: vec![1e8, -1e8, 1.0],
+                distinct: vec![0, 1, 2],
+            };
+            let mut work = ExpertWork { outputs: vec![1.0; 3], ..ExpertWork::default() };
+            group(&routed, &mut work);
+            let mut y = [f32::NAN];
+            sum(Tier::best(), &routed, &work, 1, &mut y);
+            assert_eq!(y, [expected], "{choices:?}");
+        }
+    }
+}

@@ -158,3 +158,27 @@ pub(super) fn by_rows(x: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32])
     }
     split(x, width, 0, rayon::current_num_threads(), &f);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_visited_once_whatever_the_threads() {
+        for (rows, width) in [(0, 5), (1, 200_000), (3, 40_000), (1000, 100), (131_072, 1)] {
+            for threads in [1, 2, 3, 5] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let mut x = vec![0.5; rows * width];
+                pool.install(|| {
+                    by_rows(&mut x, width, |first, rows| {
+                        for (row, x) in (first..).zip(rows.chunks_exact_mut(width)) {
+                            x.iter_mut().for_each(|x| *x += row as f32);
+                        }
+                    });
+                });
+                let expected = (0..rows).flat_map(|row| vec![row as f32 + 0.5; width]);
+                assert!(x.into_iter().eq(expected), "{rows} x {width}, {threads} threads");
+            }
+        }
+    }
+}

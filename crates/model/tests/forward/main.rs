@@ -1,4 +1,9 @@
 //! The forward pass.
 
+mod allocations;
+mod bad;
+mod bits;
+mod failures;
 mod goldens;
+mod rewind;
 mod support;

@@ -1,0 +1,215 @@
+//! Configurations and weights that cannot be used, each refused with one sentence.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value, json};
+use sws_model::{ModelSpec, ResidentSource};
+use sws_store::{Checkpoint, Manifest};
+
+use crate::support::{Fixture, goldens, variants};
+
+fn config(variant: &str) -> Map<String, Value> {
+    let json = fs::read(goldens().join(variant).join("config.json")).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
+#[test]
+fn configurations() {
+    /// Removes the entry.
+    const ABSENT: &str = "(absent)";
+    let rope = |kind: &str| json!({"rope_type": kind, "factor": 2.0, "rope_theta": 1e4});
+    let llama3 = |low: f64, high: f64| {
+        json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": 64})
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("llama", "num_hidden_layers", json!(1_000_000_000), "1000000000 for `num_hidden_layers`, and no model has more than 65536"),
+        ("llama", "num_hidden_layers", json!(0), "0 for `num_hidden_layers`, which must be at least 1"),
+        ("llama", "num_hidden_layers", json!(ABSENT), "has no `num_hidden_layers`"),
+        ("llama", "hidden_size", json!(ABSENT), "has no `hidden_size`"),
+        ("llama", "hidden_size", json!(null), "has no `hidden_size`"),
+        ("llama", "hidden_size", json!("48"), "`hidden_size` is \"48\" instead of a whole number"),
+        ("llama", "hidden_size", json!(48.5), "48.5 instead of a whole number"),
+        ("llama", "hidden_size", json!(-1), "-1 instead of a whole number"),
+        ("llama", "hidden_size", json!(1u64 << 40), "no model has more than"),
+        ("llama", "vocab_size", json!(0), "`vocab_size`, which must be at least 1"),
+        ("llama", "intermediate_size", json!(ABSENT), "has no `intermediate_size`"),
+        ("llama", "num_attention_heads", json!(0), "`num_attention_heads`, which must be at least 1"),
+        ("llama", "num_attention_heads", json!(49), "leaves 0 of the 48 elements"),
+        ("llama", "num_attention_heads", json!(16), "leaves 3 of the 48 elements of the hidden state for a head, where an even number"),
+        ("llama", "num_key_value_heads", json!(2), "3 for `num_attention_heads`, which is no multiple of the 2 key and value heads"),
+        ("llama", "num_key_value_heads", json!(0), "`num_key_value_heads`, which must be at least 1"),
+        ("llama", "head_dim", json!(0), "`head_dim`, which must be at least 1"),
+        ("llama", "head_dim", json!(7), "7 for `head_dim`, and a rotary embedding turns pairs"),
+        ("llama", "head_dim", json!(65_536_000_000u64), "`head_dim`"),
+        ("llama", "max_position_embeddings", json!(0), "`max_position_embeddings`"),
+        ("llama", "rms_norm_eps", json!(0), "0 for `rms_norm_eps`, which must be a finite number above 0"),
+        ("llama", "rms_norm_eps", json!(1e300), "`rms_norm_eps`"),
+        ("llama", "rope_theta", json!(-1.0), "`rope_theta`, which must be a finite number above 0"),
+        ("llama", "rope_scaling", rope("yarn"), "`rope_type` = \"yarn\" in a model of type `llama`, which is not supported; supported: default, linear, llama3"),
+        ("llama", "rope_scaling", json!({"type": "dynamic", "factor": 2}), "`type` = \"dynamic\""),
+        ("llama", "rope_scaling", json!({"type": "linear"}), "has no `factor`"),
+        ("llama", "rope_scaling", json!({"type": 3}), "`type` is 3 instead of a string"),
+        ("llama", "rope_scaling", json!([1]), "`rope_scaling` is [1] instead of an object"),
+        ("llama", "rope_scaling", llama3(4.0, 4.0), "4.0 for `high_freq_factor`, which must be above `low_freq_factor`"),
+        ("llama", "rope_scaling", llama3(0.0, 4.0), "`low_freq_factor`"),
+        ("llama", "rope_parameters", json!({"full_attention": {"rope_type": "default"}}), "supported: one rotary embedding for all layers"),
+        ("llama", "partial_rotary_factor", json!(0.5), "`partial_rotary_factor` = 0.5"),
+        ("llama", "hidden_act", json!("gelu"), "`hidden_act` = \"gelu\" in a model of type `llama`, which is not supported; supported: silu"),
+        ("llama", "attention_bias", json!(1), "`attention_bias` is 1 instead of true or false"),
+        ("llama", "quantization_config", json!({"quant_method": "gptq", "bits": 4}), "`quantization_config` = an object"),
+        ("llama", "layer_types", json!(["full_attention", "chunked_attention", "full_attention"]), "supported: full_attention and sliding_attention"),
+        ("llama", "text_config", json!(3), "`text_config` is 3 instead of an object"),
+        ("llama", "model_type", json!("llama4"), "`llama4`, which is not supported; supported are llama, mistral"),
+        ("mistral", "sliding_window", json!(0), "`sliding_window`, which must be at least 1"),
+        ("mistral", "layer_types", json!(["full_attention", "sliding_attention", "full_attention"]), "supported: the same attention in every layer"),
+        ("qwen2_swa", "sliding_window", json!("8"), "`sliding_window` is \"8\" instead of a whole number"),
+        ("qwen3_swa", "layer_types", json!(["full_attention"]), "`layer_types`, of 1 entries for 3 layers"),
+        ("qwen3_swa", "layer_types", json!("full_attention"), "instead of a list"),
+        ("qwen3_swa", "sliding_window", json!(null), "with sliding attention, and no `sliding_window` is in use"),
+        ("mixtral", "num_experts_per_tok", json!(7), "7 for `num_experts_per_tok`, and there are only 6 experts"),
+        ("mixtral", "num_experts_per_tok", json!(0), "`num_experts_per_tok`, which must be at least 1"),
+        ("mixtral", "num_experts_per_tok", json!(ABSENT), "has no `num_experts_per_tok`"),
+        ("mixtral", "num_local_experts", json!(0), "and there are only 0 experts"),
+        ("mixtral", "num_local_experts", json!(u64::MAX), "`num_local_experts`, and no model has more than 65536"),
+        ("mixtral", "num_local_experts", json!(ABSENT), "has no `num_experts`"),
+        ("qwen2_moe", "decoder_sparse_step", json!(0), "`decoder_sparse_step`, which must be at least 1"),
+        ("qwen2_moe", "mlp_only_layers", json!([-1]), "[-1] for `mlp_only_layers`, which must list numbers of layers"),
+        ("qwen2_moe", "norm_topk_prob", json!("yes"), "`norm_topk_prob` is \"yes\""),
+        ("qwen2_moe", "moe_intermediate_size", json!(ABSENT), "has no `moe_intermediate_size`"),
+        ("olmoe", "clip_qkv", json!(-2), "`clip_qkv`, which must be a finite number above 0"),
+    ];
+    for (variant, key, value, expected) in cases {
+        let mut config = config(variant);
+        match value == json!(ABSENT) {
+            true => config.remove(key),
+            false => config.insert(key.to_owned(), value.clone()),
+        };
+        let json = serde_json::to_vec(&config).unwrap();
+        let Err(error) = ModelSpec::parse(&json) else { panic!("{key} {value} was accepted") };
+        let message = error.to_string();
+        assert!(message.contains("config.json") && message.contains(expected), "{message}");
+        assert!(!message.contains('\n') && message.len() < 400, "{message}");
+    }
+}
+
+/// Whatever single entry is replaced by whatever value, the answer is a spec or an error.
+#[test]
+fn no_entry_can_do_harm() {
+    #[rustfmt::skip]
+    let values = [
+        json!(null), json!(true), json!(-1), json!(0), json!(1), json!(3), json!(65_536), json!(1u64 << 32),
+        json!(u64::MAX), json!(1e308), json!(1e-308), json!(""), json!("sliding_attention"), json!([]), json!([0]),
+        json!({}), json!({"rope_type": "llama3"}),
+    ];
+    for variant in variants() {
+        let config = config(&variant);
+        for key in config.keys() {
+            for value in &values {
+                let mut config = config.clone();
+                config.insert(key.clone(), value.clone());
+                if let Err(error) = ModelSpec::parse(&serde_json::to_vec(&config).unwrap()) {
+                    assert!(!error.to_string().contains('\n'), "{error}");
+                }
+            }
+        }
+    }
+}
+
+/// What is done to one tensor of a checkpoint.
+enum Change {
+    Drop,
+    Shape(&'static [usize]),
+    Type(Dtype),
+    /// These bytes instead of those at this place.
+    Bytes(usize, &'static [u8]),
+}
+
+#[test]
+fn tensors() {
+    const GATE: &str = "model.layers.1.mlp.gate.weight";
+    const UP: &str = "model.layers.2.mlp.experts.6.up_proj.weight";
+    const NORM: &str = "model.layers.0.self_attn.k_norm.weight";
+    #[rustfmt::skip]
+    let cases = [
+        (GATE, Change::Drop, "the weights lack `model.layers.1.mlp.gate.weight`, which config.json asks for"),
+        (UP, Change::Drop, "`model.layers.2.mlp.experts.6.up_proj.weight`"),
+        (NORM, Change::Drop, "`model.layers.0.self_attn.k_norm.weight`"),
+        ("lm_head.weight", Change::Drop, "`lm_head.weight`"),
+        ("model.norm.weight", Change::Drop, "`model.norm.weight`"),
+        ("model.embed_tokens.weight", Change::Drop, "`model.embed_tokens.weight`"),
+        (UP, Change::Shape(&[40, 19]), "up_proj.weight` has the shape [40, 19] where config.json asks for [19, 40]"),
+        (UP, Change::Shape(&[760]), "has the shape [760]"),
+        (NORM, Change::Shape(&[1, 14]), "has the shape [1, 14] where config.json asks for [14]"),
+        (UP, Change::Type(Dtype::I16), "up_proj.weight` is stored as I16, and f32, f16, bf16 and our encodings"),
+        (NORM, Change::Type(Dtype::U16), "k_norm.weight` is stored as U16, and f32, f16 and bf16 can"),
+        (UP, Change::Bytes(2 * (3 * 40 + 7), &[0xc1, 0x7f]), "up_proj.weight` holds NaN (row 3, column 7)"),
+        (NORM, Change::Bytes(26, &[0xff, 0xff]), "k_norm.weight` holds NaN (row 0, column 13)"),
+        ("model.embed_tokens.weight", Change::Bytes(0, &[0xc0, 0xff]), "holds NaN (row 0, column 0)"),
+    ];
+    let fixture = goldens().join("qwen3_moe");
+    let config = fs::read(fixture.join("config.json")).unwrap();
+    let weights = fs::read(fixture.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&weights).unwrap();
+    for (name, change, expected) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let tensors = file.iter().filter_map(|(found, tensor)| {
+            let (mut dtype, mut shape) = (tensor.dtype(), tensor.shape().to_vec());
+            let mut data = tensor.data().to_vec();
+            if found == name {
+                match change {
+                    Change::Drop => return None,
+                    Change::Shape(other) => shape = other.to_vec(),
+                    Change::Type(other) => dtype = other,
+                    Change::Bytes(at, bytes) => data[at..at + bytes.len()].copy_from_slice(bytes),
+                }
+            }
+            Some((found.to_owned(), dtype, shape, data))
+        });
+        let tensors: Vec<_> = tensors.collect();
+        let views = tensors.iter().map(|(name, dtype, shape, data)| {
+            (name, TensorView::new(*dtype, shape.clone(), data).unwrap())
+        });
+        safetensors::serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
+        fs::write(dir.path().join("config.json"), &config).unwrap();
+        let message = refusal(dir.path());
+        assert!(message.contains(expected), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
+
+/// The error of loading a checkpoint.
+fn refusal(dir: &Path) -> String {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+    let manifest = Manifest::in_place(&checkpoint, &*naming).unwrap();
+    let spec = ModelSpec::parse(checkpoint.config_json()).unwrap();
+    let bytes = fs::read(dir.join("model.safetensors")).unwrap();
+    let loaded = ResidentSource::load(&spec, &manifest, |extent, to| {
+        to.copy_from_slice(&bytes[extent.offset as usize..][..to.len()]);
+        Ok(())
+    });
+    loaded.err().expect("it was accepted").to_string()
+}
+
+/// A configuration that asks for more than any file holds is refused at the first tensors that are
+/// missing, without counting to four billion.
+#[test]
+fn many_missing_tensors() {
+    let fixture = Fixture::open("mixtral");
+    for (key, count) in [("num_hidden_layers", 65_536), ("num_local_experts", 65_536)] {
+        let mut config = config("mixtral");
+        config.insert(key.to_owned(), json!(count));
+        let spec = ModelSpec::parse(&serde_json::to_vec(&config).unwrap()).unwrap();
+        let error = sws_model::Inventory::new(&spec, &fixture.manifest).unwrap_err().to_string();
+        let asked = "has the shape [6, 40] where config.json asks for [65536, 40]";
+        assert!(error.contains("and more, which config.json") || error.contains(asked), "{error}");
+    }
+    let other = Fixture::open("llama");
+    let error = sws_model::Inventory::new(&fixture.spec, &other.manifest).unwrap_err().to_string();
+    assert!(error.contains("model type `llama`, and config.json says `mixtral`"), "{error}");
+}

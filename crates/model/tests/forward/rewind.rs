@@ -1,0 +1,163 @@
+//! Running ahead with wrong weights, and coming back.
+
+use sws_kernels::Matrix;
+use sws_model::{
+    Chunk, Compute, KvPrecision, Model, Ready, ResidentSource, Role, Routed, Rows, SourceError,
+    State, WeightSource, Weights,
+};
+use sws_store::{PieceId, PieceKind};
+
+use crate::support::Fixture;
+
+/// The second has a window in every layer, the third in every other.
+const VARIANTS: [&str; 4] = ["mixtral_sharded", "mixtral_swa", "qwen2_moe_swa", "qwen3_moe_v5cfg"];
+
+/// Longer than a ring of window + 63, so that rings turn round within the chunk that is repeated.
+const CHUNKS: [usize; 4] = [1, 5, 60, 100];
+
+#[test]
+fn three_layers_with_wrong_experts_leave_no_trace() {
+    for name in VARIANTS {
+        for chunk in CHUNKS {
+            let fixture = Fixture::open(name);
+            let layers = fixture.spec.layers.len();
+            let expected = run(&fixture, chunk, None);
+            for ahead_from in 0..layers {
+                let found = run(&fixture, chunk, Some(ahead_from));
+                assert!(found == expected, "{name}: chunk of {chunk} from layer {ahead_from}");
+            }
+        }
+    }
+}
+
+/// Processes a prompt, then a chunk, then one more token; before layer `ahead_from` of the chunk it
+/// runs ahead for three layers, and into the token after it where there are no more, with wrong
+/// experts. The logits of chunk and token.
+fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
+    let spec = &fixture.spec;
+    let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(220).collect();
+    let (prompt, rest) = tokens.split_at(90);
+    let (chunk, next) = (&rest[..chunk], &rest[chunk..chunk + 1]);
+    let model = Model::new(spec.clone());
+    let mut source = Swapped { inner: fixture.source(), experts: None };
+    let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+    let sequence = state.add_sequence(spec);
+    let mut logits = Vec::new();
+    for (number, tokens) in [prompt, chunk, next].into_iter().enumerate() {
+        model.begin(&mut state, &[Chunk { sequence, tokens }], &mut source).unwrap();
+        for l in 0..spec.layers.len() {
+            if number == 1 && ahead_from == Some(l) {
+                let saved = state.save();
+                source.experts = Some(spec.moes().next().unwrap().experts as u32);
+                let before = state.hidden().to_vec();
+                for ahead in l..l + 3 {
+                    let layers = spec.layers.len();
+                    if ahead == layers {
+                        let batch = [Chunk { sequence, tokens: next }];
+                        model.begin(&mut state, &batch, &mut source).unwrap();
+                    }
+                    model.layer(ahead % layers, &mut state, &mut source).unwrap();
+                }
+                assert_ne!(state.hidden(), before);
+                source.experts = None;
+                state.rewind(saved);
+                assert_eq!(state.hidden(), before);
+            }
+            model.layer(l, &mut state, &mut source).unwrap();
+        }
+        let found = model.logits(Rows::All, &mut state, &mut source).unwrap();
+        logits.extend(found.iter().map(|x| x.to_bits()));
+    }
+    logits
+}
+
+#[test]
+fn states_can_be_saved_within_each_other_and_kept() {
+    let fixture = Fixture::open("mixtral_swa");
+    let spec = &fixture.spec;
+    let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(200).collect();
+    let model = Model::new(spec.clone());
+    let mut source = fixture.source();
+    let mut state = State::new(spec, usize::MAX, KvPrecision::Bf16);
+    let sequence = state.add_sequence(spec);
+    let mut pass = |state: &mut State, tokens: &[u32]| {
+        model.begin(state, &[Chunk { sequence, tokens }], &mut source).unwrap();
+        (0..spec.layers.len()).for_each(|l| model.layer(l, state, &mut source).unwrap());
+        let logits = model.logits(Rows::All, state, &mut source).unwrap();
+        logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
+    };
+    pass(&mut state, &tokens[..100]);
+    let outer = state.save();
+    let expected = pass(&mut state, &tokens[100..150]);
+    let inner = state.save();
+    let after = pass(&mut state, &tokens[150..]);
+    state.rewind(inner);
+    assert_eq!(pass(&mut state, &tokens[150..]), after);
+    let kept = state.save();
+    state.keep(kept);
+    state.rewind(outer);
+    assert_eq!(state.len(sequence), 100);
+    assert_eq!(pass(&mut state, &tokens[100..150]), expected);
+    assert_eq!(pass(&mut state, &tokens[150..]), after);
+}
+
+/// Serves the next expert for each, if told how many there are.
+struct Swapped {
+    inner: ResidentSource,
+    experts: Option<u32>,
+}
+
+struct Next<'a>(&'a mut dyn Weights, u32);
+
+impl WeightSource for Swapped {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.inner.embed(tokens, rows)
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner.infrastructure(layer, pieces, compute)
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        let experts = self.experts;
+        self.inner.experts(layer, routed, &mut |ids, weights| match experts {
+            Some(count) => ready(ids, &mut Next(weights, count)),
+            None => ready(ids, weights),
+        })
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.inner.head(compute)
+    }
+}
+
+impl Weights for Next<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        self.0.vector(piece, role)
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        let PieceKind::Expert(expert) = piece.kind() else { panic!("{piece}") };
+        let next = PieceId::expert(piece.layer().unwrap(), (expert + 1) % self.1);
+        self.0.matrix(next, role)
+    }
+
+    fn blocks(
+        &mut self,
+        _: PieceId,
+        _: Role,
+        _: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        unreachable!("everything is in memory")
+    }
+}
