@@ -193,7 +193,7 @@ fn refusal(dir: &Path) -> String {
         to.copy_from_slice(&bytes[extent.offset as usize..][..to.len()]);
         Ok(())
     });
-    loaded.err().expect("it was accepted").to_string()
+    loaded.expect_err("it was accepted").to_string()
 }
 
 /// A configuration that asks for more than any file holds is refused at the first tensors that are
