@@ -22,6 +22,8 @@ mod integrity;
 #[cfg(feature = "io")]
 mod layout;
 #[cfg(feature = "io")]
+mod probe;
+#[cfg(feature = "io")]
 mod reader;
 #[cfg(feature = "io")]
 mod scheduler;
@@ -50,6 +52,8 @@ pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticke
 pub use integrity::checksum;
 #[cfg(feature = "io")]
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
+#[cfg(feature = "io")]
+pub use probe::{Figure, ProbeReport, probe};
 #[cfg(feature = "uring")]
 pub use reader::UringReader;
 #[cfg(feature = "io")]

@@ -8,6 +8,8 @@ mod faults;
 mod layout;
 /// Who is served when.
 mod order;
+/// The measurement at start-up.
+mod probe;
 /// Every reader gives the same bytes.
 mod readers;
 mod support;

@@ -1,0 +1,219 @@
+//! Which reader suits this machine: a short measurement at start-up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::reader::{ReadOp, ReaderKind, ShardReader};
+use crate::{Arena, Clock, Manifest, Slot};
+
+/// Bytes of one probing read: what the store asks of a device by default.
+const CHUNK: usize = 1 << 20;
+/// Bytes read for one candidate, and for all.
+const SHARE: usize = 12 << 20;
+/// Time after which no further candidate is tried.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// A candidate this much faster is worth a deeper queue or a rarer reader; less is noise.
+const WORTHWHILE: f64 = 1.05;
+
+/// The candidates, most preferred first: the simpler reader, the shorter queue. `mmap` is not among
+/// them: what it reads passes through the page cache, which counts against the budget, and
+/// `direct` already falls back to that where it must.
+const CANDIDATES: [(ReaderKind, usize); 5] = [
+    (ReaderKind::Direct, 4),
+    (ReaderKind::Direct, 2),
+    (ReaderKind::Direct, 8),
+    (ReaderKind::Uring, 4),
+    (ReaderKind::Uring, 8),
+];
+
+/// What was measured, and what follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeReport {
+    /// Every candidate that was tried.
+    pub figures: Vec<Figure>,
+    /// The reader to use.
+    pub reader: ReaderKind,
+    /// Reads to keep in flight.
+    pub depth: usize,
+}
+
+/// How fast one candidate was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    /// The reader.
+    pub reader: ReaderKind,
+    /// Reads in flight.
+    pub depth: usize,
+    /// Its speed.
+    pub bytes_per_second: f64,
+}
+
+/// Reads a little of the files of `manifest`, which lie below `dir`, with each candidate, or with
+/// those of one reader: 60 MiB at most, for about 0.3 s at most.
+///
+/// Never fails: a candidate that can not read is not tried further, and without any figure the
+/// answer is what suits most devices.
+pub fn probe(
+    manifest: &Manifest,
+    dir: &Path,
+    clock: &Clock,
+    only: Option<ReaderKind>,
+) -> ProbeReport {
+    let mut places = Places::new(manifest);
+    let started = clock.now();
+    let mut figures = Vec::new();
+    let candidates = CANDIDATES.into_iter().filter(|(kind, _)| only.is_none_or(|o| o == *kind));
+    for (kind, depth) in candidates {
+        if clock.now().saturating_sub(started) > PATIENCE {
+            break;
+        }
+        let reader = kind.open(manifest, dir, depth);
+        let speed = reader.ok().and_then(|r| measure(&*r, depth, &mut places, clock, PATIENCE / 4));
+        figures.extend(speed.map(|bytes_per_second| Figure {
+            reader: kind,
+            depth,
+            bytes_per_second,
+        }));
+    }
+    let (reader, depth) = choose(&figures).unwrap_or((only.unwrap_or(CANDIDATES[0].0), 4));
+    ProbeReport { figures, reader, depth }
+}
+
+/// The first candidate in the order of preference that none beats by a worthwhile margin.
+fn choose(figures: &[Figure]) -> Option<(ReaderKind, usize)> {
+    let best = figures.iter().map(|figure| figure.bytes_per_second).fold(0.0, f64::max);
+    let preference = |figure: &&Figure| {
+        CANDIDATES.iter().position(|&candidate| candidate == (figure.reader, figure.depth))
+    };
+    figures
+        .iter()
+        .filter(|figure| figure.bytes_per_second * WORTHWHILE >= best)
+        .min_by_key(preference)
+        .map(|figure| (figure.reader, figure.depth))
+}
+
+/// The speed of `depth` threads' worth of reads; none if one fails.
+fn measure(
+    reader: &dyn ShardReader,
+    depth: usize,
+    places: &mut Places<'_>,
+    clock: &Clock,
+    patience: Duration,
+) -> Option<f64> {
+    let batch = reader.batch().clamp(1, depth);
+    let lanes = depth.div_ceil(batch);
+    let arena = Arena::new(depth * CHUNK).ok()?;
+    // Opening the files and the first touch of the memory are not the device's speed.
+    let mut slot = arena.take(arena.bytes())?;
+    slot.fill(1);
+    let mut work: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes];
+    for n in 0..SHARE / CHUNK {
+        work[n / batch % lanes].push(places.next()?);
+    }
+    for &(file, _) in work.iter().flatten() {
+        let mut page = Slot::alone(1).ok()?;
+        reader.read_at(file, 0, &mut page).ok()?;
+    }
+    let started = clock.now();
+    let total: Option<usize> = std::thread::scope(|scope| {
+        let threads: Vec<_> = slot
+            .chunks_mut(batch * CHUNK)
+            .zip(&work)
+            .map(|(memory, work)| {
+                scope.spawn(move || {
+                    let mut total = 0;
+                    for group in work.chunks(batch) {
+                        if clock.now().saturating_sub(started) > patience {
+                            break;
+                        }
+                        let mut reads: Vec<ReadOp<'_>> = group
+                            .iter()
+                            .zip(memory.chunks_mut(CHUNK))
+                            .map(|(&(file, offset), into)| ReadOp {
+                                file,
+                                offset,
+                                into,
+                                result: Ok(0),
+                            })
+                            .collect();
+                        reader.read_batch(&mut reads);
+                        for read in reads {
+                            total += read.result.ok()?;
+                        }
+                    }
+                    Some(total)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().ok().flatten()).sum()
+    });
+    let elapsed = clock.now().saturating_sub(started).as_secs_f64();
+    total.filter(|&total| total > 0 && elapsed > 0.0).map(|total| total as f64 / elapsed)
+}
+
+/// Places to read at, spread over all files, none twice as long as there are enough: what was read
+/// before may be in a cache of the device.
+struct Places<'m> {
+    manifest: &'m Manifest,
+    total: u64,
+    count: u64,
+}
+
+impl<'m> Places<'m> {
+    fn new(manifest: &'m Manifest) -> Places<'m> {
+        let chunks = |len: u64| len.div_ceil(CHUNK as u64);
+        Places {
+            manifest,
+            total: manifest.files.iter().map(|file| chunks(file.len)).sum(),
+            count: 0,
+        }
+    }
+
+    fn next(&mut self) -> Option<(u32, u64)> {
+        // A stride near the golden ratio of the whole comes close to nothing it met before.
+        let stride = (self.total as f64 * 0.618) as u64 | 1;
+        let mut at = self.count.wrapping_mul(stride).checked_rem(self.total)?;
+        self.count += 1;
+        for (index, file) in self.manifest.files.iter().enumerate() {
+            let chunks = file.len.div_ceil(CHUNK as u64);
+            if at < chunks {
+                return Some((u32::try_from(index).ok()?, at * CHUNK as u64));
+            }
+            at -= chunks;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ReaderKind::{Direct, Uring};
+
+    #[test]
+    fn the_simplest_of_the_fastest_is_chosen() {
+        type Figures = &'static [(ReaderKind, usize, f64)];
+        let cases: [(Figures, Option<(ReaderKind, usize)>); 9] = [
+            (&[], None),
+            (&[(Direct, 4, 1.0)], Some((Direct, 4))),
+            (&[(Direct, 4, 1.0), (Direct, 2, 1.0), (Direct, 8, 1.0)], Some((Direct, 4))),
+            (&[(Direct, 8, 1.0), (Direct, 2, 1.0), (Direct, 4, 1.0)], Some((Direct, 4))),
+            (&[(Direct, 4, 1.00), (Direct, 8, 1.04)], Some((Direct, 4))),
+            (&[(Direct, 4, 1.00), (Direct, 8, 1.06)], Some((Direct, 8))),
+            (&[(Direct, 2, 1.30), (Direct, 4, 1.00)], Some((Direct, 2))),
+            (&[(Direct, 8, 2.00), (Uring, 8, 2.09), (Uring, 4, 2.08)], Some((Direct, 8))),
+            (&[(Direct, 8, 2.00), (Uring, 8, 3.00), (Uring, 4, 2.90)], Some((Uring, 4))),
+        ];
+        for (figures, expected) in cases {
+            let figures: Vec<Figure> = figures
+                .iter()
+                .map(|&(reader, depth, bytes_per_second)| Figure {
+                    reader,
+                    depth,
+                    bytes_per_second,
+                })
+                .collect();
+            assert_eq!(choose(&figures), expected, "{figures:?}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+use std::path::Path;
+
+use sws_store::{Clock, ReaderKind, probe};
+
+use crate::support::{MIB, Model};
+
+#[test]
+fn a_probe_measures_what_there_is() {
+    let model = Model::experts(3, 2 * MIB + 4096);
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    model.write(dir.path());
+    let report = probe(&model.manifest, dir.path(), &Clock::real(), None);
+    assert!(!report.figures.is_empty());
+    let chosen = |f: &&sws_store::Figure| (f.reader, f.depth) == (report.reader, report.depth);
+    assert!(report.figures.iter().any(|figure| chosen(&figure)));
+    let only = probe(&model.manifest, dir.path(), &Clock::real(), Some(ReaderKind::Direct));
+    assert!(only.figures.iter().all(|figure| figure.reader == ReaderKind::Direct));
+}
+
+#[test]
+fn a_probe_of_nothing_still_answers() {
+    let nowhere = Path::new("/nowhere");
+    for model in [Model::new(vec![]), Model::new(vec![vec![]]), Model::experts(2, MIB)] {
+        let report = probe(&model.manifest, nowhere, &Clock::real(), None);
+        assert_eq!((report.reader, report.depth), (ReaderKind::Direct, 4));
+        assert!(report.figures.is_empty());
+        let report = probe(&model.manifest, nowhere, &Clock::real(), Some(ReaderKind::Mmap));
+        assert_eq!(report.reader, ReaderKind::Mmap);
+    }
+}
