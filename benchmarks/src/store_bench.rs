@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws_store::{
     Arena, Clock, Extent, FileEntry, Manifest, ModelIdentity, NVMeWeightStore, Piece, PieceId,
-    PieceKind, Priority, Read, ReaderKind, StoreOptions, Tensor, check_len, checksum,
+    PieceKind, Priority, Read, ReaderKind, Slot, StoreOptions, Tensor, check_len, checksum,
 };
 
 use crate::size::parse_size;
@@ -162,8 +162,14 @@ fn run_store(
     order: &[u32],
 ) -> Result<Run> {
     let clock = Clock::real();
+    let reader = kind.open(manifest, dir, arguments.depth)?;
+    // fio opens its files before it starts its clock.
+    let mut page = Slot::alone(1)?;
+    for &file in order {
+        reader.read_at(file, 0, &mut page)?;
+    }
     let options = StoreOptions {
-        reader: Some(kind.open(manifest, dir, arguments.depth)?),
+        reader: Some(reader),
         depth: arguments.depth,
         chunk: usize::try_from(arguments.chunk)?,
         cache: None,

@@ -59,14 +59,13 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Arena {
-    /// Reserves `bytes`, rounded up to whole pages.
-    ///
-    /// Large arenas ask for huge pages: a read into scattered small ones becomes several requests to
-    /// the device, as each takes a limited number of runs of memory.
+    /// Reserves `bytes`, rounded up to whole pages, which from 2 MiB on are huge ones: a read into
+    /// scattered small pages becomes several requests to the device, as each takes a limited number
+    /// of runs of memory (measured: a third of the speed; `docs/benchmarks.md`).
     pub fn new(bytes: usize) -> io::Result<Arena> {
-        let len =
-            bytes.max(1).checked_next_multiple_of(SLOT_ALIGN).ok_or(io::ErrorKind::OutOfMemory)?;
-        let slack = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let page = if bytes >= HUGE_PAGE { HUGE_PAGE } else { SLOT_ALIGN };
+        let len = bytes.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        let slack = if page == HUGE_PAGE { HUGE_PAGE } else { 0 };
         let mapped = len.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing
         // that exists.
@@ -276,6 +275,16 @@ mod tests {
         tail.fill(1);
         drop(tail);
         assert!(head.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn large_arenas_consist_of_whole_huge_pages() {
+        for (asked, given) in [(1, 4096), (2 << 20, 2 << 20), (7 << 20, 8 << 20)] {
+            let arena = Arena::new(asked).unwrap();
+            assert_eq!((arena.bytes(), arena.free_bytes()), (given, given));
+            let slot = arena.take(given).unwrap();
+            assert!(given < HUGE_PAGE || (slot.as_ptr() as usize).is_multiple_of(HUGE_PAGE));
+        }
     }
 
     #[test]
