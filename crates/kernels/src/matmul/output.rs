@@ -37,8 +37,8 @@ impl<'a> Output<'a> {
     /// If there are fewer.
     pub fn split_at(self, row: usize) -> (Output<'a>, Output<'a>) {
         assert!(row <= self.rows, "{row} of {} rows", self.rows);
-        // SAFETY: `row` is at most the number in view, so this is inside, or the end of, `y`.
-        let start = unsafe { self.start.add(row) };
+        // Wrapping: without tokens `y` is empty, and this is beyond its end.
+        let start = self.start.wrapping_add(row);
         (Output { rows: row, ..self }, Output { start, rows: self.rows - row, ..self })
     }
 

@@ -145,15 +145,17 @@ fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) 
         kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && key_dim > 0 && value_dim > 0,
         "attention: shapes"
     );
-    let tokens = q.len() / (heads * key_dim);
-    assert_eq!(q.len(), tokens * heads * key_dim, "attention: queries");
-    assert_eq!(y.len(), tokens * heads * value_dim, "attention: outputs");
+    // Checked: outputs are written through a pointer, so a product that wrapped must not pass.
+    let row = heads.checked_mul(key_dim).expect("attention: shapes");
+    let tokens = q.len() / row;
+    assert_eq!(q.len(), tokens * row, "attention: queries");
+    assert_eq!(Some(y.len()), (tokens * heads).checked_mul(value_dim), "attention: outputs");
     assert!(spec.sinks.is_none_or(|s| s.len() == heads), "attention: sinks");
     let (keys, values) = match cache.data {
         KvData::F32 { keys, values } => (keys.len(), values.len()),
         KvData::Bf16 { keys, values } => (keys.len(), values.len()),
     };
-    let end = first + tokens;
+    let end = first.checked_add(tokens).expect("attention: positions");
     for (layout, dim, len) in [(cache.keys, key_dim, keys), (cache.values, value_dim, values)] {
         assert!(layout.needed(kv_heads, dim, end) <= len, "attention: cache too short");
         assert!(

@@ -272,6 +272,24 @@ fn edges() {
     }
 }
 
+/// Eight heads of 2^61 elements are 2^64: nothing, if the product wraps.
+#[test]
+#[should_panic(expected = "attention: outputs")]
+fn shapes_whose_product_wraps_are_refused() {
+    let value_dim = 1usize << (usize::BITS - 3);
+    let wraps_too =
+        CacheLayout { slot_stride: value_dim.wrapping_neg(), ..CacheLayout::head_major(2, 1) };
+    let cache = KvCache {
+        data: KvData::F32 { keys: &[0.0; 2], values: &[] },
+        keys: CacheLayout::head_major(2, 1),
+        values: wraps_too,
+    };
+    let case = Case::new(1, (8, 1), (1, 1), 4);
+    let spec = Attention { value_dim, ..case.spec() };
+    let mut scratch = [AttentionScratch::new(1, 2)];
+    attention(Tier::best(), &spec, &cache, 1, &case.q, &mut [], &mut scratch);
+}
+
 #[test]
 #[should_panic(expected = "already dropped a key that is visible")]
 fn a_ring_too_small_is_refused() {
