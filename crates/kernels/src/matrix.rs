@@ -37,8 +37,8 @@ pub enum MatrixError {
     },
     /// A part has the wrong length.
     #[error(
-        "the part `{suffix}` of a {encoding} matrix of {rows} x {cols} has {found} bytes \
-         instead of {expected}"
+        "the {} of a {encoding} matrix of {rows} x {cols} have {found} bytes instead of {expected}",
+        if suffix.is_empty() { "weights" } else { suffix.trim_start_matches(['.', '_']) }
     )]
     PartLength {
         /// The encoding.
@@ -119,8 +119,9 @@ impl<'a> Matrix<'a> {
         }
         let too_large = MatrixError::TooLarge { encoding, rows, cols };
         // The decoded matrix has to be addressable too, in f32, or index arithmetic could wrap.
-        let decoded = rows.checked_mul(cols.next_multiple_of(64).max(1));
-        if decoded.and_then(|n| n.checked_mul(4)).is_none_or(|n| n > isize::MAX as usize) {
+        let padded = cols.checked_next_multiple_of(64).map(|cols| cols.max(1));
+        let decoded = padded.and_then(|cols| rows.max(1).checked_mul(cols)?.checked_mul(4));
+        if decoded.is_none_or(|n| n > isize::MAX as usize) {
             return Err(too_large);
         }
         let mut held: [&[u8]; 3] = [&[]; 3];

@@ -228,6 +228,60 @@ fn lossy_encodings_choose_the_nearest_code() {
     }
 }
 
+/// Rounding, saturation and scales that vanish, byte for byte.
+#[test]
+fn codes_and_scales_are_rounded_as_the_format_says() {
+    let tiny = |n: u32| f32::from_bits(n);
+    let e4m3_step = 2f32.powi(-9);
+    type Case<'a> = (Encoding, &'a [f32], &'a [u8], &'a [u8]);
+    let cases: &[Case] = &[
+        // Codes: to nearest, to even between two.
+        (Encoding::Q8, &[127.0, 0.5, 1.5, -2.5], &[127, 0, 2, 0xfe], &[0x80, 0x3f]),
+        (Encoding::Q4, &[7.0, 0.5, 1.5, -2.5], &[0x07, 0xe2], &[0x80, 0x3f]),
+        (
+            Encoding::Fp8,
+            &[448.0, 1.0625, 1.1875, -1.0625],
+            &[0x7e, 0x38, 0x3a, 0xb8],
+            &[0, 0, 0x80, 0x3f],
+        ),
+        (
+            Encoding::Fp8,
+            &[448.0, 0.5 * e4m3_step, 1.5 * e4m3_step, 2.5 * e4m3_step, 7.5 * e4m3_step],
+            &[0x7e, 0, 2, 2, 8],
+            &[0, 0, 0x80, 0x3f],
+        ),
+        (
+            Encoding::Mxfp4,
+            &[6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0],
+            &[0x07, 0x22, 0x44, 0x66, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[127],
+        ),
+        // Beyond the largest code, the largest.
+        (
+            Encoding::Mxfp4,
+            &[7.9, -7.9],
+            &[0xf7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[127],
+        ),
+        (Encoding::Q8, &[tiny(189 << 16), -tiny(189 << 16)], &[127, 0x81], &[1, 0]),
+        (Encoding::Q4, &[tiny(10 << 16), -tiny(10 << 16)], &[0x97], &[1, 0]),
+        (Encoding::Fp8, &[tiny(627), -tiny(627)], &[0x7e, 0xfe], &[1, 0, 0, 0]),
+        // Scales: bf16 to nearest, to even between two.
+        (Encoding::Q8, &[127.0 * (1.0 + 1.0 / 256.0)], &[127], &[0x80, 0x3f]),
+        (Encoding::Q8, &[127.0 * (1.0 + 3.0 / 256.0)], &[127], &[0x82, 0x3f]),
+        // Scales of zero.
+        (Encoding::Q8, &[tiny(1), 0.0], &[0, 0], &[0, 0]),
+        (Encoding::Q4, &[tiny(1), 0.0], &[0], &[0, 0]),
+        (Encoding::Fp8, &[tiny(1), 0.0], &[0, 0], &[0, 0, 0, 0]),
+    ];
+    for &(encoding, row, codes, scales) in cases {
+        let encoder = Encoder::new(encoding, Source::F32, row.len()).unwrap();
+        let mut encoded = EncodedRows::default();
+        encoder.encode(&f32_bytes(row), &mut encoded).unwrap();
+        assert_eq!(encoded.parts, [codes, scales], "{encoding} of {row:?}");
+    }
+}
+
 #[test]
 fn e4m3_is_what_its_fields_say() {
     // Sign, then exponent and mantissa by arithmetic rather than by bits.
@@ -314,7 +368,13 @@ fn wrong_lengths_and_absurd_shapes_are_refused() {
                 assert!(matches!(error, MatrixError::PartLength { .. }), "{error}");
             }
         }
-        for (rows, cols) in [(usize::MAX, usize::MAX), (1 << 62, 4), (2, usize::MAX / 2)] {
+        for (rows, cols) in [
+            (usize::MAX, usize::MAX),
+            (1 << 62, 4),
+            (2, usize::MAX / 2),
+            (0, usize::MAX),
+            (5, usize::MAX - 30),
+        ] {
             let error = Matrix::new(encoding, rows, cols, &parts).unwrap_err();
             assert!(matches!(error, MatrixError::TooLarge { .. }), "{error}");
         }
@@ -322,6 +382,51 @@ fn wrong_lengths_and_absurd_shapes_are_refused() {
         assert!(matches!(error, MatrixError::PartCount { .. }), "{error}");
         let error = Matrix::block(encoding, 5, 70, 4..6, &parts).unwrap_err();
         assert!(matches!(error, MatrixError::NoSuchRows { .. }), "{error}");
+    }
+}
+
+/// A header may claim any number of columns for a tensor without rows.
+#[test]
+fn no_rows_of_absurdly_many_columns_are_nothing() {
+    for cols in [1 << 40, 1 << 60, usize::MAX / 2] {
+        for encoding in Encoding::ALL {
+            let encoder = common::encoder(encoding, &[], cols);
+            let mut encoded = EncodedRows::default();
+            encoder.encode(&[], &mut encoded).unwrap();
+            assert_eq!(encoded.parts, [[0u8; 0]; 2], "{encoding}");
+        }
+    }
+    let none: &[u8] = &[];
+    for (encoding, parts) in [
+        (Encoding::F32, &[none][..]),
+        (Encoding::Q8, &[none, none]),
+        (Encoding::Bf12, &[none, &[0; 16], &[0; 4]]),
+    ] {
+        let matrix = Matrix::new(encoding, 0, 1 << 55, parts).unwrap();
+        matrix.check().unwrap();
+        let mut out = Vec::new();
+        matrix.to_source(Source::F16, &mut out).unwrap();
+        assert!(out.is_empty());
+    }
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    for (encoding, parts, expected) in [
+        (
+            Encoding::Bf16,
+            &[&[0u8; 3][..]][..],
+            "the weights of a bf16 matrix of 1 x 2 have 3 bytes instead of 4",
+        ),
+        (
+            Encoding::Mxfp4,
+            &[&[0; 16][..], &[]],
+            "the scales of a mxfp4 matrix of 1 x 2 have 0 bytes instead of 1",
+        ),
+        (Encoding::Q4, &[&[][..]], "a q4 matrix has 2 parts, not 1"),
+    ] {
+        let error = Matrix::new(encoding, 1, 2, parts).unwrap_err();
+        assert_eq!(error.to_string(), expected);
     }
 }
 

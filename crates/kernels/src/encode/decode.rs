@@ -13,6 +13,10 @@ impl Matrix<'_> {
             out.extend_from_slice(self.part(0));
             return Ok(());
         }
+        if self.row_count() == 0 {
+            // Whatever number of columns they do not have.
+            return Ok(());
+        }
         out.reserve(self.row_count() * self.cols() * to.size());
         if (encoding, to) == (Encoding::Bf12, Source::Bf16) {
             let mut bits = [0; BLOCK];

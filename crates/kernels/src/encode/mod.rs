@@ -202,10 +202,11 @@ impl Encoder {
         out.escapes.clear();
         out.exponents.clear();
         out.error = ErrorSums::default();
-        let row = self.cols * self.source.size();
-        if row == 0 && rows.is_empty() {
+        if rows.is_empty() {
+            // Whatever number of columns they do not have.
             return Ok(());
         }
+        let row = self.cols.saturating_mul(self.source.size());
         if row == 0 || !rows.len().is_multiple_of(row) {
             return Err(EncodeError::NotRows { found: rows.len(), row });
         }
