@@ -75,9 +75,9 @@ impl Tier {
 
     /// The fastest tier of this CPU, or the one that `SWS_TIER` asks for.
     pub fn from_env() -> Result<Tier, UnknownTier> {
-        match std::env::var(TIER_VARIABLE) {
-            Ok(word) => word.parse(),
-            Err(_) => Ok(Tier::best()),
+        match std::env::var_os(TIER_VARIABLE) {
+            Some(word) => word.to_string_lossy().parse(),
+            None => Ok(Tier::best()),
         }
     }
 
