@@ -1,9 +1,16 @@
 //! In the steady state nothing is allocated.
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Scratch, Source, Tier, matmul};
+use common::Encoded;
+use sws_kernels::functional::{
+    Activation, Attention, AttentionScratch, CacheLayout, KvCache, KvData, NormWeight, attention,
+    gate, rms_norm, softmax, top_k,
+};
+use sws_kernels::{Encoding, Scratch, Tier, matmul};
 
 struct Counting;
 
@@ -25,31 +32,72 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// Runs `f` until it has all it needs, then again, counting.
+#[track_caller]
+fn quiet(what: impl std::fmt::Display, mut f: impl FnMut()) {
+    f();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (0..20).for_each(|_| f());
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{what}");
+}
+
+/// One test, so that nobody else in this process allocates meanwhile.
 #[test]
-fn a_product_allocates_nothing_once_its_scratch_has_grown() {
+fn nothing_is_allocated_once_the_scratch_has_grown() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let tiers = Tier::available();
+    for tier in tiers.into_iter().filter(|tier| !matches!(tier, Tier::Scalar)) {
+        pool.install(|| {
+            Encoding::ALL.into_iter().for_each(|encoding| products(tier, encoding));
+            attention_of_some(tier);
+            rows(tier);
+        });
+    }
+}
+
+fn products(tier: Tier, encoding: Encoding) {
     let (rows, cols) = (300, 1000);
-    let source: Vec<u8> = (0..rows * cols).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    let encoder = Encoder::new(Encoding::F32, Source::F32, cols).unwrap();
-    let mut encoded = EncodedRows::default();
-    encoder.encode(&source, &mut encoded).unwrap();
-    let matrix = Matrix::new(Encoding::F32, rows, cols, &[&encoded.parts[0]]).unwrap();
+    let encoded = Encoded::sample(encoding, rows, cols);
+    let matrix = encoded.matrix();
     let x = vec![0.5; 5 * cols];
     let mut y = vec![0.0; 5 * rows];
     let mut scratch = Scratch::new();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    pool.install(|| {
-        for tier in Tier::available() {
-            if matches!(tier, Tier::Scalar) {
-                continue;
-            }
-            let mut product = || {
-                matmul(tier, &matrix, &x, 5, &mut y, &mut scratch);
-                matmul(tier, &matrix, &x[..cols], 1, &mut y[..rows], &mut scratch);
-            };
-            product();
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
-            (0..20).for_each(|_| product());
-            assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{tier}");
-        }
+    quiet(format!("{tier} {encoding}"), || {
+        matmul(tier, &matrix, &x, 5, &mut y, &mut scratch);
+        matmul(tier, &matrix, &x[..cols], 1, &mut y[..rows], &mut scratch);
+    });
+}
+
+fn attention_of_some(tier: Tier) {
+    let (heads, kv_heads, dim, positions) = (8, 2, 64, 100);
+    let layout = CacheLayout::head_major(positions, dim);
+    let numbers = vec![0.5; kv_heads * positions * dim];
+    let data = KvData::F32 { keys: &numbers, values: &numbers };
+    let cache = KvCache { data, keys: layout, values: layout };
+    let spec = Attention {
+        heads,
+        kv_heads,
+        key_dim: dim,
+        value_dim: dim,
+        scale: 0.1,
+        window: None,
+        soft_cap: Some(30.0),
+        sinks: None,
+    };
+    let q = vec![0.25; 10 * heads * dim];
+    let mut y = vec![0.0; q.len()];
+    let mut scratch =
+        [AttentionScratch::new(dim, positions), AttentionScratch::new(dim, positions)];
+    quiet(tier, || attention(tier, &spec, &cache, 90, &q, &mut y, &mut scratch));
+}
+
+fn rows(tier: Tier) {
+    let mut x = vec![0.5; 1000];
+    let (up, mut best) = (vec![0.25; 1000], [0; 8]);
+    quiet(tier, || {
+        rms_norm(tier, &mut x, 100, NormWeight::Ones, 1e-6);
+        gate(tier, Activation::Silu, &mut x, &up);
+        softmax(tier, &mut x, 50);
+        top_k(&x, &mut best);
     });
 }

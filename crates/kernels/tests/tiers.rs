@@ -213,11 +213,16 @@ fn a_sum_that_underflowed_to_minus_zero_stays_so() {
         }
     }
     // With all 32 lanes at -0 the sum itself is -0.
-    let weights = [-tiny; 32];
-    let encoded = Encoded::from_parts(Encoding::F32, 1, 32, &[&f32_bytes(&weights)]);
-    for tier in Tier::available() {
-        let y = product(tier, &encoded.matrix(), &[0.25; 32], 1);
-        assert_eq!(y[0].to_bits(), 1 << 31, "{tier}");
+    for cols in [32, 33, 63, 64, 95, 96, 1056] {
+        let encoded =
+            Encoded::from_parts(Encoding::F32, 1, cols, &[&f32_bytes(&vec![-tiny; cols])]);
+        for tier in Tier::available() {
+            for tokens in 1..7 {
+                for y in product(tier, &encoded.matrix(), &vec![0.25; tokens * cols], tokens) {
+                    assert_eq!(y.to_bits(), 1 << 31, "{tier} {cols} columns, {tokens} tokens");
+                }
+            }
+        }
     }
 }
 
