@@ -1,7 +1,6 @@
 //! The canonical reduction on arrays that the compiler turns into vectors.
 
-/// How many partial sums a sum is kept in.
-pub(crate) const LANES: usize = 32;
+pub(crate) use crate::reference::LANES;
 
 /// One partial sum per lane.
 pub(crate) type Lanes = [f32; LANES];

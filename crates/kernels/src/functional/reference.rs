@@ -1,7 +1,7 @@
 //! The scalar reference: every functional in the plainest form, as its definition reads.
 //!
-//! It shares with the other tiers only what is a definition itself, for one number at a time: the
-//! elementary functions and [`Activation::at`].
+//! The canonical reduction is that of `crate::reference`. With the other tiers it shares only what is
+//! a definition itself, for one number at a time: the elementary functions and [`Activation::at`].
 
 use super::attention::{Attention, KvCache, KvData};
 use super::elementary::exp;
@@ -9,28 +9,15 @@ use super::gate::Activation;
 use super::norm::NormWeight;
 use super::rope::{RopePairs, RopeShape, turn};
 use super::{elementary, row};
+use crate::reference::{LANES, dot, reduce};
 
-/// Sums `terms` into lane = index mod 32 by `add`, then folds the lanes.
-fn reduce<T>(terms: impl Iterator<Item = T>, add: impl Fn(f32, T) -> f32) -> f32 {
-    let mut lanes = [0.0; 32];
+/// Sums `terms` into lane = index mod 32 by `add`, then reduces the lanes.
+fn sum_by(terms: impl Iterator<Item = f32>, add: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
     for (i, term) in terms.enumerate() {
-        lanes[i % 32] = add(lanes[i % 32], term);
+        lanes[i % LANES] = add(lanes[i % LANES], term);
     }
-    fold(lanes)
-}
-
-/// Lane i with i + 16, then + 8, + 4, + 2, + 1.
-pub(super) fn fold(mut lanes: [f32; 32]) -> f32 {
-    for width in [16, 8, 4, 2, 1] {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-    }
-    lanes[0]
-}
-
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    reduce(a.iter().zip(b), |acc, (a, b)| a.mul_add(*b, acc))
+    reduce(lanes)
 }
 
 pub(super) fn rms_norm(x: &mut [f32], width: usize, weight: NormWeight, eps: f32) {
@@ -55,8 +42,9 @@ pub(super) fn layer_norm(
     eps: f32,
 ) {
     for row in x.chunks_mut(width) {
-        let mean = reduce(row.iter(), |acc, x| acc + x) / width as f32;
-        let squares = reduce(row.iter(), |acc, x| (x - mean).mul_add(x - mean, acc)) / width as f32;
+        let mean = sum_by(row.iter().copied(), |acc, x| acc + x) / width as f32;
+        let add_square = |acc, x: f32| (x - mean).mul_add(x - mean, acc);
+        let squares = sum_by(row.iter().copied(), add_square) / width as f32;
         let scale = 1.0 / (squares + eps).sqrt();
         for (i, x) in row.iter_mut().enumerate() {
             let unit = (*x - mean) * scale;
@@ -74,7 +62,7 @@ pub(super) fn softmax(x: &mut [f32], width: usize) {
         for x in row.iter_mut() {
             *x = exp(*x - maximum);
         }
-        let sum = reduce(row.iter(), |acc, x| acc + x);
+        let sum = sum_by(row.iter().copied(), |acc, x| acc + x);
         for x in row {
             *x /= sum;
         }
@@ -174,21 +162,21 @@ pub(super) fn attention(
                 largest = score;
             }
         }
-        let mut sum = [0.0; 32];
-        let mut acc = vec![[0.0; 32]; spec.value_dim];
+        let mut sum = [0.0; LANES];
+        let mut acc = vec![[0.0; LANES]; spec.value_dim];
         for (j, score) in visible.zip(scores) {
             let weight = exp(score - largest);
-            sum[j % 32] += weight;
+            sum[j % LANES] += weight;
             for (acc, v) in acc.iter_mut().zip(value(head / group, j)) {
-                acc[j % 32] = weight.mul_add(v, acc[j % 32]);
+                acc[j % LANES] = weight.mul_add(v, acc[j % LANES]);
             }
         }
-        let mut denominator = fold(sum);
+        let mut denominator = reduce(sum);
         if let Some(sinks) = spec.sinks {
             denominator += exp(sinks[head] - largest);
         }
         for (y, acc) in y.iter_mut().zip(acc) {
-            *y = fold(acc) / denominator;
+            *y = reduce(acc) / denominator;
         }
     }
 }

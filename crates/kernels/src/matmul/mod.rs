@@ -145,7 +145,7 @@ pub fn matmul_rows(
         Tier::Scalar => reference::matmul(weights, x.packed(), x.padded_cols(), |t, r, sum| {
             y.set(t, r, sum);
         }),
-        Tier::Portable => any(Portable, weights, x, &mut y, scratch),
+        Tier::Portable => by_encoding(Portable, weights, x, &mut y, scratch),
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2(token) => unsafe { avx2(token, weights, x, &mut y, scratch) },
@@ -158,31 +158,31 @@ pub fn matmul_rows(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
-    any(s, m, x, y, scratch);
+    by_encoding(s, m, x, y, scratch);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
-    any(s, m, x, y, scratch);
+    by_encoding(s, m, x, y, scratch);
 }
 
 #[inline(always)]
-fn any<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
+fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     match m.encoding() {
-        Encoding::F32 => run::<S, decode::F32>(s, m, x, y, scratch),
-        Encoding::F16 => run::<S, decode::F16>(s, m, x, y, scratch),
-        Encoding::Bf16 => run::<S, decode::Bf16>(s, m, x, y, scratch),
-        Encoding::Bf12 => run::<S, decode::Bf12<S>>(s, m, x, y, scratch),
-        Encoding::Q8 => run::<S, decode::Q8>(s, m, x, y, scratch),
-        Encoding::Q4 => run::<S, decode::Q4<S>>(s, m, x, y, scratch),
-        Encoding::Fp8 => run::<S, decode::Fp8>(s, m, x, y, scratch),
-        Encoding::Mxfp4 => run::<S, decode::Mxfp4<S>>(s, m, x, y, scratch),
+        Encoding::F32 => by_tokens::<S, decode::F32>(s, m, x, y, scratch),
+        Encoding::F16 => by_tokens::<S, decode::F16>(s, m, x, y, scratch),
+        Encoding::Bf16 => by_tokens::<S, decode::Bf16>(s, m, x, y, scratch),
+        Encoding::Bf12 => by_tokens::<S, decode::Bf12<S>>(s, m, x, y, scratch),
+        Encoding::Q8 => by_tokens::<S, decode::Q8>(s, m, x, y, scratch),
+        Encoding::Q4 => by_tokens::<S, decode::Q4<S>>(s, m, x, y, scratch),
+        Encoding::Fp8 => by_tokens::<S, decode::Fp8>(s, m, x, y, scratch),
+        Encoding::Mxfp4 => by_tokens::<S, decode::Mxfp4<S>>(s, m, x, y, scratch),
     }
 }
 
 #[inline(always)]
-fn run<S: Simd, D: Decoder<S>>(
+fn by_tokens<S: Simd, D: Decoder<S>>(
     s: S,
     m: &Matrix,
     x: &Input,

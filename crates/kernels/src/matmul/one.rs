@@ -40,18 +40,18 @@ fn rows_by<S: Simd, D: Decoder<S>, const R: usize>(
     let rows = m.row_count();
     let mut r = 0;
     while r + R <= rows {
-        for (i, sum) in some::<S, D, R>(s, decoder, m, r, x).into_iter().enumerate() {
+        for (i, sum) in dots::<S, D, R>(s, decoder, m, r, x).into_iter().enumerate() {
             y.set(0, r + i, sum);
         }
         r += R;
     }
     for r in r..rows {
-        y.set(0, r, some::<S, D, 1>(s, decoder, m, r, x)[0]);
+        y.set(0, r, dots::<S, D, 1>(s, decoder, m, r, x)[0]);
     }
 }
 
 #[inline(always)]
-fn some<S: Simd, D: Decoder<S>, const R: usize>(
+fn dots<S: Simd, D: Decoder<S>, const R: usize>(
     s: S,
     decoder: D,
     m: &Matrix,
