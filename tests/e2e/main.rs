@@ -1,10 +1,14 @@
 //! End-to-end tests of the `sws` command, one module a subject.
 
+mod bad_models;
+mod chat;
 mod checkpoints;
 mod faults;
 mod full_disk;
+mod goldens;
 mod kill;
 mod memory;
 mod refusals;
 mod roundtrip;
+mod run;
 mod sws;

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use sws_kernels::Encoding;
+use sws_model::KvPrecision;
+use sws_model::text::GenerationOptions;
+use sws_store::ReaderKind;
 
 /// Runs language models that are larger than memory, by streaming their weights from disk.
 #[derive(Debug, Parser)]
@@ -15,6 +18,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Continue a text.
+    Run(Run),
+    /// Talk to a model.
+    Chat(Chat),
+    /// Write the logits of a sequence of tokens to a file.
+    Forward(Forward),
     /// Turn a checkpoint into shards: smaller, faster to stream, checksummed.
     Shard(Shard),
     /// Read every byte of a shard directory and say what is damaged.
@@ -23,6 +32,140 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Turn shards back into the checkpoint they were made from.
     Unshard(Unshard),
+}
+
+/// Continue a text.
+///
+/// The prompt is what --prompt or --tokens says, or standard input; without any the text begins with
+/// "Once upon a time". Standard output gets the new text and nothing else, standard error the rest.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// The text to continue.
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    pub(crate) prompt: Option<String>,
+    /// The text to continue, as token ids: 1,2,3.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub(crate) tokens: Option<Vec<u32>>,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Talk to a model.
+///
+/// Each line is a message. Ctrl-C stops an answer; /help lists what else there is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Chat {
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// What the model is told before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+}
+
+/// Write the logits of a sequence of tokens to a file.
+///
+/// A safetensors file with `logits` [tokens, vocabulary] f32: row t has the logits of what follows
+/// token t. With --routes also `routes` [layers, tokens, k] u32: for each layer that has experts, first
+/// to last, the experts that its router chose, the most probable first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Forward {
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// The token ids: 1,2,3.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    pub(crate) tokens: Vec<u32>,
+    /// The file to write; it appears when it is complete.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Also write which experts were chosen.
+    #[arg(long)]
+    pub(crate) routes: bool,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A model, and how to run it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Model {
+    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
+    /// [default: the model in `shards`].
+    pub(crate) model: Option<PathBuf>,
+    /// Keep the whole model in memory. There is no other way yet.
+    #[arg(long)]
+    pub(crate) resident: bool,
+    /// Threads that compute [default: one a core]. Not a bit depends on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// How files are read: direct, uring or mmap.
+    #[arg(long, value_name = "READER", default_value = "direct")]
+    pub(crate) reader: ReaderKind,
+    /// How keys and values are kept: f32 as computed, or bf16 in half the memory. bf16 is lossy.
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
+    pub(crate) kv: KvPrecision,
+}
+
+/// How tokens are chosen. What is not given is what the model's `generation_config.json` says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sampling {
+    /// How many tokens at most [default: 256, in a chat as many as there is room for].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_new_tokens: Option<usize>,
+    /// How freely to choose; 0 takes the likeliest token, always.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Choose among the N likeliest; 0 for all.
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Choose among the likeliest that together have this probability.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Leave out what is less likely than this times the likeliest.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    min_p: Option<f32>,
+    /// Divides the logits of tokens in the prompt or the text so far.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    repetition_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens in the text so far.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// Subtracted for every time a token is in the text so far.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// The same seed gives the same text, on every machine [default: another each time].
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// End the text before this string; can be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Go on when the model says that the text is over.
+    #[arg(long)]
+    ignore_eos: bool,
+}
+
+impl Sampling {
+    pub(crate) fn options(&self) -> GenerationOptions {
+        GenerationOptions {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed,
+            max_new_tokens: self.max_new_tokens,
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+        }
+    }
 }
 
 /// Turn a checkpoint into shards: smaller, faster to stream, checksummed.
@@ -70,7 +213,8 @@ pub(crate) struct Verify {
 /// Show what a shard directory or a checkpoint consists of.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A shard directory, or a checkpoint as it would be read in place.
+    /// A shard directory, a checkpoint as it would be read in place, or the id of one in the Hugging
+    /// Face cache.
     pub(crate) model: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]
@@ -106,5 +250,13 @@ fn stand_in(word: &str) -> Result<Encoding, String> {
     match encoding(word)? {
         encoding @ (Encoding::Q8 | Encoding::Q4) => Ok(encoding),
         other => Err(format!("stand-ins are q8 or q4, not {other}")),
+    }
+}
+
+fn kv(word: &str) -> Result<KvPrecision, String> {
+    match word {
+        "f32" => Ok(KvPrecision::F32),
+        "bf16" => Ok(KvPrecision::Bf16),
+        other => Err(format!("keys and values are kept in f32 or bf16, not in {other}")),
     }
 }

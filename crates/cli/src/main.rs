@@ -2,7 +2,12 @@
 
 mod args;
 mod commands;
+mod generate;
+mod interrupt;
+mod metrics;
+mod model;
 mod progress;
+mod running;
 mod table;
 
 use std::process::ExitCode;
@@ -17,6 +22,9 @@ const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
+        Command::Run(args) => commands::run::run(args),
+        Command::Chat(args) => commands::chat::run(&args),
+        Command::Forward(args) => commands::forward::run(&args),
         Command::Shard(args) => commands::shard::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),

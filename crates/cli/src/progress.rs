@@ -14,7 +14,14 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Shows the progress of one piece of work.
 pub(crate) enum Meter {
     Bar(ProgressBar),
-    Lines { what: &'static str, clock: Clock, last: Mutex<Last> },
+    Lines { what: &'static str, unit: Unit, tenths: bool, clock: Clock, last: Mutex<Last> },
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Bytes,
+    Tokens,
 }
 
 pub(crate) struct Last {
@@ -25,11 +32,24 @@ pub(crate) struct Last {
 }
 
 impl Meter {
+    /// Of work that is the point of a command.
     pub(crate) fn new(what: &'static str) -> Meter {
+        Meter::with(what, Unit::Bytes, true)
+    }
+
+    /// Of work before the point: without a terminal, only what takes long is told.
+    pub(crate) fn quiet(what: &'static str, unit: Unit) -> Meter {
+        Meter::with(what, unit, false)
+    }
+
+    fn with(what: &'static str, unit: Unit, tenths: bool) -> Meter {
         if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template(
-                "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
-            );
+            let style = ProgressStyle::with_template(match unit {
+                Unit::Bytes => {
+                    "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left"
+                }
+                Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens  {per_sec}  {eta} left",
+            });
             let bar = ProgressBar::new(0).with_prefix(what);
             Meter::Bar(match style {
                 Ok(style) => bar.with_style(style),
@@ -37,7 +57,7 @@ impl Meter {
             })
         } else {
             let last = Last { start: None, time: Duration::ZERO, tenth: 0 };
-            Meter::Lines { what, clock: Clock::real(), last: Mutex::new(last) }
+            Meter::Lines { what, unit, tenths, clock: Clock::real(), last: Mutex::new(last) }
         }
     }
 
@@ -52,17 +72,17 @@ impl Meter {
                 }
                 bar.set_position(progress.done.max(bar.position()));
             }
-            Meter::Lines { what, clock, last } => {
+            Meter::Lines { what, unit, tenths, clock, last } => {
                 let mut last = last.lock().expect("no holder panics");
                 let start = *last.start.get_or_insert(progress.done);
                 let now = clock.now();
                 let tenth = progress.done * 10 / progress.total.max(1);
-                if tenth <= last.tenth && now < last.time + INTERVAL {
+                if !(*tenths && tenth > last.tenth) && now < last.time + INTERVAL {
                     return;
                 }
                 last.time = now;
                 last.tenth = tenth.max(last.tenth);
-                let _ = writeln!(std::io::stderr(), "{what} {}", line(progress, start, now));
+                let _ = writeln!(std::io::stderr(), "{what} {}", line(progress, *unit, start, now));
             }
         }
     }
@@ -74,16 +94,20 @@ impl Meter {
     }
 }
 
-fn line(progress: Progress, start: u64, elapsed: Duration) -> String {
+fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String {
     let Progress { done, total } = progress;
     let rate = done.saturating_sub(start) as f64 / elapsed.as_secs_f64().max(1e-9);
     let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
     let left = Duration::try_from_secs_f64(left.ceil()).unwrap_or(Duration::MAX);
+    let amount = |n: u64| match unit {
+        Unit::Bytes => BinaryBytes(n).to_string(),
+        Unit::Tokens => format!("{n} tokens"),
+    };
     format!(
         "{} % of {}, {}/s, {} left",
         done * 100 / total.max(1),
-        BinaryBytes(total),
-        BinaryBytes(rate as u64),
+        amount(total),
+        amount(rate as u64),
         HumanDuration(left),
     )
 }
@@ -97,15 +121,16 @@ mod tests {
         let mib = 1 << 20;
         #[rustfmt::skip]
         let cases = [
-            // done, total, done before, seconds, line
-            (0, 0, 0, 0, "0 % of 0 B, 0 B/s, 0 seconds left"),
-            (50 * mib, 100 * mib, 0, 5, "50 % of 100.00 MiB, 10.00 MiB/s, 5 seconds left"),
-            (75 * mib, 100 * mib, 50 * mib, 5, "75 % of 100.00 MiB, 5.00 MiB/s, 5 seconds left"),
-            (100 * mib, 100 * mib, 50 * mib, 5, "100 % of 100.00 MiB, 10.00 MiB/s, 0 seconds left"),
+            // unit, done, total, done before, seconds, line
+            (Unit::Bytes, 0, 0, 0, 0, "0 % of 0 B, 0 B/s, 0 seconds left"),
+            (Unit::Bytes, 50 * mib, 100 * mib, 0, 5, "50 % of 100.00 MiB, 10.00 MiB/s, 5 seconds left"),
+            (Unit::Bytes, 75 * mib, 100 * mib, 50 * mib, 5, "75 % of 100.00 MiB, 5.00 MiB/s, 5 seconds left"),
+            (Unit::Bytes, 100 * mib, 100 * mib, 50 * mib, 5, "100 % of 100.00 MiB, 10.00 MiB/s, 0 seconds left"),
+            (Unit::Tokens, 50, 100, 0, 5, "50 % of 100 tokens, 10 tokens/s, 5 seconds left"),
         ];
-        for (done, total, start, seconds, expected) in cases {
+        for (unit, done, total, start, seconds, expected) in cases {
             let elapsed = Duration::from_secs(seconds);
-            assert_eq!(line(Progress { done, total }, start, elapsed), expected);
+            assert_eq!(line(Progress { done, total }, unit, start, elapsed), expected);
         }
     }
 }

@@ -18,6 +18,14 @@ pub struct ResidentSource {
     weights: Resident,
 }
 
+/// Takes the pieces of a model as they arrive, in any order.
+#[derive(Debug)]
+pub struct Loader<'a> {
+    manifest: &'a Manifest,
+    inventory: Inventory,
+    weights: Resident,
+}
+
 /// Why weights could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -46,15 +54,11 @@ impl ResidentSource {
         manifest: &Manifest,
         mut read: impl FnMut(&Extent, &mut [u8]) -> Result<(), SourceError>,
     ) -> Result<ResidentSource, LoadError> {
-        let inventory = Inventory::new(spec, manifest)?;
-        let mut pieces = HashMap::new();
-        for piece in &manifest.pieces {
-            let held = inventory.piece(piece.id);
-            if !held.is_empty() {
-                pieces.insert(piece.id, Loaded::load(piece, held, &mut read)?);
-            }
+        let mut loader = Loader::new(spec, manifest)?;
+        for id in loader.wanted() {
+            loader.add(id, |extent, _, into| read(extent, into))?;
         }
-        Ok(ResidentSource { weights: Resident { pieces, tied: spec.tied } })
+        Ok(loader.finish())
     }
 
     /// The bytes of all weights in memory.
@@ -64,6 +68,46 @@ impl ResidentSource {
 
     fn reach(&mut self) -> &mut dyn Weights {
         &mut self.weights
+    }
+}
+
+impl<'a> Loader<'a> {
+    /// Checks that the weights are those of `spec`.
+    pub fn new(spec: &ModelSpec, manifest: &'a Manifest) -> Result<Loader<'a>, WeightsError> {
+        let inventory = Inventory::new(spec, manifest)?;
+        let weights = Resident { pieces: HashMap::new(), tied: spec.tied };
+        Ok(Loader { manifest, inventory, weights })
+    }
+
+    /// The pieces that are asked for and have not been added yet.
+    pub fn wanted(&self) -> Vec<PieceId> {
+        let ids = self.manifest.pieces.iter().map(|piece| piece.id);
+        let asked = |id: &PieceId| !self.inventory.piece(*id).is_empty();
+        ids.filter(|id| asked(id) && !self.weights.pieces.contains_key(id)).collect()
+    }
+
+    /// Adds a piece: `read` fills a slice with the bytes of an extent, of which it is told the tensor
+    /// and the part by their places in the piece. Every number is looked at.
+    pub fn add(
+        &mut self,
+        id: PieceId,
+        read: impl FnMut(&Extent, (usize, usize), &mut [u8]) -> Result<(), SourceError>,
+    ) -> Result<(), LoadError> {
+        if let Some(piece) = self.manifest.piece(id) {
+            let loaded = Loaded::load(piece, self.inventory.piece(id), read)?;
+            self.weights.pieces.insert(id, loaded);
+        }
+        Ok(())
+    }
+
+    /// All of them.
+    ///
+    /// # Panics
+    ///
+    /// If one is still wanted.
+    pub fn finish(self) -> ResidentSource {
+        assert_eq!(self.wanted(), [], "pieces that were not added");
+        ResidentSource { weights: self.weights }
     }
 }
 
@@ -165,7 +209,7 @@ impl Loaded {
     fn load(
         piece: &Piece,
         held: &[Held],
-        read: &mut impl FnMut(&Extent, &mut [u8]) -> Result<(), SourceError>,
+        mut read: impl FnMut(&Extent, (usize, usize), &mut [u8]) -> Result<(), SourceError>,
     ) -> Result<Loaded, LoadError> {
         let extents = |held: &Held| piece.tensors[held.index].parts.iter();
         let padded = |extent: &Extent| (extent.len as usize).next_multiple_of(ALIGN);
@@ -175,9 +219,10 @@ impl Loaded {
         let mut tensors = Vec::with_capacity(held.len());
         for held in held {
             let mut parts = [const { 0..0 }; 3];
-            for (extent, part) in extents(held).zip(&mut parts) {
+            for (number, (extent, part)) in extents(held).zip(&mut parts).enumerate() {
                 *part = at..at + extent.len as usize;
-                read(extent, &mut bytes[part.clone()]).map_err(LoadError::Read)?;
+                read(extent, (held.index, number), &mut bytes[part.clone()])
+                    .map_err(LoadError::Read)?;
                 at += padded(extent);
             }
             let &Held { role, encoding, rows, cols, .. } = held;

@@ -46,6 +46,15 @@ impl Clock {
         }
     }
 
+    /// The date, in seconds since 1970. A virtual clock began then.
+    pub fn unix_seconds(&self) -> i64 {
+        let since = match &self.0 {
+            Source::Real(_) => std::time::UNIX_EPOCH.elapsed().unwrap_or_default(),
+            Source::Virtual(_) => self.now(),
+        };
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    }
+
     /// Waits until `deadline`.
     ///
     /// A virtual clock jumps there instead. Waits of several threads overlap, as they do on a real

@@ -1,33 +1,23 @@
 //! `sws inspect`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, PieceId, PieceKind, Tensor};
+use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::{print, print_json, size};
-use crate::args;
 use crate::table::table;
+use crate::{args, model};
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
-    let report = Report::of(&open(&args.model)?);
+    let report = Report::of(&model::manifest(&model::locate(&args.model)?)?.0);
     if args.json {
         print_json(&report)?;
     } else {
         print(&report.text())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn open(dir: &Path) -> anyhow::Result<Manifest> {
-    if dir.join(MANIFEST_FILE).exists() {
-        return Ok(Manifest::load(dir)?);
-    }
-    let checkpoint = Checkpoint::open(dir)?;
-    let naming = sws_model::naming(checkpoint.config_json())?;
-    Ok(Manifest::in_place(&checkpoint, &*naming)?)
 }
 
 #[derive(Debug, Serialize)]

@@ -1,6 +1,9 @@
 //! One module a command.
 
+pub(crate) mod chat;
+pub(crate) mod forward;
 pub(crate) mod inspect;
+pub(crate) mod run;
 pub(crate) mod shard;
 pub(crate) mod unshard;
 pub(crate) mod verify;
@@ -26,6 +29,6 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     BinaryBytes(bytes).to_string()
 }

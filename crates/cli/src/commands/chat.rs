@@ -1,0 +1,239 @@
+//! `sws chat`.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+
+use rustyline::error::ReadlineError;
+use rustyline::history::MemHistory;
+use rustyline::{Config, Editor};
+use sws_model::ForwardError;
+use sws_model::text::{
+    ChatOptions, ChatTemplate, Generation, Message, Position, TextStream, Tokenizer,
+};
+use sws_store::Clock;
+
+use super::size;
+use crate::args;
+use crate::generate::{End, generate};
+use crate::interrupt::Interrupt;
+use crate::model::Model;
+use crate::running::{Running, check, pace};
+
+const HELP: &str = "\
+/help    this
+/reset   begin a new conversation
+/quit    leave; so does Ctrl-D
+Ctrl-C stops an answer. A line that ends in \\ goes on in the next.
+";
+
+pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
+    let model = Model::open(args.model.model.as_deref())?;
+    let Some(template) = model.chat_template()? else {
+        return Err(model.says(
+            &"there is no chat template, so this model was not made for conversation; let it continue a text with `sws run`",
+        ));
+    };
+    let Some(tokenizer) = model.tokenizer()? else {
+        return Err(model.says(
+            &"there is no tokenizer.json; put the one that was published with the weights beside them",
+        ));
+    };
+    let system = args.system.clone().map(|content| message("system", content));
+    let mut chat = Chat {
+        generation: model.generation(&args.sampling.options())?,
+        running: Running::start(&model, &args.model)?,
+        interrupt: Interrupt::listen()?,
+        template,
+        tokenizer,
+        messages: system.iter().cloned().collect(),
+        processed: Vec::new(),
+        answers: 0,
+    };
+    let mut input = Input::open()?;
+    if let Input::Editor(_) = input {
+        eprintln!("/help lists the commands");
+    }
+    while let Some(line) = input.line()? {
+        match line.trim() {
+            "" => {}
+            "/help" => eprint!("{HELP}"),
+            "/reset" => {
+                chat.forget();
+                chat.messages = system.iter().cloned().collect();
+                eprintln!("a new conversation");
+            }
+            "/quit" | "/exit" => break,
+            word if word.starts_with('/') && !word.contains(char::is_whitespace) => {
+                eprintln!("there is no command {word}; /help lists those there are");
+            }
+            text => {
+                if let Err(error) = chat.answer(&model, text) {
+                    // A person goes on without this message, a script has to know.
+                    if matches!(input, Input::Plain(_)) || super::is_broken_pipe(&error) {
+                        return Err(error);
+                    }
+                    eprintln!("sws: {error}");
+                }
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Chat {
+    running: Running,
+    generation: Generation,
+    interrupt: Interrupt,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    messages: Vec<Message>,
+    /// The tokens in the session.
+    processed: Vec<u32>,
+    /// How many were given, so that each has random numbers of its own.
+    answers: u64,
+}
+
+impl Chat {
+    fn answer(&mut self, model: &Model, text: &str) -> anyhow::Result<()> {
+        self.messages.push(message("user", text.to_owned()));
+        let answered = self.try_answer(model);
+        match answered {
+            Ok(answer) => self.messages.push(message("assistant", answer)),
+            Err(error) => {
+                self.messages.pop();
+                self.forget();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn try_answer(&mut self, model: &Model) -> anyhow::Result<String> {
+        let options = ChatOptions {
+            add_generation_prompt: true,
+            now: Clock::real().unix_seconds(),
+            ..ChatOptions::default()
+        };
+        let prompt = self.template.render(&self.messages, &options).map_err(|e| model.says(&e))?;
+        let ids = self.tokenizer.encode(&prompt, false).map_err(|e| model.says(&e))?;
+        check(&model.spec, &ids).map_err(full)?;
+        // Templates may leave out of the past what they showed before, such as thoughts.
+        if !ids.starts_with(&self.processed) || ids.len() == self.processed.len() {
+            self.forget();
+        }
+        let (seen, new) = ids.split_at(self.processed.len());
+
+        let mut generation = self.generation.clone();
+        generation.sampling.seed = generation.sampling.seed.wrapping_add(self.answers);
+        self.answers += 1;
+        let stream = TextStream::new(
+            &self.tokenizer,
+            Position::Start,
+            &generation.stop_tokens,
+            &generation.stop_strings,
+        );
+        let mut out = std::io::stdout();
+        let most = generation.max_new_tokens.unwrap_or(usize::MAX);
+        let session = &mut self.running.session;
+        self.interrupt.heeded();
+        let mut show = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let stream = Some(stream);
+        let made =
+            generate(session, (seen, new), &generation, most, stream, &self.interrupt, &mut show)?;
+        self.interrupt.heeded();
+        writeln!(out)?;
+        out.flush()?;
+        let len = session.len();
+        self.processed = ids;
+        self.processed.extend(&made.tokens);
+        self.processed.truncate(len);
+
+        let metrics = self.running.metrics(&made);
+        let memory = metrics
+            .peak_rss_bytes
+            .map_or(String::new(), |bytes| format!(", peak memory {}", size(bytes)));
+        let end = match made.end {
+            End::StopToken | End::StopString => "",
+            End::Length => "; cut off by --max-new-tokens",
+            End::Context => "; the context is full: /reset begins a new conversation",
+            End::Interrupted => "; stopped",
+        };
+        eprintln!(
+            "[{}, {}{memory}{end}]",
+            pace(metrics.prompt, "tokens read"),
+            pace(metrics.generation, "written"),
+        );
+        Ok(made.text)
+    }
+
+    fn forget(&mut self) {
+        self.running.session.clear();
+        self.processed.clear();
+    }
+}
+
+fn full(error: ForwardError) -> anyhow::Error {
+    match error {
+        ForwardError::ContextFull { asked, limit, .. } => anyhow::anyhow!(
+            "the conversation has {asked} tokens and the model's context {limit}; begin a new one with /reset"
+        ),
+        error => error.into(),
+    }
+}
+
+fn message(role: &str, content: String) -> Message {
+    Message { role: role.to_owned(), content }
+}
+
+/// Where messages come from.
+enum Input {
+    /// A terminal: lines can be edited, and earlier ones called up.
+    Editor(Box<Editor<(), MemHistory>>),
+    /// Anything else.
+    Plain(std::io::Stdin),
+}
+
+impl Input {
+    fn open() -> anyhow::Result<Input> {
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() || !std::io::stdout().is_terminal() {
+            return Ok(Input::Plain(stdin));
+        }
+        let editor = Editor::with_history(Config::default(), MemHistory::new())?;
+        Ok(Input::Editor(Box::new(editor)))
+    }
+
+    /// The next message; none at the end.
+    fn line(&mut self) -> anyhow::Result<Option<String>> {
+        let mut text = String::new();
+        loop {
+            let prompt = if text.is_empty() { "> " } else { ". " };
+            let line = match self {
+                Input::Editor(editor) => match editor.readline(prompt) {
+                    Ok(line) => line,
+                    Err(ReadlineError::Interrupted) => return Ok(Some(String::new())),
+                    Err(ReadlineError::Eof) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                },
+                Input::Plain(stdin) => {
+                    let mut line = String::new();
+                    if stdin.lock().read_line(&mut line)? == 0 {
+                        return Ok(None);
+                    }
+                    line.trim_end_matches(['\n', '\r']).to_owned()
+                }
+            };
+            if let Some(begun) = line.strip_suffix('\\') {
+                text.push_str(begun);
+                text.push('\n');
+                continue;
+            }
+            text.push_str(&line);
+            if let Input::Editor(editor) = self {
+                // What is not remembered is only less convenient.
+                let _ = editor.add_history_entry(text.as_str());
+            }
+            return Ok(Some(text));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! `sws forward`.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use serde_json::json;
+use sws_model::{Ffn, ModelSpec, Observer, Routed};
+use sws_store::shard::Progress;
+use tempfile::NamedTempFile;
+
+use super::{print, print_json};
+use crate::args;
+use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::model::Model;
+use crate::progress::{Meter, Unit};
+use crate::running::{Running, check};
+
+/// Tokens of which the logits are in memory at a time. Not a bit depends on it.
+const CHUNK: usize = 64;
+
+pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
+    let model = Model::open(args.model.model.as_deref())?;
+    check(&model.spec, &args.tokens).map_err(|e| model.says(&e))?;
+    let shapes = Shapes::of(&model.spec, args.tokens.len());
+    let mut file = Unfinished::create(&args.out)?;
+    file.write(&shapes.header(args.routes)?)?;
+
+    let mut running = Running::start(&model, &args.model)?;
+    let interrupt = Interrupt::listen()?;
+    let meter = Meter::quiet("processing", Unit::Tokens);
+    let mut pass = Pass {
+        routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
+        shapes,
+        layers: moe_layers(&model.spec),
+        bytes: Vec::new(),
+    };
+    let mut done = 0;
+    for tokens in args.tokens.chunks(CHUNK) {
+        if interrupt.asked() {
+            eprintln!("sws: interrupted; nothing was written");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        pass.bytes.clear();
+        running.session.score(tokens, &mut pass)?;
+        file.write(&pass.bytes)?;
+        done += tokens.len();
+        meter.show(Progress { done: done as u64, total: args.tokens.len() as u64 });
+    }
+    meter.finish();
+    let routes: Vec<u8> = pass.routes.iter().flat_map(|expert| expert.to_le_bytes()).collect();
+    file.write(&routes)?;
+    file.publish()?;
+
+    let logits = [shapes.tokens, shapes.vocab];
+    let routes = args.routes.then_some([shapes.layers, shapes.tokens, shapes.top_k]);
+    if args.json {
+        print_json(&json!({ "out": args.out, "logits": logits, "routes": routes }))?;
+    } else {
+        let routes = routes.map_or(String::new(), |shape| format!(", routes {shape:?}"));
+        print(&format!("{}: logits {logits:?}{routes}\n", args.out.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How large the tensors are.
+#[derive(Clone, Copy)]
+struct Shapes {
+    tokens: usize,
+    vocab: usize,
+    /// Layers with experts.
+    layers: usize,
+    top_k: usize,
+}
+
+impl Shapes {
+    fn of(spec: &ModelSpec, tokens: usize) -> Shapes {
+        let layers = spec.moes().count();
+        Shapes { tokens, vocab: spec.vocab, layers, top_k: spec.max_top_k() }
+    }
+
+    fn routes(&self) -> usize {
+        self.layers * self.tokens * self.top_k
+    }
+
+    /// What stands before the numbers in a safetensors file.
+    fn header(&self, routes: bool) -> anyhow::Result<Vec<u8>> {
+        let &Shapes { tokens, vocab, layers, top_k } = self;
+        let end = 4 * tokens * vocab;
+        let mut header = json!({
+            "logits": { "dtype": "F32", "shape": [tokens, vocab], "data_offsets": [0, end] },
+        });
+        if routes {
+            header["routes"] = json!({
+                "dtype": "U32",
+                "shape": [layers, tokens, top_k],
+                "data_offsets": [end, end + 4 * self.routes()],
+            });
+        }
+        let mut json = serde_json::to_vec(&header)?;
+        json.resize(json.len().next_multiple_of(8), b' ');
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(json);
+        Ok(bytes)
+    }
+}
+
+/// The numbers of each layer with experts among those; none for the others.
+fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
+    let mut count = 0;
+    let mut number = |ffn: &Ffn| match ffn {
+        Ffn::Moe(_) => {
+            count += 1;
+            Some(count - 1)
+        }
+        _ => None,
+    };
+    spec.layers.iter().map(|layer| number(&layer.ffn)).collect()
+}
+
+/// Writes down what a pass computes.
+struct Pass {
+    shapes: Shapes,
+    layers: Vec<Option<usize>>,
+    /// The logits of a chunk.
+    bytes: Vec<u8>,
+    /// [layers, tokens, k]; empty if nobody wants them.
+    routes: Vec<u32>,
+}
+
+impl Observer for Pass {
+    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+        let Shapes { tokens, top_k, .. } = self.shapes;
+        if let Some(layer) = self.layers[layer]
+            && let Some(rows) = self.routes.get_mut((layer * tokens + first) * top_k..)
+        {
+            let rows = rows.chunks_exact_mut(top_k);
+            for (row, choices) in rows.zip(routed.choices.chunks_exact(routed.top_k)) {
+                row[..routed.top_k].copy_from_slice(choices);
+            }
+        }
+    }
+
+    fn logits(&mut self, _: usize, logits: &[f32]) {
+        self.bytes.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
+    }
+}
+
+/// A file under a name of its own, until it is complete.
+struct Unfinished<'a> {
+    file: NamedTempFile,
+    path: &'a Path,
+}
+
+impl<'a> Unfinished<'a> {
+    fn create(path: &'a Path) -> anyhow::Result<Unfinished<'a>> {
+        if path.is_dir() {
+            bail!("`{}` is a directory; name a file to write to", path.display());
+        }
+        let dir = match path.parent() {
+            Some(dir) if dir != Path::new("") => dir,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".sws-").suffix(".tmp");
+        // As any other program would: the system takes off what the user does not want.
+        #[cfg(unix)]
+        builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+        let file = builder.tempfile_in(dir).map_err(|e| refused(path, &e))?;
+        Ok(Unfinished { file, path })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.file.write_all(bytes).map_err(|e| refused(self.path, &e))
+    }
+
+    fn publish(self) -> anyhow::Result<()> {
+        self.file.as_file().sync_all().map_err(|e| refused(self.path, &e))?;
+        self.file.persist(self.path).map_err(|e| refused(self.path, &e.error))?;
+        Ok(())
+    }
+}
+
+fn refused(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let remedy = "name a place that can be written to and has room";
+    anyhow!("`{}` cannot be written: {error}; {remedy}", path.display())
+}

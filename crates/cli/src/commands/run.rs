@@ -1,0 +1,153 @@
+//! `sws run`.
+
+use std::io::{IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use serde::Serialize;
+use sws_model::text::{Position, TextStream, Tokenizer};
+
+use super::{print, size};
+use crate::args;
+use crate::generate::{End, Generated, generate};
+use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::running::{Running, check, pace};
+
+/// How a text begins for which nobody gave a beginning.
+const OPENING: &str = "Once upon a time";
+/// How many tokens, if neither the user nor the model says.
+const NEW_TOKENS: usize = 256;
+/// The most bytes of a prompt; no context holds as many.
+const MAX_PROMPT: u64 = 64 << 20;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome {
+    tokens: Vec<u32>,
+    /// None without a tokenizer.
+    text: Option<String>,
+    end: End,
+    seed: u64,
+    metrics: Metrics,
+}
+
+pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
+    let model = Model::open(args.model.model.as_deref())?;
+    let generation = model.generation(&args.sampling.options())?;
+    let tokenizer = model.tokenizer()?;
+    if tokenizer.is_none() && !(args.json && generation.stop_strings.is_empty()) {
+        return Err(model.says(
+            &"there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
+        ));
+    }
+    let (prompt, opening) = prompt(args.tokens, args.prompt, &model, tokenizer.as_ref())?;
+    check(&model.spec, &prompt).map_err(|e| model.says(&e))?;
+    let mut running = Running::start(&model, &args.model)?;
+    if opening {
+        eprintln!("sws: no prompt was given; the text begins with the words below\n");
+        if !args.json {
+            eprint!("{OPENING}");
+        }
+    }
+
+    let interrupt = Interrupt::listen()?;
+    let mut out = std::io::stdout();
+    let mut show = |text: &str| match args.json {
+        true => Ok(()),
+        false => out.write_all(text.as_bytes()).and_then(|()| out.flush()),
+    };
+    let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
+    let text =
+        tokenizer.as_ref().map(|t| TextStream::new(t, Position::Middle, stop_tokens, stop_strings));
+    let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
+    let session = &mut running.session;
+    let made = generate(session, (&[], &prompt), &generation, most, text, &interrupt, &mut show)?;
+
+    let metrics = running.metrics(&made);
+    let seed = generation.sampling.seed;
+    let end = made.end;
+    if !args.json && std::io::stdout().is_terminal() {
+        print("\n")?;
+    }
+    eprintln!("{}", summary(&made, &metrics, seed));
+    if args.json {
+        let Generated { tokens, text, .. } = made;
+        let text = tokenizer.is_some().then_some(text);
+        let outcome = Outcome { tokens, text, end, seed, metrics };
+        print(&(serde_json::to_string(&outcome)? + "\n"))?;
+    }
+    Ok(ExitCode::from(if end == End::Interrupted { INTERRUPTED } else { 0 }))
+}
+
+/// The ids to continue, and whether nobody gave any.
+fn prompt(
+    tokens: Option<Vec<u32>>,
+    typed: Option<String>,
+    model: &Model,
+    tokenizer: Option<&Tokenizer>,
+) -> anyhow::Result<(Vec<u32>, bool)> {
+    if let Some(tokens) = tokens {
+        return Ok((tokens, false));
+    }
+    let Some(tokenizer) = tokenizer else {
+        bail!(
+            "`{}` has no tokenizer.json, so it takes token ids only; give --tokens",
+            model.dir.display()
+        );
+    };
+    let given = match typed {
+        Some(text) => Some(text),
+        None => piped()?,
+    };
+    let text = given.as_deref().unwrap_or(OPENING);
+    let ids = tokenizer.encode(text, true).map_err(|e| model.says(&e))?;
+    Ok((ids, given.is_none()))
+}
+
+/// Standard input, without the line end that a shell adds; none if it is a terminal, or empty.
+fn piped() -> anyhow::Result<Option<String>> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let unreadable = |e| anyhow!("the prompt on standard input cannot be read: {e}; give --prompt");
+    stdin.lock().take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        bail!("the prompt on standard input has more than {MAX_PROMPT} bytes; give less of it");
+    }
+    let Ok(mut text) = String::from_utf8(bytes) else {
+        bail!("the prompt on standard input is not UTF-8; convert it with `iconv -t UTF-8`");
+    };
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(Some(text))
+}
+
+fn summary(made: &Generated, metrics: &Metrics, seed: u64) -> String {
+    let end = match made.end {
+        End::StopToken | End::StopString => "",
+        End::Length => "; more with --max-new-tokens",
+        End::Context => "; the context is full",
+        End::Interrupted => "; interrupted",
+    };
+    let memory = match metrics.peak_rss_bytes {
+        Some(bytes) => format!(", peak memory {}", size(bytes)),
+        None => String::new(),
+    };
+    format!(
+        "\nsws: {}, {} new at {:.1} tok/s{memory}, seed {seed}{end}",
+        pace(metrics.prompt, "prompt tokens"),
+        made.tokens.len(),
+        metrics.generation.tokens_per_second,
+    )
+}

@@ -1,0 +1,149 @@
+//! The loop of generation: a prompt goes in, tokens and text come out as they are made.
+
+use serde::Serialize;
+use sws_model::text::{Finish, Generation, SampleError, Sampler, TextStream};
+use sws_model::{ForwardError, Session, WeightSource};
+use sws_store::Clock;
+use sws_store::shard::Progress;
+
+use crate::interrupt::Interrupt;
+use crate::metrics::Pace;
+use crate::progress::{Meter, Unit};
+
+/// Tokens of a prompt between two looks at Ctrl-C. Not a bit depends on it.
+const CHUNK: usize = 256;
+
+/// What was generated.
+#[derive(Debug)]
+pub(crate) struct Generated {
+    /// The new tokens; one that ended the text is the last of them.
+    pub(crate) tokens: Vec<u32>,
+    /// What was shown.
+    pub(crate) text: String,
+    pub(crate) end: End,
+    pub(crate) prompt: Pace,
+    pub(crate) generation: Pace,
+}
+
+/// Why there is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum End {
+    /// The model said so.
+    StopToken,
+    /// A stop string came up.
+    StopString,
+    /// As many tokens as were asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// Continues the sequence of `session` by `prompt` and what the model makes of it. `seen` is the text
+/// so far, for the penalties; `text` turns tokens into what `show` is given.
+pub(crate) fn generate<S: WeightSource>(
+    session: &mut Session<S>,
+    (seen, prompt): (&[u32], &[u32]),
+    generation: &Generation,
+    max_new_tokens: usize,
+    mut text: Option<TextStream<'_>>,
+    interrupt: &Interrupt,
+    show: &mut dyn FnMut(&str) -> std::io::Result<()>,
+) -> anyhow::Result<Generated> {
+    let (limit, used, asked) = (session.state().limit(), session.len(), prompt.len());
+    if asked > limit - used {
+        return Err(ForwardError::ContextFull { used, asked, limit }.into());
+    }
+    let clock = Clock::real();
+    let mut sampler = Sampler::new(generation.sampling.clone(), session.model().spec().vocab);
+    let unknown = |error| match error {
+        SampleError::Outside { id, vocab_size } => {
+            ForwardError::UnknownToken { token: id, last: vocab_size - 1 }.into()
+        }
+        error => anyhow::Error::from(error),
+    };
+    sampler.prompt(seen).and_then(|()| sampler.prompt(prompt)).map_err(unknown)?;
+
+    let started = clock.now();
+    let mut made = Generated {
+        tokens: Vec::new(),
+        text: String::new(),
+        end: End::Length,
+        prompt: Pace::default(),
+        generation: Pace::default(),
+    };
+    let Some(mut logits) = process(session, prompt, interrupt)? else {
+        made.end = End::Interrupted;
+        made.prompt = Pace::of(session.len() - used, clock.now() - started);
+        return Ok(made);
+    };
+    made.prompt = Pace::of(prompt.len(), clock.now() - started);
+
+    let started = clock.now();
+    let mut computed = 0;
+    while made.tokens.len() < max_new_tokens {
+        if interrupt.asked() {
+            made.end = End::Interrupted;
+            break;
+        }
+        let token = sampler.sample(&mut logits)?;
+        made.tokens.push(token);
+        let before = made.text.len();
+        let finish = match &mut text {
+            Some(text) => text.push(token, &mut made.text),
+            None if generation.stop_tokens.contains(&token) => Some(Finish::Token(token)),
+            None => None,
+        };
+        if made.text.len() > before {
+            show(&made.text[before..])?;
+        }
+        if let Some(finish) = finish {
+            made.end = match finish {
+                Finish::Token(_) => End::StopToken,
+                Finish::String => End::StopString,
+            };
+            text = None;
+            break;
+        }
+        if made.tokens.len() == max_new_tokens {
+            break;
+        }
+        if session.len() == limit {
+            made.end = End::Context;
+            break;
+        }
+        logits.copy_from_slice(session.decode(token)?);
+        computed += 1;
+    }
+    made.generation = Pace::of(computed, clock.now() - started);
+    if let Some(mut text) = text {
+        let before = made.text.len();
+        if text.finish(&mut made.text) == Some(Finish::String) {
+            made.end = End::StopString;
+        }
+        show(&made.text[before..])?;
+    }
+    Ok(made)
+}
+
+/// The logits of what follows a prompt; none if somebody pressed Ctrl-C.
+fn process<S: WeightSource>(
+    session: &mut Session<S>,
+    prompt: &[u32],
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<Vec<f32>>> {
+    let meter = Meter::quiet("processing the prompt", Unit::Tokens);
+    let total = prompt.len() as u64;
+    let mut logits = session.prefill(&prompt[..prompt.len().min(CHUNK)])?.to_vec();
+    let mut done = prompt.len().min(CHUNK);
+    while done < prompt.len() && !interrupt.asked() {
+        meter.show(Progress { done: done as u64, total });
+        let next = prompt.len().min(done + CHUNK);
+        logits.copy_from_slice(session.prefill(&prompt[done..next])?);
+        done = next;
+    }
+    meter.finish();
+    Ok((done == prompt.len()).then_some(logits))
+}

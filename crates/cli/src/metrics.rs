@@ -1,0 +1,63 @@
+//! What a run cost.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// One run, as `--json` tells it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Metrics {
+    /// The directory of the model.
+    pub(crate) model: String,
+    /// The instructions that computed it.
+    pub(crate) tier: String,
+    pub(crate) threads: usize,
+    pub(crate) reader: &'static str,
+    /// The precision in which keys and values are kept.
+    pub(crate) kv: &'static str,
+    /// What made the result differ from that of the published weights; nothing, if empty.
+    pub(crate) lossy: Vec<String>,
+    /// Weights in memory.
+    pub(crate) weight_bytes: u64,
+    pub(crate) load_seconds: f64,
+    pub(crate) prompt: Pace,
+    /// Of tokens computed after the prompt: one less than the new ones, as the prompt yields the
+    /// first.
+    pub(crate) generation: Pace,
+    /// The most memory the process had, if the system tells.
+    pub(crate) peak_rss_bytes: Option<u64>,
+}
+
+/// How fast tokens went through the model.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Pace {
+    pub(crate) tokens: usize,
+    pub(crate) seconds: f64,
+    pub(crate) tokens_per_second: f64,
+}
+
+impl Pace {
+    pub(crate) fn of(tokens: usize, time: Duration) -> Pace {
+        let seconds = time.as_secs_f64();
+        let tokens_per_second = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+        Pace { tokens, seconds, tokens_per_second }
+    }
+}
+
+/// The most memory this process has had.
+pub(crate) fn peak_rss() -> Option<u64> {
+    proc_bytes("/proc/self/status", "VmHWM:")
+}
+
+/// What could be allocated without swapping.
+pub(crate) fn available_memory() -> Option<u64> {
+    proc_bytes("/proc/meminfo", "MemAvailable:")
+}
+
+/// A line of a file of the system: `Name:   123 kB`.
+fn proc_bytes(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

@@ -1,0 +1,249 @@
+//! From what was typed for MODEL to a model that can run.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
+use sws_model::{Loader, ModelSpec, ResidentSource};
+use sws_store::shard::Progress;
+use sws_store::{
+    Arena, Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions,
+};
+
+use crate::progress::{Meter, Unit};
+
+/// The directory in which the model that comes with the project lies.
+const SHARDS: &str = "shards";
+/// A file beside the weights; tokenizers, the largest, have half of it.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Memory for reads under way while a model is loaded, beside its largest piece.
+const LOADING_BYTES: usize = 64 << 20;
+
+/// A model on disk whose configuration has been read.
+pub(crate) struct Model {
+    pub(crate) dir: PathBuf,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) spec: ModelSpec,
+    config_json: Vec<u8>,
+}
+
+impl Model {
+    /// The model that was typed, or the one that comes with the project.
+    pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
+        let dir = match typed {
+            Some(typed) => locate(typed)?,
+            None => shipped()?,
+        };
+        let (manifest, config_json) = manifest(&dir)?;
+        let config_json = match config_json {
+            Some(json) => json,
+            None => beside(&dir, "config.json")?.ok_or_else(|| {
+                let path = dir.join("config.json");
+                anyhow!("`{}` is missing; make the shards again", path.display())
+            })?,
+        };
+        let spec = ModelSpec::parse(&config_json).map_err(|e| in_dir(&dir, &e))?;
+        Ok(Model { dir, manifest: Arc::new(manifest), spec, config_json })
+    }
+
+    /// The tokenizer, if there is one.
+    pub(crate) fn tokenizer(&self) -> anyhow::Result<Option<Tokenizer>> {
+        let Some(json) = self.beside("tokenizer.json")? else { return Ok(None) };
+        let tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.says(&e))?;
+        tokenizer.check_vocab(self.spec.vocab).map_err(|e| self.says(&e))?;
+        Ok(Some(tokenizer))
+    }
+
+    /// How to generate: what was typed over what the model's files say.
+    pub(crate) fn generation(&self, typed: &GenerationOptions) -> anyhow::Result<Generation> {
+        let file = self.beside("generation_config.json")?;
+        Generation::resolve(file.as_deref(), &self.config_json, typed).map_err(|e| self.says(&e))
+    }
+
+    /// The chat template, if there is one.
+    pub(crate) fn chat_template(&self) -> anyhow::Result<Option<ChatTemplate>> {
+        let config = self.beside("tokenizer_config.json")?;
+        let template = self.beside("chat_template.jinja")?;
+        ChatTemplate::from_files(config.as_deref(), template.as_deref()).map_err(|e| self.says(&e))
+    }
+
+    /// Loads all weights, every byte verified and every number looked at.
+    pub(crate) fn load(&self, reader: ReaderKind) -> anyhow::Result<ResidentSource> {
+        let mut loader = Loader::new(&self.spec, &self.manifest).map_err(|e| self.says(&e))?;
+        let options = StoreOptions::default();
+        let reader = reader.open(&self.manifest, &self.dir, options.depth)?;
+        let options = StoreOptions { reader: Some(reader), ..options };
+        let store = NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options)?;
+        let wanted: Vec<Read> = loader.wanted().into_iter().map(Read::Piece).collect();
+        let (mut total, mut largest) = (0, 0);
+        for read in &wanted {
+            let len = store.layout(read.clone())?.slot_len();
+            total += len as u64;
+            largest = largest.max(len);
+        }
+        self.check_memory(total + largest as u64)?;
+        let arena = Arena::new(largest + LOADING_BYTES.min(total as usize))?;
+
+        let meter = Meter::quiet("loading", Unit::Bytes);
+        let mut done = 0;
+        let mut failure = None;
+        store.extract_pieces(&wanted, &arena, |completion| {
+            if failure.is_some() {
+                return;
+            }
+            done += completion.layout.slot_len() as u64;
+            meter.show(Progress { done, total });
+            let added = completion.result.map_err(anyhow::Error::from).and_then(|()| {
+                let layout = &completion.layout;
+                let tensors = layout.tensors();
+                let add = loader.add(layout.read().piece(), |_, (tensor, part), into| {
+                    let found = tensors.iter().find(|t| t.index == tensor);
+                    let bytes = found.and_then(|t| t.part(&completion.slot, part));
+                    into.copy_from_slice(bytes.ok_or("the read left out a tensor")?);
+                    Ok(())
+                });
+                add.map_err(|e| self.says(&e))
+            });
+            failure = added.err();
+        })?;
+        meter.finish();
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(loader.finish()),
+        }
+    }
+
+    /// What must be said of a model whose weights are not those that were trained.
+    pub(crate) fn lossy(&self) -> Option<String> {
+        let tensors = self.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+        let errors = tensors.filter_map(|tensor| tensor.error.map(|error| error.relative));
+        let worst = errors.max_by(f64::total_cmp)?;
+        let encoding = self.manifest.encoding.map_or(String::new(), |e| format!(" in {e}"));
+        Some(format!("weights{encoding}, relative error of a tensor up to {worst:.1e}"))
+    }
+
+    /// An error about the model, with its name.
+    pub(crate) fn says(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
+        in_dir(&self.dir, error)
+    }
+
+    fn beside(&self, name: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        beside(&self.dir, name)
+    }
+
+    /// Better a sentence than the kernel's way of finding memory.
+    fn check_memory(&self, needed: u64) -> anyhow::Result<()> {
+        match crate::metrics::available_memory() {
+            Some(free) if free < needed => bail!(
+                "`{}` needs {} of memory and {} is available; close other programs, or shard it in a smaller encoding (`sws shard --encoding q4`)",
+                self.dir.display(),
+                crate::commands::size(needed),
+                crate::commands::size(free),
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The manifest of a shard directory, or of a checkpoint with its configuration.
+pub(crate) fn manifest(dir: &Path) -> anyhow::Result<(Manifest, Option<Vec<u8>>)> {
+    if dir.join(MANIFEST_FILE).exists() {
+        return Ok((Manifest::load(dir)?, None));
+    }
+    let checkpoint = Checkpoint::open(dir)?;
+    let config = checkpoint.config_json().to_vec();
+    let naming = sws_model::naming(&config).map_err(|e| in_dir(dir, &e))?;
+    Ok((Manifest::in_place(&checkpoint, &*naming)?, Some(config)))
+}
+
+/// The directory of what was typed: a path, or the id of a model in the Hugging Face cache.
+pub(crate) fn locate(typed: &Path) -> anyhow::Result<PathBuf> {
+    if typed.exists() {
+        return Ok(typed.to_owned());
+    }
+    let shown = typed.display();
+    let Some(id) = typed.to_str().filter(|id| is_hub_id(id)) else {
+        bail!(
+            "`{shown}` does not exist; give a shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache"
+        );
+    };
+    let cache = hub_cache();
+    let config = cache.as_ref().and_then(|cache| cache.model(id.to_owned()).get("config.json"));
+    let dir = config.and_then(|path| Some(path.parent()?.to_owned()));
+    dir.with_context(|| {
+        let place = cache.map_or(String::new(), |cache| format!(" (`{}`)", cache.path().display()));
+        format!(
+            "`{shown}` is neither a directory nor a model in the Hugging Face cache{place}; download it with `hf download {shown}`, or give a directory"
+        )
+    })
+}
+
+/// Where Python's library keeps models. None without a home: `from_env` would panic.
+fn hub_cache() -> Option<hf_hub::Cache> {
+    if let Some(dir) = std::env::var_os("HF_HUB_CACHE") {
+        return Some(hf_hub::Cache::new(dir.into()));
+    }
+    let somewhere = std::env::var("HF_HOME").is_ok() || std::env::home_dir().is_some();
+    somewhere.then(hf_hub::Cache::from_env)
+}
+
+/// `name` or `owner/name`.
+fn is_hub_id(word: &str) -> bool {
+    let part = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
+    };
+    word.split('/').count() <= 2 && word.split('/').all(part)
+}
+
+/// The model in `shards/`: below the working directory, or above the program.
+fn shipped() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
+    let above = program.iter().flat_map(|path| path.ancestors().skip(1));
+    let places = [Path::new("")].into_iter().chain(above).map(|dir| dir.join(SHARDS));
+    for place in places {
+        let Ok(entries) = place.read_dir() else { continue };
+        let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut models: Vec<PathBuf> =
+            dirs.filter(|dir| dir.join(MANIFEST_FILE).exists()).collect();
+        models.sort();
+        if models.len() > 1 {
+            let names: Vec<_> = models.iter().map(|dir| dir.display().to_string()).collect();
+            bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
+        }
+        if let Some(model) = models.pop() {
+            eprintln!("sws: the model is `{}`", model.display());
+            return Ok(model);
+        }
+    }
+    bail!(
+        "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache"
+    )
+}
+
+/// A file beside the weights, if it is there.
+fn beside(dir: &Path, name: &str) -> anyhow::Result<Option<Vec<u8>>> {
+    let path = dir.join(name);
+    let unreadable = |e| anyhow!("`{}` cannot be read: {e}", path.display());
+    let is_file = match path.metadata() {
+        Ok(metadata) => metadata.is_file(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(unreadable(e)),
+    };
+    if !is_file {
+        bail!("`{}` is not a regular file; put the file itself there", path.display());
+    }
+    let file = std::fs::File::open(&path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        bail!("`{}` has more than {MAX_FILE_BYTES} bytes; download it again", path.display());
+    }
+    Ok(Some(bytes))
+}
+
+fn in_dir(dir: &Path, error: &dyn std::fmt::Display) -> anyhow::Error {
+    anyhow!("`{}`: {error}", dir.display())
+}

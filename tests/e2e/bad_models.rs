@@ -1,0 +1,132 @@
+//! What `sws run`, `forward` and `chat` say of models and prompts that will not do: one sentence with
+//! the name and the remedy, exit code 2, nothing written.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::goldens::{Tensors, change, copy, list, tokenizer};
+use crate::sws::{sws, tree};
+
+/// Changes the weights of a checkpoint in one file.
+fn spoil(dir: &Path, change: impl FnOnce(&mut Tensors)) {
+    let path = dir.join("model.safetensors");
+    let mut tensors = Tensors::read(&path);
+    change(&mut tensors);
+    tensors.write(&path);
+}
+
+const UP: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
+
+#[test]
+fn models() {
+    type Spoil = fn(&Path);
+    #[rustfmt::skip]
+    let cases: [(&str, Spoil, &[&str]); 12] = [
+        ("missing tensor", |dir| spoil(dir, |t| { t.0.remove(UP); }), &[UP, "lack"]),
+        ("tensor of another shape", |dir| spoil(dir, |t| t.0.get_mut(UP).unwrap().1.reverse()), &[UP, "shape"]),
+        ("NaN", |dir| spoil(dir, |t| t.0.get_mut(UP).unwrap().2[2..4].copy_from_slice(&[0xc0, 0x7f])), &[UP, "NaN", "row 0, column 1"]),
+        ("too many layers", |dir| { change(dir, "config.json", |c| c["num_hidden_layers"] = json!(1_000_000_000)); }, &["config.json", "num_hidden_layers"]),
+        ("more layers than there are", |dir| { change(dir, "config.json", |c| c["num_hidden_layers"] = json!(5)); }, &["layers.3", "lack"]),
+        ("heads of no width", |dir| { change(dir, "config.json", |c| c["head_dim"] = json!(0)); }, &["config.json", "head_dim"]),
+        ("top-k above the experts", |dir| { change(dir, "config.json", |c| c["num_experts_per_tok"] = json!(99)); }, &["config.json", "num_experts_per_tok"]),
+        ("unknown family", |dir| { change(dir, "config.json", |c| c["model_type"] = json!("nonesuch")); }, &["nonesuch", "qwen3_moe"]),
+        ("tokenizer of another model", |dir| std::fs::write(dir.join("tokenizer.json"), tokenizer(500).to_string()).unwrap(), &["tokenizer.json", "499", "published"]),
+        ("damaged tokenizer", |dir| std::fs::write(dir.join("tokenizer.json"), "{").unwrap(), &["tokenizer.json", "download"]),
+        ("damaged generation_config", |dir| std::fs::write(dir.join("generation_config.json"), "[").unwrap(), &["generation_config.json", "download"]),
+        ("a directory as a file", |dir| {
+            std::fs::remove_file(dir.join("tokenizer.json")).unwrap();
+            std::fs::create_dir(dir.join("tokenizer.json")).unwrap();
+        }, &["tokenizer.json", "not a regular file"]),
+    ];
+    for (case, spoil, words) in cases {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("model");
+        copy("qwen3_moe", &dir);
+        spoil(&dir);
+        let words = [words, &["model"]].concat();
+        let outcome = sws(&[&"run", &dir, &"--prompt", &"a", &"--json"]).refused(2, &words);
+        assert_eq!(outcome.stdout, "", "{case}");
+        if !words.iter().any(|word| word.contains("token") || word.contains("generation")) {
+            let out = temp.path().join("out");
+            sws(&[&"forward", &dir, &"--tokens", &"1", &"--out", &out]).refused(2, &words);
+            assert_eq!(temp.path().read_dir().unwrap().count(), 1, "{case}");
+        }
+    }
+}
+
+#[test]
+fn prompts_and_options() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("model");
+    copy("qwen3_moe", &dir);
+    let bare = temp.path().join("bare");
+    copy("qwen3_moe", &bare);
+    std::fs::remove_file(bare.join("tokenizer.json")).unwrap();
+    let long = list(&vec![1; 257]);
+    let longer = "a".repeat(257);
+    let nowhere = temp.path().join("nowhere/out").display().to_string();
+    let here = temp.path().display().to_string();
+    #[rustfmt::skip]
+    let cases: [(&str, &Path, &[&str], &[&str]); 14] = [
+        ("run", &dir, &["--tokens", &long], &["257", "256", "shorten"]),
+        ("run", &dir, &["--prompt", &longer], &["257", "256", "shorten"]),
+        ("run", &dir, &["--prompt", ""], &["no tokens"]),
+        ("run", &dir, &["--tokens", "1,173"], &["173", "172"]),
+        ("run", &dir, &["--tokens", "1", "--temperature", "-1"], &["temperature", "-1"]),
+        ("run", &dir, &["--tokens", "1", "--top-p", "nan"], &["top_p"]),
+        ("run", &bare, &["--prompt", "a", "--json"], &["tokenizer.json", "--tokens"]),
+        ("run", &bare, &["--tokens", "1"], &["tokenizer.json", "--json"]),
+        ("run", &bare, &["--tokens", "1", "--json", "--stop", "x"], &["tokenizer.json", "--stop"]),
+        ("forward", &dir, &["--tokens", &long, "--out", "never"], &["257", "256"]),
+        ("forward", &dir, &["--tokens", "1,173", "--out", "never"], &["173", "172"]),
+        ("forward", &dir, &["--tokens", "1", "--out", &nowhere], &["nowhere/out", "written"]),
+        ("forward", &dir, &["--tokens", "1", "--out", &here], &["is a directory"]),
+        ("chat", &dir, &[], &["chat template", "sws run"]),
+    ];
+    let before = tree(temp.path());
+    for (command, model, options, words) in cases {
+        let mut args: Vec<&dyn AsRef<OsStr>> = vec![&command, &model];
+        args.extend(options.iter().map(|word| word as &dyn AsRef<OsStr>));
+        let outcome = sws(&args).refused(2, words);
+        assert_eq!(outcome.stdout, "", "{options:?}");
+    }
+    assert!(tree(temp.path()) == before);
+    #[rustfmt::skip]
+    let usage: [(&[&str], &str); 6] = [
+        (&["run", "x", "--tokens", "1,,2"], "--tokens"),
+        (&["run", "x", "--tokens", "-1"], "-1"),
+        (&["run", "x", "--tokens", "1", "--prompt", "a"], "cannot be used with"),
+        (&["run", "x", "--kv", "q8"], "f32 or bf16"),
+        (&["run", "x", "--reader", "tape"], "choose one of"),
+        (&["forward", "x", "--tokens", "1"], "--out"),
+    ];
+    for (args, word) in usage {
+        let args: Vec<_> = args.iter().map(|a| a as &dyn AsRef<OsStr>).collect();
+        let outcome = sws(&args);
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        assert!(outcome.stderr.contains(word), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_damaged_shard_is_never_computed_with() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, shards) = (temp.path().join("in"), temp.path().join("model"));
+    copy("qwen3_moe", &dir);
+    sws(&[&"shard", &dir, &"--out", &shards]).succeeded();
+    let files = tree(&shards);
+    let (name, bytes) =
+        files.iter().find(|(name, _)| name.ends_with("expert_3.safetensors")).unwrap();
+    let mut bytes = bytes.clone();
+    bytes[4096 + 11] ^= 4;
+    std::fs::write(shards.join(name), bytes).unwrap();
+    sws(&[&"run", &shards, &"--tokens", &"1", &"--json"]).refused(2, &["expert_3", "sws verify"]);
+    for gone in ["config.json", name.to_str().unwrap()] {
+        let hidden = temp.path().join("hidden");
+        std::fs::rename(shards.join(gone), &hidden).unwrap();
+        sws(&[&"run", &shards, &"--tokens", &"1", &"--json"]).refused(2, &[gone, "again"]);
+        std::fs::rename(&hidden, shards.join(gone)).unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! The checkpoints of `tests/goldens`: what transformers makes of them, copies with a tokenizer, and
+//! copies that were spoilt.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+pub(crate) fn golden_dir(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
+}
+
+/// Every checkpoint among the goldens.
+pub(crate) fn variants() -> Vec<String> {
+    let entries = golden_dir("").read_dir().unwrap().map(|entry| entry.unwrap());
+    let golden = entries.filter(|entry| entry.path().join("golden.safetensors").exists());
+    let mut names: Vec<String> =
+        golden.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(names.len() >= 18, "{names:?}");
+    names
+}
+
+/// What transformers computes.
+pub(crate) struct Golden {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) greedy: Vec<u32>,
+    /// [tokens, vocab]
+    pub(crate) logits: Vec<f32>,
+    /// [layers with experts, tokens, top-k]
+    pub(crate) routes: Vec<u32>,
+}
+
+pub(crate) fn golden(name: &str) -> Golden {
+    let file = Tensors::read(&golden_dir(name).join("golden.safetensors"));
+    Golden {
+        tokens: file.integers("tokens"),
+        greedy: file.integers("greedy"),
+        logits: file.floats("logits"),
+        routes: if file.0.contains_key("routes") { file.integers("routes") } else { Vec::new() },
+    }
+}
+
+/// The tensors of a file, to look at or to change.
+pub(crate) struct Tensors(pub(crate) BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>);
+
+impl Tensors {
+    pub(crate) fn read(path: &Path) -> Tensors {
+        let bytes = std::fs::read(path).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let tensor = |(name, view): (String, TensorView<'_>)| {
+            (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+        };
+        Tensors(file.tensors().into_iter().map(tensor).collect())
+    }
+
+    pub(crate) fn write(&self, path: &Path) {
+        let views = self.0.iter().map(|(name, (dtype, shape, bytes))| {
+            (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+
+    pub(crate) fn integers(&self, name: &str) -> Vec<u32> {
+        let (dtype, _, bytes) = &self.0[name];
+        bytes
+            .chunks(dtype.bitsize() / 8)
+            .map(|b| u32::from_le_bytes(b[..4].try_into().unwrap()))
+            .collect()
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
+        let (dtype, _, bytes) = &self.0[name];
+        assert_eq!(*dtype, Dtype::F32);
+        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+}
+
+/// A list as `--tokens` takes it.
+pub(crate) fn list(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A copy of a golden checkpoint, with a tokenizer of as many tokens as it has: id 0 ends a text, 1
+/// to 28 are the letters, the space and the line end, the rest are words that no text has.
+pub(crate) fn copy(name: &str, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in golden_dir(name).read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+    let vocab = change(to, "config.json", |_| ())["vocab_size"].as_u64().unwrap();
+    std::fs::write(to.join("tokenizer.json"), tokenizer(vocab as u32).to_string()).unwrap();
+}
+
+pub(crate) fn tokenizer(vocab: u32) -> Value {
+    let letters = ('a'..='z').chain(['Ġ', 'Ċ']).map(String::from);
+    let words = (0..).map(|n| format!("Ġword{n}"));
+    let end = ["<end>".to_owned()];
+    let tokens = end.into_iter().chain(letters).chain(words).take(vocab as usize);
+    let ids: serde_json::Map<String, Value> = tokens.zip((0..).map(Value::from)).collect();
+    let bytes = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+    });
+    json!({
+        "version": "1.0",
+        "added_tokens": [{
+            "id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        }],
+        "pre_tokenizer": bytes, "decoder": bytes,
+        "model": { "type": "BPE", "vocab": ids, "merges": [] },
+    })
+}
+
+/// Changes a JSON file, and returns what it holds.
+pub(crate) fn change(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let path = dir.join(file);
+    let mut json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut json);
+    std::fs::write(&path, json.to_string()).unwrap();
+    json
+}
