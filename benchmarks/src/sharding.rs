@@ -13,12 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use memmap2::MmapMut;
 use rustix::fs::{FallocateFlags, OFlags};
 use serde::Serialize;
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Clock, Naming};
+use sws_store::{Checkpoint, Clock, Naming, Slot};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -179,7 +178,7 @@ fn copy_blocks(
     share: u64,
     written: u64,
 ) -> std::io::Result<()> {
-    let mut buffer = MmapMut::map_anon(BLOCK as usize)?;
+    let mut buffer = Slot::alone(BLOCK as usize)?;
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let Some((file, at)) = blocks.get(number as usize) else { return Ok(()) };

@@ -10,11 +10,11 @@ use rayon::prelude::*;
 use sws_kernels::{EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, Histogram};
 
 use super::ShardError;
-use super::direct::{Buffer, Source};
+use super::direct::{Source, buffer};
 use super::narrow;
 use super::parts::{Side, Target, Writing};
 use super::plan::{least_len, numbers};
-use crate::{Manifest, Tensor};
+use crate::{Manifest, Slot, Tensor};
 
 /// A tensor up to this size is read whole, so that its exponents can be counted before it is
 /// encoded. Three workers hold one each; the largest experts with many siblings (DeepSeek-V3) have
@@ -74,13 +74,13 @@ impl<'a> Context<'a> {
 /// The buffers of one worker.
 pub(super) struct Worker<'a> {
     context: &'a Context<'a>,
-    input: Buffer,
+    input: Slot,
     blocks: Vec<EncodedRows>,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(context: &'a Context<'a>) -> Result<Self, ShardError> {
-        let input = Buffer::new(Source::room(WINDOW))?;
+        let input = buffer(Source::room(WINDOW))?;
         Ok(Worker { context, input, blocks: Vec::new() })
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sws_kernels::{EncodeError, Encoding, Matrix, Source as Numbers};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use super::direct::{ALIGN, Buffer, Output, Source};
+use super::direct::{ALIGN, Output, Source, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
 use super::{Progress, ShardError, WORKERS, begins_with, copies, pool};
@@ -326,7 +326,7 @@ impl Work<'_> {
         let file = &self.files[index];
         let path = self.target.unfinished(&file.name)?;
         let mut out = Output::create(&path, file.header.len() as u64, file.len())?;
-        let mut buffer = Buffer::new(Source::room(STEP as usize))?;
+        let mut buffer = buffer(Source::room(STEP as usize))?;
         for tensor in &file.tensors {
             for &(piece, from) in &tensor.from {
                 match tensor.part {
@@ -510,7 +510,7 @@ impl Part<'_> {
             let start = first * check_len;
             let end = range.end.next_multiple_of(check_len).min(self.extent.len);
             let len = (end - start) as usize;
-            let mut buffer = Buffer::new(Source::room(len))?;
+            let mut buffer = buffer(Source::room(len))?;
             let at = self.source.read(self.extent.offset + start, len, &mut buffer)?;
             let runs = buffer[at.clone()].chunks(check_len as usize);
             let checks = &self.extent.checks[first as usize..];

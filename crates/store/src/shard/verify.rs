@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::direct::{Buffer, Source};
+use super::direct::{Source, buffer};
 use super::{Progress, ShardError, layout};
 use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
 
@@ -72,7 +72,7 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         for _ in 0..READERS.min(shards.len()) {
             scope.spawn(|| {
                 let work = || -> Result<(), ShardError> {
-                    let mut buffer = Buffer::new(Source::room(STEP))?;
+                    let mut buffer = buffer(Source::room(STEP))?;
                     while let Some((index, shard)) = {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         shards.get(index).map(|shard| (index, shard))
