@@ -6,13 +6,15 @@
 
 mod bf12;
 mod decode;
+mod error;
 mod mx;
 mod quant;
 
+use crate::Encoding;
 use crate::reference::{bf16_to_f32, f16_to_f32};
-use crate::{Encoding, Matrix};
 
 pub use bf12::{ExponentTable, Histogram};
+pub use error::ErrorSums;
 
 /// How a checkpoint stores a tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,30 +134,6 @@ pub struct EncodedRows {
     wide: Vec<f32>,
 }
 
-/// Sums from which the error of a lossy encoding is told.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ErrorSums {
-    /// Σ (ŵ − w)²
-    pub difference: f64,
-    /// Σ w²
-    pub total: f64,
-    /// max |ŵ − w|
-    pub max: f64,
-}
-
-impl ErrorSums {
-    /// ‖ŵ − w‖ / ‖w‖ in the Frobenius norm; 0 for a matrix of zeros that stayed so.
-    pub fn relative(&self) -> f64 {
-        if self.difference == 0.0 { 0.0 } else { (self.difference / self.total).sqrt() }
-    }
-
-    fn add(&mut self, other: &ErrorSums) {
-        self.difference += other.difference;
-        self.total += other.total;
-        self.max = self.max.max(other.max);
-    }
-}
-
 impl Encoder {
     /// An encoder for rows of `cols` numbers. bf12 needs the table of its exponents, see
     /// [`Encoder::bf12`].
@@ -230,7 +208,9 @@ impl Encoder {
             out.parts[0].extend(wide.iter().flat_map(|w| w.to_le_bytes()));
             return Ok(());
         }
-        if let Some(at) = wide.iter().position(|w| !w.is_finite()) {
+        // Asked of all before it is asked of each: a search that may end early takes them one by one.
+        if !error::magnitude(wide).is_finite() {
+            let at = wide.iter().position(|w| !w.is_finite()).unwrap_or_default();
             let (row, col) = (at / cols, at % cols);
             return Err(EncodeError::NotFinite { encoding: self.encoding, row, col });
         }
@@ -243,28 +223,7 @@ impl Encoder {
                 unreachable!("not a lossy encoding")
             }
         }
-        self.measure(wide, out);
         Ok(())
-    }
-
-    /// Compares what was encoded with what it decodes to.
-    fn measure(&self, wide: &[f32], out: &mut EncodedRows) {
-        let rows = wide.len() / self.cols;
-        let [codes, scales] = &out.parts;
-        let decoded = Matrix::new(self.encoding, rows, self.cols, &[codes, scales])
-            .expect("the encoder wrote what the layout says");
-        let mut row = vec![0.0; self.cols];
-        for (r, wide) in wide.chunks(self.cols).enumerate() {
-            decoded.decode_row(r, &mut row);
-            let mut sums = ErrorSums::default();
-            for (new, old) in row.iter().zip(wide) {
-                let difference = f64::from(*new) - f64::from(*old);
-                sums.difference += difference * difference;
-                sums.total += f64::from(*old) * f64::from(*old);
-                sums.max = sums.max.max(difference.abs());
-            }
-            out.error.add(&sums);
-        }
     }
 }
 

@@ -1,70 +1,105 @@
 //! fp8 and mxfp4: small floating-point codes under a shared scale.
 
 use crate::encode::EncodedRows;
-use crate::reference::E2M1;
+use crate::encode::error::{Lanes, magnitude};
+use crate::reference::e8m0_to_f32;
+
+const FP8_BLOCK: usize = 128;
+const MXFP4_BLOCK: usize = 32;
 
 /// Up to 128 rows.
 pub(super) fn fp8(rows: &[f32], cols: usize, out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
-    let mut maxima = vec![0f32; cols.div_ceil(128)];
+    let mut maxima = vec![0f32; cols.div_ceil(FP8_BLOCK)];
     for row in rows.chunks(cols) {
-        for (max, block) in maxima.iter_mut().zip(row.chunks(128)) {
-            *max = block.iter().fold(*max, |max, w| max.max(w.abs()));
+        for (max, block) in maxima.iter_mut().zip(row.chunks(FP8_BLOCK)) {
+            *max = max.max(magnitude(block));
         }
     }
     maxima.iter_mut().for_each(|max| *max /= 448.0);
     scales.extend(maxima.iter().flat_map(|scale| scale.to_le_bytes()));
     for row in rows.chunks(cols) {
-        for (scale, block) in maxima.iter().zip(row.chunks(128)) {
-            codes.extend(block.iter().map(|w| if *scale == 0.0 { 0 } else { e4m3(w / scale) }));
+        let mut error = Lanes::default();
+        for (&scale, block) in maxima.iter().zip(row.chunks(FP8_BLOCK)) {
+            let mut weights = [0f32; FP8_BLOCK];
+            weights[..block.len()].copy_from_slice(block);
+            // Zeros under a scale of zero have no sign.
+            let (divisor, kept) = if scale == 0.0 { (f32::INFINITY, 0) } else { (scale, 0xff) };
+            let rounded = weights.map(|w| E4M3.round(w / divisor));
+            error.add(&weights, &rounded.map(|(_, value)| value * scale));
+            let bytes = rounded.map(|(code, _)| code as u8 & kept);
+            codes.extend_from_slice(&bytes[..block.len()]);
         }
+        out.error.add(&error.sums());
     }
 }
 
 pub(super) fn mxfp4_row(row: &[f32], out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
-    for block in row.chunks(32) {
-        let max = block.iter().fold(0f32, |max, w| max.max(w.abs()));
+    let mut error = Lanes::default();
+    for block in row.chunks(MXFP4_BLOCK) {
+        let mut weights = [0f32; MXFP4_BLOCK];
+        weights[..block.len()].copy_from_slice(block);
+        let max = magnitude(&weights);
         // The largest power of two not above the maximum, over that of e2m1 (4 = 2²).
         let exponent = if max == 0.0 { -127 } else { (floor_log2(max) - 2).max(-127) };
-        scales.push((exponent + 127) as u8);
-        let mut bytes = [0u8; 16];
-        // In f64 the factor is exact whatever the exponent.
-        let factor = f64::from_bits(((1023 - exponent) as u64) << 52);
-        for (c, w) in block.iter().enumerate() {
-            let code = e2m1((f64::from(*w) * factor) as f32);
-            bytes[c / 2] |= code << (4 * (c % 2));
+        let biased = (exponent + 127) as u8;
+        scales.push(biased);
+        // 2^-exponent is a normal f32 for all exponents from -127 to 125.
+        let factor = f32::from_bits(((127 - exponent) as u32) << 23);
+        let scale = e8m0_to_f32(biased);
+        let rounded = weights.map(|w| E2M1.round(w * factor));
+        error.add(&weights, &rounded.map(|(_, value)| value * scale));
+        let nibbles = rounded.map(|(code, _)| code);
+        let mut bytes = [0u8; MXFP4_BLOCK / 2];
+        for (byte, pair) in bytes.iter_mut().zip(nibbles.as_chunks::<2>().0) {
+            *byte = (pair[0] | pair[1] << 4) as u8;
         }
         codes.extend_from_slice(&bytes);
     }
+    out.error.add(&error.sums());
 }
 
-/// To nearest even; beyond the largest, the largest.
-fn e4m3(w: f32) -> u8 {
-    let sign = (w.to_bits() >> 24 & 0x80) as u8;
-    let w = w.abs();
-    if w < 1.0 / 64.0 {
-        // Subnormal: a multiple of 2⁻⁹; eight of them are the smallest normal number, and its code.
-        return sign | (w * 512.0).round_ties_even() as u8;
-    }
-    let bits = w.to_bits();
-    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
-    sign | (rounded - ((127 - 7) << 3)).min(0x7e) as u8
+/// A type of number of a sign, an exponent and a mantissa, whose codes ascend with the magnitude.
+struct Small {
+    /// Bits of the mantissa.
+    mantissa: u32,
+    /// The exponent of the smallest normal number.
+    lowest: i32,
+    /// The largest number, and its code.
+    largest: (f32, u32),
+    /// The code of the sign.
+    sign: u32,
 }
 
-/// To nearest, to the even code between two; beyond the largest, the largest.
-fn e2m1(w: f32) -> u8 {
-    let sign = (w.to_bits() >> 28 & 8) as u8;
-    let w = w.abs();
-    let mut code = 0;
-    while code < 7 {
-        let middle = (E2M1[code] + E2M1[code + 1]) / 2.0;
-        if w < middle || w == middle && code % 2 == 0 {
-            break;
-        }
-        code += 1;
+const E4M3: Small = Small { mantissa: 3, lowest: -6, largest: (448.0, 0x7e), sign: 0x80 };
+const E2M1: Small = Small { mantissa: 1, lowest: 0, largest: (6.0, 7), sign: 8 };
+
+impl Small {
+    /// The nearest number, its code first; of two the one with the even code; beyond the largest,
+    /// the largest.
+    #[inline(always)]
+    fn round(&self, w: f32) -> (u32, f32) {
+        let bits = w.to_bits() & 0x7fff_ffff;
+        let magnitude = f32::from_bits(bits);
+        let dropped = 23 - self.mantissa;
+        let rounded = bits + (1 << (dropped - 1)) - 1 + (bits >> dropped & 1);
+        let normal = (rounded >> dropped) as i32 - ((self.lowest + 126) << self.mantissa);
+        // Below the smallest normal number all steps are as large as its own: that of a number
+        // whose last bit is such a step, which the addition rounds to.
+        let steps = self.lowest - self.mantissa as i32;
+        let shift = f32::from_bits(((steps + 23 + 127) as u32) << 23 | 1 << 22);
+        let shifted = magnitude + shift;
+        let is_normal = bits >= ((self.lowest + 127) as u32) << 23;
+        let code = if is_normal { normal as u32 } else { shifted.to_bits() & 0xff };
+        let value =
+            if is_normal { f32::from_bits(rounded >> dropped << dropped) } else { shifted - shift };
+        let (largest, largest_code) = self.largest;
+        let code = if code > largest_code { largest_code } else { code };
+        let value = if value > largest { largest } else { value };
+        let negative = w.to_bits() >> 31;
+        (code | (negative * self.sign), f32::from_bits(value.to_bits() | negative << 31))
     }
-    sign | code as u8
 }
 
 fn floor_log2(w: f32) -> i32 {

@@ -1,39 +1,63 @@
 //! q8 and q4: symmetric codes in groups of 64 with a bf16 scale.
 
 use crate::encode::EncodedRows;
-use crate::reference::{BLOCK, bf16_to_f32, interleaved};
+use crate::encode::error::{Lanes, magnitude};
+use crate::reference::{BLOCK, bf16_to_f32};
+
+/// Added to a number below 2²², it leaves no room for a fraction: the sum is rounded to nearest
+/// even, and its low bits are the integer. `round_ties_even` is a call where the CPU has no such
+/// instruction.
+const SHIFT: f32 = (3 << 22) as f32;
 
 pub(super) fn q8_row(row: &[f32], out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
+    let mut error = Lanes::default();
     for group in row.chunks(BLOCK) {
-        let scale = group_scale(group, 127.0, scales);
-        codes.extend(group.iter().map(|w| code(*w, scale, 127.0) as u8));
+        let (quantized, scale) = quantize::<127>(group, &mut error);
+        scales.extend_from_slice(&scale.to_le_bytes());
+        codes.extend_from_slice(&quantized.map(|code| code as u8)[..group.len()]);
     }
+    out.error.add(&error.sums());
 }
 
 pub(super) fn q4_row(row: &[f32], out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
+    let mut error = Lanes::default();
     for group in row.chunks(BLOCK) {
-        let scale = group_scale(group, 7.0, scales);
+        let (quantized, scale) = quantize::<7>(group, &mut error);
+        scales.extend_from_slice(&scale.to_le_bytes());
+        let nibbles = quantized.map(|code| code & 15);
         let mut bytes = [0u8; BLOCK / 2];
-        for (c, w) in group.iter().enumerate() {
-            let at = if group.len() == BLOCK { interleaved(c) } else { c };
-            bytes[at / 2] |= (code(*w, scale, 7.0) as u8 & 15) << (4 * (at % 2));
+        if group.len() == BLOCK {
+            let (words, _) = bytes.as_chunks_mut::<2>();
+            for (i, word) in words.iter_mut().enumerate() {
+                let [a, b, c, d] = [0, 16, 32, 48].map(|column| nibbles[column + i]);
+                *word = [(a | b << 4) as u8, (c | d << 4) as u8];
+            }
+        } else {
+            for (byte, pair) in bytes.iter_mut().zip(nibbles.as_chunks::<2>().0) {
+                *byte = (pair[0] | pair[1] << 4) as u8;
+            }
         }
         codes.extend_from_slice(&bytes[..group.len().div_ceil(2)]);
     }
+    out.error.add(&error.sums());
 }
 
-/// Appends the group's scale and returns it as it will be read.
-fn group_scale(group: &[f32], largest: f32, scales: &mut Vec<u8>) -> f32 {
-    let max = group.iter().fold(0f32, |max, w| max.max(w.abs()));
-    let bits = round_to_bf16(max / largest);
-    scales.extend_from_slice(&bits.to_le_bytes());
-    bf16_to_f32(bits)
-}
-
-fn code(w: f32, scale: f32, largest: f32) -> i8 {
-    if scale == 0.0 { 0 } else { (w / scale).round_ties_even().clamp(-largest, largest) as i8 }
+/// The codes of a group, from `-LARGEST` to `LARGEST` and filled up with zeros, and the bits of its
+/// scale.
+#[inline(always)]
+fn quantize<const LARGEST: i32>(group: &[f32], error: &mut Lanes) -> ([i32; BLOCK], u16) {
+    let mut weights = [0f32; BLOCK];
+    weights[..group.len()].copy_from_slice(group);
+    let bits = round_to_bf16(magnitude(&weights) / LARGEST as f32);
+    let scale = bf16_to_f32(bits);
+    // What is so small that its scale is zero has codes of zero.
+    let divisor = if scale == 0.0 { f32::INFINITY } else { scale };
+    let largest = LARGEST as f32;
+    let shifted = weights.map(|w| (w / divisor).clamp(-largest, largest) + SHIFT);
+    error.add(&weights, &shifted.map(|code| (code - SHIFT) * scale));
+    (shifted.map(|code| code.to_bits() as i32 - SHIFT.to_bits() as i32), bits)
 }
 
 /// To nearest even, of a finite number that is not negative.

@@ -1,0 +1,81 @@
+//! What a lossy encoding lost.
+
+/// Sums from which the error of a lossy encoding is told.
+///
+/// Each is made in one order: of a row, column `c` goes to lane `c % 8`, and the lanes are added
+/// in a tree; then the rows are added one after another, then the blocks of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ErrorSums {
+    /// Σ (ŵ − w)²
+    pub difference: f64,
+    /// Σ w²
+    pub total: f64,
+    /// max |ŵ − w|
+    pub max: f64,
+}
+
+impl ErrorSums {
+    /// ‖ŵ − w‖ / ‖w‖ in the Frobenius norm; 0 for a matrix of zeros that stayed so.
+    pub fn relative(&self) -> f64 {
+        if self.difference == 0.0 { 0.0 } else { (self.difference / self.total).sqrt() }
+    }
+
+    pub(super) fn add(&mut self, other: &ErrorSums) {
+        self.difference += other.difference;
+        self.total += other.total;
+        self.max = self.max.max(other.max);
+    }
+}
+
+/// Lanes of one row's sums: one lane would wait for each addition to end before the next.
+const LANES: usize = 8;
+
+/// The sums of one row.
+#[derive(Default)]
+pub(super) struct Lanes {
+    difference: [f64; LANES],
+    total: [f64; LANES],
+    max: [f64; LANES],
+}
+
+impl Lanes {
+    /// Adds the next `N` columns, a multiple of eight; zeros that stay zeros add nothing.
+    #[inline(always)]
+    pub(super) fn add<const N: usize>(&mut self, old: &[f32; N], new: &[f32; N]) {
+        for (old, new) in old.as_chunks::<LANES>().0.iter().zip(new.as_chunks::<LANES>().0) {
+            for i in 0..LANES {
+                let (old, new) = (f64::from(old[i]), f64::from(new[i]));
+                let difference = new - old;
+                self.difference[i] += difference * difference;
+                self.total[i] += old * old;
+                let magnitude = difference.abs();
+                self.max[i] = if magnitude > self.max[i] { magnitude } else { self.max[i] };
+            }
+        }
+    }
+
+    pub(super) fn sums(&self) -> ErrorSums {
+        ErrorSums {
+            difference: tree(self.difference),
+            total: tree(self.total),
+            max: self.max.into_iter().fold(0.0, f64::max),
+        }
+    }
+}
+
+fn tree(mut lanes: [f64; LANES]) -> f64 {
+    for half in [4, 2, 1] {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+    }
+    lanes[0]
+}
+
+/// The largest magnitude of finite numbers. Their bits without the sign are in their order, and
+/// the maximum of integers may be taken in any.
+#[inline(always)]
+pub(super) fn magnitude(weights: &[f32]) -> f32 {
+    let bits = weights.iter().map(|w| (w.to_bits() & 0x7fff_ffff) as i32);
+    f32::from_bits(bits.fold(0, i32::max) as u32)
+}
