@@ -1,4 +1,34 @@
 //! Pieces of a model on disk.
+//!
+//! A model is cut into pieces, each with a name ([`PieceId`]): an expert, a layer's attention, the
+//! embedding. A [`Manifest`] says in which file and where every byte of a piece lies and what its
+//! checksum is. It is loaded from a directory of shards, or made from the headers of a
+//! [`Checkpoint`] together with a [`Naming`], which knows how a family calls its tensors.
+//!
+//! With the feature `io`, [`NVMeWeightStore`] fetches what a manifest lists: a [`Read`] has a
+//! [`PieceLayout`], which asks for a [`Slot`] of an [`Arena`]; the slot goes out with
+//! [`fetch`](NVMeWeightStore::fetch) and comes back in a [`Completion`], every byte in it verified.
+//! Bytes come through a [`ShardReader`]. [`mod@shard`] turns checkpoints into shards and back.
+//! Without `io` the crate is vocabulary: no file, no thread.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::Arc;
+//! use sws_store::{Arena, Manifest, NVMeWeightStore, PieceId, Read, StoreOptions};
+//!
+//! let dir = Path::new("shards/tales-moe");
+//! let manifest = Arc::new(Manifest::load(dir)?);
+//! let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
+//! let arena = Arena::new(16 << 20)?;
+//! let expert = store.read(Read::Piece(PieceId::expert(3, 7)), &arena)?;
+//! for tensor in expert.layout.tensors() {
+//!     if let Some(matrix) = tensor.matrix(&expert.slot) {
+//!         let matrix = matrix?;
+//!         assert!(matrix.row_count() > 0 && matrix.cols() > 0);
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod blocks;
 mod checkpoint;
