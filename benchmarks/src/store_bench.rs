@@ -254,6 +254,7 @@ fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
         encoding: None,
         files: Vec::new(),
         pieces: Vec::new(),
+        copies: Vec::new(),
     };
     // One piece's numbers, and for each piece another eight bytes at every checksum's beginning.
     let mut bytes = Vec::with_capacity(usize::try_from(size)?);

@@ -28,7 +28,8 @@ fn assert_found(dir: &Path, files: &[&str], what: &str) {
     let mut named: Vec<&str> = damage.iter().map(|d| d["file"].as_str().unwrap()).collect();
     named.dedup();
     assert_eq!(named, files, "{what}: {outcome:?}");
-    for damage in damage.iter().filter(|d| d["file"] != "manifest.json") {
+    let small = |file: &str| file.ends_with(".json");
+    for damage in damage.iter().filter(|d| !small(d["file"].as_str().unwrap())) {
         let (piece, file) = (damage["piece"].as_str().unwrap(), damage["file"].as_str().unwrap());
         assert!(file.starts_with(piece), "{piece} is not in {file}");
     }
@@ -70,10 +71,15 @@ fn a_bit_flipped_in_any_region() {
         "layer_1/expert_2.safetensors",
         "layer_1/expert_2.q8.safetensors",
         "manifest.json",
+        "config.json",
+        "tokenizer.json",
     ] {
         let path = dir.join(file);
         let whole = std::fs::read(&path).unwrap();
         let regions = match file {
+            "config.json" | "tokenizer.json" => {
+                BTreeMap::from([("the copy".to_owned(), (0, whole.len()))])
+            }
             "manifest.json" => (0..20)
                 .map(|i| (format!("part {i}"), (i * whole.len() / 20, whole.len() / 20)))
                 .chain([("the end".to_owned(), (whole.len() - 1, 1))])
@@ -151,6 +157,32 @@ fn unsharding_finds_damage_and_leaves_no_file() {
         let out = temp.path().join("out");
         sws(&[&"unshard", &dir, &"--out", &out]).refused(1, &[file, "layer_1/expert_2"]);
         assert!(!out.join("model.safetensors").exists());
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+    std::fs::write(&path, &whole).unwrap();
+}
+
+#[test]
+fn a_small_file_that_was_changed_or_lost() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = shards(temp.path(), "mixtral", 1);
+    let path = dir.join("tokenizer.json");
+    let whole = std::fs::read(&path).unwrap();
+    let mut changed = whole.clone();
+    changed[3] ^= 1;
+    for (words, bytes) in [
+        ("is damaged", Some(changed)),
+        ("bytes instead of", Some(Vec::new())),
+        ("is missing", None),
+    ] {
+        match bytes {
+            Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        assert_found(&dir, &["tokenizer.json"], words);
+        let out = temp.path().join("out");
+        sws(&[&"unshard", &dir, &"--out", &out]).refused(1, &["tokenizer.json", words]);
+        assert!(!out.join("tokenizer.json").exists());
         std::fs::remove_dir_all(&out).unwrap();
     }
 }

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use args::{Args, Command};
 use clap::Parser;
+use sws_store::shard::ShardError;
 
 /// Something was verified and is not as it should be.
 const FAILED: u8 = 1;
@@ -35,8 +36,10 @@ fn main() -> ExitCode {
         Err(error) if commands::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sws: {error}");
-            let damaged =
-                matches!(error.downcast_ref(), Some(sws_store::shard::ShardError::Damaged { .. }));
+            let damaged = matches!(
+                error.downcast_ref(),
+                Some(ShardError::Damaged { .. } | ShardError::DamagedCopy { .. })
+            );
             ExitCode::from(if damaged { FAILED } else { REFUSED })
         }
     }

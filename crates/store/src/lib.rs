@@ -70,7 +70,8 @@ pub use clock::Clock;
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use manifest::{
-    ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Piece, Slice, StandIn, Tensor,
+    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Piece, Slice, StandIn,
+    Tensor,
 };
 #[cfg(feature = "io")]
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError};

@@ -26,7 +26,25 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
     /// The pieces, sorted by id.
     pub pieces: Vec<Piece>,
+    /// The checkpoint's small files, copied beside the shards; none for a checkpoint read in place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopiedFile>,
 }
+
+/// A file of the checkpoint that was copied as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedFile {
+    /// Its name in the directory of the manifest.
+    pub path: String,
+    /// Its exact length.
+    pub len: u64,
+    /// blake3 (hex) of its bytes.
+    pub blake3: String,
+}
+
+/// The longest file that is copied: a tokenizer has 20 MB at most; what is larger holds weights in
+/// some form.
+pub(crate) const MAX_COPY_BYTES: u64 = 64 << 20;
 
 /// What tells one model from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sws_kernels::PartLen;
 
 use super::in_place::MAX_STACKED;
-use super::{Extent, Manifest, Piece, Tensor};
+use super::{Extent, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Piece, Tensor};
 use crate::header::{MAX_DIMS, MAX_TENSORS, byte_len, good_name};
 use crate::path::{is_plain_name, is_plain_path};
 
@@ -40,7 +40,7 @@ impl Manifest {
 
     fn check_identity(&self) -> Result<(), String> {
         let fingerprint = &self.model.fingerprint;
-        if fingerprint.len() != 64 || !fingerprint.bytes().all(|b| b.is_ascii_hexdigit()) {
+        if !is_blake3(fingerprint) {
             return Err("its fingerprint is not 64 hexadecimal digits".to_owned());
         }
         if !good_name(&self.model.model_type) {
@@ -57,6 +57,23 @@ impl Manifest {
             }
             if !paths.insert(&file.path) {
                 return Err(format!("it lists the file {} twice", file.path));
+            }
+        }
+        for copy in &self.copies {
+            if !is_plain_name(&copy.path) {
+                return Err(format!("it points outside its directory, to {:?}", copy.path));
+            }
+            if copy.path == MANIFEST_FILE || !paths.insert(&copy.path) {
+                return Err(format!("it lists the file {} twice", copy.path));
+            }
+            if copy.len > MAX_COPY_BYTES {
+                return Err(format!("its file {} is too long for one that is copied", copy.path));
+            }
+            if !is_blake3(&copy.blake3) {
+                return Err(format!(
+                    "the checksum of its file {} is not 64 hexadecimal digits",
+                    copy.path
+                ));
             }
         }
         Ok(())
@@ -120,6 +137,10 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+fn is_blake3(hex: &str) -> bool {
+    hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 impl Piece {

@@ -80,6 +80,7 @@ impl Manifest {
             encoding: None,
             files: files.map(|f| FileEntry { path: f.name.clone(), len: f.len }).collect(),
             pieces: pieces.collect(),
+            copies: Vec::new(),
         })
     }
 }

@@ -166,6 +166,14 @@ pub enum ShardError {
         /// The tensor.
         tensor: String,
     },
+    /// A small file is not the one that was copied.
+    #[error("`{}` {what}; copy it again or make the shards again", path.display())]
+    DamagedCopy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The manifest does not describe all of a checkpoint's tensor.
     #[error("`{}` has not all parts of `{tensor}`; make the shards again", dir.display())]
     Incomplete {

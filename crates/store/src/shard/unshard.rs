@@ -61,7 +61,7 @@ pub fn unshard(
         let (dir, tensor) = (dir.to_owned(), tensor.name.clone());
         return Err(ShardError::Lossy { dir, tensor, encoding });
     }
-    let copied = copies::names(dir)?;
+    let copied: Vec<String> = manifest.copies.iter().map(|copy| copy.path.clone()).collect();
     let done = Unsharded {
         files: files.len(),
         tensors: files.iter().map(|file| file.tensors.len()).sum(),
@@ -114,7 +114,7 @@ pub fn unshard(
         journal: Mutex::new(journal),
     };
     work.run(&order)?;
-    copies::copy(&copied, dir, &target)?;
+    copies::copy_back(&manifest.copies, dir, &target)?;
     if files.len() != 1 || files[0].name != SINGLE {
         target.write_small(INDEX, &index(&files))?;
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{Source, buffer};
-use super::{Progress, ShardError, layout};
+use super::{Progress, ShardError, copies, layout};
 use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
 
 /// One read.
@@ -39,7 +39,8 @@ pub struct Damage {
 }
 
 /// Verifies a shard directory: the manifest, and of every shard the length, the header, each
-/// checksum and the padding, so that no byte can differ unnoticed.
+/// checksum and the padding, and of every small file that was copied its hash, so that no byte
+/// can differ unnoticed.
 ///
 /// An error means that there is nothing to verify; damage is no error.
 pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verified, ShardError> {
@@ -58,7 +59,8 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         Err(error) => return Err(error.into()),
     };
     let shards = shards(&manifest);
-    let total = shards.iter().map(|shard| shard.len).sum();
+    let lens = shards.iter().map(|shard| shard.len);
+    let total = lens.chain(manifest.copies.iter().map(|copy| copy.len)).sum();
     let done = AtomicU64::new(0);
     let report = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -101,7 +103,13 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         piece: Some(shards[index].piece),
         what,
     });
-    Ok(Verified { shards: shards.len(), bytes: total, damage: damage.collect() })
+    let damaged_copies = manifest.copies.iter().filter_map(|copy| {
+        let what = copies::damage(copy, dir);
+        report(copy.len);
+        Some(Damage { file: copy.path.clone(), piece: None, what: what? })
+    });
+    let damage = damage.chain(damaged_copies).collect();
+    Ok(Verified { shards: shards.len(), bytes: total, damage })
 }
 
 /// What a file should hold.

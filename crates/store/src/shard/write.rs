@@ -16,8 +16,8 @@ use super::parts::Target;
 use super::plan::{self, Job};
 use super::{Progress, ShardError, ShardOptions, WORKERS, begins_with, copies, layout, pool};
 use crate::{
-    Checkpoint, FileEntry, MANIFEST_FILE, Manifest, ManifestError, ModelIdentity, Naming, Piece,
-    StandIn, Tensor,
+    Checkpoint, CopiedFile, FileEntry, MANIFEST_FILE, Manifest, ManifestError, ModelIdentity,
+    Naming, Piece, StandIn, Tensor,
 };
 
 /// What a run of [`shard`] did.
@@ -88,8 +88,8 @@ pub fn shard(
         results[index] = Some(line);
     }
 
-    copies::copy(&copied, checkpoint.dir(), &dir)?;
-    let manifest = assemble(&source, options, &jobs, results);
+    let copies = copies::copy(&copied, checkpoint.dir(), &dir)?;
+    let manifest = assemble(&source, options, &jobs, results, copies);
     let json = manifest
         .to_json()
         .map_err(|reason| ManifestError::Invalid { path: out.join(MANIFEST_FILE), reason })?;
@@ -308,6 +308,7 @@ fn assemble(
     options: &ShardOptions,
     jobs: &[Job],
     results: Vec<Option<Line>>,
+    copies: Vec<CopiedFile>,
 ) -> Manifest {
     let mut files = Vec::with_capacity(jobs.len());
     let mut pieces: Vec<Piece> = Vec::with_capacity(source.pieces.len());
@@ -323,5 +324,5 @@ fn assemble(
         model_type: source.model.model_type.clone(),
         fingerprint: source.model.fingerprint.clone(),
     };
-    Manifest { model, encoding: Some(options.encoding), files, pieces }
+    Manifest { model, encoding: Some(options.encoding), files, pieces, copies }
 }

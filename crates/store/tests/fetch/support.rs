@@ -44,6 +44,7 @@ impl Model {
                 .map(|(n, bytes)| FileEntry { path: format!("f{n}"), len: bytes.len() as u64 })
                 .collect(),
             pieces: Vec::new(),
+            copies: Vec::new(),
         };
         Model { manifest, files }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sws_store::{Checkpoint, ErrorNorms, Manifest};
+use sws_store::{Checkpoint, CopiedFile, ErrorNorms, Manifest};
 
 use crate::common::{Toy, checkpoint, fill_checks, unprivileged};
 use crate::memory::{bound, peak};
@@ -24,6 +24,8 @@ fn sample(dir: &Path) -> Manifest {
     );
     let mut manifest = Manifest::in_place(&Checkpoint::open(dir).unwrap(), &Toy).unwrap();
     fill_checks(&mut manifest);
+    let blake3 = "0f".repeat(32);
+    manifest.copies = vec![CopiedFile { path: "config.json".into(), len: 2, blake3 }];
     // A number that needs all its digits to be read back.
     manifest.pieces[0].tensors[0].error = Some(ErrorNorms {
         relative: 0.1 + 0.2,
@@ -100,6 +102,13 @@ fn contradictions() {
         ("/files".into(), json!([]), "not listed"),
         ("/files/0/len".into(), json!(10), "beyond the end of its file"),
         ("/files/0/len".into(), json!(1e300), "not what the format asks for"),
+        ("/copies/0/path".into(), json!("../config.json"), outside),
+        ("/copies/0/path".into(), json!("/etc/passwd"), outside),
+        ("/copies/0/path".into(), json!("a/b"), outside),
+        ("/copies/0/path".into(), json!("manifest.json"), "twice"),
+        ("/copies/0/path".into(), json!("model.safetensors"), "twice"),
+        ("/copies/0/len".into(), json!(1u64 << 40), "too long"),
+        ("/copies/0/blake3".into(), json!("0f"), "64 hexadecimal digits"),
         ("/model/fingerprint".into(), json!("ab"), "fingerprint"),
         ("/model/model_type".into(), json!("\u{7}"), "model_type"),
         ("/encoding".into(), json!("q5"), "`q5` is not an encoding"),
