@@ -1,11 +1,13 @@
-//! A disk that becomes full in the middle: one sentence, nothing partial, and it goes on later.
+//! A disk that becomes full in the middle: one sentence, nothing partial, and it goes on later. And
+//! one that refuses direct transfers: the same bytes.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use safetensors::Dtype;
 
-use crate::checkpoints::{Random, tiny};
+use crate::checkpoints::{Checkpoint, Random, tiny};
 use crate::sws::{assert_same_tree, sws, tree};
 
 /// A small file system of its own; needs root.
@@ -13,10 +15,14 @@ struct Disk(PathBuf);
 
 impl Disk {
     fn mount(path: &Path, kib: u64) -> Option<Disk> {
+        Disk::of_type("tmpfs", path, kib)
+    }
+
+    fn of_type(kind: &str, path: &Path, kib: u64) -> Option<Disk> {
         std::fs::create_dir(path).unwrap();
         let options = format!("size={kib}k");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &options, "sws-test"]).arg(path);
+        mount.args(["-t", kind, "-o", &options, "sws-test"]).arg(path);
         match mount.output() {
             Ok(output) if output.status.success() => Some(Disk(path.to_owned())),
             _ => {
@@ -82,4 +88,36 @@ fn full_in_the_middle_and_on_again() {
     let done = sws(&[&"shard", &dir, &"--out", &out]).succeeded();
     assert!(done.stdout.contains("there before"), "{done:?}");
     assert_same_tree(&whole, &out);
+}
+
+/// Whether files there can be opened for direct transfers.
+fn takes_direct(dir: &Path) -> bool {
+    const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+    let path = dir.join("probe");
+    let mut options = std::fs::File::options();
+    let opened = options.write(true).create(true).truncate(true).custom_flags(O_DIRECT).open(&path);
+    let _ = std::fs::remove_file(&path);
+    opened.is_ok()
+}
+
+#[test]
+fn where_direct_transfers_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, whole) = (temp.path().join("in"), temp.path().join("whole"));
+    let model = tiny("mixtral", Dtype::BF16, 3);
+    model.write(&dir, 2);
+    sws(&[&"shard", &dir, &"--out", &whole]).succeeded();
+    // Newer kernels have direct transfers on tmpfs, but none has them on ramfs.
+    let Some(disk) = Disk::of_type("ramfs", &temp.path().join("disk"), 64 << 10) else { return };
+    if takes_direct(&disk.0) {
+        eprintln!("skipped: this system has no file system that refuses direct transfers");
+        return;
+    }
+    let (there, out, back) = (disk.0.join("in"), disk.0.join("out"), disk.0.join("back"));
+    model.write(&there, 2);
+    sws(&[&"shard", &there, &"--out", &out]).succeeded();
+    assert_same_tree(&whole, &out);
+    sws(&[&"verify", &out]).succeeded();
+    sws(&[&"unshard", &out, &"--out", &back]).succeeded();
+    assert!(Checkpoint::read_tensors(&back) == model.tensors);
 }

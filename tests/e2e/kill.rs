@@ -10,7 +10,8 @@ use crate::checkpoints::{Random, tiny};
 use crate::sws::{assert_same_tree, command, sws, tree};
 
 /// Runs a command that makes a directory (`--out` is added), kills it at a random moment, once more
-/// while it resumes, and lets it finish. Returns how many kills came before the end.
+/// while it resumes, and lets it finish. Returns how many kills came in the middle: after the first
+/// entry in the journal and before the last step.
 fn kill_and_resume(prefix: &[&dyn AsRef<OsStr>], temp: &Path, seed: u64, times: u64) -> u64 {
     let clock = Clock::real();
     let whole = temp.join("whole");
@@ -26,7 +27,8 @@ fn kill_and_resume(prefix: &[&dyn AsRef<OsStr>], temp: &Path, seed: u64, times: 
             let mut child = command(&args).spawn().unwrap();
             clock.sleep(Duration::from_nanos(random.below(duration.as_nanos() as u64)));
             child.kill().unwrap();
-            interrupted += u64::from(!child.wait().unwrap().success());
+            let killed = !child.wait().unwrap().success();
+            interrupted += u64::from(killed && out.join(".sws-journal").exists());
             if out.exists() {
                 assert_complete_files(&out, &whole);
             }
@@ -57,7 +59,8 @@ fn sharding_killed_at_fifty_random_moments() {
     tiny("qwen2_moe", safetensors::Dtype::BF16, 11).write(&checkpoint, 2);
     let prefix: [&dyn AsRef<OsStr>; 4] = [&"shard", &checkpoint, &"--stand-ins", &"q4"];
     let interrupted = kill_and_resume(&prefix, temp.path(), 1, 50);
-    assert!(interrupted > 0, "no kill came before the end");
+    eprintln!("{interrupted} of 100 kills came in the middle of sharding");
+    assert!(interrupted > 25, "only {interrupted} of 100 kills came in the middle");
 }
 
 #[test]
@@ -67,5 +70,6 @@ fn unsharding_killed_at_random_moments() {
     tiny("olmoe", safetensors::Dtype::BF16, 12).write(&checkpoint, 9);
     sws(&[&"shard", &checkpoint, &"--out", &shards]).succeeded();
     let interrupted = kill_and_resume(&[&"unshard", &shards], temp.path(), 2, 15);
-    assert!(interrupted > 0, "no kill came before the end");
+    eprintln!("{interrupted} of 30 kills came in the middle of unsharding");
+    assert!(interrupted > 0, "no kill came in the middle");
 }

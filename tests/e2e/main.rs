@@ -7,6 +7,7 @@ mod faults;
 mod full_disk;
 mod goldens;
 mod kill;
+mod large;
 mod memory;
 mod refusals;
 mod roundtrip;

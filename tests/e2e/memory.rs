@@ -53,7 +53,7 @@ fn large(dir: &Path) {
     }
 }
 
-/// Runs the command under a shell that reports its peak, as no other process can ask for it after
+/// Runs the command and watches the high-water mark of its memory, which nobody can ask for after
 /// its end.
 fn peak(args: &[&dyn AsRef<std::ffi::OsStr>]) -> u64 {
     use std::io::Read;

@@ -5,7 +5,7 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use crate::checkpoints::tiny;
-use crate::sws::{assert_same_tree, sws, tree};
+use crate::sws::{Outcome, assert_same_tree, sws, tree};
 
 fn checkpoint(dir: &Path) {
     tiny("llama", Dtype::BF16, 1).write(dir, 1);
@@ -198,4 +198,36 @@ fn a_directory_without_permission() {
     std::fs::set_permissions(at("in"), std::fs::Permissions::from_mode(0o000)).unwrap();
     sws(&[&"shard", &at("in"), &"--out", &at("out")]).refused(2, &["in"]);
     std::fs::set_permissions(at("in"), std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A sharder that stands still in the middle of its work keeps a second one out, and goes on.
+#[test]
+fn two_sharders_on_one_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    tiny("qwen2_moe", Dtype::BF16, 4).write(&dir, 1);
+    let signal = |name: &str, id: u32| {
+        let status = std::process::Command::new("kill").args([name, &id.to_string()]).status();
+        assert!(status.unwrap().success());
+    };
+    for time in 0..20 {
+        let out = temp.path().join(format!("out-{time}"));
+        let args: [&dyn AsRef<std::ffi::OsStr>; 4] = [&"shard", &dir, &"--out", &out];
+        let first = crate::sws::command(&args).spawn().unwrap();
+        while !out.join(".sws-journal").exists() && !out.join("manifest.json").exists() {
+            std::thread::yield_now();
+        }
+        signal("-STOP", first.id());
+        let halted = !out.join("manifest.json").exists();
+        if halted {
+            sws(&args).refused(2, &["out", "being written by another sws", "wait for it"]);
+        }
+        signal("-CONT", first.id());
+        Outcome::of(first.wait_with_output().unwrap()).succeeded();
+        sws(&[&"verify", &out]).succeeded();
+        if halted {
+            return;
+        }
+    }
+    panic!("every sharder was done before it could be halted");
 }

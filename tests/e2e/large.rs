@@ -1,0 +1,110 @@
+//! Matrices too large for what the sharder holds in memory at a time.
+
+use std::path::Path;
+
+use safetensors::Dtype;
+use sws_kernels::{EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Source, Tally};
+use sws_store::Manifest;
+
+use crate::checkpoints::{Checkpoint, Random, Tensor, tiny};
+use crate::sws::sws;
+
+const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
+const UP: &str = "model.layers.0.mlp.up_proj.weight";
+const DOWN: &str = "model.layers.0.mlp.down_proj.weight";
+
+/// Weights whose exponents all fit a table.
+fn weights(shape: [u64; 2], random: &mut Random) -> Tensor {
+    let mut bytes = vec![0; (2 * shape[0] * shape[1]) as usize];
+    random.fill(&mut bytes);
+    for number in bytes.as_chunks_mut::<2>().0 {
+        let bits = u16::from_le_bytes(*number);
+        *number = ((bits & 0x807f) | (120 - (bits & 7)) << 7).to_le_bytes();
+    }
+    Tensor { dtype: Dtype::BF16, shape: shape.to_vec(), bytes }
+}
+
+fn shard(model: &Checkpoint, temp: &Path, encoding: Encoding) -> Manifest {
+    let (dir, out) = (temp.join("in"), temp.join(encoding.name()));
+    if !dir.exists() {
+        model.write(&dir, 1);
+    }
+    sws(&[&"shard", &dir, &"--out", &out, &"--encoding", &encoding.name()]).succeeded();
+    sws(&[&"verify", &out]).succeeded();
+    Manifest::load(&out).unwrap()
+}
+
+fn stored<'a>(manifest: &'a Manifest, name: &str) -> &'a sws_store::Tensor {
+    manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap()
+}
+
+/// What the samples do not see is met while encoding; the matrix then begins anew as bf16.
+#[test]
+fn escapes_between_the_samples() {
+    const SAMPLE: usize = 256 << 10;
+    let temp = tempfile::tempdir().unwrap();
+    let mut model = tiny("llama", Dtype::BF16, 5);
+    let mut random = Random(8);
+    let mut up = weights([10_001, 2049], &mut random);
+    assert!(up.bytes.len() > 32 << 20);
+    // The last gap between samples, so that most of the matrix is written before.
+    let last = up.bytes.len() - SAMPLE;
+    let gap = ((last * 14 / 15) & !1) + SAMPLE..last;
+    assert!(gap.len() > up.bytes.len() / 20);
+    let escapes = &mut up.bytes[gap];
+    random.fill(escapes);
+    // Neither infinite nor among the weights' exponents.
+    escapes.as_chunks_mut::<2>().0.iter_mut().for_each(|number| number[1] &= 0x9f);
+    model.tensors.insert(UP.to_owned(), up);
+    // Neighbours in the same shard, of lengths that leave the large one in the middle of a page.
+    model.tensors.insert(GATE.to_owned(), weights([33, 77], &mut random));
+    model.tensors.insert(DOWN.to_owned(), weights([35, 79], &mut random));
+    let manifest = shard(&model, temp.path(), Encoding::Bf12);
+    let encoding = |name| stored(&manifest, name).encoding.unwrap();
+    assert_eq!([GATE, UP, DOWN].map(encoding), [Encoding::Bf12, Encoding::Bf16, Encoding::Bf12]);
+    assert_eq!(stored(&manifest, UP).parts.len(), 1);
+    let back = temp.path().join("back");
+    sws(&[&"unshard", &temp.path().join("bf12"), &"--out", &back]).succeeded();
+    assert!(Checkpoint::read_tensors(&back) == model.tensors);
+}
+
+/// Scales and offsets beyond two megabytes wait in a file while the codes are written.
+#[test]
+fn parts_that_do_not_fit_into_memory() {
+    const ROWS: u64 = 1_200_000;
+    let temp = tempfile::tempdir().unwrap();
+    let mut model = tiny("llama", Dtype::BF16, 6);
+    let tall = weights([ROWS, 1], &mut Random(9));
+    model.tensors.insert(UP.to_owned(), tall.clone());
+    for encoding in [Encoding::Bf12, Encoding::Q8, Encoding::Q4] {
+        let manifest = shard(&model, temp.path(), encoding);
+        let stored = stored(&manifest, UP);
+        let last = &stored.parts[stored.parts.len() - 1];
+        assert!(last.len > 2 << 20, "{encoding}");
+        let file = temp.path().join(encoding.name()).join(&manifest.files[last.file as usize].path);
+        let bytes = std::fs::read(file).unwrap();
+
+        let mut rows = EncodedRows::default();
+        let mut tally = Tally::default();
+        let encoder = match encoding {
+            Encoding::Bf12 => {
+                let mut histogram = Histogram::default();
+                histogram.add(&tall.bytes);
+                Encoder::bf12(1, ExponentTable::from_histogram(&histogram))
+            }
+            _ => Encoder::new(encoding, Source::Bf16, 1).unwrap(),
+        };
+        encoder.encode(&tall.bytes, &mut rows).unwrap();
+        tally.push(&rows).unwrap();
+        let [codes, scales] = rows.parts;
+        let parts = match encoder.table() {
+            Some(table) => vec![codes, table.to_vec(), tally.patches()],
+            None => vec![codes, scales],
+        };
+        assert_eq!(stored.parts.len(), parts.len());
+        for (extent, part) in stored.parts.iter().zip(parts) {
+            let found = &bytes[extent.offset as usize..][..extent.len as usize];
+            assert!(found == part, "{encoding}");
+        }
+    }
+}
