@@ -13,3 +13,4 @@ mod refusals;
 mod roundtrip;
 mod run;
 mod sws;
+mod tales;

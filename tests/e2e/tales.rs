@@ -1,0 +1,90 @@
+//! The model in `shards/`: what its card says of it, and what needs a model that talks for long.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::goldens::Tensors;
+use crate::sws::{Outcome, command, sws, tree};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn tales() -> PathBuf {
+    root().join("shards/tales-moe")
+}
+
+#[test]
+fn every_tensor_is_the_one_in_the_card() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    sws(&[&"verify", &tales()]).succeeded();
+    sws(&[&"unshard", &tales(), &"--out", &out]).succeeded();
+    let found = Tensors::read(&out.join("model.safetensors")).0;
+    let found: Vec<String> = found
+        .iter()
+        .map(|(name, (_, _, bytes))| format!("{}  {name}", blake3::hash(bytes).to_hex()))
+        .collect();
+    let card = std::fs::read_to_string(tales().join("tensors.blake3")).unwrap();
+    assert_eq!(found, card.lines().collect::<Vec<_>>());
+    assert_eq!(found.len(), 843);
+    for file in ["config.json", "tokenizer.json", "generation_config.json"] {
+        assert!(out.join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn it_tells_a_tale_to_whoever_types_run() {
+    let tell = || {
+        let mut command = command(&[&"run", &"--seed", &"1", &"--max-new-tokens", &"40"]);
+        Outcome::of(command.current_dir(root()).output().unwrap()).succeeded()
+    };
+    let tale = tell();
+    assert!(tale.stderr.contains("the model is `shards/tales-moe`"), "{tale:?}");
+    assert!(tale.stdout.split_whitespace().count() > 10, "{tale:?}");
+    assert_eq!(tell().stdout, tale.stdout);
+}
+
+/// Presses Ctrl-C as soon as there is an answer.
+fn interrupt(child: &mut Child) {
+    let mut byte = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+}
+
+#[test]
+fn ctrl_c_ends_a_text() {
+    let long = ["--prompt", "The king", "--ignore-eos", "--max-new-tokens", "4000"];
+    let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"run"];
+    let model = tales();
+    args.push(&model);
+    args.extend(long.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
+    let mut child = command(&args).spawn().unwrap();
+    interrupt(&mut child);
+    let outcome = Outcome::of(child.wait_with_output().unwrap());
+    assert_eq!(outcome.code, Some(130), "{outcome:?}");
+    assert!(outcome.stderr.contains("interrupted"), "{outcome:?}");
+}
+
+#[test]
+fn ctrl_c_ends_an_answer_and_not_the_chat() {
+    let temp = tempfile::tempdir().unwrap();
+    for (name, bytes) in tree(&tales()) {
+        let path = temp.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let template = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+    std::fs::write(temp.path().join("chat_template.jinja"), template).unwrap();
+    let args: [&dyn AsRef<std::ffi::OsStr>; 5] =
+        [&"chat", &temp.path(), &"--ignore-eos", &"--max-new-tokens", &"3000"];
+    let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"The king\n").unwrap();
+    interrupt(&mut child);
+    child.stdin.as_mut().unwrap().write_all(b"/help\n/quit\n").unwrap();
+    let outcome = Outcome::of(child.wait_with_output().unwrap()).succeeded();
+    assert!(outcome.stderr.contains("; stopped]"), "{outcome:?}");
+    assert!(outcome.stderr.contains("/reset"), "{outcome:?}");
+}
