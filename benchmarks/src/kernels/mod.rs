@@ -153,7 +153,7 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
     let shape @ (rows, cols) = (options.rows, options.cols);
     let plain = random_weights(rows, cols);
     let set = |encoding| -> Result<WorkingSet> {
-        Ok(WorkingSet::new(&Encoded::new(encoding, shape, &plain)?, options.weights as usize))
+        WorkingSet::new(&Encoded::new(encoding, shape, &plain)?, options.weights as usize)
     };
     let own = set(encoding)?;
     let matrices = own.matrices()?;

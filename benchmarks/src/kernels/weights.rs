@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use sws_kernels::{
     EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Source, Tally,
 };
+use sws_store::Slot;
 
 use crate::gaussian::{Gaussian, stream};
 
@@ -83,8 +84,8 @@ impl Encoded {
 pub struct WorkingSet {
     encoding: Encoding,
     shape: (usize, usize),
-    memory: Vec<u8>,
-    start: usize,
+    /// As an engine holds weights: in huge pages.
+    memory: Slot,
     stride: usize,
     parts: Vec<std::ops::Range<usize>>,
     copies: usize,
@@ -92,7 +93,7 @@ pub struct WorkingSet {
 
 impl WorkingSet {
     /// As many copies of `encoded` as make up `bytes`, at least one and at most [`MAX_COPIES`].
-    pub fn new(encoded: &Encoded, bytes: usize) -> Self {
+    pub fn new(encoded: &Encoded, bytes: usize) -> Result<Self> {
         let mut end = 0;
         let mut parts = Vec::new();
         for part in &encoded.parts {
@@ -102,16 +103,15 @@ impl WorkingSet {
         }
         let stride = end.next_multiple_of(PAGE);
         let copies = (bytes / stride).clamp(1, MAX_COPIES);
-        let mut memory = vec![0u8; copies * stride + PAGE];
-        let start = memory.as_ptr().align_offset(PAGE);
+        let mut memory = Slot::alone(copies * stride)?;
         for copy in 0..copies {
             for (range, part) in parts.iter().zip(&encoded.parts) {
-                let at = start + copy * stride + range.start;
+                let at = copy * stride + range.start;
                 memory[at..at + part.len()].copy_from_slice(part);
             }
         }
         let (encoding, shape) = (encoded.encoding, encoded.shape);
-        WorkingSet { encoding, shape, memory, start, stride, parts, copies }
+        Ok(WorkingSet { encoding, shape, memory, stride, parts, copies })
     }
 
     /// How many matrices there are.
@@ -122,7 +122,7 @@ impl WorkingSet {
     /// The bytes of one matrix, from its first part to the end of its last.
     pub fn bytes(&self, copy: usize) -> &[u8] {
         let end = self.parts.last().map_or(0, |part| part.end);
-        &self.memory[self.start + copy * self.stride..][..end]
+        &self.memory[copy * self.stride..][..end]
     }
 
     /// Every matrix.

@@ -44,6 +44,7 @@ pub struct CopiedFile {
 
 /// The longest file that is copied: a tokenizer has 20 MB at most; what is larger holds weights in
 /// some form.
+#[cfg(feature = "io")]
 pub(crate) const MAX_COPY_BYTES: u64 = 64 << 20;
 
 /// What tells one model from another.

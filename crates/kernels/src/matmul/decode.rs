@@ -54,8 +54,8 @@ pub(super) trait Decoder<S: Simd>: Copy {
     /// The bytes that a block takes in the first part.
     const BYTES: usize;
 
-    /// Whether four rows at once are faster than one after another (see `one.rs`).
-    const FOUR_ROWS: bool;
+    /// How many rows at once are fastest: 1, 2 or 4 (see `one.rs`).
+    const ROWS: usize;
 
     fn new(s: S, m: &Matrix) -> Self;
 
@@ -74,7 +74,7 @@ pub(super) struct F32;
 
 impl<S: Simd> Decoder<S> for F32 {
     const BYTES: usize = 4 * BLOCK;
-    const FOUR_ROWS: bool = false;
+    const ROWS: usize = 1;
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -96,7 +96,7 @@ pub(super) struct F16;
 
 impl<S: Simd> Decoder<S> for F16 {
     const BYTES: usize = 2 * BLOCK;
-    const FOUR_ROWS: bool = false;
+    const ROWS: usize = 1;
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -117,7 +117,7 @@ pub(super) struct Bf16;
 
 impl<S: Simd> Decoder<S> for Bf16 {
     const BYTES: usize = 2 * BLOCK;
-    const FOUR_ROWS: bool = false;
+    const ROWS: usize = 1;
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -136,54 +136,24 @@ impl<S: Simd> Decoder<S> for Bf16 {
 
 #[derive(Clone, Copy)]
 pub(super) struct Bf12<S: Simd> {
-    /// Exponents at bits 23 to 30.
-    exponents: S::F,
+    exponents: S::Exponents,
 }
 
 impl<S: Simd> Decoder<S> for Bf12<S> {
     const BYTES: usize = BLOCK + BLOCK / 2;
-    const FOUR_ROWS: bool = false;
+    const ROWS: usize = 2;
 
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {
-        let table = m.exponents().map(|e| f32::from_bits(u32::from(e) << 23));
-        // SAFETY: 16 × f32 are 64 bytes.
-        Bf12 { exponents: unsafe { s.load(table.as_ptr()) } }
+        Bf12 { exponents: s.exponents(&m.exponents()) }
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: as the trait says.
-        let (bytes, codes) = unsafe {
+        unsafe {
             let p = at.codes.add((BLOCK + BLOCK / 2) * b);
-            (s.load_u32(p), s.load_u16(p.add(BLOCK)))
-        };
-        let codes = [codes, s.shr::<4>(codes), s.shr::<8>(codes), s.shr::<12>(codes)];
-        let mut exponents = [
-            s.bits(s.lookup(self.exponents, codes[0])),
-            s.bits(s.lookup(self.exponents, codes[1])),
-            s.bits(s.lookup(self.exponents, codes[2])),
-            s.bits(s.lookup(self.exponents, codes[3])),
-        ];
-        // One nibble in some thousands is 15: all four bits set.
-        let pairs = s.and(codes[0], s.shr::<1>(codes[0]));
-        let all = s.and(s.and(pairs, s.shr::<2>(pairs)), s.splat_u(0x1111));
-        if s.any(all) {
-            std::hint::cold_path();
-            let mut patched = exponents;
-            s.patch(&mut patched, &codes, &mut at.patches);
-            exponents = patched;
+            s.bf12(self.exponents, p, &mut at.patches)
         }
-        // Sign and mantissa to bits 31 and 16 to 22: the byte to the top, then down by 8 with the
-        // sign spread above.
-        let rest = s.splat_u(0x807f_0000);
-        let join =
-            |byte: S::U, exponent: S::U| s.float(s.or(s.and(s.sra::<8>(byte), rest), exponent));
-        [
-            join(s.shl::<24>(bytes), exponents[0]),
-            join(s.shl::<16>(bytes), exponents[1]),
-            join(s.shl::<8>(bytes), exponents[2]),
-            join(bytes, exponents[3]),
-        ]
     }
 }
 
@@ -192,7 +162,7 @@ pub(super) struct Q8;
 
 impl<S: Simd> Decoder<S> for Q8 {
     const BYTES: usize = BLOCK;
-    const FOUR_ROWS: bool = true;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -217,7 +187,7 @@ pub(super) struct Q4<S: Simd> {
 
 impl<S: Simd> Decoder<S> for Q4<S> {
     const BYTES: usize = BLOCK / 2;
-    const FOUR_ROWS: bool = true;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {
@@ -248,7 +218,7 @@ pub(super) struct Fp8;
 
 impl<S: Simd> Decoder<S> for Fp8 {
     const BYTES: usize = BLOCK;
-    const FOUR_ROWS: bool = true;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -300,7 +270,7 @@ pub(super) struct Mxfp4<S: Simd> {
 
 impl<S: Simd> Decoder<S> for Mxfp4<S> {
     const BYTES: usize = BLOCK / 2;
-    const FOUR_ROWS: bool = true;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
 use super::portable::patch_lanes;
+use super::{Simd, bf12_by_lanes, exponent_lanes};
 use crate::Avx2;
 use crate::matmul::tile;
 
@@ -20,6 +20,7 @@ impl Simd for Avx2 {
     type F = [__m256; 2];
     type U = [__m256i; 2];
     type T = __m256;
+    type Exponents = Self::F;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
@@ -120,6 +121,20 @@ impl Simd for Avx2 {
             let exponents = &mut *std::ptr::from_mut(exponents).cast();
             patch_lanes(exponents, &*std::ptr::from_ref(codes).cast(), patches);
         }
+    }
+    #[inline(always)]
+    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
+        exponent_lanes(self, table)
+    }
+    #[inline(always)]
+    unsafe fn bf12(
+        self,
+        exponents: Self::Exponents,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe { bf12_by_lanes(self, exponents, p, patches) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {

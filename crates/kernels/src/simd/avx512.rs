@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{Simd, bf12_by_lanes};
 use crate::Avx512;
 use crate::matmul::tile;
 
@@ -19,6 +19,8 @@ impl Simd for Avx512 {
     type F = __m512;
     type U = __m512i;
     type T = __m512;
+    /// 32 × u16: each exponent twice, at bits 7 to 14, and [`ESCAPE`] in those of code 15.
+    type Exponents = __m512i;
     const TILE_LANES: usize = 16;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 4;
@@ -92,6 +94,48 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
         allowed!(patch512(self, exponents, codes, patches))
+    }
+    #[inline(always)]
+    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
+        let mut words = [0u16; 32];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = u16::from(table[i % 16]) << 7 | if i % 16 == 15 { ESCAPE } else { 0 };
+        }
+        allowed!(_mm512_loadu_epi16(words.as_ptr().cast()))
+    }
+    /// On 16-bit lanes, so that an instruction serves 32 columns: 15 of them for a block where
+    /// 32-bit lanes take 25. From cache this is what bounds it.
+    #[inline(always)]
+    unsafe fn bf12(
+        self,
+        exponents: Self::Exponents,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        allowed! {
+            // A word of `bytes` is columns i and 16 + i or 32 + i and 48 + i, and so is one of `codes`.
+            let bytes = _mm512_loadu_epi8(p.cast());
+            let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.add(64).cast()));
+            // The fifth bit of an index is the neighbour's: the table says the same for both.
+            let even = _mm512_permutexvar_epi16(codes, exponents);
+            let odd = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), exponents);
+            let both = _mm512_or_si512(even, odd);
+            if _mm512_test_epi16_mask(both, _mm512_set1_epi16(ESCAPE as i16)) != 0 {
+                return bf12_escaped(self, exponents, p, patches);
+            }
+            let rest = _mm512_set1_epi16(0x807f_u16 as i16);
+            // (byte & rest) | exponent, with the sign spread over the upper half of the byte's word.
+            let join = |byte, exponent| _mm512_ternarylogic_epi32::<0xea>(byte, rest, exponent);
+            let even = join(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), even);
+            let odd = join(_mm512_srai_epi16(bytes, 8), odd);
+            let upper = self.splat_u(0xffff_0000);
+            [
+                self.float(self.shl::<16>(even)),
+                self.float(self.shl::<16>(odd)),
+                self.float(self.and(even, upper)),
+                self.float(self.and(odd, upper)),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -168,6 +212,29 @@ impl Simd for Avx512 {
     ) {
         allowed!(tile512(self, tokens, steps, w, x, acc, first))
     }
+}
+
+/// Marks the exponent that stands for an escape, in a bit that no exponent uses.
+const ESCAPE: u16 = 1;
+
+/// [`Simd::bf12`] of a block with escapes.
+///
+/// # Safety
+///
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[cold]
+#[inline(never)]
+unsafe fn bf12_escaped(
+    s: Avx512,
+    exponents: __m512i,
+    p: *const u8,
+    patches: &mut &[u8],
+) -> [__m512; 4] {
+    // The mark goes where the patches go.
+    let lanes = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(exponents));
+    // SAFETY: as the caller promises.
+    unsafe { bf12_by_lanes(s, s.float(s.shl::<16>(lanes)), p, patches) }
 }
 
 /// 6 rows by 4 tokens: 24 sums, 4 tokens and a row in 29 of 32 registers. 7 by 4 spills and ran 5 %

@@ -26,6 +26,8 @@ pub(crate) trait Simd: Copy {
     type U: Copy;
     /// What a tile is made of.
     type T: Copy;
+    /// What looks up the exponents of bf12.
+    type Exponents: Copy;
     /// The lanes of `T`.
     const TILE_LANES: usize;
     /// Rows of a tile.
@@ -60,6 +62,15 @@ pub(crate) trait Simd: Copy {
     /// stays as it is. Does so for four registers, and is kept out of line: it is rare, and inlined
     /// it kept the compiler from unrolling the loop around it (bf12 ran at a third of its speed).
     fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]);
+
+    fn exponents(self, table: &[u8; 16]) -> Self::Exponents;
+    /// The 64 columns of a whole block of bf12, whose 96 bytes are at `p`. Escapes use up `patches`.
+    unsafe fn bf12(
+        self,
+        exponents: Self::Exponents,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4];
 
     /// Reads 64 bytes.
     unsafe fn load(self, p: *const f32) -> Self::F;
@@ -104,4 +115,54 @@ pub(crate) trait Simd: Copy {
         acc: *mut f32,
         first: bool,
     );
+}
+
+/// A table of exponents for [`bf12_by_lanes`]: at bits 23 to 30.
+#[inline(always)]
+fn exponent_lanes<S: Simd>(s: S, table: &[u8; 16]) -> S::F {
+    let table = table.map(|e| f32::from_bits(u32::from(e) << 23));
+    // SAFETY: 16 × f32 are 64 bytes.
+    unsafe { s.load(table.as_ptr()) }
+}
+
+/// [`Simd::bf12`] in terms of 32-bit lanes.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn bf12_by_lanes<S: Simd>(
+    s: S,
+    exponents: S::F,
+    p: *const u8,
+    patches: &mut &[u8],
+) -> [S::F; 4] {
+    // SAFETY: 64 and 32 bytes of the block's 96.
+    let (bytes, codes) = unsafe { (s.load_u32(p), s.load_u16(p.add(64))) };
+    let codes = [codes, s.shr::<4>(codes), s.shr::<8>(codes), s.shr::<12>(codes)];
+    let mut exponents = [
+        s.bits(s.lookup(exponents, codes[0])),
+        s.bits(s.lookup(exponents, codes[1])),
+        s.bits(s.lookup(exponents, codes[2])),
+        s.bits(s.lookup(exponents, codes[3])),
+    ];
+    // One nibble in some thousands is 15: all four bits set.
+    let pairs = s.and(codes[0], s.shr::<1>(codes[0]));
+    let all = s.and(s.and(pairs, s.shr::<2>(pairs)), s.splat_u(0x1111));
+    if s.any(all) {
+        std::hint::cold_path();
+        let mut patched = exponents;
+        s.patch(&mut patched, &codes, patches);
+        exponents = patched;
+    }
+    // Sign and mantissa to bits 31 and 16 to 22: the byte to the top, then down by 8 with the
+    // sign spread above.
+    let rest = s.splat_u(0x807f_0000);
+    let join = |byte: S::U, exponent: S::U| s.float(s.or(s.and(s.sra::<8>(byte), rest), exponent));
+    [
+        join(s.shl::<24>(bytes), exponents[0]),
+        join(s.shl::<16>(bytes), exponents[1]),
+        join(s.shl::<8>(bytes), exponents[2]),
+        join(bytes, exponents[3]),
+    ]
 }

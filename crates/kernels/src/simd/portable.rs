@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::Simd;
+use super::{Simd, bf12_by_lanes, exponent_lanes};
 use crate::matmul::tile;
 use crate::reference::{f16_to_f32, reduce};
 
@@ -18,6 +18,7 @@ impl Simd for Portable {
     type F = [f32; 16];
     type U = [u32; 16];
     type T = [f32; 8];
+    type Exponents = Self::F;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = 4;
     const TILE_TOKENS: usize = 2;
@@ -85,6 +86,20 @@ impl Simd for Portable {
     #[inline(always)]
     fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
         patch_lanes(exponents, codes, patches);
+    }
+    #[inline(always)]
+    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
+        exponent_lanes(self, table)
+    }
+    #[inline(always)]
+    unsafe fn bf12(
+        self,
+        exponents: Self::Exponents,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        // SAFETY: as the trait says.
+        unsafe { bf12_by_lanes(self, exponents, p, patches) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
