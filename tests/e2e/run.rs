@@ -84,6 +84,24 @@ fn not_a_bit_depends_on_how_a_model_is_stored_or_read() {
 }
 
 #[test]
+fn a_tier_can_be_forced_and_changes_no_bit() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, out) = (golden_dir("qwen3_moe"), temp.path().join("out.safetensors"));
+    let forward = |tier: &str| {
+        let args: [&dyn AsRef<OsStr>; 6] =
+            [&"forward", &dir, &"--tokens", &"1,2,3,5,8", &"--out", &out];
+        Outcome::of(command(&args).env("SWS_TIER", tier).output().unwrap())
+    };
+    forward("scalar").succeeded();
+    let expected = std::fs::read(&out).unwrap();
+    for tier in sws_kernels::Tier::available() {
+        forward(tier.name()).succeeded();
+        assert!(std::fs::read(&out).unwrap() == expected, "{tier}");
+    }
+    forward("abacus").refused(2, &["abacus", "choose one of"]);
+}
+
+#[test]
 fn a_prompt_in_text() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("qwen3_moe");

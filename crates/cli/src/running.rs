@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
+use sws_kernels::Tier;
 use sws_model::{ForwardError, KvPrecision, ModelSpec, ResidentSource, Session};
 use sws_store::Clock;
 
@@ -25,6 +26,7 @@ pub(crate) struct Running {
 impl Running {
     /// Loads a model as `args` say. What is lossy about it is told.
     pub(crate) fn start(model: &Model, args: &args::Model) -> anyhow::Result<Running> {
+        let tier = Tier::from_env()?;
         if let Some(threads) = args.threads {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
             let started = pool.build_global();
@@ -47,7 +49,7 @@ impl Running {
         let source = model.load(args.reader)?;
         let load = clock.now() - started;
         let weight_bytes = source.bytes();
-        let forward = sws_model::Model::new(model.spec.clone());
+        let forward = sws_model::Model::with_tier(model.spec.clone(), tier);
         Ok(Running {
             session: Session::new(forward, source, usize::MAX, args.kv),
             model: model.dir.display().to_string(),
