@@ -50,7 +50,7 @@ pub fn gate(tier: Tier, activation: Activation, gate: &mut [f32], up: &[f32]) {
     gate_tiered(tier, activation, gate, up);
 }
 
-/// y[i] = activation(gate_up[2i], gate_up[2i + 1]): gates and ups that alternate, as gpt-oss
+/// `y[i] = activation(gate_up[2i], gate_up[2i + 1])`: gates and ups that alternate, as gpt-oss
 /// stores them.
 pub fn gate_interleaved(tier: Tier, activation: Activation, gate_up: &[f32], y: &mut [f32]) {
     assert_eq!(gate_up.len(), 2 * y.len(), "gate_interleaved: shapes");

@@ -9,7 +9,7 @@
 //! 2. m = the largest s_j, or the head's sink if that is larger.
 //! 3. In ascending j, with lane = j mod 32 and e_j = exp(s_j - m): `sum[lane] += e_j`, and for
 //!    each element d of the value `acc[lane][d] = fma(e_j, v_j[d], acc[lane][d])`.
-//! 4. y\[d\] = tree(acc[..][d]) / (tree(sum) + exp(sink - m)); the sink's term only if there is one.
+//! 4. `y[d] = tree(acc[..][d]) / (tree(sum) + exp(sink - m))`; the sink's term only if there is one.
 //!
 //! A key that is not visible takes no part at all (not even as a zero), so what a masked or evicted
 //! slot holds is irrelevant. A query that sees nothing yields zeros; one whose scores are NaN, or
@@ -44,7 +44,7 @@ pub struct Attention<'a> {
     pub window: Option<usize>,
     /// Scores become cap · tanh(score / cap).
     pub soft_cap: Option<f32>,
-    /// One more logit per head, [heads], whose probability is dropped.
+    /// One more logit for each of the `heads`, whose probability is dropped.
     pub sinks: Option<&'a [f32]>,
 }
 
