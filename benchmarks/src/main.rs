@@ -64,6 +64,9 @@ enum Command {
         /// How many copies and shardings
         #[arg(long, default_value_t = 5)]
         pairs: usize,
+        /// Give the copy its memory in huge pages, as the sharder has it
+        #[arg(long)]
+        huge_pages: bool,
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
@@ -106,8 +109,9 @@ fn run(command: Command) -> Result<()> {
             write_random(&shape, &output.out, output.sharded, output.seed)
         }
         Command::Store(arguments) => store_bench::run(&arguments),
-        Command::Sharding { checkpoint, scratch, encoding, pairs, json } => {
-            let report = measure(&Settings { checkpoint, scratch, encoding, pairs })?;
+        Command::Sharding { checkpoint, scratch, encoding, pairs, huge_pages, json } => {
+            let settings = Settings { checkpoint, scratch, encoding, pairs, huge_pages };
+            let report = measure(&settings)?;
             match json {
                 true => println!("{}", serde_json::to_string_pretty(&report)?),
                 false => print!("{}", report.table()),

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use serde::Serialize;
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Clock, Naming, Slot};
+use sws_store::{Checkpoint, Clock, Naming, SLOT_ALIGN, Slot};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct Settings {
     pub encoding: Encoding,
     /// Copies and shardings, alternating.
     pub pairs: usize,
+    /// Whether the copy's memory lies in huge pages, as the sharder's does, or in ordinary ones.
+    pub huge_pages: bool,
 }
 
 /// What was measured.
@@ -81,7 +83,8 @@ fn measure_in(settings: &Settings) -> Result<Report> {
     let files: Vec<PathBuf> =
         checkpoint.files().iter().map(|file| settings.checkpoint.join(&file.name)).collect();
     let (read, written) = (done.source_bytes, done.stored_bytes);
-    let copying = || timed_copy(&files, read, &settings.scratch.join("copy"), written);
+    let to = settings.scratch.join("copy");
+    let copying = || timed_copy(&files, read, &to, written, settings.huge_pages);
     let mut pairs = Vec::new();
     for number in 0..settings.pairs {
         // Whatever the first of two leaves for the second must not always favour the same one.
@@ -133,7 +136,13 @@ const BLOCK: u64 = 4 << 20;
 /// The number of the sharder's workers.
 const THREADS: usize = 3;
 
-fn timed_copy(files: &[PathBuf], read: u64, to: &Path, written: u64) -> Result<Duration> {
+fn timed_copy(
+    files: &[PathBuf],
+    read: u64,
+    to: &Path,
+    written: u64,
+    huge_pages: bool,
+) -> Result<Duration> {
     settle();
     let clock = Clock::real();
     let direct = OFlags::DIRECT.bits() as i32;
@@ -155,7 +164,7 @@ fn timed_copy(files: &[PathBuf], read: u64, to: &Path, written: u64) -> Result<D
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let copied = copy_blocks(&blocks, &next, &out, share, written);
+                let copied = copy_blocks(&blocks, &next, &out, share, written, huge_pages);
                 if let Err(error) = copied {
                     failure.lock().expect("no holder panics").get_or_insert(error);
                 }
@@ -177,8 +186,17 @@ fn copy_blocks(
     out: &File,
     share: u64,
     written: u64,
+    huge_pages: bool,
 ) -> std::io::Result<()> {
-    let mut buffer = Slot::alone(BLOCK as usize)?;
+    let (mut huge, mut ordinary);
+    let buffer: &mut [u8] = if huge_pages {
+        huge = Slot::alone(BLOCK as usize)?;
+        &mut huge
+    } else {
+        ordinary = vec![0; BLOCK as usize + SLOT_ALIGN];
+        let aligned = ordinary.as_ptr().align_offset(SLOT_ALIGN);
+        &mut ordinary[aligned..aligned + BLOCK as usize]
+    };
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let Some((file, at)) = blocks.get(number as usize) else { return Ok(()) };
