@@ -1,11 +1,14 @@
 //! Every family in every encoding: shards that any library opens, and the same bits back.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
 use sws_kernels::{Encoding, Matrix};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{Manifest, Naming, Piece, PieceId, Placement, Tensor};
+use sws_store::{
+    Arena, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read, StoreOptions, Tensor,
+};
 
 use crate::checkpoints::{self, Checkpoint, FAMILIES, tiny};
 use crate::sws::assert_same_tree;
@@ -264,6 +267,48 @@ fn stand_ins_beside_exact_experts() {
     for stand_in in [Encoding::Q8, Encoding::Q4] {
         check("mixtral", Dtype::F32, Encoding::F32, Some(stand_in));
     }
+}
+
+#[test]
+fn a_stand_in_is_read_and_is_as_far_off_as_the_manifest_says() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    tiny("mixtral", Dtype::BF16, 9).write(&at("in"), 1);
+    let source = sws_store::Checkpoint::open(at("in")).unwrap();
+    let naming = sws_model::naming(source.config_json()).unwrap();
+    let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
+    shard(&source, &*naming, &at("out"), &options, &|_| ()).unwrap();
+    let manifest = Arc::new(Manifest::load(at("out")).unwrap());
+    let options = StoreOptions { cache: None, ..StoreOptions::default() };
+    let store = NVMeWeightStore::open(Arc::clone(&manifest), &at("out"), options).unwrap();
+    let arena = Arena::new(8 << 20).unwrap();
+    let mut compared = 0;
+    for piece in manifest.pieces.iter().filter(|piece| piece.stand_in.is_some()) {
+        let exact = store.read(Read::Piece(piece.id), &arena).unwrap();
+        let approx = store.reconstruct_approx(piece.id, &arena).unwrap();
+        let stored = &piece.stand_in.as_ref().unwrap().tensors;
+        let tensors = exact.layout.tensors().iter().zip(approx.layout.tensors()).zip(stored);
+        for ((w, v), stored) in tensors {
+            let w = w.matrix(&exact.slot).unwrap().unwrap();
+            let v = v.matrix(&approx.slot).unwrap().unwrap();
+            assert_eq!(v.encoding(), Encoding::Q4);
+            let (mut whole, mut off) = (0.0, 0.0);
+            let (mut a, mut b) = (vec![0.0; w.cols()], vec![0.0; w.cols()]);
+            for row in 0..w.row_count() {
+                w.decode_row(row, &mut a);
+                v.decode_row(row, &mut b);
+                for (&a, &b) in a.iter().zip(&b) {
+                    whole += f64::from(a).powi(2);
+                    off += (f64::from(a) - f64::from(b)).powi(2);
+                }
+            }
+            let relative = (off / whole).sqrt();
+            let said = stored.error.unwrap().relative;
+            assert!(relative > 0.0 && (relative / said - 1.0).abs() < 1e-9, "{}", stored.name);
+            compared += 1;
+        }
+    }
+    assert!(compared > 3);
 }
 
 #[test]
