@@ -1,0 +1,6 @@
+//! Runs a model within a memory budget.
+//!
+//! The engine alone knows about budgets. A plan says what of a model stays in memory and how much
+//! room is left for what comes and goes; within it weights are streamed from a
+//! [`NVMeWeightStore`](sws_store::NVMeWeightStore) as the forward pass asks for them. What is
+//! computed is what the fully loaded model computes, bit for bit.
