@@ -1,7 +1,7 @@
 //! Pieces of a model on disk.
 //!
 //! A model is cut into pieces, each with a name ([`PieceId`]): an expert, a layer's attention, the
-//! embedding. A [`Manifest`] says in which file and where every byte of a piece lies and what its
+//! embedding. Where several models live together each has a [`ModelNumber`] besides. A [`Manifest`] says in which file and where every byte of a piece lies and what its
 //! checksum is. It is loaded from a directory of shards, or made from the headers of a
 //! [`Checkpoint`] together with a [`Naming`], which knows how a family calls its tensors.
 //!
@@ -37,6 +37,7 @@ mod header;
 mod id;
 mod manifest;
 mod naming;
+mod number;
 #[cfg(feature = "io")]
 mod path;
 #[cfg(feature = "io")]
@@ -76,6 +77,7 @@ pub use manifest::{
 #[cfg(feature = "io")]
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError};
 pub use naming::{Naming, Placement};
+pub use number::ModelNumber;
 
 #[cfg(feature = "io")]
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};

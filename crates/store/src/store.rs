@@ -13,7 +13,7 @@ use crate::layout::{LayoutError, PieceLayout, Read};
 use crate::reader::{ReadOp, ReaderKind, ShardReader};
 use crate::scheduler::{Job, Queue};
 use crate::stats::StoreStats;
-use crate::{Arena, Clock, Manifest, PieceId, Slot};
+use crate::{Arena, Clock, Manifest, ModelNumber, PieceId, Slot};
 
 /// How a store reads.
 #[derive(Clone)]
@@ -56,6 +56,7 @@ pub fn user_cache() -> Option<PathBuf> {
 /// with its completion, every byte in it verified. A failed fetch says which piece and which file;
 /// the store goes on.
 pub struct NVMeWeightStore {
+    number: ModelNumber,
     shared: Arc<Shared>,
     manifest: Arc<Manifest>,
     completions: Receiver<Completion>,
@@ -93,7 +94,8 @@ impl NVMeWeightStore {
         let state = State { queue: Queue::new(chunk), closing: false };
         let shared = Arc::new(Shared { queue: Mutex::new(state), work: Condvar::new(), verifier });
         let (reply, completions) = unbounded();
-        let mut store = NVMeWeightStore { shared, manifest, completions, reply, lanes: Vec::new() };
+        let (number, lanes) = (ModelNumber::next(), Vec::new());
+        let mut store = NVMeWeightStore { number, shared, manifest, completions, reply, lanes };
         for lane in 0..depth.div_ceil(batch) {
             let shared = Arc::clone(&store.shared);
             let thread = std::thread::Builder::new()
@@ -103,6 +105,11 @@ impl NVMeWeightStore {
             store.lanes.push(thread);
         }
         Ok(store)
+    }
+
+    /// The number of the model: with the name of a piece, a key that no other store's pieces have.
+    pub fn number(&self) -> ModelNumber {
+        self.number
     }
 
     /// The manifest it was opened with.
