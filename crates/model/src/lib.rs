@@ -41,6 +41,7 @@ pub use forward::{Chunk, ForwardError, Model, Rows};
 pub use inventory::{Held, Inventory, WeightsError};
 pub use kv::KvPrecision;
 pub use naming::naming;
+pub use nan::first_nan;
 pub use resident::{LoadError, Loader, ResidentSource};
 pub use role::Role;
 pub use rope::Rope;

@@ -2,10 +2,11 @@
 
 use sws_kernels::{Encoding, Matrix};
 
-/// The row and column of the first NaN of a matrix whose parts are given too.
+/// The row and column of the first NaN of a matrix, or of a block of its rows, whose parts are given
+/// too.
 ///
 /// The parts say fast whether there can be one; only then are weights decoded.
-pub(crate) fn first_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize)> {
+pub fn first_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize)> {
     if !may_hold_nan(matrix.encoding(), parts) {
         return None;
     }

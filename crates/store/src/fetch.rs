@@ -17,7 +17,9 @@ pub struct Ticket(pub(crate) u64);
 pub enum Priority {
     /// Somebody: it is next after those that were demanded before.
     Demanded,
-    /// Perhaps somebody later: it is read while nothing demanded is waiting or being read, in
+    /// Somebody later, for certain: it is read while nothing demanded waits.
+    Ahead,
+    /// Perhaps somebody later: it is read while nothing else is waiting or being read, in
     /// chunks of at most 1 MiB, of which one is under way at any time.
     Speculative,
 }

@@ -40,10 +40,11 @@ pub enum Read {
 pub enum Parts {
     /// All that a matrix is made of.
     All,
-    /// Those that are cut by rows; whoever asks holds the others.
-    Cut,
-    /// Those that any range of rows needs whole (the table and the patches of bf12).
-    Whole,
+    /// The first, the large one; whoever asks holds the others.
+    First,
+    /// All others: table and patches, or scales. One checksum covers many more of their rows than
+    /// of the first part's, so with every block of rows they would be read again.
+    Rest,
 }
 
 impl Read {
@@ -294,8 +295,7 @@ impl<'m> Builder<'m> {
         };
         let mut parts = vec![None; kinds];
         for (part, extent) in tensor.parts.iter().enumerate() {
-            let whole = tensor.encoding.is_some_and(|encoding| encoding.parts()[part].is_whole());
-            if matches!((select, whole), (Parts::Cut, true) | (Parts::Whole, false)) {
+            if matches!((select, part), (Parts::First, 1..) | (Parts::Rest, 0)) {
                 continue;
             }
             let view = match part_rows(part, range.clone()) {

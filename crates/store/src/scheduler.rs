@@ -32,10 +32,10 @@ pub(crate) struct Job {
 /// The fetches under way.
 pub(crate) struct Queue {
     entries: HashMap<Ticket, Entry>,
-    /// Fetches of which something has not been started, in the order in which they are served.
-    demanded: VecDeque<Ticket>,
-    speculative: VecDeque<Ticket>,
-    on_device: [usize; 2],
+    /// Fetches of which something has not been started, in the order in which they are served, by
+    /// priority.
+    lines: [VecDeque<Ticket>; 3],
+    on_device: [usize; 3],
     busy_since: Duration,
     next_ticket: u64,
     chunk: usize,
@@ -61,9 +61,8 @@ impl Queue {
     pub(crate) fn new(chunk: usize) -> Queue {
         Queue {
             entries: HashMap::new(),
-            demanded: VecDeque::new(),
-            speculative: VecDeque::new(),
-            on_device: [0; 2],
+            lines: Default::default(),
+            on_device: [0; 3],
             busy_since: Duration::ZERO,
             next_ticket: 0,
             chunk: chunk.next_multiple_of(SLOT_ALIGN).max(SLOT_ALIGN),
@@ -101,23 +100,30 @@ impl Queue {
             return ticket;
         }
         self.line(priority).push_back(ticket);
-        self.stats.queued = self.demanded.len() + self.speculative.len();
+        self.count_queued();
         self.stats.most_queued = self.stats.most_queued.max(self.stats.queued);
         ticket
     }
 
-    /// Makes a speculative fetch a demanded one; what has been read of it is kept. False if it is
-    /// over.
+    /// Makes a fetch a demanded one; what has been read of it is kept. False if it is over.
+    ///
+    /// One that was read ahead of its time goes before all others: its time has come, and nothing
+    /// is computed until it is there. What was speculative goes behind those demanded before.
     pub(crate) fn promote(&mut self, ticket: Ticket) -> bool {
         let Some(entry) = self.entries.get_mut(&ticket) else { return false };
-        if entry.priority == Priority::Speculative {
-            entry.priority = Priority::Demanded;
-            if let Some(at) = self.speculative.iter().position(|&other| other == ticket) {
-                self.speculative.remove(at);
-                self.demanded.push_back(ticket);
-            }
-            self.stats.promoted += 1;
+        let before = std::mem::replace(&mut entry.priority, Priority::Demanded);
+        if before == Priority::Demanded {
+            return true;
         }
+        let line = self.line(before);
+        if let Some(at) = line.iter().position(|&other| other == ticket) {
+            line.remove(at);
+            match before {
+                Priority::Ahead => self.line(Priority::Demanded).push_front(ticket),
+                _ => self.line(Priority::Demanded).push_back(ticket),
+            }
+        }
+        self.stats.promoted += 1;
         true
     }
 
@@ -128,7 +134,7 @@ impl Queue {
             entry.error.get_or_insert(FetchError::Cancelled);
         }
         self.line(priority).retain(|&other| other != ticket);
-        self.stats.queued = self.demanded.len() + self.speculative.len();
+        self.count_queued();
         if busy > 0 {
             return Cancelled::Stopping;
         }
@@ -144,23 +150,22 @@ impl Queue {
     /// The next reads to make, at most `most`; none if there is nothing to do for now.
     ///
     /// Demanded fetches are served one after another, so that the first is complete as soon as it
-    /// can be. A speculative chunk is started only when nothing demanded is waiting or on the
-    /// device, and no other speculative chunk is: what is demanded a moment later waits for one
-    /// chunk at most.
+    /// can be, and then those ahead. A speculative chunk is started only when nothing else is
+    /// waiting or on the device: what is demanded a moment later waits for one chunk at most.
     pub(crate) fn take(&mut self, most: usize, now: Duration) -> Vec<Job> {
         let mut jobs = Vec::new();
         while jobs.len() < most
-            && let Some(&ticket) = self.demanded.front()
+            && let Some(&ticket) = self.lines[0].front().or_else(|| self.lines[1].front())
         {
             self.cut(ticket, self.chunk, now, &mut jobs);
         }
         if jobs.is_empty()
-            && self.on_device == [0; 2]
-            && let Some(&ticket) = self.speculative.front()
+            && self.on_device == [0; 3]
+            && let Some(&ticket) = self.lines[2].front()
         {
             self.cut(ticket, SPECULATIVE_CHUNK, now, &mut jobs);
         }
-        self.stats.queued = self.demanded.len() + self.speculative.len();
+        self.count_queued();
         jobs
     }
 
@@ -195,7 +200,7 @@ impl Queue {
         if exhausted {
             self.line(priority).pop_front();
         }
-        if self.on_device == [0; 2] {
+        if self.on_device == [0; 3] {
             self.busy_since = now;
         }
         self.on_device[priority as usize] += 1;
@@ -212,7 +217,7 @@ impl Queue {
     pub(crate) fn off_device(&mut self, priority: Priority, started: Duration, now: Duration) {
         self.on_device[priority as usize] -= 1;
         self.traffic(priority).on_device += now.saturating_sub(started);
-        if self.on_device == [0; 2] {
+        if self.on_device == [0; 3] {
             self.stats.busy += now.saturating_sub(self.busy_since);
         }
     }
@@ -239,8 +244,7 @@ impl Queue {
 
     /// Ends every fetch that is not being read.
     pub(crate) fn close(&mut self, now: Duration) {
-        self.demanded.clear();
-        self.speculative.clear();
+        self.lines = Default::default();
         let idle: Vec<Ticket> =
             self.entries.iter().filter(|(_, entry)| entry.busy == 0).map(|(t, _)| *t).collect();
         for entry in self.entries.values_mut() {
@@ -276,7 +280,7 @@ impl Queue {
 
     pub(crate) fn stats(&self, now: Duration) -> StoreStats {
         let mut stats = self.stats.clone();
-        stats.on_device = self.on_device[0] + self.on_device[1];
+        stats.on_device = self.on_device.iter().sum();
         if stats.on_device > 0 {
             stats.busy += now.saturating_sub(self.busy_since);
         }
@@ -284,15 +288,17 @@ impl Queue {
     }
 
     fn line(&mut self, priority: Priority) -> &mut VecDeque<Ticket> {
-        match priority {
-            Priority::Demanded => &mut self.demanded,
-            Priority::Speculative => &mut self.speculative,
-        }
+        &mut self.lines[priority as usize]
+    }
+
+    fn count_queued(&mut self) {
+        self.stats.queued = self.lines.iter().map(VecDeque::len).sum();
     }
 
     fn traffic(&mut self, priority: Priority) -> &mut Traffic {
         match priority {
             Priority::Demanded => &mut self.stats.demanded,
+            Priority::Ahead => &mut self.stats.ahead,
             Priority::Speculative => &mut self.stats.speculative,
         }
     }

@@ -170,6 +170,16 @@ impl Slot {
         Some(tail)
     }
 
+    /// Joins the slot that begins where this one ends; any other is given back.
+    pub fn join(&mut self, mut next: Slot) -> Result<(), Slot> {
+        if !Arc::ptr_eq(&self.arena, &next.arena) || self.range.end != next.range.start {
+            return Err(next);
+        }
+        self.range.end = next.range.end;
+        next.range.start = next.range.end;
+        Ok(())
+    }
+
     /// Its memory, for several threads to fill at once.
     pub(crate) fn memory(&mut self) -> SlotMemory {
         SlotMemory { start: self.start(), len: self.range.len() }
@@ -200,7 +210,10 @@ impl DerefMut for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.arena.give_back(self.range.clone());
+        // One that was joined to another has nothing left.
+        if !self.range.is_empty() {
+            self.arena.give_back(self.range.clone());
+        }
     }
 }
 
@@ -275,6 +288,22 @@ mod tests {
         tail.fill(1);
         drop(tail);
         assert!(head.iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn neighbours_join_and_others_do_not() {
+        let arena = Arena::new(4 * SLOT_ALIGN).unwrap();
+        let [mut a, b, mut c] = [0; 3].map(|_| arena.take(1).unwrap());
+        c.fill(3);
+        let c = a.join(c).unwrap_err();
+        let elsewhere = Slot::alone(1).unwrap();
+        let _ = a.join(elsewhere).unwrap_err();
+        a.join(b).unwrap();
+        assert_eq!((a.len(), arena.free_bytes()), (2 * SLOT_ALIGN, SLOT_ALIGN));
+        a.join(c).unwrap();
+        assert_eq!((a.len(), a[2 * SLOT_ALIGN]), (3 * SLOT_ALIGN, 3));
+        drop(a);
+        assert_eq!(arena.take(4 * SLOT_ALIGN).unwrap().len(), 4 * SLOT_ALIGN);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct StoreStats {
     /// For demanded fetches.
     pub demanded: Traffic,
+    /// For fetches that are certain to be needed, until they are promoted.
+    pub ahead: Traffic,
     /// For speculative fetches, until they are promoted.
     pub speculative: Traffic,
     /// Fetches of which something waits to be started.
@@ -17,7 +19,7 @@ pub struct StoreStats {
     pub on_device: usize,
     /// Time in which at least one read was on the device.
     pub busy: Duration,
-    /// Speculative fetches that became demanded.
+    /// Other fetches that became demanded.
     pub promoted: u64,
     /// Time taken by checksums, which overlaps with reading.
     pub checksum: Duration,

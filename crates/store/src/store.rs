@@ -154,7 +154,8 @@ impl NVMeWeightStore {
         &self.completions
     }
 
-    /// Makes a speculative fetch a demanded one. Nothing is read twice. False if it is over.
+    /// Makes a fetch a demanded one: a speculative one the last of those, one ahead the next, as
+    /// somebody has come to need it. Nothing is read twice. False if it is over.
     pub fn promote(&self, ticket: Ticket) -> bool {
         let known = self.shared.lock().queue.promote(ticket);
         self.shared.work.notify_all();

@@ -90,16 +90,20 @@ fn rows_are_rounded_out_to_what_checksums_cover() {
 }
 
 #[test]
-fn parts_that_any_rows_need_can_be_read_apart() {
-    let model = encoded(Encoding::Bf12, 12, 100);
-    let read = |parts| Read::Rows { piece: ID, tensor: 0, rows: 0..1, parts };
-    let present = |parts| {
-        let layout = PieceLayout::new(&model.manifest, read(parts)).unwrap();
-        layout.tensors()[0].parts.iter().map(Option::is_some).collect::<Vec<_>>()
-    };
-    assert_eq!(present(Parts::All), [true, true, true]);
-    assert_eq!(present(Parts::Cut), [true, false, false]);
-    assert_eq!(present(Parts::Whole), [false, true, true]);
+fn the_large_part_and_the_others_can_be_read_apart() {
+    for (encoding, all) in [(Encoding::Bf16, 1), (Encoding::Q8, 2), (Encoding::Bf12, 3)] {
+        let model = encoded(encoding, 12, 100);
+        let present = |parts| {
+            let read = Read::Rows { piece: ID, tensor: 0, rows: 0..1, parts };
+            let layout = PieceLayout::new(&model.manifest, read).unwrap();
+            layout.tensors()[0].parts.iter().map(Option::is_some).collect::<Vec<_>>()
+        };
+        assert_eq!(present(Parts::All), vec![true; all], "{encoding}");
+        assert_eq!(present(Parts::First)[0], true, "{encoding}");
+        assert_eq!(present(Parts::First)[1..], vec![false; all - 1], "{encoding}");
+        assert_eq!(present(Parts::Rest)[0], false, "{encoding}");
+        assert_eq!(present(Parts::Rest)[1..], vec![true; all - 1], "{encoding}");
+    }
 }
 
 #[test]

@@ -129,6 +129,30 @@ fn a_promoted_fetch_keeps_what_was_read() {
 }
 
 #[test]
+fn what_is_read_ahead_gives_way_until_it_is_needed() {
+    let b = bench(2);
+    let running = b.fetch(0, Priority::Ahead);
+    b.expect(0, 0);
+    let guess = b.fetch(1, Priority::Speculative);
+    let later = b.fetch(2, Priority::Ahead);
+    let needed = b.fetch(3, Priority::Ahead);
+    let demanded = b.fetch(4, Priority::Demanded);
+    b.go.send(()).unwrap();
+    b.expect(4, 0);
+    assert!(b.store.promote(needed), "computing has come to it");
+    b.go.send(()).unwrap();
+    for (expert, mib) in [(3, 0), (3, 1), (4, 1), (0, 1), (2, 0), (2, 1), (1, 0), (1, 1)] {
+        b.step(expert, mib);
+    }
+    for ticket in [needed, demanded, running, later, guess] {
+        b.finished(ticket);
+    }
+    let stats = b.store.stats();
+    let reads = [stats.demanded.reads, stats.ahead.reads, stats.speculative.reads];
+    assert_eq!(reads, [4, 4, 2]);
+}
+
+#[test]
 fn what_has_not_started_is_withdrawn_free_of_charge() {
     let b = bench(2);
     let running = b.fetch(0, Priority::Demanded);
