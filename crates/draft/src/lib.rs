@@ -4,3 +4,7 @@
 //! a state seen earlier, says much about what they choose next. This crate turns that into
 //! probabilities. It knows no weights on disk and no memory budget: whoever streams decides what a
 //! forecast is worth.
+
+mod blueprint;
+
+pub use blueprint::{Draft, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};

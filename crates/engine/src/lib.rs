@@ -4,3 +4,9 @@
 //! room is left for what comes and goes; within it weights are streamed from a
 //! [`NVMeWeightStore`](sws_store::NVMeWeightStore) as the forward pass asks for them. What is
 //! computed is what the fully loaded model computes, bit for bit.
+
+mod verifier;
+mod wait;
+
+pub use verifier::{Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
+pub use wait::{Kind, Stalls, WaitError, Waiter};

@@ -1,0 +1,200 @@
+//! What a draft says: which experts the next layers will need.
+
+use std::fmt;
+
+use sws_store::PieceId;
+
+/// A forecast for some layers to come, and what follows from it for whoever assembles weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReassemblyBlueprint {
+    /// The layers, in the order in which they come.
+    pub layers: Vec<LayerBlueprint>,
+    /// Pieces at least as probable as the threshold: worth reading before they are asked for. In
+    /// the order in which they come, within a layer the most probable first.
+    pub high_priority_pieces: Vec<PieceId>,
+    /// The other pieces that were selected: worth something smaller, or nothing.
+    pub low_priority_pieces: Vec<PieceId>,
+}
+
+/// The forecast for one layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayerBlueprint {
+    /// The number of the layer, those without experts counted.
+    pub layer_idx: usize,
+    /// The probability that a token of the pass chooses it, for each expert.
+    pub expert_probs: Vec<f32>,
+    /// The experts that are likely enough to name, the most probable first.
+    pub selected_experts: Vec<u32>,
+}
+
+impl ReassemblyBlueprint {
+    /// Splits what the layers have selected at `threshold`.
+    pub fn new(layers: Vec<LayerBlueprint>, threshold: f32) -> ReassemblyBlueprint {
+        let (mut high, mut low) = (Vec::new(), Vec::new());
+        for layer in &layers {
+            for &expert in &layer.selected_experts {
+                let probability = layer.expert_probs.get(expert as usize).copied();
+                let list = match probability.unwrap_or(0.0) >= threshold {
+                    true => &mut high,
+                    false => &mut low,
+                };
+                list.push(PieceId::expert(layer.layer_idx as u32, expert));
+            }
+        }
+        ReassemblyBlueprint { layers, high_priority_pieces: high, low_priority_pieces: low }
+    }
+}
+
+/// Forecasts which experts will be needed. Whatever it says, the result of a pass is the same: a
+/// forecast is only ever a reason to read earlier.
+pub trait Draft: fmt::Debug + Send {
+    /// These tokens go through the layers next, together with those told since the last pass began.
+    fn tokens(&mut self, tokens: &[u32]);
+
+    /// `hidden` [tokens, hidden] is about to enter a layer. None: nothing to add to what was said
+    /// before.
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Option<ReassemblyBlueprint>;
+
+    /// The router of a layer has chosen these experts, ascending.
+    fn adapt(&mut self, layer: usize, distinct: &[u32]);
+}
+
+/// Says nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDraft;
+
+impl Draft for NoDraft {
+    fn tokens(&mut self, _: &[u32]) {}
+
+    fn entering(&mut self, _: usize, _: &[f32]) -> Option<ReassemblyBlueprint> {
+        None
+    }
+
+    fn adapt(&mut self, _: usize, _: &[u32]) {}
+}
+
+/// Knows a run that was recorded, and tells of each pass all it will need, or all it will not: the
+/// best and the worst a draft can be, against which streaming is tested.
+///
+/// It follows one sequence from its beginning. Past the end of the record it says nothing.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// The numbers of the layers with experts.
+    layers: Vec<usize>,
+    experts: usize,
+    top_k: usize,
+    /// [tokens, layers, top-k]
+    ids: Vec<u16>,
+    lies: bool,
+    /// Tokens of passes that have begun.
+    begun: usize,
+    /// Tokens told since.
+    told: usize,
+}
+
+impl Recorded {
+    /// Tells the truth: the experts `ids` [tokens, layers, top-k] of the layers numbered `layers`,
+    /// each of which has `experts`.
+    ///
+    /// # Panics
+    ///
+    /// If `top_k` is 0 while there are ids, or an id is no expert.
+    pub fn oracle(layers: Vec<usize>, experts: usize, top_k: usize, ids: Vec<u16>) -> Recorded {
+        assert!(top_k > 0 || ids.is_empty(), "tokens that choose no experts");
+        assert!(ids.iter().all(|&id| usize::from(id) < experts), "an id that is no expert");
+        Recorded { layers, experts, top_k, ids, lies: false, begun: 0, told: 0 }
+    }
+
+    /// As sure of itself, and always wrong: it names as many experts as will be used, none of which
+    /// is.
+    pub fn adversarial(self) -> Recorded {
+        Recorded { lies: true, ..self }
+    }
+
+    /// Which experts of a layer, by its place among those with experts, the tokens from `first` on
+    /// use.
+    fn used(&self, place: usize, first: usize, tokens: usize) -> Vec<bool> {
+        let mut used = vec![false; self.experts];
+        let row = self.layers.len() * self.top_k;
+        for token in self.ids.chunks_exact(row.max(1)).skip(first).take(tokens) {
+            for &id in &token[place * self.top_k..][..self.top_k] {
+                used[usize::from(id)] = true;
+            }
+        }
+        used
+    }
+
+    fn layer(&self, place: usize, first: usize, tokens: usize) -> LayerBlueprint {
+        let used = self.used(place, first, tokens);
+        let count = used.iter().filter(|&&used| used).count();
+        let named = (0..self.experts).filter(|&expert| used[expert] != self.lies);
+        let selected: Vec<u32> = named.take(count).map(|expert| expert as u32).collect();
+        let mut probs = vec![0.0; self.experts];
+        selected.iter().for_each(|&expert| probs[expert as usize] = 1.0);
+        let layer_idx = self.layers[place];
+        LayerBlueprint { layer_idx, expert_probs: probs, selected_experts: selected }
+    }
+}
+
+impl Draft for Recorded {
+    fn tokens(&mut self, tokens: &[u32]) {
+        self.told += tokens.len();
+    }
+
+    fn entering(&mut self, layer: usize, _: &[f32]) -> Option<ReassemblyBlueprint> {
+        if layer > 0 {
+            return None;
+        }
+        let (first, tokens) = (self.begun, std::mem::take(&mut self.told));
+        self.begun += tokens;
+        let layers = (0..self.layers.len()).map(|place| self.layer(place, first, tokens));
+        Some(ReassemblyBlueprint::new(layers.collect(), 0.5))
+    }
+
+    fn adapt(&mut self, _: usize, _: &[u32]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_split_at_the_threshold() {
+        let layer = |layer_idx, probs: &[f32], selected: &[u32]| LayerBlueprint {
+            layer_idx,
+            expert_probs: probs.to_vec(),
+            selected_experts: selected.to_vec(),
+        };
+        let layers = vec![layer(3, &[0.2, 0.9, 0.5], &[1, 2, 0]), layer(4, &[0.7, 0.1], &[0, 9])];
+        let blueprint = ReassemblyBlueprint::new(layers, 0.5);
+        let names = |ids: &[PieceId]| ids.iter().map(PieceId::to_string).collect::<Vec<_>>();
+        let high = names(&blueprint.high_priority_pieces);
+        assert_eq!(high, ["layer_3/expert_1", "layer_3/expert_2", "layer_4/expert_0"]);
+        let low = names(&blueprint.low_priority_pieces);
+        assert_eq!(low, ["layer_3/expert_0", "layer_4/expert_9"]);
+    }
+
+    #[test]
+    fn a_record_names_what_each_pass_uses_or_what_it_does_not() {
+        // Three tokens, two layers, two of four experts each.
+        let ids = vec![0, 1, 2, 3, 1, 2, 2, 3, 3, 0, 0, 1];
+        let truth = Recorded::oracle(vec![0, 2], 4, 2, ids);
+        // Tokens of each pass, then what is named for the layers 0 and 2.
+        let cases: [(_, &[(usize, [&[u32]; 2])]); 2] = [
+            (truth.clone(), &[(2, [&[0, 1, 2], &[2, 3]]), (1, [&[0, 3], &[0, 1]])]),
+            (truth.adversarial(), &[(2, [&[3], &[0, 1]]), (1, [&[1, 2], &[2, 3]])]),
+        ];
+        for (mut draft, passes) in cases {
+            for (tokens, expected) in passes {
+                draft.tokens(&vec![7; *tokens]);
+                let said = draft.entering(0, &[]).unwrap();
+                let named = said.layers.iter().map(|layer| &layer.selected_experts[..]);
+                assert!(named.eq(expected.iter().copied()), "{said:?}");
+                assert_eq!(said.low_priority_pieces, []);
+                assert_eq!(draft.entering(2, &[]), None);
+            }
+            draft.tokens(&[7]);
+            assert_eq!(draft.entering(0, &[]).unwrap().high_priority_pieces, []);
+        }
+    }
+}
