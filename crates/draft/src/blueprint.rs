@@ -179,8 +179,9 @@ mod tests {
         // Three tokens, two layers, two of four experts each.
         let ids = vec![0, 1, 2, 3, 1, 2, 2, 3, 3, 0, 0, 1];
         let truth = Recorded::oracle(vec![0, 2], 4, 2, ids);
-        // Tokens of each pass, then what is named for the layers 0 and 2.
-        let cases: [(_, &[(usize, [&[u32]; 2])]); 2] = [
+        /// Tokens of a pass, and what is named for the layers 0 and 2.
+        type Pass = (usize, [&'static [u32]; 2]);
+        let cases: [(_, &[Pass]); 2] = [
             (truth.clone(), &[(2, [&[0, 1, 2], &[2, 3]]), (1, [&[0, 3], &[0, 1]])]),
             (truth.adversarial(), &[(2, [&[3], &[0, 1]]), (1, [&[1, 2], &[2, 3]])]),
         ];

@@ -1,0 +1,124 @@
+//! What is expected: read before it is asked for, and kept until it is.
+
+use sws_draft::ReassemblyBlueprint;
+use sws_store::{PieceId, Read};
+
+use super::DynamicAssembler;
+use crate::cache::{Need, NoRoom};
+
+/// Reads that nobody has asked for yet, at a time. More would hold slots that a demand has to
+/// reclaim first, and the device reads them one after another anyway.
+const AHEAD: usize = 16;
+/// From this probability on the experts of the next layer are read ahead of their router.
+const PROBABLE: f32 = 0.9;
+/// From this one on as if they had been asked for: with several reads at a time.
+const CERTAIN: f32 = 0.99;
+
+impl DynamicAssembler {
+    /// Follows a forecast: keeps what is there of it, and reads the rest as far as there is room.
+    pub fn assemble_from_blueprint(&mut self, blueprint: &ReassemblyBlueprint) {
+        self.withdraw_promises();
+        let mut forecast = Vec::with_capacity(blueprint.high_priority_pieces.len());
+        for layer in &blueprint.layers {
+            let number = layer.layer_idx as u32;
+            for &expert in &layer.selected_experts {
+                let probability = layer.expert_probs.get(expert as usize).copied();
+                forecast.push((PieceId::expert(number, expert), probability.unwrap_or(0.0)));
+            }
+        }
+        forecast.retain(|(id, _)| blueprint.high_priority_pieces.contains(id));
+        self.expect(forecast);
+    }
+
+    /// The next layer of a prompt uses nearly all of its experts.
+    pub(super) fn expect_next_layer(&mut self, tokens: usize) {
+        let after = self.layer as usize + 1;
+        let next = (after..self.layers.len()).find_map(|l| Some((l as u32, self.layers[l]?)));
+        let Some((layer, (experts, top_k))) = next else { return };
+        let unused = (1.0 - top_k as f32 / experts as f32).powi(tokens as i32);
+        if tokens < 2 || !self.forecast.is_empty() || 1.0 - unused < PROBABLE {
+            return;
+        }
+        let all = (0..experts as u32).map(|expert| PieceId::expert(layer, expert));
+        let forecast = self.in_order(all).into_iter().map(|id| (id, 1.0 - unused)).collect();
+        self.expect(forecast);
+    }
+
+    fn expect(&mut self, forecast: Vec<(PieceId, f32)>) {
+        for &(id, _) in &forecast {
+            self.promise(id);
+        }
+        self.forecast = forecast.into();
+        self.read_ahead();
+    }
+
+    /// Begins to read what is expected next, once everything that is needed has its slot.
+    pub(super) fn read_ahead(&mut self) {
+        if !self.wanted.is_empty() {
+            return;
+        }
+        let mut under_way = self.reading.values().filter(|reading| !reading.demanded).count();
+        while under_way < AHEAD
+            && let Some(&(id, probability)) = self.forecast.front()
+        {
+            let key = self.key(id);
+            if let Ok(layout) = self.store.layout(Read::Piece(id)) {
+                let need = Need::Forecast(probability);
+                match self.cache.begin(self.layer, key, layout.slot_len(), need) {
+                    Ok(claim) => {
+                        let certain = probability >= CERTAIN && self.prompt;
+                        // What fails here is read when it is asked for.
+                        let _ = self.fetch(id, layout, claim.payload, certain);
+                        under_way += 1;
+                    }
+                    Err(NoRoom::InUse { .. } | NoRoom::ExpectedSooner { .. }) => return,
+                    Err(_) => {}
+                }
+            }
+            self.forecast.pop_front();
+        }
+    }
+
+    /// Keeps a piece that is there until its layer has chosen.
+    pub(super) fn promise(&mut self, id: PieceId) {
+        let key = self.key(id);
+        if !self.promised.contains(&id) && self.cache.pin(key) {
+            self.promised.insert(id);
+        }
+    }
+
+    /// Keeps nothing any more.
+    pub(super) fn withdraw_promises(&mut self) {
+        for id in std::mem::take(&mut self.promised) {
+            let key = self.key(id);
+            self.cache.unpin(key);
+        }
+    }
+
+    /// A router has chosen: what was expected of its layer and before is over. What it needs and is
+    /// being read is now waited for; what it does not need is given up.
+    pub(super) fn settle_forecast(&mut self, distinct: &[u32]) {
+        let layer = self.layer;
+        while let Some(&id) = self.promised.first()
+            && id.layer() <= Some(layer)
+        {
+            self.promised.pop_first();
+            let key = self.key(id);
+            self.cache.unpin(key);
+        }
+        self.forecast.retain(|(id, _)| id.layer() > Some(layer));
+        let here = |id: &&PieceId| id.layer() <= Some(layer);
+        let over: Vec<PieceId> = self.reading.keys().filter(here).copied().collect();
+        for id in self.in_order(over) {
+            let needed = distinct.iter().any(|&expert| PieceId::expert(layer, expert) == id);
+            if !needed {
+                self.give_up(id);
+            } else if let Some(reading) = self.reading.get_mut(&id)
+                && !reading.demanded
+            {
+                self.store.promote(reading.ticket);
+                reading.demanded = true;
+            }
+        }
+    }
+}

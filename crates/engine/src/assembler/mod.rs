@@ -1,0 +1,339 @@
+//! Brings the experts of a layer together: those that are there, and the others as they arrive.
+
+mod ahead;
+mod reading;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use sws_draft::Draft;
+use sws_model::{Ffn, Inventory, LoadError, ModelSpec, Ready, Routed, SourceError};
+use sws_store::{Completion, FetchError, LayoutError, NVMeWeightStore, PieceId, Priority, Slot};
+
+use crate::cache::{Lookup, NoRoom, PredictiveCache};
+use crate::policy::{Key, Policy};
+use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
+use crate::wait::{WaitError, Waiter};
+use reading::Reading;
+use weights::Assembled;
+pub use weights::Loaded;
+
+/// Serves the routed experts of a model from a cache, and fetches what is not in it.
+///
+/// A [`WeightSource`](sws_model::WeightSource) hands its moments on: [`tokens`](Self::tokens) when it
+/// embeds, [`entering`](Self::entering), [`routed`](Self::routed), [`experts`](Self::experts). Once
+/// the router has chosen, a [`Verifier`] compares with what is there; what is missing is demanded
+/// at once, in the order of the disk, while experts that are there compute. An expert is read at
+/// most once for all tokens of a pass, however few slots there are: one that has been computed
+/// makes room for the next of its layer, if nothing else can.
+#[derive(Debug)]
+pub struct DynamicAssembler {
+    store: Arc<NVMeWeightStore>,
+    inventory: Arc<Inventory>,
+    cache: PredictiveCache<Loaded>,
+    verifier: Verifier,
+    draft: Box<dyn Draft>,
+    ahead: bool,
+    waiter: Waiter,
+    reply: Sender<Completion>,
+    arrived: Receiver<Completion>,
+    /// Experts and choices of each layer; none of a dense one.
+    layers: Vec<Option<(usize, usize)>>,
+    /// The layer whose router chose last.
+    layer: u32,
+    /// Its experts that have not been computed.
+    needed: Vec<u32>,
+    /// Those of them that have to be read and have no slot yet, in the order of the disk.
+    wanted: VecDeque<PieceId>,
+    reading: HashMap<PieceId, Reading>,
+    /// Pieces whose read has failed for this layer.
+    failed: HashSet<PieceId>,
+    /// What is expected and not there, the next first, with its probability.
+    forecast: VecDeque<(PieceId, f32)>,
+    /// What is expected and pinned until then.
+    promised: BTreeSet<PieceId>,
+    /// Pieces whose numbers have been looked at. Their checksums do not change.
+    looked_at: HashSet<PieceId>,
+}
+
+/// Who decides for a [`DynamicAssembler`].
+#[derive(Debug)]
+pub struct Deciders {
+    /// What makes room.
+    pub policy: Box<dyn Policy>,
+    /// What is read before it is asked for.
+    pub draft: Box<dyn Draft>,
+    /// Whether anything is: without, the draft is not asked, and the next layer of a prompt waits
+    /// for its router.
+    pub ahead: bool,
+}
+
+/// Why experts cannot be served. The assembler goes on with the next pass.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AssembleError {
+    /// A piece could not be read.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// There is nothing to read.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// What was read is no weight.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The wait ended.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// There is no slot.
+    #[error("{0}; give more memory with --ram")]
+    NoRoom(#[from] NoRoom),
+}
+
+/// Experts that are computed together while others of their layer wait for their slots: few enough
+/// to free a slot soon, enough for all threads.
+const WHILE_OTHERS_WAIT: usize = 4;
+
+impl DynamicAssembler {
+    /// Experts come and go in `slots`.
+    pub fn new(
+        spec: &ModelSpec,
+        store: Arc<NVMeWeightStore>,
+        inventory: Arc<Inventory>,
+        slots: impl IntoIterator<Item = Slot>,
+        deciders: Deciders,
+        waiter: Waiter,
+    ) -> DynamicAssembler {
+        let Deciders { policy, draft, ahead } = deciders;
+        let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
+        let (reply, arrived) = unbounded();
+        let layers = spec.layers.iter().map(|layer| match layer.ffn {
+            Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
+            _ => None,
+        });
+        DynamicAssembler {
+            store,
+            inventory,
+            cache: PredictiveCache::new(policy, slots),
+            verifier: Verifier::default(),
+            draft,
+            ahead,
+            waiter,
+            reply,
+            arrived,
+            layers: layers.collect(),
+            layer: 0,
+            needed: Vec::new(),
+            wanted: VecDeque::new(),
+            reading: HashMap::new(),
+            failed: HashSet::new(),
+            forecast: VecDeque::new(),
+            promised: BTreeSet::new(),
+            looked_at: HashSet::new(),
+        }
+    }
+
+    /// These tokens go through the layers next.
+    pub fn tokens(&mut self, tokens: &[u32]) {
+        if self.ahead {
+            self.draft.tokens(tokens);
+        }
+    }
+
+    /// `hidden` [tokens, hidden] is about to enter a layer.
+    pub fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), AssembleError> {
+        self.drain()?;
+        if self.ahead
+            && let Some(blueprint) = self.draft.entering(layer, hidden)
+        {
+            self.layer = layer as u32;
+            self.assemble_from_blueprint(&blueprint);
+        }
+        Ok(())
+    }
+
+    /// The router of a layer has chosen: what is missing is asked for at once.
+    pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), AssembleError> {
+        let result = self.verify(layer, routed);
+        self.or_abandon(result)
+    }
+
+    /// Calls `ready` with the experts that the router has chosen, as they are there.
+    pub fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        debug_assert_eq!((self.layer as usize, routed.distinct.len()), (layer, self.needed.len()));
+        let result = self.execute_assembled(ready);
+        self.or_abandon(result)
+    }
+
+    /// Ends the pass: reads under way are given up, and nothing is expected any more.
+    pub fn abandon(&mut self) {
+        self.needed.clear();
+        self.wanted.clear();
+        self.forecast.clear();
+        self.withdraw_promises();
+        let all: Vec<PieceId> = self.reading.keys().copied().collect();
+        for id in all {
+            self.give_up(id);
+        }
+        while !self.reading.is_empty()
+            && let Some(completion) = self.waiter.settle(&self.arrived)
+        {
+            // Nobody asks for it any more, so a failure is nobody's.
+            let _ = self.land(completion);
+        }
+        self.cache.idle();
+    }
+
+    /// Gives slots up until they have at most `bytes`: now those that are not in use, the others
+    /// after the next layer. Their memory returns to where the slots were cut from.
+    pub fn trim_to_budget(&mut self, bytes: usize) {
+        drop(self.cache.trim_to_budget(bytes));
+    }
+
+    /// The books of what is in memory.
+    pub fn cache(&self) -> &PredictiveCache<Loaded> {
+        &self.cache
+    }
+
+    /// What was accepted and what rejected.
+    pub fn verifier(&self) -> Verifier {
+        self.verifier
+    }
+
+    /// Begins to count anew.
+    pub fn reset_counts(&mut self) {
+        self.verifier = Verifier::default();
+        self.cache.reset_counts();
+    }
+
+    fn key(&self, piece: PieceId) -> Key {
+        Key { model: self.store.number(), piece }
+    }
+
+    fn presence(&self, expert: u32) -> Presence {
+        let id = PieceId::expert(self.layer, expert);
+        match self.cache.get(self.key(id)) {
+            Some(_) => Presence::Exact,
+            None if self.reading.contains_key(&id) => Presence::Coming,
+            None => Presence::Absent,
+        }
+    }
+
+    fn verify(&mut self, layer: usize, routed: &Routed) -> Result<(), AssembleError> {
+        self.waiter.check()?;
+        self.drain()?;
+        self.layer = layer as u32;
+        self.failed.clear();
+        self.wanted.clear();
+        self.needed.clone_from(&routed.distinct);
+        let (model, number) = (self.store.number(), self.layer);
+        self.cache.routed(model, number, &routed.choices, routed.top_k);
+        let (cache, real) = (&mut self.cache, RealPath { layer, experts: &routed.distinct });
+        let verdict = self.verifier.check(real, |expert| {
+            match cache.lookup(Key::expert(model, number, expert)) {
+                Lookup::Ready => Presence::Exact,
+                Lookup::Loading => Presence::Coming,
+                Lookup::Absent => Presence::Absent,
+            }
+        });
+        self.settle_forecast(&routed.distinct);
+        if let Verdict::Reject { mut missing, inexact } = verdict {
+            missing.extend(inexact);
+            let ids = missing.into_iter().map(|expert| PieceId::expert(number, expert));
+            self.wanted = self.in_order(ids).into();
+            self.fallback_reassemble()?;
+        }
+        if self.ahead {
+            self.draft.adapt(layer, &routed.distinct);
+            self.expect_next_layer(routed.choices.len() / routed.top_k.max(1));
+        }
+        Ok(())
+    }
+
+    fn execute_assembled(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
+        let mut now = Vec::with_capacity(self.needed.len());
+        while !self.needed.is_empty() {
+            self.drain()?;
+            self.verify_again();
+            self.fallback_reassemble()?;
+            self.read_ahead();
+            let there = |&expert: &u32| self.presence(expert) == Presence::Exact;
+            now.clear();
+            now.extend(self.needed.iter().copied().filter(there));
+            if now.is_empty() {
+                if let (true, Some(&piece)) = (self.reading.is_empty(), self.wanted.front()) {
+                    let key = self.key(piece);
+                    return Err(AssembleError::from(NoRoom::InUse { key }).into());
+                }
+                let completion = self.waiter.wait(&self.arrived)?;
+                self.land(completion)?;
+                continue;
+            }
+            if !self.wanted.is_empty() {
+                now.truncate(WHILE_OTHERS_WAIT);
+            }
+            let DynamicAssembler { cache, inventory, store, .. } = self;
+            let mut weights = Assembled { cache, inventory, model: store.number() };
+            ready(&now, &mut weights)?;
+            for &expert in &now {
+                self.cache.computed(Key::expert(self.store.number(), self.layer, expert));
+            }
+            self.needed.retain(|expert| !now.contains(expert));
+        }
+        self.cache.idle();
+        self.read_ahead();
+        Ok(())
+    }
+
+    /// What was fetched because it was missing is checked like what was there: whatever is needed
+    /// and neither there nor on its way, because a read has failed or was given up, is wanted again.
+    fn verify_again(&mut self) {
+        for &expert in &self.needed {
+            let id = PieceId::expert(self.layer, expert);
+            if detect_miss(self.presence(expert)).is_some() && !self.wanted.contains(&id) {
+                self.wanted.push_front(id);
+            }
+        }
+    }
+
+    fn or_abandon<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
+        if result.is_err() {
+            self.abandon();
+        }
+        result
+    }
+
+    /// As they lie on the disk.
+    fn in_order(&self, ids: impl IntoIterator<Item = PieceId>) -> Vec<PieceId> {
+        let manifest = self.store.manifest();
+        let place = |id: &PieceId| {
+            let parts = manifest.piece(*id).into_iter().flat_map(|piece| &piece.tensors);
+            parts.flat_map(|tensor| &tensor.parts).map(|part| (part.file, part.offset)).min()
+        };
+        let mut ids: Vec<PieceId> = ids.into_iter().collect();
+        ids.sort_by_cached_key(place);
+        ids
+    }
+}
+
+impl Drop for DynamicAssembler {
+    /// The store hands slots back only while somebody listens; they return to their arena anyway.
+    fn drop(&mut self) {
+        for reading in self.reading.values() {
+            let _ = self.store.cancel(reading.ticket);
+        }
+    }
+}
+
+/// Whether somebody waits for a read.
+fn priority(demanded: bool) -> Priority {
+    if demanded { Priority::Demanded } else { Priority::Speculative }
+}

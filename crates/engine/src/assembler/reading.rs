@@ -1,0 +1,131 @@
+//! Reads under way: begun into slots of the cache, and landed there.
+
+use std::sync::Arc;
+
+use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Read, Ticket};
+
+use super::{AssembleError, DynamicAssembler, Loaded, priority};
+use crate::cache::{Need, NoRoom};
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) ticket: Ticket,
+    /// Whether somebody waits for it.
+    pub(super) demanded: bool,
+    /// Whether it has been given up and will end soon.
+    pub(super) ending: bool,
+}
+
+impl DynamicAssembler {
+    /// Demands what is wanted, as far as there is room.
+    pub(super) fn fallback_reassemble(&mut self) -> Result<(), AssembleError> {
+        while let Some(&id) = self.wanted.front() {
+            let layout = self.store.layout(Read::Piece(id))?;
+            let key = self.key(id);
+            match self.cache.begin(self.layer, key, layout.slot_len(), Need::Now) {
+                Ok(claim) => self.fetch(id, layout, claim.payload, true)?,
+                // It was given up and has not ended yet. When it has, it is wanted again.
+                Err(NoRoom::Present { .. }) => {}
+                Err(NoRoom::InUse { .. }) if self.give_way() => continue,
+                Err(NoRoom::InUse { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+            self.wanted.pop_front();
+        }
+        Ok(())
+    }
+
+    pub(super) fn fetch(
+        &mut self,
+        id: PieceId,
+        layout: Arc<PieceLayout>,
+        memory: Loaded,
+        demanded: bool,
+    ) -> Result<(), AssembleError> {
+        let reply = self.reply.clone();
+        match self.store.fetch_to(layout, priority(demanded), memory.slot, reply) {
+            Ok(ticket) => {
+                self.reading.insert(id, Reading { ticket, demanded, ending: false });
+                Ok(())
+            }
+            Err(small) => {
+                let (key, len) = (self.key(id), small.need);
+                self.cache.failed(key, Loaded::empty(small.slot));
+                Err(NoRoom::TooLarge { key, len }.into())
+            }
+        }
+    }
+
+    /// Takes in what has arrived.
+    pub(super) fn drain(&mut self) -> Result<(), AssembleError> {
+        while let Some(completion) = self.waiter.poll(&self.arrived)? {
+            self.land(completion)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in a read that has ended. A failure is one only if the piece is needed now, and the
+    /// second time.
+    pub(super) fn land(&mut self, completion: Completion) -> Result<(), AssembleError> {
+        let Completion { layout, slot, result, .. } = completion;
+        let id = layout.read().piece();
+        let reading = self.reading.remove(&id);
+        let key = self.key(id);
+        let error = match result {
+            Ok(()) => {
+                let loaded = Loaded { slot, layout: Some(layout) };
+                match self.look_at(id, &loaded) {
+                    Ok(()) => {
+                        self.cache.ready(key, loaded);
+                        if reading.is_some_and(|reading| !reading.demanded) {
+                            self.promise(id);
+                        }
+                        return Ok(());
+                    }
+                    Err(error) => {
+                        self.cache.failed(key, Loaded::empty(loaded.slot));
+                        error.into()
+                    }
+                }
+            }
+            Err(error) => {
+                self.cache.failed(key, Loaded::empty(slot));
+                AssembleError::from(error)
+            }
+        };
+        let needed = id.layer() == Some(self.layer)
+            && self.needed.iter().any(|&expert| PieceId::expert(self.layer, expert) == id);
+        match error {
+            AssembleError::Fetch(FetchError::Cancelled) => Ok(()),
+            error if needed && !self.failed.insert(id) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives up a read under way, whose slot is then empty or soon will be.
+    pub(super) fn give_up(&mut self, id: PieceId) {
+        let Some(reading) = self.reading.get_mut(&id) else { return };
+        reading.ending = true;
+        if let Cancelled::Withdrawn(slot) = self.store.cancel(reading.ticket) {
+            self.reading.remove(&id);
+            let key = self.key(id);
+            self.cache.failed(key, Loaded::empty(slot));
+        }
+    }
+
+    /// Gives up what was expected latest, so that what is needed now finds room. False if nothing
+    /// can be given up at once.
+    fn give_way(&mut self) -> bool {
+        if let Some(id) = self.promised.pop_last() {
+            let key = self.key(id);
+            self.cache.unpin(key);
+            return true;
+        }
+        let idle = |r: &Reading| !r.demanded && !r.ending;
+        let latest = self.reading.iter().filter(|(_, r)| idle(r)).map(|(id, _)| *id).max();
+        let Some(id) = latest else { return false };
+        self.give_up(id);
+        true
+    }
+}

@@ -1,0 +1,83 @@
+//! Experts in slots, as the forward pass sees them.
+
+use std::sync::Arc;
+
+use sws_kernels::Matrix;
+use sws_model::{Held, Inventory, LoadError, Role, SourceError, Weights};
+use sws_store::{ModelNumber, PieceId, PieceLayout, Slot};
+
+use super::DynamicAssembler;
+use crate::cache::PredictiveCache;
+use crate::policy::Key;
+
+/// A slot, and what lies in it.
+#[derive(Debug)]
+pub struct Loaded {
+    pub(super) slot: Slot,
+    /// None if nothing does.
+    pub(super) layout: Option<Arc<PieceLayout>>,
+}
+
+impl Loaded {
+    pub(super) fn empty(slot: Slot) -> Loaded {
+        Loaded { slot, layout: None }
+    }
+
+    /// The parts of a tensor; those that its encoding does not have are empty.
+    fn parts(&self, held: &Held) -> Option<[&[u8]; 3]> {
+        let tensor = self.layout.as_ref()?.tensors().get(held.index)?;
+        let mut parts: [&[u8]; 3] = [&[]; 3];
+        for (number, part) in parts.iter_mut().take(held.encoding.parts().len()).enumerate() {
+            *part = tensor.part(&self.slot, number)?;
+        }
+        Some(parts)
+    }
+}
+
+/// The experts in a cache.
+pub(super) struct Assembled<'a> {
+    pub(super) cache: &'a PredictiveCache<Loaded>,
+    pub(super) inventory: &'a Inventory,
+    pub(super) model: ModelNumber,
+}
+
+impl Weights for Assembled<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        panic!("{piece} has no {role:?}: routed experts are matrices");
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        let loaded = self.cache.get(Key { model: self.model, piece })?;
+        let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
+        let parts = loaded.parts(held)?;
+        let parts = &parts[..held.encoding.parts().len()];
+        Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        _: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        Err(format!("{piece} is not in memory when its {role:?} is asked for; this is a bug, please report it").into())
+    }
+}
+
+impl DynamicAssembler {
+    /// Looks at every number of a piece that has arrived, the first time it does: checksums see to it
+    /// that the bytes are the same every other time.
+    pub(super) fn look_at(&mut self, id: PieceId, loaded: &Loaded) -> Result<(), LoadError> {
+        if self.looked_at.contains(&id) {
+            return Ok(());
+        }
+        for held in self.inventory.piece(id) {
+            let parts = loaded.parts(held).unwrap_or_default();
+            let names = self.store.manifest().piece(id).map(|piece| &piece.tensors[held.index].name);
+            let name = names.map_or("", String::as_str);
+            held.admit(name, &parts[..held.encoding.parts().len()])?;
+        }
+        self.looked_at.insert(id);
+        Ok(())
+    }
+}
