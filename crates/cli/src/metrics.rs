@@ -46,18 +46,8 @@ impl Pace {
 
 /// The most memory this process has had.
 pub(crate) fn peak_rss() -> Option<u64> {
-    proc_bytes("/proc/self/status", "VmHWM:")
-}
-
-/// What could be allocated without swapping.
-pub(crate) fn available_memory() -> Option<u64> {
-    proc_bytes("/proc/meminfo", "MemAvailable:")
-}
-
-/// A line of a file of the system: `Name:   123 kB`.
-fn proc_bytes(file: &str, name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }

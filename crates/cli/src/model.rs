@@ -9,7 +9,8 @@ use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
 use sws_model::{Loader, ModelSpec, ResidentSource};
 use sws_store::shard::Progress;
 use sws_store::{
-    Arena, Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions,
+    Arena, Checkpoint, Holder, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, Read, ReaderKind,
+    StoreOptions,
 };
 
 use crate::progress::{Meter, Unit};
@@ -135,15 +136,20 @@ impl Model {
 
     /// Better a sentence than the kernel's way of finding memory.
     fn check_memory(&self, needed: u64) -> anyhow::Result<()> {
-        match crate::metrics::available_memory() {
-            Some(free) if free < needed => bail!(
-                "`{}` needs {} of memory and {} is available; close other programs, or shard it in a smaller encoding (`sws shard --encoding q4`)",
-                self.dir.display(),
-                crate::commands::size(needed),
-                crate::commands::size(free),
-            ),
-            _ => Ok(()),
-        }
+        let Some(memory) = Memory::now().filter(|memory| memory.available < needed) else {
+            return Ok(());
+        };
+        let room = match memory.holder {
+            Holder::Machine => "close other programs",
+            Holder::Cgroup(_) => "give it more",
+        };
+        bail!(
+            "`{}` needs {} of memory and {} has {} left; {room}, or shard it in a smaller encoding (`sws shard --encoding q4`)",
+            self.dir.display(),
+            crate::commands::size(needed),
+            memory.holder,
+            crate::commands::size(memory.available),
+        )
     }
 }
 

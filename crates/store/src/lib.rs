@@ -36,6 +36,8 @@ mod clock;
 mod header;
 mod id;
 mod manifest;
+#[cfg(feature = "io")]
+mod memory;
 mod naming;
 mod number;
 #[cfg(feature = "io")]
@@ -85,6 +87,8 @@ pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticke
 pub use integrity::checksum;
 #[cfg(feature = "io")]
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
+#[cfg(feature = "io")]
+pub use memory::{Holder, Memory};
 #[cfg(feature = "io")]
 pub use probe::{Figure, ProbeReport, probe};
 #[cfg(feature = "uring")]

@@ -7,4 +7,5 @@ mod bad_manifest;
 mod common;
 mod corpus;
 mod in_place;
+mod limits;
 mod memory;

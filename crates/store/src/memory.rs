@@ -1,0 +1,186 @@
+//! How much memory this process can have: what the machine has, and what the control groups around
+//! the process leave of it.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+/// Memory as the system counts it, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The most that this process could ever have: the machine's memory, or the smallest limit of a
+    /// control group around the process.
+    pub total: u64,
+    /// What it could have now without pushing anything out that cannot be read again.
+    pub available: u64,
+    /// Who leaves no more than `available`.
+    pub holder: Holder,
+}
+
+/// Who says how much memory is available.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The whole machine.
+    Machine,
+    /// A control group with a limit, by its directory.
+    Cgroup(PathBuf),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Machine => f.write_str("the machine"),
+            Holder::Cgroup(dir) => write!(f, "the control group `{}`", dir.display()),
+        }
+    }
+}
+
+impl Memory {
+    /// The memory of this process; none where the system does not tell.
+    pub fn now() -> Option<Memory> {
+        Memory::below(Path::new("/"))
+    }
+
+    /// The same, of a system whose root directory is `root`.
+    ///
+    /// Control groups of both versions count, and every one from the process's own up to the root:
+    /// a group may have no more than the groups it is in.
+    pub fn below(root: &Path) -> Option<Memory> {
+        let machine = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
+        let kib = |name| field(&machine, name)?.checked_mul(1024);
+        let mut memory = Memory {
+            total: kib("MemTotal:")?,
+            available: kib("MemAvailable:")?,
+            holder: Holder::Machine,
+        };
+        // A system without control groups has neither file.
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        let (own, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
+        for hierarchy in [&V1, &V2] {
+            let Some((mount, path)) = hierarchy.find(&own, &mounts) else { continue };
+            for group in path.ancestors() {
+                let dir: PathBuf = mount.components().chain(group.components()).collect();
+                let here = root.join(dir.strip_prefix("/").unwrap_or(&dir));
+                // In version 1 a group may neither count nor limit those below it.
+                let apart = std::fs::read_to_string(here.join("memory.use_hierarchy"));
+                if group != path && apart.is_ok_and(|word| word.trim() == "0") {
+                    break;
+                }
+                if let Some((limit, left)) = hierarchy.limit(&here) {
+                    memory.total = memory.total.min(limit);
+                    if left < memory.available {
+                        memory.available = left;
+                        memory.holder = Holder::Cgroup(dir);
+                    }
+                }
+            }
+        }
+        Some(memory)
+    }
+}
+
+/// How a version of control groups names what it counts.
+struct Hierarchy {
+    fs_type: &'static str,
+    /// The controller by which the hierarchy is known; version 2 has one hierarchy for all.
+    controller: Option<&'static str>,
+    limits: &'static [&'static str],
+    usage: &'static str,
+    /// Page cache in `memory.stat`, of the group and those below it: the kernel gives it up before
+    /// it refuses anything.
+    cache: [&'static str; 2],
+}
+
+const V1: Hierarchy = Hierarchy {
+    fs_type: "cgroup",
+    controller: Some("memory"),
+    limits: &["memory.limit_in_bytes"],
+    usage: "memory.usage_in_bytes",
+    cache: ["total_inactive_file", "total_active_file"],
+};
+
+const V2: Hierarchy = Hierarchy {
+    fs_type: "cgroup2",
+    controller: None,
+    // Above `high` nothing is killed, but everything crawls.
+    limits: &["memory.max", "memory.high"],
+    usage: "memory.current",
+    cache: ["inactive_file", "active_file"],
+};
+
+impl Hierarchy {
+    /// Where it is mounted, and the process's group below that.
+    fn find(&self, own: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
+        // `4:memory:/a/b`; version 2 is `0::/a/b`.
+        let own = own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let ours = match self.controller {
+                Some(name) => controllers.split(',').any(|word| word == name),
+                None => controllers.is_empty(),
+            };
+            ours.then_some(Path::new(path))
+        })?;
+        let mounts: Vec<_> = mounts.lines().filter_map(|line| self.mount(line)).collect();
+        let exact = mounts.iter().find_map(|(shown, point)| {
+            let path = own.strip_prefix(shown).ok()?;
+            // A process outside of its namespace's root is called `/../x`.
+            let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+            plain.then(|| (point.clone(), path.to_owned()))
+        });
+        // In a container the group's name can be the host's, while only the group itself is mounted.
+        exact.or_else(|| Some((mounts.into_iter().next()?.1, PathBuf::new())))
+    }
+
+    /// Which directory of the hierarchy a line of `mountinfo` mounts, and where.
+    fn mount(&self, line: &str) -> Option<(PathBuf, PathBuf)> {
+        // 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
+        let (place, kind) = line.split_once(" - ")?;
+        let mut kind = kind.split(' ');
+        let fs_type = kind.next()?;
+        let options = kind.nth(1).unwrap_or_default();
+        let ours = self.controller.is_none_or(|name| options.split(',').any(|word| word == name));
+        let mut place = place.split(' ').skip(3);
+        let (shown, point) = (place.next()?, place.next()?);
+        (fs_type == self.fs_type && ours).then(|| (unescape(shown), unescape(point)))
+    }
+
+    /// The group's limit and what is left of it, if it has one.
+    fn limit(&self, dir: &Path) -> Option<(u64, u64)> {
+        let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+        // No limit is the word `max`, or a number that no machine has.
+        let limit = self.limits.iter().filter_map(|name| number(name)).min()?;
+        let stat = read("memory.stat").unwrap_or_default();
+        let cache = self.cache.iter().filter_map(|name| field(&stat, name)).sum::<u64>();
+        let used = number(self.usage)?.saturating_sub(cache);
+        Some((limit, limit.saturating_sub(used)))
+    }
+}
+
+/// The number behind a name at the beginning of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let words = text.lines().map(|line| line.split_whitespace());
+    words
+        .into_iter()
+        .find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
+}
+
+/// `mountinfo` writes a space as `\040`.
+fn unescape(word: &str) -> PathBuf {
+    let mut parts = word.split('\\');
+    let mut path = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                path.push(char::from(code));
+                path.push_str(&part[3..]);
+            }
+            None => {
+                path.push('\\');
+                path.push_str(part);
+            }
+        }
+    }
+    path.into()
+}
