@@ -11,8 +11,11 @@ const V1: &str = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
 ";
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
+/// Paths and what stands in them.
+type Files = Vec<(String, String)>;
+
 /// A group of version 1: the limit, what is used, and how much of that is page cache.
-fn v1(dir: &str, limit: u64, used: u64, cache: u64) -> Vec<(String, String)> {
+fn v1(dir: &str, limit: u64, used: u64, cache: u64) -> Files {
     let stat =
         format!("cache 1\ninactive_file 7\ntotal_inactive_file {cache}\ntotal_active_file 0\n");
     let file = |name: &str, text: String| (format!("{dir}/{name}"), text);
@@ -25,7 +28,7 @@ fn v1(dir: &str, limit: u64, used: u64, cache: u64) -> Vec<(String, String)> {
 }
 
 /// The same of version 2, whose limit can be the word `max`.
-fn v2(dir: &str, limit: &str, used: u64, cache: u64) -> Vec<(String, String)> {
+fn v2(dir: &str, limit: &str, used: u64, cache: u64) -> Files {
     let file = |name: &str, text: String| (format!("{dir}/{name}"), text);
     vec![
         file("memory.max", format!("{limit}\n")),
@@ -56,11 +59,11 @@ fn the_smallest_of_machine_and_groups() {
     let unlimited = 9_223_372_036_854_771_712;
     let memory = "/sys/fs/cgroup/memory";
     let in_v1 = |dir: &str, limit, used, cache| v1(&format!("{memory}{dir}"), limit, used, cache);
-    let apart = |mut files: Vec<(String, String)>| {
+    let apart = |mut files: Files| {
         files[2].1 = "0\n".to_owned();
         files
     };
-    let high = |mut files: Vec<(String, String)>, high: u64| {
+    let high = |mut files: Files, high: u64| {
         files[1].1 = format!("{high}\n");
         files
     };
@@ -68,7 +71,7 @@ fn the_smallest_of_machine_and_groups() {
     let docker = V1.replace("0:32 /", "0:32 /docker/77");
     let spaced = V2.replace("/sys/fs/cgroup ", r"/sys/fs/c\040group ");
     #[rustfmt::skip]
-    let cases: [(&str, &str, &str, Vec<Vec<(String, String)>>, u64, u64, Option<&str>); 17] = [
+    let cases = [
         // what, /proc/self/cgroup, mountinfo, groups, total, available, holder
         ("no groups at all", "", "", vec![], 1024, 500, None),
         ("groups that are not mounted", own, "", vec![], 1024, 500, None),
