@@ -6,5 +6,6 @@
 //! forecast is worth.
 
 mod blueprint;
+pub mod history;
 
 pub use blueprint::{Draft, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};

@@ -5,6 +5,8 @@
 //! [`NVMeWeightStore`](sws_store::NVMeWeightStore) as the forward pass asks for them. What is
 //! computed is what the fully loaded model computes, bit for bit.
 
+pub mod cache;
+pub mod policy;
 mod verifier;
 mod wait;
 

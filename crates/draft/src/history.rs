@@ -1,0 +1,315 @@
+//! What the use of experts so far says about their use to come.
+//!
+//! For every expert of every layer a [`History`] keeps how often it was used lately, over five spans of
+//! time, how often at all, how long ago, and which experts of its layer were used one step after
+//! which. A logistic model of these gives the chance that it is *not* used within the next 1, 4, 16
+//! and 64 steps. The weights of that model are the same for all layers and models: they were
+//! learned on one model's routes and, frozen, forecast three other models' as well as weights learned
+//! on those.
+//!
+//! ```
+//! use sws_draft::history::{History, Shape};
+//!
+//! let mut history = History::new(Shape { layers: 1, experts: 8, top_k: 2 });
+//! for step in 0..50 {
+//!     history.step(0, &[1, if step % 2 == 0 { 2 } else { 3 }]);
+//! }
+//! let absent = history.absence(0);
+//! // Expert 1 is always used; after 3, which was used last, comes 2; 7 never was.
+//! assert!(absent.within_1[1] < absent.within_1[2]);
+//! assert!(absent.within_1[2] < absent.within_1[3]);
+//! assert!(absent.within_64[3] < absent.within_64[7]);
+//! ```
+
+mod math;
+
+use math::{ln, logistic};
+
+/// The half-lives of the moving averages, in steps.
+const HALF_LIVES: [f32; 5] = [2.0, 8.0, 32.0, 128.0, 1024.0];
+
+/// What the logistic model sees of an expert: a constant, the log-odds of the moving averages and of
+/// the use in all, the time since the last use, and the log-odds of following what was used last.
+const FEATURES: usize = 9;
+
+/// How much the average over all time counts where pairs of experts were rarely seen.
+const PRIOR: f32 = 4.0;
+
+/// Steps that an even use of all experts counts for in the average over all time.
+const EVEN: f32 = 20.0;
+
+/// For 1, 4, 16 and 64 steps.
+#[rustfmt::skip]
+const WEIGHTS: [[f32; FEATURES]; 4] = [
+    [-0.189, 0.057, 0.139, 0.383, -0.008, -0.081, -1.100,  0.290, 1.587],
+    [ 1.577, 0.104, 0.147, 0.466,  0.026, -0.137, -0.524,  0.467, 0.942],
+    [ 3.690, 0.174, 0.148, 0.391,  0.121, -0.338, -0.084,  0.301, 0.527],
+    [ 5.407, 0.135, 0.188, 0.283,  0.174, -0.433,  0.205, -0.696, 0.381],
+];
+
+/// Beyond this many pairs in all, pairs are not counted, and a table of them takes no memory.
+const MAX_PAIRS: usize = 64 << 20;
+
+/// How many experts a model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Layers that have experts.
+    pub layers: usize,
+    /// Experts of a layer.
+    pub experts: usize,
+    /// Experts that a token uses in a layer.
+    pub top_k: usize,
+}
+
+/// The use of the experts of a model so far.
+#[derive(Clone, Debug)]
+pub struct History {
+    shape: Shape,
+    layers: Vec<Layer>,
+    /// How much of a moving average remains after a step.
+    keep: [f32; HALF_LIVES.len()],
+    used: Vec<f32>,
+    features: Vec<f32>,
+}
+
+/// The chances that each expert of a layer is not used within so many steps. None of them is above the
+/// one for fewer steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Absence<'a> {
+    /// In the next step.
+    pub within_1: &'a [f32],
+    /// In the next 4.
+    pub within_4: &'a [f32],
+    /// In the next 16.
+    pub within_16: &'a [f32],
+    /// In the next 64.
+    pub within_64: &'a [f32],
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    steps: f32,
+    /// A moving average after the other, each of all experts.
+    averages: Vec<f32>,
+    /// Steps in which each expert was used, and since it was.
+    count: Vec<f32>,
+    age: Vec<f32>,
+    /// The experts of the last step.
+    last: Vec<u32>,
+    pairs: Option<Pairs>,
+    /// For four horizons, each of all experts.
+    absence: Vec<f32>,
+    stale: bool,
+}
+
+/// How often the experts of one step were followed by those of the next.
+#[derive(Clone, Debug)]
+struct Pairs {
+    /// Steps with expert `a` that had a successor.
+    seen: Vec<u16>,
+    /// By `a`, then by the expert that followed.
+    ///
+    /// A byte is enough: when one is full, what is known of `a` is halved. The table then follows
+    /// the text, and is small beside a single expert's weights.
+    followed: Vec<u8>,
+}
+
+impl Shape {
+    fn pairs(&self) -> bool {
+        let pairs = self.experts.checked_mul(self.experts).and_then(|n| n.checked_mul(self.layers));
+        pairs.is_some_and(|pairs| pairs <= MAX_PAIRS)
+    }
+}
+
+impl History {
+    /// Nothing has been used yet.
+    pub fn new(shape: Shape) -> History {
+        let experts = shape.experts;
+        let even = shape.top_k as f32 / experts.max(1) as f32;
+        let layer = Layer {
+            steps: 0.0,
+            averages: vec![even; HALF_LIVES.len() * experts],
+            count: vec![0.0; experts],
+            age: vec![0.0; experts],
+            last: Vec::new(),
+            pairs: shape
+                .pairs()
+                .then(|| Pairs { seen: vec![0; experts], followed: vec![0; experts * experts] }),
+            absence: vec![0.0; WEIGHTS.len() * experts],
+            stale: true,
+        };
+        History {
+            shape,
+            layers: vec![layer; shape.layers],
+            keep: HALF_LIVES.map(|half| (-1.0 / half).exp2()),
+            used: vec![0.0; experts],
+            features: vec![0.0; FEATURES * experts],
+        }
+    }
+
+    /// What it is a history of.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Steps seen of a layer.
+    pub fn steps(&self, layer: usize) -> usize {
+        self.layers[layer].steps as usize
+    }
+
+    /// Notes that a step uses these experts of a layer, counted among the layers that have experts.
+    /// An expert may stand here several times; one that the model has not is passed over.
+    pub fn step(&mut self, layer: usize, experts: &[u32]) {
+        let Some(layer) = self.layers.get_mut(layer) else { return };
+        let used = &mut self.used[..];
+        used.fill(0.0);
+        let previous = std::mem::take(&mut layer.last);
+        for &expert in experts {
+            if let Some(used) = used.get_mut(expert as usize)
+                && *used == 0.0
+            {
+                *used = 1.0;
+                layer.last.push(expert);
+            }
+        }
+        layer.steps += 1.0;
+        layer.stale = true;
+        for (averages, keep) in layer.averages.chunks_exact_mut(used.len()).zip(self.keep) {
+            for (average, used) in averages.iter_mut().zip(&*used) {
+                *average = used + keep * (*average - used);
+            }
+        }
+        for ((count, age), used) in layer.count.iter_mut().zip(&mut layer.age).zip(&*used) {
+            *count += used;
+            *age = (1.0 - used) * (*age + 1.0);
+        }
+        if let Some(pairs) = &mut layer.pairs {
+            for &before in &previous {
+                pairs.note(before as usize, &layer.last);
+            }
+        }
+    }
+
+    /// The chances that the experts of a layer are not used soon, as of its last step.
+    pub fn absence(&mut self, layer: usize) -> Absence<'_> {
+        let even = EVEN * self.shape.top_k as f32 / self.shape.experts.max(1) as f32;
+        let layer = &mut self.layers[layer];
+        if std::mem::take(&mut layer.stale) {
+            layer.weigh(even, &mut self.features);
+        }
+        let mut horizons = layer.absence.chunks_exact(self.shape.experts.max(1));
+        let mut next = || horizons.next().unwrap_or_default();
+        Absence { within_1: next(), within_4: next(), within_16: next(), within_64: next() }
+    }
+
+    /// Memory held, in bytes.
+    pub fn bytes(&self) -> usize {
+        History::bytes_for(self.shape)
+    }
+
+    /// Memory that a history of a model of this shape holds: for 48 layers of 128 experts 1.1 MiB,
+    /// for 58 of 256 4.5 MiB.
+    pub fn bytes_for(shape: Shape) -> usize {
+        let floats = HALF_LIVES.len() + 2 + WEIGHTS.len();
+        let pairs = if shape.pairs() { shape.experts + size_of::<u16>() } else { 0 };
+        let last = size_of::<u32>();
+        let expert = size_of::<f32>() * floats + pairs + last;
+        let layer = size_of::<Layer>() + shape.experts * expert;
+        shape.layers * layer + size_of::<f32>() * (FEATURES + 1) * shape.experts
+    }
+}
+
+impl Pairs {
+    fn note(&mut self, before: usize, after: &[u32]) {
+        let experts = self.seen.len();
+        let row = &mut self.followed[before * experts..][..experts];
+        let full = self.seen[before] == u16::MAX
+            || after.iter().any(|&expert| row[expert as usize] == u8::MAX);
+        if full {
+            row.iter_mut().for_each(|count| *count /= 2);
+            self.seen[before] /= 2;
+        }
+        self.seen[before] += 1;
+        for &expert in after {
+            row[expert as usize] += 1;
+        }
+    }
+
+    /// Writes to `chances` how probable each expert is after those of `last`; `prior` is where each
+    /// is without knowledge.
+    fn chances(&self, last: &[u32], prior: &[f32], chances: &mut [f32]) {
+        let experts = self.seen.len();
+        let share = 1.0 / last.len() as f32;
+        let mut rest = 0.0;
+        chances.fill(0.0);
+        for &before in last {
+            let before = before as usize;
+            let weight = share / (f32::from(self.seen[before]) + PRIOR);
+            rest += PRIOR * weight;
+            let row = &self.followed[before * experts..][..experts];
+            for (chance, &count) in chances.iter_mut().zip(row) {
+                *chance += weight * f32::from(count);
+            }
+        }
+        for (chance, prior) in chances.iter_mut().zip(prior) {
+            *chance += rest * prior;
+        }
+    }
+}
+
+impl Layer {
+    /// Computes `absence` from everything else.
+    fn weigh(&mut self, even: f32, features: &mut [f32]) {
+        let experts = self.count.len();
+        if experts == 0 {
+            return;
+        }
+        let (averages, rest) = features.split_at_mut(HALF_LIVES.len() * experts);
+        let (overall, rest) = rest.split_at_mut(experts);
+        let (age, rest) = rest.split_at_mut(experts);
+        let (follows, _) = rest.split_at_mut(experts);
+
+        for (odds, average) in averages.iter_mut().zip(&self.averages) {
+            *odds = log_odds(*average);
+        }
+        let scale = 1.0 / (self.steps + EVEN);
+        for (share, count) in overall.iter_mut().zip(&self.count) {
+            *share = (count + even) * scale;
+        }
+        match &self.pairs {
+            Some(pairs) if !self.last.is_empty() => pairs.chances(&self.last, overall, follows),
+            _ => follows.copy_from_slice(overall),
+        }
+        for odds in overall.iter_mut().chain(follows) {
+            *odds = log_odds(*odds);
+        }
+        for (log, steps) in age.iter_mut().zip(&self.age) {
+            *log = 0.3 * ln(1.0 + steps);
+        }
+
+        for (absence, weights) in self.absence.chunks_exact_mut(experts).zip(&WEIGHTS) {
+            absence.fill(weights[0]);
+            for (feature, weight) in features.chunks_exact(experts).zip(&weights[1..]) {
+                for (sum, value) in absence.iter_mut().zip(feature) {
+                    *sum += weight * value;
+                }
+            }
+            absence.iter_mut().for_each(|sum| *sum = logistic(-*sum));
+        }
+        for horizon in 1..WEIGHTS.len() {
+            let (nearer, this) = self.absence.split_at_mut(horizon * experts);
+            let nearer = &nearer[(horizon - 1) * experts..];
+            for (this, nearer) in this.iter_mut().zip(nearer) {
+                *this = this.min(*nearer);
+            }
+        }
+    }
+}
+
+fn log_odds(p: f32) -> f32 {
+    let p = p.clamp(0.0005, 0.9995);
+    ln(p / (1.0 - p))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! The default: what is expected to be needed last.
+
+use sws_draft::history::{History, Shape};
+use sws_model::{Ffn, ModelSpec};
+use sws_store::{ModelNumber, PieceId, PieceKind};
+
+use super::{Choice, Key, Now, Policy};
+
+/// Gives up the piece whose next use is expected last.
+///
+/// Times are counted in steps, of which each goes through all layers, and compared by their binary
+/// logarithm: the expected logarithm closes more of the distance to the optimum than the expected
+/// time (a step more or less matters when it is one of two, not when it is one of a hundred).
+///
+/// When the next use of an expert comes is a distribution over five spans, in which a
+/// [`History`] says how probable each is: the next time computing comes to its layer, within 4 steps,
+/// 16, 64, later. A piece that every step uses is the case without doubt: it comes with the next
+/// time its turn comes. So one rule keeps a fixed part of what is used in turn, without the cliff
+/// that what was used longest ago has there, and keeps the likely experts.
+#[derive(Debug, Default)]
+pub struct ExpectedUse {
+    models: Vec<Model>,
+    /// Pieces used in turn, and those of models that nobody has told of.
+    cyclic: Vec<(usize, Key)>,
+}
+
+/// The layers of a model.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    /// All of them.
+    pub count: u32,
+    /// Those with experts, ascending.
+    pub with_experts: Vec<u32>,
+    /// Experts of such a layer; the most there are.
+    pub experts: usize,
+    /// Experts that a token uses of a layer; the most there are.
+    pub top_k: usize,
+}
+
+impl Layers {
+    /// Those of a model.
+    pub fn of(spec: &ModelSpec) -> Layers {
+        let layers = spec.layers.iter().zip(0u32..);
+        Layers {
+            count: spec.layers.len() as u32,
+            with_experts: layers
+                .filter(|(layer, _)| matches!(layer.ffn, Ffn::Moe(_)))
+                .map(|(_, number)| number)
+                .collect(),
+            experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
+            top_k: spec.max_top_k(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Model {
+    number: ModelNumber,
+    layers: Layers,
+    history: History,
+    experts: Vec<Experts>,
+    /// For each distance in layers, the binary logarithm of the time to each span.
+    spans: Vec<[f32; 4]>,
+    at: PieceId,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Debug)]
+struct Experts {
+    /// In which slot each is, or `ABSENT`.
+    slots: Vec<u32>,
+    present: usize,
+    /// For each span, how probable each expert's next use is in it.
+    spans: [Vec<f32>; 5],
+    stale: bool,
+}
+
+const ABSENT: u32 = u32::MAX;
+
+/// A time in each span but the first, in steps, the distance of the layer to be added. The first
+/// is what the last is for experts: everything from 64 steps on.
+const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
+const NEVER: f32 = 150.0;
+
+impl ExpectedUse {
+    /// One that has seen nothing and knows no model.
+    pub fn new() -> ExpectedUse {
+        ExpectedUse::default()
+    }
+
+    /// Tells of a model.
+    pub fn add(&mut self, number: ModelNumber, layers: Layers) {
+        let shape = Shape {
+            layers: layers.with_experts.len(),
+            experts: layers.experts,
+            top_k: layers.top_k,
+        };
+        let experts = Experts {
+            slots: vec![ABSENT; layers.experts],
+            present: 0,
+            spans: std::array::from_fn(|_| vec![0.0; layers.experts]),
+            stale: true,
+        };
+        let count = layers.count.max(1);
+        let spans = (1..=count)
+            .map(|distance| TIMES.map(|t| (t + distance as f32 / count as f32).log2()))
+            .collect();
+        self.models.push(Model {
+            number,
+            history: History::new(shape),
+            experts: vec![experts; shape.layers],
+            layers,
+            spans,
+            at: PieceId::EMBED,
+        });
+    }
+
+    /// Memory held for one model of this shape.
+    pub fn bytes_for(shape: Shape) -> usize {
+        let expert = size_of::<u32>() + (TIMES.len() + 1) * size_of::<f32>();
+        History::bytes_for(shape) + shape.layers * (size_of::<Experts>() + shape.experts * expert)
+    }
+
+    /// The history of a model's experts.
+    pub fn history(&mut self, number: ModelNumber) -> Option<&mut History> {
+        self.models.iter_mut().find(|model| model.number == number).map(|model| &mut model.history)
+    }
+
+    /// The expected binary logarithm of the steps until a piece is used.
+    fn score(&mut self, now: Now, key: Key) -> f32 {
+        self.set(now);
+        let Some(model) = self.models.iter_mut().find(|model| model.number == key.model) else {
+            return turn(None, key.piece);
+        };
+        match model.expert(key.piece) {
+            Some((layer, expert)) => {
+                model.refresh(layer);
+                model.score(layer, expert)
+            }
+            None => turn(Some(model), key.piece),
+        }
+    }
+
+    fn set(&mut self, now: Now) {
+        if let Some(model) = self.models.iter_mut().find(|model| model.number == now.model) {
+            model.at = now.piece;
+        }
+    }
+
+    /// The place of an expert among those that a model's history is kept of.
+    fn place(&mut self, key: Key) -> Option<(&mut Experts, usize)> {
+        let model = self.models.iter_mut().find(|model| model.number == key.model)?;
+        let (layer, expert) = model.expert(key.piece)?;
+        Some((&mut model.experts[layer], expert))
+    }
+}
+
+impl Policy for ExpectedUse {
+    fn name(&self) -> &'static str {
+        "expected"
+    }
+
+    fn arrived(&mut self, slot: usize, key: Key) {
+        match self.place(key) {
+            Some((experts, expert)) => {
+                experts.slots[expert] = slot as u32;
+                experts.present += 1;
+            }
+            None => self.cyclic.push((slot, key)),
+        }
+    }
+
+    fn used(&mut self, _: usize, _: Key) {}
+
+    fn left(&mut self, slot: usize, key: Key) {
+        match self.place(key) {
+            Some((experts, expert)) => {
+                experts.slots[expert] = ABSENT;
+                experts.present -= 1;
+            }
+            None => self.cyclic.retain(|&(other, _)| other != slot),
+        }
+    }
+
+    fn routed(&mut self, choice: &Choice<'_>) {
+        let Some(model) = self.models.iter_mut().find(|model| model.number == choice.model) else {
+            return;
+        };
+        if let Ok(layer) = model.layers.with_experts.binary_search(&choice.layer) {
+            for step in choice.steps() {
+                model.history.step(layer, step);
+            }
+            model.experts[layer].stale = true;
+        }
+    }
+
+    fn victim(&mut self, now: Now, may: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.set(now);
+        let mut last: Option<(f32, usize)> = None;
+        let mut consider = |score: f32, slot: usize| {
+            if last.is_none_or(|(latest, _)| score > latest) && may(slot) {
+                last = Some((score, slot));
+            }
+        };
+        for &(slot, key) in &self.cyclic {
+            let model = self.models.iter().find(|model| model.number == key.model);
+            consider(turn(model, key.piece), slot);
+        }
+        for model in &mut self.models {
+            for layer in 0..model.experts.len() {
+                if model.experts[layer].present == 0 {
+                    continue;
+                }
+                model.refresh(layer);
+                let times = model.times(layer);
+                let experts = &model.experts[layer];
+                for (expert, &slot) in experts.slots.iter().enumerate() {
+                    if slot != ABSENT {
+                        consider(experts.score(expert, times), slot as usize);
+                    }
+                }
+            }
+        }
+        last.map(|(_, slot)| slot)
+    }
+
+    fn later(&mut self, now: Now, old: Key, new: Key, probability: f32) -> bool {
+        let otherwise = self.score(now, new);
+        let model = self.models.iter().find(|model| model.number == new.model);
+        let soon = turn(model, new.piece);
+        self.score(now, old) > probability * soon + (1.0 - probability) * otherwise
+    }
+
+    fn bytes(&self) -> usize {
+        let of = |model: &Model| ExpectedUse::bytes_for(model.history.shape());
+        self.models.iter().map(of).sum::<usize>()
+            + self.cyclic.capacity() * size_of::<(usize, Key)>()
+    }
+}
+
+impl Model {
+    /// The place of a layer among those with experts, and the expert.
+    fn expert(&self, piece: PieceId) -> Option<(usize, usize)> {
+        let PieceKind::Expert(expert) = piece.kind() else { return None };
+        let layer = self.layers.with_experts.binary_search(&piece.layer()?).ok()?;
+        let expert = expert as usize;
+        (expert < self.layers.experts).then_some((layer, expert))
+    }
+
+    fn refresh(&mut self, layer: usize) {
+        let experts = &mut self.experts[layer];
+        if !std::mem::take(&mut experts.stale) {
+            return;
+        }
+        let absence = self.history.absence(layer);
+        let [first, second, third, fourth, last] = &mut experts.spans;
+        for e in 0..first.len() {
+            first[e] = 1.0 - absence.within_1[e];
+            second[e] = absence.within_1[e] - absence.within_4[e];
+            third[e] = absence.within_4[e] - absence.within_16[e];
+            fourth[e] = absence.within_16[e] - absence.within_64[e];
+            last[e] = absence.within_64[e] * NEVER.log2();
+        }
+    }
+
+    /// The times to the spans of a layer's experts, seen from where computing stands.
+    fn times(&self, layer: usize) -> [f32; 4] {
+        let count = self.layers.count.max(1);
+        let here = self.at.layer().unwrap_or(0);
+        let there = self.layers.with_experts[layer];
+        // The experts of this very layer are needed in the next step.
+        let distance = (there + count - here % count) % count;
+        self.spans[(if distance == 0 { count } else { distance }) as usize - 1]
+    }
+
+    fn score(&self, layer: usize, expert: usize) -> f32 {
+        self.experts[layer].score(expert, self.times(layer))
+    }
+}
+
+impl Experts {
+    #[inline(always)]
+    fn score(&self, expert: usize, times: [f32; 4]) -> f32 {
+        let [first, second, third, fourth, last] = &self.spans;
+        first[expert] * times[0]
+            + second[expert] * times[1]
+            + third[expert] * times[2]
+            + fourth[expert] * times[3]
+            + last[expert]
+    }
+}
+
+/// The same measure for a piece that is used whenever its turn comes.
+fn turn(model: Option<&Model>, piece: PieceId) -> f32 {
+    if piece == PieceId::EXTRA {
+        return NEVER.log2();
+    }
+    let distance = model.map_or(1.0, |model| {
+        let layers = model.layers.count.max(1) as f32;
+        // A pass begins with the embedding and ends with norm and head.
+        let cycle = layers + 2.0;
+        let ahead = (place(piece, layers) - place(model.at, layers)) / cycle;
+        if ahead > 0.0 { ahead } else { ahead + 1.0 }
+    });
+    (TIMES[0] + distance).log2()
+}
+
+/// Where in a pass a piece is used, in layers.
+fn place(piece: PieceId, layers: f32) -> f32 {
+    let within = match piece.kind() {
+        PieceKind::Embed => return 0.0,
+        PieceKind::FinalNorm => return 1.0 + layers,
+        PieceKind::LmHead | PieceKind::Extra => return 1.5 + layers,
+        PieceKind::Norms => 0.0,
+        PieceKind::Attention => 0.2,
+        PieceKind::Router => 0.4,
+        PieceKind::SharedExpert | PieceKind::Mlp => 0.6,
+        PieceKind::Expert(_) => 0.8,
+    };
+    1.0 + piece.layer().unwrap_or(0) as f32 + within
+}

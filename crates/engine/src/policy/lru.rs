@@ -1,0 +1,49 @@
+//! The baseline: what was used longest ago.
+
+use lru::LruCache;
+
+use super::{Key, Now, Policy};
+
+/// Gives up what was used longest ago.
+#[derive(Debug)]
+pub struct Lru(LruCache<usize, ()>);
+
+impl Lru {
+    /// One that has seen nothing.
+    pub fn new() -> Lru {
+        Lru(LruCache::unbounded())
+    }
+}
+
+impl Default for Lru {
+    fn default() -> Lru {
+        Lru::new()
+    }
+}
+
+impl Policy for Lru {
+    fn name(&self) -> &'static str {
+        "lru"
+    }
+
+    fn arrived(&mut self, slot: usize, _: Key) {
+        self.0.put(slot, ());
+    }
+
+    fn used(&mut self, slot: usize, _: Key) {
+        self.0.promote(&slot);
+    }
+
+    fn left(&mut self, slot: usize, _: Key) {
+        self.0.pop(&slot);
+    }
+
+    fn victim(&mut self, _: Now, may: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| may(slot))
+    }
+
+    /// Two links, a key and a place in a table with a load of at least a half.
+    fn bytes(&self) -> usize {
+        self.0.len() * (3 * size_of::<usize>() + 2 * (size_of::<usize>() + 1))
+    }
+}

@@ -1,0 +1,163 @@
+//! Which piece to give up.
+
+mod expected;
+mod lru;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+
+use sws_store::{ModelNumber, PieceId};
+
+pub use expected::{ExpectedUse, Layers};
+pub use lru::Lru;
+
+/// A piece of one of the models that share a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The model.
+    pub model: ModelNumber,
+    /// The piece.
+    pub piece: PieceId,
+}
+
+impl Key {
+    /// A routed expert.
+    pub const fn expert(model: ModelNumber, layer: u32, expert: u32) -> Key {
+        Key { model, piece: PieceId::expert(layer, expert) }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.model, self.piece)
+    }
+}
+
+/// The experts that the router of a layer has chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// The model.
+    pub model: ModelNumber,
+    /// The layer, counted among all layers.
+    pub layer: u32,
+    /// The experts: those of the first step, of the second, and so on. An expert may stand here
+    /// several times.
+    pub experts: &'a [u32],
+    /// How many of them belong to one step. What a policy forecasts is the next step: for
+    /// sequences that go on together it has a token of each, and all of `experts` are one step; in
+    /// a prompt every token is a step.
+    pub per_step: usize,
+}
+
+impl<'a> Choice<'a> {
+    /// The experts of each step.
+    pub fn steps(&self) -> impl Iterator<Item = &'a [u32]> {
+        self.experts.chunks(self.per_step.max(1))
+    }
+}
+
+/// The policies, by the names that they have on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyKind {
+    /// [`ExpectedUse`].
+    #[default]
+    Expected,
+    /// [`Lru`].
+    Lru,
+}
+
+/// A word that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a policy; there are {names}", names = PolicyKind::ALL.map(PolicyKind::name).join(", "))]
+pub struct UnknownPolicy(pub String);
+
+impl PolicyKind {
+    /// All of them.
+    pub const ALL: [PolicyKind; 2] = [PolicyKind::Expected, PolicyKind::Lru];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Expected => "expected",
+            PolicyKind::Lru => "lru",
+        }
+    }
+
+    /// The policy, for these models.
+    pub fn build(self, models: impl IntoIterator<Item = (ModelNumber, Layers)>) -> Box<dyn Policy> {
+        match self {
+            PolicyKind::Expected => {
+                let mut policy = ExpectedUse::new();
+                for (number, layers) in models {
+                    policy.add(number, layers);
+                }
+                Box::new(policy)
+            }
+            PolicyKind::Lru => Box::new(Lru::new()),
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = PolicyKind::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// Where computing stands when a piece has to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// The model that is computed.
+    pub model: ModelNumber,
+    /// The piece whose turn it is.
+    pub piece: PieceId,
+}
+
+/// Decides which piece a [`PredictiveCache`](crate::cache::PredictiveCache) gives up.
+///
+/// The cache tells what it holds, by the number of the slot; the policy keeps what order it needs.
+/// It never learns of weights and never decides what may not go: that is the cache's.
+pub trait Policy: fmt::Debug + Send {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// A piece is now in `slot`, or being read into it.
+    fn arrived(&mut self, slot: usize, key: Key);
+
+    /// The piece in `slot` is used.
+    fn used(&mut self, slot: usize, key: Key);
+
+    /// The piece in `slot` is gone.
+    fn left(&mut self, slot: usize, key: Key);
+
+    /// A router has chosen.
+    fn routed(&mut self, choice: &Choice<'_>) {
+        let _ = choice;
+    }
+
+    /// The slot to empty among those that `may` go.
+    fn victim(&mut self, now: Now, may: &dyn Fn(usize) -> bool) -> Option<usize>;
+
+    /// Whether the piece `old` is expected later than `new`, which will be used in this step with
+    /// that probability: a speculative read is allowed to push it out.
+    fn later(&mut self, now: Now, old: Key, new: Key, probability: f32) -> bool {
+        let _ = (now, old, new, probability);
+        true
+    }
+
+    /// Memory held, in bytes.
+    fn bytes(&self) -> usize;
+}

@@ -1,0 +1,173 @@
+use std::collections::BTreeSet;
+
+use sws_store::PieceKind;
+
+use super::*;
+use crate::cache::{Lookup, Need, NoRoom, PredictiveCache};
+
+fn layers(count: u32, experts: usize) -> Layers {
+    Layers { count, with_experts: (0..count).collect(), experts, top_k: 2 }
+}
+
+/// Goes once around pieces used in turn; how many were there.
+fn go_around(cache: &mut PredictiveCache<()>, model: ModelNumber, pieces: &[PieceId]) -> usize {
+    let mut hits = 0;
+    for &piece in pieces {
+        let key = Key { model, piece };
+        match cache.lookup(key) {
+            Lookup::Absent => {
+                cache.begin(piece.layer().unwrap_or(0), key, 1, Need::Now).unwrap();
+                cache.ready(key, ());
+            }
+            _ => hits += 1,
+        }
+    }
+    hits
+}
+
+/// What every step uses is used in a circle. With room for n of m pieces the best that can be done is
+/// (n - 1) / (m - 1) of the uses: all but one slot keep what they have, and that one changes.
+#[test]
+fn of_what_is_used_in_turn_a_fixed_part_stays() {
+    let model = ModelNumber::next();
+    let mut pieces = vec![PieceId::EMBED];
+    for layer in 0..6 {
+        pieces.extend(
+            [PieceKind::Norms, PieceKind::Attention, PieceKind::Mlp]
+                .map(|kind| PieceId::new(layer, kind)),
+        );
+    }
+    pieces.extend([PieceId::FINAL_NORM, PieceId::LM_HEAD]);
+    for slots in 1..=pieces.len() + 1 {
+        let mut policy = ExpectedUse::new();
+        policy.add(model, Layers { count: 6, with_experts: Vec::new(), experts: 0, top_k: 0 });
+        let mut expected = PredictiveCache::new(Box::new(policy), vec![(1, ()); slots]);
+        let mut lru = PredictiveCache::new(Box::new(Lru::new()), vec![(1, ()); slots]);
+        for round in 0..5 {
+            let best = match slots {
+                _ if round == 0 => 0..=0,
+                n if n >= pieces.len() => pieces.len()..=pieces.len(),
+                n => n - 1..=n,
+            };
+            let hits = go_around(&mut expected, model, &pieces);
+            assert!(best.contains(&hits), "{hits} of {best:?} with {slots} slots");
+            let all = round > 0 && slots >= pieces.len();
+            assert_eq!(go_around(&mut lru, model, &pieces), if all { pieces.len() } else { 0 });
+        }
+    }
+}
+
+/// Plays routes; misses of the second half.
+fn misses(
+    policy: Box<dyn Policy>,
+    model: ModelNumber,
+    slots: usize,
+    routes: &[Vec<[u32; 2]>],
+) -> usize {
+    let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
+    let mut misses = 0;
+    for (step, route) in routes.iter().enumerate() {
+        for (layer, experts) in route.iter().enumerate() {
+            let layer = layer as u32;
+            cache.routed(model, layer, experts, 2);
+            for &expert in experts.iter().collect::<BTreeSet<_>>() {
+                let key = Key::expert(model, layer, expert);
+                if cache.lookup(key) == Lookup::Absent {
+                    cache.begin(layer, key, 1, Need::Now).unwrap();
+                    cache.ready(key, ());
+                    misses += usize::from(step >= routes.len() / 2);
+                }
+            }
+        }
+    }
+    misses
+}
+
+/// Routes whose experts are used unevenly and in runs, from a small generator.
+fn routes(steps: usize, layers: usize, experts: u32) -> Vec<Vec<[u32; 2]>> {
+    let mut state = 88_172_645_463_325_252u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as u32
+    };
+    let mut popular = vec![[0u32, 1]; layers];
+    (0..steps)
+        .map(|_| {
+            popular
+                .iter_mut()
+                .map(|pair| {
+                    for expert in pair.iter_mut() {
+                        if random() % 4 == 0 {
+                            *expert = (random() % experts).min(random() % experts);
+                        }
+                    }
+                    *pair
+                })
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn there_is_no_cliff_below_the_pieces_of_one_step() {
+    let (count, experts) = (12, 16);
+    let routes = routes(800, count, experts);
+    // One step uses up to 24 pieces.
+    let mut before = usize::MAX;
+    for slots in [4, 8, 12, 16, 20, 23, 26, 32, 48, 96] {
+        let model = ModelNumber::next();
+        let mut policy = ExpectedUse::new();
+        policy.add(model, layers(count as u32, experts as usize));
+        let ours = misses(Box::new(policy), model, slots, &routes);
+        let lru = misses(Box::new(Lru::new()), model, slots, &routes);
+        assert!(ours < before, "{slots} slots: {ours} misses, and {before} with fewer");
+        assert!(ours < lru, "{slots} slots: {ours} misses, LRU {lru}");
+        if slots < 16 {
+            // LRU has lost everything here but what neighbouring steps of one layer share by chance.
+            let uses = 400 * count * 2;
+            assert!(lru > uses * 9 / 10, "{slots} slots: LRU misses {lru} of {uses}");
+            let share = slots as f64 / 24.0;
+            assert!((ours as f64) < uses as f64 * (1.0 - 0.3 * share), "{slots} slots: {ours}");
+        }
+        before = ours;
+    }
+}
+
+#[test]
+fn a_guess_pushes_out_only_what_is_expected_later() {
+    let model = ModelNumber::next();
+    let mut policy = ExpectedUse::new();
+    policy.add(model, layers(4, 8));
+    let mut cache = PredictiveCache::new(Box::new(policy), vec![(1, ()); 2]);
+    // Experts 0 and 1 of layer 0 are used in every step, and of the others only 6 and 7.
+    for _ in 0..100 {
+        cache.routed(model, 0, &[0, 1], 2);
+        cache.routed(model, 2, &[6, 7], 2);
+        cache.routed(model, 3, &[6, 7], 2);
+    }
+    let bring = |cache: &mut PredictiveCache<()>, layer, expert, need| {
+        let key = Key::expert(model, layer, expert);
+        let evicted = cache.begin(1, key, 1, need)?.evicted;
+        cache.ready(key, ());
+        Ok::<_, NoRoom>(evicted)
+    };
+    let key = |layer, expert| Key::expert(model, layer, expert);
+    bring(&mut cache, 0, 0, Need::Now).unwrap();
+    bring(&mut cache, 3, 0, Need::Now).unwrap();
+    #[rustfmt::skip]
+    let cases = [
+        // layer, expert, probability, what comes of it
+        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { key: key(3, 1) })), // as unlikely as what is there
+        (3, 1, 0.1, Ok(Some(key(3, 0)))),
+        (2, 5, 0.0, Ok(Some(key(3, 1)))), // as unlikely, but it would come a layer sooner
+        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { key: key(3, 1) })),
+        (3, 6, 0.0, Ok(Some(key(2, 5)))),
+        (3, 1, 0.5, Err(NoRoom::ExpectedSooner { key: key(3, 1) })),
+    ];
+    for (layer, expert, probability, expected) in cases {
+        let came = bring(&mut cache, layer, expert, Need::Forecast(probability));
+        assert_eq!(came, expected, "{layer}/{expert} at {probability}");
+    }
+}
