@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sws_store::PieceId;
+use sws_store::{PieceId, PieceKind};
 
 /// A forecast for some layers to come, and what follows from it for whoever assembles weights.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +42,13 @@ impl ReassemblyBlueprint {
             }
         }
         ReassemblyBlueprint { layers, high_priority_pieces: high, low_priority_pieces: low }
+    }
+
+    /// The probability of an expert; 0 of what it says nothing about.
+    pub fn probability(&self, piece: PieceId) -> f32 {
+        let PieceKind::Expert(expert) = piece.kind() else { return 0.0 };
+        let layer = self.layers.iter().find(|l| piece.layer() == Some(l.layer_idx as u32));
+        layer.and_then(|l| l.expert_probs.get(expert as usize).copied()).unwrap_or(0.0)
     }
 }
 

@@ -5,10 +5,18 @@
 //! [`NVMeWeightStore`](sws_store::NVMeWeightStore) as the forward pass asks for them. What is
 //! computed is what the fully loaded model computes, bit for bit.
 
+mod assembler;
 pub mod cache;
+mod certificate;
+mod metrics;
 pub mod policy;
 mod verifier;
 mod wait;
 
+pub use assembler::{AssembleError, Deciders, DynamicAssembler, Loaded};
+pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
+pub use metrics::{
+    Clocks, Counters, Disk, Experts, LayerMetrics, Metrics, Split, StallMetrics, Timed,
+};
 pub use verifier::{Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

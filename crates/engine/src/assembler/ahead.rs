@@ -1,33 +1,40 @@
 //! What is expected: read before it is asked for, and kept until it is.
 
+use std::collections::VecDeque;
+
 use sws_draft::ReassemblyBlueprint;
-use sws_store::{PieceId, Read};
+use sws_store::{PieceId, Priority, Read};
 
 use super::DynamicAssembler;
 use crate::cache::{Need, NoRoom};
+
+/// A piece that is expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    id: PieceId,
+    probability: f32,
+    priority: Priority,
+}
 
 /// Reads that nobody has asked for yet, at a time. More would hold slots that a demand has to
 /// reclaim first, and the device reads them one after another anyway.
 const AHEAD: usize = 16;
 /// From this probability on the experts of the next layer are read ahead of their router.
 const PROBABLE: f32 = 0.9;
-/// From this one on as if they had been asked for: with several reads at a time.
+/// From this one on it is as good as known, and the device is kept busy with them.
 const CERTAIN: f32 = 0.99;
 
 impl DynamicAssembler {
     /// Follows a forecast: keeps what is there of it, and reads the rest as far as there is room.
     pub fn assemble_from_blueprint(&mut self, blueprint: &ReassemblyBlueprint) {
         self.withdraw_promises();
-        let mut forecast = Vec::with_capacity(blueprint.high_priority_pieces.len());
-        for layer in &blueprint.layers {
-            let number = layer.layer_idx as u32;
-            for &expert in &layer.selected_experts {
-                let probability = layer.expert_probs.get(expert as usize).copied();
-                forecast.push((PieceId::expert(number, expert), probability.unwrap_or(0.0)));
-            }
-        }
-        forecast.retain(|(id, _)| blueprint.high_priority_pieces.contains(id));
-        self.expect(forecast);
+        let pieces = blueprint.high_priority_pieces.iter();
+        let expected = pieces.map(|&id| Expected {
+            id,
+            probability: blueprint.probability(id),
+            priority: Priority::Speculative,
+        });
+        self.expect(expected.collect());
     }
 
     /// The next layer of a prompt uses nearly all of its experts.
@@ -39,16 +46,18 @@ impl DynamicAssembler {
         if tokens < 2 || !self.forecast.is_empty() || 1.0 - unused < PROBABLE {
             return;
         }
+        let probability = 1.0 - unused;
+        let priority = if probability >= CERTAIN { Priority::Ahead } else { Priority::Speculative };
         let all = (0..experts as u32).map(|expert| PieceId::expert(layer, expert));
-        let forecast = self.in_order(all).into_iter().map(|id| (id, 1.0 - unused)).collect();
-        self.expect(forecast);
+        let all = self.in_order(all).into_iter();
+        self.expect(all.map(|id| Expected { id, probability, priority }).collect());
     }
 
-    fn expect(&mut self, forecast: Vec<(PieceId, f32)>) {
-        for &(id, _) in &forecast {
-            self.promise(id);
+    fn expect(&mut self, forecast: VecDeque<Expected>) {
+        for expected in &forecast {
+            self.promise(expected.id);
         }
-        self.forecast = forecast.into();
+        self.forecast = forecast;
         self.read_ahead();
     }
 
@@ -59,16 +68,15 @@ impl DynamicAssembler {
         }
         let mut under_way = self.reading.values().filter(|reading| !reading.demanded).count();
         while under_way < AHEAD
-            && let Some(&(id, probability)) = self.forecast.front()
+            && let Some(&Expected { id, probability, priority }) = self.forecast.front()
         {
             let key = self.key(id);
             if let Ok(layout) = self.store.layout(Read::Piece(id)) {
                 let need = Need::Forecast(probability);
                 match self.cache.begin(self.layer, key, layout.slot_len(), need) {
                     Ok(claim) => {
-                        let certain = probability >= CERTAIN && self.prompt;
                         // What fails here is read when it is asked for.
-                        let _ = self.fetch(id, layout, claim.payload, certain);
+                        let _ = self.fetch(id, layout, claim.payload, priority);
                         under_way += 1;
                     }
                     Err(NoRoom::InUse { .. } | NoRoom::ExpectedSooner { .. }) => return,
@@ -106,7 +114,7 @@ impl DynamicAssembler {
             let key = self.key(id);
             self.cache.unpin(key);
         }
-        self.forecast.retain(|(id, _)| id.layer() > Some(layer));
+        self.forecast.retain(|expected| expected.id.layer() > Some(layer));
         let here = |id: &&PieceId| id.layer() <= Some(layer);
         let over: Vec<PieceId> = self.reading.keys().filter(here).copied().collect();
         for id in self.in_order(over) {

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_draft::Draft;
 use sws_model::{Ffn, Inventory, LoadError, ModelSpec, Ready, Routed, SourceError};
-use sws_store::{Completion, FetchError, LayoutError, NVMeWeightStore, PieceId, Priority, Slot};
+use sws_store::{Completion, FetchError, LayoutError, NVMeWeightStore, PieceId, Slot};
 
 use crate::cache::{Lookup, NoRoom, PredictiveCache};
 use crate::policy::{Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::{WaitError, Waiter};
+use ahead::Expected;
 use reading::Reading;
 use weights::Assembled;
 pub use weights::Loaded;
@@ -52,8 +53,8 @@ pub struct DynamicAssembler {
     reading: HashMap<PieceId, Reading>,
     /// Pieces whose read has failed for this layer.
     failed: HashSet<PieceId>,
-    /// What is expected and not there, the next first, with its probability.
-    forecast: VecDeque<(PieceId, f32)>,
+    /// What is expected and not there, the next first.
+    forecast: VecDeque<Expected>,
     /// What is expected and pinned until then.
     promised: BTreeSet<PieceId>,
     /// Pieces whose numbers have been looked at. Their checksums do not change.
@@ -331,9 +332,4 @@ impl Drop for DynamicAssembler {
             let _ = self.store.cancel(reading.ticket);
         }
     }
-}
-
-/// Whether somebody waits for a read.
-fn priority(demanded: bool) -> Priority {
-    if demanded { Priority::Demanded } else { Priority::Speculative }
 }

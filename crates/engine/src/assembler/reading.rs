@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Read, Ticket};
+use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Priority, Read, Ticket};
 
-use super::{AssembleError, DynamicAssembler, Loaded, priority};
+use super::{AssembleError, DynamicAssembler, Loaded};
 use crate::cache::{Need, NoRoom};
 
 /// One of them.
@@ -24,7 +24,7 @@ impl DynamicAssembler {
             let layout = self.store.layout(Read::Piece(id))?;
             let key = self.key(id);
             match self.cache.begin(self.layer, key, layout.slot_len(), Need::Now) {
-                Ok(claim) => self.fetch(id, layout, claim.payload, true)?,
+                Ok(claim) => self.fetch(id, layout, claim.payload, Priority::Demanded)?,
                 // It was given up and has not ended yet. When it has, it is wanted again.
                 Err(NoRoom::Present { .. }) => {}
                 Err(NoRoom::InUse { .. }) if self.give_way() => continue,
@@ -41,11 +41,12 @@ impl DynamicAssembler {
         id: PieceId,
         layout: Arc<PieceLayout>,
         memory: Loaded,
-        demanded: bool,
+        priority: Priority,
     ) -> Result<(), AssembleError> {
         let reply = self.reply.clone();
-        match self.store.fetch_to(layout, priority(demanded), memory.slot, reply) {
+        match self.store.fetch_to(layout, priority, memory.slot, reply) {
             Ok(ticket) => {
+                let demanded = priority == Priority::Demanded;
                 self.reading.insert(id, Reading { ticket, demanded, ending: false });
                 Ok(())
             }

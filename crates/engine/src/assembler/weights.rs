@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sws_kernels::Matrix;
-use sws_model::{Held, Inventory, LoadError, Role, SourceError, Weights};
+use sws_model::{Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_nan};
 use sws_store::{ModelNumber, PieceId, PieceLayout, Slot};
 
 use super::DynamicAssembler;
@@ -73,9 +73,14 @@ impl DynamicAssembler {
         }
         for held in self.inventory.piece(id) {
             let parts = loaded.parts(held).unwrap_or_default();
-            let names = self.store.manifest().piece(id).map(|piece| &piece.tensors[held.index].name);
-            let name = names.map_or("", String::as_str);
-            held.admit(name, &parts[..held.encoding.parts().len()])?;
+            let parts = &parts[..held.encoding.parts().len()];
+            let tensor = self.store.manifest().piece(id).map(|piece| &piece.tensors[held.index]);
+            let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());
+            let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
+                .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+            if let Some((row, col)) = first_nan(&matrix, parts) {
+                return Err(WeightsError::Nan { name: name(), row, col }.into());
+            }
         }
         self.looked_at.insert(id);
         Ok(())

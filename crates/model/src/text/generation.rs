@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What was typed: None where nothing was.
@@ -46,7 +46,7 @@ pub struct Generation {
 }
 
 /// How a token is chosen from logits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 takes the likeliest token, the first of equals; then only the penalties below matter.
     pub temperature: f32,

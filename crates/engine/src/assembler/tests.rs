@@ -1,0 +1,470 @@
+//! The same bits as with everything in memory, whatever comes, goes, fails, or is forecast.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use proptest::prelude::*;
+use sws_draft::{NoDraft, Recorded};
+use sws_model::{
+    Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Session, WeightSource,
+};
+use sws_store::{
+    Arena, Checkpoint, Clock, Failing, Manifest, PieceKind, Read, ReaderKind, ShardReader, Short,
+    StoreOptions,
+};
+
+use super::*;
+use crate::policy::{Layers, PolicyKind};
+
+/// A model on disk, and what it says with everything in memory.
+struct Fixture {
+    dir: PathBuf,
+    spec: ModelSpec,
+    manifest: Arc<Manifest>,
+    /// A slot for one of its experts.
+    slot: usize,
+    experts: usize,
+    truth: Run,
+}
+
+/// What a run yields.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Run {
+    /// A hash of the logits of each position.
+    logits: Vec<u64>,
+    /// [tokens, layers with experts, k]
+    routes: Vec<u16>,
+}
+
+const PROMPT: [u32; 12] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12, 801, 77];
+const NEW: usize = 8;
+
+impl Fixture {
+    fn open(dir: &str) -> Fixture {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(dir);
+        let (manifest, config) = match Manifest::load(&dir) {
+            Ok(manifest) => (manifest, std::fs::read(dir.join("config.json")).unwrap()),
+            Err(_) => {
+                let checkpoint = Checkpoint::open(&dir).unwrap();
+                let config = checkpoint.config_json().to_vec();
+                let naming = sws_model::naming(&config).unwrap();
+                (Manifest::in_place(&checkpoint, naming.as_ref()).unwrap(), config)
+            }
+        };
+        let spec = ModelSpec::parse(&config).unwrap();
+        let manifest = Arc::new(manifest);
+        let mut fixture =
+            Fixture { dir, spec, manifest, slot: 0, experts: 0, truth: Run::default() };
+        let store = fixture.store(None);
+        let experts = fixture.manifest.pieces.iter().map(|piece| piece.id);
+        for id in experts.filter(|id| matches!(id.kind(), PieceKind::Expert(_))) {
+            let len = store.layout(Read::Piece(id)).unwrap().slot_len();
+            fixture.slot = fixture.slot.max(len);
+            fixture.experts += 1;
+        }
+        let mut session = fixture.session(fixture.resident());
+        fixture.truth = fixture.generate(&mut session, PROMPT.len()).unwrap();
+        fixture
+    }
+
+    fn tales() -> &'static Fixture {
+        static TALES: OnceLock<Fixture> = OnceLock::new();
+        TALES.get_or_init(|| Fixture::open("shards/tales-moe"))
+    }
+
+    fn store(&self, reader: Option<Arc<dyn ShardReader>>) -> Arc<NVMeWeightStore> {
+        let reader = reader.or_else(|| Some(self.reader(ReaderKind::Mmap)));
+        let options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
+        Arc::new(NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options).unwrap())
+    }
+
+    fn reader(&self, kind: ReaderKind) -> Arc<dyn ShardReader> {
+        kind.open(&self.manifest, &self.dir, 4).unwrap()
+    }
+
+    fn resident(&self) -> ResidentSource {
+        let store = self.store(None);
+        let mut loader = Loader::new(&self.spec, &self.manifest).unwrap();
+        let wanted = loader.wanted().into_iter().map(Read::Piece).collect::<Vec<_>>();
+        let arena = Arena::new(64 << 20).unwrap();
+        store
+            .extract_pieces(&wanted, &arena, |completion| {
+                completion.result.unwrap();
+                let layout = &completion.layout;
+                let add = |_: &_, (tensor, part): (usize, usize), into: &mut [u8]| {
+                    let found = layout.tensors().iter().find(|t| t.index == tensor).unwrap();
+                    into.copy_from_slice(found.part(&completion.slot, part).unwrap());
+                    Ok(())
+                };
+                loader.add(layout.read().piece(), add).unwrap();
+            })
+            .unwrap();
+        loader.finish()
+    }
+
+    fn session<S: WeightSource>(&self, source: S) -> Session<S> {
+        Session::new(Model::new(self.spec.clone()), source, 64, KvPrecision::F32)
+    }
+
+    fn streaming(&self, slots: usize, draft: Box<dyn Draft>) -> Session<Streaming> {
+        self.streaming_from(self.store(None), slots, draft, PolicyKind::Lru)
+    }
+
+    fn streaming_from(
+        &self,
+        store: Arc<NVMeWeightStore>,
+        slots: usize,
+        draft: Box<dyn Draft>,
+        policy: PolicyKind,
+    ) -> Session<Streaming> {
+        let arena = Arena::new(slots * self.slot).unwrap();
+        let slots: Vec<Slot> = (0..slots).map(|_| arena.take(self.slot).unwrap()).collect();
+        let policy = policy.build([(store.number(), Layers::of(&self.spec))]);
+        let deciders = Deciders { policy, draft, ahead: true };
+        let inventory = Arc::new(Inventory::new(&self.spec, &self.manifest).unwrap());
+        let waiter = Waiter::new(Clock::real());
+        let assembler =
+            DynamicAssembler::new(&self.spec, store, inventory, slots, deciders, waiter.clone());
+        self.session(Streaming { infrastructure: self.resident(), assembler, waiter, arena })
+    }
+
+    fn layers(&self) -> Vec<usize> {
+        let layers = self.spec.layers.iter().enumerate();
+        layers.filter(|(_, layer)| matches!(layer.ffn, Ffn::Moe(_))).map(|(l, _)| l).collect()
+    }
+
+    fn oracle(&self) -> Recorded {
+        let moe = self.spec.moes().next().unwrap();
+        Recorded::oracle(self.layers(), moe.experts, moe.top_k, self.truth.routes.clone())
+    }
+
+    /// The prompt, then the likeliest token, again and again.
+    fn generate<S: WeightSource>(
+        &self,
+        session: &mut Session<S>,
+        chunk: usize,
+    ) -> Result<Run, sws_model::ForwardError> {
+        session.clear();
+        session.set_chunk(chunk);
+        let layers = self.layers();
+        let top_k = self.spec.max_top_k();
+        let vocab = self.spec.vocab;
+        let mut recorder = Recorder { layers, top_k, vocab, ..Recorder::default() };
+        let mut tokens: Vec<u32> = PROMPT.iter().map(|&t| t % self.spec.vocab as u32).collect();
+        for _ in 0..=NEW {
+            session.score(&tokens, &mut recorder)?;
+            tokens = vec![recorder.likeliest];
+        }
+        Ok(recorder.run)
+    }
+}
+
+#[derive(Default)]
+struct Recorder {
+    layers: Vec<usize>,
+    top_k: usize,
+    vocab: usize,
+    likeliest: u32,
+    run: Run,
+}
+
+impl Observer for Recorder {
+    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+        let place = self.layers.iter().position(|&l| l == layer).unwrap();
+        let row = self.layers.len() * self.top_k;
+        for (token, choices) in routed.choices.chunks(self.top_k).enumerate() {
+            let at = (first + token) * row + place * self.top_k;
+            self.run.routes.resize(self.run.routes.len().max((first + token + 1) * row), 0);
+            let to = &mut self.run.routes[at..][..self.top_k];
+            to.iter_mut().zip(choices).for_each(|(to, &id)| *to = id as u16);
+        }
+    }
+
+    fn logits(&mut self, first: usize, logits: &[f32]) {
+        for row in logits.chunks(self.vocab) {
+            let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_bits().to_le_bytes()).collect();
+            self.run.logits.push(sws_store::checksum(&bytes));
+            self.likeliest = sws_kernels::functional::argmax(row).unwrap() as u32;
+        }
+        assert!(self.run.logits.len() > first);
+    }
+}
+
+/// The experts from the assembler, everything else from memory.
+struct Streaming {
+    infrastructure: ResidentSource,
+    assembler: DynamicAssembler,
+    waiter: Waiter,
+    arena: Arena,
+}
+
+impl WeightSource for Streaming {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.assembler.tokens(tokens);
+        self.infrastructure.embed(tokens, rows)
+    }
+
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        Ok(self.assembler.entering(layer, hidden)?)
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        self.infrastructure.infrastructure(layer, pieces, compute)
+    }
+
+    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        Ok(self.assembler.routed(layer, routed)?)
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        self.assembler.experts(layer, routed, ready)?;
+        self.assembler.cache.assert_within_budget();
+        Ok(())
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.infrastructure.head(compute)
+    }
+}
+
+/// Slots from a single one to all experts, prompts in chunks of one to all tokens, every draft.
+#[test]
+fn bits_do_not_depend_on_slots_chunks_or_drafts() {
+    let tales = Fixture::tales();
+    let draft = |name: &str| -> Box<dyn Draft> {
+        match name {
+            "none" => Box::new(NoDraft),
+            "oracle" => Box::new(tales.oracle()),
+            _ => Box::new(tales.oracle().adversarial()),
+        }
+    };
+    for slots in [1, 3, 4, 26, 64, 128, 192, 256] {
+        for (chunk, policy) in
+            [(1, PolicyKind::Lru), (5, PolicyKind::Expected), (12, PolicyKind::Lru)]
+        {
+            for name in ["none", "oracle", "adversarial"] {
+                let mut session =
+                    tales.streaming_from(tales.store(None), slots, draft(name), policy);
+                let run = tales.generate(&mut session, chunk).unwrap();
+                assert_eq!(run, tales.truth, "{slots} slots, chunks of {chunk}, draft {name}");
+                let assembler = &session.source().assembler;
+                let Verifier { accepts, rejects, misses } = assembler.verifier();
+                let steps = PROMPT.len().div_ceil(chunk) + NEW;
+                assert_eq!(accepts + rejects, (tales.spec.layers.len() * steps) as u64);
+                let counted: u64 = assembler.cache().counts().values().map(|c| c.misses).sum();
+                assert_eq!(misses, counted, "{slots} slots, chunks of {chunk}, draft {name}");
+                if name == "oracle" && chunk == 1 && slots >= 64 {
+                    assert_eq!(rejects, 0, "{slots} slots: all was known and there was room");
+                }
+                if name == "adversarial" && chunk == 1 && slots == 256 {
+                    let read = session.source().waiter.bytes()[0];
+                    assert!(read > 0 && rejects > 0);
+                }
+            }
+        }
+    }
+}
+
+/// Checkpoints of the families with experts, read in place.
+#[test]
+fn bits_do_not_depend_on_slots_in_other_families() {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
+    let mut tried = 0;
+    for entry in goldens.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let Ok(config) = std::fs::read(path.join("config.json")) else { continue };
+        if ModelSpec::parse(&config).is_ok_and(|spec| spec.moes().next().is_some()) {
+            let fixture = Fixture::open(&format!("tests/goldens/{name}"));
+            for slots in [1, fixture.experts / 4, fixture.experts / 2, fixture.experts] {
+                let mut session = fixture.streaming(slots.max(1), Box::new(fixture.oracle()));
+                let run = fixture.generate(&mut session, 5).unwrap();
+                assert_eq!(run, fixture.truth, "{name}, {slots} slots");
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried >= 5, "{tried}");
+}
+
+/// An expert that many tokens of a chunk use is read once for all of them.
+#[test]
+fn a_chunk_reads_each_expert_at_most_once() {
+    let tales = Fixture::tales();
+    for slots in [1, 26, 64, 256] {
+        let mut session = tales.streaming(slots, Box::new(NoDraft));
+        let tokens: Vec<u32> = (0..48).map(|t| t * 83 % 4096).collect();
+        let mut recorder = Recorder {
+            layers: tales.layers(),
+            top_k: tales.spec.max_top_k(),
+            vocab: tales.spec.vocab,
+            ..Recorder::default()
+        };
+        session.observed(&tokens, &mut recorder).unwrap();
+        let source = session.source();
+        let read = source.waiter.bytes()[0];
+        let store = source.assembler.store.stats();
+        let fetched =
+            store.demanded.completed + store.ahead.completed + store.speculative.completed;
+        assert!(fetched <= tales.experts as u64, "{slots} slots: {fetched} experts were read");
+        assert!(read > 0);
+    }
+}
+
+#[test]
+fn a_read_that_fails_once_leaves_no_trace() {
+    let tales = Fixture::tales();
+    for nth in (0..600).step_by(41) {
+        let readers: [Arc<dyn ShardReader>; 2] = [
+            Arc::new(Failing::nth(tales.reader(ReaderKind::Mmap), nth)),
+            Arc::new(Short::new(tales.reader(ReaderKind::Mmap), nth, 512)),
+        ];
+        for reader in readers {
+            let store = tales.store(Some(reader));
+            let mut session =
+                tales.streaming_from(store, 40, Box::new(NoDraft), PolicyKind::Expected);
+            let run = tales.generate(&mut session, 12).unwrap();
+            assert_eq!(run, tales.truth, "read {nth}");
+        }
+    }
+}
+
+/// Reads fail for ever from some point on, then work again.
+#[test]
+fn a_disk_that_fails_is_named_and_forgiven() {
+    let tales = Fixture::tales();
+    let gate = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let reader = Gate { inner: tales.reader(ReaderKind::Mmap), closed: Arc::clone(&gate) };
+    let store = tales.store(Some(Arc::new(reader)));
+    let draft = Box::new(tales.oracle());
+    let mut session = tales.streaming_from(store, 40, draft, PolicyKind::Lru);
+    for _ in 0..3 {
+        gate.store(true, std::sync::atomic::Ordering::SeqCst);
+        session.clear();
+        let error = session.prefill(&PROMPT).unwrap_err().to_string();
+        assert!(error.contains("/expert_") && error.contains("closed"), "{error}");
+        let assembler = &session.source().assembler;
+        assert!(assembler.reading.is_empty() && assembler.wanted.is_empty());
+        gate.store(false, std::sync::atomic::Ordering::SeqCst);
+        let run = tales.generate(&mut session, 12).unwrap();
+        assert_eq!(run, tales.truth);
+        // What is left of it would hide the next failure.
+        session.source().assembler.trim_to_budget(0);
+        let source = session.source();
+        let slots: Vec<Slot> = (0..40).map(|_| source.arena.take(tales.slot).unwrap()).collect();
+        let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
+        source.assembler.cache.extend(slots);
+    }
+}
+
+/// Fails while it is closed.
+struct Gate {
+    inner: Arc<dyn ShardReader>,
+    closed: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl ShardReader for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        match self.closed.load(std::sync::atomic::Ordering::SeqCst) {
+            true => Err(std::io::Error::other("closed")),
+            false => self.inner.read_at(file, offset, into),
+        }
+    }
+}
+
+/// Cancelled in the middle of a layer: no memory is lost, and the next prompt is answered.
+#[test]
+fn a_cancelled_pass_gives_its_memory_back() {
+    let tales = Fixture::tales();
+    let cancel = Cancel::default();
+    let mut session = tales.streaming(20, Box::new(cancel.clone()));
+    for layer in [0, 3, 7] {
+        let waiter = session.source().waiter.clone();
+        *cancel.0.lock().unwrap() = Some((layer, waiter.clone()));
+        session.clear();
+        let error = session.prefill(&PROMPT).unwrap_err().to_string();
+        assert_eq!(error, "the pass was cancelled", "in layer {layer}");
+        assert_eq!(session.source().assembler.layer as usize, layer);
+        let assembler = &session.source().assembler;
+        assert!(assembler.reading.is_empty() && assembler.promised.is_empty());
+        assembler.cache.assert_within_budget();
+        *cancel.0.lock().unwrap() = None;
+        waiter.resume();
+        assert_eq!(tales.generate(&mut session, 12).unwrap(), tales.truth);
+    }
+    let source = session.source();
+    source.assembler.abandon();
+    source.assembler.trim_to_budget(0);
+    assert_eq!(source.arena.free_bytes(), source.arena.bytes(), "every slot has come back");
+}
+
+/// Cancels the pass once a router has chosen and what it needs has been asked for.
+#[derive(Clone, Debug, Default)]
+struct Cancel(Arc<std::sync::Mutex<Option<(usize, Waiter)>>>);
+
+impl Draft for Cancel {
+    fn tokens(&mut self, _: &[u32]) {}
+
+    fn entering(&mut self, _: usize, _: &[f32]) -> Option<sws_draft::ReassemblyBlueprint> {
+        None
+    }
+
+    fn adapt(&mut self, layer: usize, _: &[u32]) {
+        if let Some((at, waiter)) = &*self.0.lock().unwrap()
+            && *at == layer
+        {
+            waiter.cancel();
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_is_too_short_is_refused_with_the_remedy() {
+    let tales = Fixture::tales();
+    let mut session = tales.streaming(0, Box::new(NoDraft));
+    let arena = Arena::new(4096).unwrap();
+    let slot = arena.take(4096).unwrap();
+    session.source().assembler.cache.extend([(4096, Loaded::empty(slot))]);
+    let error = session.prefill(&PROMPT).unwrap_err().to_string();
+    assert!(error.contains("no slot") && error.contains("--ram"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Any number of slots, any cut of the prompt, budget lowered on the way, any forecast.
+    #[test]
+    fn bits_depend_on_nothing(
+        slots in 1usize..200,
+        lower in 1usize..200,
+        chunk in 1usize..13,
+        forecast in prop::collection::vec(0u16..32, 0..20 * 8 * 4),
+        reader in prop::sample::select(vec![ReaderKind::Mmap, ReaderKind::Direct]),
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+    ) {
+        let tales = Fixture::tales();
+        let whole = forecast.len() / 32 * 32;
+        let draft = Recorded::oracle(tales.layers(), 32, 4, forecast[..whole].to_vec());
+        let store = tales.store(Some(tales.reader(reader)));
+        let mut session = tales.streaming_from(store, slots, Box::new(draft), policy);
+        prop_assert_eq!(&tales.generate(&mut session, chunk).unwrap(), &tales.truth);
+        session.source().assembler.trim_to_budget(lower.min(slots) * tales.slot);
+        prop_assert_eq!(&tales.generate(&mut session, chunk).unwrap(), &tales.truth);
+        let source = session.source();
+        prop_assert!(source.assembler.cache.capacity() <= lower * tales.slot);
+    }
+}

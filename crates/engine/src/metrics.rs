@@ -1,0 +1,358 @@
+//! What a run cost, measured the same way for every source of weights.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use sws_model::{Compute, Ready, Routed, SourceError, WeightSource};
+use sws_store::PieceKind;
+
+use crate::cache::Counts;
+use crate::wait::{Kind, Stalls, Waiter};
+
+/// Measures how long is computed with what a source serves, and how long the source takes.
+#[derive(Debug)]
+pub struct Timed<S> {
+    /// What serves.
+    pub source: S,
+    waiter: Waiter,
+    spent: Spent,
+}
+
+/// Where the time of passes went, apart from what the forward pass does between two moments of its
+/// source.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    /// In moments of the source, all of it.
+    inside: Duration,
+    /// Of that, in what the source has called to compute.
+    computing: Duration,
+    /// Of that, in waits for the next rows of a matrix.
+    stalled: Duration,
+}
+
+impl<S> Timed<S> {
+    /// Measures `source`, which waits with `waiter`.
+    pub fn new(source: S, waiter: Waiter) -> Timed<S> {
+        Timed { source, waiter, spent: Spent::default() }
+    }
+
+    /// What it waits with.
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
+    /// The time now, and how much of it went where so far.
+    pub fn clocks(&self) -> Clocks {
+        let Spent { inside, computing, stalled } = self.spent;
+        let stalls = self.waiter.stalls();
+        let waiting = stalls.time.saturating_sub(stalled);
+        Clocks {
+            now: self.waiter.clock().now(),
+            source: inside.saturating_sub(computing).saturating_sub(waiting),
+            stalls,
+        }
+    }
+
+    /// Runs one moment of the source; `moment` gets a place to note what is computed in it.
+    fn inside<T>(&mut self, moment: impl FnOnce(&mut S, &mut Within<'_>) -> T) -> T {
+        let Timed { source, waiter, spent } = self;
+        let started = waiter.clock().now();
+        let result = moment(source, &mut Within { waiter, spent });
+        spent.inside += waiter.clock().now().saturating_sub(started);
+        result
+    }
+}
+
+/// What a [`Timed`] source measures while it serves.
+struct Within<'a> {
+    waiter: &'a Waiter,
+    spent: &'a mut Spent,
+}
+
+impl Within<'_> {
+    fn compute<T>(&mut self, compute: impl FnOnce() -> T) -> T {
+        let (started, stalls) = (self.waiter.clock().now(), self.waiter.stalls());
+        let result = compute();
+        self.spent.computing += self.waiter.clock().now().saturating_sub(started);
+        self.spent.stalled += self.waiter.stalls().time.saturating_sub(stalls.time);
+        result
+    }
+}
+
+impl<S: WeightSource> WeightSource for Timed<S> {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.inside(|source, _| source.embed(tokens, rows))
+    }
+
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        self.inside(|source, _| source.entering(layer, hidden))
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        self.inside(|source, within| {
+            source.infrastructure(layer, pieces, &mut |weights| within.compute(|| compute(weights)))
+        })
+    }
+
+    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.inside(|source, _| source.routed(layer, routed))
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        self.inside(|source, within| {
+            source.experts(layer, routed, &mut |experts, weights| {
+                within.compute(|| ready(experts, weights))
+            })
+        })
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.inside(|source, within| {
+            source.head(&mut |weights| within.compute(|| compute(weights)))
+        })
+    }
+}
+
+/// Readings of the clocks of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clocks {
+    /// The time.
+    pub now: Duration,
+    /// How long the source was busy with neither computing nor waiting.
+    pub source: Duration,
+    /// How long, and how often, computing waited for a read.
+    pub stalls: Stalls,
+}
+
+/// Everything that is counted, at one moment. The difference of two is what lies between.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// The clocks.
+    pub clocks: Clocks,
+    /// Time in passes, as their caller measures it.
+    pub passes: Duration,
+    /// Tokens that have gone through the layers.
+    pub tokens: u64,
+    /// Bytes that have arrived, in the order of [`Kind::ALL`].
+    pub bytes: [u64; Kind::ALL.len()],
+    /// Bytes read from the device, those of reads that were given up too.
+    pub device_bytes: u64,
+    /// Time in which at least one read was on the device.
+    pub device_busy: Duration,
+    /// What lookups of each layer's experts found.
+    pub layers: BTreeMap<u32, Counts>,
+    /// Layers that could be computed with what was there or on its way.
+    pub accepts: u64,
+    /// Layers that could not.
+    pub rejects: u64,
+    /// The most bytes that expert slots held.
+    pub peak_cache_bytes: u64,
+}
+
+/// What a stretch of a run cost.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Metrics {
+    /// Tokens that went through the layers.
+    pub tokens: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Tokens in a second.
+    pub tokens_per_second: f64,
+    /// Bytes that arrived, for each token, of each kind of piece.
+    pub bytes_per_token: BTreeMap<&'static str, f64>,
+    /// The device.
+    pub disk: Disk,
+    /// Computing that waited for a read, whoever had asked for it.
+    pub stalls: StallMetrics,
+    /// Where the time went, in seconds.
+    pub time: Split,
+    /// What the layers with experts found in memory.
+    pub experts: Experts,
+    /// Layers that could be computed with what was there or on its way.
+    pub accepts: u64,
+    /// Layers that could not.
+    pub rejects: u64,
+    /// The most bytes that expert slots held.
+    pub peak_cache_bytes: u64,
+    /// The most memory that the process has had, if the system tells.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// What the device did.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Disk {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Billions of bytes in a second, while at least one read was under way.
+    pub gb_per_second_reading: f64,
+    /// The same over the whole time.
+    pub gb_per_second: f64,
+    /// The share of the time in which a read was under way.
+    pub busy: f64,
+}
+
+/// Waits for the device.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct StallMetrics {
+    /// How many.
+    pub count: u64,
+    /// How long together.
+    pub seconds: f64,
+}
+
+/// Where time went, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Split {
+    /// In the forward pass.
+    pub compute: f64,
+    /// Waiting for reads.
+    pub stall: f64,
+    /// In what is done to have weights, and around passes: sampling, text.
+    pub other: f64,
+}
+
+/// What was found in memory.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Experts {
+    /// The share of lookups that found the expert in memory; 1 without any.
+    pub hit_rate: f64,
+    /// The share that found nothing, not even a read under way.
+    pub miss_rate: f64,
+    /// The layers.
+    pub layers: Vec<LayerMetrics>,
+}
+
+/// What one layer found.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct LayerMetrics {
+    /// Its number.
+    pub layer: u32,
+    /// Experts that were in memory when the router chose.
+    pub hits: u64,
+    /// Experts that were being read.
+    pub late: u64,
+    /// Experts that had to be fetched.
+    pub misses: u64,
+}
+
+impl Metrics {
+    /// What lies between two moments.
+    pub fn between(before: &Counters, after: &Counters) -> Metrics {
+        let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
+        let tokens = after.tokens - before.tokens;
+        let per = |n: f64, d: f64| if d > 0.0 { n / d } else { 0.0 };
+        let kinds = Kind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
+        let bytes_per_token = kinds
+            .map(|(kind, (after, before))| {
+                (kind.name(), per((after - before) as f64, tokens as f64))
+            })
+            .filter(|(_, bytes)| *bytes > 0.0)
+            .collect();
+        let device = after.device_bytes - before.device_bytes;
+        let busy = after.device_busy.saturating_sub(before.device_busy).as_secs_f64();
+        let stall = after.clocks.stalls.time.saturating_sub(before.clocks.stalls.time);
+        let source = after.clocks.source.saturating_sub(before.clocks.source);
+        let passes = after.passes.saturating_sub(before.passes);
+        let compute = passes.saturating_sub(stall).saturating_sub(source).as_secs_f64();
+        let stall = stall.as_secs_f64();
+        let layers: Vec<LayerMetrics> = after
+            .layers
+            .iter()
+            .map(|(&layer, now)| {
+                let Counts { hits, late, misses } =
+                    before.layers.get(&layer).copied().unwrap_or_default();
+                LayerMetrics {
+                    layer,
+                    hits: now.hits - hits,
+                    late: now.late - late,
+                    misses: now.misses - misses,
+                }
+            })
+            .collect();
+        let sum = |of: fn(&LayerMetrics) -> u64| layers.iter().map(of).sum::<u64>() as f64;
+        let (hits, late, misses) = (sum(|l| l.hits), sum(|l| l.late), sum(|l| l.misses));
+        let lookups = hits + late + misses;
+        Metrics {
+            tokens,
+            seconds,
+            tokens_per_second: per(tokens as f64, seconds),
+            bytes_per_token,
+            disk: Disk {
+                bytes: device,
+                gb_per_second_reading: per(device as f64 / 1e9, busy),
+                gb_per_second: per(device as f64 / 1e9, seconds),
+                busy: per(busy, seconds),
+            },
+            stalls: StallMetrics {
+                count: after.clocks.stalls.count - before.clocks.stalls.count,
+                seconds: stall,
+            },
+            time: Split { compute, stall, other: (seconds - compute - stall).max(0.0) },
+            experts: Experts {
+                hit_rate: if lookups > 0.0 { hits / lookups } else { 1.0 },
+                miss_rate: per(misses, lookups),
+                layers,
+            },
+            accepts: after.accepts - before.accepts,
+            rejects: after.rejects - before.rejects,
+            peak_cache_bytes: after.peak_cache_bytes,
+            peak_rss_bytes: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_between_two_moments() {
+        let seconds = Duration::from_secs;
+        let counts = |hits, late, misses| Counts { hits, late, misses };
+        let mut before = Counters { tokens: 10, accepts: 1, ..Counters::default() };
+        before.clocks.now = seconds(100);
+        before.layers.insert(0, counts(5, 0, 5));
+        let mut after = Counters { tokens: 14, accepts: 3, rejects: 6, ..before.clone() };
+        after.clocks.now = seconds(110);
+        after.clocks.source = seconds(1);
+        after.clocks.stalls = Stalls { time: seconds(4), count: 7 };
+        after.passes = seconds(9);
+        after.bytes[Kind::Experts as usize] = 8_000_000_000;
+        after.device_bytes = 10_000_000_000;
+        after.device_busy = seconds(5);
+        after.layers.insert(0, counts(11, 1, 6));
+        after.layers.insert(2, counts(0, 0, 2));
+        let metrics = Metrics::between(&before, &after);
+        let json = serde_json::to_value(&metrics).unwrap();
+        let expected = serde_json::json!({
+            "tokens": 4, "seconds": 10.0, "tokens_per_second": 0.4,
+            "bytes_per_token": { "experts": 2e9 },
+            "disk": {
+                "bytes": 10_000_000_000u64, "gb_per_second_reading": 2.0, "gb_per_second": 1.0,
+                "busy": 0.5,
+            },
+            "stalls": { "count": 7, "seconds": 4.0 },
+            "time": { "compute": 4.0, "stall": 4.0, "other": 2.0 },
+            "experts": {
+                "hit_rate": 0.6, "miss_rate": 0.3,
+                "layers": [
+                    { "layer": 0, "hits": 6, "late": 1, "misses": 1 },
+                    { "layer": 2, "hits": 0, "late": 0, "misses": 2 },
+                ],
+            },
+            "accepts": 2, "rejects": 6, "peak_cache_bytes": 0, "peak_rss_bytes": null,
+        });
+        assert_eq!(json, expected);
+    }
+}
