@@ -61,6 +61,8 @@ mod reader;
 #[cfg(feature = "io")]
 mod scheduler;
 #[cfg(feature = "io")]
+mod simulation;
+#[cfg(feature = "io")]
 mod slot;
 #[cfg(feature = "io")]
 mod stats;
@@ -98,6 +100,8 @@ pub use reader::{
     BitFlip, DirectReader, Failing, Flip, MemoryReader, MmapReader, ReadOp, ReaderKind,
     ShardReader, Short, Slow, UnknownReader, open_file_limit,
 };
+#[cfg(feature = "io")]
+pub use simulation::SimulatedDisk;
 #[cfg(feature = "io")]
 pub use slot::{Arena, SLOT_ALIGN, Slot};
 #[cfg(feature = "io")]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -12,6 +13,7 @@ use crate::integrity::Verifier;
 use crate::layout::{LayoutError, PieceLayout, Read};
 use crate::reader::{ReadOp, ReaderKind, ShardReader};
 use crate::scheduler::{Job, Queue};
+use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
 use crate::{Arena, Clock, Manifest, ModelNumber, PieceId, Slot};
 
@@ -29,6 +31,10 @@ pub struct StoreOptions {
     pub cache: Option<PathBuf>,
     /// What tells the time.
     pub clock: Clock,
+    /// No threads: reads take virtual time, on a clock made with [`Clock::simulated`], and happen when
+    /// somebody [`wait`](NVMeWeightStore::wait)s for them or
+    /// [`spend`](NVMeWeightStore::spend)s time. The order of everything is then the same each time.
+    pub simulated: Option<SimulatedDisk>,
 }
 
 impl Default for StoreOptions {
@@ -39,6 +45,7 @@ impl Default for StoreOptions {
             chunk: 1 << 20,
             cache: user_cache(),
             clock: Clock::real(),
+            simulated: None,
         }
     }
 }
@@ -62,12 +69,13 @@ pub struct NVMeWeightStore {
     completions: Receiver<Completion>,
     reply: Sender<Completion>,
     lanes: Vec<JoinHandle<()>>,
+    simulation: Option<Simulation>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     queue: Mutex<State>,
     work: Condvar,
-    verifier: Verifier,
+    pub(crate) verifier: Verifier,
 }
 
 struct State {
@@ -83,7 +91,7 @@ impl NVMeWeightStore {
         dir: &Path,
         options: StoreOptions,
     ) -> std::io::Result<NVMeWeightStore> {
-        let StoreOptions { reader, depth, chunk, cache, clock } = options;
+        let StoreOptions { reader, depth, chunk, cache, clock, simulated } = options;
         let depth = depth.max(1);
         let reader = match reader {
             Some(reader) => reader,
@@ -95,8 +103,11 @@ impl NVMeWeightStore {
         let shared = Arc::new(Shared { queue: Mutex::new(state), work: Condvar::new(), verifier });
         let (reply, completions) = unbounded();
         let (number, lanes) = (ModelNumber::next(), Vec::new());
-        let mut store = NVMeWeightStore { number, shared, manifest, completions, reply, lanes };
-        for lane in 0..depth.div_ceil(batch) {
+        let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
+        let simulation = simulated.map(Simulation::new);
+        let mut store =
+            NVMeWeightStore { number, shared, manifest, completions, reply, lanes, simulation };
+        for lane in 0..threads {
             let shared = Arc::clone(&store.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("sws-read-{lane}"))
@@ -152,6 +163,26 @@ impl NVMeWeightStore {
     /// Where the ends of fetches are told.
     pub fn completions(&self) -> &Receiver<Completion> {
         &self.completions
+    }
+
+    /// Waits for the next end of a fetch that is told to `from`. None if there will be none.
+    pub fn wait(&self, from: &Receiver<Completion>) -> Option<Completion> {
+        let Some(simulation) = &self.simulation else { return from.recv().ok() };
+        loop {
+            match from.try_recv() {
+                Ok(completion) => return Some(completion),
+                Err(_) if simulation.step(&self.shared) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Lets virtual time pass while somebody computes, in which the simulated disk goes on reading.
+    /// Real time passes by itself.
+    pub fn spend(&self, time: Duration) {
+        if let Some(simulation) = &self.simulation {
+            simulation.advance(&self.shared, time);
+        }
     }
 
     /// Makes a fetch a demanded one: a speculative one the last of those, one ahead the next, as
@@ -227,7 +258,7 @@ impl NVMeWeightStore {
             if under_way == 0 {
                 return no_room.map_or(Ok(()), Err);
             }
-            let Ok(completion) = arrived.recv() else { return Err(FetchError::Cancelled) };
+            let Some(completion) = self.wait(&arrived) else { return Err(FetchError::Cancelled) };
             under_way -= 1;
             each(completion);
         }
@@ -256,6 +287,9 @@ impl Drop for NVMeWeightStore {
         for lane in self.lanes.drain(..) {
             let _ = lane.join();
         }
+        if let Some(simulation) = &self.simulation {
+            while simulation.step(&self.shared) {}
+        }
     }
 }
 
@@ -275,7 +309,7 @@ impl Shared {
 
     fn run_lane(&self, batch: usize) {
         while let Some(jobs) = self.wait_for_jobs(batch) {
-            self.run(jobs);
+            self.run(jobs, self.verifier.clock.now());
         }
     }
 
@@ -294,9 +328,14 @@ impl Shared {
         }
     }
 
-    fn run(&self, jobs: Vec<Job>) {
+    /// The next read to make, if there is one.
+    pub(crate) fn next_job(&self) -> Option<Job> {
+        self.lock().queue.take(1, self.verifier.clock.now()).pop()
+    }
+
+    /// Makes the reads, which were started when it says, and ends them.
+    pub(crate) fn run(&self, jobs: Vec<Job>, started: Duration) {
         let clock = &self.verifier.clock;
-        let started = clock.now();
         let mut reads: Vec<ReadOp<'_>> = jobs
             .iter()
             .map(|job| ReadOp {

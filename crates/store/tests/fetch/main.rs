@@ -12,4 +12,6 @@ mod order;
 mod probe;
 /// Every reader gives the same bytes.
 mod readers;
+/// Reads in virtual time, without threads.
+mod simulation;
 mod support;
