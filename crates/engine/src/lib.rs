@@ -6,17 +6,23 @@
 //! computed is what the fully loaded model computes, bit for bit.
 
 mod assembler;
+mod budget;
 pub mod cache;
 mod certificate;
+mod ledger;
 mod metrics;
+mod plan;
 pub mod policy;
 mod verifier;
 mod wait;
 
 pub use assembler::{AssembleError, Deciders, DynamicAssembler, Loaded};
+pub use budget::{Budget, UnknownBudget};
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
+pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
     Clocks, Counters, Disk, Experts, LayerMetrics, Metrics, Split, StallMetrics, Timed,
 };
+pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use verifier::{Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

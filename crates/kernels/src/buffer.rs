@@ -13,7 +13,10 @@ impl Buffer {
     pub(crate) fn grown(&mut self, len: usize) -> &mut [f32] {
         let lines = len.div_ceil(16);
         if self.0.len() < lines {
-            self.0.resize(lines, Line([0.0; 16]));
+            // Freed before the larger one is there, and no longer than asked for: what a caller
+            // counts on beforehand is what it takes.
+            self.0 = Vec::new();
+            self.0 = vec![Line([0.0; 16]); lines];
         }
         // SAFETY: a `Line` is sixteen f32 without padding, and there are enough of them.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
@@ -24,6 +27,11 @@ impl Buffer {
         assert!(len <= 16 * self.0.len());
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), len) }
+    }
+
+    /// Bytes that `len` numbers take.
+    pub(crate) const fn bytes_for(len: usize) -> usize {
+        len.div_ceil(16) * size_of::<Line>()
     }
 
     /// Bytes held.

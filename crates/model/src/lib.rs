@@ -37,7 +37,7 @@ pub mod text;
 
 pub use config::ConfigError;
 pub use families::supported;
-pub use forward::{Chunk, ForwardError, Model, Rows};
+pub use forward::{Chunk, ForwardError, Model, PassSize, Rows};
 pub use inventory::{Held, Inventory, WeightsError};
 pub use kv::KvPrecision;
 pub use naming::naming;

@@ -85,6 +85,11 @@ impl Input {
         self.buffer.bytes()
     }
 
+    /// The bytes it would hold after packing `tokens × cols`, if nothing larger came before.
+    pub const fn bytes_for(tokens: usize, cols: usize) -> usize {
+        Buffer::bytes_for(tokens * cols.next_multiple_of(BLOCK))
+    }
+
     /// The number of tokens packed.
     pub fn tokens(&self) -> usize {
         self.tokens

@@ -32,10 +32,10 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
     let decoder = D::new(s, m);
     let rows = m.row_count();
     let padded = x.padded_cols();
-    // The panel: [slice][step][row of the tile][lane], for one chunk.
-    let panel = scratch.panel.grown(S::TILE_ROWS * CHUNK);
-    // The sums: [row tile][token tile][slice][row of the tile][token of the tile][lane].
-    let sums = scratch.sums.grown(TILES * sums_of_tile::<S>(GROUP));
+    // The panel: [slice][step][row of the tile][lane], for one chunk. The sums:
+    // [row tile][token tile][slice][row of the tile][token of the tile][lane].
+    let [panel, sums] = scratch_lengths::<S>();
+    let (panel, sums) = (scratch.panel.grown(panel), scratch.sums.grown(sums));
     let mut cursors = [None; 32];
     for (group, tokens) in groups(x.tokens(), GROUP) {
         let x = &x.packed()[group * padded..][..tokens * padded];
@@ -57,6 +57,11 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
             }
         }
     }
+}
+
+/// How many numbers panel and sums are.
+pub(super) fn scratch_lengths<S: Simd>() -> [usize; 2] {
+    [S::TILE_ROWS * CHUNK, TILES * sums_of_tile::<S>(GROUP)]
 }
 
 /// How many numbers the sums of one row tile and so many tokens are.

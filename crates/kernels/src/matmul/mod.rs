@@ -51,6 +51,22 @@ impl ThreadScratch {
     pub fn bytes(&self) -> usize {
         self.panel.bytes() + self.sums.bytes()
     }
+
+    /// The bytes it would hold after products with up to `tokens` tokens.
+    pub fn bytes_for(tier: Tier, tokens: usize) -> usize {
+        fn of<S: Simd>(_: S) -> usize {
+            many::scratch_lengths::<S>().into_iter().map(Buffer::bytes_for).sum()
+        }
+        match tier {
+            _ if tokens < 2 => 0,
+            Tier::Scalar => 0,
+            Tier::Portable => of(Portable),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(token) => of(token),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(token) => of(token),
+        }
+    }
 }
 
 /// Below this many multiplications a second thread costs more to wake than it saves.

@@ -3,6 +3,7 @@
 mod attention;
 mod linear;
 mod moe;
+mod size;
 mod work;
 
 use sws_kernels::Tier;
@@ -15,6 +16,7 @@ use crate::spec::{Ffn, Mixer, ModelSpec, Norm};
 use crate::state::{Span, State};
 use attention::{Pass, attention};
 use linear::{Product, multiply};
+pub use size::PassSize;
 pub(crate) use work::Workspace;
 use work::{by_rows, grown};
 
@@ -131,6 +133,8 @@ impl Model {
             state.spans.push(Span { sequence, first_position, first_row: rows, tokens });
             rows += tokens;
         }
+        // Not the doubling of `resize`: a budget counts on the length.
+        state.hidden.reserve_exact((rows * hidden).saturating_sub(state.hidden.len()));
         state.hidden.resize(rows * hidden, 0.0);
         for (span, chunk) in state.spans.iter().zip(batch) {
             let rows = &mut state.hidden[span.first_row * hidden..][..span.tokens * hidden];

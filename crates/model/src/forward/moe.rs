@@ -189,12 +189,14 @@ fn place_of(routed: &Routed, expert: u32) -> usize {
 
 /// Experts are computed together until they have this many rows: then each has enough to do, and
 /// what they work on stays in the cache.
-const ROWS_TOGETHER: usize = 64;
+pub(super) const ROWS_TOGETHER: usize = 64;
+/// The most that are, each with two products at once.
+pub(super) const TOGETHER: usize = MAX / 2;
 
 /// How many of the next experts are computed together.
 fn together(ready: &[u32], routed: &Routed, work: &ExpertWork) -> usize {
     let mut rows = 0;
-    let few = ready.iter().take(MAX / 2).take_while(|&&expert| {
+    let few = ready.iter().take(TOGETHER).take_while(|&&expert| {
         let place = place_of(routed, expert);
         rows += work.starts[place + 1] - work.starts[place];
         rows <= ROWS_TOGETHER
@@ -214,7 +216,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Computes experts, at most half of [`MAX`], each for the tokens that chose it.
+    /// Computes experts, at most [`TOGETHER`], each for the tokens that chose it.
     fn compute(
         &self,
         ready: &[u32],

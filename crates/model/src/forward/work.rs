@@ -110,9 +110,12 @@ impl Workspace {
     pub(crate) fn bytes(&self) -> u64 {
         let AttentionWork { q, k, v, mixed, tables, packed, scratch, scratch_fits, .. } =
             &self.attention;
-        let ExpertWork { outputs, gathered, inputs, shared, starts, rows, .. } = &self.experts;
+        let ExpertWork { outputs, gathered, inputs, shared, shared_gate, starts, rows, done } =
+            &self.experts;
+        let Routed { choices, weights, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
-        let floats = floats.into_iter().chain([gathered, shared, &self.mlp.gate, &self.mlp.up]);
+        let floats = floats.into_iter().chain([gathered, shared, shared_gate, weights]);
+        let floats = floats.chain([&self.mlp.gate, &self.mlp.up]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]);
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
@@ -120,6 +123,8 @@ impl Workspace {
             + packed.map(Input::bytes).sum::<usize>()
             + self.scratch.iter().map(ThreadScratch::bytes).sum::<usize>()
             + (starts.capacity() + rows.capacity()) * size_of::<usize>()
+            + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
+            + done.capacity()
             + scratch.len() * per_thread;
         bytes as u64
     }
@@ -128,7 +133,9 @@ impl Workspace {
 /// The first `len` numbers, of whatever value.
 pub(super) fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
-        buffer.resize(len, 0.0);
+        // Freed before the larger one is there, and no longer than asked for: a budget counts on it.
+        *buffer = Vec::new();
+        *buffer = vec![0.0; len];
     }
     &mut buffer[..len]
 }

@@ -6,4 +6,5 @@ mod bits;
 mod failures;
 mod goldens;
 mod rewind;
+mod size;
 mod support;

@@ -1,0 +1,176 @@
+//! How much memory a person grants.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What `--ram` says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// What is free, less what the machine needs to stay usable.
+    Auto,
+    /// The least with which the model runs at all.
+    Min,
+    /// So many bytes.
+    Bytes(u64),
+    /// A share of the machine's memory, or of a control group's limit: above 0, at most 1.
+    Share(f64),
+}
+
+/// What is left to everybody else under [`Budget::Auto`]: a share of the memory there is, and at
+/// least so many bytes.
+const LEFT: (u64, u64) = (16, 512 << 20);
+
+/// Units by name, the binary ones also without `iB`. Longer names first: each ends in a shorter one.
+const UNITS: [(&str, u64); 13] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+    ("b", 1),
+];
+
+/// A word that is no amount of memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no amount of memory; give one with its unit (8GiB, 512MiB), a share of the machine's (80%), `min` or `auto`"
+)]
+pub struct UnknownBudget(pub String);
+
+impl Budget {
+    /// In bytes, where the process can have `total` and now has `available`, and the model needs
+    /// `minimum`.
+    pub fn resolve(self, total: u64, available: u64, minimum: u64) -> u64 {
+        match self {
+            Budget::Auto => {
+                let (share, least) = LEFT;
+                available.saturating_sub((total / share).max(least))
+            }
+            Budget::Min => minimum,
+            Budget::Bytes(bytes) => bytes,
+            Budget::Share(share) => (total as f64 * share) as u64,
+        }
+    }
+}
+
+impl FromStr for Budget {
+    type Err = UnknownBudget;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownBudget(word.to_owned());
+        let lower = word.trim().to_ascii_lowercase();
+        match lower.as_str() {
+            "auto" => return Ok(Budget::Auto),
+            "min" => return Ok(Budget::Min),
+            _ => {}
+        }
+        // Digits and a point, so that `inf`, `nan` and `1e9` are none.
+        let number = |digits: &str| {
+            let digits = digits.trim_end();
+            let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            digits.parse::<f64>().ok().filter(|_| plain)
+        };
+        if let Some(digits) = lower.strip_suffix('%') {
+            let share = number(digits).ok_or_else(unknown)? / 100.0;
+            return (share > 0.0 && share <= 1.0)
+                .then_some(Budget::Share(share))
+                .ok_or_else(unknown);
+        }
+        let (digits, unit) = UNITS
+            .iter()
+            .find_map(|&(name, unit)| Some((lower.strip_suffix(name)?, unit)))
+            .ok_or_else(unknown)?;
+        let bytes = number(digits).ok_or_else(unknown)? * unit as f64;
+        (bytes < u64::MAX as f64).then_some(Budget::Bytes(bytes as u64)).ok_or_else(unknown)
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::Auto => f.write_str("auto"),
+            Budget::Min => f.write_str("min"),
+            Budget::Bytes(bytes) => write!(f, "{bytes}B"),
+            Budget::Share(share) => write!(f, "{}%", share * 100.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Budget::{Auto, Bytes, Min, Share};
+
+    #[test]
+    fn words_and_what_they_mean() {
+        let cases = [
+            ("auto", Some(Auto)),
+            ("MIN", Some(Min)),
+            ("8GiB", Some(Bytes(8 << 30))),
+            ("8 GiB", Some(Bytes(8 << 30))),
+            (" 8g ", Some(Bytes(8 << 30))),
+            ("8GB", Some(Bytes(8_000_000_000))),
+            ("1.5GiB", Some(Bytes(3 << 29))),
+            ("512MiB", Some(Bytes(512 << 20))),
+            ("512m", Some(Bytes(512 << 20))),
+            ("100kb", Some(Bytes(100_000))),
+            ("2TiB", Some(Bytes(2 << 40))),
+            ("0MiB", Some(Bytes(0))),
+            ("123B", Some(Bytes(123))),
+            ("80%", Some(Share(0.8))),
+            ("12.5 %", Some(Share(0.125))),
+            ("100%", Some(Share(1.0))),
+            ("", None),
+            ("8", None),
+            ("GiB", None),
+            ("%", None),
+            ("-1GiB", None),
+            ("+1GiB", None),
+            ("0%", None),
+            ("101%", None),
+            ("1e3MiB", None),
+            ("infGiB", None),
+            ("nan%", None),
+            ("8GiBs", None),
+            ("8 G i B", None),
+            ("1.2.3GiB", None),
+            ("99999999999TiB", None),
+            ("some", None),
+        ];
+        for (word, expected) in cases {
+            let found = word.parse::<Budget>();
+            assert_eq!(found, expected.ok_or_else(|| UnknownBudget(word.to_owned())), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_what_can_be_typed() {
+        for budget in [Auto, Min, Bytes(7), Bytes(8 << 30), Share(0.8), Share(0.125)] {
+            assert_eq!(budget.to_string().parse(), Ok(budget));
+        }
+    }
+
+    #[test]
+    fn auto_leaves_the_machine_usable() {
+        const GIB: u64 = 1 << 30;
+        let cases = [
+            // budget, total, available, minimum, expected
+            (Auto, 64 * GIB, 60 * GIB, GIB, 56 * GIB),
+            (Auto, 4 * GIB, 3 * GIB, GIB, 5 * GIB / 2),
+            (Auto, 4 * GIB, GIB / 4, GIB, 0),
+            (Min, 4 * GIB, GIB, 77, 77),
+            (Share(0.5), 4 * GIB, GIB, 77, 2 * GIB),
+            (Bytes(5), 4 * GIB, GIB, 77, 5),
+        ];
+        for (budget, total, available, minimum, expected) in cases {
+            assert_eq!(budget.resolve(total, available, minimum), expected, "{budget}");
+        }
+    }
+}

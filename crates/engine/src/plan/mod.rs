@@ -1,0 +1,414 @@
+//! What of a model stays in memory, and how much room is left for what comes and goes.
+
+mod estimate;
+mod pieces;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use estimate::PerToken;
+pub use slots::SlotClass;
+
+use sws_kernels::Tier;
+use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
+use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
+
+use crate::ledger::{Ledger, Process, Use};
+use pieces::Pieces;
+
+/// How a model is to be run within a budget. Pure data: nothing has been allocated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Pieces that stay, in the order of keeping. All other infrastructure streams.
+    pub pinned: Vec<PieceId>,
+    /// Bytes through which everything flows that neither stays nor has a slot; 0 if nothing does.
+    pub ring: usize,
+    /// Slots for experts; none if they flow through the ring.
+    pub slots: Vec<SlotClass>,
+    /// Whether experts flow through the ring: there is no room for the slots that one layer needs.
+    pub experts_stream: bool,
+    /// Tokens of a prompt that go through the layers together.
+    pub chunk: usize,
+    /// Positions of a sequence.
+    pub context: usize,
+    /// What has been reserved for what.
+    pub ledger: Ledger,
+    /// What a token is expected to read.
+    pub per_token: PerToken,
+}
+
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions {
+    /// Positions of a sequence; none for what suits the budget.
+    pub context: Option<usize>,
+    /// Positions that are known to be needed where `context` does not say.
+    pub at_least: usize,
+    /// Sequences that run together.
+    pub batch: usize,
+    /// How keys and values are kept.
+    pub kv: KvPrecision,
+    /// Whether logits of every position are wanted, rather than of the last.
+    pub all_logits: bool,
+    /// The most tokens of a prompt that go through the layers together.
+    pub chunk: usize,
+    /// The kernels.
+    pub tier: Tier,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Bytes for the draft.
+    pub draft: u64,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        PlanOptions {
+            context: None,
+            at_least: 0,
+            batch: 1,
+            kv: KvPrecision::F32,
+            all_logits: false,
+            chunk: 512,
+            tier: Tier::best(),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            draft: 0,
+        }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Nothing works within the budget.
+    #[error(
+        "a budget of {} MiB is too small: the smallest that works here is --ram {}MiB (or --ram min), of which keys and values for {context} positions take {} MiB (--context changes that)",
+        budget >> 20, smallest >> 20, kv >> 20
+    )]
+    TooSmall {
+        /// The budget.
+        budget: u64,
+        /// One that works, whole MiB.
+        smallest: u64,
+        /// The context with that.
+        context: usize,
+        /// What it takes.
+        kv: u64,
+    },
+    /// More positions than the model was made for.
+    #[error("the model was made for {most} positions and {asked} were asked for; lower --context")]
+    Context {
+        /// Positions asked for.
+        asked: usize,
+        /// What the model has.
+        most: usize,
+    },
+    /// The manifest is wrong.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
+/// Makes plans of one model for any budget.
+#[derive(Debug)]
+pub struct Planner {
+    spec: ModelSpec,
+    pieces: Pieces,
+    process: Process,
+    options: PlanOptions,
+    /// Positions at the smallest budget, and where growing ends.
+    context: [usize; 2],
+}
+
+/// Positions, if nobody says how many: few chats need more, and keys and values take memory from
+/// weights.
+const CONTEXT: usize = 4096;
+/// What the default is lowered to where memory is scarce.
+const LEAST_CONTEXT: usize = 512;
+/// More positions than any model has: sizes are computed before they are believed.
+const MOST_CONTEXT: usize = 1 << 30;
+/// Of what a budget has above the least, keys and values get one part in so many, and of the rest a
+/// longer chunk does.
+const KV_SHARE: u64 = 8;
+const CHUNK_SHARE: u64 = 4;
+/// Whatever its share, a chunk may take what the arena has above one part in so many of the weights:
+/// from there on prompts go through in one chunk.
+const WEIGHTS_SHARE: u64 = 4;
+/// The ring has one part in so many of the arena, as far as there is something to gain.
+const RING_SHARE: u64 = 32;
+const RING_LIMIT: u64 = 64 << 20;
+/// What is passing through, and what is read meanwhile.
+const UNITS: u64 = 2;
+/// Embedding rows read at once.
+const LOOKUPS: u64 = 16;
+/// How far measurements of the same process lie apart from one start to the next.
+const MARGIN: u64 = 2 << 20;
+const MIB: u64 = 1 << 20;
+const HUGE_PAGE: u64 = 2 << 20;
+const PAGE: u64 = SLOT_ALIGN as u64;
+
+impl Planner {
+    /// For a model whose weights `inventory` has found, in a process that takes `process` without
+    /// them.
+    pub fn new(
+        spec: &ModelSpec,
+        inventory: &Inventory,
+        manifest: &Manifest,
+        process: Process,
+        options: PlanOptions,
+    ) -> Result<Planner, PlanError> {
+        let pieces = Pieces::new(spec, inventory, manifest)?;
+        let most = spec.context.min(MOST_CONTEXT);
+        let context = match options.context {
+            Some(asked) if asked > most => return Err(PlanError::Context { asked, most }),
+            Some(asked) => [asked.max(1); 2],
+            None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.at_least).min(most)),
+        };
+        Ok(Planner { spec: spec.clone(), pieces, process, options, context })
+    }
+
+    /// The smallest budget that works, to the byte, in this process.
+    pub fn minimum(&self) -> u64 {
+        self.base() + with_tables(self.least_arena())
+    }
+
+    /// The smallest budget that works, to be asked for in another process: whole MiB.
+    pub fn smallest(&self) -> u64 {
+        (self.minimum() + MARGIN).next_multiple_of(MIB)
+    }
+
+    /// The bytes of all weights.
+    pub fn weights(&self) -> u64 {
+        self.pieces.bytes()
+    }
+
+    /// The plan for a budget.
+    pub fn plan(&self, ram: u64) -> Result<Plan, PlanError> {
+        let [least_kv, most_kv] = self.context.map(|context| self.kv(context));
+        let Some(more) = ram.checked_sub(self.minimum()) else {
+            let (context, smallest) = (self.context[0], self.smallest());
+            return Err(PlanError::TooSmall { budget: ram, smallest, context, kv: least_kv });
+        };
+        // What a budget has above the least is divided so that every share grows with it, and none
+        // takes more than was added: more memory never means more reading.
+        let kv = (least_kv + more / KV_SHARE).min(most_kv);
+        let context = self.context_within(kv);
+        let more = more - (kv - least_kv);
+        let [least_work, most_work] = self.chunks().map(|tokens| self.work(tokens));
+        let share = more / CHUNK_SHARE;
+        let enough = (with_tables(self.least_arena()) + more)
+            .saturating_sub(with_tables(self.pieces.bytes() / WEIGHTS_SHARE));
+        let work = (least_work + share.max(enough.min(more))).min(most_work);
+        let chunk = self.chunk_within(work);
+        let more = more - (work - least_work);
+        let arena = arena_within(with_tables(self.least_arena()) + more);
+        let cut = self.cut(arena);
+
+        let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
+        let kernel = (Use::Kernel, with_tables(arena) - arena);
+        let reservations = self.fixed().chain([
+            kernel,
+            (Use::KvCache, kv),
+            (Use::Activations, work),
+            (Use::Pinned, cut.pinned_bytes),
+            (Use::Ring, cut.ring),
+            (Use::Slots, bytes(&cut.slots)),
+        ]);
+        let ledger = Ledger::new(ram, reservations).expect("shares of what there is");
+        let per_token = self.per_token(&cut);
+        Ok(Plan {
+            pinned: cut.pinned,
+            ring: cut.ring as usize,
+            experts_stream: cut.slots.is_empty() && self.pieces.slots.experts() > 0,
+            slots: cut.slots,
+            chunk,
+            context,
+            ledger,
+            per_token,
+        })
+    }
+
+    /// What does not depend on the budget.
+    fn fixed(&self) -> impl Iterator<Item = (Use, u64)> {
+        // The allocator hands out a little more than it is asked for, and pages that are not full.
+        let grown = self.kv(self.context[1]) + self.work(self.chunks()[1]) + self.tables();
+        let lines = [
+            (Use::Slack, MIB + grown / 64),
+            (Use::Tables, self.tables()),
+            (Use::Draft, self.options.draft),
+            (Use::Vectors, self.pieces.vectors),
+        ];
+        self.process.lines().into_iter().chain(lines)
+    }
+
+    /// All but the arena, at the smallest budget.
+    fn base(&self) -> u64 {
+        let fixed: u64 = self.fixed().map(|(_, bytes)| bytes).sum();
+        fixed + self.kv(self.context[0]) + self.work(self.chunks()[0])
+    }
+
+    /// Where pieces lie, when experts were used, and what is sampled from.
+    fn tables(&self) -> u64 {
+        let used = self.spec.moes().map(|moe| {
+            let experts = moe.experts as u64;
+            experts * experts * size_of::<f32>() as u64 + experts * 256
+        });
+        let sampling = (self.options.batch * self.spec.vocab * 32) as u64;
+        self.pieces.tables + used.sum::<u64>() + sampling
+    }
+
+    fn kv(&self, context: usize) -> u64 {
+        State::cache_bytes(&self.spec, context, self.options.kv) * self.options.batch as u64
+    }
+
+    /// The most positions whose keys and values take no more than that.
+    fn context_within(&self, kv: u64) -> usize {
+        let [least, most] = self.context;
+        largest(least..=most, |context| self.kv(context) <= kv)
+    }
+
+    /// Tokens that go through the layers together: the fewest, and the most.
+    fn chunks(&self) -> [usize; 2] {
+        let batch = self.options.batch.max(1);
+        [batch, batch.max(self.options.chunk.min(self.context[1]))]
+    }
+
+    fn work(&self, tokens: usize) -> u64 {
+        let PlanOptions { all_logits, threads, tier, .. } = self.options;
+        let logits = if all_logits { tokens } else { self.options.batch.max(1) };
+        let size = PassSize { tokens, logits, positions: self.context[1], threads };
+        self.spec.work_bytes(tier, size)
+    }
+
+    /// The longest chunk that works in no more than that.
+    fn chunk_within(&self, work: u64) -> usize {
+        let [least, most] = self.chunks();
+        largest(least..=most, |tokens| self.work(tokens) <= work)
+    }
+
+    /// With nothing pinned and no slots.
+    fn least_arena(&self) -> u64 {
+        whole_pages(self.least_ring())
+    }
+
+    /// The shortest ring for all that could have to flow through it.
+    fn least_ring(&self) -> u64 {
+        let Pieces { cyclic_unit, expert_unit, .. } = self.pieces;
+        (UNITS * cyclic_unit.max(expert_unit)).max(self.lookup_ring())
+    }
+
+    /// The shortest ring for embedding rows alone.
+    fn lookup_ring(&self) -> u64 {
+        self.pieces.embedding.map_or(0, |embedding| LOOKUPS * embedding.row)
+    }
+
+    /// Divides the arena.
+    fn cut(&self, arena: u64) -> Cut {
+        let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
+        let rest = arena.checked_sub(self.pieces.cyclic_bytes());
+        if let Some(rest) = rest {
+            let mut pinned: Vec<PieceId> = cyclic.iter().map(|piece| piece.id).collect();
+            let pinned_bytes = self.pieces.cyclic_bytes();
+            // A row of an embedding is little beside what an expert's slot saves.
+            if let Some(embedding) = embedding
+                && rest >= slots.bytes() + embedding.len
+            {
+                pinned.push(PieceId::EMBED);
+                let pinned_bytes = pinned_bytes + embedding.len;
+                return Cut { pinned, pinned_bytes, ring: 0, slots: slots.cut(rest) };
+            }
+            let ring = self.lookup_ring();
+            if let Some(room) = rest.checked_sub(ring)
+                && room >= slots.least_bytes()
+            {
+                return Cut { pinned, pinned_bytes, ring, slots: slots.cut(room) };
+            }
+        }
+        let least = self.least_ring();
+        let ring = (arena / RING_SHARE / PAGE * PAGE).clamp(least, least.max(RING_LIMIT));
+        let (mut pinned, mut left) = (Vec::new(), arena - ring);
+        for piece in cyclic {
+            if piece.len <= left {
+                left -= piece.len;
+                pinned.push(piece.id);
+            }
+        }
+        Cut { pinned, pinned_bytes: arena - ring - left, ring, slots: Vec::new() }
+    }
+}
+
+/// What an arena is divided into.
+struct Cut {
+    pinned: Vec<PieceId>,
+    pinned_bytes: u64,
+    ring: u64,
+    slots: Vec<SlotClass>,
+}
+
+impl Plan {
+    /// The bytes of the one mapping that all weights lie in.
+    pub fn arena_bytes(&self) -> usize {
+        let used = [Use::Pinned, Use::Ring, Use::Slots].map(|what| self.ledger.get(what));
+        whole_pages(used.into_iter().sum()) as usize
+    }
+
+    /// The plan for a lower budget that keeps what is pinned, the ring, context and chunk: only
+    /// slots become fewer, so that it can be followed while the model runs.
+    pub fn shrink(&self, ram: u64) -> Result<Plan, PlanError> {
+        let mut plan = self.clone();
+        let mut excess = self.ledger.budget().saturating_sub(ram);
+        // What rounds the arena up stays.
+        let spare = excess.min(plan.ledger.get(Use::Spare).saturating_sub(HUGE_PAGE));
+        plan.ledger.release(Use::Spare, spare);
+        excess -= spare;
+        while excess > 0 {
+            // Of the class that has most left, so that all keep their share.
+            let class =
+                plan.slots.iter_mut().filter(|class| class.count > 2).max_by_key(|c| c.bytes());
+            let Some(class) = class else {
+                let smallest = plan.ledger.budget().next_multiple_of(MIB);
+                let (context, kv) = (self.context, self.ledger.get(Use::KvCache));
+                return Err(PlanError::TooSmall { budget: ram, smallest, context, kv });
+            };
+            class.count -= 1;
+            let len = class.len as u64;
+            plan.ledger.release(Use::Slots, len);
+            excess = excess.saturating_sub(len);
+        }
+        let left = ram.saturating_sub(plan.ledger.budget());
+        plan.ledger.grant(left);
+        Ok(plan)
+    }
+}
+
+/// The largest number for which something holds that holds for none above one for which it does not.
+fn largest(range: std::ops::RangeInclusive<usize>, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = range.into_inner();
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if holds(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+/// What an arena of so many bytes is in memory: whole huge pages, where it is large enough for one.
+fn whole_pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE })
+}
+
+/// An arena with its page tables: a page of entries for 512 pages, kept ready for huge ones too, and
+/// the few tables above.
+fn with_tables(arena: u64) -> u64 {
+    arena + arena.div_ceil(512).next_multiple_of(PAGE) + 4 * PAGE
+}
+
+/// The largest arena that with its page tables takes no more than that.
+fn arena_within(bytes: u64) -> u64 {
+    let pages =
+        largest(0..=(bytes / PAGE) as usize, |pages| with_tables(pages as u64 * PAGE) <= bytes);
+    let arena = pages as u64 * PAGE;
+    if arena >= HUGE_PAGE { arena / HUGE_PAGE * HUGE_PAGE } else { arena }
+}

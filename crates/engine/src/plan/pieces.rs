@@ -1,0 +1,144 @@
+//! What the pieces of a model weigh, and in which order they are worth keeping.
+
+use std::collections::HashMap;
+
+use sws_model::{Inventory, ModelSpec};
+use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
+
+use super::slots::SlotSizes;
+
+/// One piece that every token needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cyclic {
+    pub(super) id: PieceId,
+    /// Bytes of the slot that it needs, which are also those that reading it takes.
+    pub(super) len: u64,
+}
+
+/// An embedding of which a pass looks up rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lookup {
+    pub(super) len: u64,
+    /// What is read for one row.
+    pub(super) row: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Pieces {
+    /// In the order of keeping.
+    pub(super) cyclic: Vec<Cyclic>,
+    /// None if the embedding is the head too, and with that cyclic.
+    pub(super) embedding: Option<Lookup>,
+    pub(super) slots: SlotSizes,
+    /// The longest run of bytes of a cyclic piece that can be computed with by itself.
+    pub(super) cyclic_unit: u64,
+    /// The same of an expert.
+    pub(super) expert_unit: u64,
+    /// All norms and biases as f32.
+    pub(super) vectors: u64,
+    /// What knowing where everything lies takes.
+    pub(super) tables: u64,
+}
+
+/// A read that begins and ends inside a page takes a page more than one that does not.
+const EDGES: u64 = 2 * sws_store::SLOT_ALIGN as u64;
+
+impl Pieces {
+    pub(super) fn new(
+        spec: &ModelSpec,
+        inventory: &Inventory,
+        manifest: &Manifest,
+    ) -> Result<Pieces, LayoutError> {
+        let mut pieces = Pieces {
+            cyclic: Vec::new(),
+            embedding: None,
+            slots: SlotSizes::default(),
+            cyclic_unit: 0,
+            expert_unit: 0,
+            vectors: 0,
+            tables: 0,
+        };
+        let mut experts = Vec::new();
+        // In the manifest's order: that of an inventory is no order.
+        let asked = manifest.pieces.iter().filter(|piece| !inventory.piece(piece.id).is_empty());
+        for piece in asked {
+            let id = piece.id;
+            let layout = PieceLayout::new(manifest, Read::Piece(id))?;
+            let len = layout.slot_len() as u64;
+            pieces.tables += tables(&layout, manifest);
+            let held = inventory.piece(id);
+            let vectors = held.iter().filter(|held| !held.role.is_matrix());
+            pieces.vectors +=
+                vectors.map(|held| (held.cols * size_of::<f32>()) as u64).sum::<u64>();
+            let mut unit = 0;
+            for held in held {
+                let read =
+                    Read::Rows { piece: id, tensor: held.index, rows: 0..1, parts: Parts::All };
+                unit = unit.max(PieceLayout::new(manifest, read)?.slot_len() as u64 + EDGES);
+            }
+            match id.kind() {
+                PieceKind::Expert(_) => {
+                    experts.push(layout.slot_len());
+                    pieces.expert_unit = pieces.expert_unit.max(unit);
+                }
+                PieceKind::Embed if !spec.tied => {
+                    pieces.embedding = Some(Lookup { len, row: unit });
+                }
+                _ => {
+                    pieces.cyclic.push(Cyclic { id, len });
+                    pieces.cyclic_unit = pieces.cyclic_unit.max(unit);
+                }
+            }
+        }
+        pieces.slots = SlotSizes::new(experts, spec.max_top_k());
+        pieces.sort();
+        Ok(pieces)
+    }
+
+    /// Every cyclic piece saves as many bytes a token as it takes, so the order is free to serve
+    /// two other ends. Large kinds come before small ones, which then fill what is left. Layers
+    /// come in an order of which every beginning is spread evenly: what streams alternates with what
+    /// stays, and the device reads on while that is computed with. Norms and routers go before all,
+    /// as they are small and a forecast asks for them.
+    fn sort(&mut self) {
+        let mut largest: HashMap<PieceKind, u64> = HashMap::new();
+        for piece in &self.cyclic {
+            let kind = largest.entry(piece.id.kind()).or_default();
+            *kind = piece.len.max(*kind);
+        }
+        let first =
+            |kind| matches!(kind, PieceKind::Norms | PieceKind::FinalNorm | PieceKind::Router);
+        self.cyclic.sort_by_key(|piece| {
+            let kind = piece.id.kind();
+            let layer = piece.id.layer().unwrap_or(0).reverse_bits();
+            (!first(kind), std::cmp::Reverse(largest[&kind]), kind, layer)
+        });
+    }
+
+    pub(super) fn cyclic_bytes(&self) -> u64 {
+        self.cyclic.iter().map(|piece| piece.len).sum()
+    }
+
+    /// Everything that is asked for.
+    pub(super) fn bytes(&self) -> u64 {
+        let embedding = self.embedding.map_or(0, |embedding| embedding.len);
+        self.cyclic_bytes() + embedding + self.slots.bytes()
+    }
+}
+
+/// The heap that a layout takes, with what is kept for each checksum: those of a checkpoint read in
+/// place stand in a book of their own, which doubles when it grows and is copied when it is saved.
+fn tables(layout: &PieceLayout, manifest: &Manifest) -> u64 {
+    const PIECE: u64 = 512;
+    const TENSOR: u64 = 320;
+    const BLOCK: u64 = 64;
+    const IN_BOOK: u64 = 256;
+    let Some(piece) = manifest.piece(layout.read().piece()) else { return PIECE };
+    let extents = piece.tensors.iter().flat_map(|tensor| &tensor.parts);
+    let blocks = extents.map(|extent| {
+        let count = extent.len.div_ceil(extent.check_len.max(1));
+        count * if extent.checks.is_empty() { BLOCK + IN_BOOK } else { BLOCK }
+    });
+    let names = piece.tensors.iter().map(|tensor| TENSOR + tensor.name.len() as u64);
+    PIECE + names.sum::<u64>() + blocks.sum::<u64>()
+}

@@ -1,0 +1,175 @@
+//! Into how many slots of which lengths a run of memory is cut.
+
+use sws_store::SLOT_ALIGN;
+
+/// Slots of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotClass {
+    /// Bytes of each, whole pages.
+    pub len: usize,
+    /// How many.
+    pub count: usize,
+}
+
+impl SlotClass {
+    /// The bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.len as u64 * self.count as u64
+    }
+}
+
+/// The lengths that a model's experts have, in classes, and the order in which slots are made.
+#[derive(Debug, Default)]
+pub(super) struct SlotSizes {
+    /// Longest first; `count` is that of the experts.
+    pub(super) classes: Vec<SlotClass>,
+    /// How many of each there must be.
+    least: Vec<usize>,
+}
+
+/// An expert takes a slot of a class if no more than one part in so many of it stays empty.
+const WASTE: usize = 32;
+/// With fewer slots nothing is read while another is computed with.
+const LEAST: usize = 2;
+
+impl SlotSizes {
+    /// For experts of these lengths, of which a token uses `top_k` a layer.
+    pub(super) fn new(mut lens: Vec<usize>, top_k: usize) -> SlotSizes {
+        lens.iter_mut().for_each(|len| *len = (*len).max(1).next_multiple_of(SLOT_ALIGN));
+        lens.sort_unstable_by(|a, b| b.cmp(a));
+        let mut classes: Vec<SlotClass> = Vec::new();
+        for len in lens {
+            match classes.last_mut() {
+                Some(class) if len >= class.len - class.len / WASTE => class.count += 1,
+                _ => classes.push(SlotClass { len, count: 1 }),
+            }
+        }
+        let least = classes.iter().map(|class| class.count.min(top_k.max(LEAST))).collect();
+        SlotSizes { classes, least }
+    }
+
+    /// A slot for every expert.
+    pub(super) fn bytes(&self) -> u64 {
+        self.classes.iter().map(SlotClass::bytes).sum()
+    }
+
+    /// The fewest slots with which layers can be computed.
+    pub(super) fn least_bytes(&self) -> u64 {
+        let pairs = self.classes.iter().zip(&self.least);
+        pairs.map(|(class, &least)| class.len as u64 * least as u64).sum()
+    }
+
+    pub(super) fn experts(&self) -> usize {
+        self.classes.iter().map(|class| class.count).sum()
+    }
+
+    /// Cuts `room` bytes into slots, of each class in proportion to its experts. There must be room
+    /// for the least.
+    ///
+    /// Slots are made in one fixed order, leaving out what does not fit: more room never makes
+    /// fewer bytes of slots.
+    pub(super) fn cut(&self, room: u64) -> Vec<SlotClass> {
+        let mut slots: Vec<SlotClass> = self
+            .classes
+            .iter()
+            .zip(&self.least)
+            .map(|(class, &count)| SlotClass { len: class.len, count })
+            .collect();
+        let mut left = room.saturating_sub(self.least_bytes());
+        // With one class the order is no question.
+        if let ([class], [slots]) = (&*self.classes, &mut *slots) {
+            let more = usize::try_from(left / class.len as u64).unwrap_or(usize::MAX);
+            slots.count = slots.count.saturating_add(more).min(class.count);
+            return vec![*slots];
+        }
+        let mut planned: Vec<usize> = self.least.clone();
+        while let Some(next) = self.next(&planned) {
+            planned[next] += 1;
+            let len = self.classes[next].len as u64;
+            if len <= left {
+                left -= len;
+                slots[next].count += 1;
+            }
+        }
+        slots
+    }
+
+    /// The class that is furthest behind its share; none when each has a slot for every expert.
+    fn next(&self, planned: &[usize]) -> Option<usize> {
+        let open = (0..planned.len()).filter(|&i| planned[i] < self.classes[i].count);
+        open.min_by(|&a, &b| {
+            let scaled = |i: usize, other: usize| {
+                (planned[i] as u128 + 1) * self.classes[other].count as u128
+            };
+            scaled(a, b).cmp(&scaled(b, a))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slots(lens: &[(usize, usize)], top_k: usize) -> SlotSizes {
+        let lens = lens.iter().flat_map(|&(len, count)| std::iter::repeat_n(len, count));
+        SlotSizes::new(lens.collect(), top_k)
+    }
+
+    #[test]
+    fn lengths_that_are_nearly_the_same_share_a_class() {
+        const MIB: usize = 1 << 20;
+        type Sizes = &'static [(usize, usize)];
+        let cases: [(Sizes, Sizes); 5] = [
+            (&[], &[]),
+            (&[(5000, 3)], &[(8192, 3)]),
+            (&[(MIB, 3), (MIB - 4096, 5)], &[(MIB, 8)]),
+            (&[(MIB, 3), (MIB / 2, 5)], &[(MIB, 3), (MIB / 2, 5)]),
+            (&[(MIB, 1), (MIB * 31 / 32, 1), (MIB * 30 / 32, 1)], &[(MIB, 2), (MIB * 30 / 32, 1)]),
+        ];
+        for (lens, expected) in cases {
+            let found = slots(lens, 2).classes;
+            let expected: Vec<_> =
+                expected.iter().map(|&(len, count)| SlotClass { len, count }).collect();
+            assert_eq!(found, expected, "{lens:?}");
+        }
+    }
+
+    #[test]
+    fn two_sizes_of_experts_leave_little_of_the_memory_idle() {
+        const MIB: usize = 1 << 20;
+        let sizes = slots(&[(14 * MIB, 128), (9 * MIB, 384)], 4);
+        for percent in [10, 25, 50, 75, 90] {
+            let room = sizes.bytes() * percent / 100;
+            let cut = sizes.cut(room);
+            let used: u64 = cut.iter().map(SlotClass::bytes).sum();
+            assert!(used <= room && used * 100 >= room * 95, "{percent} %: {used} of {room}");
+            // Each class has its share.
+            let share = |i: usize| cut[i].count as f64 / sizes.classes[i].count as f64;
+            assert!((share(0) - share(1)).abs() < 0.05, "{percent} %: {cut:?}");
+        }
+    }
+
+    proptest! {
+        /// Cutting never exceeds the room, and more room never gives less of slots.
+        #[test]
+        fn more_room_is_more_slots(
+            lens in prop::collection::vec((4096usize..400_000, 1usize..20), 1..5),
+            top_k in 1usize..5,
+            rooms in prop::collection::vec(0.0f64..1.2, 2..12),
+        ) {
+            let sizes = slots(&lens, top_k);
+            let (least, all) = (sizes.least_bytes(), sizes.bytes());
+            let mut rooms: Vec<u64> = rooms.iter().map(|r| least + (r * all as f64) as u64).collect();
+            rooms.sort_unstable();
+            let mut before = 0;
+            for room in rooms {
+                let cut = sizes.cut(room);
+                let used: u64 = cut.iter().map(SlotClass::bytes).sum();
+                prop_assert!(used <= room && used >= before);
+                prop_assert!(cut.iter().zip(&sizes.classes).all(|(slots, class)| slots.count <= class.count));
+                before = used;
+            }
+        }
+    }
+}

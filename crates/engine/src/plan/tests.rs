@@ -1,0 +1,367 @@
+//! Plans of models that exist only on paper, in true shapes.
+
+use proptest::prelude::*;
+use sws_kernels::Encoding;
+use sws_store::{
+    Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement, Tensor, check_len,
+};
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// The shape of a model.
+#[derive(Clone, Debug)]
+struct Shape {
+    layers: usize,
+    hidden: usize,
+    vocab: usize,
+    heads: usize,
+    kv_heads: usize,
+    /// Of an expert, or of the MLP.
+    width: usize,
+    /// 0 for a dense model.
+    experts: usize,
+    top_k: usize,
+    tied: bool,
+}
+
+const MIXTRAL: Shape = Shape {
+    layers: 32,
+    hidden: 4096,
+    vocab: 32_000,
+    heads: 32,
+    kv_heads: 8,
+    width: 14_336,
+    experts: 8,
+    top_k: 2,
+    tied: false,
+};
+const QWEN: Shape = Shape {
+    layers: 48,
+    hidden: 2048,
+    vocab: 151_936,
+    heads: 16,
+    kv_heads: 4,
+    width: 768,
+    experts: 128,
+    top_k: 8,
+    tied: false,
+};
+const LLAMA: Shape = Shape {
+    layers: 32,
+    hidden: 4096,
+    vocab: 128_256,
+    heads: 32,
+    kv_heads: 8,
+    width: 14_336,
+    experts: 0,
+    top_k: 0,
+    tied: false,
+};
+
+impl Shape {
+    fn spec(&self) -> (ModelSpec, Vec<u8>) {
+        let Shape { layers, hidden, vocab, heads, kv_heads, width, experts, top_k, tied } = self;
+        let model_type = if *experts > 0 { "qwen3_moe" } else { "llama" };
+        let config = format!(
+            r#"{{"model_type": "{model_type}", "num_hidden_layers": {layers}, "hidden_size": {hidden},
+                "vocab_size": {vocab}, "num_attention_heads": {heads}, "head_dim": 128,
+                "num_key_value_heads": {kv_heads}, "intermediate_size": {width},
+                "moe_intermediate_size": {width}, "num_experts": {experts}, "decoder_sparse_step": 1,
+                "num_experts_per_tok": {top_k}, "tie_word_embeddings": {tied},
+                "mlp_only_layers": [], "norm_topk_prob": true, "hidden_act": "silu",
+                "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 32768}}"#
+        );
+        (ModelSpec::parse(config.as_bytes()).unwrap(), config.into_bytes())
+    }
+
+    /// Names and shapes of all tensors.
+    fn tensors(&self) -> Vec<(String, Vec<u64>)> {
+        let n = |n: usize| n as u64;
+        let (h, w) = (n(self.hidden), n(self.width));
+        let (q, kv) = (128 * n(self.heads), 128 * n(self.kv_heads));
+        let mut all = vec![
+            ("model.embed_tokens.weight".to_owned(), vec![n(self.vocab), h]),
+            ("model.norm.weight".to_owned(), vec![h]),
+        ];
+        if !self.tied {
+            all.push(("lm_head.weight".to_owned(), vec![n(self.vocab), h]));
+        }
+        for layer in 0..self.layers {
+            let mut add = |name: String, shape| {
+                all.push((format!("model.layers.{layer}.{name}.weight"), shape));
+            };
+            for norm in ["input_layernorm", "post_attention_layernorm"] {
+                add(norm.to_owned(), vec![h]);
+            }
+            for (name, shape) in [("q", [q, h]), ("k", [kv, h]), ("v", [kv, h]), ("o", [h, q])] {
+                add(format!("self_attn.{name}_proj"), shape.to_vec());
+            }
+            let mlp = [("gate", [w, h]), ("up", [w, h]), ("down", [h, w])];
+            if self.experts == 0 {
+                mlp.iter()
+                    .for_each(|(name, shape)| add(format!("mlp.{name}_proj"), shape.to_vec()));
+                continue;
+            }
+            for norm in ["q_norm", "k_norm"] {
+                add(format!("self_attn.{norm}"), vec![128]);
+            }
+            add("mlp.gate".to_owned(), vec![n(self.experts), h]);
+            for expert in 0..self.experts {
+                for (name, shape) in mlp {
+                    add(format!("mlp.experts.{expert}.{name}_proj"), shape.to_vec());
+                }
+            }
+        }
+        all
+    }
+
+    /// All in bf16, every piece where a new page begins.
+    fn manifest(&self) -> Manifest {
+        let (spec, config) = self.spec();
+        let naming = sws_model::naming(&config).unwrap();
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (name, shape) in self.tensors() {
+            let Placement::Piece { id, .. } = naming.place(&name, &shape) else {
+                panic!("{name} belongs nowhere")
+            };
+            let row = 2 * shape[shape.len() - 1];
+            let len = 2 * shape.iter().product::<u64>();
+            let check_len = check_len(row, len / row, id.kind());
+            let checks = vec![0; len.div_ceil(check_len) as usize];
+            let tensor = Tensor {
+                name,
+                dtype: safetensors::Dtype::BF16,
+                shape,
+                slice: None,
+                source: "model.safetensors".to_owned(),
+                encoding: Some(Encoding::Bf16),
+                parts: vec![Extent { file: 0, offset: 0, len, check_len, checks }],
+                error: None,
+            };
+            match pieces.iter_mut().find(|piece| piece.id == id) {
+                Some(piece) => piece.tensors.push(tensor),
+                None => pieces.push(Piece { id, tensors: vec![tensor], stand_in: None }),
+            }
+        }
+        pieces.sort_by_key(|piece| piece.id);
+        let mut at = 0u64;
+        for piece in &mut pieces {
+            at = at.next_multiple_of(PAGE);
+            for tensor in &mut piece.tensors {
+                tensor.parts[0].offset = at;
+                at += tensor.parts[0].len;
+            }
+        }
+        let model_type = spec.model_type;
+        Manifest {
+            model: ModelIdentity { model_type, fingerprint: String::new() },
+            encoding: None,
+            files: vec![FileEntry { path: "model.safetensors".to_owned(), len: at }],
+            pieces,
+            copies: Vec::new(),
+        }
+    }
+
+    fn planner(&self, options: PlanOptions) -> Planner {
+        let (spec, manifest) = (self.spec().0, self.manifest());
+        let inventory = Inventory::new(&spec, &manifest).unwrap();
+        Planner::new(&spec, &inventory, &manifest, PROCESS, options).unwrap()
+    }
+}
+
+const PROCESS: Process = Process {
+    program: 12 << 20,
+    stacks: 2 << 20,
+    heap: 20 << 20,
+    tokenizer: 60 << 20,
+    slack: 4 << 20,
+    files: 10 << 20,
+    kernel: 2 << 20,
+};
+
+fn options() -> PlanOptions {
+    PlanOptions { tier: Tier::Portable, threads: 2, ..PlanOptions::default() }
+}
+
+/// What every plan must be.
+fn check(planner: &Planner, ram: u64, plan: &Plan) {
+    let Plan { ledger, .. } = plan;
+    assert_eq!(ledger.budget(), ram);
+    assert_eq!(ledger.lines().map(|(_, bytes)| bytes).sum::<u64>(), ram);
+    let used = [Use::Pinned, Use::Ring, Use::Slots].map(|what| ledger.get(what)).iter().sum();
+    assert!(plan.arena_bytes() as u64 >= used);
+    assert!(plan.arena_bytes() as u64 - used <= ledger.get(Use::Spare));
+    let slots: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
+    assert_eq!((plan.ring as u64, slots), (ledger.get(Use::Ring), ledger.get(Use::Slots)));
+    let pieces = &planner.pieces;
+    let len = |id: &PieceId| match id.kind() {
+        PieceKind::Embed if pieces.embedding.is_some() => pieces.embedding.unwrap().len,
+        _ => pieces.cyclic.iter().find(|piece| piece.id == *id).unwrap().len,
+    };
+    assert_eq!(plan.pinned.iter().map(len).sum::<u64>(), ledger.get(Use::Pinned));
+    // Whatever streams finds room.
+    let streams = plan.pinned.len() < pieces.cyclic.len();
+    if streams {
+        assert!(plan.ring as u64 >= 2 * pieces.cyclic_unit);
+    }
+    if plan.experts_stream {
+        assert!(plan.ring as u64 >= 2 * pieces.expert_unit && plan.slots.is_empty());
+    } else if pieces.slots.experts() > 0 {
+        assert!(!streams && slots >= pieces.slots.least_bytes());
+    }
+    assert!(planner.kv(plan.context) <= ledger.get(Use::KvCache));
+    assert!(planner.work(plan.chunk) <= ledger.get(Use::Activations));
+}
+
+#[test]
+fn true_shapes_at_several_budgets() {
+    // Of all weights, in percent; whether all of the infrastructure stays, how many slots, the chunk.
+    #[rustfmt::skip]
+    let cases = [
+        (MIXTRAL, 2, false, 0, 512),
+        (MIXTRAL, 10, true, 14, 512),
+        (MIXTRAL, 25, true, 50, 512),
+        (MIXTRAL, 50, true, 115, 512),
+        (MIXTRAL, 100, true, 230, 512),
+        (QWEN, 2, false, 0, 512),
+        (QWEN, 10, true, 330, 512),
+        (QWEN, 25, true, 1250, 512),
+        (QWEN, 50, true, 2800, 512),
+        (LLAMA, 10, false, 0, 512),
+        (LLAMA, 50, false, 0, 512),
+        (LLAMA, 110, true, 0, 512),
+    ];
+    for (shape, percent, pinned, slots, chunk) in cases {
+        let planner = shape.planner(options());
+        let ram = planner.weights() * percent / 100;
+        let plan = planner.plan(ram).unwrap();
+        check(&planner, ram, &plan);
+        let found: usize = plan.slots.iter().map(|class| class.count).sum();
+        let Plan { chunk: longest, ring, .. } = plan;
+        let kept = plan.pinned.len();
+        let what = format!("{shape:?} at {percent} %: {kept} pinned, {found} slots, ring {ring}");
+        assert_eq!(kept >= planner.pieces.cyclic.len(), pinned, "{what}");
+        assert!(found >= slots && found <= slots + slots / 8, "{what}");
+        assert_eq!(longest, chunk, "{what}");
+    }
+}
+
+/// The cycle rule: what does not fit is read, and nothing else.
+#[test]
+fn half_of_a_dense_model_reads_half() {
+    for (tied, percent) in [(false, 50), (true, 50), (false, 80)] {
+        let options = PlanOptions { context: Some(1024), ..options() };
+        let planner = Shape { tied, ..LLAMA }.planner(options);
+        let ram = planner.weights() * percent / 100;
+        let plan = planner.plan(ram).unwrap();
+        let elsewhere = ram - plan.ledger.get(Use::Pinned);
+        let lookup = planner.pieces.embedding.map_or(0, |embedding| embedding.len - embedding.row);
+        let fits_not = planner.weights() - lookup - (ram - elsewhere);
+        assert_eq!(plan.per_token.read(), fits_not, "{percent} %");
+        // The rest is the ledger's, and a piece that did not fit.
+        assert!(elsewhere < 800 << 20, "{percent} %: {:?}", plan.ledger);
+        // What streams is spread over the layers.
+        let pinned = |l| plan.pinned.contains(&PieceId::new(l, PieceKind::Mlp));
+        let kept = (0..32).filter(|&l| pinned(l)).count();
+        let runs = (1..32).filter(|&l| pinned(l) != pinned(l - 1)).count();
+        assert!(runs >= kept.min(32 - kept), "{percent} %: {:?}", plan.pinned);
+    }
+}
+
+#[test]
+fn budgets_that_are_too_small_name_one_that_is_not() {
+    for shape in [MIXTRAL, QWEN, LLAMA, Shape { tied: true, ..QWEN }] {
+        let planner = shape.planner(options());
+        let least = planner.minimum();
+        let plan = planner.plan(least).unwrap();
+        check(&planner, least, &plan);
+        assert_eq!((plan.chunk, plan.context), (1, 512));
+        assert!(least < GIB / 2, "{} MiB for {shape:?}", least >> 20);
+        for ram in [0, 1, least / 2, least - 1] {
+            let Err(PlanError::TooSmall { smallest, budget, .. }) = planner.plan(ram) else {
+                panic!("{ram} was accepted")
+            };
+            assert_eq!((budget, smallest % MIB), (ram, 0));
+            assert!(smallest >= least + MARGIN && smallest <= least + MARGIN + MIB);
+        }
+    }
+}
+
+#[test]
+fn the_context_is_the_users_or_what_suits() {
+    let cases = [
+        // context, at least, MiB above the smallest budget, expected
+        (None, 0, 0, Ok(512)),
+        (None, 0, 400, Ok(712)),
+        (None, 0, 100_000, Ok(4096)),
+        (None, 700, 0, Ok(700)),
+        (None, 9000, 0, Ok(9000)),
+        (None, 99_000, 0, Ok(32_768)),
+        (Some(20_000), 0, 0, Ok(20_000)),
+        (Some(100), 700, 0, Ok(100)),
+        (Some(32_769), 0, 0, Err(PlanError::Context { asked: 32_769, most: 32_768 })),
+    ];
+    let (spec, manifest) = (MIXTRAL.spec().0, MIXTRAL.manifest());
+    let inventory = Inventory::new(&spec, &manifest).unwrap();
+    for (context, at_least, more, expected) in cases {
+        let options = PlanOptions { context, at_least, ..options() };
+        let planner = Planner::new(&spec, &inventory, &manifest, PROCESS, options);
+        let found = planner.and_then(|planner| planner.plan(planner.minimum() + (more << 20)));
+        assert_eq!(found.map(|plan| plan.context), expected, "{context:?} {at_least} {more}");
+    }
+}
+
+#[test]
+fn a_lower_budget_takes_slots_and_nothing_else() {
+    let planner = QWEN.planner(options());
+    let plan = planner.plan(8 * GIB).unwrap();
+    for ram in [8 * GIB, 7 * GIB, 5 * GIB] {
+        let less = plan.shrink(ram).unwrap();
+        check(&planner, ram, &less);
+        assert_eq!((&less.pinned, less.ring, less.chunk), (&plan.pinned, plan.ring, plan.chunk));
+        assert!(less.ledger.get(Use::Spare) < plan.ledger.get(Use::Spare) + (10 << 20));
+    }
+    assert!(matches!(plan.shrink(GIB), Err(PlanError::TooSmall { .. })));
+}
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let moe = (1usize..6, 1usize..9, any::<bool>(), 1usize..5, 1usize..20, 1usize..12);
+    moe.prop_map(|(layers, hidden, tied, kv, width, experts)| Shape {
+        layers,
+        hidden: 64 * hidden,
+        vocab: 512 * width,
+        heads: 2 * kv,
+        kv_heads: kv,
+        width: 32 * width,
+        experts: if experts < 4 { 0 } else { experts },
+        top_k: 1 + experts / 4,
+        tied,
+    })
+}
+
+proptest! {
+    /// No plan exceeds its budget, and more memory never means more reading, a shorter chunk or a
+    /// shorter context.
+    #[test]
+    fn more_memory_never_reads_more(
+        shape in shapes(),
+        steps in prop::collection::vec(0u64..(24 << 20), 1..24),
+        batch in 1usize..4,
+        all_logits: bool,
+    ) {
+        let planner = shape.planner(PlanOptions { batch, all_logits, ..options() });
+        let mut ram = planner.minimum();
+        let mut before = planner.plan(ram).unwrap();
+        check(&planner, ram, &before);
+        for step in steps {
+            ram += step;
+            let plan = planner.plan(ram).unwrap();
+            check(&planner, ram, &plan);
+            prop_assert!(plan.per_token.read() <= before.per_token.read(), "{plan:?} after {before:?}");
+            prop_assert!(plan.chunk >= before.chunk && plan.context >= before.context);
+            before = plan;
+        }
+    }
+}

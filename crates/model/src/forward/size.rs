@@ -1,0 +1,110 @@
+//! How much memory a pass works in, known before any of it is there.
+
+use sws_kernels::functional::AttentionScratch;
+use sws_kernels::{Input, ThreadScratch, Tier};
+
+use super::moe::{ROWS_TOGETHER, TOGETHER};
+use crate::spec::{Ffn, Mixer, ModelSpec};
+
+/// The largest pass that a [`State`](crate::State) will see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassSize {
+    /// Tokens that go through the layers together, those of all sequences.
+    pub tokens: usize,
+    /// Rows of logits: 1 for each sequence, or all tokens.
+    pub logits: usize,
+    /// Positions of a sequence.
+    pub positions: usize,
+    /// Threads that compute.
+    pub threads: usize,
+}
+
+impl ModelSpec {
+    /// The most bytes that [`State::work_bytes`](crate::State::work_bytes) can come to with passes of
+    /// up to this size; the caches of keys and values are not among them.
+    pub fn work_bytes(&self, tier: Tier, size: PassSize) -> u64 {
+        let PassSize { tokens, logits, positions, threads } = size;
+        let (hidden, float) = (self.hidden, size_of::<f32>());
+        let attention = || {
+            self.layers.iter().map(|layer| match &layer.mixer {
+                Mixer::Attention(spec) => spec,
+            })
+        };
+        let q = attention().map(|spec| spec.q_width()).max().unwrap_or(0);
+        let kv = attention().map(|spec| spec.kv_width()).max().unwrap_or(0);
+        let head = attention().map(|spec| spec.head_dim).max().unwrap_or(0);
+        let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
+
+        // Every buffer has the size of the largest layer that uses it.
+        let (mut single, mut experts) = (0, Experts::default());
+        for layer in &self.layers {
+            match layer.ffn {
+                Ffn::Dense(mlp) => single = single.max(mlp.width),
+                Ffn::Moe(moe) => {
+                    single = single.max(moe.width);
+                    experts.width = experts.width.max(moe.width);
+                    experts.count = experts.count.max(moe.experts);
+                    experts.top_k = experts.top_k.max(moe.top_k);
+                    if let Some(shared) = moe.shared {
+                        single = single.max(shared.width);
+                        experts.shared = 1;
+                    }
+                }
+            }
+        }
+
+        let rows = tokens.max(logits);
+        let normed = rows * hidden * float + Input::bytes_for(rows, hidden);
+        let stream = 2 * tokens * hidden * float;
+        let attention = tokens * (2 * q + 2 * kv + 2 * pairs) * float
+            + Input::bytes_for(tokens, q)
+            + threads * AttentionScratch::bytes(head, positions.min(self.context));
+        let mlp = 2 * experts.rows(tokens, single) * float + Input::bytes_for(tokens, single);
+        let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
+        let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
+        (bytes + experts.bytes(tokens, hidden)) as u64
+    }
+}
+
+/// The largest of each over all layers with experts.
+#[derive(Default)]
+struct Experts {
+    width: usize,
+    count: usize,
+    top_k: usize,
+    /// Whether there is one that all tokens use, as a number.
+    shared: usize,
+}
+
+impl Experts {
+    /// Numbers of the gates of what is computed at once.
+    fn rows(&self, tokens: usize, single: usize) -> usize {
+        let together = ROWS_TOGETHER.min(tokens * self.top_k) * self.width;
+        together.max(tokens * single)
+    }
+
+    /// What layers with experts need beside that.
+    fn bytes(&self, tokens: usize, hidden: usize) -> usize {
+        if self.count == 0 {
+            return 0;
+        }
+        let float = size_of::<f32>();
+        let chosen = tokens * self.top_k;
+        let outputs = (chosen + self.shared * tokens) * hidden * float;
+        // An expert that all tokens chose takes them as they stand.
+        let gathered = (tokens - 1) * hidden * float + Input::bytes_for(tokens - 1, hidden);
+        // Of several that are computed together, those after the first.
+        let others: usize = (1..TOGETHER.min(self.count).min(chosen))
+            .map(|place| {
+                let rows = tokens.min(ROWS_TOGETHER - place);
+                Input::bytes_for(rows.min(tokens - 1), hidden) + Input::bytes_for(rows, self.width)
+            })
+            .sum();
+        // Router and choices; vectors that are pushed to may be twice as long as they need be.
+        let (number, place) = (size_of::<u32>(), size_of::<usize>());
+        let choices = tokens * (self.count + self.shared) * float
+            + 2 * chosen * (2 * number + float + place)
+            + 2 * (self.count + 4) * (place + 1);
+        outputs + gathered + others + choices
+    }
+}

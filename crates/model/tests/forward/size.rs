@@ -1,0 +1,52 @@
+//! What a pass works in is known beforehand.
+
+use sws_kernels::Tier;
+use sws_model::{KvPrecision, Model, PassSize, Session};
+
+use crate::support::{Fixture, Recorder, variants};
+
+/// The formula is never below what a pass has grown, and hardly above it.
+#[test]
+fn working_memory_is_what_the_formula_says() {
+    // Tokens of a chunk, whether all logits are asked for, and how often over the formula may be
+    // what is really taken: buffers of experts are as large as the luckiest choice.
+    let cases =
+        [(1, false, 1.2), (2, true, 1.4), (7, false, 1.4), (64, true, 1.6), (200, false, 1.3)];
+    for name in variants() {
+        let fixture = Fixture::open(&name);
+        let golden = fixture.golden();
+        for threads in [1, 3] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            for tier in [Tier::Scalar, Tier::Portable, Tier::best()] {
+                for (tokens, all, slack) in cases {
+                    let limit = fixture.spec.context.min(220);
+                    let prompt: Vec<u32> =
+                        golden.tokens.iter().copied().cycle().take(limit.min(210)).collect();
+                    let model = Model::with_tier(fixture.spec.clone(), tier);
+                    let mut session =
+                        Session::new(model, fixture.source(), limit, KvPrecision::F32);
+                    session.set_chunk(tokens);
+                    pool.install(|| {
+                        // A small pass first: growing must not leave more than growing at once.
+                        session.prefill(&prompt[..1]).unwrap();
+                        match all {
+                            true => session.score(&prompt[1..], &mut Recorder::default()).unwrap(),
+                            false => drop(session.prefill(&prompt[1..]).unwrap()),
+                        }
+                    });
+                    let logits = if all { tokens } else { 1 };
+                    let size = PassSize { tokens, logits, positions: limit, threads };
+                    let most = fixture.spec.work_bytes(tier, size);
+                    let grown = session.state().work_bytes();
+                    assert!(grown <= most, "{name} {tier} {size:?}: {grown} above {most}");
+                    // Most products of such small models are too small for a second thread.
+                    let loose = most as f64 / grown as f64;
+                    assert!(
+                        threads > 1 || loose <= slack,
+                        "{name} {tier} {size:?}: {most} is {loose} × {grown}"
+                    );
+                }
+            }
+        }
+    }
+}
