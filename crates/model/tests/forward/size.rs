@@ -8,17 +8,15 @@ use crate::support::{Fixture, Recorder, variants};
 /// The formula is never below what a pass has grown, and hardly above it.
 #[test]
 fn working_memory_is_what_the_formula_says() {
-    // Tokens of a chunk, whether all logits are asked for, and how often over the formula may be
-    // what is really taken: buffers of experts are as large as the luckiest choice.
-    let cases =
-        [(1, false, 1.2), (2, true, 1.6), (7, false, 1.6), (64, true, 1.6), (200, false, 1.6)];
+    // Tokens of a chunk, and whether all logits are asked for.
+    let cases = [(1, false), (2, true), (7, false), (64, true), (200, false)];
     for name in variants() {
         let fixture = Fixture::open(&name);
         let golden = fixture.golden();
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for tier in [Tier::Scalar, Tier::Portable, Tier::best()] {
-                for (tokens, all, slack) in cases {
+                for (tokens, all) in cases {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
                         golden.tokens.iter().copied().cycle().take(limit.min(210)).collect();
@@ -39,7 +37,9 @@ fn working_memory_is_what_the_formula_says() {
                     let most = fixture.spec.work_bytes(tier, size);
                     let grown = session.state().work_bytes();
                     assert!(grown <= most, "{name} {tier} {size:?}: {grown} above {most}");
-                    // Most products of such small models are too small for a second thread.
+                    // Most products of such small models are too small for a second thread, and
+                    // buffers of experts are made for the one that all tokens choose.
+                    let slack = if fixture.spec.max_top_k() > 0 { 2.0 } else { 1.2 };
                     let loose = most as f64 / grown as f64;
                     assert!(
                         threads > 1 || loose <= slack,
