@@ -15,7 +15,7 @@ fn working_memory_is_what_the_formula_says() {
         let golden = fixture.golden();
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for tier in [Tier::Scalar, Tier::Portable, Tier::best()] {
+            for tier in [Tier::Portable, Tier::best()] {
                 for (tokens, all) in cases {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
