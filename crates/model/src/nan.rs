@@ -7,7 +7,7 @@ use sws_kernels::{Encoding, Matrix};
 ///
 /// The parts say fast whether there can be one; only then are weights decoded.
 pub fn first_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize)> {
-    if !may_hold_nan(matrix.encoding(), parts) {
+    if !may_hold_nan(matrix, parts) {
         return None;
     }
     let mut row = vec![0.0; matrix.cols()];
@@ -18,7 +18,7 @@ pub fn first_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize)>
 }
 
 /// No NaN is missed; an infinite scale, say, is decoded in vain.
-fn may_hold_nan(encoding: Encoding, parts: &[&[u8]]) -> bool {
+fn may_hold_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
     /// Whether every bit of an exponent is set in any of these numbers.
     fn f32s(bytes: &[u8]) -> bool {
         let (numbers, _) = bytes.as_chunks::<4>();
@@ -31,12 +31,15 @@ fn may_hold_nan(encoding: Encoding, parts: &[&[u8]]) -> bool {
     fn bytes(bytes: &[u8], mask: u8) -> bool {
         bytes.iter().fold(false, |any, n| any | (n & mask == mask))
     }
-    match encoding {
+    match matrix.encoding() {
         Encoding::F32 => f32s(parts[0]),
         Encoding::F16 => halves(parts[0], 0x7c00),
         Encoding::Bf16 => halves(parts[0], 0x7f80),
-        // The largest exponent stands in the table or, as it is, among the patches.
-        Encoding::Bf12 => bytes(parts[1], 0xff) || bytes(parts[2], 0xff),
+        // The largest exponent stands in the table or, as it is, among the patches; and it is that of
+        // escapes for which there is no patch.
+        Encoding::Bf12 => {
+            bytes(parts[1], 0xff) || bytes(parts[2], 0xff) || lacks_patches(matrix, parts)
+        }
         // Codes are numbers; only a scale can be something else, and zero times infinity is.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], 0x7f7f),
         Encoding::Fp8 => {
@@ -44,5 +47,109 @@ fn may_hold_nan(encoding: Encoding, parts: &[&[u8]]) -> bool {
                 || parts[1].as_chunks::<4>().0.iter().any(|n| !f32::from_le_bytes(*n).is_finite())
         }
         Encoding::Mxfp4 => bytes(parts[1], 0xff),
+    }
+}
+
+/// Whether any row of a bf12 matrix has more escapes than patches.
+fn lacks_patches(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
+    let (rows, cols) = (matrix.row_count(), matrix.cols());
+    let (offsets, patches) = parts[2].split_at(4 * (rows + 1));
+    let offsets = offsets.as_chunks::<4>().0;
+    let offset = |row: usize| (u32::from_le_bytes(offsets[row]) as usize).min(patches.len());
+    // Of a block of n columns the first n bytes are signs and mantissas, the others two codes each.
+    let escapes = |block: &[u8]| {
+        let codes = &block[block.len() * 2 / 3..];
+        codes.iter().fold(0, |n, c| n + usize::from(c & 15 == 15) + usize::from(c >> 4 == 15))
+    };
+    parts[0].chunks_exact(cols + cols.div_ceil(2)).enumerate().any(|(row, codes)| {
+        let owned = offset(row + 1).saturating_sub(offset(row));
+        codes.chunks(96).map(escapes).sum::<usize>() > owned
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: usize = 2;
+    const COLS: usize = 64;
+
+    /// A matrix of finite numbers, its parts filled with bytes that mean nothing special.
+    fn parts(encoding: Encoding) -> Vec<Vec<u8>> {
+        let lens: &[usize] = match encoding {
+            Encoding::F32 => &[4 * ROWS * COLS],
+            Encoding::F16 | Encoding::Bf16 => &[2 * ROWS * COLS],
+            Encoding::Bf12 => &[ROWS * (COLS + COLS / 2), 16, 4 * (ROWS + 1) + 1],
+            Encoding::Q8 => &[ROWS * COLS, 2 * ROWS],
+            Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
+            Encoding::Fp8 => &[ROWS * COLS, 4],
+            Encoding::Mxfp4 => &[ROWS * COLS / 2, ROWS * COLS / 32],
+        };
+        let mut parts: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0x11; len]).collect();
+        if encoding == Encoding::Bf12 {
+            // Codes of the first exponent, and a patch that no row owns.
+            parts[0].fill(0);
+            parts[1][15] = 0;
+            parts[2][..4 * (ROWS + 1)].fill(0);
+        }
+        parts
+    }
+
+    #[test]
+    fn what_a_nan_is_in_every_encoding() {
+        type Change = (usize, usize, &'static [u8]);
+        type Case = (Encoding, &'static [Change], Option<(usize, usize)>);
+        #[rustfmt::skip]
+        let cases: [Case; 38] = [
+            // encoding, (part, byte, bytes), where the NaN is
+            (Encoding::F32, &[], None),
+            (Encoding::F32, &[(0, 4 * 5, &[0, 0, 0xc0, 0x7f])], Some((0, 5))),
+            (Encoding::F32, &[(0, 4 * 70, &[1, 0, 0x80, 0xff])], Some((1, 6))),
+            (Encoding::F32, &[(0, 0, &[0, 0, 0x80, 0x7f])], None),
+            (Encoding::F32, &[(0, 0, &[0, 0, 0x80, 0xff])], None),
+            (Encoding::F16, &[], None),
+            (Encoding::F16, &[(0, 2 * 5, &[1, 0x7c])], Some((0, 5))),
+            (Encoding::F16, &[(0, 2 * 127, &[0xff, 0xff])], Some((1, 63))),
+            (Encoding::F16, &[(0, 0, &[0, 0x7c])], None),
+            (Encoding::Bf16, &[], None),
+            (Encoding::Bf16, &[(0, 2 * 64, &[0x81, 0x7f])], Some((1, 0))),
+            (Encoding::Bf16, &[(0, 0, &[0x80, 0xff])], None),
+            (Encoding::Bf12, &[], None),
+            (Encoding::Bf12, &[(1, 0, &[0xff]), (0, 0, &[1])], Some((0, 0))),
+            (Encoding::Bf12, &[(1, 0, &[0xff])], None),
+            // The code of row 1, column 0 is an escape: with a patch, with one that is NaN, with none.
+            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1])], None),
+            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1]), (2, 12, &[0xff])], Some((1, 0))),
+            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15])], Some((1, 0))),
+            (Encoding::Bf12, &[(0, 160, &[15])], None),
+            (Encoding::Q8, &[], None),
+            (Encoding::Q8, &[(1, 2, &[0xc0, 0x7f])], Some((1, 0))),
+            (Encoding::Q8, &[(1, 0, &[0x80, 0x7f])], None),
+            (Encoding::Q8, &[(1, 0, &[0x80, 0x7f]), (0, 9, &[0])], Some((0, 9))),
+            (Encoding::Q8, &[(1, 0, &[0x7f, 0x7f])], None),
+            (Encoding::Q4, &[], None),
+            (Encoding::Q4, &[(1, 2, &[0xff, 0xff])], Some((1, 0))),
+            (Encoding::Q4, &[(1, 2, &[0x80, 0xff])], None),
+            (Encoding::Fp8, &[], None),
+            (Encoding::Fp8, &[(0, 70, &[0x7f])], Some((1, 6))),
+            (Encoding::Fp8, &[(0, 3, &[0xff])], Some((0, 3))),
+            (Encoding::Fp8, &[(0, 3, &[0x7e])], None),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0xc0, 0x7f])], Some((0, 0))),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f])], None),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f]), (0, 66, &[0x80])], Some((1, 2))),
+            (Encoding::Mxfp4, &[], None),
+            (Encoding::Mxfp4, &[(1, 3, &[0xff])], Some((1, 32))),
+            (Encoding::Mxfp4, &[(1, 1, &[0xff])], Some((0, 32))),
+            (Encoding::Mxfp4, &[(1, 1, &[0xfe])], None),
+        ];
+        for (encoding, changes, expected) in cases {
+            let mut parts = parts(encoding);
+            for &(part, at, bytes) in changes {
+                parts[part][at..][..bytes.len()].copy_from_slice(bytes);
+            }
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let matrix = Matrix::new(encoding, ROWS, COLS, &parts).unwrap();
+            assert_eq!(first_nan(&matrix, &parts), expected, "{encoding} {changes:?}");
+        }
     }
 }
