@@ -1,6 +1,6 @@
 //! What configurations of all families have in common.
 
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
     AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
@@ -37,7 +37,10 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     pub(super) fn read(config: &'a Config, defaults: &Defaults) -> Result<Self, ConfigError> {
         if let Some(entry) = config.get("quantization_config") {
-            return Err(config.unsupported(entry, "weights in f32, f16 or bf16"));
+            // The method says more than that there is one.
+            let method = entry.object()?.get("quant_method").filter(|method| !method.is_null());
+            let entry = method.map_or(entry, |value| Entry { key: "quant_method", value });
+            return Err(config.unsupported(entry, "weights published in f32, f16 or bf16"));
         }
         if let Some(entry) = config.get("hidden_act")
             && !matches!(entry.word()?, "silu" | "swish")
@@ -219,7 +222,7 @@ pub(super) fn same_window(
 ) -> Result<(), ConfigError> {
     match config.get("layer_types") {
         Some(entry) if windows(config, layers, window, |_| true)?.iter().any(|w| *w != window) => {
-            Err(config.unsupported(entry, "the same attention in every layer"))
+            Err(config.unsupported(entry, "in every layer what `sliding_window` says"))
         }
         _ => Ok(()),
     }

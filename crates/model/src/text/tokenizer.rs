@@ -12,8 +12,10 @@ pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Pieces,
-    /// The largest id and its token.
-    last: (u32, String),
+    /// The largest id.
+    last: u32,
+    /// How many tokens the model knows.
+    limit: usize,
 }
 
 /// Why a tokenizer cannot be used.
@@ -56,6 +58,18 @@ pub enum TokenizerError {
         /// How many the model knows.
         vocab_size: usize,
     },
+    /// A text spells a token that the model does not know.
+    #[error(
+        "the text has the token `{token}`, to which tokenizer.json gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text"
+    )]
+    Unknown {
+        /// The token.
+        token: String,
+        /// Its id.
+        id: u32,
+        /// How many the model knows.
+        vocab_size: usize,
+    },
     /// Encoding failed.
     #[error("tokenizer.json cannot encode this text ({0}); download it again")]
     Encode(String),
@@ -84,16 +98,25 @@ impl Tokenizer {
             None => None,
         };
         let pieces = Pieces::new(decoder).map_err(TokenizerError::Decoder)?;
-        let last = inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).max();
-        Ok(Tokenizer { inner, pieces, last: last.ok_or(TokenizerError::Empty)? })
+        let last = inner.get_vocab(true).into_values().max().ok_or(TokenizerError::Empty)?;
+        Ok(Tokenizer { inner, pieces, last, limit: usize::MAX })
     }
 
-    /// An error unless every id is below the number of tokens that the model knows. More on the
-    /// model's side is usual: vocabularies are padded.
-    pub fn check_vocab(&self, vocab_size: usize) -> Result<(), TokenizerError> {
-        match &self.last {
-            (id, token) if *id as usize >= vocab_size => {
-                Err(TokenizerError::Vocabulary { token: token.clone(), id: *id, vocab_size })
+    /// Says how many tokens the model knows. More than the tokenizer has is usual: vocabularies are
+    /// padded.
+    ///
+    /// It is an error if an ordinary text could need others: if the tokens that words are made of,
+    /// or those put around every text, lie beyond. Others are met only where a text spells them, and
+    /// [`encode`](Self::encode) refuses that text: there are fine-tuned models whose tokenizer has
+    /// such tokens, and that were never given any.
+    pub fn limit(&mut self, vocab_size: usize) -> Result<(), TokenizerError> {
+        self.limit = vocab_size;
+        let words = self.inner.get_vocab(false).into_iter().map(|(token, id)| (id, token));
+        let around = self.ids("", true)?.into_iter().max();
+        let around = around.map(|id| (id, self.token(id).unwrap_or_default()));
+        match words.max().max(around) {
+            Some((id, token)) if id as usize >= vocab_size => {
+                Err(TokenizerError::Vocabulary { token, id, vocab_size })
             }
             _ => Ok(()),
         }
@@ -101,12 +124,24 @@ impl Tokenizer {
 
     /// One more than the largest id.
     pub fn vocab_size(&self) -> usize {
-        self.last.0 as usize + 1
+        self.last as usize + 1
     }
 
     /// The ids of a text. Special tokens written in it are recognised; `add_special` adds those that
     /// the tokenizer puts around a text (a chat template has already written them).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.ids(text, add_special)?;
+        match ids.iter().find(|&&id| id as usize >= self.limit) {
+            Some(&id) => Err(TokenizerError::Unknown {
+                token: self.token(id).unwrap_or_default(),
+                id,
+                vocab_size: self.limit,
+            }),
+            None => Ok(ids),
+        }
+    }
+
+    fn ids(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = guarded(|| self.inner.encode_fast(text, add_special));
         Ok(encoding.map_err(TokenizerError::Encode)?.get_ids().to_vec())
     }

@@ -238,14 +238,38 @@ fn a_stream_stops_at_tokens_and_strings() {
 
 #[test]
 fn the_vocabulary_must_fit_the_model() {
-    let tokenizer = tokenizer(&byte_level());
-    assert_eq!(tokenizer.vocab_size(), 263);
-    assert!(tokenizer.is_special(261) && !tokenizer.is_special(260));
-    assert!(tokenizer.check_vocab(263).is_ok());
-    assert!(tokenizer.check_vocab(512).is_ok());
-    let error = tokenizer.check_vocab(262).unwrap_err().to_string();
-    assert!(error.contains("gives the token `<|end of text|>` the id 262"), "{error}");
-    assert!(error.contains("knows only 262 tokens"), "{error}");
+    let sized = tokenizer(&byte_level());
+    assert_eq!(sized.vocab_size(), 263);
+    assert!(sized.is_special(261) && !sized.is_special(260));
+    let mut around = sentencepiece();
+    around["post_processor"]["special_tokens"]["<s>"]["ids"] = json!([300]);
+    #[rustfmt::skip]
+    let cases = [
+        // tokenizer, how many the model knows, words of the error
+        (byte_level(), 512, None),
+        (byte_level(), 263, None),
+        // Its two added tokens can be met in a text only, not in every.
+        (byte_level(), 261, None),
+        (byte_level(), 260, Some("gives the token `ca` the id 260")),
+        (sentencepiece(), 291, None),
+        (sentencepiece(), 290, Some("gives the token `▁▁` the id 290")),
+        (around, 299, Some("the id 300")),
+    ];
+    for (json, vocab_size, words) in cases {
+        let limited = tokenizer(&json).limit(vocab_size);
+        let error = limited.err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), words.is_some(), "{vocab_size}: {error:?}");
+        if let (Some(error), Some(words)) = (error, words) {
+            assert!(error.contains(words), "{error}");
+            assert!(error.contains(&format!("knows only {vocab_size} tokens")), "{error}");
+        }
+    }
+    let mut limited = tokenizer(&byte_level());
+    limited.limit(261).unwrap();
+    assert_eq!(limited.encode("the", false).unwrap(), sized.encode("the", false).unwrap());
+    let error = limited.encode("the<|im_end|>", false).unwrap_err().to_string();
+    let expected = "the text has the token `<|im_end|>`, to which tokenizer.json gives the id 261, and the model knows only 261 tokens; leave it out of the text";
+    assert_eq!(error, expected);
 }
 
 #[test]
