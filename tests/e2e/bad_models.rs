@@ -110,6 +110,35 @@ fn prompts_and_options() {
     }
 }
 
+/// A finished file is renamed to its name, which would replace a device, a pipe or a socket.
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&out).unwrap();
+    let dir = crate::goldens::golden_dir("llama");
+    sws(&[&"forward", &dir, &"--tokens", &"1", &"--out", &out])
+        .refused(2, &["socket", "not a regular file"]);
+    assert!(!out.metadata().unwrap().is_file());
+    assert_eq!(temp.path().read_dir().unwrap().count(), 1);
+}
+
+#[test]
+fn tokens_that_only_the_tokenizer_knows() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("model");
+    copy("qwen3_moe", &dir);
+    change(&dir, "tokenizer.json", |json| {
+        let mut added = json["added_tokens"][0].clone();
+        added["id"] = json!(173);
+        added["content"] = json!("<mask>");
+        json["added_tokens"].as_array_mut().unwrap().push(added);
+    });
+    let run = |prompt: &str| sws(&[&"run", &dir, &"--prompt", &prompt, &"--max-new-tokens", &"1"]);
+    run("a").succeeded();
+    run("a<mask>").refused(2, &["`<mask>`", "173", "leave it out"]);
+}
+
 #[test]
 fn a_damaged_shard_is_never_computed_with() {
     let temp = tempfile::tempdir().unwrap();

@@ -83,6 +83,28 @@ fn not_a_bit_depends_on_how_a_model_is_stored_or_read() {
     }
 }
 
+/// Rings are of the system and of the build: without either the sentence says what to choose.
+#[test]
+fn the_ring_reader_reads_the_same_or_says_why_not() {
+    let temp = tempfile::tempdir().unwrap();
+    let forward = |reader: &str| {
+        let out = temp.path().join(reader);
+        let dir = golden_dir("mixtral_sharded");
+        let args: [&dyn AsRef<OsStr>; 8] =
+            [&"forward", &dir, &"--tokens", &"1,2,3", &"--out", &out, &"--reader", &reader];
+        (sws(&args), out)
+    };
+    let (direct, expected) = forward("direct");
+    direct.succeeded();
+    let (ring, found) = forward("uring");
+    if ring.code == Some(0) {
+        assert!(std::fs::read(found).unwrap() == std::fs::read(expected).unwrap());
+    } else {
+        ring.refused(2, &["io_uring", "choose `direct`"]);
+        assert!(!found.exists());
+    }
+}
+
 #[test]
 fn a_tier_can_be_forced_and_changes_no_bit() {
     let temp = tempfile::tempdir().unwrap();

@@ -69,6 +69,32 @@ fn ctrl_c_ends_a_text() {
 }
 
 #[test]
+fn ctrl_c_while_the_model_is_loaded_leaves_nothing_behind() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    for _ in 0..20 {
+        // Its unfinished file lies there when loading begins.
+        let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
+            [&"forward", &tales(), &"--tokens", &"1", &"--out", &out];
+        let child = command(&args).spawn().unwrap();
+        while tree(temp.path()).is_empty() {
+            std::thread::yield_now();
+        }
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let outcome = Outcome::of(child.wait_with_output().unwrap());
+        if outcome.code == Some(0) {
+            std::fs::remove_file(&out).unwrap();
+            continue;
+        }
+        assert!(tree(temp.path()).is_empty());
+        outcome.refused(130, &["interrupted", "still being loaded"]);
+        return;
+    }
+    panic!("every model was loaded before it could be interrupted");
+}
+
+#[test]
 fn ctrl_c_ends_an_answer_and_not_the_chat() {
     let temp = tempfile::tempdir().unwrap();
     for (name, bytes) in tree(&tales()) {

@@ -29,3 +29,15 @@ impl Interrupt {
         self.0.store(false, Ordering::Relaxed);
     }
 }
+
+/// The error of what Ctrl-C ended before there was anything to show.
+#[derive(Debug)]
+pub(crate) struct Interrupted(pub(crate) &'static str);
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "interrupted; {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}

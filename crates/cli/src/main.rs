@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use args::{Args, Command};
 use clap::Parser;
+use interrupt::{INTERRUPTED, Interrupted};
 use sws_store::shard::ShardError;
 
 /// Something was verified and is not as it should be.
@@ -40,7 +41,12 @@ fn main() -> ExitCode {
                 error.downcast_ref(),
                 Some(ShardError::Damaged { .. } | ShardError::DamagedCopy { .. })
             );
-            ExitCode::from(if damaged { FAILED } else { REFUSED })
+            let interrupted = error.is::<Interrupted>();
+            ExitCode::from(match () {
+                () if interrupted => INTERRUPTED,
+                () if damaged => FAILED,
+                () => REFUSED,
+            })
         }
     }
 }

@@ -1,6 +1,7 @@
 //! From what was typed for MODEL to a model that can run.
 
 use std::io::Read as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use sws_store::{
     StoreOptions,
 };
 
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 
 /// The directory in which the model that comes with the project lies.
@@ -52,8 +54,8 @@ impl Model {
     /// The tokenizer, if there is one.
     pub(crate) fn tokenizer(&self) -> anyhow::Result<Option<Tokenizer>> {
         let Some(json) = self.beside("tokenizer.json")? else { return Ok(None) };
-        let tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.says(&e))?;
-        tokenizer.check_vocab(self.spec.vocab).map_err(|e| self.says(&e))?;
+        let mut tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.says(&e))?;
+        tokenizer.limit(self.spec.vocab).map_err(|e| self.says(&e))?;
         Ok(Some(tokenizer))
     }
 
@@ -71,7 +73,11 @@ impl Model {
     }
 
     /// Loads all weights, every byte verified and every number looked at.
-    pub(crate) fn load(&self, reader: ReaderKind) -> anyhow::Result<ResidentSource> {
+    pub(crate) fn load(
+        &self,
+        reader: ReaderKind,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<ResidentSource> {
         let mut loader = Loader::new(&self.spec, &self.manifest).map_err(|e| self.says(&e))?;
         let options = StoreOptions::default();
         let reader = reader.open(&self.manifest, &self.dir, options.depth)?;
@@ -90,9 +96,10 @@ impl Model {
         let meter = Meter::quiet("loading", Unit::Bytes);
         let mut done = 0;
         let mut failure = None;
-        store.extract_pieces(&wanted, &arena, |completion| {
-            if failure.is_some() {
-                return;
+        store.extract_while(&wanted, &arena, |completion| {
+            if interrupt.asked() {
+                failure = Some(Interrupted("the model was still being loaded").into());
+                return ControlFlow::Break(());
             }
             done += completion.layout.slot_len() as u64;
             meter.show(Progress { done, total });
@@ -108,6 +115,7 @@ impl Model {
                 add.map_err(|e| self.says(&e))
             });
             failure = added.err();
+            if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         meter.finish();
         match failure {

@@ -9,6 +9,7 @@ use sws_store::Clock;
 
 use crate::args;
 use crate::generate::Generated;
+use crate::interrupt::Interrupt;
 use crate::metrics::{Metrics, Pace, peak_rss};
 use crate::model::Model;
 
@@ -25,7 +26,11 @@ pub(crate) struct Running {
 
 impl Running {
     /// Loads a model as `args` say. What is lossy about it is told.
-    pub(crate) fn start(model: &Model, args: &args::Model) -> anyhow::Result<Running> {
+    pub(crate) fn start(
+        model: &Model,
+        args: &args::Model,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Running> {
         let tier = Tier::from_env()?;
         if let Some(threads) = args.threads {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
@@ -46,7 +51,7 @@ impl Running {
         }
         let clock = Clock::real();
         let started = clock.now();
-        let source = model.load(args.reader)?;
+        let source = model.load(args.reader, interrupt)?;
         let load = clock.now() - started;
         let weight_bytes = source.bytes();
         let forward = sws_model::Model::with_tier(model.spec.clone(), tier);

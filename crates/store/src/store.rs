@@ -1,5 +1,6 @@
 //! Fetches pieces from the device while others compute.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -229,13 +230,26 @@ impl NVMeWeightStore {
         arena: &Arena,
         mut each: impl FnMut(Completion),
     ) -> Result<(), FetchError> {
+        self.extract_while(selection, arena, |completion| {
+            each(completion);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// The same until `each` breaks off: what is under way is given up, and nothing else is begun.
+    pub fn extract_while(
+        &self,
+        selection: &[Read],
+        arena: &Arena,
+        mut each: impl FnMut(Completion) -> ControlFlow<()>,
+    ) -> Result<(), FetchError> {
         let mut layouts = Vec::with_capacity(selection.len());
         for read in selection {
             layouts.push(self.layout(read.clone())?);
         }
         layouts.sort_by_key(|layout| layout.segments().first().map(|s| (s.file, s.offset)));
         let (reply, arrived) = unbounded();
-        let mut under_way = 0;
+        let mut under_way: Vec<Ticket> = Vec::new();
         let mut waiting = layouts.into_iter().peekable();
         let mut no_room = None;
         loop {
@@ -244,23 +258,28 @@ impl NVMeWeightStore {
             {
                 let (need, piece) = (layout.slot_len(), layout.read().piece());
                 let Some(slot) = arena.take(need) else {
-                    if under_way == 0 {
+                    if under_way.is_empty() {
                         no_room = Some(FetchError::NoSlot { piece, need });
                     }
                     break;
                 };
                 let Some(layout) = waiting.next() else { break };
                 match self.fetch_to(layout, Priority::Demanded, slot, reply.clone()) {
-                    Ok(_) => under_way += 1,
+                    Ok(ticket) => under_way.push(ticket),
                     Err(_) => no_room = Some(FetchError::NoSlot { piece, need }),
                 }
             }
-            if under_way == 0 {
+            if under_way.is_empty() {
                 return no_room.map_or(Ok(()), Err);
             }
             let Some(completion) = self.wait(&arrived) else { return Err(FetchError::Cancelled) };
-            under_way -= 1;
-            each(completion);
+            under_way.retain(|&ticket| ticket != completion.ticket);
+            if each(completion).is_break() {
+                for ticket in under_way {
+                    self.cancel(ticket);
+                }
+                return Ok(());
+            }
         }
     }
 

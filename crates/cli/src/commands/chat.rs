@@ -39,10 +39,11 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
         ));
     };
     let system = args.system.clone().map(|content| message("system", content));
+    let interrupt = Interrupt::listen()?;
     let mut chat = Chat {
         generation: model.generation(&args.sampling.options())?,
-        running: Running::start(&model, &args.model)?,
-        interrupt: Interrupt::listen()?,
+        running: Running::start(&model, &args.model, &interrupt)?,
+        interrupt,
         template,
         tokenizer,
         messages: system.iter().cloned().collect(),

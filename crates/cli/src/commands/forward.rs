@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use super::{print, print_json};
 use crate::args;
-use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::model::Model;
 use crate::progress::{Meter, Unit};
 use crate::running::{Running, check};
@@ -25,11 +25,12 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let model = Model::open(args.model.model.as_deref())?;
     check(&model.spec, &args.tokens).map_err(|e| model.says(&e))?;
     let shapes = Shapes::of(&model.spec, args.tokens.len());
+    // Before there is a file: a signal that nobody heeds would leave it behind.
+    let interrupt = Interrupt::listen()?;
     let mut file = Unfinished::create(&args.out)?;
     file.write(&shapes.header(args.routes)?)?;
 
-    let mut running = Running::start(&model, &args.model)?;
-    let interrupt = Interrupt::listen()?;
+    let mut running = Running::start(&model, &args.model, &interrupt)?;
     let meter = Meter::quiet("processing", Unit::Tokens);
     let mut pass = Pass {
         routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
@@ -40,8 +41,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let mut done = 0;
     for tokens in args.tokens.chunks(CHUNK) {
         if interrupt.asked() {
-            eprintln!("sws: interrupted; nothing was written");
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Err(Interrupted("nothing was written").into());
         }
         pass.bytes.clear();
         running.session.score(tokens, &mut pass)?;
@@ -156,8 +156,15 @@ struct Unfinished<'a> {
 
 impl<'a> Unfinished<'a> {
     fn create(path: &'a Path) -> anyhow::Result<Unfinished<'a>> {
-        if path.is_dir() {
-            bail!("`{}` is a directory; name a file to write to", path.display());
+        // The complete file takes the place of what has its name: never of a device, for one.
+        match path.metadata() {
+            Ok(there) if there.is_dir() => {
+                bail!("`{}` is a directory; name a file to write to", path.display());
+            }
+            Ok(there) if !there.is_file() => {
+                bail!("`{}` is not a regular file; name one to write to", path.display());
+            }
+            _ => {}
         }
         let dir = match path.parent() {
             Some(dir) if dir != Path::new("") => dir,

@@ -44,7 +44,8 @@ pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
     }
     let (prompt, opening) = prompt(args.tokens, args.prompt, &model, tokenizer.as_ref())?;
     check(&model.spec, &prompt).map_err(|e| model.says(&e))?;
-    let mut running = Running::start(&model, &args.model)?;
+    let interrupt = Interrupt::listen()?;
+    let mut running = Running::start(&model, &args.model, &interrupt)?;
     if opening {
         eprintln!("sws: no prompt was given; the text begins with the words below\n");
         if !args.json {
@@ -52,7 +53,6 @@ pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
         }
     }
 
-    let interrupt = Interrupt::listen()?;
     let mut out = std::io::stdout();
     let mut show = |text: &str| match args.json {
         true => Ok(()),

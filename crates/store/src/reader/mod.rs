@@ -126,7 +126,10 @@ impl ReaderKind {
             ReaderKind::Direct => Arc::new(DirectReader::new(manifest, dir)),
             ReaderKind::Mmap => Arc::new(MmapReader::new(manifest, dir)),
             #[cfg(feature = "uring")]
-            ReaderKind::Uring => Arc::new(UringReader::new(manifest, dir, depth)?),
+            ReaderKind::Uring => Arc::new(UringReader::new(manifest, dir, depth).map_err(|e| {
+                let message = format!("this system has no io_uring ({e}); choose `direct`");
+                io::Error::new(e.kind(), message)
+            })?),
             #[cfg(not(feature = "uring"))]
             ReaderKind::Uring => {
                 let _ = depth;

@@ -1,4 +1,5 @@
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -327,4 +328,25 @@ fn a_selection_is_read_in_the_order_of_the_disk_whatever_the_room() {
     let arena = Arena::new(4096).unwrap();
     let error = store.read(Read::Piece(PieceId::expert(0, 1)), &arena).unwrap_err();
     assert!(matches!(error, FetchError::NoSlot { .. }), "{error}");
+}
+
+#[test]
+fn a_selection_that_is_broken_off_is_not_read_on() {
+    let model = Model::experts(12, MIB);
+    let reader = Arc::new(MemoryReader::new(model.files.clone()));
+    let store = model.open(reader, 1, Clock::simulated());
+    let arena = Arena::new(2 * MIB).unwrap();
+    let selection: Vec<Read> = (0..12).map(|n| Read::Piece(PieceId::expert(0, n))).collect();
+    let mut seen = 0;
+    let broken_off = store.extract_while(&selection, &arena, |_| {
+        seen += 1;
+        if seen == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    broken_off.unwrap();
+    assert_eq!(seen, 3);
+    // One more was under way; its slot comes back too.
+    while arena.free_bytes() < arena.bytes() {
+        std::thread::yield_now();
+    }
+    assert!(store.stats().demanded.completed <= 4, "{:?}", store.stats());
 }
