@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::goldens::{Tensors, copy, golden, golden_dir, list, variants};
+use crate::goldens::{Tensors, change, copy, golden, golden_dir, list, variants};
 use crate::sws::{Outcome, command, sws, tree};
 
 /// The last line of standard output.
@@ -81,6 +81,19 @@ fn not_a_bit_depends_on_how_a_model_is_stored_or_read() {
             assert!(forward(&golden_dir(name), more) == expected, "{name} in place {more:?}");
         }
     }
+}
+
+#[test]
+fn a_context_that_no_memory_holds_is_as_long_as_memory_allows() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("m");
+    copy("llama", &dir);
+    change(&dir, "config.json", |config| config["max_position_embeddings"] = 1_000_000_000.into());
+    let args: [&dyn AsRef<OsStr>; 6] =
+        [&"run", &dir, &"--tokens=1,2", &"--max-new-tokens=2", &"--temperature=0", &"--json"];
+    let outcome = sws(&args).succeeded();
+    assert!(outcome.stderr.contains("has 1000000000 positions"), "{outcome:?}");
+    assert_eq!(last_line(&outcome)["tokens"].as_array().unwrap().len(), 2);
 }
 
 /// Rings are of the system and of the build: without either the sentence says what to choose.

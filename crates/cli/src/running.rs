@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use sws_kernels::Tier;
-use sws_model::{ForwardError, KvPrecision, ModelSpec, ResidentSource, Session};
-use sws_store::Clock;
+use sws_model::{ForwardError, KvPrecision, ModelSpec, ResidentSource, Session, State};
+use sws_store::{Clock, Memory};
 
 use crate::args;
 use crate::generate::Generated;
@@ -54,9 +54,10 @@ impl Running {
         let source = model.load(args.reader, interrupt)?;
         let load = clock.now() - started;
         let weight_bytes = source.bytes();
+        let positions = positions(&model.spec, args.kv);
         let forward = sws_model::Model::with_tier(model.spec.clone(), tier);
         Ok(Running {
-            session: Session::new(forward, source, usize::MAX, args.kv),
+            session: Session::new(forward, source, positions, args.kv),
             model: model.dir.display().to_string(),
             reader: args.reader.name(),
             kv,
@@ -81,6 +82,27 @@ impl Running {
             peak_rss_bytes: peak_rss(),
         }
     }
+}
+
+/// How long a sequence can become: as the model has it, or as far as the memory that is left has room
+/// for its keys and values, and then that is told.
+fn positions(spec: &ModelSpec, kv: KvPrecision) -> usize {
+    let Some(Memory { available, holder, .. }) = Memory::now() else { return spec.context };
+    let (mut fits, mut too_many) = (0, spec.context.saturating_add(1));
+    while too_many - fits > 1 {
+        let between = fits + (too_many - fits) / 2;
+        match State::cache_bytes(spec, between, kv) <= available {
+            true => fits = between,
+            false => too_many = between,
+        }
+    }
+    if fits < spec.context {
+        eprintln!(
+            "the model's context has {} positions, and {holder} has memory left for {fits}",
+            spec.context
+        );
+    }
+    fits
 }
 
 /// Refuses tokens that the model cannot take, before it is loaded for them.
