@@ -9,20 +9,31 @@ mod assembler;
 mod budget;
 pub mod cache;
 mod certificate;
+mod course;
+mod error;
+mod infra;
 mod ledger;
+mod lookup;
 mod metrics;
+mod pinned;
 mod plan;
 pub mod policy;
+mod ring;
+mod room;
+mod source;
 mod verifier;
 mod wait;
 
 pub use assembler::{AssembleError, Deciders, DynamicAssembler, Loaded};
 pub use budget::{Budget, UnknownBudget};
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
+pub use error::StreamError;
+pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
     Clocks, Counters, Disk, Experts, LayerMetrics, Metrics, Split, StallMetrics, Timed,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
+pub use source::{ExpertSource, StreamingSource, ThroughRing};
 pub use verifier::{Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

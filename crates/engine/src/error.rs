@@ -1,0 +1,50 @@
+//! What can go wrong on the way from the device to the pass.
+
+use sws_model::{LoadError, WeightsError};
+use sws_store::{FetchError, LayoutError};
+
+use crate::wait::WaitError;
+
+/// Why weights are not there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A read failed; it says which piece and which file.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The manifest is wrong.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// What was read can not be computed with.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The pass was given up.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// What flows through the ring is larger.
+    #[error(
+        "what streams needs at least {need} bytes to flow through and {have} are set aside for it; give a larger --ram"
+    )]
+    RingTooSmall {
+        /// Bytes needed.
+        need: usize,
+        /// Bytes there are.
+        have: usize,
+    },
+    /// The arena is smaller than its plan.
+    #[error(
+        "the plan asks for {need} bytes where {have} are free; this is a bug, please report it"
+    )]
+    NoRoom {
+        /// Bytes asked for.
+        need: usize,
+        /// Bytes there are.
+        have: usize,
+    },
+}
+
+impl From<WeightsError> for StreamError {
+    fn from(error: WeightsError) -> Self {
+        StreamError::Load(error.into())
+    }
+}

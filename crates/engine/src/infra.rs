@@ -1,0 +1,208 @@
+//! All weights but routed experts: some stay, the others pass by.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sws_kernels::Matrix;
+use sws_model::{Held, Inventory, ModelSpec, Role, SourceError, Weights};
+use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
+
+use crate::course::Course;
+use crate::error::StreamError;
+use crate::lookup::Lookup;
+use crate::pinned::Pinned;
+use crate::ring::Ring;
+use crate::room::Room;
+use crate::wait::Waiter;
+
+/// What stays, and how much room there is for what does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InfrastructurePlan {
+    /// Pieces that stay in memory.
+    pub pinned: Vec<PieceId>,
+    /// Bytes through which everything else flows.
+    pub ring: usize,
+    /// Whether routed experts flow through it too.
+    pub experts: bool,
+}
+
+/// Everything but routed experts, within a plan; those too, if the plan says so.
+///
+/// As [`Weights`] it has every vector and the matrices of pieces that stay. All other matrices are
+/// lent in blocks.
+#[derive(Debug)]
+pub struct Infrastructure {
+    store: Arc<NVMeWeightStore>,
+    waiter: Waiter,
+    pinned: Pinned,
+    lookup: Option<Lookup>,
+    ring: Ring,
+    tied: bool,
+}
+
+/// The embedding rows that are read at once may take one part in so many of the ring.
+const LOOKUP_SHARE: usize = 8;
+/// Blocks that the ring has room for, as far as checksums allow: while one is computed with, the
+/// next is there and others are being read.
+const BLOCKS: usize = 4;
+
+impl Infrastructure {
+    /// Takes what `plan` says out of `arena` and reads what stays.
+    pub fn open(
+        spec: &ModelSpec,
+        store: Arc<NVMeWeightStore>,
+        arena: &Arena,
+        plan: &InfrastructurePlan,
+        waiter: Waiter,
+    ) -> Result<Infrastructure, StreamError> {
+        let manifest = store.manifest();
+        let inventory = Inventory::new(spec, manifest)?;
+        let pinned: HashSet<PieceId> = plan.pinned.iter().copied().collect();
+        let streams = Streams { spec, inventory: &inventory, manifest, pinned: &pinned, plan };
+        let [least_lookup, least_ring] = streams.least()?;
+        let spare = plan.ring.checked_sub(least_lookup + least_ring);
+        let need = least_lookup + least_ring;
+        let spare = spare.ok_or(StreamError::RingTooSmall { need, have: plan.ring })?;
+        let weights = Pinned::load(&store, arena, &inventory, |id| pinned.contains(&id))?;
+        let lookup = match streams.lookup() {
+            None => None,
+            Some(held) => {
+                let share = if least_ring == 0 { spare } else { spare / LOOKUP_SHARE };
+                Some(Lookup::new(&store, arena, held, share)?)
+            }
+        };
+        let room = plan.ring - lookup.as_ref().map_or(0, Lookup::bytes);
+        let course = streams.course(BLOCK_BYTES.min(((room - least_ring) / BLOCKS) as u64));
+        let slot = match least_ring {
+            0 => None,
+            _ => {
+                let have = arena.free_bytes();
+                Some(arena.take(room).ok_or(StreamError::NoRoom { need: room, have })?)
+            }
+        };
+        let ring = Ring::new(Arc::clone(&store), waiter.clone(), course, Room::new(slot));
+        Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, tied: spec.tied })
+    }
+
+    /// The shortest ring that a plan works with.
+    pub fn least_ring(
+        spec: &ModelSpec,
+        inventory: &Inventory,
+        manifest: &Manifest,
+        plan: &InfrastructurePlan,
+    ) -> Result<usize, StreamError> {
+        let pinned = plan.pinned.iter().copied().collect();
+        let streams = Streams { spec, inventory, manifest, pinned: &pinned, plan };
+        Ok(streams.least()?.into_iter().sum())
+    }
+
+    /// Writes the embeddings of `tokens` to `rows`. A pass begins with this.
+    pub fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), StreamError> {
+        self.whole(|it| {
+            if let Some(lookup) = &mut it.lookup {
+                lookup.embed(&it.store, &it.waiter, tokens, rows)?;
+            } else if let Some(table) = it.pinned.matrix(PieceId::EMBED, Role::Embedding) {
+                for (row, &token) in rows.chunks_exact_mut(table.cols()).zip(tokens) {
+                    table.decode_row(token as usize, row);
+                }
+            }
+            it.ring.begin()
+        })
+    }
+
+    /// Takes note of what the router has chosen, where experts flow through the ring: their reads go
+    /// before those of what follows.
+    pub fn routed(&mut self, layer: usize, distinct: &[u32]) -> Result<(), StreamError> {
+        self.whole(|it| it.ring.route(layer, distinct))
+    }
+
+    /// Reads on as far as there is room. Called now and then while other things are computed with.
+    pub fn read_ahead(&mut self) -> Result<(), StreamError> {
+        self.whole(|it| it.ring.fill())
+    }
+
+    /// Gives up what is being read. A pass that goes on, or another, may follow.
+    pub fn interrupt(&mut self) {
+        self.ring.interrupt();
+    }
+
+    /// The bytes of the ring that hold nothing.
+    pub fn free_bytes(&self) -> usize {
+        self.ring.free_bytes()
+    }
+
+    /// After an error nothing is left under way.
+    fn whole<T>(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> Result<T, StreamError>,
+    ) -> Result<T, StreamError> {
+        let result = step(self);
+        if result.is_err() {
+            self.interrupt();
+        }
+        result
+    }
+
+    /// Where the matrix of a role is, with a tied head.
+    fn place(&self, piece: PieceId, role: Role) -> (PieceId, Role) {
+        match role {
+            Role::Head if self.tied => (PieceId::EMBED, Role::Embedding),
+            role => (piece, role),
+        }
+    }
+}
+
+/// What a plan leaves to be streamed.
+struct Streams<'a> {
+    spec: &'a ModelSpec,
+    inventory: &'a Inventory,
+    manifest: &'a Manifest,
+    pinned: &'a HashSet<PieceId>,
+    plan: &'a InfrastructurePlan,
+}
+
+impl Streams<'_> {
+    /// `limit`: bytes of a block, as far as checksums allow.
+    fn course(&self, limit: u64) -> Course {
+        let kept = |id| self.pinned.contains(&id);
+        Course::new(self.spec, self.inventory, self.manifest, kept, self.plan.experts, limit)
+    }
+
+    /// The embedding, if rows of it are looked up.
+    fn lookup(&self) -> Option<Held> {
+        let mut held = self.inventory.piece(PieceId::EMBED).iter();
+        let found = held.find(|held| held.role == Role::Embedding).copied();
+        found.filter(|_| !self.pinned.contains(&PieceId::EMBED))
+    }
+
+    /// The least that looking up rows takes, and that blocks do.
+    fn least(&self) -> Result<[usize; 2], StreamError> {
+        let lookup = match self.lookup() {
+            Some(held) => Lookup::least(self.manifest, &held)?,
+            None => 0,
+        };
+        Ok([lookup, self.course(0).largest(self.manifest)?])
+    }
+}
+
+impl Weights for Infrastructure {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        let found = self.pinned.vector(piece, role);
+        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        let (piece, role) = self.place(piece, role);
+        self.pinned.matrix(piece, role)
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        compute: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        let (piece, role) = self.place(piece, role);
+        self.ring.blocks(piece, role, compute)
+    }
+}

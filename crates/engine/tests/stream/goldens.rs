@@ -1,0 +1,34 @@
+//! Every family, in place and in shards, at every budget: the bits of the fully loaded model.
+
+use std::sync::Arc;
+
+use sws_kernels::Encoding;
+use sws_store::ShardReader;
+
+use crate::support::{Fixture, goldens, hash, variants, waiter};
+
+#[test]
+fn bits_are_those_of_the_resident_model() {
+    for name in variants() {
+        let dir = goldens().join(&name);
+        for fixture in [Fixture::in_place(&dir), Fixture::sharded(&dir, Encoding::Bf12)] {
+            let tokens = fixture.tokens(80);
+            let expected = hash(&mut fixture.resident(), &tokens);
+            for (percent, more) in [(0, 0), (0, 100_000), (50, 0), (50, 1 << 20), (100, 0)] {
+                let plan = fixture.plan(percent, more);
+                // Small reads take long on a device, so that most come from memory.
+                let (reader, chunks): (Option<Arc<dyn ShardReader>>, _) = match (percent, more) {
+                    (50, 0) => (None, &[7][..]),
+                    _ => (Some(Arc::new(fixture.memory())), &[1, 7, 64, 512][..]),
+                };
+                let store = fixture.store(reader);
+                let mut session = fixture.streaming(&plan, store, waiter()).unwrap();
+                for &chunk in chunks {
+                    session.set_chunk(chunk);
+                    let found = hash(&mut session, &tokens);
+                    assert_eq!(found, expected, "{}: {percent} % + {more}, {chunk}", fixture.name);
+                }
+            }
+        }
+    }
+}

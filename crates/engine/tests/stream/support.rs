@@ -1,0 +1,170 @@
+//! Checkpoints of `tests/goldens`, in place and in shards, streamed and resident.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, ThroughRing, Waiter};
+use sws_kernels::Encoding;
+use sws_model::{Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource, Session};
+use sws_store::shard::{ShardOptions, shard};
+use sws_store::{
+    Arena, Checkpoint, Clock, Manifest, MemoryReader, NVMeWeightStore, PieceId, PieceKind,
+    PieceLayout, Read, ShardReader, StoreOptions,
+};
+use tempfile::TempDir;
+
+pub(crate) fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
+}
+
+/// Every checkpoint among the goldens.
+pub(crate) fn variants() -> Vec<String> {
+    let entries = fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap());
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().join("golden.safetensors").exists())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 18, "{names:?}");
+    names
+}
+
+/// A model on disk.
+pub(crate) struct Fixture {
+    pub(crate) name: String,
+    pub(crate) dir: PathBuf,
+    pub(crate) spec: ModelSpec,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) inventory: Inventory,
+    _shards: Option<TempDir>,
+}
+
+impl Fixture {
+    /// A checkpoint read in place.
+    pub(crate) fn in_place(dir: &Path) -> Fixture {
+        let checkpoint = Checkpoint::open(dir).unwrap();
+        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let manifest = Manifest::in_place(&checkpoint, naming.as_ref()).unwrap();
+        Fixture::new(dir, checkpoint.config_json(), manifest, None)
+    }
+
+    /// The same in shards.
+    pub(crate) fn sharded(dir: &Path, encoding: Encoding) -> Fixture {
+        let checkpoint = Checkpoint::open(dir).unwrap();
+        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let temp = tempfile::tempdir().unwrap();
+        let out = temp.path().join("shards");
+        let options = ShardOptions { encoding, ..ShardOptions::default() };
+        shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
+        let manifest = Manifest::load(&out).unwrap();
+        Fixture::new(&out, checkpoint.config_json(), manifest, Some(temp))
+    }
+
+    fn new(dir: &Path, config: &[u8], manifest: Manifest, shards: Option<TempDir>) -> Fixture {
+        let spec = ModelSpec::parse(config).unwrap();
+        let inventory = Inventory::new(&spec, &manifest).unwrap();
+        let name = format!("{} {:?}", dir.display(), manifest.encoding);
+        let (dir, manifest) = (dir.to_owned(), Arc::new(manifest));
+        Fixture { name, dir, spec, manifest, inventory, _shards: shards }
+    }
+
+    /// All infrastructure, in an order that is none.
+    pub(crate) fn infrastructure(&self) -> Vec<PieceId> {
+        let asked = |id: &PieceId| {
+            !matches!(id.kind(), PieceKind::Expert(_)) && !self.inventory.piece(*id).is_empty()
+        };
+        let mut ids: Vec<_> = self.manifest.pieces.iter().map(|p| p.id).filter(asked).collect();
+        ids.sort_by_key(|id| (id.layer().unwrap_or(7).wrapping_mul(0x9e37_79b9), id.kind()));
+        ids
+    }
+
+    pub(crate) fn slot_len(&self, id: PieceId) -> usize {
+        PieceLayout::new(&self.manifest, Read::Piece(id)).unwrap().slot_len()
+    }
+
+    /// A plan that keeps so many percent of the infrastructure and has `more` bytes of ring beyond
+    /// the least.
+    pub(crate) fn plan(&self, percent: usize, more: usize) -> InfrastructurePlan {
+        let mut pinned = self.infrastructure();
+        pinned.truncate((pinned.len() * percent).div_ceil(100));
+        let mut plan = InfrastructurePlan { pinned, ring: 0, experts: true };
+        let least =
+            Infrastructure::least_ring(&self.spec, &self.inventory, &self.manifest, &plan).unwrap();
+        plan.ring = least + more;
+        plan
+    }
+
+    /// Its files in memory.
+    pub(crate) fn memory(&self) -> MemoryReader {
+        let read = |file: &sws_store::FileEntry| fs::read(self.dir.join(&file.path)).unwrap();
+        MemoryReader::new(self.manifest.files.iter().map(read).collect())
+    }
+
+    pub(crate) fn store(&self, reader: Option<Arc<dyn ShardReader>>) -> Arc<NVMeWeightStore> {
+        let options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
+        let manifest = Arc::clone(&self.manifest);
+        Arc::new(NVMeWeightStore::open(manifest, &self.dir, options).unwrap())
+    }
+
+    /// Streams within a plan.
+    pub(crate) fn streaming(
+        &self,
+        plan: &InfrastructurePlan,
+        store: Arc<NVMeWeightStore>,
+        waiter: Waiter,
+    ) -> Result<Session<StreamingSource>, sws_engine::StreamError> {
+        let kept: usize = plan.pinned.iter().map(|&id| self.slot_len(id)).sum();
+        // Vectors need room in passing.
+        let arena = Arena::new((kept + plan.ring).max(4096)).unwrap();
+        let infra = Infrastructure::open(&self.spec, store, &arena, plan, waiter)?;
+        Ok(self.session(StreamingSource::new(infra, ThroughRing)))
+    }
+
+    pub(crate) fn session<S: sws_model::WeightSource>(&self, source: S) -> Session<S> {
+        Session::new(Model::new(self.spec.clone()), source, usize::MAX, KvPrecision::F32)
+    }
+
+    pub(crate) fn resident(&self) -> Session<ResidentSource> {
+        let open = |file: &sws_store::FileEntry| File::open(self.dir.join(&file.path)).unwrap();
+        let files: Vec<File> = self.manifest.files.iter().map(open).collect();
+        let source = ResidentSource::load(&self.spec, &self.manifest, |extent, to| {
+            Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
+        });
+        self.session(source.unwrap())
+    }
+
+    /// Some tokens that exist.
+    pub(crate) fn tokens(&self, count: usize) -> Vec<u32> {
+        (0..count as u64)
+            .map(|n| (n * n * 31 + n * 7 + 3) as u32 % self.spec.vocab as u32)
+            .collect()
+    }
+}
+
+/// A hash of everything that a text of these tokens gives: logits of every position of the first
+/// half, then one by one.
+pub(crate) fn hash<S: sws_model::WeightSource>(session: &mut Session<S>, tokens: &[u32]) -> u64 {
+    struct Hash(u64);
+    impl Observer for Hash {
+        fn logits(&mut self, _: usize, logits: &[f32]) {
+            for logit in logits {
+                self.0 = (self.0 ^ u64::from(logit.to_bits())).wrapping_mul(0x100_0000_01b3);
+            }
+        }
+    }
+    let mut hash = Hash(0xcbf2_9ce4_8422_2325);
+    let (prompt, rest) = tokens.split_at(tokens.len() / 2);
+    session.clear();
+    session.score(prompt, &mut hash).unwrap();
+    for &token in rest {
+        let logits = session.decode(token).unwrap().to_vec();
+        hash.logits(0, &logits);
+    }
+    hash.0
+}
+
+pub(crate) fn waiter() -> Waiter {
+    Waiter::new(Clock::real())
+}
