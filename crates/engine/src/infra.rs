@@ -11,6 +11,7 @@ use crate::course::Course;
 use crate::error::StreamError;
 use crate::lookup::Lookup;
 use crate::pinned::Pinned;
+use crate::plan::Plan;
 use crate::ring::Ring;
 use crate::room::Room;
 use crate::wait::Waiter;
@@ -24,6 +25,13 @@ pub struct InfrastructurePlan {
     pub ring: usize,
     /// Whether routed experts flow through it too.
     pub experts: bool,
+}
+
+impl From<&Plan> for InfrastructurePlan {
+    fn from(plan: &Plan) -> Self {
+        let (pinned, ring, experts) = (plan.pinned.clone(), plan.ring, plan.experts_stream);
+        InfrastructurePlan { pinned, ring, experts }
+    }
 }
 
 /// Everything but routed experts, within a plan; those too, if the plan says so.
