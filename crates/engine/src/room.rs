@@ -3,11 +3,12 @@
 use sws_store::Slot;
 
 /// One slot, cut as asked for. Pieces are taken one behind the other, and from the beginning again
-/// at the end: as they come back in the order in which they were taken, what is free is in one run,
-/// or two.
+/// at the end, nowhere else: as they come back in the order in which they were taken, what is free
+/// is in one run, or two.
 #[derive(Debug)]
 pub(crate) struct Room {
     bytes: usize,
+    start: usize,
     /// By address; no two touch.
     free: Vec<Slot>,
     /// Where the last one that was taken ends.
@@ -18,6 +19,7 @@ impl Room {
     pub(crate) fn new(whole: Option<Slot>) -> Room {
         Room {
             bytes: whole.as_ref().map_or(0, |slot| slot.len()),
+            start: whole.as_ref().map_or(0, address),
             free: whole.into_iter().collect(),
             next: 0,
         }
@@ -35,9 +37,11 @@ impl Room {
 
     /// At least `len` bytes, which must be some.
     pub(crate) fn take(&mut self, len: usize) -> Option<Slot> {
-        let behind = self.free.partition_point(|slot| address(slot) < self.next);
-        let fits = |&at: &usize| self.free.get(at).is_some_and(|slot| slot.len() >= len);
-        let at = [behind, 0].into_iter().find(fits)?;
+        let fits = |&place: &usize| {
+            let at = self.free.binary_search_by_key(&place, address).ok()?;
+            (self.free[at].len() >= len).then_some(at)
+        };
+        let at = [self.next, self.start].iter().find_map(fits)?;
         let mut taken = self.free.remove(at);
         if let Some(rest) = taken.split_off(len) {
             self.free.insert(at, rest);
@@ -46,8 +50,11 @@ impl Room {
         Some(taken)
     }
 
-    /// Takes back what was taken.
+    /// Takes back what was taken: the first, or the last, which then was never there.
     pub(crate) fn give(&mut self, slot: Slot) {
+        if address(&slot) + slot.len() == self.next {
+            self.next = address(&slot);
+        }
         let at = self.free.partition_point(|other| address(other) < address(&slot));
         self.free.insert(at, slot);
         for left in [Some(at), at.checked_sub(1)].into_iter().flatten() {

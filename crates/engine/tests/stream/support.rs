@@ -5,9 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, ThroughRing, Waiter};
 use sws_kernels::Encoding;
-use sws_model::{Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource, Session};
+use sws_model::{
+    ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource, Session,
+    WeightSource,
+};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{
     Arena, Checkpoint, Clock, Manifest, MemoryReader, NVMeWeightStore, PieceId, PieceKind,
@@ -122,7 +127,7 @@ impl Fixture {
         Ok(self.session(StreamingSource::new(infra, ThroughRing)))
     }
 
-    pub(crate) fn session<S: sws_model::WeightSource>(&self, source: S) -> Session<S> {
+    pub(crate) fn session<S: WeightSource>(&self, source: S) -> Session<S> {
         Session::new(Model::new(self.spec.clone()), source, usize::MAX, KvPrecision::F32)
     }
 
@@ -145,7 +150,14 @@ impl Fixture {
 
 /// A hash of everything that a text of these tokens gives: logits of every position of the first
 /// half, then one by one.
-pub(crate) fn hash<S: sws_model::WeightSource>(session: &mut Session<S>, tokens: &[u32]) -> u64 {
+pub(crate) fn hash<S: WeightSource>(session: &mut Session<S>, tokens: &[u32]) -> u64 {
+    try_hash(session, tokens).unwrap()
+}
+
+pub(crate) fn try_hash<S: WeightSource>(
+    session: &mut Session<S>,
+    tokens: &[u32],
+) -> Result<u64, ForwardError> {
     struct Hash(u64);
     impl Observer for Hash {
         fn logits(&mut self, _: usize, logits: &[f32]) {
@@ -157,14 +169,69 @@ pub(crate) fn hash<S: sws_model::WeightSource>(session: &mut Session<S>, tokens:
     let mut hash = Hash(0xcbf2_9ce4_8422_2325);
     let (prompt, rest) = tokens.split_at(tokens.len() / 2);
     session.clear();
-    session.score(prompt, &mut hash).unwrap();
+    session.score(prompt, &mut hash)?;
     for &token in rest {
-        let logits = session.decode(token).unwrap().to_vec();
-        hash.logits(0, &logits);
+        hash.logits(0, session.decode(token)?);
     }
-    hash.0
+    Ok(hash.0)
 }
 
 pub(crate) fn waiter() -> Waiter {
     Waiter::new(Clock::real())
+}
+
+/// A dense checkpoint whose head is too large to be read at once.
+pub(crate) fn llama_with_a_large_head(dir: &Path) {
+    let [hidden, width, vocab, layers, kv] = [512usize, 1024, 20_000, 6, 256];
+    let config = fs::read(goldens().join("llama/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    for (key, value) in [
+        ("hidden_size", hidden),
+        ("intermediate_size", width),
+        ("vocab_size", vocab),
+        ("num_hidden_layers", layers),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 4),
+        ("head_dim", 64),
+    ] {
+        config[key] = value.into();
+    }
+    config["tie_word_embeddings"] = false.into();
+    fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let mut state = 1u64;
+    let mut add = |name: String, shape: Vec<usize>| {
+        let count: usize = shape.iter().product();
+        let mut bytes = Vec::with_capacity(2 * count);
+        for _ in 0..count {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Numbers between 1/64 and 1/32, of either sign.
+            let bits = 0x3c80 | (state >> 33) as u16 & 0x807f;
+            bytes.extend(bits.to_le_bytes());
+        }
+        (name, (shape, bytes))
+    };
+    let mut tensors = vec![
+        add("model.embed_tokens.weight".into(), vec![vocab, hidden]),
+        add("lm_head.weight".into(), vec![vocab, hidden]),
+        add("model.norm.weight".into(), vec![hidden]),
+    ];
+    for l in 0..layers {
+        for (name, shape) in [
+            ("input_layernorm", vec![hidden]),
+            ("post_attention_layernorm", vec![hidden]),
+            ("self_attn.q_proj", vec![hidden, hidden]),
+            ("self_attn.k_proj", vec![kv, hidden]),
+            ("self_attn.v_proj", vec![kv, hidden]),
+            ("self_attn.o_proj", vec![hidden, hidden]),
+            ("mlp.gate_proj", vec![width, hidden]),
+            ("mlp.up_proj", vec![width, hidden]),
+            ("mlp.down_proj", vec![hidden, width]),
+        ] {
+            tensors.push(add(format!("model.layers.{l}.{name}.weight"), shape));
+        }
+    }
+    let views = tensors.iter().map(|(name, (shape, bytes))| {
+        (name, TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).unwrap();
 }
