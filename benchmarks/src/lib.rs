@@ -12,6 +12,7 @@ pub mod inflate;
 pub mod kernels;
 pub mod progress;
 pub mod random;
+pub mod resident;
 pub mod shapes;
 pub mod sharding;
 pub mod size;

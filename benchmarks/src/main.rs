@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::kernels;
 use sws_benchmarks::random::write_random;
+use sws_benchmarks::resident::{self, ResidentArguments};
 use sws_benchmarks::shapes::Shape;
 use sws_benchmarks::sharding::{Settings, measure};
 use sws_benchmarks::size::parse_size;
@@ -49,6 +50,8 @@ enum Command {
         #[command(flatten)]
         output: OutputArguments,
     },
+    /// Measure a model in memory next to the kernel alone on the same weights, and to llama.cpp
+    Resident(ResidentArguments),
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
     /// Measure the sharder next to a plain copy of the same numbers of bytes
@@ -108,6 +111,7 @@ fn run(command: Command) -> Result<()> {
             ensure!((1..=1000).contains(&shape.layers), "--layers must be between 1 and 1000");
             write_random(&shape, &output.out, output.sharded, output.seed)
         }
+        Command::Resident(arguments) => resident::run(&arguments),
         Command::Store(arguments) => store_bench::run(&arguments),
         Command::Sharding { checkpoint, scratch, encoding, pairs, huge_pages, json } => {
             let settings = Settings { checkpoint, scratch, encoding, pairs, huge_pages };

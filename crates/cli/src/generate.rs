@@ -43,7 +43,7 @@ pub(crate) enum End {
 
 /// Continues the sequence of `session` by `prompt` and what the model makes of it. `seen` is the text
 /// so far, for the penalties; `text` turns tokens into what `show` is given.
-pub(crate) fn generate<S: WeightSource>(
+pub(crate) fn generate<S: WeightSource + Send>(
     session: &mut Session<S>,
     (seen, prompt): (&[u32], &[u32]),
     generation: &Generation,
@@ -114,7 +114,7 @@ pub(crate) fn generate<S: WeightSource>(
             made.end = End::Context;
             break;
         }
-        logits.copy_from_slice(session.decode(token)?);
+        logits.copy_from_slice(on_a_worker(|| session.decode(token))?);
         computed += 1;
     }
     made.generation = Pace::of(computed, clock.now() - started);
@@ -129,21 +129,28 @@ pub(crate) fn generate<S: WeightSource>(
 }
 
 /// The logits of what follows a prompt; none if somebody pressed Ctrl-C.
-fn process<S: WeightSource>(
+fn process<S: WeightSource + Send>(
     session: &mut Session<S>,
     prompt: &[u32],
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Vec<f32>>> {
     let meter = Meter::quiet("processing the prompt", Unit::Tokens);
     let total = prompt.len() as u64;
-    let mut logits = session.prefill(&prompt[..prompt.len().min(CHUNK)])?.to_vec();
+    let first = &prompt[..prompt.len().min(CHUNK)];
+    let mut logits = on_a_worker(|| session.prefill(first))?.to_vec();
     let mut done = prompt.len().min(CHUNK);
     while done < prompt.len() && !interrupt.asked() {
         meter.show(Progress { done: done as u64, total });
         let next = prompt.len().min(done + CHUNK);
-        logits.copy_from_slice(session.prefill(&prompt[done..next])?);
+        logits.copy_from_slice(on_a_worker(|| session.prefill(&prompt[done..next]))?);
         done = next;
     }
     meter.finish();
     Ok((done == prompt.len()).then_some(logits))
+}
+
+/// Runs a pass on a thread of the pool: from any other, each of its products would be handed over by
+/// itself, with a wake-up there and one back.
+fn on_a_worker<R: Send>(pass: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| pass())
 }

@@ -46,38 +46,27 @@ impl Input {
     /// If `x` is not `tokens × cols` long.
     pub fn pack(&mut self, tier: Tier, x: &[f32], tokens: usize, cols: usize) {
         assert_eq!(Some(x.len()), tokens.checked_mul(cols), "activations of {tokens} x {cols}");
+        self.pack_rows(tier, tokens, cols, |t| &x[t * cols..][..cols]);
+    }
+
+    /// Packs the activations of `tokens` tokens, each where `row` says. Many are packed on all threads
+    /// of the pool.
+    ///
+    /// # Panics
+    ///
+    /// If a row is not `cols` long.
+    pub fn pack_rows<'x>(
+        &mut self,
+        tier: Tier,
+        tokens: usize,
+        cols: usize,
+        row: impl Fn(usize) -> &'x [f32] + Sync,
+    ) {
         self.tokens = tokens;
         self.cols = cols;
         self.shape = if tokens == 1 { Shape::default() } else { super::shape(tier) };
-        let padded = self.padded_cols();
-        let buffer = self.buffer.grown(tokens * padded);
-        if self.shape.tile_tokens == 0 {
-            for (t, out) in buffer.chunks_mut(padded.max(1)).enumerate() {
-                out[..cols].copy_from_slice(&x[t * cols..][..cols]);
-                out[cols..].fill(NOTHING);
-            }
-            return;
-        }
-        let Shape { tile_tokens, lanes } = self.shape;
-        let mut out = buffer.chunks_exact_mut(lanes);
-        for group in groups(tokens, GROUP) {
-            for chunk in groups(padded, CHUNK) {
-                for slice in (0..LANES).step_by(lanes) {
-                    for tile in groups(group.1, tile_tokens) {
-                        for col in (chunk.0..chunk.0 + chunk.1).step_by(LANES) {
-                            for t in 0..tile.1 {
-                                let out = out.next().expect("as many lanes as there are numbers");
-                                let row = &x[(group.0 + tile.0 + t) * cols..][..cols];
-                                let there = row.get(col + slice..).unwrap_or(&[]);
-                                let n = there.len().min(lanes);
-                                out[..n].copy_from_slice(&there[..n]);
-                                out[n..].fill(NOTHING);
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        let layout = Layout { shape: self.shape, cols, padded: self.padded_cols() };
+        layout.fill_groups(self.buffer.grown(tokens * layout.padded), 0, tokens, &row);
     }
 
     /// The bytes it holds.
@@ -111,6 +100,93 @@ impl Input {
     /// Everything, in the packed order.
     pub(super) fn packed(&self) -> &[f32] {
         self.buffer.get(self.tokens * self.padded_cols())
+    }
+}
+
+/// Below this many numbers a second thread costs more to wake than it saves.
+const WORTH_SPLITTING: usize = 1 << 16;
+
+/// The most tokens that any tier has side by side.
+const MAX_TILE_TOKENS: usize = 4;
+
+/// How activations are laid out.
+#[derive(Clone, Copy)]
+struct Layout {
+    shape: Shape,
+    cols: usize,
+    padded: usize,
+}
+
+impl Layout {
+    /// Fills `out` with `tokens` tokens from `first` on, whole groups of them on each thread.
+    fn fill_groups<'x>(
+        self,
+        out: &mut [f32],
+        first: usize,
+        tokens: usize,
+        row: &(impl Fn(usize) -> &'x [f32] + Sync),
+    ) {
+        if tokens > GROUP && out.len() >= WORTH_SPLITTING {
+            let left = tokens.div_ceil(GROUP) / 2 * GROUP;
+            let (out_left, out_right) = out.split_at_mut(left * self.padded);
+            rayon::join(
+                || self.fill_groups(out_left, first, left, row),
+                || self.fill_groups(out_right, first + left, tokens - left, row),
+            );
+            return;
+        }
+        let row = |t: usize| {
+            let row = row(t);
+            assert_eq!(row.len(), self.cols, "activations of a token");
+            row
+        };
+        for (group, n) in groups(tokens, GROUP) {
+            let out = &mut out[group * self.padded..][..n * self.padded];
+            match self.shape.lanes {
+                16 => self.fill::<16>(out, first + group, n, row),
+                8 => self.fill::<8>(out, first + group, n, row),
+                _ => {
+                    for (t, out) in out.chunks_mut(self.padded.max(1)).enumerate() {
+                        let (out, rest) = out.split_at_mut(self.cols);
+                        out.copy_from_slice(row(first + group + t));
+                        rest.fill(NOTHING);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fills `out` with one group, tiles of it side by side in slices of `L` lanes.
+    fn fill<'x, const L: usize>(
+        self,
+        out: &mut [f32],
+        first: usize,
+        tokens: usize,
+        row: impl Fn(usize) -> &'x [f32],
+    ) {
+        let mut out = out.as_chunks_mut::<L>().0.iter_mut();
+        for chunk in groups(self.padded, CHUNK) {
+            for slice in (0..LANES).step_by(L) {
+                for (tile, n) in groups(tokens, self.shape.tile_tokens) {
+                    let mut rows: [&[f32]; MAX_TILE_TOKENS] = [&[]; MAX_TILE_TOKENS];
+                    let rows = &mut rows[..n];
+                    rows.iter_mut().zip(first + tile..).for_each(|(slot, t)| *slot = row(t));
+                    for col in (chunk.0..chunk.0 + chunk.1).step_by(LANES) {
+                        for row in &*rows {
+                            let out = out.next().expect("as many lanes as there are numbers");
+                            let there = row.get(col + slice..).unwrap_or(&[]);
+                            // Of a known length where it can be: a copy of any length is a call.
+                            if let Some(there) = there.first_chunk() {
+                                *out = *there;
+                            } else {
+                                out[..there.len()].copy_from_slice(there);
+                                out[there.len()..].fill(NOTHING);
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 

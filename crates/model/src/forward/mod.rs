@@ -238,7 +238,7 @@ impl Model {
                 }
             }
             let weight = weights.vector(PieceId::FINAL_NORM, Role::FinalNorm);
-            norm(tier, self.spec.final_norm, x, width, weight);
+            by_rows(x, width, |_, x| norm(tier, self.spec.final_norm, x, width, weight));
             input.pack(tier, x, count, width);
             let head = Product::new(PieceId::LM_HEAD, Role::Head, input, &mut *logits, vocab);
             multiply(tier, weights, &mut [Some(head)], scratch)
@@ -303,7 +303,7 @@ impl Model {
 }
 
 /// Norms every row.
-fn norm(tier: Tier, norm: Norm, x: &mut [f32], width: usize, weight: &[f32]) {
+fn norm(tier: Tier, norm: Norm, rows: &mut [f32], width: usize, weight: &[f32]) {
     let Norm::Rms { eps } = norm;
-    by_rows(x, width, |_, rows| rms_norm(tier, rows, width, NormWeight::Plain(weight), eps));
+    rms_norm(tier, rows, width, NormWeight::Plain(weight), eps);
 }

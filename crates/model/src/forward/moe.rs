@@ -1,12 +1,13 @@
 //! The feed-forward block of a layer: one MLP, or experts.
 
+use rayon::prelude::*;
 use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid, softmax, top_k};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
 use super::linear::{MAX, Product, multiply};
-use super::work::{ExpertWork, MlpWork, Workspace, by_rows, grown};
+use super::work::{ExpertWork, MlpWork, Workspace, by_rows, each, grown};
 use super::{ForwardError, Model};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, WeightSource, Weights};
@@ -59,9 +60,11 @@ impl Model {
                     let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
                     multiply(tier, weights, &mut [Some(product)], scratch)?;
                     sigmoid(tier, gates);
-                    for (row, gate) in y.chunks_exact_mut(hidden).zip(&*gates) {
-                        row.iter_mut().for_each(|y| *y *= gate);
-                    }
+                    by_rows(y, hidden, |first, rows| {
+                        for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
+                            row.iter_mut().for_each(|y| *y *= gate);
+                        }
+                    });
                 }
                 Ok(())
             })?;
@@ -137,27 +140,34 @@ fn activate(tier: Tier, width: usize, gates: &mut [f32], ups: &[f32]) {
     });
 }
 
+/// Tokens for which a thread chooses experts at a time.
+const CHOOSE_ROWS: usize = 32;
+
 /// Chooses the experts of each token from the router's logits [tokens, experts].
 fn choose(tier: Tier, spec: MoeSpec, logits: &mut [f32], routed: &mut Routed) {
     let Router::Softmax { renormalise } = spec.router;
-    softmax(tier, logits, spec.experts);
-    let k = spec.top_k;
-    let choices = logits.len() / spec.experts * k;
+    let (experts, k) = (spec.experts, spec.top_k);
+    let choices = logits.len() / experts * k;
     routed.top_k = k;
     routed.choices.resize(choices, 0);
     routed.weights.resize(choices, 0.0);
-    let tokens = logits.chunks_exact(spec.experts);
-    let chosen = routed.choices.chunks_exact_mut(k).zip(routed.weights.chunks_exact_mut(k));
-    for (probabilities, (choices, weights)) in tokens.zip(chosen) {
-        top_k(probabilities, choices);
-        for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-            *weight = probabilities[expert as usize];
+    let logits = logits.par_chunks_mut(CHOOSE_ROWS * experts);
+    let choices = routed.choices.par_chunks_mut(CHOOSE_ROWS * k);
+    let weights = routed.weights.par_chunks_mut(CHOOSE_ROWS * k);
+    logits.zip(choices).zip(weights).for_each(|((logits, choices), weights)| {
+        softmax(tier, logits, experts);
+        let chosen = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+        for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(chosen) {
+            top_k(probabilities, choices);
+            for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                *weight = probabilities[expert as usize];
+            }
+            if renormalise {
+                let sum: f32 = weights.iter().sum();
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+            }
         }
-        if renormalise {
-            let sum: f32 = weights.iter().sum();
-            weights.iter_mut().for_each(|weight| *weight /= sum);
-        }
-    }
+    });
     routed.distinct.clear();
     routed.distinct.extend_from_slice(&routed.choices);
     routed.distinct.sort_unstable();
@@ -166,7 +176,7 @@ fn choose(tier: Tier, spec: MoeSpec, logits: &mut [f32], routed: &mut Routed) {
 
 /// Sorts the choices by expert, then by token.
 fn group(routed: &Routed, work: &mut ExpertWork) {
-    let ExpertWork { starts, rows, done, .. } = work;
+    let ExpertWork { starts, rows, by_token, found, done, .. } = work;
     rows.clear();
     rows.extend(0..routed.choices.len());
     rows.sort_unstable_by_key(|&place| (routed.choices[place], place));
@@ -177,6 +187,14 @@ fn group(routed: &Routed, work: &mut ExpertWork) {
         }
     }
     starts.push(rows.len());
+    by_token.resize(rows.len(), 0);
+    found.clear();
+    found.resize(rows.len() / routed.top_k, 0);
+    for (row, place) in rows.iter().enumerate() {
+        let token = place / routed.top_k;
+        by_token[token * routed.top_k + found[token]] = row;
+        found[token] += 1;
+    }
     done.clear();
     done.resize(routed.distinct.len(), false);
 }
@@ -228,7 +246,7 @@ impl Batch<'_> {
     ) -> Result<(), SourceError> {
         let &Batch { tier, hidden, width, routed, .. } = self;
         let piece = |expert: u32| PieceId::expert(self.layer, expert);
-        let ExpertWork { starts, rows, done, outputs, gathered, inputs, .. } = work;
+        let ExpertWork { starts, rows, done, outputs, inputs, .. } = work;
         let span = |expert: u32| {
             let place = place_of(routed, expert);
             starts[place]..starts[place + 1]
@@ -244,23 +262,24 @@ impl Batch<'_> {
             }
         }
 
-        for (input, &expert) in inputs.iter_mut().zip(ready) {
-            let rows = &rows[span(expert)];
-            if rows.len() < all.tokens() {
-                let gathered = grown(gathered, rows.len() * hidden);
-                for (to, place) in gathered.chunks_exact_mut(hidden).zip(rows) {
-                    to.copy_from_slice(&self.x[place / routed.top_k * hidden..][..hidden]);
-                }
-                input.pack(tier, gathered, rows.len(), hidden);
-            }
+        let mut packing = [const { None }; MAX];
+        let packing = &mut packing[..ready.len()];
+        for ((job, input), &expert) in packing.iter_mut().zip(&mut *inputs).zip(ready) {
+            *job = Some((input, &rows[span(expert)]));
         }
+        each(packing, total * hidden, |job| {
+            // Tokens stand in their own order, so an expert that all of them chose needs no copy.
+            if let Some((input, rows)) = job.take().filter(|(_, rows)| rows.len() < all.tokens()) {
+                let row = |i: usize| &self.x[rows[i] / routed.top_k * hidden..][..hidden];
+                input.pack_rows(tier, rows.len(), hidden, row);
+            }
+        });
         let gates = grown(&mut mlp.gate, total * width);
         let ups = grown(&mut mlp.up, total * width);
         let mut products = [const { None }; MAX];
         let (mut to_gates, mut to_ups) = (&mut *gates, &mut *ups);
         for ((pair, &expert), input) in products.chunks_mut(2).zip(ready).zip(&*inputs) {
             let rows = span(expert).len();
-            // Tokens stand in their own order, so an expert that all of them chose needs no copy.
             let input = if rows < all.tokens() { input } else { all };
             let gate = to_gates.split_off_mut(..rows * width).expect("total counts all rows");
             let up = to_ups.split_off_mut(..rows * width).expect("total counts all rows");
@@ -269,14 +288,21 @@ impl Batch<'_> {
         }
         multiply(tier, weights, &mut products, scratch)?;
 
-        activate(tier, width, gates, ups);
-        let mut from = &*gates;
-        for (packed, &expert) in mlp.packed.iter_mut().zip(ready) {
-            let rows = span(expert).len();
-            let (these, rest) = from.split_at(rows * width);
-            packed.pack(tier, these, rows, width);
-            from = rest;
+        let mut activating = [const { None }; MAX];
+        let activating = &mut activating[..ready.len()];
+        let (mut from_gates, mut from_ups) = (gates, &*ups);
+        for ((job, packed), &expert) in activating.iter_mut().zip(&mut mlp.packed).zip(ready) {
+            let len = span(expert).len() * width;
+            let gates = from_gates.split_off_mut(..len).expect("total counts all rows");
+            let ups = from_ups.split_off(..len).expect("total counts all rows");
+            *job = Some((packed, gates, ups));
         }
+        each(activating, total * width, |job| {
+            if let Some((packed, gates, ups)) = job {
+                activate(tier, width, gates, ups);
+                packed.pack(tier, gates, gates.len() / width, width);
+            }
+        });
         // In the order of the outputs, so that they can be lent one after another.
         let mut order = [0; MAX];
         let order = &mut order[..ready.len()];
@@ -300,15 +326,14 @@ impl Batch<'_> {
 /// y = Σ weight · output for each token, in ascending order of experts, whenever and with whatever
 /// other tokens they were computed.
 fn sum(tier: Tier, routed: &Routed, work: &ExpertWork, hidden: usize, y: &mut [f32]) {
-    let ExpertWork { rows, outputs, .. } = work;
+    let ExpertWork { rows, by_token, outputs, .. } = work;
     by_rows(y, hidden, |first, y| {
         y.fill(0.0);
-        let tokens = first..first + y.len() / hidden;
-        for (&place, output) in rows.iter().zip(outputs.chunks_exact(hidden)) {
-            let token = place / routed.top_k;
-            if tokens.contains(&token) {
-                let y = &mut y[(token - first) * hidden..][..hidden];
-                axpy(tier, routed.weights[place], output, y);
+        let own = by_token[first * routed.top_k..].chunks_exact(routed.top_k);
+        for (y, own) in y.chunks_exact_mut(hidden).zip(own) {
+            for &row in own {
+                let output = &outputs[row * hidden..][..hidden];
+                axpy(tier, routed.weights[rows[row]], output, y);
             }
         }
     });

@@ -92,7 +92,7 @@ impl Experts {
         let chosen = tokens * self.top_k;
         let outputs = (chosen + self.shared * tokens) * hidden * float;
         // An expert that all tokens chose takes them as they stand.
-        let gathered = (tokens - 1) * hidden * float + Input::bytes_for(tokens - 1, hidden);
+        let packed = Input::bytes_for(tokens - 1, hidden);
         // Of several that are computed together, those after the first.
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
@@ -103,8 +103,9 @@ impl Experts {
         // Router and choices; vectors that are pushed to may be twice as long as they need be.
         let (number, place) = (size_of::<u32>(), size_of::<usize>());
         let choices = tokens * (self.count + self.shared) * float
-            + 2 * chosen * (2 * number + float + place)
+            + 2 * chosen * (2 * number + float + 2 * place)
+            + 2 * tokens * place
             + 2 * (self.count + 4) * (place + 1);
-        outputs + gathered + others + choices
+        outputs + packed + others + choices
     }
 }

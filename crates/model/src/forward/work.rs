@@ -1,5 +1,6 @@
 //! Memory that passes work in: grown by the largest batch, then reused.
 
+use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
 use sws_kernels::{Input, ThreadScratch, Tier};
 
@@ -8,6 +9,9 @@ use crate::rope::Rope;
 use crate::source::Routed;
 use crate::spec::Norm;
 use crate::state::Span;
+
+/// Positions whose sines a thread computes at a time: some twenty microseconds.
+const TABLE_ROWS: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
@@ -61,8 +65,10 @@ pub(super) struct ExpertWork {
     pub(super) done: Vec<bool>,
     /// The outputs, in the order of `rows`: [tokens · top_k, hidden].
     pub(super) outputs: Vec<f32>,
-    /// The inputs of one expert.
-    pub(super) gathered: Vec<f32>,
+    /// For each token, where in `rows` its own are: [tokens, top_k], ascending.
+    pub(super) by_token: Vec<usize>,
+    /// How many of them have been found.
+    pub(super) found: Vec<usize>,
     pub(super) inputs: Vec<Input>,
     /// The output of the shared expert, and how much of it each token takes.
     pub(super) shared: Vec<f32>,
@@ -80,8 +86,10 @@ impl Workspace {
         weight: &[f32],
     ) {
         let x = grown(&mut self.x, hidden.len());
-        x.copy_from_slice(hidden);
-        norm(tier, by, x, width, weight);
+        by_rows(x, width, |first, rows| {
+            rows.copy_from_slice(&hidden[first * width..][..rows.len()]);
+            norm(tier, by, rows, width, weight);
+        });
         self.input.pack(tier, x, hidden.len() / width, width);
     }
 
@@ -98,8 +106,12 @@ impl Workspace {
             let (cos, sin) = (grown(cos, tokens * pairs), grown(sin, tokens * pairs));
             for span in spans {
                 let rows = span.first_row * pairs..(span.first_row + span.tokens) * pairs;
-                let (cos, sin) = (&mut cos[rows.clone()], &mut sin[rows]);
-                rope_tables(&rope.inv_freq, rope.factor, span.first_position, cos, sin);
+                let cos = cos[rows.clone()].par_chunks_mut(TABLE_ROWS * pairs);
+                let sin = sin[rows].par_chunks_mut(TABLE_ROWS * pairs);
+                cos.zip(sin).enumerate().for_each(|(part, (cos, sin))| {
+                    let first = span.first_position + part * TABLE_ROWS;
+                    rope_tables(&rope.inv_freq, rope.factor, first, cos, sin);
+                });
             }
         }
         made.clear();
@@ -110,19 +122,29 @@ impl Workspace {
     pub(crate) fn bytes(&self) -> u64 {
         let AttentionWork { q, k, v, mixed, tables, packed, scratch, scratch_fits, .. } =
             &self.attention;
-        let ExpertWork { outputs, gathered, inputs, shared, shared_gate, starts, rows, done } =
-            &self.experts;
+        let ExpertWork {
+            outputs,
+            inputs,
+            shared,
+            shared_gate,
+            starts,
+            rows,
+            by_token,
+            found,
+            done,
+        } = &self.experts;
         let Routed { choices, weights, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
-        let floats = floats.into_iter().chain([gathered, shared, shared_gate, weights]);
+        let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]);
+        let places = [starts, rows, by_token, found];
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()
             + packed.map(Input::bytes).sum::<usize>()
             + self.scratch.iter().map(ThreadScratch::bytes).sum::<usize>()
-            + (starts.capacity() + rows.capacity()) * size_of::<usize>()
+            + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()
             + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
             + done.capacity()
             + scratch.len() * per_thread;
@@ -138,6 +160,12 @@ pub(super) fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
         *buffer = vec![0.0; len];
     }
     &mut buffer[..len]
+}
+
+/// Calls `f` with every element, on several threads if they work on so many `numbers` that it pays.
+pub(super) fn each<T: Send>(list: &mut [T], numbers: usize, f: impl Fn(&mut T) + Sync + Send) {
+    let least = if numbers < WORTH_SPLITTING { list.len() } else { 1 };
+    list.par_iter_mut().with_min_len(least.max(1)).with_max_len(least.max(1)).for_each(f);
 }
 
 /// Below this many numbers a second thread costs more to wake than it saves.

@@ -74,25 +74,31 @@ fn run_unit<V: Vector, E: Element>(
         Head { data: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
     let chunks = spec.value_dim.div_ceil(LANES);
     let acc = &mut scratch.acc[..chunks * count * LANES];
-    mix::<V, E>(rows, span, values, scores, acc);
-    for (r, row) in rows.iter().enumerate() {
-        // SAFETY: the index of a (token, head) of this call, which belongs to this unit alone.
-        let y = unsafe { job.y.get(row.index, spec.value_dim) };
-        for (c, y) in y.chunks_mut(LANES).enumerate() {
-            let lanes = &mut acc[(c * count + r) * LANES..][..LANES];
-            for width in [16, 8, 4, 2, 1] {
-                let (low, high) = lanes[..2 * width].split_at_mut(width);
-                for (low, high) in low.iter_mut().zip(high) {
-                    for i in 0..LANES {
-                        low.0[i] += high.0[i];
+    mix::<V, E>(
+        rows,
+        span,
+        values,
+        scores,
+        acc,
+        #[inline(always)]
+        |c, acc| {
+            for ((row, lanes), sum) in rows.iter().zip(acc).zip(&sums) {
+                for width in [16, 8, 4, 2, 1] {
+                    let (low, high) = lanes[..2 * width].split_at_mut(width);
+                    for (low, high) in low.iter_mut().zip(high) {
+                        for i in 0..LANES {
+                            low.0[i] += high.0[i];
+                        }
                     }
                 }
+                // SAFETY: the index of a (token, head) of this call, which belongs to this unit alone.
+                let y = unsafe { job.y.get(row.index, spec.value_dim) };
+                for (y, lane) in y[c * LANES..].iter_mut().zip(&lanes[0].0) {
+                    *y = lane / sum;
+                }
             }
-            for (y, sum) in y.iter_mut().zip(&lanes[0].0) {
-                *y = sum / sums[r];
-            }
-        }
-    }
+        },
+    );
 }
 
 /// The positions that the rows of a unit see between them, and how scores are laid out: a row's
@@ -139,7 +145,7 @@ impl<'a, E: Element> Head<'a, E> {
 }
 
 /// All products of the rows' queries with the keys of the span, by tiles that stay in the
-/// first-level cache from one row to the next.
+/// first-level cache from one group of rows to the next.
 #[inline(always)]
 fn score<V: Vector, E: Element>(
     job: Job,
@@ -151,16 +157,113 @@ fn score<V: Vector, E: Element>(
     let mut start = span.start;
     while start < span.end {
         let tile = keys.tile(start, span.end, 32);
-        for (r, row) in rows.iter().enumerate() {
-            let q = &job.q[row.index * keys.dim..][..keys.dim];
-            let scores =
-                &mut scores[r * span.width..][tile.start - span.base..tile.end - span.base];
-            for (score, position) in scores.iter_mut().zip(tile.start..) {
-                *score = dot::<V, E>(q, keys.row(tile, position));
-            }
+        let (mut first, width) = (0, span.width);
+        while first < rows.len() {
+            let rows = &rows[first..];
+            let scores = &mut scores[first * width..];
+            // Eight products at once: as many as the registers hold, and as `fold8` adds up.
+            first += match rows.len() {
+                4.. if V::SUMS >= 8 => {
+                    score_rows::<V, E, 4, 2>(job, rows, span, tile, keys, scores)
+                }
+                2.. if V::SUMS >= 8 => {
+                    score_rows::<V, E, 2, 4>(job, rows, span, tile, keys, scores)
+                }
+                _ if V::SUMS >= 8 => score_rows::<V, E, 1, 8>(job, rows, span, tile, keys, scores),
+                _ => score_rows::<V, E, 1, 1>(job, rows, span, tile, keys, scores),
+            };
         }
         start = tile.end;
     }
+}
+
+/// The products of the first `R` rows with the keys of a tile, `K` keys at a time; returns `R`.
+#[inline(always)]
+fn score_rows<V: Vector, E: Element, const R: usize, const K: usize>(
+    job: Job,
+    rows: &[Row],
+    span: Span,
+    tile: Tile,
+    keys: Head<E>,
+    scores: &mut [f32],
+) -> usize {
+    let mut q: [&[f32]; R] = [&[]; R];
+    for (q, row) in q.iter_mut().zip(rows) {
+        *q = &job.q[row.index * keys.dim..][..keys.dim];
+    }
+    let mut position = tile.start;
+    while position + K <= tile.end && R * K == 8 {
+        let mut key: [&[E]; K] = [&[]; K];
+        for (i, key) in key.iter_mut().enumerate() {
+            *key = keys.row(tile, position + i);
+        }
+        let products = V::fold8(dots::<V, E, R, K>(q, key));
+        for (r, products) in products.chunks_exact(K).enumerate() {
+            scores[r * span.width + position - span.base..][..K].copy_from_slice(products);
+        }
+        position += K;
+    }
+    for position in position..tile.end {
+        let key = keys.row(tile, position);
+        for (r, q) in q.into_iter().enumerate() {
+            scores[r * span.width + position - span.base] = dot::<V, E>(q, key);
+        }
+    }
+    R
+}
+
+/// The partial sums of `R` queries times `K` keys, which are 8.
+#[inline(always)]
+fn dots<V: Vector, E: Element, const R: usize, const K: usize>(
+    q: [&[f32]; R],
+    key: [&[E]; K],
+) -> [V; 8] {
+    let mut acc = [V::zero(); 8];
+    let whole = q[0].len() / LANES;
+    let mut at = 0;
+    for _ in 0..whole {
+        let (mut qs, mut ks) = ([V::zero(); R], [V::zero(); K]);
+        for r in 0..R {
+            qs[r] = V::load(q[r][at..].first_chunk().expect("a whole block"));
+        }
+        for k in 0..K {
+            ks[k] = E::load(key[k][at..].first_chunk().expect("a whole block"));
+        }
+        multiply_add(qs, ks, &mut acc);
+        at += LANES;
+    }
+    if at < q[0].len() {
+        let (mut qs, mut ks) = ([V::zero(); R], [V::zero(); K]);
+        for r in 0..R {
+            qs[r] = V::load(&padded(&q[r][at..], 0.0));
+        }
+        for k in 0..K {
+            ks[k] = E::load(&filled(&key[k][at..]));
+        }
+        multiply_add(qs, ks, &mut acc);
+    }
+    acc
+}
+
+#[inline(always)]
+fn multiply_add<V: Vector, const R: usize, const K: usize>(
+    q: [V; R],
+    key: [V; K],
+    acc: &mut [V; 8],
+) {
+    for r in 0..R {
+        for k in 0..K {
+            acc[r * K + k] = q[r].fma(key[k], acc[r * K + k]);
+        }
+    }
+}
+
+/// The rest of a key. 0 · -0 = -0 leaves every accumulator as it is.
+#[inline(always)]
+fn filled<E: Element>(rest: &[E]) -> [E; LANES] {
+    let mut block = [E::NEGATIVE_ZERO; LANES];
+    block[..rest.len()].copy_from_slice(rest);
+    block
 }
 
 /// The canonical dot. One at a time: the processor overlaps the next with this one's tree.
@@ -173,10 +276,7 @@ fn dot<V: Vector, E: Element>(q: &[f32], key: &[E]) -> f32 {
         acc = V::load(q).fma(E::load(key), acc);
     }
     if !q_rest.is_empty() {
-        // Filled up with 0 · -0 = -0, which leaves every accumulator as it is.
-        let mut key = [E::NEGATIVE_ZERO; LANES];
-        key[..key_rest.len()].copy_from_slice(key_rest);
-        acc = V::load(&padded(q_rest, 0.0)).fma(E::load(&key), acc);
+        acc = V::load(&padded(q_rest, 0.0)).fma(E::load(&filled(key_rest)), acc);
     }
     acc.fold()
 }
@@ -209,7 +309,12 @@ fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
     }
 }
 
-/// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes].
+/// Positions whose values are mixed before the next are looked at: they stay in the second-level
+/// cache, and each lane's sums are in registers for a sixteenth of them.
+const MIXED: usize = 512;
+
+/// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes], and hands the
+/// finished sums of each chunk to `finish` while they are in the first-level cache.
 #[inline(always)]
 fn mix<V: Vector, E: Element>(
     rows: &[Row],
@@ -217,29 +322,113 @@ fn mix<V: Vector, E: Element>(
     values: Head<E>,
     weights: &[f32],
     acc: &mut [Block],
+    mut finish: impl FnMut(usize, &mut [[Block; LANES]]),
 ) {
-    acc.fill(Block([0.0; LANES]));
     let (acc, _) = acc.as_chunks_mut::<LANES>();
-    // One row's accumulators fit the first-level cache, so values are read straight through. Of
-    // several rows only those of one chunk fit: it takes a tile of positions at a time.
-    let size = if rows.len() == 1 { 1 } else { 64 };
+    // What all rows see is mixed for several at once.
+    let from = rows.iter().map(|row| row.start).max().unwrap_or(0);
+    let to = rows.iter().map(|row| row.end).min().unwrap_or(0);
     let mut start = span.start;
     while start < span.end {
-        let tile = values.tile(start, span.end, size);
+        let tile = values.tile(start, span.end, MIXED);
+        let from = from.clamp(tile.start, tile.end);
+        let to = to.clamp(from, tile.end);
         for (c, acc) in acc.chunks_exact_mut(rows.len()).enumerate() {
-            for (r, (row, acc)) in rows.iter().zip(acc).enumerate() {
-                let from = row.start.clamp(tile.start, tile.end);
-                let to = row.end.clamp(tile.start, tile.end);
-                let weights = &weights[r * span.width..][from - span.base..to - span.base];
-                for (&weight, position) in weights.iter().zip(from..) {
-                    let value: V = chunk(values.row(tile, position), c);
-                    let acc = &mut acc[position % LANES].0;
-                    V::splat(weight).fma(value, V::load(acc)).store(acc);
-                }
+            if tile.start == span.start {
+                acc.as_flattened_mut().fill(Block([0.0; LANES]));
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let own = Part {
+                    tile,
+                    from: rows[r].start.max(tile.start),
+                    to: rows[r].end.min(from),
+                    c,
+                };
+                mix_own::<V, E>(own, span, values, &weights[r * span.width..], acc);
+            }
+            let part = Part { tile, from, to, c };
+            let mut first = 0;
+            while first < rows.len() {
+                let weights = &weights[first * span.width..];
+                let acc = &mut acc[first..];
+                first += match acc.len() {
+                    8.. if V::SUMS >= 8 => mix_rows::<V, E, 8>(part, span, values, weights, acc),
+                    4.. if V::SUMS >= 8 => mix_rows::<V, E, 4>(part, span, values, weights, acc),
+                    2.. if V::SUMS >= 2 => mix_rows::<V, E, 2>(part, span, values, weights, acc),
+                    _ => mix_rows::<V, E, 1>(part, span, values, weights, acc),
+                };
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let own =
+                    Part { tile, from: rows[r].start.max(to), to: rows[r].end.min(tile.end), c };
+                mix_own::<V, E>(own, span, values, &weights[r * span.width..], acc);
+            }
+            if tile.end == span.end {
+                finish(c, acc);
             }
         }
         start = tile.end;
     }
+}
+
+/// The `c`-th 32 elements of the positions from..to of a tile; none if `to` is below `from`.
+#[derive(Clone, Copy)]
+struct Part {
+    tile: Tile,
+    from: usize,
+    to: usize,
+    c: usize,
+}
+
+/// Mixes for one row, whose sums stay in memory.
+#[inline(always)]
+fn mix_own<V: Vector, E: Element>(
+    Part { tile, from, to, c }: Part,
+    span: Span,
+    values: Head<E>,
+    weights: &[f32],
+    acc: &mut [Block; LANES],
+) {
+    for position in from..to {
+        let value: V = chunk(values.row(tile, position), c);
+        let acc = &mut acc[position % LANES].0;
+        V::splat(weights[position - span.base]).fma(value, V::load(acc)).store(acc);
+    }
+}
+
+/// Mixes for the first `R` rows, whose sums for a lane are in registers; returns `R`.
+#[inline(always)]
+fn mix_rows<V: Vector, E: Element, const R: usize>(
+    Part { tile, from, to, c }: Part,
+    span: Span,
+    values: Head<E>,
+    weights: &[f32],
+    acc: &mut [[Block; LANES]],
+) -> usize {
+    let acc: &mut [[Block; LANES]; R] = acc.first_chunk_mut().expect("as many rows");
+    let mut of_row: [&[f32]; R] = [&[]; R];
+    for (r, of_row) in of_row.iter_mut().enumerate() {
+        *of_row = &weights[r * span.width..][..to - span.base];
+    }
+    for first in from..to.min(from + LANES) {
+        let lane = first % LANES;
+        let mut sums = [V::zero(); R];
+        for r in 0..R {
+            sums[r] = V::load(&acc[r][lane].0);
+        }
+        let mut position = first;
+        while position < to {
+            let value: V = chunk(values.row(tile, position), c);
+            for r in 0..R {
+                sums[r] = V::splat(of_row[r][position - span.base]).fma(value, sums[r]);
+            }
+            position += LANES;
+        }
+        for r in 0..R {
+            sums[r].store(&mut acc[r][lane].0);
+        }
+    }
+    R
 }
 
 /// The `c`-th 32 elements of a row; beyond its end, what nobody reads.
@@ -249,7 +438,5 @@ fn chunk<V: Vector, E: Element>(row: &[E], c: usize) -> V {
     if let Some(block) = whole.get(c) {
         return E::load(block);
     }
-    let mut block = [E::NEGATIVE_ZERO; LANES];
-    block[..rest.len()].copy_from_slice(rest);
-    E::load(&block)
+    E::load(&filled(rest))
 }

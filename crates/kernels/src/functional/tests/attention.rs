@@ -272,6 +272,22 @@ fn edges() {
     }
 }
 
+/// Sums that are put aside between runs of positions, and rings that end within one.
+#[test]
+fn more_positions_than_are_mixed_at_once() {
+    for (heads, window) in [((8, 1), None), ((5, 1), Some(530)), ((2, 2), Some(40)), ((1, 1), None)]
+    {
+        let case = Case { window, ..Case::new(600, heads, (33, 34), 5) };
+        let expected = run(&case, PLAIN);
+        for tier in Tier::available() {
+            for (chunk, ring) in [(1, true), (7, true), (usize::MAX, false)] {
+                let way = Way { tier, chunk, ring, threads: 2, ..PLAIN };
+                assert_same(&run(&case, way), &expected, format!("{heads:?}, {way:?}"));
+            }
+        }
+    }
+}
+
 /// Eight heads of 2^61 elements are 2^64: nothing, if the product wraps.
 #[test]
 #[should_panic(expected = "attention: outputs")]

@@ -1,0 +1,132 @@
+//! The kernel alone: the matrices of a pass, streamed without anything in between.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use sws_kernels::{Input, Output, ThreadScratch, Tier, matmul_rows};
+use sws_model::{Ffn, ModelSpec, Role, Weights};
+use sws_store::{PieceId, PieceKind};
+
+use super::watch::Block;
+
+/// A product of a pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product {
+    pub(super) block: Block,
+    piece: PieceId,
+    role: Role,
+    tokens: usize,
+}
+
+/// What the routers chose in a pass: of each layer, its experts and the tokens of each.
+pub(super) type Routes = Vec<Vec<(u32, usize)>>;
+
+/// The products of a pass of so many tokens, in their order.
+pub(super) fn products(spec: &ModelSpec, routes: &Routes, tokens: usize) -> Vec<Product> {
+    let mut all = Vec::new();
+    let mut add = |block, piece, role, tokens| all.push(Product { block, piece, role, tokens });
+    let mlp = [Role::Gate, Role::Up, Role::Down];
+    for (l, layer) in spec.layers.iter().enumerate() {
+        let routes = routes.get(l).map_or(&[][..], Vec::as_slice);
+        let id = |kind| PieceId::new(l as u32, kind);
+        for role in [Role::Query, Role::Key, Role::Value, Role::Output] {
+            add(Block::Attention, id(PieceKind::Attention), role, tokens);
+        }
+        match layer.ffn {
+            Ffn::Moe(moe) => {
+                add(Block::Attention, id(PieceKind::Router), Role::Router, tokens);
+                if let Some(shared) = moe.shared {
+                    let gate = shared.gated.then_some(Role::SharedGate);
+                    for role in mlp.into_iter().chain(gate) {
+                        add(Block::Experts, id(PieceKind::SharedExpert), role, tokens);
+                    }
+                }
+                for &(expert, rows) in routes {
+                    for role in mlp {
+                        add(Block::Experts, PieceId::expert(l as u32, expert), role, rows);
+                    }
+                }
+            }
+            _ => mlp
+                .into_iter()
+                .for_each(|role| add(Block::Experts, id(PieceKind::Mlp), role, tokens)),
+        }
+    }
+    add(Block::Head, PieceId::LM_HEAD, Role::Head, 1);
+    all
+}
+
+/// Runs products on every thread of the pool, each with its share of the rows of all of them: no
+/// thread waits for another before the end.
+pub(super) struct Kernel {
+    tier: Tier,
+    inputs: HashMap<(usize, usize), Input>,
+    threads: Vec<Mutex<(Vec<f32>, ThreadScratch)>>,
+}
+
+impl Kernel {
+    pub(super) fn new(tier: Tier) -> Kernel {
+        let threads = (0..rayon::current_num_threads()).map(|_| Mutex::default()).collect();
+        Kernel { tier, inputs: HashMap::new(), threads }
+    }
+
+    /// Packs activations for products, so that running them does not.
+    pub(super) fn prepare(&mut self, weights: &dyn Weights, products: &[Product]) {
+        for &Product { piece, role, tokens, .. } in products {
+            let cols = weights.matrix(piece, role).map_or(0, |matrix| matrix.cols());
+            self.inputs.entry((tokens, cols)).or_insert_with(|| {
+                let x: Vec<f32> = (0..tokens * cols).map(|i| (i % 61) as f32 - 30.0).collect();
+                let mut input = Input::new();
+                input.pack(self.tier, &x, tokens, cols);
+                input
+            });
+        }
+    }
+
+    /// The bytes of weights that the products read.
+    pub(super) fn bytes(&self, weights: &dyn Weights, products: &[Product]) -> usize {
+        let bytes = |p: &Product| weights.matrix(p.piece, p.role).map_or(0, |m| m.bytes());
+        products.iter().map(bytes).sum()
+    }
+
+    /// Multiplications and additions of the products of a prompt, and of those among them that
+    /// llama.cpp does too: in the last layer it computes experts for the last token only.
+    pub(super) fn operations(&self, weights: &dyn Weights, products: &[Product]) -> (f64, f64) {
+        let last =
+            products.iter().rev().find(|p| p.block == Block::Experts).map(|p| p.piece.layer());
+        let left_out = |p: &&Product| p.block == Block::Experts && Some(p.piece.layer()) == last;
+        let work = |p: &Product| {
+            let matrix = weights.matrix(p.piece, p.role);
+            matrix.map_or(0.0, |m| 2.0 * (m.row_count() * m.cols() * p.tokens) as f64)
+        };
+        let all: f64 = products.iter().map(work).sum();
+        (all, all - products.iter().filter(left_out).map(work).sum::<f64>())
+    }
+
+    pub(super) fn run(&self, weights: &dyn Weights, products: &[Product]) {
+        let jobs: Vec<_> = products
+            .iter()
+            .filter_map(|p| {
+                let matrix = weights.matrix(p.piece, p.role)?;
+                Some((matrix, &self.inputs[&(p.tokens, matrix.cols())]))
+            })
+            .collect();
+        let threads = self.threads.len();
+        rayon::broadcast(|context| {
+            let mut own = self.threads[context.index()].lock().expect("no holder panics");
+            let (y, scratch) = &mut *own;
+            for (matrix, input) in &jobs {
+                let rows = matrix.row_count();
+                let share =
+                    rows * context.index() / threads..rows * (context.index() + 1) / threads;
+                let (rows, tokens) = (share.len(), input.tokens());
+                if y.len() < rows * tokens {
+                    y.resize(rows * tokens, 0.0);
+                }
+                let out = Output::new(&mut y[..rows * tokens], tokens, rows);
+                matmul_rows(self.tier, &matrix.rows(share), input, out, scratch);
+            }
+            std::hint::black_box(y);
+        });
+    }
+}

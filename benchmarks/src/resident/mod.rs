@@ -1,0 +1,335 @@
+//! A resident model next to the kernel alone on the same weights, and to llama.cpp, by turns.
+
+mod kernel;
+mod load;
+mod peer;
+mod watch;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use sws_kernels::Tier;
+use sws_model::{
+    KvPrecision, Model, Observer, ResidentSource, Routed, Session, WeightSource, Weights,
+};
+use sws_store::Clock;
+
+use kernel::{Kernel, Product, Routes, products};
+use peer::llama_bench;
+use watch::{BLOCKS, Watched};
+
+/// What to measure.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ResidentArguments {
+    /// Checkpoints or shard directories, one after another
+    #[arg(required = true)]
+    models: Vec<PathBuf>,
+    /// Tokens to generate in a turn
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    tokens: u32,
+    /// Tokens of the prompt
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    prompt: u32,
+    /// Turns of each; of an odd number one is in the middle
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Threads of each
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// The `llama-bench` of llama.cpp, to take turns with
+    #[arg(long, value_name = "PROGRAM", requires = "gguf")]
+    llama_bench: Option<PathBuf>,
+    /// The weights for it, those of the (one) model
+    #[arg(long, value_name = "FILE", requires = "llama_bench")]
+    gguf: Vec<PathBuf>,
+    /// Write what was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What was measured of a model, in seconds: a number for each round.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    model: String,
+    encoding: String,
+    tier: String,
+    threads: u32,
+    /// Of weights that a token reads.
+    bytes_per_token: u64,
+    generation: Work,
+    prompt: Work,
+    prompt_tokens: u32,
+    /// Multiplications and additions of the prompt's products.
+    prompt_operations: f64,
+    /// Of those, what llama.cpp does too: in the last layer it computes experts for one token only.
+    peer_operations: f64,
+    peers: Vec<Peer>,
+}
+
+/// One kind of work: a token, or a prompt.
+#[derive(Debug, Default, Serialize)]
+struct Work {
+    model: Vec<f64>,
+    kernel: Vec<f64>,
+    /// Median seconds of the model and the kernel in each block of a pass.
+    blocks: Vec<(String, f64, f64)>,
+}
+
+/// llama.cpp with one file.
+#[derive(Debug, Serialize)]
+struct Peer {
+    gguf: String,
+    /// Seconds a token, and a prompt.
+    generation: Vec<f64>,
+    prompt: Vec<f64>,
+}
+
+/// Measures and prints.
+pub fn run(arguments: &ResidentArguments) -> Result<()> {
+    ensure!(
+        arguments.gguf.is_empty() || arguments.models.len() == 1,
+        "with --gguf there can be one model only; measure them one after another"
+    );
+    let threads = arguments.threads as usize;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    let mut reports = Vec::new();
+    for dir in &arguments.models {
+        let report = pool.install(|| measure(arguments, dir))?;
+        print!("{}", report.table()?);
+        reports.push(report);
+    }
+    if let Some(path) = &arguments.json {
+        let json = serde_json::to_string_pretty(&reports)?;
+        std::fs::write(path, json).with_context(|| format!("writing `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
+type Watching = Session<Watched<ResidentSource>>;
+
+fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
+    let (spec, encoding, source) = load::load(dir)?;
+    let tier = Tier::from_env()?;
+    let vocab = spec.vocab as u32;
+    let context = arguments.prompt.max(arguments.tokens) as usize;
+    ensure!(context <= spec.context, "the context of the model ends at {}", spec.context);
+    let model = Model::with_tier(spec.clone(), tier);
+    let mut session = Session::new(model, Watched::new(source), context, KvPrecision::F32);
+    session.set_chunk(context);
+    // Any order that a predictor of tokens could not know would do.
+    let token = |i: u32| i.wrapping_mul(2_654_435_761).rotate_left(13) % vocab;
+    let prompt: Vec<u32> = (0..arguments.prompt).map(token).collect();
+    let tokens: Vec<u32> = (0..arguments.tokens).map(|i| token(i + 10_000)).collect();
+
+    // First everything once: buffers grow, and the routers say whom they choose.
+    let mut kernel = Kernel::new(tier);
+    let mut routes = Recorder::default();
+    let mut steps = Vec::new();
+    for &token in &tokens {
+        session.observed(&[token], &mut routes)?;
+        steps.push(products(&spec, &std::mem::take(&mut routes.0), 1));
+    }
+    session.clear();
+    session.observed(&prompt, &mut routes)?;
+    let whole = products(&spec, &routes.0, prompt.len());
+    let (mut bytes, mut operations) = (0, (0.0, 0.0));
+    reach(&mut session, |weights| {
+        steps.iter().chain([&whole]).for_each(|products| kernel.prepare(weights, products));
+        bytes = steps.iter().map(|step| kernel.bytes(weights, step)).sum::<usize>() / steps.len();
+        operations = kernel.operations(weights, &whole);
+    })?;
+
+    let mut report = Report {
+        model: dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
+        encoding,
+        tier: tier.to_string(),
+        threads: arguments.threads,
+        bytes_per_token: bytes as u64,
+        generation: Work::default(),
+        prompt: Work::default(),
+        prompt_tokens: arguments.prompt,
+        prompt_operations: operations.0,
+        peer_operations: operations.1,
+        peers: Vec::new(),
+    };
+    for gguf in &arguments.gguf {
+        let name = gguf.file_name().unwrap_or(gguf.as_os_str()).to_string_lossy().into_owned();
+        report.peers.push(Peer { gguf: name, generation: Vec::new(), prompt: Vec::new() });
+    }
+    let clock = Clock::real();
+    let mut blocks = [Blocks::default(), Blocks::default()];
+    for round in 0..arguments.rounds {
+        let mut turns = [Turn::Model, Turn::Kernel, Turn::Peers];
+        if round % 2 == 1 {
+            turns.reverse();
+        }
+        for turn in turns {
+            match turn {
+                Turn::Model => {
+                    session.clear();
+                    session.source().restart();
+                    let start = clock.now();
+                    for &token in &tokens {
+                        session.decode(token)?;
+                    }
+                    let time = (clock.now() - start).as_secs_f64() / tokens.len() as f64;
+                    report.generation.model.push(time);
+                    blocks[0].model.push(session.source().spent.map(|s| s / tokens.len() as f64));
+                    session.clear();
+                    session.source().restart();
+                    let start = clock.now();
+                    session.prefill(&prompt)?;
+                    report.prompt.model.push((clock.now() - start).as_secs_f64());
+                    blocks[1].model.push(session.source().spent);
+                }
+                Turn::Kernel => {
+                    let timed = |weights: &dyn Weights, products: &[Product]| {
+                        let start = clock.now();
+                        kernel.run(weights, products);
+                        (clock.now() - start).as_secs_f64()
+                    };
+                    reach(&mut session, |weights| {
+                        let time: f64 = steps.iter().map(|step| timed(weights, step)).sum();
+                        report.generation.kernel.push(time / steps.len() as f64);
+                        report.prompt.kernel.push(timed(weights, &whole));
+                        for (step, blocks) in [&steps[0], &whole].into_iter().zip(&mut blocks) {
+                            blocks.kernel.push(BLOCKS.map(|block| {
+                                let mut part = step.clone();
+                                part.retain(|product| product.block == block);
+                                timed(weights, &part)
+                            }));
+                        }
+                    })?;
+                }
+                Turn::Peers => {
+                    let Some(program) = &arguments.llama_bench else { continue };
+                    for (gguf, peer) in arguments.gguf.iter().zip(&mut report.peers) {
+                        let amounts = (prompt.len(), tokens.len());
+                        let speed =
+                            llama_bench(program, gguf, arguments.threads as usize, amounts)?;
+                        peer.generation.push(1.0 / speed.generation);
+                        peer.prompt.push(prompt.len() as f64 / speed.prompt);
+                    }
+                }
+            }
+        }
+    }
+    for (work, blocks) in [&mut report.generation, &mut report.prompt].into_iter().zip(&blocks) {
+        work.blocks = blocks.medians();
+    }
+    Ok(report)
+}
+
+enum Turn {
+    Model,
+    Kernel,
+    Peers,
+}
+
+/// Seconds in each of [`BLOCKS`], a row for each round.
+#[derive(Default)]
+struct Blocks {
+    model: Vec<[f64; BLOCKS.len()]>,
+    kernel: Vec<[f64; BLOCKS.len()]>,
+}
+
+impl Blocks {
+    fn medians(&self) -> Vec<(String, f64, f64)> {
+        let of = |rows: &[[f64; BLOCKS.len()]], i: usize| median(rows.iter().map(|row| row[i]));
+        let name = |block| format!("{block:?}").to_lowercase();
+        let row = |(i, block)| (name(block), of(&self.model, i), of(&self.kernel, i));
+        BLOCKS.into_iter().enumerate().map(row).collect()
+    }
+}
+
+/// Remembers whom the routers choose.
+#[derive(Default)]
+struct Recorder(Routes);
+
+impl Observer for Recorder {
+    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+        // Layers without experts choose nobody.
+        self.0.resize(layer, Vec::new());
+        let rows = |expert: &u32| routed.choices.iter().filter(|&c| c == expert).count();
+        self.0.push(routed.distinct.iter().map(|expert| (*expert, rows(expert))).collect());
+    }
+}
+
+/// Calls `use_them` with all weights in reach: those of a resident model always are.
+fn reach(session: &mut Watching, mut use_them: impl FnMut(&dyn Weights)) -> Result<()> {
+    let reached = session.source().source.head(&mut |weights| {
+        use_them(weights);
+        Ok(())
+    });
+    reached.map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The middle of the rounds' ratios: what slows the machine for a while slows both.
+fn ratio(above: &[f64], below: &[f64]) -> f64 {
+    median(above.iter().zip(below).map(|(above, below)| above / below))
+}
+
+impl Report {
+    /// The table for people.
+    fn table(&self) -> Result<String> {
+        let ms = |seconds: &[f64]| 1e3 * median(seconds.iter().copied());
+        let (token, prompt) = (&self.generation, &self.prompt);
+        let gb = self.bytes_per_token as f64 / 1e9;
+        let kernel = median(token.kernel.iter().copied());
+        let gflops = self.prompt_operations / median(prompt.kernel.iter().copied()) / 1e9;
+        let mut text = format!(
+            "{}, {}, {}, {} threads: a token reads {gb:.2} GB\n\n\
+             | | model ms | kernel alone ms | ratio |\n|---|---|---|---|\n\
+             | a token | {:.1} | {:.1} ({:.1} GB/s) | {:.2} of the kernel's time |\n\
+             | {} tokens | {:.0} | {:.0} ({gflops:.0} GFLOP/s) | {:.2} of the kernel's rate |\n",
+            self.model,
+            self.encoding,
+            self.tier,
+            self.threads,
+            ms(&token.model),
+            ms(&token.kernel),
+            gb / kernel,
+            ratio(&token.model, &token.kernel),
+            self.prompt_tokens,
+            ms(&prompt.model),
+            ms(&prompt.kernel),
+            ratio(&prompt.kernel, &prompt.model),
+        );
+        text += "\n| ms, model / kernel alone | a token | prompt |\n|---|---|---|\n";
+        for (token, prompt) in token.blocks.iter().zip(&prompt.blocks) {
+            writeln!(
+                text,
+                "| {} | {:.2} / {:.2} | {:.1} / {:.1} |",
+                token.0,
+                1e3 * token.1,
+                1e3 * token.2,
+                1e3 * prompt.1,
+                1e3 * prompt.2,
+            )?;
+        }
+        if !self.peers.is_empty() {
+            text += "\n| llama.cpp | its ms a token | our speed / its | its ms for the prompt | its GFLOP/s | our GFLOP/s / its |\n|---|---|---|---|---|---|\n";
+        }
+        for peer in &self.peers {
+            writeln!(
+                text,
+                "| {} | {:.1} | {:.2} | {:.0} | {:.0} | {:.2} |",
+                peer.gguf,
+                ms(&peer.generation),
+                ratio(&peer.generation, &token.model),
+                ms(&peer.prompt),
+                self.peer_operations / ms(&peer.prompt) / 1e6,
+                ratio(&peer.prompt, &prompt.model) * self.prompt_operations / self.peer_operations,
+            )?;
+        }
+        Ok(text + "\n")
+    }
+}

@@ -1,0 +1,99 @@
+//! Where a pass spends its time, seen from its source of weights.
+
+use std::time::Duration;
+
+use sws_model::{Compute, Ready, Routed, SourceError, WeightSource};
+use sws_store::{Clock, PieceKind};
+
+/// What the time between two moments of a source went into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    /// Embeddings, norms, attention, the router's product.
+    Attention,
+    /// The choice of experts.
+    Routing,
+    /// Experts, or an MLP.
+    Experts,
+    /// The sum of their outputs.
+    Sum,
+    /// The last norm and the head.
+    Head,
+}
+
+/// Every block, in the order of a pass.
+pub(super) const BLOCKS: [Block; 5] =
+    [Block::Attention, Block::Routing, Block::Experts, Block::Sum, Block::Head];
+
+/// A source whose moments are timed.
+pub(super) struct Watched<S> {
+    pub(super) source: S,
+    clock: Clock,
+    since: Duration,
+    /// Seconds in each of [`BLOCKS`].
+    pub(super) spent: [f64; BLOCKS.len()],
+}
+
+impl<S> Watched<S> {
+    pub(super) fn new(source: S) -> Self {
+        Watched { source, clock: Clock::real(), since: Duration::ZERO, spent: [0.0; BLOCKS.len()] }
+    }
+
+    /// Counts from now.
+    pub(super) fn restart(&mut self) {
+        self.spent = [0.0; BLOCKS.len()];
+        self.since = self.clock.now();
+    }
+
+    /// What has passed since the last moment belongs to `block`.
+    fn lap(&mut self, block: Block) {
+        let now = self.clock.now();
+        self.spent[block as usize] += (now - self.since).as_secs_f64();
+        self.since = now;
+    }
+}
+
+impl<S: WeightSource> WeightSource for Watched<S> {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.source.embed(tokens, rows)
+    }
+
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        self.lap(if layer == 0 { Block::Attention } else { Block::Sum });
+        self.source.entering(layer, hidden)
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        let done = self.source.infrastructure(layer, pieces, compute);
+        let attention = pieces.contains(&PieceKind::Attention);
+        self.lap(if attention { Block::Attention } else { Block::Experts });
+        done
+    }
+
+    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.lap(Block::Routing);
+        self.source.routed(layer, routed)
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        let done = self.source.experts(layer, routed, ready);
+        self.lap(Block::Experts);
+        done
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.lap(Block::Sum);
+        let done = self.source.head(compute);
+        self.lap(Block::Head);
+        done
+    }
+}
