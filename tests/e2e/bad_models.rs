@@ -17,6 +17,13 @@ fn spoil(dir: &Path, change: impl FnOnce(&mut Tensors)) {
     tensors.write(&path);
 }
 
+/// Whatever computes, what cannot be computed is refused alike.
+const BACKENDS: &[&str] = if cfg!(feature = "candle") {
+    &["--backend=sws", "--backend=candle"]
+} else {
+    &["--backend=sws"]
+};
+
 const UP: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
 
 #[test]
@@ -50,7 +57,11 @@ fn models() {
         assert_eq!(outcome.stdout, "", "{case}");
         if !words.iter().any(|word| word.contains("token") || word.contains("generation")) {
             let out = temp.path().join("out");
-            sws(&[&"forward", &dir, &"--tokens", &"1", &"--out", &out]).refused(2, &words);
+            for backend in BACKENDS {
+                let args: [&dyn AsRef<OsStr>; 7] =
+                    [&"forward", &dir, &"--tokens", &"1", &"--out", &out, backend];
+                sws(&args).refused(2, &words);
+            }
             assert_eq!(temp.path().read_dir().unwrap().count(), 1, "{case}");
         }
     }

@@ -1,6 +1,8 @@
 //! End-to-end tests of the `sws` command, one module a subject.
 
 mod bad_models;
+#[cfg(feature = "candle")]
+mod candle;
 mod cgroup;
 mod chat;
 mod checkpoints;

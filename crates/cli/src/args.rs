@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use sws_kernels::Encoding;
 use sws_model::KvPrecision;
 use sws_model::text::GenerationOptions;
 use sws_store::ReaderKind;
+
+use crate::backend::{self, Backend};
 
 /// Runs language models that are larger than memory, by streaming their weights from disk.
 #[derive(Debug, Parser)]
@@ -101,7 +104,10 @@ pub(crate) struct Model {
     /// Keep the whole model in memory. There is no other way yet.
     #[arg(long)]
     pub(crate) resident: bool,
-    /// Threads that compute [default: one a core]. Not a bit depends on it.
+    /// What computes the layers.
+    #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
+    pub(crate) backend: &'static Backend,
+    /// Threads that compute [default: one a core]. Not a bit depends on it, except with candle.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// How files are read: direct, uring or mmap.
@@ -240,6 +246,11 @@ pub(crate) struct Unshard {
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn backend() -> impl TypedValueParser<Value = &'static Backend> {
+    PossibleValuesParser::new(backend::possible())
+        .try_map(|name| backend::find(&name).ok_or("there is no such backend"))
 }
 
 fn encoding(word: &str) -> Result<Encoding, String> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sws_model::text::{Finish, Generation, SampleError, Sampler, TextStream};
-use sws_model::{ForwardError, Session, WeightSource};
+use sws_model::{CausalLm, ForwardError};
 use sws_store::Clock;
 use sws_store::shard::Progress;
 
@@ -41,10 +41,10 @@ pub(crate) enum End {
     Interrupted,
 }
 
-/// Continues the sequence of `session` by `prompt` and what the model makes of it. `seen` is the text
+/// Continues the sequence of `lm` by `prompt` and what the model makes of it. `seen` is the text
 /// so far, for the penalties; `text` turns tokens into what `show` is given.
-pub(crate) fn generate<S: WeightSource + Send>(
-    session: &mut Session<S>,
+pub(crate) fn generate(
+    lm: &mut dyn CausalLm,
     (seen, prompt): (&[u32], &[u32]),
     generation: &Generation,
     max_new_tokens: usize,
@@ -52,12 +52,12 @@ pub(crate) fn generate<S: WeightSource + Send>(
     interrupt: &Interrupt,
     show: &mut dyn FnMut(&str) -> std::io::Result<()>,
 ) -> anyhow::Result<Generated> {
-    let (limit, used, asked) = (session.state().limit(), session.len(), prompt.len());
+    let (limit, used, asked) = (lm.limit(), lm.len(), prompt.len());
     if asked > limit - used {
         return Err(ForwardError::ContextFull { used, asked, limit }.into());
     }
     let clock = Clock::real();
-    let mut sampler = Sampler::new(generation.sampling.clone(), session.model().spec().vocab);
+    let mut sampler = Sampler::new(generation.sampling.clone(), lm.vocab());
     let unknown = |error| match error {
         SampleError::Outside { id, vocab_size } => {
             ForwardError::UnknownToken { token: id, last: vocab_size - 1 }.into()
@@ -74,9 +74,9 @@ pub(crate) fn generate<S: WeightSource + Send>(
         prompt: Pace::default(),
         generation: Pace::default(),
     };
-    let Some(mut logits) = process(session, prompt, interrupt)? else {
+    let Some(mut logits) = process(lm, prompt, interrupt)? else {
         made.end = End::Interrupted;
-        made.prompt = Pace::of(session.len() - used, clock.now() - started);
+        made.prompt = Pace::of(lm.len() - used, clock.now() - started);
         return Ok(made);
     };
     made.prompt = Pace::of(prompt.len(), clock.now() - started);
@@ -110,11 +110,11 @@ pub(crate) fn generate<S: WeightSource + Send>(
         if made.tokens.len() == max_new_tokens {
             break;
         }
-        if session.len() == limit {
+        if lm.len() == limit {
             made.end = End::Context;
             break;
         }
-        logits.copy_from_slice(on_a_worker(|| session.decode(token))?);
+        logits.copy_from_slice(on_a_worker(|| lm.decode(token))?);
         computed += 1;
     }
     made.generation = Pace::of(computed, clock.now() - started);
@@ -129,20 +129,20 @@ pub(crate) fn generate<S: WeightSource + Send>(
 }
 
 /// The logits of what follows a prompt; none if somebody pressed Ctrl-C.
-fn process<S: WeightSource + Send>(
-    session: &mut Session<S>,
+fn process(
+    lm: &mut dyn CausalLm,
     prompt: &[u32],
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Vec<f32>>> {
     let meter = Meter::quiet("processing the prompt", Unit::Tokens);
     let total = prompt.len() as u64;
     let first = &prompt[..prompt.len().min(CHUNK)];
-    let mut logits = on_a_worker(|| session.prefill(first))?.to_vec();
+    let mut logits = on_a_worker(|| lm.prefill(first))?.to_vec();
     let mut done = prompt.len().min(CHUNK);
     while done < prompt.len() && !interrupt.asked() {
         meter.show(Progress { done: done as u64, total });
         let next = prompt.len().min(done + CHUNK);
-        logits.copy_from_slice(on_a_worker(|| session.prefill(&prompt[done..next]))?);
+        logits.copy_from_slice(on_a_worker(|| lm.prefill(&prompt[done..next]))?);
         done = next;
     }
     meter.finish();

@@ -1,6 +1,7 @@
 //! The `sws` command.
 
 mod args;
+mod backend;
 mod commands;
 mod generate;
 mod interrupt;

@@ -9,7 +9,9 @@ use serde::Serialize;
 pub(crate) struct Metrics {
     /// The directory of the model.
     pub(crate) model: String,
-    /// The instructions that computed it.
+    /// What computed it, as `--backend` names it.
+    pub(crate) backend: &'static str,
+    /// With which instructions.
     pub(crate) tier: String,
     pub(crate) threads: usize,
     pub(crate) reader: &'static str,

@@ -79,10 +79,7 @@ impl Model {
         interrupt: &Interrupt,
     ) -> anyhow::Result<ResidentSource> {
         let mut loader = Loader::new(&self.spec, &self.manifest).map_err(|e| self.says(&e))?;
-        let options = StoreOptions::default();
-        let reader = reader.open(&self.manifest, &self.dir, options.depth)?;
-        let options = StoreOptions { reader: Some(reader), ..options };
-        let store = NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options)?;
+        let store = self.store(reader)?;
         let wanted: Vec<Read> = loader.wanted().into_iter().map(Read::Piece).collect();
         let (mut total, mut largest) = (0, 0);
         for read in &wanted {
@@ -90,7 +87,8 @@ impl Model {
             total += len as u64;
             largest = largest.max(len);
         }
-        self.check_memory(total + largest as u64)?;
+        let otherwise = "shard it in a smaller encoding (`sws shard --encoding q4`)";
+        self.check_memory(total + largest as u64, otherwise)?;
         let arena = Arena::new(largest + LOADING_BYTES.min(total as usize))?;
 
         let meter = Meter::quiet("loading", Unit::Bytes);
@@ -124,6 +122,19 @@ impl Model {
         }
     }
 
+    /// Its pieces, to be read.
+    pub(crate) fn store(&self, reader: ReaderKind) -> anyhow::Result<NVMeWeightStore> {
+        let options = StoreOptions::default();
+        let reader = reader.open(&self.manifest, &self.dir, options.depth)?;
+        let options = StoreOptions { reader: Some(reader), ..options };
+        Ok(NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options)?)
+    }
+
+    /// Whether it is a directory of shards; otherwise it is a checkpoint.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.dir.join(MANIFEST_FILE).exists()
+    }
+
     /// What must be said of a model whose weights are not those that were trained.
     pub(crate) fn lossy(&self) -> Option<String> {
         let tensors = self.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
@@ -143,7 +154,7 @@ impl Model {
     }
 
     /// Better a sentence than the kernel's way of finding memory.
-    fn check_memory(&self, needed: u64) -> anyhow::Result<()> {
+    pub(crate) fn check_memory(&self, needed: u64, otherwise: &str) -> anyhow::Result<()> {
         let Some(memory) = Memory::now().filter(|memory| memory.available < needed) else {
             return Ok(());
         };
@@ -152,7 +163,7 @@ impl Model {
             Holder::Cgroup(_) => "give it more",
         };
         bail!(
-            "`{}` needs {} of memory and {} has {} left; {room}, or shard it in a smaller encoding (`sws shard --encoding q4`)",
+            "`{}` needs {} of memory and {} has {} left; {room}, or {otherwise}",
             self.dir.display(),
             crate::commands::size(needed),
             memory.holder,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use sws_kernels::Tier;
-use sws_model::{ForwardError, KvPrecision, ModelSpec, ResidentSource, Session, State};
-use sws_store::{Clock, Memory};
+use sws_model::{CausalLm, ForwardError, KvPrecision, ModelHandle, ModelSpec, check_tokens};
+use sws_store::Clock;
 
 use crate::args;
+use crate::backend::Started;
 use crate::generate::Generated;
 use crate::interrupt::Interrupt;
 use crate::metrics::{Metrics, Pace, peak_rss};
@@ -15,8 +15,10 @@ use crate::model::Model;
 
 /// A model in memory with one sequence.
 pub(crate) struct Running {
-    pub(crate) session: Session<ResidentSource>,
+    handle: Box<dyn ModelHandle>,
     model: String,
+    backend: &'static str,
+    tier: String,
     reader: &'static str,
     kv: &'static str,
     lossy: Vec<String>,
@@ -31,14 +33,15 @@ impl Running {
         args: &args::Model,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Running> {
-        let tier = Tier::from_env()?;
         if let Some(threads) = args.threads {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
             let started = pool.build_global();
             started
                 .map_err(|e| anyhow!("{threads} threads cannot be started: {e}; ask for fewer"))?;
         }
+        let backend = args.backend;
         let mut lossy: Vec<String> = model.lossy().into_iter().collect();
+        lossy.extend(backend.lossy.map(str::to_owned));
         let kv = match args.kv {
             KvPrecision::F32 => "f32",
             KvPrecision::Bf16 => {
@@ -46,20 +49,20 @@ impl Running {
                 "bf16"
             }
         };
+        let clock = Clock::real();
+        let started = clock.now();
+        let Started { handle, tier, reader, weight_bytes } =
+            (backend.start)(model, args, interrupt)?;
+        let load = clock.now() - started;
         for what in &lossy {
             eprintln!("sws: lossy: {what}");
         }
-        let clock = Clock::real();
-        let started = clock.now();
-        let source = model.load(args.reader, interrupt)?;
-        let load = clock.now() - started;
-        let weight_bytes = source.bytes();
-        let positions = positions(&model.spec, args.kv);
-        let forward = sws_model::Model::with_tier(model.spec.clone(), tier);
         Ok(Running {
-            session: Session::new(forward, source, positions, args.kv),
+            handle,
             model: model.dir.display().to_string(),
-            reader: args.reader.name(),
+            backend: backend.name,
+            tier,
+            reader,
             kv,
             lossy,
             weight_bytes,
@@ -67,10 +70,18 @@ impl Running {
         })
     }
 
+    /// The model as one that continues a text, if it does.
+    pub(crate) fn causal_lm(&mut self) -> anyhow::Result<&mut dyn CausalLm> {
+        self.handle.as_causal_lm().ok_or_else(|| {
+            anyhow!("`{}` does not continue texts; give a model that was made for it", self.model)
+        })
+    }
+
     pub(crate) fn metrics(&self, generated: &Generated) -> Metrics {
         Metrics {
             model: self.model.clone(),
-            tier: self.session.model().tier().to_string(),
+            backend: self.backend,
+            tier: self.tier.clone(),
             threads: rayon::current_num_threads(),
             reader: self.reader,
             kv: self.kv,
@@ -84,43 +95,45 @@ impl Running {
     }
 }
 
-/// How long a sequence can become: as the model has it, or as far as the memory that is left has room
-/// for its keys and values, and then that is told.
-fn positions(spec: &ModelSpec, kv: KvPrecision) -> usize {
-    let Some(Memory { available, holder, .. }) = Memory::now() else { return spec.context };
-    let (mut fits, mut too_many) = (0, spec.context.saturating_add(1));
-    while too_many - fits > 1 {
-        let between = fits + (too_many - fits) / 2;
-        match State::cache_bytes(spec, between, kv) <= available {
-            true => fits = between,
-            false => too_many = between,
-        }
-    }
-    if fits < spec.context {
-        eprintln!(
-            "the model's context has {} positions, and {holder} has memory left for {fits}",
-            spec.context
-        );
-    }
-    fits
-}
-
 /// Refuses tokens that the model cannot take, before it is loaded for them.
 pub(crate) fn check(spec: &ModelSpec, tokens: &[u32]) -> Result<(), ForwardError> {
-    if tokens.is_empty() {
-        return Err(ForwardError::NoTokens);
-    }
-    if tokens.len() > spec.context {
-        let (asked, limit) = (tokens.len(), spec.context);
-        return Err(ForwardError::ContextFull { used: 0, asked, limit });
-    }
-    match tokens.iter().find(|&&token| token as usize >= spec.vocab) {
-        Some(&token) => Err(ForwardError::UnknownToken { token, last: spec.vocab - 1 }),
-        None => Ok(()),
-    }
+    check_tokens(tokens, 0, spec.context, spec.vocab)
 }
 
 /// `12 tokens at 34.5 tok/s`.
 pub(crate) fn pace(Pace { tokens, tokens_per_second, .. }: Pace, what: &str) -> String {
     format!("{tokens} {what} at {tokens_per_second:.1} tok/s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model that can do nothing.
+    struct Mute(ModelSpec);
+
+    impl ModelHandle for Mute {
+        fn spec(&self) -> &ModelSpec {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn a_capability_that_a_model_lacks_is_missed_in_a_sentence() {
+        let config = include_bytes!("../../../tests/goldens/qwen3_moe/config.json");
+        let mut running = Running {
+            handle: Box::new(Mute(ModelSpec::parse(config).unwrap())),
+            model: "models/mute".to_owned(),
+            backend: "sws",
+            tier: String::new(),
+            reader: "direct",
+            kv: "f32",
+            lossy: Vec::new(),
+            weight_bytes: 0,
+            load: Duration::ZERO,
+        };
+        let Err(error) = running.causal_lm() else { panic!("it cannot") };
+        let sentence = "`models/mute` does not continue texts; give a model that was made for it";
+        assert_eq!(error.to_string(), sentence);
+    }
 }

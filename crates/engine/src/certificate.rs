@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sws_model::text::{SampleError, Sampler, Sampling};
 use sws_model::{
-    Ffn, ForwardError, KvPrecision, ModelSpec, Observer, Routed, Session, WeightSource,
+    CausalLm, Ffn, ForwardError, KvPrecision, ModelSpec, Observer, Routed, Session, WeightSource,
 };
 use sws_store::{Manifest, ModelIdentity};
 

@@ -18,7 +18,7 @@ pub struct StreamingSource<E = ThroughRing> {
 ///
 /// After an error of any of these, or of anything else in the pass, [`interrupt`](Self::interrupt)
 /// is called; the next pass begins anew.
-pub trait ExpertSource {
+pub trait ExpertSource: Send {
     /// These tokens go through the layers next.
     fn tokens(&mut self, tokens: &[u32]) -> Result<(), SourceError> {
         let _ = tokens;

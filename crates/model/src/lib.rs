@@ -5,8 +5,11 @@
 //! computes. A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the
 //! layers, keeps what it carries in a [`State`], and asks a [`WeightSource`] for weights: a
 //! [`ResidentSource`] has them all in memory, and an engine assembles them as they are needed. The
-//! arithmetic is the same, so the bits are. [`Session`] is all of that for one sequence. [`text`] is
-//! what lies between text and token ids, and between logits and a token.
+//! arithmetic is the same, so the bits are. [`Session`] is all of that for one sequence.
+//!
+//! Who only wants to use a model has a [`ModelHandle`] and asks it for a capability, such as
+//! [`CausalLm`]. A session is one way to have it, other implementations of the layers are others.
+//! [`text`] is what lies between text and token ids, and between logits and a token.
 //!
 //! ```
 //! use sws_store::{PieceId, Placement};
@@ -22,6 +25,7 @@
 mod config;
 mod families;
 mod forward;
+mod handle;
 mod inventory;
 mod kv;
 mod naming;
@@ -38,6 +42,7 @@ pub mod text;
 pub use config::ConfigError;
 pub use families::supported;
 pub use forward::{Chunk, ForwardError, Model, PassSize, Rows};
+pub use handle::{CausalLm, ModelHandle, check_tokens};
 pub use inventory::{Held, Inventory, WeightsError};
 pub use kv::KvPrecision;
 pub use naming::naming;

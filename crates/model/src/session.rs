@@ -1,11 +1,13 @@
 //! One sequence, from tokens to logits.
 
 use crate::forward::{Chunk, ForwardError, Model, Rows};
+use crate::handle::{CausalLm, ModelHandle};
 use crate::kv::KvPrecision;
 use crate::source::{Routed, WeightSource};
+use crate::spec::ModelSpec;
 use crate::state::State;
 
-/// A model with its weights and one sequence.
+/// A model with its weights and one sequence: a [`CausalLm`].
 #[derive(Debug)]
 pub struct Session<S> {
     model: Model,
@@ -57,60 +59,6 @@ impl<S: WeightSource> Session<S> {
         self.chunk = tokens;
     }
 
-    /// Continues the sequence; the logits of what comes next.
-    pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], ForwardError> {
-        self.observed(tokens, &mut ())
-    }
-
-    /// Continues the sequence by one token; the logits of what comes next.
-    pub fn decode(&mut self, token: u32) -> Result<&[f32], ForwardError> {
-        self.observed(&[token], &mut ())
-    }
-
-    /// As [`prefill`](Self::prefill), with somebody looking on.
-    pub fn observed(
-        &mut self,
-        tokens: &[u32],
-        observer: &mut dyn Observer,
-    ) -> Result<&[f32], ForwardError> {
-        self.fits(tokens)?;
-        for chunk in tokens.chunks(self.chunk) {
-            self.run(chunk, observer)?;
-        }
-        self.model.logits(Rows::Last, &mut self.state, &mut self.source)
-    }
-
-    /// As [`observed`](Self::observed), with the logits of every position told to the observer.
-    pub fn score(
-        &mut self,
-        tokens: &[u32],
-        observer: &mut dyn Observer,
-    ) -> Result<(), ForwardError> {
-        self.fits(tokens)?;
-        for chunk in tokens.chunks(self.chunk) {
-            let first = self.len();
-            self.run(chunk, observer)?;
-            observer
-                .logits(first, self.model.logits(Rows::All, &mut self.state, &mut self.source)?);
-        }
-        Ok(())
-    }
-
-    /// Begins a new sequence in place of this one.
-    pub fn clear(&mut self) {
-        self.state.clear(0);
-    }
-
-    /// Positions in use.
-    pub fn len(&self) -> usize {
-        self.state.len(0)
-    }
-
-    /// Whether nothing has been processed.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
@@ -142,6 +90,57 @@ impl<S: WeightSource> Session<S> {
             }
         }
         observer.processed(first + tokens.len());
+        Ok(())
+    }
+}
+
+impl<S: WeightSource> ModelHandle for Session<S> {
+    fn spec(&self) -> &ModelSpec {
+        self.model.spec()
+    }
+
+    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
+        Some(self)
+    }
+}
+
+impl<S: WeightSource> CausalLm for Session<S> {
+    fn vocab(&self) -> usize {
+        self.model.spec().vocab
+    }
+
+    fn limit(&self) -> usize {
+        self.state.limit()
+    }
+
+    fn len(&self) -> usize {
+        self.state.len(0)
+    }
+
+    fn clear(&mut self) {
+        self.state.clear(0);
+    }
+
+    fn observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<&[f32], ForwardError> {
+        self.fits(tokens)?;
+        for chunk in tokens.chunks(self.chunk) {
+            self.run(chunk, observer)?;
+        }
+        self.model.logits(Rows::Last, &mut self.state, &mut self.source)
+    }
+
+    fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
+        self.fits(tokens)?;
+        for chunk in tokens.chunks(self.chunk) {
+            let first = self.len();
+            self.run(chunk, observer)?;
+            observer
+                .logits(first, self.model.logits(Rows::All, &mut self.state, &mut self.source)?);
+        }
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub type Ready<'a> = &'a mut dyn FnMut(&[u32], &mut dyn Weights) -> Result<(), S
 /// earlier layer (see [`State::rewind`](crate::State::rewind)), or repeat one.
 ///
 /// Every tensor served must have the shape that [`Inventory`](crate::Inventory) has found right.
-pub trait WeightSource {
+pub trait WeightSource: Send {
     /// Writes the embeddings of `tokens` to `rows` [tokens, hidden].
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError>;
 

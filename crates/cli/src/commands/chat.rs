@@ -135,16 +135,16 @@ impl Chat {
         );
         let mut out = std::io::stdout();
         let most = generation.max_new_tokens.unwrap_or(usize::MAX);
-        let session = &mut self.running.session;
+        let lm = self.running.causal_lm()?;
         self.interrupt.heeded();
         let mut show = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
         let stream = Some(stream);
         let made =
-            generate(session, (seen, new), &generation, most, stream, &self.interrupt, &mut show)?;
+            generate(lm, (seen, new), &generation, most, stream, &self.interrupt, &mut show)?;
         self.interrupt.heeded();
         writeln!(out)?;
         out.flush()?;
-        let len = session.len();
+        let len = lm.len();
         self.processed = ids;
         self.processed.extend(&made.tokens);
         self.processed.truncate(len);
@@ -168,7 +168,9 @@ impl Chat {
     }
 
     fn forget(&mut self) {
-        self.running.session.clear();
+        if let Ok(lm) = self.running.causal_lm() {
+            lm.clear();
+        }
         self.processed.clear();
     }
 }

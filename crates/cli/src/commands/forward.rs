@@ -31,6 +31,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     file.write(&shapes.header(args.routes)?)?;
 
     let mut running = Running::start(&model, &args.model, &interrupt)?;
+    let lm = running.causal_lm()?;
     let meter = Meter::quiet("processing", Unit::Tokens);
     let mut pass = Pass {
         routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
             return Err(Interrupted("nothing was written").into());
         }
         pass.bytes.clear();
-        running.session.score(tokens, &mut pass)?;
+        lm.score(tokens, &mut pass)?;
         file.write(&pass.bytes)?;
         done += tokens.len();
         meter.show(Progress { done: done as u64, total: args.tokens.len() as u64 });

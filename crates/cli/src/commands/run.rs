@@ -62,8 +62,8 @@ pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
     let text =
         tokenizer.as_ref().map(|t| TextStream::new(t, Position::Middle, stop_tokens, stop_strings));
     let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
-    let session = &mut running.session;
-    let made = generate(session, (&[], &prompt), &generation, most, text, &interrupt, &mut show)?;
+    let lm = running.causal_lm()?;
+    let made = generate(lm, (&[], &prompt), &generation, most, text, &interrupt, &mut show)?;
 
     let metrics = running.metrics(&made);
     let seed = generation.sampling.seed;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use proptest::prelude::*;
 use sws_draft::{NoDraft, Recorded};
 use sws_model::{
-    Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Session, WeightSource,
+    CausalLm, Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Session, WeightSource,
 };
 use sws_store::{
     Arena, Checkpoint, Clock, Failing, Manifest, PieceKind, Read, ReaderKind, ShardReader, Short,

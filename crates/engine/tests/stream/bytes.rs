@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rayon::ThreadPoolBuilder;
 use sws_kernels::Encoding;
+use sws_model::CausalLm;
 use sws_store::{PieceId, PieceKind};
 
 use crate::support::{Fixture, goldens, hash, llama_with_a_large_head, waiter};

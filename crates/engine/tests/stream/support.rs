@@ -10,8 +10,8 @@ use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, ThroughRing, Waiter};
 use sws_kernels::Encoding;
 use sws_model::{
-    ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource, Session,
-    WeightSource,
+    CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource,
+    Session, WeightSource,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{

@@ -1,6 +1,7 @@
 //! A token allocates nothing once memory has grown.
 
 use rayon::ThreadPoolBuilder;
+use sws_model::CausalLm;
 
 use crate::support::{Fixture, variants};
 

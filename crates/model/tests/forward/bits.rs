@@ -3,8 +3,8 @@
 use rayon::ThreadPoolBuilder;
 use sws_kernels::{Encoding, Matrix, Tier};
 use sws_model::{
-    Chunk, Compute, KvPrecision, Model, Ready, Role, Routed, Rows, Session, SourceError, State,
-    WeightSource, Weights,
+    CausalLm, Chunk, Compute, KvPrecision, Model, Ready, Role, Routed, Rows, Session, SourceError,
+    State, WeightSource, Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Manifest, PieceId, PieceKind};

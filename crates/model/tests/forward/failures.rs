@@ -1,8 +1,8 @@
 //! Passes that cannot go on.
 
 use sws_model::{
-    Chunk, Compute, ForwardError, KvPrecision, Model, Ready, ResidentSource, Routed, Rows, Session,
-    SourceError, State, WeightSource,
+    CausalLm, Chunk, Compute, ForwardError, KvPrecision, Model, Ready, ResidentSource, Routed,
+    Rows, Session, SourceError, State, WeightSource,
 };
 use sws_store::PieceKind;
 

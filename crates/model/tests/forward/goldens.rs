@@ -1,5 +1,7 @@
 //! Our logits are transformers' logits.
 
+use sws_model::CausalLm;
+
 use crate::support::{Fixture, Recorder, argmax, variants};
 
 #[test]

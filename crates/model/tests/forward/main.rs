@@ -8,3 +8,4 @@ mod goldens;
 mod rewind;
 mod size;
 mod support;
+mod two_models;

@@ -1,6 +1,7 @@
 //! What a pass works in is known beforehand.
 
 use sws_kernels::Tier;
+use sws_model::CausalLm;
 use sws_model::{KvPrecision, Model, PassSize, Session};
 
 use crate::support::{Fixture, Recorder, variants};

@@ -1,0 +1,170 @@
+//! Softmax attention with grouped heads, and its cache.
+
+use candle_core::{Device, Module, Result, Tensor};
+use candle_nn::ops::softmax_last_dim;
+use candle_nn::rotary_emb::rope;
+use candle_nn::{Linear, RmsNorm};
+use sws_model::{AttentionSpec, QkNorm, Rope};
+
+use crate::weights::{self, Loader};
+
+pub(crate) struct Attention {
+    spec: AttentionSpec,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    query_norm: Option<RmsNorm>,
+    key_norm: Option<RmsNorm>,
+    /// Keys and values [kv heads, positions, head] of the last positions; all there are, or as many
+    /// as the window reaches back.
+    cache: Option<(Tensor, Tensor)>,
+}
+
+/// The cosines and sines [tokens, head / 2] of the tokens that are under way.
+pub(crate) struct Turns {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl Turns {
+    pub(crate) fn new(rope: &Rope, first: usize, tokens: usize) -> Result<Turns> {
+        let positions: Vec<f32> = (first..first + tokens).map(|position| position as f32).collect();
+        let positions = Tensor::from_vec(positions, (tokens, 1), &Device::Cpu)?;
+        let inv_freq = Tensor::new(rope.inv_freq.as_slice(), &Device::Cpu)?.unsqueeze(0)?;
+        let angles = positions.matmul(&inv_freq)?;
+        let factor = f64::from(rope.factor);
+        Ok(Turns { cos: (angles.cos()? * factor)?, sin: (angles.sin()? * factor)? })
+    }
+}
+
+impl Attention {
+    pub(crate) fn load(
+        from: &mut Loader<'_>,
+        prefix: &str,
+        spec: &AttentionSpec,
+        hidden: usize,
+        eps: f64,
+    ) -> weights::Result<Attention> {
+        let (q, kv) = (spec.q_width(), spec.kv_width());
+        let mut linear = |name: &str, rows: usize, cols: usize, bias: bool| {
+            let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
+            let bias = bias.then(|| from.get(&format!("{prefix}.{name}.bias"), &[rows]));
+            weights::Result::Ok(Linear::new(weight, bias.transpose()?))
+        };
+        let query = linear("q_proj", q, hidden, spec.qkv_bias)?;
+        let key = linear("k_proj", kv, hidden, spec.qkv_bias)?;
+        let value = linear("v_proj", kv, hidden, spec.qkv_bias)?;
+        let output = linear("o_proj", hidden, q, spec.output_bias)?;
+        let widths = match spec.qk_norm {
+            QkNorm::None => None,
+            QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
+            QkNorm::FullWidth => Some((q, kv)),
+        };
+        let mut norm = |name: &str, width: usize| {
+            let weight = from.get(&format!("{prefix}.{name}.weight"), &[width])?;
+            weights::Result::Ok(RmsNorm::new(weight, eps))
+        };
+        let (query_norm, key_norm) = match widths {
+            None => (None, None),
+            Some((q, kv)) => (Some(norm("q_norm", q)?), Some(norm("k_norm", kv)?)),
+        };
+        let spec = spec.clone();
+        Ok(Attention { spec, query, key, value, output, query_norm, key_norm, cache: None })
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.cache = None;
+    }
+
+    /// `x` [tokens, hidden] are the positions from `first` on.
+    pub(crate) fn forward(
+        &mut self,
+        x: &Tensor,
+        first: usize,
+        turns: Option<&Turns>,
+    ) -> Result<Tensor> {
+        let &AttentionSpec { heads, kv_heads, head_dim, .. } = &self.spec;
+        let tokens = x.dim(0)?;
+        let query = self.heads(&self.query, self.query_norm.as_ref(), x, heads, turns)?;
+        let key = self.heads(&self.key, self.key_norm.as_ref(), x, kv_heads, turns)?;
+        let value = self.heads(&self.value, None, x, kv_heads, None)?;
+        let (keys, values) = match self.cache.take() {
+            None => (key, value),
+            Some((keys, values)) => {
+                (Tensor::cat(&[&keys, &key], 1)?, Tensor::cat(&[&values, &value], 1)?)
+            }
+        };
+        let len = keys.dim(1)?;
+
+        // The heads of a group see the same keys: they are one matrix.
+        let group = heads / kv_heads;
+        let query = query.reshape((kv_heads, group * tokens, head_dim))?;
+        let scores = (query.matmul(&keys.t()?)? * f64::from(self.spec.scale))?;
+        let scores = scores.reshape((heads, tokens, len))?;
+        let mask = self.mask(first, tokens, len)?;
+        let weights = softmax_last_dim(&scores.broadcast_add(&mask)?)?;
+        let weights = weights.reshape((kv_heads, group * tokens, len))?;
+        let mixed = weights.matmul(&values)?.reshape((heads, tokens, head_dim))?;
+        let mixed = mixed.transpose(0, 1)?.reshape((tokens, heads * head_dim))?;
+
+        self.cache = match self.spec.window {
+            // The next token sees itself and one less than the window before it.
+            Some(1) => None,
+            Some(window) if len >= window => {
+                let last = |x: Tensor| x.narrow(1, len + 1 - window, window - 1);
+                Some((last(keys)?, last(values)?))
+            }
+            _ => Some((keys, values)),
+        };
+        self.output.forward(&mixed)
+    }
+
+    /// [heads, tokens, head], normed and turned.
+    fn heads(
+        &self,
+        linear: &Linear,
+        norm: Option<&RmsNorm>,
+        x: &Tensor,
+        heads: usize,
+        turns: Option<&Turns>,
+    ) -> Result<Tensor> {
+        let (tokens, head_dim) = (x.dim(0)?, self.spec.head_dim);
+        let mut x = linear.forward(x)?;
+        if let (Some(norm), QkNorm::FullWidth) = (norm, self.spec.qk_norm) {
+            x = norm.forward(&x)?;
+        }
+        if let Some(clip) = self.spec.clip {
+            x = x.clamp(-clip, clip)?;
+        }
+        let mut x = x.reshape((tokens, heads, head_dim))?;
+        if let (Some(norm), QkNorm::PerHead) = (norm, self.spec.qk_norm) {
+            x = norm.forward(&x)?;
+        }
+        let x = x.transpose(0, 1)?.contiguous()?;
+        match turns {
+            Some(Turns { cos, sin }) => rope(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
+            None => Ok(x),
+        }
+    }
+
+    /// [tokens, len]: minus infinity where a token does not look. The last key is the last token's.
+    fn mask(&self, first: usize, tokens: usize, len: usize) -> Result<Tensor> {
+        let begin = first + tokens - len;
+        let window = self.spec.window.unwrap_or(usize::MAX);
+        let sees = |query: usize, key: usize| key <= query && query - key < window;
+        let row = |token: usize| {
+            let look =
+                move |key| if sees(first + token, begin + key) { 0.0 } else { f32::NEG_INFINITY };
+            (0..len).map(look)
+        };
+        let mask: Vec<f32> = (0..tokens).flat_map(row).collect();
+        Tensor::from_vec(mask, (tokens, len), &Device::Cpu)
+    }
+}
+
+/// What `rope` can be given.
+pub(crate) fn turns_whole_heads(rope: &Rope, head_dim: usize) -> bool {
+    let halves = matches!(rope.pairs, sws_kernels::functional::RopePairs::HalfSplit);
+    halves && rope.offset == 0 && 2 * rope.inv_freq.len() == head_dim
+}

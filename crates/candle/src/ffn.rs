@@ -1,0 +1,143 @@
+//! What follows attention: one MLP, or some of many.
+
+use candle_core::{Device, Module, Result, Tensor};
+use candle_nn::Linear;
+use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
+use sws_model::{MlpSpec, MoeSpec, Routed, Router};
+
+use crate::weights::{self, Loader};
+
+/// down(silu(gate(x)) · up(x))
+pub(crate) struct Mlp {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Mlp {
+    /// `names` are those of gate, up and down.
+    pub(crate) fn load(
+        from: &mut Loader<'_>,
+        prefix: &str,
+        names: [&str; 3],
+        spec: MlpSpec,
+        hidden: usize,
+    ) -> weights::Result<Mlp> {
+        let mut linear = |name: &str, rows: usize, cols: usize| {
+            let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
+            let bias = spec.bias.then(|| from.get(&format!("{prefix}.{name}.bias"), &[rows]));
+            weights::Result::Ok(Linear::new(weight, bias.transpose()?))
+        };
+        Ok(Mlp {
+            gate: linear(names[0], spec.width, hidden)?,
+            up: linear(names[1], spec.width, hidden)?,
+            down: linear(names[2], hidden, spec.width)?,
+        })
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.down.forward(&(silu(&self.gate.forward(x)?)? * self.up.forward(x)?)?)
+    }
+}
+
+pub(crate) struct Moe {
+    top_k: usize,
+    renormalise: bool,
+    router: Linear,
+    experts: Vec<Mlp>,
+    shared: Option<Shared>,
+}
+
+struct Shared {
+    mlp: Mlp,
+    gate: Option<Linear>,
+}
+
+pub(crate) const QWEN: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+const MIXTRAL: [&str; 3] = ["w1", "w3", "w2"];
+
+impl Moe {
+    /// Of the layer whose tensors begin with `layer`.
+    pub(crate) fn load(
+        from: &mut Loader<'_>,
+        layer: &str,
+        model_type: &str,
+        spec: &MoeSpec,
+        hidden: usize,
+    ) -> weights::Result<Moe> {
+        let Router::Softmax { renormalise } = spec.router else {
+            return Err(unknown("its router"));
+        };
+        let (block, names) = match model_type {
+            "mixtral" => (format!("{layer}.block_sparse_moe"), MIXTRAL),
+            _ => (format!("{layer}.mlp"), QWEN),
+        };
+        let router = from.get(&format!("{block}.gate.weight"), &[spec.experts, hidden])?;
+        let mlp = MlpSpec { width: spec.width, bias: false };
+        let experts: weights::Result<Vec<Mlp>> = (0..spec.experts)
+            .map(|e| Mlp::load(from, &format!("{block}.experts.{e}"), names, mlp, hidden))
+            .collect();
+        let experts = experts?;
+        let shared = match spec.shared {
+            None => None,
+            Some(shared) => {
+                let mlp = MlpSpec { width: shared.width, bias: false };
+                let mlp = Mlp::load(from, &format!("{block}.shared_expert"), QWEN, mlp, hidden)?;
+                let gate = format!("{block}.shared_expert_gate.weight");
+                let gate = shared.gated.then(|| from.get(&gate, &[1, hidden])).transpose()?;
+                Some(Shared { mlp, gate: gate.map(|gate| Linear::new(gate, None)) })
+            }
+        };
+        let router = Linear::new(router, None);
+        Ok(Moe { top_k: spec.top_k, renormalise, router, experts, shared })
+    }
+
+    /// The output for `x` [tokens, hidden], and what the router chose.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<(Tensor, Routed)> {
+        let routed = self.route(x)?;
+        let mut sum = match &self.shared {
+            None => x.zeros_like()?,
+            Some(shared) => {
+                let y = shared.mlp.forward(x)?;
+                match &shared.gate {
+                    None => y,
+                    Some(gate) => y.broadcast_mul(&sigmoid(&gate.forward(x)?)?)?,
+                }
+            }
+        };
+        for &expert in &routed.distinct {
+            let places = routed.choices.iter().enumerate().filter(|(_, chosen)| **chosen == expert);
+            let (rows, weights): (Vec<u32>, Vec<f32>) =
+                places.map(|(i, _)| ((i / self.top_k) as u32, routed.weights[i])).unzip();
+            let count = rows.len();
+            let rows = Tensor::from_vec(rows, count, &Device::Cpu)?;
+            let weights = Tensor::from_vec(weights, (count, 1), &Device::Cpu)?;
+            let y = self.experts[expert as usize].forward(&x.index_select(&rows, 0)?)?;
+            sum = sum.index_add(&rows, &y.broadcast_mul(&weights)?, 0)?;
+        }
+        Ok((sum, routed))
+    }
+
+    fn route(&self, x: &Tensor) -> Result<Routed> {
+        let probabilities = softmax_last_dim(&self.router.forward(x)?)?.to_vec2::<f32>()?;
+        let mut routed = Routed { top_k: self.top_k, ..Routed::default() };
+        for row in probabilities {
+            let mut order: Vec<u32> = (0..row.len() as u32).collect();
+            // Stable: of equals the first.
+            order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
+            order.truncate(self.top_k);
+            let chosen = || order.iter().map(|&expert| row[expert as usize]);
+            let divisor = if self.renormalise { chosen().sum() } else { 1.0 };
+            routed.weights.extend(chosen().map(|probability| probability / divisor));
+            routed.choices.extend(order);
+        }
+        routed.distinct = routed.choices.clone();
+        routed.distinct.sort_unstable();
+        routed.distinct.dedup();
+        Ok(routed)
+    }
+}
+
+pub(crate) fn unknown(what: &str) -> weights::CandleError {
+    weights::CandleError::Unsupported(format!("{what} of this model"))
+}

@@ -1,0 +1,301 @@
+//! The model: layers, and one sequence through them.
+
+use std::path::Path;
+
+use candle_core::{Device, Module, Tensor};
+use candle_nn::{Embedding, Linear, RmsNorm};
+use sws_model::{
+    CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer, Routed, Router,
+    check_tokens,
+};
+use sws_store::NVMeWeightStore;
+
+use crate::attention::{Attention, Turns, turns_whole_heads};
+use crate::ffn::{Mlp, Moe, QWEN, unknown};
+use crate::weights::{CandleError, Files, Loader, Result, Shards, Tensors};
+
+/// Families whose tensors have names that are known here.
+const FAMILIES: [&str; 8] =
+    ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "mistral", "qwen2", "qwen3"];
+
+/// Tokens that go through the layers together: it bounds the scores of attention.
+const CHUNK: usize = 64;
+
+/// A model in memory, every weight widened to f32, with one sequence.
+pub struct CandleLm {
+    spec: ModelSpec,
+    embedding: Embedding,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    head: Linear,
+    weight_bytes: u64,
+    limit: usize,
+    /// Positions whose keys and values are in every layer.
+    len: usize,
+    /// Whether a pass failed in the middle.
+    partial: bool,
+    /// [vocab]
+    logits: Vec<f32>,
+}
+
+struct Layer {
+    mixer_norm: RmsNorm,
+    attention: Attention,
+    rope: Option<usize>,
+    ffn_norm: RmsNorm,
+    ffn: Block,
+}
+
+enum Block {
+    Dense(Mlp),
+    Moe(Moe),
+}
+
+/// Whether everything that `spec` asks for is known here; if not, the error says what is not.
+pub fn supports(spec: &ModelSpec) -> Result<()> {
+    if !FAMILIES.contains(&spec.model_type.as_str()) {
+        let (model_type, known) = (&spec.model_type, FAMILIES.join(", "));
+        return Err(CandleError::Unsupported(format!(
+            "the model type `{model_type}` but only {known}"
+        )));
+    }
+    let Norm::Rms { .. } = spec.final_norm else { return Err(unknown("the last norm")) };
+    for layer in &spec.layers {
+        let Norm::Rms { .. } = layer.norm else { return Err(unknown("a norm")) };
+        let Mixer::Attention(attention) = &layer.mixer else {
+            return Err(unknown("a layer without attention"));
+        };
+        let rope = attention.rope.map(|rope| &spec.ropes[rope]);
+        if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
+            return Err(unknown("a rotary embedding of parts of heads"));
+        }
+        match layer.ffn {
+            Ffn::Dense(_) => {}
+            Ffn::Moe(moe) if matches!(moe.router, Router::Softmax { .. }) => {}
+            _ => return Err(unknown("a feed-forward block")),
+        }
+    }
+    Ok(())
+}
+
+impl CandleLm {
+    /// Loads the checkpoint in `dir`, whose `config.json` became `spec`. `progress` is told the bytes of
+    /// weights that are in memory, and says whether to go on.
+    pub fn from_checkpoint(
+        spec: ModelSpec,
+        dir: &Path,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<CandleLm> {
+        supports(&spec)?;
+        CandleLm::load(spec, &mut Files::open(dir)?, progress)
+    }
+
+    /// Loads pieces in any encoding, decoded to f32, every byte verified by the store.
+    pub fn from_shards(
+        spec: ModelSpec,
+        store: &NVMeWeightStore,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<CandleLm> {
+        supports(&spec)?;
+        CandleLm::load(spec, &mut Shards::open(store)?, progress)
+    }
+
+    fn load(
+        spec: ModelSpec,
+        tensors: &mut dyn Tensors,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<CandleLm> {
+        let from = &mut Loader { tensors, progress, bytes: 0 };
+        let hidden = spec.hidden;
+        let embedding = from.get("model.embed_tokens.weight", &[spec.vocab, hidden])?;
+        let mut layers = Vec::new();
+        for number in 0..spec.layers.len() {
+            layers.push(Layer::load(from, &spec, number)?);
+        }
+        let norm = norm(from, "model.norm.weight", spec.final_norm, hidden)?;
+        let head = match spec.tied {
+            true => embedding.clone(),
+            false => from.get("lm_head.weight", &[spec.vocab, hidden])?,
+        };
+        Ok(CandleLm {
+            embedding: Embedding::new(embedding, hidden),
+            layers,
+            norm,
+            head: Linear::new(head, None),
+            weight_bytes: from.bytes,
+            limit: spec.context,
+            len: 0,
+            partial: false,
+            logits: Vec::new(),
+            spec,
+        })
+    }
+
+    /// The same with a sequence of at most so many positions.
+    pub fn limited(mut self, positions: usize) -> CandleLm {
+        self.limit = self.limit.min(positions);
+        self
+    }
+
+    /// The bytes of all weights in memory.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    fn fits(&self, tokens: &[u32]) -> std::result::Result<(), ForwardError> {
+        if self.partial {
+            return Err(ForwardError::Interrupted);
+        }
+        check_tokens(tokens, self.len, self.limit(), self.spec.vocab)
+    }
+
+    /// Takes a chunk through the layers; the hidden state [tokens, hidden] behind the last.
+    fn run(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<Tensor> {
+        let first = self.len;
+        self.partial = true;
+        let turns = |rope| Turns::new(rope, first, tokens.len());
+        let turns: Vec<Turns> =
+            self.spec.ropes.iter().map(turns).collect::<candle_core::Result<_>>()?;
+        let mut x = self.embedding.forward(&Tensor::new(tokens, &Device::Cpu)?)?;
+        for (number, layer) in self.layers.iter_mut().enumerate() {
+            let turns = layer.rope.map(|rope| &turns[rope]);
+            let (y, routed) = layer.forward(&x, first, turns)?;
+            if let Some(routed) = routed {
+                observer.routed(first, number, &routed);
+            }
+            x = y;
+        }
+        self.len += tokens.len();
+        self.partial = false;
+        observer.processed(self.len);
+        Ok(x)
+    }
+
+    /// The logits of rows of the hidden state.
+    fn logits(&self, x: &Tensor) -> Result<Vec<f32>> {
+        let logits = self.head.forward(&self.norm.forward(x)?)?;
+        Ok(logits.flatten_all()?.to_vec1()?)
+    }
+}
+
+impl ModelHandle for CandleLm {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
+        Some(self)
+    }
+}
+
+impl CausalLm for CandleLm {
+    fn vocab(&self) -> usize {
+        self.spec.vocab
+    }
+
+    fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn clear(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.attention.clear());
+        self.len = 0;
+        self.partial = false;
+    }
+
+    fn observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<&[f32], ForwardError> {
+        self.fits(tokens)?;
+        let mut last = None;
+        for chunk in tokens.chunks(CHUNK) {
+            last = Some(self.run(chunk, observer).map_err(failed)?);
+        }
+        let x = last.ok_or(ForwardError::NoTokens)?;
+        let row = x.dim(0).and_then(|rows| x.narrow(0, rows - 1, 1));
+        let logits = row.map_err(CandleError::from).and_then(|row| self.logits(&row));
+        self.logits = logits.map_err(failed)?;
+        Ok(&self.logits)
+    }
+
+    fn score(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> std::result::Result<(), ForwardError> {
+        self.fits(tokens)?;
+        for chunk in tokens.chunks(CHUNK) {
+            let first = self.len;
+            let x = self.run(chunk, observer).map_err(failed)?;
+            observer.logits(first, &self.logits(&x).map_err(failed)?);
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    fn load(from: &mut Loader<'_>, spec: &ModelSpec, number: usize) -> Result<Layer> {
+        let (layer, hidden) = (&spec.layers[number], spec.hidden);
+        let prefix = format!("model.layers.{number}");
+        let Norm::Rms { eps } = layer.norm else { return Err(unknown("a norm")) };
+        let Mixer::Attention(attention) = &layer.mixer else {
+            return Err(unknown("a layer without attention"));
+        };
+        let mixer_norm =
+            norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
+        let self_attn = format!("{prefix}.self_attn");
+        Ok(Layer {
+            mixer_norm,
+            rope: attention.rope,
+            attention: Attention::load(from, &self_attn, attention, hidden, f64::from(eps))?,
+            ffn_norm: norm(
+                from,
+                &format!("{prefix}.post_attention_layernorm.weight"),
+                layer.norm,
+                hidden,
+            )?,
+            ffn: match &layer.ffn {
+                Ffn::Dense(mlp) => {
+                    Block::Dense(Mlp::load(from, &format!("{prefix}.mlp"), QWEN, *mlp, hidden)?)
+                }
+                Ffn::Moe(moe) => {
+                    Block::Moe(Moe::load(from, &prefix, &spec.model_type, moe, hidden)?)
+                }
+                _ => return Err(unknown("a feed-forward block")),
+            },
+        })
+    }
+
+    fn forward(
+        &mut self,
+        x: &Tensor,
+        first: usize,
+        turns: Option<&Turns>,
+    ) -> Result<(Tensor, Option<Routed>)> {
+        let x = (x + self.attention.forward(&self.mixer_norm.forward(x)?, first, turns)?)?;
+        let normed = self.ffn_norm.forward(&x)?;
+        let (y, routed) = match &self.ffn {
+            Block::Dense(mlp) => (mlp.forward(&normed)?, None),
+            Block::Moe(moe) => {
+                let (y, routed) = moe.forward(&normed)?;
+                (y, Some(routed))
+            }
+        };
+        Ok(((x + y)?, routed))
+    }
+}
+
+fn norm(from: &mut Loader<'_>, name: &str, norm: Norm, width: usize) -> Result<RmsNorm> {
+    let Norm::Rms { eps } = norm else { return Err(unknown("a norm")) };
+    Ok(RmsNorm::new(from.get(name, &[width])?, f64::from(eps)))
+}
+
+fn failed(error: CandleError) -> ForwardError {
+    ForwardError::Source(error.into())
+}

@@ -1,0 +1,220 @@
+//! Where the tensors come from: the files of a checkpoint, or a store of shards.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read as _, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+use sws_model::WeightsError;
+use sws_store::{Arena, Checkpoint, CheckpointError, NVMeWeightStore, PieceId, Read};
+
+/// Why a model cannot be loaded, or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CandleError {
+    /// The backend lacks something.
+    #[error("the candle backend does not know {0}; use the default backend, which does")]
+    Unsupported(String),
+    /// The directory is no checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A file cannot be read.
+    #[error("`{}` cannot be read ({cause}); check that nothing writes to it", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        cause: std::io::Error,
+    },
+    /// A file is damaged.
+    #[error("`{}` is damaged ({reason}); download it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A piece cannot be read.
+    #[error(transparent)]
+    Store(Box<dyn std::error::Error + Send + Sync>),
+    /// The weights are not those of the configuration.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Whoever was told of the progress said so.
+    #[error("the model was still being loaded")]
+    Stopped,
+    /// An operation failed.
+    #[error("the candle backend failed ({0}); this is a bug, please report it")]
+    Candle(#[from] candle_core::Error),
+}
+
+pub(crate) type Result<T> = std::result::Result<T, CandleError>;
+
+/// Where tensors come from, by the names that they have in a checkpoint.
+pub(crate) trait Tensors {
+    /// A tensor in f32.
+    fn get(&mut self, name: &str) -> Result<Tensor>;
+}
+
+/// Takes what a model is made of, looking at every number, and counts it.
+pub(crate) struct Loader<'a> {
+    pub(crate) tensors: &'a mut dyn Tensors,
+    pub(crate) progress: &'a mut dyn FnMut(u64) -> bool,
+    pub(crate) bytes: u64,
+}
+
+impl Loader<'_> {
+    pub(crate) fn get(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let tensor = self.tensors.get(name)?;
+        if tensor.dims() != shape {
+            let sizes = |dims: &[usize]| dims.iter().map(|&n| n as u64).collect();
+            let (found, expected) = (sizes(tensor.dims()), sizes(shape));
+            return Err(WeightsError::Shape { name: name.to_owned(), found, expected }.into());
+        }
+        // Nothing else differs from itself.
+        let nan = tensor.ne(&tensor)?.flatten_all()?;
+        if nan.max(0)?.to_scalar::<u8>()? != 0 {
+            let at = nan.to_vec1::<u8>()?.iter().position(|&nan| nan != 0).unwrap_or(0);
+            let cols = shape.last().map_or(1, |&cols| cols);
+            let (row, col) = (at / cols, at % cols);
+            return Err(WeightsError::Nan { name: name.to_owned(), row, col }.into());
+        }
+        self.bytes += 4 * tensor.elem_count() as u64;
+        if !(self.progress)(self.bytes) {
+            return Err(CandleError::Stopped);
+        }
+        Ok(tensor)
+    }
+}
+
+/// The safetensors files of a checkpoint.
+pub(crate) struct Files {
+    files: Vec<(PathBuf, File)>,
+    tensors: HashMap<String, Place>,
+}
+
+struct Place {
+    file: usize,
+    offset: u64,
+    len: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+/// The most bytes of a header that are believed, as the format has it.
+const MAX_HEADER: u64 = 100_000_000;
+
+impl Files {
+    pub(crate) fn open(dir: &Path) -> Result<Files> {
+        let mut all = Files { files: Vec::new(), tensors: HashMap::new() };
+        for file in Checkpoint::open(dir)?.files() {
+            all.add(dir.join(&file.name))?;
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, path: PathBuf) -> Result<()> {
+        let unreadable = |cause| CandleError::Read { path: path.clone(), cause };
+        let damaged = |reason: String| CandleError::Damaged { path: path.clone(), reason };
+        let mut file = File::open(&path).map_err(unreadable)?;
+        let mut len = [0; 8];
+        file.read_exact(&mut len).map_err(unreadable)?;
+        let len = u64::from_le_bytes(len);
+        if len > MAX_HEADER {
+            return Err(damaged(format!("its header has {len} bytes")));
+        }
+        let mut header = Vec::new();
+        (&file).take(len).read_to_end(&mut header).map_err(unreadable)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|e| damaged(e.to_string()))?;
+        let end = file.metadata().map_err(unreadable)?.len();
+        for (name, info) in metadata.tensors() {
+            let (start, stop) = info.data_offsets;
+            let offset = (8 + len).saturating_add(start as u64);
+            if start > stop || (8 + len).saturating_add(stop as u64) > end {
+                return Err(damaged(format!("`{name}` reaches beyond its end")));
+            }
+            let (dtype, shape) = (info.dtype, info.shape.clone());
+            let file = self.files.len();
+            self.tensors.insert(name, Place { file, offset, len: stop - start, dtype, shape });
+        }
+        self.files.push((path, file));
+        Ok(())
+    }
+}
+
+impl Tensors for Files {
+    fn get(&mut self, name: &str) -> Result<Tensor> {
+        let place = self.tensors.get(name).ok_or_else(|| missing(name))?;
+        let stored = match place.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
+            other => return Err(dtype(name, format!("{other:?}"))),
+        };
+        let (path, file) = &mut self.files[place.file];
+        let mut bytes = vec![0; place.len];
+        file.seek(SeekFrom::Start(place.offset))
+            .and_then(|_| file.read_exact(&mut bytes))
+            .map_err(|cause| CandleError::Read { path: path.clone(), cause })?;
+        let tensor = Tensor::from_raw_buffer(&bytes, stored, &place.shape, &Device::Cpu)?;
+        Ok(tensor.to_dtype(DType::F32)?)
+    }
+}
+
+/// A store, whose encodings are decoded row by row.
+pub(crate) struct Shards<'a> {
+    store: &'a NVMeWeightStore,
+    arena: Arena,
+    tensors: HashMap<&'a str, (PieceId, usize)>,
+}
+
+impl<'a> Shards<'a> {
+    pub(crate) fn open(store: &'a NVMeWeightStore) -> Result<Shards<'a>> {
+        let mut tensors = HashMap::new();
+        let mut largest = 0;
+        for piece in &store.manifest().pieces {
+            if piece.id == PieceId::EXTRA {
+                continue;
+            }
+            for (index, tensor) in piece.tensors.iter().enumerate() {
+                let layout = store.layout(Read::Tensor(piece.id, index));
+                largest = largest.max(layout.map_err(|e| CandleError::Store(e.into()))?.slot_len());
+                tensors.insert(tensor.name.as_str(), (piece.id, index));
+            }
+        }
+        let arena = Arena::new(largest).map_err(|e| CandleError::Store(e.into()))?;
+        Ok(Shards { store, arena, tensors })
+    }
+}
+
+impl Tensors for Shards<'_> {
+    fn get(&mut self, name: &str) -> Result<Tensor> {
+        let &(piece, index) = self.tensors.get(name).ok_or_else(|| missing(name))?;
+        let read = self.store.read(Read::Tensor(piece, index), &self.arena);
+        let read = read.map_err(|e| CandleError::Store(e.into()))?;
+        let tensor = &self.store.manifest().piece(piece).ok_or_else(|| missing(name))?;
+        let tensor = &tensor.tensors[index];
+        let matrix = read.layout.tensors().first().and_then(|found| found.matrix(&read.slot));
+        let matrix = matrix.ok_or_else(|| dtype(name, format!("{:?}", tensor.dtype)))?;
+        let matrix = matrix.map_err(|e| CandleError::Store(e.into()))?;
+        let mut numbers = vec![0.0f32; matrix.row_count() * matrix.cols()];
+        for (row, numbers) in numbers.chunks_exact_mut(matrix.cols()).enumerate() {
+            matrix.decode_row(row, numbers);
+        }
+        let shape: Vec<usize> = tensor.shape.iter().map(|&n| n as usize).collect();
+        Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?)
+    }
+}
+
+fn missing(name: &str) -> CandleError {
+    WeightsError::Missing { names: format!("`{name}`") }.into()
+}
+
+fn dtype(name: &str, found: String) -> CandleError {
+    let supported = "f32, f16 and bf16";
+    WeightsError::Dtype { name: name.to_owned(), found, supported }.into()
+}

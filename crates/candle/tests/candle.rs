@@ -1,0 +1,266 @@
+//! The two implementations of the layers agree, with each other and with transformers.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use sws_candle::{CandleError, CandleLm, supports};
+use sws_kernels::Encoding;
+use sws_model::{
+    CausalLm, ForwardError, KvPrecision, Model, ModelHandle, ModelSpec, Observer, ResidentSource,
+    Routed, Session,
+};
+use sws_store::shard::{ShardOptions, shard};
+use sws_store::{Checkpoint, Manifest, NVMeWeightStore, StoreOptions};
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
+}
+
+/// Every checkpoint among the goldens.
+fn variants() -> Vec<PathBuf> {
+    let entries = goldens().read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut dirs: Vec<PathBuf> =
+        entries.filter(|dir| dir.join("golden.safetensors").exists()).collect();
+    dirs.sort();
+    assert!(dirs.len() >= 18, "{dirs:?}");
+    dirs
+}
+
+fn spec(dir: &Path) -> ModelSpec {
+    ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap()
+}
+
+fn candle(dir: &Path) -> Result<CandleLm, CandleError> {
+    CandleLm::from_checkpoint(spec(dir), dir, &mut |_| true)
+}
+
+/// The forward pass of `sws-model`.
+fn own(dir: &Path) -> Session<ResidentSource> {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+    let manifest = Manifest::in_place(&checkpoint, naming.as_ref()).unwrap();
+    let files = manifest.files.iter().map(|file| File::open(dir.join(&file.path)).unwrap());
+    let files: Vec<File> = files.collect();
+    let spec = spec(dir);
+    let source = ResidentSource::load(&spec, &manifest, |extent, to| {
+        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
+    });
+    Session::new(Model::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
+}
+
+/// What transformers computes.
+struct Golden {
+    tokens: Vec<u32>,
+    greedy: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Golden {
+    fn read(dir: &Path) -> Golden {
+        let bytes = fs::read(dir.join("golden.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let integers = |name: &str| {
+            let tensor = file.tensor(name).unwrap();
+            let width = tensor.dtype().bitsize() / 8;
+            let integer = |b: &[u8]| u32::from_le_bytes(b[..4].try_into().unwrap());
+            tensor.data().chunks(width).map(integer).collect()
+        };
+        let logits = file.tensor("logits").unwrap();
+        assert_eq!(logits.dtype(), Dtype::F32);
+        let floats = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+        Golden { tokens: integers("tokens"), greedy: integers("greedy"), logits: floats.collect() }
+    }
+}
+
+/// Writes down logits and routes.
+#[derive(Default)]
+struct Recorder {
+    logits: Vec<f32>,
+    /// Position, layer, choices.
+    routes: Vec<(usize, usize, Vec<u32>)>,
+}
+
+impl Observer for Recorder {
+    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+        let rows = routed.choices.chunks(routed.top_k).enumerate();
+        self.routes.extend(rows.map(|(row, choices)| (first + row, layer, choices.to_vec())));
+    }
+
+    fn logits(&mut self, _: usize, logits: &[f32]) {
+        self.logits.extend(logits);
+    }
+}
+
+fn score(lm: &mut dyn CausalLm, tokens: &[u32]) -> Recorder {
+    let mut seen = Recorder::default();
+    lm.score(tokens, &mut seen).unwrap();
+    seen.routes.sort();
+    seen
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f32], what: &dyn std::fmt::Display) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(1.0, |m: f32, x| m.max(x.abs()));
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-4 * largest, "{what}: off by {worst}, the largest is {largest}");
+    assert!(found.iter().all(|x| x.is_finite()), "{what}");
+}
+
+#[test]
+fn transformers_agrees_with_and_without_cache() {
+    for dir in variants() {
+        let (name, golden) = (dir.display(), Golden::read(&dir));
+        let mut lm = candle(&dir).unwrap();
+        assert_close(&score(&mut lm, &golden.tokens).logits, &golden.logits, &name);
+
+        lm.clear();
+        let one_by_one = |token: &u32| lm.decode(*token).unwrap().to_vec();
+        let logits: Vec<f32> = golden.tokens.iter().flat_map(one_by_one).collect();
+        assert_close(&logits, &golden.logits, &name);
+
+        lm.clear();
+        let mut greedy = vec![argmax(lm.prefill(&golden.tokens).unwrap())];
+        while greedy.len() < golden.greedy.len() {
+            greedy.push(argmax(lm.decode(greedy[greedy.len() - 1]).unwrap()));
+        }
+        assert_eq!(greedy, golden.greedy, "{name}");
+    }
+}
+
+#[test]
+fn the_default_backend_agrees_over_several_chunks_and_windows() {
+    for dir in variants() {
+        let (mut candle, mut own) = (candle(&dir).unwrap(), own(&dir));
+        let vocab = candle.vocab() as u32;
+        let tokens: Vec<u32> = (0..200u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect();
+        let (a, b) = (score(&mut candle, &tokens[..150]), score(&mut own, &tokens[..150]));
+        assert_close(&a.logits, &b.logits, &dir.display());
+        // Where two experts are as good as equal, either may be chosen.
+        let same = a.routes.iter().zip(&b.routes).filter(|(a, b)| a == b).count();
+        assert_eq!(a.routes.len(), b.routes.len());
+        assert!(same * 100 >= a.routes.len() * 98, "{}: {same}", dir.display());
+        // Cut anywhere.
+        for part in tokens[150..].chunks(7) {
+            let (a, b) = (candle.prefill(part).unwrap(), own.prefill(part).unwrap());
+            assert_close(a, b, &dir.display());
+        }
+        assert_eq!((candle.len(), candle.limit()), (200, own.limit()));
+    }
+}
+
+#[test]
+fn shards_give_the_bits_of_their_checkpoint() {
+    for name in ["mixtral", "qwen2_moe", "llama_linear_tied"] {
+        let dir = goldens().join(name);
+        let temp = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::open(&dir).unwrap();
+        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let options = ShardOptions { encoding: Encoding::Bf12, ..ShardOptions::default() };
+        shard(&checkpoint, naming.as_ref(), temp.path(), &options, &|_| ()).unwrap();
+        let manifest = Arc::new(Manifest::load(temp.path()).unwrap());
+        let store = NVMeWeightStore::open(manifest, temp.path(), StoreOptions::default()).unwrap();
+        let mut loaded = 0;
+        let progress = &mut |bytes| {
+            loaded = bytes;
+            true
+        };
+        let mut lm = CandleLm::from_shards(spec(&dir), &store, progress).unwrap();
+        assert_eq!(loaded, lm.weight_bytes());
+        let tokens = Golden::read(&dir).tokens;
+        let (a, b) = (score(&mut lm, &tokens), score(&mut candle(&dir).unwrap(), &tokens));
+        assert!(a.logits == b.logits, "{name}");
+    }
+}
+
+#[test]
+fn a_handle_continues_texts() {
+    let mut lm = candle(&goldens().join("qwen3_moe")).unwrap();
+    let handle: &mut dyn ModelHandle = &mut lm;
+    assert_eq!(handle.spec().model_type, "qwen3_moe");
+    let lm = handle.as_causal_lm().unwrap();
+    assert!(lm.is_empty());
+    for (tokens, refusal) in
+        [(vec![], "no tokens"), (vec![1, 173], "token id 173"), (vec![1; 257], "257 more tokens")]
+    {
+        let error: ForwardError = lm.prefill(&tokens).unwrap_err();
+        assert!(error.to_string().contains(refusal), "{error}");
+        assert!(lm.is_empty(), "refused before anything was processed");
+    }
+    assert_eq!(lm.prefill(&[1; 256]).unwrap().len(), lm.vocab());
+    assert!(matches!(lm.decode(1), Err(ForwardError::ContextFull { used: 256, .. })));
+    lm.clear();
+    lm.decode(1).unwrap();
+    assert_eq!(lm.len(), 1);
+}
+
+#[test]
+fn it_can_be_kept_short_and_stopped_early() {
+    let dir = goldens().join("qwen3_moe");
+    let mut short = candle(&dir).unwrap().limited(3);
+    assert!(matches!(short.prefill(&[1; 4]), Err(ForwardError::ContextFull { limit: 3, .. })));
+    let stopped = CandleLm::from_checkpoint(spec(&dir), &dir, &mut |bytes| bytes < 10_000);
+    assert!(matches!(stopped, Err(CandleError::Stopped)));
+}
+
+#[test]
+fn what_it_does_not_know_is_refused() {
+    let known = spec(&goldens().join("qwen3_moe"));
+    assert!(supports(&known).is_ok());
+    let mut other = known.clone();
+    other.model_type = "nonesuch".to_owned();
+    let refused = supports(&other).unwrap_err().to_string();
+    assert!(refused.contains("`nonesuch`") && refused.contains("qwen3_moe"), "{refused}");
+    let mut other = known;
+    other.ropes[0].inv_freq.pop();
+    let refused = supports(&other).unwrap_err().to_string();
+    assert!(refused.contains("rotary") && refused.contains("default backend"), "{refused}");
+}
+
+/// The tensors of a file as they are changed.
+type Change = fn(&str, &mut Dtype, &mut Vec<usize>, &mut Vec<u8>) -> bool;
+
+#[test]
+fn spoilt_checkpoints_are_refused() {
+    const ROUTER: &str = "model.layers.1.mlp.gate.weight";
+    #[rustfmt::skip]
+    let cases: [(Change, &[&str]); 4] = [
+        // Whether a tensor stays, and as what.
+        (|name, _, _, _| name != ROUTER, &["lack", ROUTER]),
+        (|name, _, shape, _| { if name == ROUTER { shape.reverse() } true }, &[ROUTER, "[40, 7]", "[7, 40]"]),
+        (|name, dtype, _, _| { if name == ROUTER { *dtype = Dtype::I16 } true }, &[ROUTER, "I16", "bf16"]),
+        (|name, _, _, bytes| { if name == ROUTER { bytes[20..22].fill(0xff) } true }, &[ROUTER, "NaN"]),
+    ];
+    let dir = goldens().join("qwen3_moe");
+    let bytes = fs::read(dir.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    for (change, words) in cases {
+        let temp = tempfile::tempdir().unwrap();
+        fs::copy(dir.join("config.json"), temp.path().join("config.json")).unwrap();
+        let mut tensors = Vec::new();
+        for (name, view) in file.tensors() {
+            let (mut dtype, mut shape) = (view.dtype(), view.shape().to_vec());
+            let mut bytes = view.data().to_vec();
+            if change(&name, &mut dtype, &mut shape, &mut bytes) {
+                tensors.push((name, dtype, shape, bytes));
+            }
+        }
+        let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+            (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        let out = safetensors::serialize(views, None).unwrap();
+        fs::write(temp.path().join("model.safetensors"), out).unwrap();
+        let Err(refused) = candle(temp.path()) else { panic!("{words:?} was accepted") };
+        let refused = refused.to_string();
+        assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
+    }
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.unwrap().0 as u32
+}

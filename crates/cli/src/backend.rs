@@ -1,0 +1,151 @@
+//! What computes the layers: the table from which `--backend` picks.
+
+use clap::builder::PossibleValue;
+use sws_kernels::Tier;
+use sws_model::{KvPrecision, Model as Forward, ModelHandle, ModelSpec, Session, State};
+use sws_store::Memory;
+
+use crate::args;
+use crate::interrupt::Interrupt;
+use crate::model::Model;
+
+/// One way to compute. Everything a layer is made of, from linear to routing, comes with it.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(crate) name: &'static str,
+    about: &'static str,
+    /// How far its results are from those of the default backend; none if not at all.
+    pub(crate) lossy: Option<&'static str>,
+    /// Loads a model that it can run; refuses others before anything is loaded.
+    pub(crate) start: fn(&Model, &args::Model, &Interrupt) -> anyhow::Result<Started>,
+}
+
+/// A model in memory.
+pub(crate) struct Started {
+    pub(crate) handle: Box<dyn ModelHandle>,
+    /// The instructions that compute it.
+    pub(crate) tier: String,
+    /// How its files were read.
+    pub(crate) reader: &'static str,
+    pub(crate) weight_bytes: u64,
+}
+
+/// The first is the default.
+const BACKENDS: &[Backend] = &[
+    Backend {
+        name: "sws",
+        about: "our kernels on weights as they are stored: every model, the same bits everywhere",
+        lossy: None,
+        start: own,
+    },
+    #[cfg(feature = "candle")]
+    Backend {
+        name: "candle",
+        about: "an independent implementation on candle tensors, to compare with: all weights in f32, slower, not bit-identical",
+        lossy: Some(
+            "computed by candle: not bit-identical, off by at most 1e-4 of the largest logit on the test models",
+        ),
+        start: candle::start,
+    },
+];
+
+/// The backends' names with a line on each, as clap lists them.
+pub(crate) fn possible() -> impl Iterator<Item = PossibleValue> {
+    BACKENDS.iter().map(|backend| PossibleValue::new(backend.name).help(backend.about))
+}
+
+/// The backend of a name that is [`possible`].
+pub(crate) fn find(name: &str) -> Option<&'static Backend> {
+    BACKENDS.iter().find(|backend| backend.name == name)
+}
+
+fn own(model: &Model, args: &args::Model, interrupt: &Interrupt) -> anyhow::Result<Started> {
+    let tier = Tier::from_env()?;
+    let source = model.load(args.reader, interrupt)?;
+    let weight_bytes = source.bytes();
+    let positions = positions(&model.spec, args.kv);
+    let forward = Forward::with_tier(model.spec.clone(), tier);
+    Ok(Started {
+        handle: Box::new(Session::new(forward, source, positions, args.kv)),
+        tier: tier.to_string(),
+        reader: args.reader.name(),
+        weight_bytes,
+    })
+}
+
+/// How long a sequence can become: as the model has it, or as far as the memory that is left has room
+/// for its keys and values, and then that is told.
+fn positions(spec: &ModelSpec, kv: KvPrecision) -> usize {
+    let Some(Memory { available, holder, .. }) = Memory::now() else { return spec.context };
+    let (mut fits, mut too_many) = (0, spec.context.saturating_add(1));
+    while too_many - fits > 1 {
+        let between = fits + (too_many - fits) / 2;
+        match State::cache_bytes(spec, between, kv) <= available {
+            true => fits = between,
+            false => too_many = between,
+        }
+    }
+    if fits < spec.context {
+        eprintln!(
+            "the model's context has {} positions, and {holder} has memory left for {fits}",
+            spec.context
+        );
+    }
+    fits
+}
+
+#[cfg(feature = "candle")]
+mod candle {
+    use anyhow::bail;
+    use sws_candle::{CandleError, CandleLm};
+    use sws_model::Inventory;
+    use sws_store::shard::Progress;
+
+    use super::{Interrupt, KvPrecision, Model, Started, args, positions};
+    use crate::interrupt::Interrupted;
+    use crate::progress::{Meter, Unit};
+
+    pub(super) fn start(
+        model: &Model,
+        args: &args::Model,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Started> {
+        if args.kv != KvPrecision::F32 {
+            bail!("the candle backend keeps keys and values in f32; leave out --kv");
+        }
+        sws_candle::supports(&model.spec).map_err(|e| model.says(&e))?;
+        // What is missing or misshapen is refused in the words of the default backend.
+        let inventory = Inventory::new(&model.spec, &model.manifest).map_err(|e| model.says(&e))?;
+        let held = inventory.pieces().flat_map(|id| inventory.piece(id));
+        let sizes = held.map(|held| 4 * held.rows as u64 * held.cols as u64);
+        let (total, largest) =
+            sizes.fold((0, 0), |(total, largest), size| (total + size, size.max(largest)));
+        let otherwise = "use the default backend, which keeps weights as they are stored";
+        model.check_memory(total + largest, otherwise)?;
+
+        let meter = Meter::quiet("loading", Unit::Bytes);
+        let mut progress = |done| {
+            meter.show(Progress { done, total });
+            !interrupt.asked()
+        };
+        let spec = model.spec.clone();
+        let (lm, reader) = if model.is_sharded() {
+            let store = model.store(args.reader)?;
+            (CandleLm::from_shards(spec, &store, &mut progress), args.reader.name())
+        } else {
+            (CandleLm::from_checkpoint(spec, &model.dir, &mut progress), "file")
+        };
+        let lm = lm.map_err(|e| match e {
+            CandleError::Stopped => Interrupted("the model was still being loaded").into(),
+            e => model.says(&e),
+        })?;
+        let lm = lm.limited(positions(&model.spec, args.kv));
+        meter.finish();
+        Ok(Started {
+            tier: "candle".to_owned(),
+            reader,
+            weight_bytes: lm.weight_bytes(),
+            handle: Box::new(lm),
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! `--backend candle`: another way to the same logits, and it says that it is another.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::goldens::{Tensors, golden, golden_dir, list, variants};
+use crate::sws::{Outcome, sws, tree};
+
+/// Logits and routes as `forward` writes them.
+fn forward(model: &Path, tokens: &[u32], backend: &str, out: &Path) -> (Vec<f32>, Vec<u32>) {
+    let (tokens, routes) = (list(tokens), "--routes");
+    let args: [&dyn AsRef<OsStr>; 9] =
+        [&"forward", &model, &"--tokens", &tokens, &"--out", &out, &routes, &"--backend", &backend];
+    sws(&args).succeeded();
+    let file = Tensors::read(out);
+    (file.floats("logits"), file.integers("routes"))
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(1.0f32, |a, b| a.max(b.abs()));
+    let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(off < 1e-4 * largest, "{what}: {off} of {largest}");
+}
+
+#[test]
+fn its_logits_are_those_of_transformers_and_of_the_default() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    for name in variants() {
+        let (dir, expected) = (golden_dir(&name), golden(&name));
+        let (candle, routes) = forward(&dir, &expected.tokens, "candle", &out);
+        assert_close(&candle, &expected.logits, &name);
+        assert_eq!(routes, expected.routes, "{name}");
+        assert_close(&candle, &forward(&dir, &expected.tokens, "sws", &out).0, &name);
+    }
+    assert_eq!(tree(temp.path()).len(), 1, "nothing half-written is left beside the file");
+}
+
+#[test]
+fn it_decodes_shards_lossy_ones_too() {
+    let temp = tempfile::tempdir().unwrap();
+    let tokens = golden("qwen2_moe").tokens;
+    for encoding in ["bf12", "q8", "f32"] {
+        let (shards, out) = (temp.path().join(encoding), temp.path().join("out"));
+        let dir = golden_dir("qwen2_moe");
+        sws(&[&"shard", &dir, &"--out", &shards, &"--encoding", &encoding]).succeeded();
+        let (candle, own) = ("candle", "sws");
+        let (candle, own) =
+            (forward(&shards, &tokens, candle, &out), forward(&shards, &tokens, own, &out));
+        assert_close(&candle.0, &own.0, encoding);
+    }
+}
+
+fn tales() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
+}
+
+fn tell(more: &[&str]) -> Outcome {
+    let model = tales();
+    let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"run", &model, &"--prompt", &"The king"];
+    args.extend([
+        &"--temperature" as &dyn AsRef<OsStr>,
+        &"0",
+        &"--max-new-tokens",
+        &"24",
+        &"--json",
+    ]);
+    args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
+    sws(&args)
+}
+
+#[test]
+fn it_tells_the_same_tale_and_says_who_does() {
+    let json = |outcome: &Outcome| -> Value { serde_json::from_str(&outcome.stdout).unwrap() };
+    let own = json(&tell(&[]).succeeded());
+    let outcome = tell(&["--backend", "candle"]).succeeded();
+    let candle = json(&outcome);
+    assert_eq!(candle["text"], own["text"]);
+    assert!(outcome.stderr.contains("sws: lossy: computed by candle: not bit-identical"));
+    let (own, candle) = (&own["metrics"], &candle["metrics"]);
+    assert_eq!((&own["backend"], &own["lossy"]), (&Value::from("sws"), &Value::Array(vec![])));
+    assert_eq!((&candle["backend"], &candle["tier"]), (&"candle".into(), &"candle".into()));
+    assert_eq!(candle["lossy"].as_array().unwrap().len(), 1);
+    // Every weight of 12 bits takes 32 here, and the process has room for that and no second copy.
+    let bytes = |metrics: &Value, name: &str| metrics[name].as_u64().unwrap();
+    let weights = bytes(candle, "weight_bytes");
+    assert!(weights > 2 * bytes(own, "weight_bytes"), "{own} {candle}");
+    let peak = bytes(candle, "peak_rss_bytes");
+    assert!(peak > weights && peak < weights + (96 << 20), "{candle}");
+}
+
+#[test]
+fn what_it_cannot_do_is_refused() {
+    tell(&["--backend", "candle", "--kv", "bf16"]).refused(2, &["candle", "f32", "--kv"]);
+    let unknown = tell(&["--backend", "abacus"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("abacus") && unknown.stderr.contains("sws, candle"));
+
+    let temp = tempfile::tempdir().unwrap();
+    let shards = temp.path().join("shards");
+    sws(&[&"shard", &golden_dir("mixtral"), &"--out", &shards]).succeeded();
+    let expert = shards.join("layer_1/expert_2.safetensors");
+    let mut bytes = std::fs::read(&expert).unwrap();
+    bytes[4100] ^= 1;
+    std::fs::write(&expert, bytes).unwrap();
+    let args: [&dyn AsRef<OsStr>; 6] =
+        [&"run", &shards, &"--tokens=1,2", &"--json", &"--backend", &"candle"];
+    sws(&args).refused(2, &["layer_1/expert_2"]);
+}
