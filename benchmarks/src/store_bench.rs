@@ -174,6 +174,7 @@ fn run_store(
         chunk: usize::try_from(arguments.chunk)?,
         cache: None,
         clock: clock.clone(),
+        ..StoreOptions::default()
     };
     let store = NVMeWeightStore::open(Arc::clone(manifest), dir, options)?;
     let (started, cpu) = (clock.now(), cpu_time());

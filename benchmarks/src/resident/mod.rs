@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws_kernels::Tier;
 use sws_model::{
-    KvPrecision, Model, Observer, ResidentSource, Routed, Session, WeightSource, Weights,
+    CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, WeightSource, Weights,
 };
 use sws_store::Clock;
 
