@@ -183,6 +183,8 @@ pub struct Process {
     pub files: u64,
     /// Page tables and what else the kernel keeps for the process.
     pub kernel: u64,
+    /// The most that the process has had at any time until now; no reservation.
+    pub peak: u64,
 }
 
 impl Process {

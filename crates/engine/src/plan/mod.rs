@@ -168,6 +168,12 @@ impl Planner {
 
     /// The smallest budget that works, to the byte, in this process.
     pub fn minimum(&self) -> u64 {
+        // What the process has had once counts for ever.
+        self.needed().max(self.process.peak)
+    }
+
+    /// The sum of all that must be there.
+    fn needed(&self) -> u64 {
         self.base() + with_tables(self.least_arena())
     }
 
@@ -193,14 +199,15 @@ impl Planner {
         let kv = (least_kv + more / KV_SHARE).min(most_kv);
         let context = self.context_within(kv);
         let more = more - (kv - least_kv);
+        let least_arena = with_tables(self.least_arena()) + (self.minimum() - self.needed());
         let [least_work, most_work] = self.chunks().map(|tokens| self.work(tokens));
         let share = more / CHUNK_SHARE;
-        let enough = (with_tables(self.least_arena()) + more)
-            .saturating_sub(with_tables(self.pieces.bytes() / WEIGHTS_SHARE));
+        let enough =
+            (least_arena + more).saturating_sub(with_tables(self.pieces.bytes() / WEIGHTS_SHARE));
         let work = (least_work + share.max(enough.min(more))).min(most_work);
         let chunk = self.chunk_within(work);
         let more = more - (work - least_work);
-        let arena = arena_within(with_tables(self.least_arena()) + more);
+        let arena = arena_within(least_arena + more);
         let cut = self.cut(arena);
 
         let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
@@ -293,12 +300,12 @@ impl Planner {
     /// The shortest ring for all that could have to flow through it.
     fn least_ring(&self) -> u64 {
         let Pieces { cyclic_unit, expert_unit, .. } = self.pieces;
-        (UNITS * cyclic_unit.max(expert_unit)).max(self.lookup_ring())
+        UNITS * cyclic_unit.max(expert_unit) + self.lookup_ring()
     }
 
     /// The shortest ring for embedding rows alone.
     fn lookup_ring(&self) -> u64 {
-        self.pieces.embedding.map_or(0, |embedding| LOOKUPS * embedding.row)
+        self.pieces.embedding.map_or(0, |embedding| embedding.rest + LOOKUPS * embedding.row)
     }
 
     /// Divides the arena.

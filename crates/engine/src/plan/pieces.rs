@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use sws_model::{Inventory, ModelSpec};
+use sws_kernels::Encoding;
+use sws_model::{Held, Inventory, ModelSpec};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
 
 use super::slots::SlotSizes;
@@ -21,6 +22,29 @@ pub(super) struct Lookup {
     pub(super) len: u64,
     /// What is read for one row.
     pub(super) row: u64,
+    /// What every row needs and is therefore kept.
+    pub(super) rest: u64,
+}
+
+impl Lookup {
+    fn new(
+        manifest: &Manifest,
+        piece: PieceId,
+        held: &[Held],
+        len: u64,
+    ) -> Result<Option<Lookup>, LayoutError> {
+        let Some(held) = held.first() else { return Ok(None) };
+        let read = |rows, parts| {
+            let read = Read::Rows { piece, tensor: held.index, rows, parts };
+            PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
+        };
+        // Escapes are listed for the whole matrix.
+        let (parts, rest) = match held.encoding {
+            Encoding::Bf12 => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
+            _ => (Parts::All, 0),
+        };
+        Ok(Some(Lookup { len, row: read(0..1, parts)? + EDGES, rest }))
+    }
 }
 
 #[derive(Debug)]
@@ -82,7 +106,7 @@ impl Pieces {
                     pieces.expert_unit = pieces.expert_unit.max(unit);
                 }
                 PieceKind::Embed if !spec.tied => {
-                    pieces.embedding = Some(Lookup { len, row: unit });
+                    pieces.embedding = Lookup::new(manifest, id, held, len)?;
                 }
                 _ => {
                     pieces.cyclic.push(Cyclic { id, len });

@@ -7,6 +7,7 @@ use sws_store::{
 };
 
 use super::*;
+use crate::{Infrastructure, InfrastructurePlan};
 
 const GIB: u64 = 1 << 30;
 
@@ -179,10 +180,21 @@ const PROCESS: Process = Process {
     slack: 4 << 20,
     files: 10 << 20,
     kernel: 2 << 20,
+    peak: 90 << 20,
 };
 
 fn options() -> PlanOptions {
     PlanOptions { tier: Tier::Portable, threads: 2, ..PlanOptions::default() }
+}
+
+/// What streams gets through.
+fn flows(shape: &Shape, plan: &Plan) {
+    let (spec, manifest) = (shape.spec().0, shape.manifest());
+    let inventory = Inventory::new(&spec, &manifest).unwrap();
+    let Plan { pinned, ring, experts_stream, .. } = plan.clone();
+    let plan = InfrastructurePlan { pinned, ring, experts: experts_stream };
+    let least = Infrastructure::least_ring(&spec, &inventory, &manifest, &plan).unwrap();
+    assert!(least <= ring, "{least} bytes to flow through, and there are {ring}");
 }
 
 /// What every plan must be.
@@ -238,6 +250,7 @@ fn true_shapes_at_several_budgets() {
         let ram = planner.weights() * percent / 100;
         let plan = planner.plan(ram).unwrap();
         check(&planner, ram, &plan);
+        flows(&shape, &plan);
         let found: usize = plan.slots.iter().map(|class| class.count).sum();
         let Plan { chunk: longest, ring, .. } = plan;
         let kept = plan.pinned.len();
@@ -277,6 +290,7 @@ fn budgets_that_are_too_small_name_one_that_is_not() {
         let least = planner.minimum();
         let plan = planner.plan(least).unwrap();
         check(&planner, least, &plan);
+        flows(&shape, &plan);
         assert_eq!((plan.chunk, plan.context), (1, 512));
         assert!(least < GIB / 2, "{} MiB for {shape:?}", least >> 20);
         for ram in [0, 1, least / 2, least - 1] {
@@ -359,6 +373,7 @@ proptest! {
             ram += step;
             let plan = planner.plan(ram).unwrap();
             check(&planner, ram, &plan);
+            flows(&shape, &plan);
             prop_assert!(plan.per_token.read() <= before.per_token.read(), "{plan:?} after {before:?}");
             prop_assert!(plan.chunk >= before.chunk && plan.context >= before.context);
             before = plan;
