@@ -58,9 +58,9 @@ pub trait Draft: fmt::Debug + Send {
     /// These tokens go through the layers next, together with those told since the last pass began.
     fn tokens(&mut self, tokens: &[u32]);
 
-    /// `hidden` [tokens, hidden] is about to enter a layer. None: nothing to add to what was said
-    /// before.
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Option<ReassemblyBlueprint>;
+    /// `hidden` [tokens, hidden] is about to enter a layer: what this one and those after it will
+    /// need. None: nothing to add to what was said before.
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Option<Vec<LayerBlueprint>>;
 
     /// The router of a layer has chosen these experts, ascending.
     fn adapt(&mut self, layer: usize, distinct: &[u32]);
@@ -73,7 +73,7 @@ pub struct NoDraft;
 impl Draft for NoDraft {
     fn tokens(&mut self, _: &[u32]) {}
 
-    fn entering(&mut self, _: usize, _: &[f32]) -> Option<ReassemblyBlueprint> {
+    fn entering(&mut self, _: usize, _: &[f32]) -> Option<Vec<LayerBlueprint>> {
         None
     }
 
@@ -148,14 +148,13 @@ impl Draft for Recorded {
         self.told += tokens.len();
     }
 
-    fn entering(&mut self, layer: usize, _: &[f32]) -> Option<ReassemblyBlueprint> {
+    fn entering(&mut self, layer: usize, _: &[f32]) -> Option<Vec<LayerBlueprint>> {
         if layer > 0 {
             return None;
         }
         let (first, tokens) = (self.begun, std::mem::take(&mut self.told));
         self.begun += tokens;
-        let layers = (0..self.layers.len()).map(|place| self.layer(place, first, tokens));
-        Some(ReassemblyBlueprint::new(layers.collect(), 0.5))
+        Some((0..self.layers.len()).map(|place| self.layer(place, first, tokens)).collect())
     }
 
     fn adapt(&mut self, _: usize, _: &[u32]) {}
@@ -196,13 +195,13 @@ mod tests {
             for (tokens, expected) in passes {
                 draft.tokens(&vec![7; *tokens]);
                 let said = draft.entering(0, &[]).unwrap();
-                let named = said.layers.iter().map(|layer| &layer.selected_experts[..]);
+                let named = said.iter().map(|layer| &layer.selected_experts[..]);
                 assert!(named.eq(expected.iter().copied()), "{said:?}");
-                assert_eq!(said.low_priority_pieces, []);
                 assert_eq!(draft.entering(2, &[]), None);
             }
             draft.tokens(&[7]);
-            assert_eq!(draft.entering(0, &[]).unwrap().high_priority_pieces, []);
+            let beyond = draft.entering(0, &[]).unwrap();
+            assert!(beyond.iter().all(|layer| layer.selected_experts.is_empty()), "{beyond:?}");
         }
     }
 }

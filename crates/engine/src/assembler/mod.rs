@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_draft::Draft;
+use sws_draft::{Draft, ReassemblyBlueprint};
 use sws_model::{Ffn, Inventory, LoadError, ModelSpec, Ready, Routed, SourceError};
 use sws_store::{Completion, FetchError, LayoutError, NVMeWeightStore, PieceId, Slot};
 
@@ -38,6 +38,7 @@ pub struct DynamicAssembler {
     cache: PredictiveCache<Loaded>,
     verifier: Verifier,
     draft: Box<dyn Draft>,
+    confidence: f32,
     ahead: bool,
     waiter: Waiter,
     reply: Sender<Completion>,
@@ -68,6 +69,8 @@ pub struct Deciders {
     pub policy: Box<dyn Policy>,
     /// What is read before it is asked for.
     pub draft: Box<dyn Draft>,
+    /// From which probability on.
+    pub confidence: f32,
     /// Whether anything is: without, the draft is not asked, and the next layer of a prompt waits
     /// for its router.
     pub ahead: bool,
@@ -108,7 +111,7 @@ impl DynamicAssembler {
         deciders: Deciders,
         waiter: Waiter,
     ) -> DynamicAssembler {
-        let Deciders { policy, draft, ahead } = deciders;
+        let Deciders { policy, draft, confidence, ahead } = deciders;
         let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
         let (reply, arrived) = unbounded();
         let layers = spec.layers.iter().map(|layer| match layer.ffn {
@@ -121,6 +124,7 @@ impl DynamicAssembler {
             cache: PredictiveCache::new(policy, slots),
             verifier: Verifier::default(),
             draft,
+            confidence,
             ahead,
             waiter,
             reply,
@@ -148,10 +152,10 @@ impl DynamicAssembler {
     pub fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), AssembleError> {
         self.drain()?;
         if self.ahead
-            && let Some(blueprint) = self.draft.entering(layer, hidden)
+            && let Some(layers) = self.draft.entering(layer, hidden)
         {
             self.layer = layer as u32;
-            self.assemble_from_blueprint(&blueprint);
+            self.assemble_from_blueprint(&ReassemblyBlueprint::new(layers, self.confidence));
         }
         Ok(())
     }

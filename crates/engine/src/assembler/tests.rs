@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
-use sws_draft::{NoDraft, Recorded};
+use sws_draft::{LayerBlueprint, NoDraft, Recorded};
 use sws_model::{
     CausalLm, Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Session, WeightSource,
 };
@@ -120,7 +120,7 @@ impl Fixture {
         let arena = Arena::new(slots * self.slot).unwrap();
         let slots: Vec<Slot> = (0..slots).map(|_| arena.take(self.slot).unwrap()).collect();
         let policy = policy.build([(store.number(), Layers::of(&self.spec))]);
-        let deciders = Deciders { policy, draft, ahead: true };
+        let deciders = Deciders { policy, draft, confidence: 0.5, ahead: true };
         let inventory = Arc::new(Inventory::new(&self.spec, &self.manifest).unwrap());
         let waiter = Waiter::new(Clock::real());
         let assembler =
@@ -419,7 +419,7 @@ struct Cancel(Arc<std::sync::Mutex<Option<(usize, Waiter)>>>);
 impl Draft for Cancel {
     fn tokens(&mut self, _: &[u32]) {}
 
-    fn entering(&mut self, _: usize, _: &[f32]) -> Option<sws_draft::ReassemblyBlueprint> {
+    fn entering(&mut self, _: usize, _: &[f32]) -> Option<Vec<LayerBlueprint>> {
         None
     }
 
