@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use sws_engine::Budget;
+use sws_engine::policy::PolicyKind;
 use sws_kernels::Encoding;
 use sws_model::KvPrecision;
 use sws_model::text::GenerationOptions;
@@ -27,6 +29,8 @@ pub(crate) enum Command {
     Chat(Chat),
     /// Write the logits of a sequence of tokens to a file.
     Forward(Forward),
+    /// Compute a certified answer again and compare every bit.
+    Certify(Certify),
     /// Turn a checkpoint into shards: smaller, faster to stream, checksummed.
     Shard(Shard),
     /// Read every byte of a shard directory and say what is damaged.
@@ -53,7 +57,31 @@ pub(crate) struct Run {
     pub(crate) tokens: Option<Vec<u32>>,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
+    /// Write down which experts are chosen, as a trace that `sws replay` reads.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Also record what each layer is given: `hidden` [tokens, layers, hidden] f32.
+    #[arg(long, requires = "record")]
+    pub(crate) record_hidden: bool,
+    /// Write a certificate of the answer, with which `sws certify` can compute it again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) certify: Option<PathBuf>,
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Compute a certified answer again and compare every bit.
+///
+/// Not a bit depends on --ram, --resident, --policy, --reader or --threads. Exits with 0 if all
+/// agree, with 1 and the first step that differs if not.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Certify {
+    /// What `sws run --certify` has written.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -101,9 +129,22 @@ pub(crate) struct Model {
     /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
     /// [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
-    /// Keep the whole model in memory. There is no other way yet.
+    /// Memory for the whole process: 8GiB, 80%, min, or auto for what is free. Not a bit depends on
+    /// it.
+    #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
+    pub(crate) ram: Budget,
+    /// Load the whole model into memory before anything is computed.
     #[arg(long)]
     pub(crate) resident: bool,
+    /// Positions of the text [default: what suits the memory, up to 4096].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: Option<u32>,
+    /// Which expert makes room for another: expected or lru.
+    #[arg(long, value_name = "POLICY", default_value = "expected")]
+    pub(crate) policy: PolicyKind,
+    /// Read experts only when a router has asked for them.
+    #[arg(long)]
+    pub(crate) no_speculation: bool,
     /// What computes the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: &'static Backend,

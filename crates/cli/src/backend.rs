@@ -1,8 +1,11 @@
 //! What computes the layers: the table from which `--backend` picks.
 
+use std::sync::Arc;
+
 use clap::builder::PossibleValue;
+use sws_engine::{Gauge, Options, SpeculativeWeightStreamer};
 use sws_kernels::Tier;
-use sws_model::{KvPrecision, Model as Forward, ModelHandle, ModelSpec, Session, State};
+use sws_model::{KvPrecision, Model as Forward, ModelHandle, ModelSpec, State};
 use sws_store::Memory;
 
 use crate::args;
@@ -17,7 +20,25 @@ pub(crate) struct Backend {
     /// How far its results are from those of the default backend; none if not at all.
     pub(crate) lossy: Option<&'static str>,
     /// Loads a model that it can run; refuses others before anything is loaded.
-    pub(crate) start: fn(&Model, &args::Model, &Interrupt) -> anyhow::Result<Started>,
+    pub(crate) start: fn(&Model, &args::Model, Needs<'_>) -> anyhow::Result<Started>,
+}
+
+/// What a model is started for.
+#[derive(Clone, Copy)]
+pub(crate) struct Needs<'a> {
+    /// By which loading can be ended.
+    pub(crate) interrupt: &'a Interrupt,
+    /// Positions that will be used, as far as is known.
+    pub(crate) positions: usize,
+    /// Whether logits of all positions are wanted.
+    pub(crate) all_logits: bool,
+}
+
+impl<'a> Needs<'a> {
+    /// Nothing is known but by what it can be ended.
+    pub(crate) fn new(interrupt: &'a Interrupt) -> Needs<'a> {
+        Needs { interrupt, positions: 0, all_logits: false }
+    }
 }
 
 /// A model in memory.
@@ -28,6 +49,10 @@ pub(crate) struct Started {
     /// How its files were read.
     pub(crate) reader: &'static str,
     pub(crate) weight_bytes: u64,
+    /// The budget; none if everything is in memory.
+    pub(crate) ram_bytes: Option<u64>,
+    /// What it costs to run, for those who measure it.
+    pub(crate) gauge: Option<Gauge>,
 }
 
 /// The first is the default.
@@ -59,17 +84,43 @@ pub(crate) fn find(name: &str) -> Option<&'static Backend> {
     BACKENDS.iter().find(|backend| backend.name == name)
 }
 
-fn own(model: &Model, args: &args::Model, interrupt: &Interrupt) -> anyhow::Result<Started> {
+fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<Started> {
     let tier = Tier::from_env()?;
-    let source = model.load(args.reader, interrupt)?;
-    let weight_bytes = source.bytes();
-    let positions = positions(&model.spec, args.kv);
     let forward = Forward::with_tier(model.spec.clone(), tier);
+    let (mut weight_bytes, mut ram_bytes) = (0, None);
+    let streamer = if args.resident {
+        let source = model.load(args.reader, needs.interrupt)?;
+        weight_bytes = source.bytes();
+        let room = positions(&model.spec, args.kv);
+        let limit = args.context.map_or(room, |n| room.min(n as usize));
+        SpeculativeWeightStreamer::resident(forward, source, limit, args.kv)
+    } else {
+        let options = Options {
+            ram_budget: args.ram,
+            speculation: !args.no_speculation,
+            policy: args.policy,
+            context: args.context.map(|n| n as usize),
+            at_least: needs.positions,
+            kv: args.kv,
+            all_logits: needs.all_logits,
+            ..Options::default()
+        };
+        let store = Arc::new(model.store(args.reader)?);
+        let streamer = SpeculativeWeightStreamer::new(forward, store, options);
+        let streamer = streamer.map_err(|e| model.says(&e))?;
+        if let Some(plan) = streamer.plan() {
+            weight_bytes = plan.arena_bytes() as u64;
+            ram_bytes = Some(plan.ledger.budget());
+        }
+        streamer
+    };
     Ok(Started {
-        handle: Box::new(Session::new(forward, source, positions, args.kv)),
         tier: tier.to_string(),
         reader: args.reader.name(),
         weight_bytes,
+        ram_bytes,
+        gauge: Some(streamer.gauge()),
+        handle: Box::new(streamer),
     })
 }
 
@@ -101,14 +152,14 @@ mod candle {
     use sws_model::Inventory;
     use sws_store::shard::Progress;
 
-    use super::{Interrupt, KvPrecision, Model, Started, args, positions};
+    use super::{KvPrecision, Model, Needs, Started, args, positions};
     use crate::interrupt::Interrupted;
     use crate::progress::{Meter, Unit};
 
     pub(super) fn start(
         model: &Model,
         args: &args::Model,
-        interrupt: &Interrupt,
+        Needs { interrupt, .. }: Needs<'_>,
     ) -> anyhow::Result<Started> {
         if args.kv != KvPrecision::F32 {
             bail!("the candle backend keeps keys and values in f32; leave out --kv");
@@ -145,6 +196,8 @@ mod candle {
             tier: "candle".to_owned(),
             reader,
             weight_bytes: lm.weight_bytes(),
+            ram_bytes: None,
+            gauge: None,
             handle: Box::new(lm),
         })
     }

@@ -1,17 +1,20 @@
 //! The loop of generation: a prompt goes in, tokens and text come out as they are made.
 
 use serde::Serialize;
+use sws_engine::Gauge;
 use sws_model::text::{Finish, Generation, SampleError, Sampler, TextStream};
-use sws_model::{CausalLm, ForwardError};
+use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::Clock;
 use sws_store::shard::Progress;
 
 use crate::interrupt::Interrupt;
-use crate::metrics::Pace;
+use crate::live::Live;
+use crate::metrics::{Cost, Pace};
 use crate::progress::{Meter, Unit};
 
-/// Tokens of a prompt between two looks at Ctrl-C. Not a bit depends on it.
-const CHUNK: usize = 256;
+/// Tokens of a prompt between two looks at Ctrl-C: as many as go through the layers together where
+/// there is room. Not a bit depends on it.
+const CHUNK: usize = 512;
 
 /// What was generated.
 #[derive(Debug)]
@@ -23,6 +26,17 @@ pub(crate) struct Generated {
     pub(crate) end: End,
     pub(crate) prompt: Pace,
     pub(crate) generation: Pace,
+    /// What it took, if that is measured.
+    pub(crate) cost: Option<Cost>,
+}
+
+/// Who is there while text is generated.
+pub(crate) struct Aside<'a> {
+    pub(crate) interrupt: &'a Interrupt,
+    /// Sees routes, and of logits those from which a token is chosen.
+    pub(crate) observer: &'a mut (dyn Observer + Send),
+    pub(crate) gauge: Option<Gauge>,
+    pub(crate) live: Live,
 }
 
 /// Why there is no more.
@@ -49,9 +63,12 @@ pub(crate) fn generate(
     generation: &Generation,
     max_new_tokens: usize,
     mut text: Option<TextStream<'_>>,
-    interrupt: &Interrupt,
+    aside: Aside<'_>,
     show: &mut dyn FnMut(&str) -> std::io::Result<()>,
 ) -> anyhow::Result<Generated> {
+    let Aside { interrupt, observer, gauge, mut live } = aside;
+    let read = || gauge.as_ref().map(Gauge::read);
+    let before = read();
     let (limit, used, asked) = (lm.limit(), lm.len(), prompt.len());
     if asked > limit - used {
         return Err(ForwardError::ContextFull { used, asked, limit }.into());
@@ -73,13 +90,15 @@ pub(crate) fn generate(
         end: End::Length,
         prompt: Pace::default(),
         generation: Pace::default(),
+        cost: None,
     };
-    let Some(mut logits) = process(lm, prompt, interrupt)? else {
+    let Some(mut logits) = process(lm, prompt, interrupt, observer)? else {
         made.end = End::Interrupted;
         made.prompt = Pace::of(lm.len() - used, clock.now() - started);
         return Ok(made);
     };
     made.prompt = Pace::of(prompt.len(), clock.now() - started);
+    let between = read();
 
     let started = clock.now();
     let mut computed = 0;
@@ -88,6 +107,7 @@ pub(crate) fn generate(
             made.end = End::Interrupted;
             break;
         }
+        observer.logits(lm.len() - 1, &logits);
         let token = sampler.sample(&mut logits)?;
         made.tokens.push(token);
         let before = made.text.len();
@@ -97,8 +117,10 @@ pub(crate) fn generate(
             None => None,
         };
         if made.text.len() > before {
+            live.clear();
             show(&made.text[before..])?;
         }
+        live.tick();
         if let Some(finish) = finish {
             made.end = match finish {
                 Finish::Token(_) => End::StopToken,
@@ -114,10 +136,16 @@ pub(crate) fn generate(
             made.end = End::Context;
             break;
         }
-        logits.copy_from_slice(on_a_worker(|| lm.decode(token))?);
+        logits.copy_from_slice(on_a_worker(|| lm.observed(&[token], observer))?);
         computed += 1;
     }
     made.generation = Pace::of(computed, clock.now() - started);
+    live.clear();
+    if let (Some(before), Some(between), Some(after)) = (before, between, read()) {
+        let prompt = sws_engine::Metrics::between(&before, &between);
+        let generation = sws_engine::Metrics::between(&between, &after);
+        made.cost = Some(Cost { prompt, generation });
+    }
     if let Some(mut text) = text {
         let before = made.text.len();
         if text.finish(&mut made.text) == Some(Finish::String) {
@@ -133,16 +161,18 @@ fn process(
     lm: &mut dyn CausalLm,
     prompt: &[u32],
     interrupt: &Interrupt,
+    observer: &mut (dyn Observer + Send),
 ) -> anyhow::Result<Option<Vec<f32>>> {
     let meter = Meter::quiet("processing the prompt", Unit::Tokens);
     let total = prompt.len() as u64;
     let first = &prompt[..prompt.len().min(CHUNK)];
-    let mut logits = on_a_worker(|| lm.prefill(first))?.to_vec();
+    let mut logits = on_a_worker(|| lm.observed(first, observer))?.to_vec();
     let mut done = prompt.len().min(CHUNK);
     while done < prompt.len() && !interrupt.asked() {
         meter.show(Progress { done: done as u64, total });
         let next = prompt.len().min(done + CHUNK);
-        logits.copy_from_slice(on_a_worker(|| lm.prefill(&prompt[done..next]))?);
+        let next_chunk = &prompt[done..next];
+        logits.copy_from_slice(on_a_worker(|| lm.observed(next_chunk, observer))?);
         done = next;
     }
     meter.finish();

@@ -5,11 +5,14 @@ mod backend;
 mod commands;
 mod generate;
 mod interrupt;
+mod live;
 mod metrics;
 mod model;
 mod progress;
+mod record;
 mod running;
 mod table;
+mod unfinished;
 
 use std::process::ExitCode;
 
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
+        Command::Certify(args) => commands::certify::run(args),
         Command::Shard(args) => commands::shard::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),

@@ -19,15 +19,29 @@ pub(crate) struct Metrics {
     pub(crate) kv: &'static str,
     /// What made the result differ from that of the published weights; nothing, if empty.
     pub(crate) lossy: Vec<String>,
-    /// Weights in memory.
+    /// Memory for weights.
     pub(crate) weight_bytes: u64,
+    /// The budget of the process; none if all weights are in memory.
+    pub(crate) ram_bytes: Option<u64>,
+    /// What made room; none if nothing had to.
+    pub(crate) policy: Option<&'static str>,
     pub(crate) load_seconds: f64,
     pub(crate) prompt: Pace,
     /// Of tokens computed after the prompt: one less than the new ones, as the prompt yields the
     /// first.
     pub(crate) generation: Pace,
+    /// What it took, of the prompt and of the tokens after it; none from a backend that does not
+    /// measure it.
+    pub(crate) cost: Option<Cost>,
     /// The most memory the process had, if the system tells.
     pub(crate) peak_rss_bytes: Option<u64>,
+}
+
+/// What the parts of a run cost.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cost {
+    pub(crate) prompt: sws_engine::Metrics,
+    pub(crate) generation: sws_engine::Metrics,
 }
 
 /// How fast tokens went through the model.
@@ -44,12 +58,4 @@ impl Pace {
         let tokens_per_second = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         Pace { tokens, seconds, tokens_per_second }
     }
-}
-
-/// The most memory this process has had.
-pub(crate) fn peak_rss() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
+use sws_engine::{Gauge, peak_memory};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelHandle, ModelSpec, check_tokens};
 use sws_store::Clock;
 
 use crate::args;
-use crate::backend::Started;
+use crate::backend::{Needs, Started};
 use crate::generate::Generated;
-use crate::interrupt::Interrupt;
-use crate::metrics::{Metrics, Pace, peak_rss};
+use crate::metrics::{Metrics, Pace};
 use crate::model::Model;
 
 /// A model in memory with one sequence.
@@ -23,6 +23,9 @@ pub(crate) struct Running {
     kv: &'static str,
     lossy: Vec<String>,
     weight_bytes: u64,
+    ram_bytes: Option<u64>,
+    policy: &'static str,
+    gauge: Option<Gauge>,
     load: Duration,
 }
 
@@ -31,7 +34,7 @@ impl Running {
     pub(crate) fn start(
         model: &Model,
         args: &args::Model,
-        interrupt: &Interrupt,
+        needs: Needs<'_>,
     ) -> anyhow::Result<Running> {
         if let Some(threads) = args.threads {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
@@ -51,8 +54,8 @@ impl Running {
         };
         let clock = Clock::real();
         let started = clock.now();
-        let Started { handle, tier, reader, weight_bytes } =
-            (backend.start)(model, args, interrupt)?;
+        let Started { handle, tier, reader, weight_bytes, ram_bytes, gauge } =
+            (backend.start)(model, args, needs)?;
         let load = clock.now() - started;
         for what in &lossy {
             eprintln!("sws: lossy: {what}");
@@ -66,6 +69,9 @@ impl Running {
             kv,
             lossy,
             weight_bytes,
+            ram_bytes,
+            policy: args.policy.name(),
+            gauge,
             load,
         })
     }
@@ -75,6 +81,11 @@ impl Running {
         self.handle.as_causal_lm().ok_or_else(|| {
             anyhow!("`{}` does not continue texts; give a model that was made for it", self.model)
         })
+    }
+
+    /// What it costs to run, if that is measured.
+    pub(crate) fn gauge(&self) -> Option<Gauge> {
+        self.gauge.clone()
     }
 
     pub(crate) fn metrics(&self, generated: &Generated) -> Metrics {
@@ -87,10 +98,13 @@ impl Running {
             kv: self.kv,
             lossy: self.lossy.clone(),
             weight_bytes: self.weight_bytes,
+            ram_bytes: self.ram_bytes,
+            policy: self.ram_bytes.map(|_| self.policy),
             load_seconds: self.load.as_secs_f64(),
             prompt: generated.prompt,
             generation: generated.generation,
-            peak_rss_bytes: peak_rss(),
+            cost: generated.cost.clone(),
+            peak_rss_bytes: peak_memory(),
         }
     }
 }
@@ -130,6 +144,9 @@ mod tests {
             kv: "f32",
             lossy: Vec::new(),
             weight_bytes: 0,
+            ram_bytes: None,
+            policy: "lru",
+            gauge: None,
             load: Duration::ZERO,
         };
         let Err(error) = running.causal_lm() else { panic!("it cannot") };

@@ -3,9 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use sws_model::text::{SampleError, Sampler, Sampling};
-use sws_model::{
-    CausalLm, Ffn, ForwardError, KvPrecision, ModelSpec, Observer, Routed, Session, WeightSource,
-};
+use sws_model::{CausalLm, Ffn, ForwardError, KvPrecision, ModelSpec, Observer, Routed};
 use sws_store::{Manifest, ModelIdentity};
 
 /// The version of the file. Another is refused.
@@ -143,23 +141,27 @@ impl Certificate {
             steps: witness.steps,
             seal: String::new(),
         };
-        certificate.seal = certificate.hash();
+        certificate.seal();
         certificate
+    }
+
+    /// Puts a seal on what it says now: it tells a slip from the original. Against a forger only a
+    /// replay helps.
+    pub fn seal(&mut self) {
+        self.seal = self.hash();
     }
 
     /// Reads one.
     pub fn parse(json: &[u8]) -> Result<Certificate, CertificateError> {
-        let mut certificate: Certificate =
+        let certificate: Certificate =
             serde_json::from_slice(json).map_err(|e| CertificateError::Damaged(e.to_string()))?;
         let damaged = |what: &str| Err(CertificateError::Damaged(what.to_owned()));
         if certificate.format != FORMAT {
             return damaged("it is in another format");
         }
-        let seal = std::mem::take(&mut certificate.seal);
-        if certificate.hash() != seal {
+        if certificate.hash() != certificate.seal {
             return Err(CertificateError::Changed);
         }
-        certificate.seal = seal;
         if certificate.version != VERSION {
             return Err(CertificateError::Version { found: certificate.version });
         }
@@ -217,12 +219,12 @@ impl Certificate {
 
     /// Computes the answer again and compares. `step` is told how many steps are done, and says
     /// whether to go on.
-    pub fn replay<S: WeightSource>(
+    pub fn replay(
         &self,
-        session: &mut Session<S>,
+        spec: &ModelSpec,
+        lm: &mut dyn CausalLm,
         step: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Outcome, CertificateError> {
-        let spec = session.model().spec();
         let mut witness = Witness::new(spec, &self.prompt);
         let mut sampler = Sampler::new(self.sampling.clone(), spec.vocab);
         sampler.prompt(&self.prompt)?;
@@ -231,8 +233,8 @@ impl Certificate {
             if !step(number) {
                 return Ok(Outcome::Stopped);
             }
-            let first = session.len();
-            let mut logits = session.observed(&next, &mut witness)?.to_vec();
+            let first = lm.len();
+            let mut logits = lm.observed(&next, &mut witness)?.to_vec();
             witness.logits(first + next.len() - 1, &logits);
             let found = witness.steps.last().expect("logits end a step");
             let differs = |what| Ok(Outcome::Differs { step: number, what });

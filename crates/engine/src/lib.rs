@@ -21,6 +21,7 @@ pub mod policy;
 mod ring;
 mod room;
 mod source;
+mod streamer;
 mod verifier;
 mod wait;
 
@@ -31,9 +32,11 @@ pub use error::StreamError;
 pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
-    Clocks, Counters, Disk, Experts, LayerMetrics, Metrics, Split, StallMetrics, Timed,
+    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics, Timed,
+    peak_memory,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use source::{ExpertSource, StreamingSource, ThroughRing};
+pub use streamer::{Gauge, Options, SpeculativeWeightStreamer, StreamerError};
 pub use verifier::{Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

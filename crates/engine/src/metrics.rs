@@ -178,7 +178,7 @@ pub struct Metrics {
     /// Where the time went, in seconds.
     pub time: Split,
     /// What the layers with experts found in memory.
-    pub experts: Experts,
+    pub experts: ExpertMetrics,
     /// Layers that could be computed with what was there or on its way.
     pub accepts: u64,
     /// Layers that could not.
@@ -224,7 +224,7 @@ pub struct Split {
 
 /// What was found in memory.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Experts {
+pub struct ExpertMetrics {
     /// The share of lookups that found the expert in memory; 1 without any.
     pub hit_rate: f64,
     /// The share that found nothing, not even a read under way.
@@ -299,7 +299,7 @@ impl Metrics {
                 seconds: stall,
             },
             time: Split { compute, stall, other: (seconds - compute - stall).max(0.0) },
-            experts: Experts {
+            experts: ExpertMetrics {
                 hit_rate: if lookups > 0.0 { hits / lookups } else { 1.0 },
                 miss_rate: per(misses, lookups),
                 layers,
@@ -307,9 +307,27 @@ impl Metrics {
             accepts: after.accepts - before.accepts,
             rejects: after.rejects - before.rejects,
             peak_cache_bytes: after.peak_cache_bytes,
-            peak_rss_bytes: None,
+            peak_rss_bytes: peak_memory(),
         }
     }
+}
+
+/// The most memory that this process has had, if the system tells.
+pub fn peak_memory() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory that this process has now, if the system tells.
+pub(crate) fn memory() -> Option<u64> {
+    status("VmRSS:")
+}
+
+/// A line of what the system says of this process: `Name:   123 kB`.
+fn status(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -334,7 +352,8 @@ mod tests {
         after.layers.insert(0, counts(11, 1, 6));
         after.layers.insert(2, counts(0, 0, 2));
         let metrics = Metrics::between(&before, &after);
-        let json = serde_json::to_value(&metrics).unwrap();
+        let mut json = serde_json::to_value(&metrics).unwrap();
+        json.as_object_mut().unwrap().remove("peak_rss_bytes").unwrap();
         let expected = serde_json::json!({
             "tokens": 4, "seconds": 10.0, "tokens_per_second": 0.4,
             "bytes_per_token": { "experts": 2e9 },
@@ -351,7 +370,7 @@ mod tests {
                     { "layer": 2, "hits": 0, "late": 0, "misses": 2 },
                 ],
             },
-            "accepts": 2, "rejects": 6, "peak_cache_bytes": 0, "peak_rss_bytes": null,
+            "accepts": 2, "rejects": 6, "peak_cache_bytes": 0,
         });
         assert_eq!(json, expected);
     }

@@ -18,6 +18,12 @@ pub struct Session<S> {
 
 /// Looks on while a pass runs.
 pub trait Observer {
+    /// `hidden` [tokens, hidden] of the tokens at the positions from `first` on is about to enter a
+    /// layer.
+    fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
+        let _ = (first, layer, hidden);
+    }
+
     /// The router of a layer has chosen for the tokens at the positions from `first` on.
     fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
         let _ = (first, layer, routed);
@@ -84,6 +90,7 @@ impl<S: WeightSource> Session<S> {
         let first = state.len(0);
         model.begin(state, &[Chunk { sequence: 0, tokens }], source)?;
         for (l, layer) in model.spec().layers.iter().enumerate() {
+            observer.entering(first, l, state.hidden());
             model.layer(l, state, source)?;
             if matches!(layer.ffn, crate::Ffn::Moe(_)) {
                 observer.routed(first, l, state.routed());

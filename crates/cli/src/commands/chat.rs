@@ -14,8 +14,10 @@ use sws_store::Clock;
 
 use super::size;
 use crate::args;
-use crate::generate::{End, generate};
+use crate::backend::Needs;
+use crate::generate::{Aside, End, generate};
 use crate::interrupt::Interrupt;
+use crate::live::Live;
 use crate::model::Model;
 use crate::running::{Running, check, pace};
 
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let mut chat = Chat {
         generation: model.generation(&args.sampling.options())?,
-        running: Running::start(&model, &args.model, &interrupt)?,
+        running: Running::start(&model, &args.model, Needs::new(&interrupt))?,
         interrupt,
         template,
         tokenizer,
@@ -135,12 +137,14 @@ impl Chat {
         );
         let mut out = std::io::stdout();
         let most = generation.max_new_tokens.unwrap_or(usize::MAX);
+        let gauge = self.running.gauge();
+        let live = Live::new(gauge.clone(), true);
         let lm = self.running.causal_lm()?;
         self.interrupt.heeded();
         let mut show = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
         let stream = Some(stream);
-        let made =
-            generate(lm, (seen, new), &generation, most, stream, &self.interrupt, &mut show)?;
+        let aside = Aside { interrupt: &self.interrupt, observer: &mut (), gauge, live };
+        let made = generate(lm, (seen, new), &generation, most, stream, aside, &mut show)?;
         self.interrupt.heeded();
         writeln!(out)?;
         out.flush()?;

@@ -1,22 +1,19 @@
 //! `sws forward`.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
 use serde_json::json;
 use sws_model::{Ffn, ModelSpec, Observer, Routed};
 use sws_store::shard::Progress;
-use tempfile::NamedTempFile;
 
 use super::{print, print_json};
 use crate::args;
+use crate::backend::Needs;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::model::Model;
 use crate::progress::{Meter, Unit};
 use crate::running::{Running, check};
+use crate::unfinished::Unfinished;
 
 /// Tokens of which the logits are in memory at a time. Not a bit depends on it.
 const CHUNK: usize = 64;
@@ -30,7 +27,9 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let mut file = Unfinished::create(&args.out)?;
     file.write(&shapes.header(args.routes)?)?;
 
-    let mut running = Running::start(&model, &args.model, &interrupt)?;
+    let positions = args.tokens.len();
+    let needs = Needs { interrupt: &interrupt, positions, all_logits: true };
+    let mut running = Running::start(&model, &args.model, needs)?;
     let lm = running.causal_lm()?;
     let meter = Meter::quiet("processing", Unit::Tokens);
     let mut pass = Pass {
@@ -147,51 +146,4 @@ impl Observer for Pass {
     fn logits(&mut self, _: usize, logits: &[f32]) {
         self.bytes.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
     }
-}
-
-/// A file under a name of its own, until it is complete.
-struct Unfinished<'a> {
-    file: NamedTempFile,
-    path: &'a Path,
-}
-
-impl<'a> Unfinished<'a> {
-    fn create(path: &'a Path) -> anyhow::Result<Unfinished<'a>> {
-        // The complete file takes the place of what has its name: never of a device, for one.
-        match path.metadata() {
-            Ok(there) if there.is_dir() => {
-                bail!("`{}` is a directory; name a file to write to", path.display());
-            }
-            Ok(there) if !there.is_file() => {
-                bail!("`{}` is not a regular file; name one to write to", path.display());
-            }
-            _ => {}
-        }
-        let dir = match path.parent() {
-            Some(dir) if dir != Path::new("") => dir,
-            _ => Path::new("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".sws-").suffix(".tmp");
-        // As any other program would: the system takes off what the user does not want.
-        #[cfg(unix)]
-        builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-        let file = builder.tempfile_in(dir).map_err(|e| refused(path, &e))?;
-        Ok(Unfinished { file, path })
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.file.write_all(bytes).map_err(|e| refused(self.path, &e))
-    }
-
-    fn publish(self) -> anyhow::Result<()> {
-        self.file.as_file().sync_all().map_err(|e| refused(self.path, &e))?;
-        self.file.persist(self.path).map_err(|e| refused(self.path, &e.error))?;
-        Ok(())
-    }
-}
-
-fn refused(path: &Path, error: &std::io::Error) -> anyhow::Error {
-    let remedy = "name a place that can be written to and has room";
-    anyhow!("`{}` cannot be written: {error}; {remedy}", path.display())
 }

@@ -1,5 +1,6 @@
 //! One module a command.
 
+pub(crate) mod certify;
 pub(crate) mod chat;
 pub(crate) mod forward;
 pub(crate) mod inspect;

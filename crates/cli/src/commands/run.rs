@@ -5,15 +5,21 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde::Serialize;
-use sws_model::text::{Position, TextStream, Tokenizer};
+use sws_engine::{Certificate, Witness};
+use sws_model::text::{Position, Sampling, TextStream, Tokenizer};
+use sws_model::{Observer, Routed};
 
 use super::{print, size};
 use crate::args;
-use crate::generate::{End, Generated, generate};
+use crate::backend::Needs;
+use crate::generate::{Aside, End, Generated, generate};
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::record::Recorder;
 use crate::running::{Running, check, pace};
+use crate::unfinished::Unfinished;
 
 /// How a text begins for which nobody gave a beginning.
 const OPENING: &str = "Once upon a time";
@@ -33,7 +39,7 @@ struct Outcome {
     metrics: Metrics,
 }
 
-pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let model = Model::open(args.model.model.as_deref())?;
     let generation = model.generation(&args.sampling.options())?;
     let tokenizer = model.tokenizer()?;
@@ -42,10 +48,16 @@ pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
             &"there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
         ));
     }
-    let (prompt, opening) = prompt(args.tokens, args.prompt, &model, tokenizer.as_ref())?;
+    let (prompt, opening) =
+        prompt(args.tokens.take(), args.prompt.take(), &model, tokenizer.as_ref())?;
     check(&model.spec, &prompt).map_err(|e| model.says(&e))?;
+    let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
+    // Before there is a file: a signal that nobody heeds would leave it behind.
     let interrupt = Interrupt::listen()?;
-    let mut running = Running::start(&model, &args.model, &interrupt)?;
+    let mut watchers = Watchers::new(&args, &model, &prompt)?;
+    let positions = prompt.len().saturating_add(most).min(model.spec.context);
+    let needs = Needs { positions, ..Needs::new(&interrupt) };
+    let mut running = Running::start(&model, &args.model, needs)?;
     if opening {
         eprintln!("sws: no prompt was given; the text begins with the words below\n");
         if !args.json {
@@ -61,9 +73,12 @@ pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
     let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
     let text =
         tokenizer.as_ref().map(|t| TextStream::new(t, Position::Middle, stop_tokens, stop_strings));
-    let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
+    let gauge = running.gauge();
+    let live = Live::new(gauge.clone(), !args.json);
     let lm = running.causal_lm()?;
-    let made = generate(lm, (&[], &prompt), &generation, most, text, &interrupt, &mut show)?;
+    let aside = Aside { interrupt: &interrupt, observer: &mut watchers, gauge, live };
+    let made = generate(lm, (&[], &prompt), &generation, most, text, aside, &mut show)?;
+    watchers.finish(&args, &model, &generation.sampling, &prompt, &made)?;
 
     let metrics = running.metrics(&made);
     let seed = generation.sampling.seed;
@@ -79,6 +94,78 @@ pub(crate) fn run(args: args::Run) -> anyhow::Result<ExitCode> {
         print(&(serde_json::to_string(&outcome)? + "\n"))?;
     }
     Ok(ExitCode::from(if end == End::Interrupted { INTERRUPTED } else { 0 }))
+}
+
+/// Those who look on: whoever writes down routes, and whoever certifies.
+struct Watchers {
+    recorder: Option<Recorder>,
+    witness: Option<(Witness, Unfinished)>,
+}
+
+impl Watchers {
+    /// Files that cannot be written are refused before anything is computed.
+    fn new(args: &args::Run, model: &Model, prompt: &[u32]) -> anyhow::Result<Watchers> {
+        let recorder = match &args.record {
+            Some(path) => Some(Recorder::create(path, &model.spec, args.record_hidden)?),
+            None => None,
+        };
+        let witness = match &args.certify {
+            Some(path) => {
+                if let Some(lossy) = args.model.backend.lossy {
+                    bail!("what is {lossy}, cannot be certified; leave out --backend");
+                }
+                Some((Witness::new(&model.spec, prompt), Unfinished::create(path)?))
+            }
+            None => None,
+        };
+        Ok(Watchers { recorder, witness })
+    }
+
+    fn finish(
+        self,
+        args: &args::Run,
+        model: &Model,
+        sampling: &Sampling,
+        prompt: &[u32],
+        made: &Generated,
+    ) -> anyhow::Result<()> {
+        if let Some(recorder) = self.recorder {
+            recorder.finish(&[prompt, &made.tokens].concat())?;
+        }
+        if let Some((witness, mut file)) = self.witness
+            && !made.tokens.is_empty()
+        {
+            let (sampling, tokens) = (sampling.clone(), &made.tokens);
+            let certificate =
+                Certificate::new(&model.manifest, args.model.kv, sampling, prompt, tokens, witness);
+            file.write(certificate.to_json().as_bytes())?;
+            file.publish()?;
+        }
+        Ok(())
+    }
+}
+
+impl Observer for Watchers {
+    fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.entering(first, layer, hidden);
+        }
+    }
+
+    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.routed(first, layer, routed);
+        }
+        if let Some((witness, _)) = &mut self.witness {
+            witness.routed(first, layer, routed);
+        }
+    }
+
+    fn logits(&mut self, first: usize, logits: &[f32]) {
+        if let Some((witness, _)) = &mut self.witness {
+            witness.logits(first, logits);
+        }
+    }
 }
 
 /// The ids to continue, and whether nobody gave any.
@@ -144,10 +231,26 @@ fn summary(made: &Generated, metrics: &Metrics, seed: u64) -> String {
         Some(bytes) => format!(", peak memory {}", size(bytes)),
         None => String::new(),
     };
+    let streamed = match &metrics.cost {
+        Some(cost) if metrics.ram_bytes.is_some() => streamed(&cost.generation),
+        _ => String::new(),
+    };
     format!(
-        "\nsws: {}, {} new at {:.1} tok/s{memory}, seed {seed}{end}",
+        "\nsws: {}, {} new at {:.1} tok/s{streamed}{memory}, seed {seed}{end}",
         pace(metrics.prompt, "prompt tokens"),
         made.tokens.len(),
         metrics.generation.tokens_per_second,
+    )
+}
+
+/// Where the tokens of a streaming model came from.
+fn streamed(metrics: &sws_engine::Metrics) -> String {
+    let read: f64 = metrics.bytes_per_token.values().sum();
+    let stalled = 100.0 * metrics.stalls.seconds / metrics.seconds.max(1e-9);
+    format!(
+        " ({:.0} % of experts in memory, {} read a token at {:.2} GB/s, {stalled:.0} % of the time waiting)",
+        100.0 * metrics.experts.hit_rate,
+        size(read as u64),
+        metrics.disk.gb_per_second_reading,
     )
 }

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod reading;
+mod source;
 #[cfg(test)]
 mod tests;
 mod weights;

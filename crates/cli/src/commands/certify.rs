@@ -1,0 +1,85 @@
+//! `sws certify`.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use serde_json::json;
+use sws_engine::{Certificate, Difference, Outcome};
+use sws_store::shard::Progress;
+
+use super::{print, print_json};
+use crate::args;
+use crate::backend::Needs;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::model::Model;
+use crate::progress::{Meter, Unit};
+use crate::running::{Running, check};
+
+/// The longest certificate that is read: of a million tokens it would have less.
+const MAX_BYTES: u64 = 256 << 20;
+
+pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
+    let shown = args.file.display().to_string();
+    let says = |error: &dyn std::fmt::Display| anyhow!("`{shown}`: {error}");
+    let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
+    let model = Model::open(args.model.model.as_deref())?;
+    certificate.check(&model.manifest).map_err(|e| says(&e))?;
+    let tokens = [certificate.prompt(), certificate.tokens()].concat();
+    check(&model.spec, &tokens).map_err(|e| says(&e))?;
+    args.model.kv = certificate.kv().unwrap_or(args.model.kv);
+
+    let interrupt = Interrupt::listen()?;
+    let needs = Needs { positions: tokens.len(), ..Needs::new(&interrupt) };
+    let mut running = Running::start(&model, &args.model, needs)?;
+    let meter = Meter::quiet("computing again", Unit::Tokens);
+    let total = certificate.tokens().len() as u64;
+    let outcome = certificate.replay(&model.spec, running.causal_lm()?, &mut |step| {
+        meter.show(Progress { done: step as u64, total });
+        !interrupt.asked()
+    })?;
+    meter.finish();
+
+    let (words, code) = match outcome {
+        Outcome::Agrees { steps } => (format!("every bit agrees, of {steps} steps"), 0),
+        Outcome::Differs { step, what } => {
+            let what = match what {
+                Difference::Routes => "the routers choose other experts",
+                Difference::Logits => "the logits are others",
+                Difference::Token => "these logits give another token",
+            };
+            let of = if step == 0 { "the prompt's".to_owned() } else { format!("token {step}'s") };
+            (format!("differs first in step {step}, {of}: {what}"), 1)
+        }
+        Outcome::Stopped => return Err(Interrupted("nothing was decided").into()),
+    };
+    if args.json {
+        let (step, what) = match outcome {
+            Outcome::Differs { step, what } => {
+                (Some(step), Some(format!("{what:?}").to_lowercase()))
+            }
+            _ => (None, None),
+        };
+        let steps = certificate.tokens().len();
+        print_json(&json!({ "agrees": code == 0, "steps": steps, "step": step, "what": what }))?;
+    } else {
+        print(&format!("{shown}: {words}\n"))?;
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let shown = path.display();
+    let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}");
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        bail!("`{shown}` is not a regular file; give the file that `sws run --certify` wrote");
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        bail!("`{shown}` has more than {MAX_BYTES} bytes and is no certificate");
+    }
+    Ok(bytes)
+}

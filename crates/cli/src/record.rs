@@ -1,0 +1,166 @@
+//! `--record`: what routers chose, and what layers were given, in a file that grows with the run.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use anyhow::bail;
+use serde_json::json;
+use sws_model::{Ffn, ModelSpec, Observer, Routed};
+
+use crate::unfinished::{Unfinished, refused};
+
+/// Room for the header, which is written last.
+const HEADER: usize = 4096;
+
+/// Writes a safetensors file as a run goes on: `ids` [tokens, layers with experts, k] u16, the most
+/// probable expert first, with `tokens`, `passes` and `lens` i32, as traces have them; and `hidden`
+/// [tokens, layers, hidden] f32, what each layer was given, if that is wanted. Besides the token ids
+/// nothing that grows is in memory.
+pub(crate) struct Recorder {
+    file: Unfinished,
+    path: std::path::PathBuf,
+    /// The place of each layer among those with experts.
+    places: Vec<Option<usize>>,
+    experts: usize,
+    top_k: usize,
+    hidden: Option<Hidden>,
+    /// [tokens, layers, k] of the pass under way.
+    ids: Vec<u16>,
+    /// Tokens of the passes that are over.
+    done: usize,
+    passes: Vec<u32>,
+    failed: Option<std::io::Error>,
+}
+
+struct Hidden {
+    file: File,
+    layers: usize,
+    width: usize,
+}
+
+impl Recorder {
+    pub(crate) fn create(path: &Path, spec: &ModelSpec, hidden: bool) -> anyhow::Result<Recorder> {
+        let mut count = 0;
+        let mut place = |ffn: &Ffn| {
+            let moe = matches!(ffn, Ffn::Moe(_));
+            count += usize::from(moe);
+            moe.then(|| count - 1)
+        };
+        let places: Vec<_> = spec.layers.iter().map(|layer| place(&layer.ffn)).collect();
+        if count == 0 {
+            bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
+        }
+        let mut file = Unfinished::create(path)?;
+        file.write(&[b' '; HEADER])?;
+        let hidden = match hidden {
+            true => {
+                let (layers, width) = (spec.layers.len(), spec.hidden);
+                Some(Hidden { file: file.beside()?, layers, width })
+            }
+            false => None,
+        };
+        Ok(Recorder {
+            file,
+            path: path.to_owned(),
+            places,
+            experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
+            top_k: spec.max_top_k(),
+            hidden,
+            ids: Vec::new(),
+            done: 0,
+            passes: Vec::new(),
+            failed: None,
+        })
+    }
+
+    /// Completes the file. `tokens` have gone through the layers.
+    pub(crate) fn finish(mut self, tokens: &[u32]) -> anyhow::Result<()> {
+        if let Some(error) = self.failed {
+            return Err(refused(&self.path, &error));
+        }
+        let layers = self.places.iter().flatten().count();
+        let four = |numbers: &[u32]| -> Vec<u8> {
+            numbers.iter().flat_map(|&n| (n as i32).to_le_bytes()).collect()
+        };
+        let tokens = &tokens[..tokens.len().min(self.done)];
+        let tails = [
+            ("tokens", tokens.len(), four(tokens)),
+            ("passes", self.passes.len(), four(&self.passes)),
+            ("lens", 1, four(&[self.done as u32])),
+        ];
+        let mut end = self.done * layers * self.top_k * 2;
+        let facts = json!({
+            "layers": layers.to_string(),
+            "experts": self.experts.to_string(),
+            "top_k": self.top_k.to_string(),
+        });
+        let shape = [self.done, layers, self.top_k];
+        let mut header = json!({
+            "__metadata__": facts,
+            "ids": { "dtype": "U16", "shape": shape, "data_offsets": [0, end] },
+        });
+        for (name, count, bytes) in &tails {
+            let start = std::mem::replace(&mut end, end + bytes.len());
+            header[name] =
+                json!({ "dtype": "I32", "shape": [count], "data_offsets": [start, end] });
+            self.file.write(bytes)?;
+        }
+        if let Some(Hidden { file, layers, width }) = self.hidden {
+            let start = std::mem::replace(&mut end, end + self.done * layers * width * 4);
+            let shape = [self.done, layers, width];
+            header["hidden"] =
+                json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });
+            file.set_len((end - start) as u64).map_err(|e| refused(&self.path, &e))?;
+            self.file.append(file)?;
+        }
+        let mut bytes = ((HEADER - 8) as u64).to_le_bytes().to_vec();
+        bytes.extend(serde_json::to_vec(&header)?);
+        bytes.resize(HEADER, b' ');
+        self.file.rewrite(&bytes)?;
+        self.file.publish()
+    }
+
+    fn note(&mut self, result: std::io::Result<()>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
+        let Some(Hidden { file, layers, width }) = &mut self.hidden else { return };
+        let mut write = || {
+            for (token, row) in hidden.chunks_exact(*width).enumerate() {
+                let at = ((first + token) * *layers + layer) * *width * 4;
+                file.seek(SeekFrom::Start(at as u64))?;
+                file.write_all(&row.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())?;
+            }
+            Ok(())
+        };
+        let written = write();
+        self.note(written);
+    }
+
+    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+        let Some(Some(place)) = self.places.get(layer).copied() else { return };
+        let layers = self.places.iter().flatten().count();
+        let row = layers * self.top_k;
+        let tokens = routed.choices.len() / routed.top_k.max(1);
+        self.ids.resize(tokens * row, 0);
+        for (token, choices) in routed.choices.chunks(routed.top_k.max(1)).enumerate() {
+            let to = &mut self.ids[token * row + place * self.top_k..][..self.top_k];
+            // A layer in which fewer are chosen says the first again.
+            let padded = choices.iter().chain(std::iter::repeat(&choices[0]));
+            to.iter_mut().zip(padded).for_each(|(to, &expert)| *to = expert as u16);
+        }
+        if place + 1 == layers {
+            let bytes: Vec<u8> = self.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let written = self.file.write(&bytes).map_err(std::io::Error::other);
+            self.note(written);
+            self.done += tokens;
+            self.passes.push(tokens as u32);
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! The engine as a library: a model, a store and a budget in, tokens and metrics out.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sws_draft::{Draft, NoDraft};
+use sws_model::text::{SampleError, Sampler, Sampling};
+use sws_model::{
+    CausalLm, Compute, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
+    Observer, Ready, ResidentSource, Routed, Session, SourceError, WeightSource, WeightsError,
+};
+use sws_store::{Arena, Clock, Memory, NVMeWeightStore, PieceKind};
+
+use crate::assembler::{Deciders, DynamicAssembler};
+use crate::budget::Budget;
+use crate::error::StreamError;
+use crate::infra::{Infrastructure, InfrastructurePlan};
+use crate::ledger::Process;
+use crate::metrics::{Counters, Metrics, Timed, memory};
+use crate::plan::{Plan, PlanError, PlanOptions, Planner};
+use crate::policy::{Layers, PolicyKind};
+use crate::source::{ExpertSource, StreamingSource, ThroughRing};
+use crate::wait::Waiter;
+
+/// A model that runs within a memory budget: its weights come from a store as they are needed.
+///
+/// The same tokens, and the same logits bit for bit, as with everything in memory, whatever the
+/// budget, the policy or the draft.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use std::sync::Arc;
+/// use sws_engine::{Options, SpeculativeWeightStreamer};
+/// use sws_model::{Model, ModelSpec};
+/// use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
+///
+/// let dir = Path::new("shards/tales-moe");
+/// let spec = ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?;
+/// let manifest = Arc::new(Manifest::load(dir)?);
+/// let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
+/// let options = Options { ram_budget: "64MiB".parse()?, ..Options::default() };
+/// let mut streamer = SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?;
+/// let tokens = streamer.generate(&[1, 2, 3], 16)?;
+/// let metrics = streamer.aggregate_metrics();
+/// assert!(metrics.tokens >= tokens.len() as u64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SpeculativeWeightStreamer {
+    session: Session<Timed<Source>>,
+    store: Option<Arc<NVMeWeightStore>>,
+    sampling: Sampling,
+    plan: Option<Plan>,
+    began: Counters,
+    tokens: u64,
+    passes: Duration,
+    gauge: Gauge,
+    /// Of the last pass.
+    logits: Vec<f32>,
+}
+
+/// How to run.
+#[derive(Debug)]
+pub struct Options {
+    /// Memory for the whole process.
+    pub ram_budget: Budget,
+    /// What the process takes without the model; none to count what it has now.
+    pub process: Option<Process>,
+    /// Whether pieces are read before a router has asked for them: the next layer of a prompt, and
+    /// what `draft` forecasts.
+    pub speculation: bool,
+    /// Forecasts what will be needed.
+    pub draft: Box<dyn Draft>,
+    /// From which probability on a forecast is a reason to read.
+    pub confidence_threshold: f32,
+    /// Which piece makes room.
+    pub policy: PolicyKind,
+    /// Positions of the sequence; none for what suits the budget.
+    pub context: Option<usize>,
+    /// Positions that are known to be needed where `context` does not say.
+    pub at_least: usize,
+    /// How keys and values are kept.
+    pub kv: KvPrecision,
+    /// Whether logits of every position are wanted, rather than of the last.
+    pub all_logits: bool,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+}
+
+impl Default for Options {
+    /// As much memory as can be had, no draft, the likeliest token.
+    fn default() -> Options {
+        Options {
+            ram_budget: Budget::Auto,
+            process: None,
+            speculation: true,
+            draft: Box::new(NoDraft),
+            confidence_threshold: 0.5,
+            policy: PolicyKind::default(),
+            context: None,
+            at_least: 0,
+            kv: KvPrecision::F32,
+            all_logits: false,
+            sampling: Sampling::default(),
+        }
+    }
+}
+
+/// Why a model cannot be run within a budget.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamerError {
+    /// The weights are not those of the model.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// What stays in memory could not be read.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The system grants less memory than it has.
+    #[error("the system grants no {bytes} bytes of memory ({cause}); lower --ram")]
+    Memory {
+        /// Asked for.
+        bytes: usize,
+        /// What it says.
+        cause: std::io::Error,
+    },
+    /// A pass failed.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// No token could be chosen.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+}
+
+/// Where all weights come from.
+#[derive(Debug)]
+enum Source {
+    Resident(ResidentSource),
+    Streaming(Box<StreamingSource<Experts>>),
+}
+
+/// Where routed experts come from.
+#[derive(Debug)]
+enum Experts {
+    /// From slots, in which they come and go.
+    Slots(DynamicAssembler),
+    /// They pass by like everything else.
+    Ring(ThroughRing),
+}
+
+/// The counters of a run, for whoever looks on while it goes: as of the last pass.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<Mutex<Counters>>);
+
+impl Gauge {
+    /// The counters.
+    pub fn read(&self) -> Counters {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SpeculativeWeightStreamer {
+    /// Plans how to run `model` within the budget, and reads what stays in memory.
+    pub fn new(
+        model: Model,
+        store: Arc<NVMeWeightStore>,
+        options: Options,
+    ) -> Result<SpeculativeWeightStreamer, StreamerError> {
+        let spec = model.spec();
+        let inventory = Inventory::new(spec, store.manifest())?;
+        let process = options
+            .process
+            .unwrap_or_else(|| Process { program: memory().unwrap_or(0), ..Process::default() });
+        let plan_options = PlanOptions {
+            context: options.context,
+            at_least: options.at_least,
+            kv: options.kv,
+            all_logits: options.all_logits,
+            tier: model.tier(),
+            ..PlanOptions::default()
+        };
+        let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
+        let (total, available) = match Memory::now() {
+            Some(memory) => (memory.total, memory.available),
+            None => (u64::MAX, u64::MAX),
+        };
+        let ram = options.ram_budget.resolve(total, available, planner.minimum());
+        let plan = planner.plan(ram)?;
+        SpeculativeWeightStreamer::with_plan(model, store, plan, options)
+    }
+
+    /// Runs `model` as `plan` says.
+    pub fn with_plan(
+        model: Model,
+        store: Arc<NVMeWeightStore>,
+        plan: Plan,
+        options: Options,
+    ) -> Result<SpeculativeWeightStreamer, StreamerError> {
+        let spec = model.spec();
+        let bytes = plan.arena_bytes();
+        let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
+        let waiter = Waiter::new(Clock::real());
+        let infrastructure = InfrastructurePlan {
+            pinned: plan.pinned.clone(),
+            ring: plan.ring,
+            experts: plan.experts_stream,
+        };
+        let infrastructure = Infrastructure::open(
+            spec,
+            Arc::clone(&store),
+            &arena,
+            &infrastructure,
+            waiter.clone(),
+        )?;
+        let experts = if plan.slots.is_empty() {
+            Experts::Ring(ThroughRing)
+        } else {
+            let cut =
+                plan.slots.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count));
+            let slot = |len| {
+                arena.take(len).ok_or(StreamError::NoRoom { need: len, have: arena.free_bytes() })
+            };
+            let slots = cut.map(slot).collect::<Result<Vec<_>, _>>()?;
+            let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
+            let deciders = Deciders {
+                policy: options.policy.build([(store.number(), Layers::of(spec))]),
+                draft: options.draft,
+                confidence: options.confidence_threshold,
+                ahead: options.speculation,
+            };
+            let (store, waiter) = (Arc::clone(&store), waiter.clone());
+            Experts::Slots(DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter))
+        };
+        let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, experts)));
+        let mut session = Session::new(model, Timed::new(source, waiter), plan.context, options.kv);
+        session.set_chunk(plan.chunk);
+        Ok(SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling))
+    }
+
+    /// A model that is wholly in memory, measured in the same way.
+    pub fn resident(model: Model, source: ResidentSource, limit: usize, kv: KvPrecision) -> Self {
+        let waiter = Waiter::new(Clock::real());
+        let source = Timed::new(Source::Resident(source), waiter);
+        let session = Session::new(model, source, limit, kv);
+        SpeculativeWeightStreamer::around(session, None, Sampling::default())
+    }
+
+    fn around(
+        session: Session<Timed<Source>>,
+        streaming: Option<(Arc<NVMeWeightStore>, Plan)>,
+        sampling: Sampling,
+    ) -> SpeculativeWeightStreamer {
+        let (store, plan) = streaming.unzip();
+        let mut streamer = SpeculativeWeightStreamer {
+            session,
+            store,
+            sampling,
+            plan,
+            began: Counters::default(),
+            tokens: 0,
+            passes: Duration::ZERO,
+            gauge: Gauge::default(),
+            logits: Vec::new(),
+        };
+        streamer.began = streamer.counters();
+        *streamer.gauge.lock() = streamer.began.clone();
+        streamer
+    }
+
+    /// Continues the sequence by `prompt`, then by `new_tokens` that the model chooses, or as many
+    /// as there is room for. What `prompt` continues is what was generated before; see
+    /// [`clear`](CausalLm::clear).
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        new_tokens: usize,
+    ) -> Result<Vec<u32>, StreamerError> {
+        let mut sampler = Sampler::new(self.sampling.clone(), self.vocab());
+        sampler.prompt(prompt)?;
+        let mut logits = self.prefill(prompt)?.to_vec();
+        let mut tokens = Vec::with_capacity(new_tokens);
+        while tokens.len() < new_tokens {
+            let token = sampler.sample(&mut logits)?;
+            tokens.push(token);
+            if self.len() == self.limit() {
+                break;
+            }
+            logits.copy_from_slice(self.decode(token)?);
+        }
+        Ok(tokens)
+    }
+
+    /// What everything has cost since this was made, reading what stays in memory not counted.
+    pub fn aggregate_metrics(&mut self) -> Metrics {
+        Metrics::between(&self.began.clone(), &self.counters())
+    }
+
+    /// The counters as of now.
+    pub fn counters(&mut self) -> Counters {
+        let (tokens, passes) = (self.tokens, self.passes);
+        let timed = self.session.source();
+        let clocks = timed.clocks();
+        let bytes = timed.waiter().bytes();
+        let mut counters = Counters { clocks, passes, tokens, bytes, ..Counters::default() };
+        let (Source::Streaming(source), Some(store)) = (&mut timed.source, &self.store) else {
+            return counters;
+        };
+        let stats = store.stats();
+        counters.device_bytes = [&stats.demanded, &stats.ahead, &stats.speculative]
+            .map(|traffic| traffic.bytes)
+            .iter()
+            .sum();
+        counters.device_busy = stats.busy;
+        if let Experts::Slots(assembler) = source.experts() {
+            let verifier = assembler.verifier();
+            (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
+            let layers = assembler.cache().counts().iter();
+            counters.layers = layers.map(|(&(_, layer), &counts)| (layer, counts)).collect();
+            counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;
+        }
+        counters
+    }
+
+    /// Where to read the counters while a pass runs elsewhere.
+    pub fn gauge(&self) -> Gauge {
+        self.gauge.clone()
+    }
+
+    /// What a run waits with, by which it can be cancelled.
+    pub fn waiter(&mut self) -> Waiter {
+        self.session.source().waiter().clone()
+    }
+
+    /// How the budget is divided; none if everything is in memory.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// The kernels.
+    pub fn model(&self) -> &Model {
+        self.session.model()
+    }
+
+    /// Lowers the budget of a model that is running: slots are given up, everything else stays. Memory
+    /// in use is given up after the next layer.
+    pub fn lower_budget(&mut self, ram: u64) -> Result<(), StreamerError> {
+        let Some(plan) = &self.plan else { return Ok(()) };
+        let plan = plan.shrink(ram)?;
+        let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
+        if let Source::Streaming(source) = &mut self.session.source().source
+            && let Experts::Slots(assembler) = source.experts()
+        {
+            assembler.trim_to_budget(slots as usize);
+        }
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    /// Runs a pass, and counts it.
+    fn pass<T>(
+        &mut self,
+        tokens: usize,
+        pass: impl FnOnce(&mut Session<Timed<Source>>) -> Result<T, ForwardError>,
+    ) -> Result<T, ForwardError> {
+        let clock = self.session.source().waiter().clock().clone();
+        let started = clock.now();
+        let result = pass(&mut self.session);
+        self.passes += clock.now().saturating_sub(started);
+        if result.is_ok() {
+            self.tokens += tokens as u64;
+        }
+        *self.gauge.lock() = self.counters();
+        result
+    }
+}
+
+impl ModelHandle for SpeculativeWeightStreamer {
+    fn spec(&self) -> &ModelSpec {
+        self.session.model().spec()
+    }
+
+    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
+        Some(self)
+    }
+}
+
+impl CausalLm for SpeculativeWeightStreamer {
+    fn vocab(&self) -> usize {
+        self.session.vocab()
+    }
+
+    fn limit(&self) -> usize {
+        self.session.limit()
+    }
+
+    fn len(&self) -> usize {
+        self.session.len()
+    }
+
+    fn clear(&mut self) {
+        self.session.clear();
+    }
+
+    fn observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<&[f32], ForwardError> {
+        let mut logits = std::mem::take(&mut self.logits);
+        let done = self.pass(tokens.len(), |session| {
+            logits.clear();
+            logits.extend_from_slice(session.observed(tokens, observer)?);
+            Ok(())
+        });
+        self.logits = logits;
+        done?;
+        Ok(&self.logits)
+    }
+
+    fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
+        self.pass(tokens.len(), |session| session.score(tokens, observer))
+    }
+}
+
+impl Source {
+    fn inner(&mut self) -> &mut dyn WeightSource {
+        match self {
+            Source::Resident(source) => source,
+            Source::Streaming(source) => &mut **source,
+        }
+    }
+}
+
+impl WeightSource for Source {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.inner().embed(tokens, rows)
+    }
+
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        self.inner().entering(layer, hidden)
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner().infrastructure(layer, pieces, compute)
+    }
+
+    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.inner().routed(layer, routed)
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner().experts(layer, routed, ready)
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.inner().head(compute)
+    }
+}
+
+impl Experts {
+    fn inner(&mut self) -> &mut dyn ExpertSource {
+        match self {
+            Experts::Slots(assembler) => assembler,
+            Experts::Ring(ring) => ring,
+        }
+    }
+}
+
+impl ExpertSource for Experts {
+    fn tokens(&mut self, tokens: &[u32]) -> Result<(), SourceError> {
+        self.inner().tokens(tokens)
+    }
+
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        self.inner().entering(layer, hidden)
+    }
+
+    fn routed(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        self.inner().routed(layer, routed, infrastructure)
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        infrastructure: &mut Infrastructure,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner().experts(layer, routed, infrastructure, ready)
+    }
+
+    fn finished(&mut self) -> Result<(), SourceError> {
+        self.inner().finished()
+    }
+
+    fn interrupt(&mut self) {
+        self.inner().interrupt();
+    }
+}

@@ -1,0 +1,295 @@
+//! The engine as a library, on the model that comes with the project.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sws_draft::{NoDraft, Recorded};
+use sws_engine::policy::PolicyKind;
+use sws_engine::{
+    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Process,
+    SpeculativeWeightStreamer, Witness,
+};
+use sws_model::text::{Sampler, Sampling};
+use sws_model::{CausalLm, KvPrecision, Loader, Model, ModelHandle, ModelSpec, Observer, Routed};
+use sws_store::{Arena, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions};
+
+const MIB: u64 = 1 << 20;
+const PROMPT: [u32; 10] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12];
+
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
+}
+
+fn spec() -> ModelSpec {
+    ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap()
+}
+
+fn store(reader: ReaderKind) -> Arc<NVMeWeightStore> {
+    let manifest = Arc::new(Manifest::load(&dir()).unwrap());
+    let reader = Some(reader.open(&manifest, &dir(), 4).unwrap());
+    let options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
+    Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap())
+}
+
+fn resident() -> SpeculativeWeightStreamer {
+    let store = store(ReaderKind::Mmap);
+    let spec = spec();
+    let mut loader = Loader::new(&spec, store.manifest()).unwrap();
+    let wanted: Vec<Read> = loader.wanted().into_iter().map(Read::Piece).collect();
+    let arena = Arena::new(8 << 20).unwrap();
+    store
+        .extract_pieces(&wanted, &arena, |completion| {
+            let layout = &completion.layout;
+            let add = |_: &_, (tensor, part): (usize, usize), into: &mut [u8]| {
+                let found = layout.tensors().iter().find(|t| t.index == tensor).unwrap();
+                into.copy_from_slice(found.part(&completion.slot, part).unwrap());
+                Ok(())
+            };
+            loader.add(layout.read().piece(), add).unwrap();
+        })
+        .unwrap();
+    let source = loader.finish();
+    SpeculativeWeightStreamer::resident(Model::new(spec.clone()), source, 256, KvPrecision::F32)
+}
+
+/// `bytes` above what the process takes without the model.
+fn options(bytes: u64) -> Options {
+    let process = Some(Process::default());
+    Options { ram_budget: Budget::Bytes(bytes), process, context: Some(256), ..Options::default() }
+}
+
+fn streaming(reader: ReaderKind, options: Options) -> SpeculativeWeightStreamer {
+    SpeculativeWeightStreamer::new(Model::new(spec()), store(reader), options).unwrap()
+}
+
+/// Sampled as people do, and witnessed.
+fn answer(lm: &mut dyn CausalLm, sampling: &Sampling, n: usize) -> (Vec<u32>, Witness) {
+    let mut witness = Witness::new(&spec(), &PROMPT);
+    let mut sampler = Sampler::new(sampling.clone(), lm.vocab());
+    sampler.prompt(&PROMPT).unwrap();
+    let mut next = PROMPT.to_vec();
+    let mut tokens = Vec::new();
+    while tokens.len() < n {
+        let mut logits = lm.observed(&next, &mut witness).unwrap().to_vec();
+        witness.logits(lm.len() - 1, &logits);
+        let token = sampler.sample(&mut logits).unwrap();
+        tokens.push(token);
+        next = vec![token];
+    }
+    (tokens, witness)
+}
+
+fn sampling() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
+}
+
+fn certificate() -> Certificate {
+    let mut resident = resident();
+    let (tokens, witness) = answer(&mut resident, &sampling(), 24);
+    let manifest = Manifest::load(&dir()).unwrap();
+    Certificate::new(&manifest, KvPrecision::F32, sampling(), &PROMPT, &tokens, witness)
+}
+
+/// The smallest budget that works here.
+fn least() -> u64 {
+    let refused =
+        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options(0));
+    let error = refused.unwrap_err().to_string();
+    let (_, rest) = error.split_once("--ram ").unwrap();
+    let (mib, _) = rest.split_once("MiB").unwrap();
+    mib.parse::<u64>().unwrap() * MIB
+}
+
+/// Every bit of routes and logits, from the least memory to all that can be used, with every policy
+/// and reader, with chunks as the plan has them and of a few tokens.
+#[test]
+fn an_answer_is_certified_at_any_budget() {
+    let certificate = certificate();
+    let least = least();
+    let budgets = [least, least + MIB, least + 2 * MIB, least + 6 * MIB, least + 40 * MIB];
+    let mut streamed = Vec::new();
+    for (number, budget) in budgets.into_iter().enumerate() {
+        for policy in PolicyKind::ALL {
+            let reader = [ReaderKind::Direct, ReaderKind::Mmap][number % 2];
+            let speculation = number % 3 != 2;
+            let options = Options { policy, speculation, ..options(budget) };
+            let mut streamer = streaming(reader, options);
+            let spec = spec();
+            let outcome = certificate.replay(&spec, &mut streamer, &mut |_| true).unwrap();
+            assert_eq!(outcome, Outcome::Agrees { steps: 24 }, "{budget} bytes, {policy}");
+            let metrics = streamer.aggregate_metrics();
+            assert_eq!(metrics.tokens, (PROMPT.len() + 23) as u64);
+            streamed.push((budget, metrics.bytes_per_token.values().sum::<f64>()));
+            check(&metrics);
+        }
+    }
+    let (first, last) = (streamed[0], streamed[streamed.len() - 1]);
+    assert!(first.1 > 4.0 * last.1, "more memory means less reading: {first:?}, {last:?}");
+}
+
+/// What must be true of any run.
+fn check(metrics: &Metrics) {
+    let time = metrics.time;
+    let sum = time.compute + time.stall + time.other;
+    assert!((sum - metrics.seconds).abs() < 1e-6 + 0.01 * metrics.seconds, "{metrics:?}");
+    assert!(metrics.disk.bytes as f64 >= metrics.bytes_per_token.values().sum::<f64>());
+    assert!(metrics.experts.hit_rate <= 1.0 && metrics.disk.busy <= 1.01, "{metrics:?}");
+    let misses: u64 = metrics.experts.layers.iter().map(|layer| layer.misses).sum();
+    assert!(misses >= metrics.rejects, "{metrics:?}");
+}
+
+/// Sealed again after a change, as a forger would.
+fn sealed(json: &str) -> String {
+    let mut certificate: Certificate = serde_json::from_str(json).unwrap();
+    certificate.seal();
+    certificate.to_json()
+}
+
+#[test]
+fn a_replay_says_where_bits_differ() {
+    let certificate = certificate();
+    let replay = |certificate: &Certificate| {
+        let mut streamer = streaming(ReaderKind::Mmap, options(least() + 4 * MIB));
+        certificate.replay(&spec(), &mut streamer, &mut |_| true).unwrap()
+    };
+    // What is changed in the JSON, and what a replay finds.
+    type Change = fn(&mut serde_json::Value);
+    let cases: [(Change, Outcome); 4] = [
+        (
+            |json| json["steps"][3]["routes"] = json["steps"][4]["routes"].clone(),
+            Outcome::Differs { step: 3, what: Difference::Routes },
+        ),
+        (
+            |json| json["steps"][5]["chain"] = json["steps"][4]["chain"].clone(),
+            Outcome::Differs { step: 5, what: Difference::Logits },
+        ),
+        (
+            |json| json["tokens"][2] = (json["tokens"][2].as_u64().unwrap() ^ 1).into(),
+            Outcome::Differs { step: 2, what: Difference::Token },
+        ),
+        (
+            |json| json["prompt"][0] = 6.into(),
+            Outcome::Differs { step: 0, what: Difference::Routes },
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut json: serde_json::Value = serde_json::from_str(&certificate.to_json()).unwrap();
+        change(&mut json);
+        let changed = json.to_string();
+        let refused = Certificate::parse(changed.as_bytes());
+        assert!(matches!(refused, Err(CertificateError::Changed)), "{refused:?}");
+        let forged = Certificate::parse(sealed(&changed).as_bytes()).unwrap();
+        assert_eq!(replay(&forged), expected);
+    }
+    let same = Certificate::parse(certificate.to_json().as_bytes()).unwrap();
+    assert_eq!(same, certificate);
+    let mut done = 0;
+    let mut streamer = streaming(ReaderKind::Mmap, options(least()));
+    let stopped = certificate.replay(&spec(), &mut streamer, &mut |step| {
+        done = step;
+        step < 2
+    });
+    assert_eq!((stopped.unwrap(), done), (Outcome::Stopped, 2));
+}
+
+#[test]
+fn what_is_no_certificate_of_this_model_is_refused() {
+    let certificate = certificate();
+    let json: serde_json::Value = serde_json::from_str(&certificate.to_json()).unwrap();
+    let long = "[".repeat(100_000);
+    for bytes in ["", "{}", "[]", "null", "\u{0}", &long] {
+        let error = Certificate::parse(bytes.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("this is no certificate"), "{error}");
+    }
+    let mut manifest = Manifest::load(&dir()).unwrap();
+    certificate.check(&manifest).unwrap();
+    manifest.encoding = None;
+    let error = certificate.check(&manifest).unwrap_err().to_string();
+    assert!(error.contains("its checkpoint's numbers"), "{error}");
+    manifest.model.fingerprint = "0123456789abcdef".to_owned();
+    let error = certificate.check(&manifest).unwrap_err().to_string();
+    assert!(error.contains("another model") && error.contains("0123456789ab"), "{error}");
+    for (field, value, expected) in [
+        ("format", "other", "another format"),
+        ("version", "9.9.9", "version 9.9.9"),
+        ("kv", "f8", "precision"),
+    ] {
+        let mut json = json.clone();
+        json[field] = value.into();
+        let forged = sealed(&json.to_string());
+        let error = Certificate::parse(forged.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Notes the routes of one sequence.
+#[derive(Default)]
+struct Routes(Vec<(usize, usize, Vec<u32>)>);
+
+impl Observer for Routes {
+    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+        for (token, choices) in routed.choices.chunks(routed.top_k).enumerate() {
+            self.0.push((first + token, layer, choices.to_vec()));
+        }
+    }
+}
+
+impl Routes {
+    fn oracle(mut self) -> Recorded {
+        self.0.sort();
+        let ids = self.0.iter().flat_map(|(_, _, ids)| ids.iter().map(|&id| id as u16)).collect();
+        Recorded::oracle((0..8).collect(), 32, 4, ids)
+    }
+}
+
+/// Whatever a draft says, the answer is the same; one that knows has no reject.
+#[test]
+fn drafts_change_what_is_read_and_nothing_else() {
+    let mut resident = resident();
+    let mut routes = Routes::default();
+    let mut expected = Vec::new();
+    let tokens: Vec<u32> = (0..30).map(|t| (t * 131 + 5) % 4096).collect();
+    for token in &tokens {
+        expected.extend_from_slice(resident.observed(&[*token], &mut routes).unwrap());
+    }
+    let oracle = routes.oracle();
+    let budget = least() + 4 * MIB;
+    let mut rejects = Vec::new();
+    for draft in ["none", "oracle", "adversarial"] {
+        let draft: Box<dyn sws_draft::Draft> = match draft {
+            "none" => Box::new(NoDraft),
+            "oracle" => Box::new(oracle.clone()),
+            _ => Box::new(oracle.clone().adversarial()),
+        };
+        let mut streamer = streaming(ReaderKind::Direct, Options { draft, ..options(budget) });
+        let mut found = Vec::new();
+        for token in &tokens {
+            found.extend_from_slice(streamer.decode(*token).unwrap());
+        }
+        assert!(found == expected);
+        let metrics = streamer.aggregate_metrics();
+        check(&metrics);
+        rejects.push(metrics.rejects);
+    }
+    assert_eq!(rejects[1], 0, "{rejects:?}");
+    assert!(rejects[0] > 0 && rejects[2] > 0, "{rejects:?}");
+}
+
+/// Lowered while it runs, the budget holds from the next layer on, and no bit changes.
+#[test]
+fn a_budget_can_be_lowered() {
+    let expected = resident().generate(&PROMPT, 16).unwrap();
+    let (low, high) = (least() + 3 * MIB, least() + 8 * MIB);
+    let mut streamer = streaming(ReaderKind::Mmap, options(high));
+    assert_eq!(streamer.generate(&PROMPT, 16).unwrap(), expected);
+    let before = streamer.plan().unwrap().ledger.budget();
+    streamer.lower_budget(low).unwrap();
+    assert!(streamer.plan().unwrap().ledger.budget() < before);
+    streamer.clear();
+    assert_eq!(streamer.generate(&PROMPT, 16).unwrap(), expected);
+    let error = streamer.lower_budget(1).unwrap_err().to_string();
+    assert!(error.contains("too small"), "{error}");
+    streamer.clear();
+    assert_eq!(streamer.generate(&PROMPT, 16).unwrap(), expected);
+    assert_eq!(streamer.spec().layers.len(), 8);
+}
