@@ -15,5 +15,6 @@ mod memory;
 mod refusals;
 mod roundtrip;
 mod run;
+mod stream;
 mod sws;
 mod tales;

@@ -146,7 +146,7 @@ enum Source {
 #[derive(Debug)]
 enum Experts {
     /// From slots, in which they come and go.
-    Slots(DynamicAssembler),
+    Slots(Box<DynamicAssembler>),
     /// They pass by like everything else.
     Ring(ThroughRing),
 }
@@ -207,16 +207,12 @@ impl SpeculativeWeightStreamer {
         let bytes = plan.arena_bytes();
         let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
         let waiter = Waiter::new(Clock::real());
-        let infrastructure = InfrastructurePlan {
-            pinned: plan.pinned.clone(),
-            ring: plan.ring,
-            experts: plan.experts_stream,
-        };
+        let kept = InfrastructurePlan::from(&plan);
         let infrastructure = Infrastructure::open(
             spec,
             Arc::clone(&store),
             &arena,
-            &infrastructure,
+            &kept,
             waiter.clone(),
         )?;
         let experts = if plan.slots.is_empty() {
@@ -236,7 +232,8 @@ impl SpeculativeWeightStreamer {
                 ahead: options.speculation,
             };
             let (store, waiter) = (Arc::clone(&store), waiter.clone());
-            Experts::Slots(DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter))
+            let assembler = DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter);
+            Experts::Slots(Box::new(assembler))
         };
         let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, experts)));
         let mut session = Session::new(model, Timed::new(source, waiter), plan.context, options.kv);
@@ -477,7 +474,7 @@ impl WeightSource for Source {
 impl Experts {
     fn inner(&mut self) -> &mut dyn ExpertSource {
         match self {
-            Experts::Slots(assembler) => assembler,
+            Experts::Slots(assembler) => &mut **assembler,
             Experts::Ring(ring) => ring,
         }
     }

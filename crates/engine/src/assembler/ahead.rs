@@ -24,6 +24,13 @@ const PROBABLE: f32 = 0.9;
 /// From this one on it is as good as known, and the device is kept busy with them.
 const CERTAIN: f32 = 0.99;
 
+/// How probably one of so many tokens uses an expert, if all are used alike. One token alone tells
+/// nothing.
+fn probability(layer: Option<(usize, usize)>, tokens: usize) -> f32 {
+    let Some((experts, top_k)) = layer.filter(|_| tokens > 1) else { return 0.0 };
+    1.0 - (1.0 - top_k as f32 / experts as f32).powi(tokens as i32)
+}
+
 impl DynamicAssembler {
     /// Follows a forecast: keeps what is there of it, and reads the rest as far as there is room.
     pub fn assemble_from_blueprint(&mut self, blueprint: &ReassemblyBlueprint) {
@@ -37,16 +44,34 @@ impl DynamicAssembler {
         self.expect(expected.collect());
     }
 
-    /// The next layer of a prompt uses nearly all of its experts.
-    pub(super) fn expect_next_layer(&mut self, tokens: usize) {
-        let after = self.layer as usize + 1;
-        let next = (after..self.layers.len()).find_map(|l| Some((l as u32, self.layers[l]?)));
-        let Some((layer, (experts, top_k))) = next else { return };
-        let unused = (1.0 - top_k as f32 / experts as f32).powi(tokens as i32);
-        if tokens < 2 || !self.forecast.is_empty() || 1.0 - unused < PROBABLE {
+    /// In a long prompt all that is there of later layers will be used, once, in their order: it
+    /// stays, and what has been computed goes.
+    pub(super) fn keep_for_sweep(&mut self, tokens: usize) {
+        let layer = self.layer as usize;
+        if self.layers[..layer].iter().any(Option::is_some) {
             return;
         }
-        let probability = 1.0 - unused;
+        self.sweeping = probability(self.layers[layer], tokens) >= PROBABLE;
+        if !self.sweeping {
+            return;
+        }
+        for (l, experts) in (0..).zip(self.layers.clone()).skip(layer + 1) {
+            for expert in 0..experts.map_or(0, |(experts, _)| experts as u32) {
+                self.promise(PieceId::expert(l, expert));
+            }
+        }
+    }
+
+    /// The next layer of a long prompt uses nearly all of its experts.
+    pub(super) fn expect_next_layer(&mut self, tokens: usize) {
+        let after = self.layer as usize + 1;
+        let next = (after..self.layers.len()).find(|&l| self.layers[l].is_some());
+        let Some((layer, of)) = next.map(|l| (l as u32, self.layers[l])) else { return };
+        let probability = probability(of, tokens);
+        if !self.forecast.is_empty() || probability < PROBABLE {
+            return;
+        }
+        let experts = of.map_or(0, |(experts, _)| experts);
         let priority = if probability >= CERTAIN { Priority::Ahead } else { Priority::Speculative };
         let all = (0..experts as u32).map(|expert| PieceId::expert(layer, expert));
         let all = self.in_order(all).into_iter();

@@ -2,7 +2,6 @@
 
 mod ahead;
 mod reading;
-mod source;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -59,6 +58,8 @@ pub struct DynamicAssembler {
     forecast: VecDeque<Expected>,
     /// What is expected and pinned until then.
     promised: BTreeSet<PieceId>,
+    /// Whether so many tokens go through together that they use nearly all experts of every layer.
+    sweeping: bool,
     /// Pieces whose numbers have been looked at. Their checksums do not change.
     looked_at: HashSet<PieceId>,
 }
@@ -138,6 +139,7 @@ impl DynamicAssembler {
             failed: HashSet::new(),
             forecast: VecDeque::new(),
             promised: BTreeSet::new(),
+            sweeping: false,
             looked_at: HashSet::new(),
         }
     }
@@ -251,6 +253,9 @@ impl DynamicAssembler {
             }
         });
         self.settle_forecast(&routed.distinct);
+        if self.ahead {
+            self.keep_for_sweep(routed.choices.len() / routed.top_k.max(1));
+        }
         if let Verdict::Reject { mut missing, inexact } = verdict {
             missing.extend(inexact);
             let ids = missing.into_iter().map(|expert| PieceId::expert(number, expert));

@@ -7,6 +7,10 @@ use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Priorit
 use super::{AssembleError, DynamicAssembler, Loaded};
 use crate::cache::{Need, NoRoom};
 
+/// Slots through which the experts of a layer go in turn, while what later layers need stays: enough
+/// for one to be computed with while others are read.
+const IN_TURN: usize = 8;
+
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
@@ -27,7 +31,7 @@ impl DynamicAssembler {
                 Ok(claim) => self.fetch(id, layout, claim.payload, Priority::Demanded)?,
                 // It was given up and has not ended yet. When it has, it is wanted again.
                 Err(NoRoom::Present { .. }) => {}
-                Err(NoRoom::InUse { .. }) if self.give_way() => continue,
+                Err(NoRoom::InUse { .. }) if !self.can_wait() && self.give_way() => continue,
                 Err(NoRoom::InUse { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -113,6 +117,12 @@ impl DynamicAssembler {
             let key = self.key(id);
             self.cache.failed(key, Loaded::empty(slot));
         }
+    }
+
+    /// Whether enough of this layer is in hand that its slots, each free as soon as it has been
+    /// computed with, will do for the others.
+    fn can_wait(&self) -> bool {
+        self.sweeping && self.needed.len() - self.wanted.len().min(self.needed.len()) >= IN_TURN
     }
 
     /// Gives up what was expected latest, so that what is needed now finds room. False if nothing

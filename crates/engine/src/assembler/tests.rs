@@ -321,6 +321,48 @@ fn a_chunk_reads_each_expert_at_most_once() {
     }
 }
 
+/// What later layers of a prompt will use is not pushed out by what earlier ones need.
+#[test]
+fn a_prompt_reads_what_is_not_cached_and_no_more() {
+    let tales = Fixture::tales();
+    for policy in PolicyKind::ALL {
+        for slots in [40, 64, 128, 192] {
+            let store = tales.store(None);
+            let draft = Box::new(NoDraft);
+            let mut session = tales.streaming_from(store, slots, draft, policy);
+            // Something has been computed before.
+            tales.generate(&mut session, 1).unwrap();
+            session.clear();
+            let tokens: Vec<u32> = (0..64).map(|t| t * 83 % 4096).collect();
+            let mut needed = Distinct::default();
+            let assembler = &session.source().assembler;
+            let all = (0..8).flat_map(|l| (0..32).map(move |e| PieceId::expert(l, e)));
+            let there: HashSet<PieceId> =
+                all.filter(|id| assembler.cache.get(assembler.key(*id)).is_some()).collect();
+            let reads = |assembler: &DynamicAssembler| {
+                let stats = assembler.store.stats();
+                stats.demanded.completed + stats.ahead.completed + stats.speculative.completed
+            };
+            let before = reads(assembler);
+            session.observed(&tokens, &mut needed).unwrap();
+            let read = reads(&session.source().assembler) - before;
+            let absent = needed.0.difference(&there).count() as f64;
+            assert!(read as f64 <= 1.05 * absent, "{policy}, {slots} slots: {read} of {absent}");
+        }
+    }
+}
+
+/// The experts that a pass uses.
+#[derive(Default)]
+struct Distinct(HashSet<PieceId>);
+
+impl Observer for Distinct {
+    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+        let ids = routed.distinct.iter().map(|&expert| PieceId::expert(layer as u32, expert));
+        self.0.extend(ids);
+    }
+}
+
 #[test]
 fn a_read_that_fails_once_leaves_no_trace() {
     let tales = Fixture::tales();

@@ -1,0 +1,159 @@
+//! Models that stream: the same answer at any budget, with what it cost, recorded and certified.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::goldens::{Tensors, golden, golden_dir, list, variants};
+use crate::sws::{Outcome, sws, tree};
+
+fn tales() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
+}
+
+fn run(command: &str, model: &Path, more: &[&str]) -> Outcome {
+    let mut args: Vec<&dyn AsRef<OsStr>> = vec![&command, &model];
+    args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
+    sws(&args)
+}
+
+const SAMPLED: [&str; 12] = [
+    "--tokens",
+    "5,300,17,99,1000,41,7",
+    "--max-new-tokens",
+    "24",
+    "--temperature",
+    "1",
+    "--top-k",
+    "40",
+    "--seed",
+    "7",
+    "--ignore-eos",
+    "--json",
+];
+
+fn answer(model: &Path, more: &[&str]) -> Value {
+    let outcome = run("run", model, &[&SAMPLED, more].concat()).succeeded();
+    serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
+}
+
+/// The smallest budget that works, as the refusal of a smaller one says.
+fn least(model: &Path) -> u64 {
+    let refused = run("run", model, &[&SAMPLED[..], &["--ram", "1MiB"]].concat());
+    let refused = refused.refused(2, &["too small", "--ram min"]);
+    let (_, rest) = refused.stderr.split_once("--ram ").unwrap();
+    rest.split_once("MiB").unwrap().0.parse().unwrap()
+}
+
+#[test]
+fn an_answer_does_not_depend_on_memory_policy_or_reader() {
+    let expected = answer(&tales(), &["--resident"]);
+    assert_eq!(expected["metrics"]["ram_bytes"], Value::Null);
+    let least = least(&tales());
+    let budget = |more: u64| format!("{}MiB", least + more);
+    let (low, middle, high) = (budget(1), budget(4), budget(40));
+    let cases: [&[&str]; 7] = [
+        &["--ram", "min"],
+        &["--ram", &low, "--policy", "lru"],
+        &["--ram", &middle, "--policy", "lru", "--no-speculation"],
+        &["--ram", &middle, "--reader", "mmap"],
+        &["--ram", &middle, "--threads", "1"],
+        &["--ram", &high],
+        &[],
+    ];
+    for more in cases {
+        let found = answer(&tales(), more);
+        assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
+        assert_eq!(found["text"], expected["text"], "{more:?}");
+        let metrics = &found["metrics"];
+        assert!(metrics["ram_bytes"].as_u64() > Some(0), "{metrics}");
+        let cost = &metrics["cost"]["generation"];
+        assert_eq!(cost["tokens"], 23, "{metrics}");
+        let time = ["compute", "stall", "other"].map(|part| cost["time"][part].as_f64().unwrap());
+        let (sum, seconds) = (time.iter().sum::<f64>(), cost["seconds"].as_f64().unwrap());
+        assert!((sum - seconds).abs() <= 0.01 * seconds, "{cost}");
+    }
+}
+
+#[test]
+fn every_family_streams_what_it_says_resident() {
+    let temp = tempfile::tempdir().unwrap();
+    for name in variants() {
+        let dir = golden_dir(&name);
+        let tokens = list(&golden(&name).tokens);
+        let out = temp.path().join("out.safetensors");
+        let forward = |more: &[&str]| {
+            let out = out.to_str().unwrap();
+            let args = [&["--tokens", &tokens, "--out", out, "--routes"], more].concat();
+            run("forward", &dir, &args).succeeded();
+            std::fs::read(out).unwrap()
+        };
+        let expected = forward(&["--resident"]);
+        for more in [&["--ram", "min"], &["--ram", "auto"]] {
+            assert!(forward(more) == expected, "{name} {more:?}");
+        }
+    }
+}
+
+#[test]
+fn routes_and_hidden_states_are_recorded() {
+    let temp = tempfile::tempdir().unwrap();
+    let (plain, full) = (temp.path().join("a.safetensors"), temp.path().join("b.safetensors"));
+    let expected = answer(&tales(), &["--resident", "--record", plain.to_str().unwrap()]);
+    let hidden = ["--ram", "min", "--record", full.to_str().unwrap(), "--record-hidden"];
+    assert_eq!(answer(&tales(), &hidden)["tokens"], expected["tokens"]);
+
+    let (plain, full) = (Tensors::read(&plain), Tensors::read(&full));
+    // The prompt's seven tokens and all new ones but the last have gone through the layers.
+    assert_eq!(plain.0["ids"].1, [30, 8, 4]);
+    assert_eq!(plain.0["ids"], full.0["ids"]);
+    let tokens = [&[5, 300, 17, 99, 1000, 41, 7], &*numbers(&expected["tokens"])].concat();
+    assert_eq!(plain.integers("tokens"), tokens[..30]);
+    assert_eq!(plain.integers("lens"), [30]);
+    assert_eq!(plain.integers("passes").len(), 24);
+    assert!(!plain.0.contains_key("hidden"));
+    assert_eq!(full.0["hidden"].1, [30, 8, 192]);
+    assert!(full.floats("hidden").iter().all(|x| x.is_finite()));
+    assert_eq!(tree(temp.path()).len(), 2, "nothing half-written is left");
+
+    let nowhere = temp.path().join("nowhere/file");
+    let more = ["--record", nowhere.to_str().unwrap()];
+    run("run", &tales(), &[&SAMPLED[..], &more].concat())
+        .refused(2, &["nowhere", "cannot be written"]);
+    run("run", &golden_dir("llama"), &["--tokens", "1", "--json", "--record", "x"])
+        .refused(2, &["no experts"]);
+}
+
+fn numbers(json: &Value) -> Vec<u32> {
+    serde_json::from_value(json.clone()).unwrap()
+}
+
+#[test]
+fn a_certificate_is_checked_bit_by_bit() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("answer.json");
+    let file = path.to_str().unwrap();
+    answer(&tales(), &["--ram", "min", "--certify", file]);
+    let certify = |more: &[&str]| {
+        let tales = tales();
+        let args = [&["certify", file, tales.to_str().unwrap()], more].concat();
+        sws(&args.iter().map(|word| word as &dyn AsRef<OsStr>).collect::<Vec<_>>())
+    };
+    for more in [&["--resident"][..], &["--ram", "min", "--policy", "lru"], &["--json"], &[]] {
+        let outcome = certify(more).succeeded();
+        let agrees = ["every bit agrees, of 24 steps", "\"agrees\": true"];
+        assert!(agrees.iter().any(|words| outcome.stdout.contains(words)), "{outcome:?}");
+    }
+
+    let json = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, json.replacen("\"seed\":7", "\"seed\":8", 1)).unwrap();
+    certify(&[]).refused(2, &["answer.json", "was changed"]);
+    std::fs::write(&path, "{}").unwrap();
+    certify(&[]).refused(2, &["answer.json", "no certificate"]);
+    std::fs::write(&path, json).unwrap();
+    let other = golden_dir("qwen3_moe");
+    sws(&[&"certify", &path, &other]).refused(2, &["answer.json", "another model"]);
+    sws(&[&"certify", &temp.path()]).refused(2, &["not a regular file"]);
+    sws(&[&"certify", &temp.path().join("none")]).refused(2, &["none", "cannot be read"]);
+}
