@@ -101,13 +101,15 @@ impl Recorder {
             "ids": { "dtype": "U16", "shape": shape, "data_offsets": [0, end] },
         });
         for (name, count, bytes) in &tails {
-            let start = std::mem::replace(&mut end, end + bytes.len());
+            let start = end;
+            end += bytes.len();
             header[name] =
                 json!({ "dtype": "I32", "shape": [count], "data_offsets": [start, end] });
             self.file.write(bytes)?;
         }
         if let Some(Hidden { file, layers, width }) = self.hidden {
-            let start = std::mem::replace(&mut end, end + self.done * layers * width * 4);
+            let start = end;
+            end += self.done * layers * width * 4;
             let shape = [self.done, layers, width];
             header["hidden"] =
                 json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });

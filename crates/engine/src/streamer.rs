@@ -208,13 +208,8 @@ impl SpeculativeWeightStreamer {
         let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
         let waiter = Waiter::new(Clock::real());
         let kept = InfrastructurePlan::from(&plan);
-        let infrastructure = Infrastructure::open(
-            spec,
-            Arc::clone(&store),
-            &arena,
-            &kept,
-            waiter.clone(),
-        )?;
+        let infrastructure =
+            Infrastructure::open(spec, Arc::clone(&store), &arena, &kept, waiter.clone())?;
         let experts = if plan.slots.is_empty() {
             Experts::Ring(ThroughRing)
         } else {

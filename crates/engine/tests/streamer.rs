@@ -25,7 +25,7 @@ fn spec() -> ModelSpec {
 }
 
 fn store(reader: ReaderKind) -> Arc<NVMeWeightStore> {
-    let manifest = Arc::new(Manifest::load(&dir()).unwrap());
+    let manifest = Arc::new(Manifest::load(dir()).unwrap());
     let reader = Some(reader.open(&manifest, &dir(), 4).unwrap());
     let options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
     Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap())
@@ -86,7 +86,7 @@ fn sampling() -> Sampling {
 fn certificate() -> Certificate {
     let mut resident = resident();
     let (tokens, witness) = answer(&mut resident, &sampling(), 24);
-    let manifest = Manifest::load(&dir()).unwrap();
+    let manifest = Manifest::load(dir()).unwrap();
     Certificate::new(&manifest, KvPrecision::F32, sampling(), &PROMPT, &tokens, witness)
 }
 
@@ -124,7 +124,7 @@ fn an_answer_is_certified_at_any_budget() {
         }
     }
     let (first, last) = (streamed[0], streamed[streamed.len() - 1]);
-    assert!(first.1 > 4.0 * last.1, "more memory means less reading: {first:?}, {last:?}");
+    assert!(first.1 > 2.0 * last.1, "more memory means less reading: {first:?}, {last:?}");
 }
 
 /// What must be true of any run.
@@ -201,7 +201,7 @@ fn what_is_no_certificate_of_this_model_is_refused() {
         let error = Certificate::parse(bytes.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("this is no certificate"), "{error}");
     }
-    let mut manifest = Manifest::load(&dir()).unwrap();
+    let mut manifest = Manifest::load(dir()).unwrap();
     certificate.check(&manifest).unwrap();
     manifest.encoding = None;
     let error = certificate.check(&manifest).unwrap_err().to_string();

@@ -333,6 +333,7 @@ fn a_prompt_reads_what_is_not_cached_and_no_more() {
             // Something has been computed before.
             tales.generate(&mut session, 1).unwrap();
             session.clear();
+            session.set_chunk(64);
             let tokens: Vec<u32> = (0..64).map(|t| t * 83 % 4096).collect();
             let mut needed = Distinct::default();
             let assembler = &session.source().assembler;
