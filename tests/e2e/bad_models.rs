@@ -53,13 +53,16 @@ fn models() {
         copy("qwen3_moe", &dir);
         spoil(&dir);
         let words = [words, &["model"]].concat();
-        let outcome = sws(&[&"run", &dir, &"--prompt", &"a", &"--json"]).refused(2, &words);
+        // What streams is looked at when it is first used.
+        let args: [&dyn AsRef<OsStr>; 6] =
+            [&"run", &dir, &"--prompt", &"a", &"--json", &"--resident"];
+        let outcome = sws(&args).refused(2, &words);
         assert_eq!(outcome.stdout, "", "{case}");
         if !words.iter().any(|word| word.contains("token") || word.contains("generation")) {
             let out = temp.path().join("out");
             for backend in BACKENDS {
-                let args: [&dyn AsRef<OsStr>; 7] =
-                    [&"forward", &dir, &"--tokens", &"1", &"--out", &out, backend];
+                let args: [&dyn AsRef<OsStr>; 8] =
+                    [&"forward", &dir, &"--tokens", &"1", &"--out", &out, &"--resident", backend];
                 sws(&args).refused(2, &words);
             }
             assert_eq!(temp.path().read_dir().unwrap().count(), 1, "{case}");
@@ -162,7 +165,13 @@ fn a_damaged_shard_is_never_computed_with() {
     let mut bytes = bytes.clone();
     bytes[4096 + 11] ^= 4;
     std::fs::write(shards.join(name), bytes).unwrap();
-    sws(&[&"run", &shards, &"--tokens", &"1", &"--json"]).refused(2, &["expert_3", "sws verify"]);
+    let layer = name.to_str().unwrap().split_once('/').unwrap().0;
+    sws(&[&"run", &shards, &"--tokens", &"1", &"--json", &"--resident"])
+        .refused(2, &["expert_3", "sws verify"]);
+    // Streamed, it is found when a router asks for it, which some token's will.
+    let all: Vec<String> = (0..64).map(|token| token.to_string()).collect();
+    sws(&[&"run", &shards, &"--tokens", &all.join(","), &"--json"])
+        .refused(2, &[layer, "expert_3", "sws verify"]);
     for gone in ["config.json", name.to_str().unwrap()] {
         let hidden = temp.path().join("hidden");
         std::fs::rename(shards.join(gone), &hidden).unwrap();

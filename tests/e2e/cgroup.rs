@@ -50,7 +50,7 @@ impl Drop for Group {
 #[test]
 fn the_limit_of_a_group_counts_as_memory() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shards/tales-moe");
-    let args = ["run", model, "--tokens", "1", "--max-new-tokens", "2", "--json"];
+    let args = ["run", model, "--tokens", "1", "--max-new-tokens", "2", "--json", "--resident"];
     let Some(group) = Group::new(24 << 20) else { return };
     let name = group.0.to_str().unwrap();
     group.sws(&args).refused(2, &["tales-moe", "needs", name, "give it more", "q4"]);

@@ -89,11 +89,21 @@ fn a_context_that_no_memory_holds_is_as_long_as_memory_allows() {
     let dir = temp.path().join("m");
     copy("llama", &dir);
     change(&dir, "config.json", |config| config["max_position_embeddings"] = 1_000_000_000.into());
-    let args: [&dyn AsRef<OsStr>; 6] =
-        [&"run", &dir, &"--tokens=1,2", &"--max-new-tokens=2", &"--temperature=0", &"--json"];
-    let outcome = sws(&args).succeeded();
-    assert!(outcome.stderr.contains("has 1000000000 positions"), "{outcome:?}");
-    assert_eq!(last_line(&outcome)["tokens"].as_array().unwrap().len(), 2);
+    // A plan gives the context its share of the budget, and says so only when it is asked.
+    for (mode, told) in [("--resident", true), ("--ram=auto", false)] {
+        let args: [&dyn AsRef<OsStr>; 7] = [
+            &"run",
+            &dir,
+            &"--tokens=1,2",
+            &"--max-new-tokens=2",
+            &"--temperature=0",
+            &"--json",
+            &mode,
+        ];
+        let outcome = sws(&args).succeeded();
+        assert_eq!(outcome.stderr.contains("has 1000000000 positions"), told, "{outcome:?}");
+        assert_eq!(last_line(&outcome)["tokens"].as_array().unwrap().len(), 2);
+    }
 }
 
 /// Rings are of the system and of the build: without either the sentence says what to choose.
