@@ -103,7 +103,7 @@ impl Fixture {
     }
 
     fn session<S: WeightSource>(&self, source: S) -> Session<S> {
-        Session::new(Model::new(self.spec.clone()), source, 64, KvPrecision::F32)
+        Session::new(Model::new(self.spec.clone()), source, 512, KvPrecision::F32)
     }
 
     fn streaming(&self, slots: usize, draft: Box<dyn Draft>) -> Session<Streaming> {
@@ -333,8 +333,8 @@ fn a_prompt_reads_what_is_not_cached_and_no_more() {
             // Something has been computed before.
             tales.generate(&mut session, 1).unwrap();
             session.clear();
-            session.set_chunk(64);
-            let tokens: Vec<u32> = (0..64).map(|t| t * 83 % 4096).collect();
+            session.set_chunk(512);
+            let tokens: Vec<u32> = (0..512).map(|t| t * 83 % 4096).collect();
             let mut needed = Distinct::default();
             let assembler = &session.source().assembler;
             let all = (0..8).flat_map(|l| (0..32).map(move |e| PieceId::expert(l, e)));
