@@ -74,8 +74,8 @@ fn ctrl_c_while_the_model_is_loaded_leaves_nothing_behind() {
     let out = temp.path().join("out");
     for _ in 0..20 {
         // Its unfinished file lies there when loading begins.
-        let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
-            [&"forward", &tales(), &"--tokens", &"1", &"--out", &out];
+        let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
+            [&"forward", &tales(), &"--tokens", &"1", &"--out", &out, &"--resident"];
         let child = command(&args).spawn().unwrap();
         while tree(temp.path()).is_empty() {
             std::thread::yield_now();
