@@ -44,7 +44,7 @@ pub trait CausalLm: Send {
     /// Begins a new sequence in place of this one.
     fn clear(&mut self);
 
-    /// Continues the sequence, with somebody looking on; the logits [vocab] of what comes next.
+    /// Continues the sequence, with somebody looking on; the logits (`vocab` of them) of what comes next.
     fn observed(
         &mut self,
         tokens: &[u32],
@@ -54,12 +54,12 @@ pub trait CausalLm: Send {
     /// As [`observed`](Self::observed), with the logits of every position told to the observer.
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError>;
 
-    /// Continues the sequence; the logits [vocab] of what comes next.
+    /// Continues the sequence; the logits (`vocab` of them) of what comes next.
     fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], ForwardError> {
         self.observed(tokens, &mut ())
     }
 
-    /// Continues the sequence by one token; the logits [vocab] of what comes next.
+    /// Continues the sequence by one token; the logits (`vocab` of them) of what comes next.
     fn decode(&mut self, token: u32) -> Result<&[f32], ForwardError> {
         self.observed(&[token], &mut ())
     }
