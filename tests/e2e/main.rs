@@ -13,6 +13,7 @@ mod kill;
 mod large;
 mod memory;
 mod refusals;
+mod replay;
 mod roundtrip;
 mod run;
 mod stream;

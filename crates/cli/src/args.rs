@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use sws_engine::Budget;
 use sws_engine::policy::PolicyKind;
+use sws_engine::replay::ReplayPolicy;
 use sws_kernels::Encoding;
 use sws_model::KvPrecision;
 use sws_model::text::GenerationOptions;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Turn shards back into the checkpoint they were made from.
     Unshard(Unshard),
+    /// Count what a cache of experts would have read for recorded routes.
+    Replay(Replay),
 }
 
 /// Continue a text.
@@ -287,6 +290,45 @@ pub(crate) struct Unshard {
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Count what a cache of experts would have read for recorded routes.
+///
+/// The first half of the sequences warms the cache, the second half is counted; of a single sequence
+/// the halves of its tokens. What `gap closed` says is how much of what the best possible policy saves
+/// over `lru` a policy saves.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Replay {
+    /// The routes: a safetensors file with `ids` [tokens, layers, k], one that `sws forward --routes`
+    /// wrote, or a CSV file with the columns turn, phase, step, layer, slot, expert.
+    pub(crate) trace: PathBuf,
+    /// How many of all experts there is room for, in percent.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "20,30,50", value_parser = percent)]
+    pub(crate) budgets: Vec<f64>,
+    /// The same as numbers of experts, instead of --budgets.
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "budgets", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) slots: Vec<u32>,
+    /// Who decides what goes: lru, expected, or belady, which knows what comes.
+    #[arg(
+        long,
+        value_name = "POLICIES",
+        value_delimiter = ',',
+        default_value = "lru,expected,belady"
+    )]
+    pub(crate) policies: Vec<ReplayPolicy>,
+    /// Sequences that go through the layers together.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) batch: u16,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn percent(word: &str) -> Result<f64, String> {
+    let share: Option<f64> = word.trim_end_matches('%').parse().ok();
+    share
+        .filter(|share| *share > 0.0 && *share <= 100.0)
+        .ok_or_else(|| format!("a budget is above 0 and at most 100 percent, not {word}"))
 }
 
 fn backend() -> impl TypedValueParser<Value = &'static Backend> {

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Unshard(args) => commands::unshard::run(&args),
+        Command::Replay(args) => commands::replay::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -7,5 +7,7 @@
 
 mod blueprint;
 pub mod history;
+mod trace;
 
 pub use blueprint::{Draft, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
+pub use trace::{Trace, TraceError};

@@ -18,6 +18,7 @@ mod metrics;
 mod pinned;
 mod plan;
 pub mod policy;
+pub mod replay;
 mod ring;
 mod room;
 mod source;

@@ -70,15 +70,17 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
 struct Shapes {
     tokens: usize,
     vocab: usize,
-    /// Layers with experts.
+    /// Layers with experts, and the most that one has.
     layers: usize,
+    experts: usize,
     top_k: usize,
 }
 
 impl Shapes {
     fn of(spec: &ModelSpec, tokens: usize) -> Shapes {
         let layers = spec.moes().count();
-        Shapes { tokens, vocab: spec.vocab, layers, top_k: spec.max_top_k() }
+        let experts = spec.moes().map(|moe| moe.experts).max().unwrap_or(0);
+        Shapes { tokens, vocab: spec.vocab, layers, experts, top_k: spec.max_top_k() }
     }
 
     fn routes(&self) -> usize {
@@ -87,12 +89,13 @@ impl Shapes {
 
     /// What stands before the numbers in a safetensors file.
     fn header(&self, routes: bool) -> anyhow::Result<Vec<u8>> {
-        let &Shapes { tokens, vocab, layers, top_k } = self;
+        let &Shapes { tokens, vocab, layers, experts, top_k } = self;
         let end = 4 * tokens * vocab;
         let mut header = json!({
             "logits": { "dtype": "F32", "shape": [tokens, vocab], "data_offsets": [0, end] },
         });
         if routes {
+            header["__metadata__"] = json!({ "experts": experts.to_string() });
             header["routes"] = json!({
                 "dtype": "U32",
                 "shape": [layers, tokens, top_k],

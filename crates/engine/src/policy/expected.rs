@@ -22,6 +22,7 @@ pub struct ExpectedUse {
     models: Vec<Model>,
     /// Pieces used in turn, and those of models that nobody has told of.
     cyclic: Vec<(usize, Key)>,
+    scores: Vec<f32>,
 }
 
 /// The layers of a model.
@@ -70,7 +71,7 @@ struct Experts {
     /// In which slot each is, or `ABSENT`.
     slots: Vec<u32>,
     present: usize,
-    /// For each span, how probable each expert's next use is in it.
+    /// For each span, how probable each expert's next use is in it; the last times its logarithm.
     spans: [Vec<f32>; 5],
     stale: bool,
 }
@@ -214,9 +215,10 @@ impl Policy for ExpectedUse {
                 model.refresh(layer);
                 let times = model.times(layer);
                 let experts = &model.experts[layer];
-                for (expert, &slot) in experts.slots.iter().enumerate() {
+                experts.scores(times, &mut self.scores);
+                for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
                     if slot != ABSENT {
-                        consider(experts.score(expert, times), slot as usize);
+                        consider(score, slot as usize);
                     }
                 }
             }
@@ -279,14 +281,21 @@ impl Model {
 }
 
 impl Experts {
-    #[inline(always)]
     fn score(&self, expert: usize, times: [f32; 4]) -> f32 {
+        let spans = self.spans.iter().zip(times.into_iter().chain([1.0]));
+        spans.map(|(span, time)| span[expert] * time).sum()
+    }
+
+    /// Those of all experts: a span after the other, which the compiler turns into vector code.
+    fn scores(&self, times: [f32; 4], scores: &mut Vec<f32>) {
         let [first, second, third, fourth, last] = &self.spans;
-        first[expert] * times[0]
-            + second[expert] * times[1]
-            + third[expert] * times[2]
-            + fourth[expert] * times[3]
-            + last[expert]
+        scores.clear();
+        scores.extend_from_slice(last);
+        for (span, time) in [first, second, third, fourth].into_iter().zip(times) {
+            for (score, span) in scores.iter_mut().zip(span) {
+                *score += span * time;
+            }
+        }
     }
 }
 

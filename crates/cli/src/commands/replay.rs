@@ -1,0 +1,190 @@
+//! `sws replay`.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{anyhow, bail};
+use rayon::prelude::*;
+use serde::Serialize;
+use sws_draft::Trace;
+use sws_engine::policy::PolicyKind;
+use sws_engine::replay::{Outcome, Replay, ReplayPolicy};
+use sws_store::Clock;
+use sws_store::shard::Progress;
+
+use super::{print, print_json, size};
+use crate::args;
+use crate::progress::{Meter, Unit};
+use crate::table::table;
+
+/// The longest trace: a hundred million choices or more.
+const MAX_BYTES: u64 = 1 << 30;
+/// The most runs of one command.
+const MAX_RUNS: usize = 1000;
+
+pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
+    let trace = read(&args.trace)?;
+    let replay = Replay::new(&trace, args.batch.into());
+    let slots: Vec<(f64, usize)> = if args.slots.is_empty() {
+        args.budgets.iter().map(|&percent| (percent, replay.slots(percent / 100.0))).collect()
+    } else {
+        let all = (trace.shape().layers * trace.shape().experts) as f64;
+        args.slots.iter().map(|&n| (100.0 * f64::from(n) / all, n as usize)).collect()
+    };
+    let runs: Vec<(f64, usize, ReplayPolicy)> = slots
+        .iter()
+        .flat_map(|&(percent, slots)| {
+            args.policies.iter().map(move |&policy| (percent, slots, policy))
+        })
+        .collect();
+    if runs.len() > MAX_RUNS {
+        bail!(
+            "{} budgets and policies are too many for one command; name at most {MAX_RUNS}",
+            runs.len()
+        );
+    }
+
+    let meter = Meter::quiet("replaying", Unit::Tokens);
+    let (done, total) = (AtomicU64::new(0), (runs.len() * trace.token_count()) as u64);
+    let clock = Clock::real();
+    let outcomes: Vec<(Outcome, f64)> = runs
+        .par_iter()
+        .map(|&(_, slots, policy)| {
+            let started = clock.now();
+            let outcome = replay.run(policy, slots, &mut |tokens| {
+                let done = done.fetch_add(tokens as u64, Ordering::Relaxed) + tokens as u64;
+                meter.show(Progress { done, total });
+            });
+            (outcome, (clock.now() - started).as_secs_f64())
+        })
+        .collect();
+    meter.finish();
+
+    let report = Report::new(&trace, args.batch, &runs, &outcomes);
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<Trace> {
+    let name = path.display();
+    let unread =
+        |e: std::io::Error| anyhow!("`{name}` can not be read: {e}; name a file with routes");
+    let file = File::open(path).map_err(unread)?;
+    let about = file.metadata().map_err(unread)?;
+    if !about.is_file() {
+        bail!("`{name}` is no file; name a file with routes");
+    }
+    if about.len() > MAX_BYTES {
+        let (len, most) = (size(about.len()), size(MAX_BYTES));
+        bail!("`{name}` has {len} and a trace at most {most}; record fewer tokens");
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(unread)?;
+    Trace::read(&bytes).map_err(|e| anyhow!("`{name}` {e}"))
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    layers: usize,
+    experts: usize,
+    top_k: usize,
+    sequences: usize,
+    tokens: usize,
+    batch: u16,
+    /// Tokens of the second half.
+    counted: usize,
+    runs: Vec<Run>,
+}
+
+#[derive(Debug, Serialize)]
+struct Run {
+    /// Of all experts, in percent.
+    budget: f64,
+    slots: usize,
+    policy: String,
+    /// Experts needed, each once in a layer and pass.
+    uses: u64,
+    misses: u64,
+    hit_rate: f64,
+    misses_per_token: f64,
+    /// None without both `lru` and `belady`.
+    gap_closed: Option<f64>,
+    misses_by_layer: Vec<u64>,
+    /// What deciding and its books took, warming included.
+    microseconds_per_token: f64,
+}
+
+impl Report {
+    fn new(
+        trace: &Trace,
+        batch: u16,
+        runs: &[(f64, usize, ReplayPolicy)],
+        outcomes: &[(Outcome, f64)],
+    ) -> Report {
+        let find = |slots: usize, policy: ReplayPolicy| {
+            let at = runs.iter().position(|&(_, s, p)| s == slots && p == policy)?;
+            Some(&outcomes[at].0)
+        };
+        let rows =
+            runs.iter().zip(outcomes).map(|(&(budget, slots, policy), (outcome, seconds))| {
+                let baseline = find(slots, ReplayPolicy::Engine(PolicyKind::Lru));
+                let best = find(slots, ReplayPolicy::Belady);
+                Run {
+                    budget,
+                    slots,
+                    policy: policy.to_string(),
+                    uses: outcome.uses,
+                    misses: outcome.misses,
+                    hit_rate: outcome.hit_rate(),
+                    misses_per_token: outcome.misses_per_token(),
+                    gap_closed: baseline
+                        .zip(best)
+                        .and_then(|(lru, best)| outcome.gap_closed(lru, best)),
+                    misses_by_layer: outcome.layers.clone(),
+                    microseconds_per_token: 1e6 * seconds / trace.token_count() as f64,
+                }
+            });
+        let shape = trace.shape();
+        Report {
+            layers: shape.layers,
+            experts: shape.experts,
+            top_k: shape.top_k,
+            sequences: trace.sequences().count(),
+            tokens: trace.token_count(),
+            batch,
+            counted: outcomes.first().map_or(0, |(outcome, _)| outcome.tokens),
+            runs: rows.collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{} layers of {} experts, {} a token; {} tokens in {} sequences, {} counted\n\n",
+            self.layers, self.experts, self.top_k, self.tokens, self.sequences, self.counted,
+        );
+        let rows: Vec<Vec<String>> = self
+            .runs
+            .iter()
+            .map(|run| {
+                vec![
+                    format!("{:.1} %", run.budget),
+                    run.slots.to_string(),
+                    run.policy.clone(),
+                    format!("{:.1} %", 100.0 * run.hit_rate),
+                    format!("{:.2}", run.misses_per_token),
+                    run.gap_closed.map_or(String::new(), |gap| format!("{gap:.3}")),
+                ]
+            })
+            .collect();
+        let heading = ["budget", "slots", "<policy", "hits", "misses/token", "gap closed"];
+        text.push_str(&table(&heading, &rows));
+        text
+    }
+}

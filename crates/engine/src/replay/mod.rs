@@ -1,0 +1,301 @@
+//! What a cache would have had to read for recorded routes.
+//!
+//! A replay drives the engine's own [`PredictiveCache`] with the engine's own policies; nothing is
+//! read and nothing computed. Beside them stands [`Belady`](ReplayPolicy::Belady), which knows what
+//! comes and so reads the least that is possible.
+
+mod belady;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use sws_draft::Trace;
+use sws_store::ModelNumber;
+
+use crate::cache::{Lookup, Need, PredictiveCache};
+use crate::policy::{Key, Layers, Policy, PolicyKind};
+use belady::Belady;
+
+/// A policy that routes can be replayed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplayPolicy {
+    /// One that an engine can have.
+    Engine(PolicyKind),
+    /// The best there can be: gives up what is used again last.
+    Belady,
+}
+
+/// A word that names no policy of a replay.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a policy that can be replayed; there are expected, lru and belady")]
+pub struct UnknownReplayPolicy(pub String);
+
+/// Recorded routes, in the order in which a cache meets them.
+///
+/// The first half of the sequences (of a single sequence, of its tokens) warms cache and tables, the
+/// second half is counted. Tokens that went through the layers together do so again; with `batch`
+/// sequences at a time, a token of each goes through together. Either way a layer needs the union of
+/// their experts, each once.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    trace: &'a Trace,
+    passes: Vec<Pass>,
+    /// The first that is counted.
+    counted: usize,
+}
+
+/// What a replay found, in the part that is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Tokens.
+    pub tokens: usize,
+    /// Experts that were needed, each once in a layer and pass.
+    pub uses: u64,
+    /// Those that were not in the cache.
+    pub misses: u64,
+    /// The misses of each layer.
+    pub layers: Vec<u64>,
+}
+
+/// Tokens that go through the layers together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pass {
+    tokens: Tokens,
+    /// How many of them are one step.
+    step: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Tokens {
+    Run(Range<usize>),
+    Each(Vec<usize>),
+}
+
+impl<'a> Replay<'a> {
+    /// Replays `batch` sequences at a time.
+    pub fn new(trace: &'a Trace, batch: usize) -> Replay<'a> {
+        let mut halves: Vec<Range<usize>> = trace.sequences().collect();
+        let counted = if let [only] = &halves[..] {
+            // The end of the pass that reaches the middle.
+            let middle = only.start + only.len() / 2;
+            let cut = trace.passes(only.clone()).map(|pass| pass.end).find(|&end| end >= middle);
+            let cut = cut.unwrap_or(middle);
+            halves = vec![only.start..cut, cut..only.end];
+            1
+        } else {
+            halves.len() / 2
+        };
+        let (warming, counting) = halves.split_at(counted);
+        let mut passes = arrange(trace, warming, batch);
+        let counted = passes.len();
+        passes.extend(arrange(trace, counting, batch));
+        Replay { trace, passes, counted }
+    }
+
+    /// Slots that a share of all experts is.
+    pub fn slots(&self, share: f64) -> usize {
+        let shape = self.trace.shape();
+        ((share * (shape.layers * shape.experts) as f64).round() as usize).max(1)
+    }
+
+    /// Goes through all passes with so many slots. `progress` hears of the tokens of each pass.
+    pub fn run(
+        &self,
+        policy: ReplayPolicy,
+        slots: usize,
+        progress: &mut dyn FnMut(usize),
+    ) -> Outcome {
+        let shape = self.trace.shape();
+        let model = ModelNumber::next();
+        let policy: Box<dyn Policy> = match policy {
+            ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
+            ReplayPolicy::Engine(kind) => {
+                let count = shape.layers as u32;
+                let layers = Layers {
+                    count,
+                    with_experts: (0..count).collect(),
+                    experts: shape.experts,
+                    top_k: shape.top_k,
+                };
+                kind.build([(model, layers)])
+            }
+        };
+        // More slots than pieces would change nothing.
+        let slots = slots.min(shape.layers * shape.experts);
+        let mut player = Player {
+            cache: PredictiveCache::new(policy, vec![(1, ()); slots]),
+            model,
+            missing: Vec::new(),
+        };
+        let mut experts = Vec::new();
+        let mut tokens = 0;
+        for (number, pass) in self.passes.iter().enumerate() {
+            if number == self.counted {
+                player.cache.reset_counts();
+            }
+            let together = pass.tokens.iter().count();
+            if number >= self.counted {
+                tokens += together;
+            }
+            for layer in 0..shape.layers {
+                self.experts(pass, layer, &mut experts);
+                player.layer(layer as u32, &experts, pass.step * shape.top_k);
+            }
+            progress(together);
+        }
+        let counts = player.cache.counts();
+        let of = |layer: usize| counts.get(&(model, layer as u32)).copied().unwrap_or_default();
+        let layers: Vec<u64> = (0..shape.layers).map(|layer| of(layer).misses).collect();
+        let hits: u64 = (0..shape.layers).map(|layer| of(layer).hits).sum();
+        let misses = layers.iter().sum();
+        Outcome { tokens, uses: hits + misses, misses, layers }
+    }
+
+    /// What the tokens of a pass chose in a layer.
+    fn experts(&self, pass: &Pass, layer: usize, experts: &mut Vec<u32>) {
+        experts.clear();
+        for token in pass.tokens.iter() {
+            experts.extend(self.trace.experts(token, layer).iter().map(|&e| u32::from(e)));
+        }
+    }
+
+    /// For each layer and expert the passes that use it, ascending.
+    fn uses(&self) -> Vec<Vec<u32>> {
+        let shape = self.trace.shape();
+        let mut uses = vec![Vec::new(); shape.layers * shape.experts];
+        let mut experts = Vec::new();
+        for (number, pass) in self.passes.iter().enumerate() {
+            for layer in 0..shape.layers {
+                self.experts(pass, layer, &mut experts);
+                for &expert in &experts {
+                    let uses: &mut Vec<u32> = &mut uses[layer * shape.experts + expert as usize];
+                    if uses.last() != Some(&(number as u32)) {
+                        uses.push(number as u32);
+                    }
+                }
+            }
+        }
+        uses
+    }
+}
+
+/// Drives a cache as an engine does.
+struct Player {
+    cache: PredictiveCache<()>,
+    model: ModelNumber,
+    missing: Vec<u32>,
+}
+
+impl Player {
+    fn layer(&mut self, layer: u32, experts: &[u32], per_step: usize) {
+        let Player { cache, model, missing } = self;
+        cache.routed(*model, layer, experts, per_step);
+        missing.clear();
+        let mut distinct: Vec<u32> = experts.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        for &expert in &distinct {
+            match cache.lookup(Key::expert(*model, layer, expert)) {
+                // With too few slots for all of them, what is there is computed first.
+                Lookup::Ready if distinct.len() > cache.capacity() => {
+                    cache.computed(Key::expert(*model, layer, expert));
+                }
+                Lookup::Ready => {}
+                Lookup::Loading | Lookup::Absent => missing.push(expert),
+            }
+        }
+        for &expert in missing.iter() {
+            let key = Key::expert(*model, layer, expert);
+            if cache.begin(layer, key, 1, Need::Now).is_ok() {
+                cache.ready(key, ());
+            }
+            if distinct.len() > cache.capacity() {
+                cache.computed(key);
+            }
+        }
+    }
+}
+
+impl Tokens {
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        let (run, each) = match self {
+            Tokens::Run(run) => (run.clone(), &[][..]),
+            Tokens::Each(each) => (0..0, &each[..]),
+        };
+        run.chain(each.iter().copied())
+    }
+}
+
+/// Sequences in the order of the file, `batch` at a time: where one ends, the next begins.
+fn arrange(trace: &Trace, sequences: &[Range<usize>], batch: usize) -> Vec<Pass> {
+    if batch <= 1 {
+        let passes = sequences.iter().flat_map(|sequence| trace.passes(sequence.clone()));
+        return passes.map(|run| Pass { tokens: Tokens::Run(run), step: 1 }).collect();
+    }
+    let mut waiting = sequences.iter().filter(|sequence| !sequence.is_empty()).cloned();
+    let mut running: Vec<Range<usize>> = waiting.by_ref().take(batch).collect();
+    let mut passes = Vec::new();
+    while !running.is_empty() {
+        let tokens: Vec<usize> = running.iter().map(|sequence| sequence.start).collect();
+        passes.push(Pass { step: tokens.len(), tokens: Tokens::Each(tokens) });
+        running.retain_mut(|sequence| {
+            sequence.start += 1;
+            if sequence.start >= sequence.end
+                && let Some(next) = waiting.next()
+            {
+                *sequence = next;
+            }
+            sequence.start < sequence.end
+        });
+    }
+    passes
+}
+
+impl Outcome {
+    /// Experts that had to be read for each token.
+    pub fn misses_per_token(&self) -> f64 {
+        self.misses as f64 / self.tokens.max(1) as f64
+    }
+
+    /// The share of uses that found their expert.
+    pub fn hit_rate(&self) -> f64 {
+        1.0 - self.misses as f64 / self.uses.max(1) as f64
+    }
+
+    /// How much of what the best saves over `baseline` this saves. None if there is nothing to save.
+    pub fn gap_closed(&self, baseline: &Outcome, best: &Outcome) -> Option<f64> {
+        let possible = baseline.misses.checked_sub(best.misses).filter(|&saved| saved > 0)?;
+        Some((baseline.misses as f64 - self.misses as f64) / possible as f64)
+    }
+}
+
+impl ReplayPolicy {
+    /// All of them, the baseline first and the best last.
+    pub const ALL: [ReplayPolicy; 3] = [
+        ReplayPolicy::Engine(PolicyKind::Lru),
+        ReplayPolicy::Engine(PolicyKind::Expected),
+        ReplayPolicy::Belady,
+    ];
+}
+
+impl fmt::Display for ReplayPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplayPolicy::Engine(kind) => kind.fmt(f),
+            ReplayPolicy::Belady => f.write_str("belady"),
+        }
+    }
+}
+
+impl FromStr for ReplayPolicy {
+    type Err = UnknownReplayPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = ReplayPolicy::ALL.into_iter().find(|policy| policy.to_string() == name);
+        found.ok_or_else(|| UnknownReplayPolicy(name.to_owned()))
+    }
+}

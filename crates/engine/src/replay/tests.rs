@@ -1,0 +1,114 @@
+use proptest::prelude::*;
+use sws_draft::history::Shape;
+
+use super::*;
+
+fn trace(shape: Shape, sequences: &[Vec<Vec<u32>>]) -> Trace {
+    let mut trace = Trace::new(shape).unwrap();
+    for sequence in sequences {
+        for token in sequence {
+            let layers: Vec<&[u32]> = token.chunks(shape.top_k).collect();
+            trace.push(&[0], &layers).unwrap();
+        }
+        trace.end_sequence();
+    }
+    trace
+}
+
+fn traces() -> impl Strategy<Value = Trace> {
+    (1usize..4, 2usize..9, 1usize..3).prop_flat_map(|(layers, experts, top_k)| {
+        let token = prop::collection::vec(0..experts as u32, layers * top_k);
+        let sequence = prop::collection::vec(token, 1..20);
+        let shape = Shape { layers, experts, top_k };
+        prop::collection::vec(sequence, 1..5).prop_map(move |sequences| trace(shape, &sequences))
+    })
+}
+
+fn run(replay: &Replay<'_>, policy: ReplayPolicy, slots: usize) -> Outcome {
+    replay.run(policy, slots, &mut |_| {})
+}
+
+proptest! {
+    #[test]
+    fn nothing_reads_less_than_the_optimum(trace in traces(), batch in 1usize..4, more in 0usize..12) {
+        let Shape { layers, experts, top_k } = trace.shape();
+        let most = (batch * top_k).min(experts);
+        // All of it is counted here: the optimum of the whole need not be that of its second half.
+        let mut replay = Replay::new(&trace, batch);
+        replay.counted = 0;
+        let best = run(&replay, ReplayPolicy::Belady, most + more);
+        for kind in PolicyKind::ALL {
+            let other = run(&replay, ReplayPolicy::Engine(kind), most + more);
+            prop_assert_eq!(best.uses, other.uses);
+            prop_assert!(best.misses <= other.misses, "{} above {} of {}", best.misses, other.misses, kind);
+        }
+        // With room for everything each piece is read once.
+        let roomy = run(&replay, ReplayPolicy::Engine(PolicyKind::Lru), layers * experts);
+        let used = replay.uses().iter().filter(|uses| !uses.is_empty()).count();
+        prop_assert_eq!(roomy.misses as usize, used);
+    }
+
+    #[test]
+    fn every_token_is_replayed_once(trace in traces(), batch in 1usize..5) {
+        let replay = Replay::new(&trace, batch);
+        let mut tokens: Vec<usize> = replay.passes.iter().flat_map(|pass| pass.tokens.iter()).collect();
+        tokens.sort_unstable();
+        prop_assert_eq!(tokens, (0..trace.token_count()).collect::<Vec<_>>());
+        prop_assert!(replay.passes.iter().all(|pass| pass.tokens.iter().count() <= batch));
+    }
+}
+
+#[test]
+fn the_first_half_warms_and_the_second_is_counted() {
+    let shape = Shape { layers: 1, experts: 4, top_k: 1 };
+    let of = |lens: &[usize]| {
+        let sequences: Vec<_> = lens.iter().map(|&len| vec![vec![0]; len]).collect();
+        trace(shape, &sequences)
+    };
+    #[rustfmt::skip]
+    let cases: [(&[usize], usize, usize, usize); 5] = [
+        // lengths of sequences, batch, passes, tokens counted
+        (&[3, 4, 5, 6], 1, 18, 11),
+        (&[3, 4, 5], 1, 12, 9),
+        (&[7], 1, 7, 4),
+        (&[3, 4, 5, 6], 2, 10, 11),
+        (&[3, 4, 2, 2, 2], 2, 8, 6),
+    ];
+    for (lens, batch, passes, counted) in cases {
+        let trace = of(lens);
+        let replay = Replay::new(&trace, batch);
+        let outcome = run(&replay, ReplayPolicy::Belady, 1);
+        assert_eq!((replay.passes.len(), outcome.tokens), (passes, counted), "{lens:?} by {batch}");
+    }
+}
+
+#[test]
+fn tokens_that_go_together_share_their_experts() {
+    let shape = Shape { layers: 1, experts: 8, top_k: 2 };
+    let mut trace = Trace::new(shape).unwrap();
+    // A prompt of three tokens with four experts between them, then one token.
+    trace.push(&[1, 2, 3], &[[0, 1, 1, 2, 2, 3]]).unwrap();
+    trace.push(&[4], &[[0, 3]]).unwrap();
+    trace.end_sequence();
+    let mut replay = Replay::new(&trace, 1);
+    replay.counted = 0;
+    #[rustfmt::skip]
+    let cases = [
+        // slots, misses
+        (1, 5), // the prompt's last expert is one of the next token's two
+        (3, 5), // the first has made room for the fourth
+        (4, 4),
+    ];
+    for (slots, misses) in cases {
+        let outcome = run(&replay, ReplayPolicy::Engine(PolicyKind::Lru), slots);
+        assert_eq!((outcome.uses, outcome.misses, outcome.tokens), (6, misses, 4), "{slots} slots");
+    }
+}
+
+#[test]
+fn names_read_back() {
+    for policy in ReplayPolicy::ALL {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    assert!("mru".parse::<ReplayPolicy>().is_err());
+}
