@@ -144,9 +144,11 @@ fn bad_traces_are_refused_with_one_sentence() {
 
 #[test]
 fn routes_that_do_not_fit_are_refused() {
+    /// Tokens, the experts of each layer, and whether they fit.
+    type Case<'a> = (&'a [u32], &'a [&'a [u32]], bool);
     let mut trace = Trace::new(Shape { layers: 1, experts: 4, top_k: 2 }).unwrap();
     #[rustfmt::skip]
-    let cases: [(&[u32], &[&[u32]], bool); 7] = [
+    let cases: [Case<'_>; 7] = [
         (&[1], &[&[0, 1]], true),
         (&[1], &[&[0]], true),
         (&[1], &[&[0, 4]], false), // no such expert
