@@ -1,6 +1,7 @@
 //! End-to-end tests of the `sws` command, one module a subject.
 
 mod bad_models;
+mod budget;
 #[cfg(feature = "candle")]
 mod candle;
 mod cgroup;

@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Turn shards back into the checkpoint they were made from.
     Unshard(Unshard),
+    /// Show how a model would be run within a memory budget.
+    Plan(Plan),
     /// Count what a cache of experts would have read for recorded routes.
     Replay(Replay),
 }
@@ -322,6 +324,49 @@ pub(crate) struct Replay {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show how a model would be run within a memory budget.
+///
+/// What memory is used for, the smallest budget that works, and what each further GiB would give.
+/// Disk and memory are measured for a moment; what a token reads and how long it takes is estimated.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
+    /// [default: the model in `shards`].
+    pub(crate) model: Option<PathBuf>,
+    /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
+    /// `auto` for what is free.
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    pub(crate) ram: Budget,
+    /// Positions of a text [default: up to 4096, fewer where memory is scarce].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) context: Option<usize>,
+    /// Texts that run together.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) batch: u16,
+    /// How keys and values are kept: f32, or bf16 in half the memory.
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
+    pub(crate) kv: KvPrecision,
+    /// Threads that compute [default: one a core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// How files are read: direct, uring or mmap.
+    #[arg(long, value_name = "READER", default_value = "direct")]
+    pub(crate) reader: ReaderKind,
+    /// Measure neither disk nor memory; then no speed is told.
+    #[arg(long)]
+    pub(crate) no_probe: bool,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn positive(word: &str) -> Result<usize, String> {
+    match word.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("a number above 0 is needed".to_owned()),
+    }
 }
 
 fn percent(word: &str) -> Result<f64, String> {

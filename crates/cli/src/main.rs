@@ -8,6 +8,7 @@ mod interrupt;
 mod live;
 mod metrics;
 mod model;
+mod process;
 mod progress;
 mod record;
 mod running;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Unshard(args) => commands::unshard::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
     };
     match done {

@@ -36,12 +36,7 @@ impl Running {
         args: &args::Model,
         needs: Needs<'_>,
     ) -> anyhow::Result<Running> {
-        if let Some(threads) = args.threads {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
-            let started = pool.build_global();
-            started
-                .map_err(|e| anyhow!("{threads} threads cannot be started: {e}; ask for fewer"))?;
-        }
+        start_threads(args.threads)?;
         let backend = args.backend;
         let mut lossy: Vec<String> = model.lossy().into_iter().collect();
         lossy.extend(backend.lossy.map(str::to_owned));
@@ -107,6 +102,16 @@ impl Running {
             peak_rss_bytes: peak_memory(),
         }
     }
+}
+
+/// Starts the threads that compute; none for one a core.
+pub(crate) fn start_threads(threads: Option<u16>) -> anyhow::Result<()> {
+    if let Some(threads) = threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
+        let started = pool.build_global();
+        started.map_err(|e| anyhow!("{threads} threads cannot be started: {e}; ask for fewer"))?;
+    }
+    Ok(())
 }
 
 /// Refuses tokens that the model cannot take, before it is loaded for them.

@@ -4,6 +4,7 @@ pub(crate) mod certify;
 pub(crate) mod chat;
 pub(crate) mod forward;
 pub(crate) mod inspect;
+pub(crate) mod plan;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod shard;

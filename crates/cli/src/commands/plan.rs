@@ -1,0 +1,243 @@
+//! `sws plan`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::json;
+use sws_engine::{PerToken, Plan, PlanOptions, Planner, Use};
+use sws_kernels::Tier;
+use sws_model::Inventory;
+use sws_store::{Arena, Clock, Memory, PieceKind, probe};
+
+use super::{print, print_json, size};
+use crate::model::Model;
+use crate::table::table;
+use crate::{args, process, running};
+
+/// The most budgets of which is told what they would give.
+const STEPS: u64 = 16;
+const GIB: u64 = 1 << 30;
+/// Memory that is read to learn how fast it is: more than caches hold.
+const MEMORY_PROBE: usize = 128 << 20;
+
+/// What was measured of the machine.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Machine {
+    disk_bytes_per_second: Option<f64>,
+    memory_bytes_per_second: Option<f64>,
+}
+
+impl Machine {
+    fn measure(model: &Model, args: &args::Plan) -> Machine {
+        let clock = Clock::real();
+        let disk = probe(&model.manifest, &model.dir, &clock, Some(args.reader));
+        let speeds = disk.figures.iter().map(|figure| figure.bytes_per_second);
+        Machine {
+            disk_bytes_per_second: speeds.max_by(f64::total_cmp),
+            memory_bytes_per_second: memory_speed(&clock),
+        }
+    }
+}
+
+/// One budget.
+#[derive(Debug, Serialize)]
+struct Row {
+    budget: u64,
+    pinned_bytes: u64,
+    ring_bytes: u64,
+    slots: usize,
+    chunk: usize,
+    context: usize,
+    /// The rest is estimated.
+    hit_rate: Option<f64>,
+    read_bytes_per_token: u64,
+    tokens_per_second: Option<f64>,
+}
+
+pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
+    let model = Model::open(args.model.as_deref())?;
+    running::start_threads(args.threads)?;
+    let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
+    let tokenizer = tokenizer?;
+    let inventory = Inventory::new(&model.spec, &model.manifest).map_err(|e| model.says(&e))?;
+    let measured = process::measure(&model, tokenizer_bytes);
+    drop(tokenizer);
+    let options = PlanOptions {
+        context: args.context,
+        batch: args.batch.into(),
+        kv: args.kv,
+        tier: Tier::from_env()?,
+        threads: rayon::current_num_threads(),
+        ..PlanOptions::default()
+    };
+    let planner = Planner::new(&model.spec, &inventory, &model.manifest, measured, options)
+        .map_err(|e| model.says(&e))?;
+    let memory = Memory::now();
+    let (total, available) =
+        memory.as_ref().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
+    let ram = args.ram.resolve(total, available, planner.minimum());
+    let plan = planner.plan(ram).map_err(|e| model.says(&e))?;
+
+    let machine = if args.no_probe { Machine::default() } else { Machine::measure(&model, args) };
+    let most = total.max(ram);
+    let rows: Vec<Row> = budgets(&planner, ram, most)
+        .into_iter()
+        .filter_map(|ram| Some(row(&planner.plan(ram).ok()?, machine)))
+        .collect();
+    if args.json {
+        let ledger: serde_json::Map<_, _> = plan
+            .ledger
+            .lines()
+            .map(|(what, bytes)| (what.name().to_owned(), bytes.into()))
+            .collect();
+        print_json(&json!({
+            "model": model.dir,
+            "weight_bytes": planner.weights(),
+            "smallest_budget": planner.smallest(),
+            "budget": ram,
+            "ledger": ledger,
+            "experts_stream": plan.experts_stream,
+            "pinned_pieces": plan.pinned.len(),
+            "plan": row(&plan, machine),
+            "machine": machine,
+            "budgets": rows,
+        }))?;
+    } else {
+        print(&text(&model, &planner, &plan, &inventory, machine, &rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(plan: &Plan, machine: Machine) -> Row {
+    let PerToken { experts, hit_rate, .. } = plan.per_token;
+    Row {
+        budget: plan.ledger.budget(),
+        pinned_bytes: plan.ledger.get(Use::Pinned),
+        ring_bytes: plan.ledger.get(Use::Ring),
+        slots: plan.slots.iter().map(|class| class.count).sum(),
+        chunk: plan.chunk,
+        context: plan.context,
+        hit_rate: (experts > 0).then_some(hit_rate),
+        read_bytes_per_token: plan.per_token.read(),
+        tokens_per_second: pace(&plan.per_token, machine),
+    }
+}
+
+/// Tokens a second if reading and computing overlap, and computing is bound by memory.
+fn pace(token: &PerToken, machine: Machine) -> Option<f64> {
+    let reading = token.read() as f64 / machine.disk_bytes_per_second?;
+    let computing = token.active as f64 / machine.memory_bytes_per_second?;
+    Some(1.0 / reading.max(computing))
+}
+
+/// The smallest budget, the one asked for, and each further GiB (or two, or four) up to the one from
+/// which on nothing is gained.
+fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
+    let smallest = planner.smallest();
+    let enough = planner.minimum() + planner.weights() + planner.weights() / 4 + GIB;
+    let end = most.min(enough).max(smallest);
+    let mut step = GIB;
+    while (end - smallest) / step > STEPS {
+        step *= 2;
+    }
+    let first = (smallest + 1).next_multiple_of(step);
+    let mut budgets: Vec<u64> = (first..=end).step_by(step as usize).collect();
+    budgets.extend([smallest, asked]);
+    budgets.sort_unstable();
+    budgets.dedup();
+    budgets
+}
+
+fn text(
+    model: &Model,
+    planner: &Planner,
+    plan: &Plan,
+    inventory: &Inventory,
+    machine: Machine,
+    rows: &[Row],
+) -> String {
+    let rate = |speed: Option<f64>| {
+        speed.map_or("unknown".to_owned(), |speed| format!("{}/s", size(speed as u64)))
+    };
+    let ledger: Vec<Vec<String>> = plan
+        .ledger
+        .lines()
+        .filter(|&(_, bytes)| bytes > 0)
+        .map(|(what, bytes)| {
+            vec![what.words().to_owned(), size(bytes), note(plan, inventory, what)]
+        })
+        .chain([vec!["together".to_owned(), size(plan.ledger.budget()), String::new()]])
+        .collect();
+    let mut text = format!(
+        "{}: {} of weights; the smallest budget that works is {} MiB\n\n",
+        model.dir.display(),
+        size(planner.weights()),
+        planner.smallest() >> 20,
+    );
+    text += &table(&["memory", "bytes", "<"], &ledger);
+    text += &format!(
+        "\ndisk {}, memory {}; estimates: experts found in slots as often as with the routes of DeepSeek-V2-Lite, reading and computing overlapped\n\n",
+        rate(machine.disk_bytes_per_second),
+        rate(machine.memory_bytes_per_second),
+    );
+    let asked = plan.ledger.budget();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                size(row.budget),
+                size(row.pinned_bytes),
+                row.slots.to_string(),
+                row.chunk.to_string(),
+                row.context.to_string(),
+                row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),
+                size(row.read_bytes_per_token),
+                row.tokens_per_second.map_or("-".to_owned(), |pace| format!("{pace:.1}")),
+                if row.budget == asked { "this plan".to_owned() } else { String::new() },
+            ]
+        })
+        .collect();
+    let heading =
+        ["--ram", "pinned", "slots", "chunk", "context", "hits", "read/token", "tok/s", "<"];
+    text + &table(&heading, &rows)
+}
+
+/// What a line of the ledger is good for.
+fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
+    let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
+    match what {
+        Use::KvCache => format!("{} positions", plan.context),
+        Use::Activations => format!("{} tokens of a prompt at once", plan.chunk),
+        Use::Pinned => {
+            format!("{} of {} pieces", plan.pinned.len(), inventory.pieces().count() - experts)
+        }
+        Use::Ring if plan.experts_stream => "experts too".to_owned(),
+        Use::Slots => {
+            let slots: usize = plan.slots.iter().map(|class| class.count).sum();
+            format!("{slots} for {experts} experts")
+        }
+        _ => String::new(),
+    }
+}
+
+/// How fast memory is read by all threads.
+fn memory_speed(clock: &Clock) -> Option<f64> {
+    use rayon::prelude::*;
+    let arena = Arena::new(MEMORY_PROBE).ok()?;
+    let mut slot = arena.take(MEMORY_PROBE)?;
+    slot.fill(1);
+    let part = slot.len() / rayon::current_num_threads();
+    let once = || {
+        let started = clock.now();
+        let sum: u64 = slot
+            .par_chunks(part)
+            .map(|bytes| {
+                let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                words.fold(0, u64::wrapping_add)
+            })
+            .reduce(|| 0, u64::wrapping_add);
+        std::hint::black_box(sum);
+        slot.len() as f64 / (clock.now() - started).as_secs_f64()
+    };
+    (0..5).map(|_| once()).max_by(f64::total_cmp)
+}
