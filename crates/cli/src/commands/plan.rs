@@ -130,13 +130,13 @@ fn pace(token: &PerToken, machine: Machine) -> Option<f64> {
     Some(1.0 / reading.max(computing))
 }
 
-/// The smallest budget, the one asked for, and each further GiB (or two, or four) up to the one from
-/// which on nothing is gained.
+/// The smallest budget, the one asked for, and what lies between that and more than enough in whole
+/// GiB: each, or every second, or fourth. Of small models in smaller steps.
 fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
     let smallest = planner.smallest();
-    let enough = planner.minimum() + planner.weights() + planner.weights() / 4 + GIB;
-    let end = most.min(enough).max(smallest);
-    let mut step = GIB;
+    let weights = planner.weights();
+    let end = most.min(smallest + weights + weights / 4 + GIB.min(weights)).max(smallest);
+    let mut step = if weights < GIB { 16 << 20 } else { GIB };
     while (end - smallest) / step > STEPS {
         step *= 2;
     }
