@@ -4,7 +4,7 @@ use std::alloc::System;
 
 use cap::Cap;
 use sws_engine::Process;
-use sws_store::MANIFEST_FILE;
+use sws_store::{MANIFEST_FILE, release_freed_memory};
 
 use crate::model::Model;
 
@@ -55,6 +55,7 @@ pub(crate) fn counted<T>(make: impl FnOnce() -> T) -> (T, u64) {
 /// Measures the process, which must have read everything but weights and have started its threads
 /// that compute. `tokenizer` is the part of the heap that the tokenizer takes.
 pub(crate) fn measure(model: &Model, tokenizer: u64) -> Process {
+    release_freed_memory();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"));

@@ -51,6 +51,8 @@ mod book;
 #[cfg(feature = "io")]
 mod fetch;
 #[cfg(feature = "io")]
+mod heap;
+#[cfg(feature = "io")]
 mod integrity;
 #[cfg(feature = "io")]
 mod layout;
@@ -85,6 +87,8 @@ pub use number::ModelNumber;
 
 #[cfg(feature = "io")]
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};
+#[cfg(feature = "io")]
+pub use heap::release_freed_memory;
 #[cfg(feature = "io")]
 pub use integrity::checksum;
 #[cfg(feature = "io")]
