@@ -1,7 +1,7 @@
 //! A memory budget: what is planned within it, what is refused, and what the kernel counts.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -15,8 +15,8 @@ fn tales() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
 }
 
-fn plan(model: &PathBuf, more: &[&str]) -> Outcome {
-    let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"plan", model];
+fn plan(model: &Path, more: &[&str]) -> Outcome {
+    let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"plan", &model];
     args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
     sws(&args)
 }
