@@ -8,9 +8,9 @@ use sws_kernels::Tier;
 use sws_model::{KvPrecision, Model as Forward, ModelHandle, ModelSpec, State};
 use sws_store::Memory;
 
-use crate::args;
 use crate::interrupt::Interrupt;
 use crate::model::Model;
+use crate::{args, process};
 
 /// One way to compute. Everything a layer is made of, from linear to routing, comes with it.
 #[derive(Debug)]
@@ -32,12 +32,14 @@ pub(crate) struct Needs<'a> {
     pub(crate) positions: usize,
     /// Whether logits of all positions are wanted.
     pub(crate) all_logits: bool,
+    /// The part of the heap that the tokenizer takes.
+    pub(crate) tokenizer: u64,
 }
 
 impl<'a> Needs<'a> {
     /// Nothing is known but by what it can be ended.
     pub(crate) fn new(interrupt: &'a Interrupt) -> Needs<'a> {
-        Needs { interrupt, positions: 0, all_logits: false }
+        Needs { interrupt, positions: 0, all_logits: false, tokenizer: 0 }
     }
 }
 
@@ -97,6 +99,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
     } else {
         let options = Options {
             ram_budget: args.ram,
+            process: Some(process::measure(model, needs.tokenizer)),
             speculation: !args.no_speculation,
             policy: args.policy,
             context: args.context.map(|n| n as usize),

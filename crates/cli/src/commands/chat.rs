@@ -13,13 +13,13 @@ use sws_model::text::{
 use sws_store::Clock;
 
 use super::size;
-use crate::args;
 use crate::backend::Needs;
 use crate::generate::{Aside, End, generate};
 use crate::interrupt::Interrupt;
 use crate::live::Live;
 use crate::model::Model;
 use crate::running::{Running, check, pace};
+use crate::{args, process};
 
 const HELP: &str = "\
 /help    this
@@ -35,16 +35,18 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
             &"there is no chat template, so this model was not made for conversation; let it continue a text with `sws run`",
         ));
     };
-    let Some(tokenizer) = model.tokenizer()? else {
+    let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
+    let Some(tokenizer) = tokenizer? else {
         return Err(model.says(
             &"there is no tokenizer.json; put the one that was published with the weights beside them",
         ));
     };
     let system = args.system.clone().map(|content| message("system", content));
     let interrupt = Interrupt::listen()?;
+    let needs = Needs { tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };
     let mut chat = Chat {
         generation: model.generation(&args.sampling.options())?,
-        running: Running::start(&model, &args.model, Needs::new(&interrupt))?,
+        running: Running::start(&model, &args.model, needs)?,
         interrupt,
         template,
         tokenizer,

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     file.write(&shapes.header(args.routes)?)?;
 
     let positions = args.tokens.len();
-    let needs = Needs { interrupt: &interrupt, positions, all_logits: true };
+    let needs = Needs { positions, all_logits: true, ..Needs::new(&interrupt) };
     let mut running = Running::start(&model, &args.model, needs)?;
     let lm = running.causal_lm()?;
     let meter = Meter::quiet("processing", Unit::Tokens);

@@ -10,7 +10,6 @@ use sws_model::text::{Position, Sampling, TextStream, Tokenizer};
 use sws_model::{Observer, Routed};
 
 use super::{print, size};
-use crate::args;
 use crate::backend::Needs;
 use crate::generate::{Aside, End, Generated, generate};
 use crate::interrupt::{INTERRUPTED, Interrupt};
@@ -20,6 +19,7 @@ use crate::model::Model;
 use crate::record::Recorder;
 use crate::running::{Running, check, pace};
 use crate::unfinished::Unfinished;
+use crate::{args, process};
 
 /// How a text begins for which nobody gave a beginning.
 const OPENING: &str = "Once upon a time";
@@ -42,7 +42,8 @@ struct Outcome {
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let model = Model::open(args.model.model.as_deref())?;
     let generation = model.generation(&args.sampling.options())?;
-    let tokenizer = model.tokenizer()?;
+    let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
+    let tokenizer = tokenizer?;
     if tokenizer.is_none() && !(args.json && generation.stop_strings.is_empty()) {
         return Err(model.says(
             &"there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
@@ -56,7 +57,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     let positions = prompt.len().saturating_add(most).min(model.spec.context);
-    let needs = Needs { positions, ..Needs::new(&interrupt) };
+    let needs = Needs { positions, tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };
     let mut running = Running::start(&model, &args.model, needs)?;
     if opening {
         eprintln!("sws: no prompt was given; the text begins with the words below\n");
