@@ -12,8 +12,8 @@ use sws_store::{
 /// Memory for reads under way, beside the largest piece.
 const LOADING_BYTES: usize = 64 << 20;
 
-/// What a checkpoint or shard directory computes, how it is encoded, and its weights.
-pub(super) fn load(dir: &Path) -> Result<(ModelSpec, String, ResidentSource)> {
+/// Where the weights of a checkpoint or shard directory lie, and what it computes.
+pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
     let (manifest, config) = if dir.join(MANIFEST_FILE).exists() {
         let path = dir.join("config.json");
         let config = std::fs::read(&path).with_context(|| format!("`{}`", path.display()))?;
@@ -24,7 +24,12 @@ pub(super) fn load(dir: &Path) -> Result<(ModelSpec, String, ResidentSource)> {
         let naming = sws_model::naming(&config)?;
         (Manifest::in_place(&checkpoint, &*naming)?, config)
     };
-    let spec = ModelSpec::parse(&config)?;
+    Ok((manifest, ModelSpec::parse(&config)?))
+}
+
+/// The same with the name of its encoding, and its weights.
+pub fn load(dir: &Path) -> Result<(ModelSpec, String, ResidentSource)> {
+    let (manifest, spec) = open(dir)?;
     let encoding = manifest.encoding.map_or("as stored".to_owned(), |e| e.to_string());
     let manifest = Arc::new(manifest);
     let mut loader = Loader::new(&spec, &manifest)?;

@@ -16,6 +16,8 @@ use sws_model::{
 };
 use sws_store::Clock;
 
+pub use load::{load, open};
+
 use kernel::{Kernel, Product, Routes, products};
 use peer::llama_bench;
 use watch::{BLOCKS, Watched};
@@ -110,7 +112,7 @@ pub fn run(arguments: &ResidentArguments) -> Result<()> {
 type Watching = Session<Watched<ResidentSource>>;
 
 fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
-    let (spec, encoding, source) = load::load(dir)?;
+    let (spec, encoding, source) = load(dir)?;
     let tier = Tier::from_env()?;
     let vocab = spec.vocab as u32;
     let context = arguments.prompt.max(arguments.tokens) as usize;

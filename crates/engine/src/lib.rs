@@ -18,6 +18,7 @@ mod metrics;
 mod pinned;
 mod plan;
 pub mod policy;
+mod process;
 pub mod replay;
 mod ring;
 mod room;
@@ -33,8 +34,8 @@ pub use error::StreamError;
 pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
-    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics, Timed,
-    peak_memory,
+    Clocks, Costs, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
+    Timed, peak_memory,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use source::{ExpertSource, StreamingSource, ThroughRing};

@@ -95,7 +95,7 @@ impl Lookup {
         let mut under_way = 0;
         let mut result = self.read(store, waiter, tokens, &order, rows, &mut under_way);
         while under_way > 0
-            && let Some(done) = waiter.settle(&self.arrived)
+            && let Some(done) = waiter.settle(store, &self.arrived)
         {
             under_way -= 1;
             self.room.give(done.slot);
@@ -145,7 +145,7 @@ impl Lookup {
             if *under_way == 0 {
                 return Ok(());
             }
-            let done = waiter.wait(&self.arrived)?;
+            let done = waiter.wait(store, &self.arrived)?;
             *under_way -= 1;
             let Completion { result, slot, layout, .. } = done;
             let decoded = result

@@ -1,11 +1,12 @@
 //! What a run cost, measured the same way for every source of weights.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use sws_model::{Compute, Ready, Routed, SourceError, WeightSource};
-use sws_store::PieceKind;
+use sws_store::{NVMeWeightStore, PieceKind};
 
 use crate::cache::Counts;
 use crate::wait::{Kind, Stalls, Waiter};
@@ -16,7 +17,19 @@ pub struct Timed<S> {
     /// What serves.
     pub source: S,
     waiter: Waiter,
+    pace: Option<(Arc<NVMeWeightStore>, Costs)>,
     spent: Spent,
+}
+
+/// How long computing takes in virtual time, where nothing takes any by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// What a layer does besides its routed experts, in one go: twice a layer.
+    pub infrastructure: Duration,
+    /// A routed expert, whatever the number of its tokens.
+    pub expert: Duration,
+    /// The head.
+    pub head: Duration,
 }
 
 /// Where the time of passes went, apart from what the forward pass does between two moments of its
@@ -34,7 +47,12 @@ struct Spent {
 impl<S> Timed<S> {
     /// Measures `source`, which waits with `waiter`.
     pub fn new(source: S, waiter: Waiter) -> Timed<S> {
-        Timed { source, waiter, spent: Spent::default() }
+        Timed { source, waiter, pace: None, spent: Spent::default() }
+    }
+
+    /// Lets `store`'s virtual time pass while something is computed.
+    pub fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: Costs) {
+        self.pace = Some((store, costs));
     }
 
     /// What it waits with.
@@ -56,9 +74,9 @@ impl<S> Timed<S> {
 
     /// Runs one moment of the source; `moment` gets a place to note what is computed in it.
     fn inside<T>(&mut self, moment: impl FnOnce(&mut S, &mut Within<'_>) -> T) -> T {
-        let Timed { source, waiter, spent } = self;
+        let Timed { source, waiter, pace, spent } = self;
         let started = waiter.clock().now();
-        let result = moment(source, &mut Within { waiter, spent });
+        let result = moment(source, &mut Within { waiter, pace: pace.as_ref(), spent });
         spent.inside += waiter.clock().now().saturating_sub(started);
         result
     }
@@ -67,12 +85,20 @@ impl<S> Timed<S> {
 /// What a [`Timed`] source measures while it serves.
 struct Within<'a> {
     waiter: &'a Waiter,
+    pace: Option<&'a (Arc<NVMeWeightStore>, Costs)>,
     spent: &'a mut Spent,
 }
 
 impl Within<'_> {
-    fn compute<T>(&mut self, compute: impl FnOnce() -> T) -> T {
+    fn compute<T>(
+        &mut self,
+        cost: impl FnOnce(&Costs) -> Duration,
+        compute: impl FnOnce() -> T,
+    ) -> T {
         let (started, stalls) = (self.waiter.clock().now(), self.waiter.stalls());
+        if let Some((store, costs)) = self.pace {
+            store.spend(cost(costs));
+        }
         let result = compute();
         self.spent.computing += self.waiter.clock().now().saturating_sub(started);
         self.spent.stalled += self.waiter.stalls().time.saturating_sub(stalls.time);
@@ -96,7 +122,9 @@ impl<S: WeightSource> WeightSource for Timed<S> {
         compute: Compute<'_>,
     ) -> Result<(), SourceError> {
         self.inside(|source, within| {
-            source.infrastructure(layer, pieces, &mut |weights| within.compute(|| compute(weights)))
+            source.infrastructure(layer, pieces, &mut |weights| {
+                within.compute(|costs| costs.infrastructure, || compute(weights))
+            })
         })
     }
 
@@ -112,14 +140,15 @@ impl<S: WeightSource> WeightSource for Timed<S> {
     ) -> Result<(), SourceError> {
         self.inside(|source, within| {
             source.experts(layer, routed, &mut |experts, weights| {
-                within.compute(|| ready(experts, weights))
+                let cost = |costs: &Costs| costs.expert * experts.len() as u32;
+                within.compute(cost, || ready(experts, weights))
             })
         })
     }
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
         self.inside(|source, within| {
-            source.head(&mut |weights| within.compute(|| compute(weights)))
+            source.head(&mut |weights| within.compute(|costs| costs.head, || compute(weights)))
         })
     }
 }
@@ -317,13 +346,8 @@ pub fn peak_memory() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// The memory that this process has now, if the system tells.
-pub(crate) fn memory() -> Option<u64> {
-    status("VmRSS:")
-}
-
 /// A line of what the system says of this process: `Name:   123 kB`.
-fn status(name: &str) -> Option<u64> {
+pub(crate) fn status(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;

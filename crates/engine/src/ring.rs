@@ -176,7 +176,7 @@ impl Ring {
         }
         // What was on the device is there in a moment; nobody computes meanwhile.
         while self.stopping > 0
-            && let Some(completion) = self.waiter.settle(&self.arrived)
+            && let Some(completion) = self.waiter.settle(&self.store, &self.arrived)
         {
             self.land(completion);
         }
@@ -242,7 +242,7 @@ impl Ring {
                     return Err(StreamError::RingTooSmall { need, have: self.room.free_bytes() });
                 }
             }
-            let completion = self.waiter.wait(&self.arrived)?;
+            let completion = self.waiter.wait(&self.store, &self.arrived)?;
             self.land(completion);
         }
     }

@@ -16,7 +16,7 @@ use crate::budget::Budget;
 use crate::error::StreamError;
 use crate::infra::{Infrastructure, InfrastructurePlan};
 use crate::ledger::Process;
-use crate::metrics::{Counters, Metrics, Timed, memory};
+use crate::metrics::{Costs, Counters, Metrics, Timed};
 use crate::plan::{Plan, PlanError, PlanOptions, Planner};
 use crate::policy::{Layers, PolicyKind};
 use crate::source::{ExpertSource, StreamingSource, ThroughRing};
@@ -49,8 +49,11 @@ use crate::wait::Waiter;
 pub struct SpeculativeWeightStreamer {
     session: Session<Timed<Source>>,
     store: Option<Arc<NVMeWeightStore>>,
+    arena: Option<Arena>,
     sampling: Sampling,
     plan: Option<Plan>,
+    /// Whether slots that were in use when the budget was lowered may still have memory.
+    trimmed: bool,
     began: Counters,
     tokens: u64,
     passes: Duration,
@@ -64,7 +67,7 @@ pub struct SpeculativeWeightStreamer {
 pub struct Options {
     /// Memory for the whole process.
     pub ram_budget: Budget,
-    /// What the process takes without the model; none to count what it has now.
+    /// What the process takes without the model; none to [measure](Process::measure) it.
     pub process: Option<Process>,
     /// Whether pieces are read before a router has asked for them: the next layer of a prompt, and
     /// what `draft` forecasts.
@@ -85,6 +88,8 @@ pub struct Options {
     pub all_logits: bool,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// How long computing takes, where the store's time is virtual.
+    pub costs: Costs,
 }
 
 impl Default for Options {
@@ -102,6 +107,7 @@ impl Default for Options {
             kv: KvPrecision::F32,
             all_logits: false,
             sampling: Sampling::default(),
+            costs: Costs::default(),
         }
     }
 }
@@ -175,9 +181,8 @@ impl SpeculativeWeightStreamer {
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         let spec = model.spec();
         let inventory = Inventory::new(spec, store.manifest())?;
-        let process = options
-            .process
-            .unwrap_or_else(|| Process { program: memory().unwrap_or(0), ..Process::default() });
+        let process =
+            options.process.unwrap_or_else(|| Process::measure(store.dir(), store.manifest()));
         let plan_options = PlanOptions {
             context: options.context,
             at_least: options.at_least,
@@ -206,7 +211,7 @@ impl SpeculativeWeightStreamer {
         let spec = model.spec();
         let bytes = plan.arena_bytes();
         let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
-        let waiter = Waiter::new(Clock::real());
+        let waiter = Waiter::new(store.clock().clone());
         let kept = InfrastructurePlan::from(&plan);
         let infrastructure =
             Infrastructure::open(spec, Arc::clone(&store), &arena, &kept, waiter.clone())?;
@@ -231,9 +236,14 @@ impl SpeculativeWeightStreamer {
             Experts::Slots(Box::new(assembler))
         };
         let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, experts)));
-        let mut session = Session::new(model, Timed::new(source, waiter), plan.context, options.kv);
+        let mut timed = Timed::new(source, waiter);
+        timed.pace(Arc::clone(&store), options.costs);
+        let mut session = Session::new(model, timed, plan.context, options.kv);
         session.set_chunk(plan.chunk);
-        Ok(SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling))
+        let mut streamer =
+            SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling);
+        streamer.arena = Some(arena);
+        Ok(streamer)
     }
 
     /// A model that is wholly in memory, measured in the same way.
@@ -253,8 +263,10 @@ impl SpeculativeWeightStreamer {
         let mut streamer = SpeculativeWeightStreamer {
             session,
             store,
+            arena: None,
             sampling,
             plan,
+            trimmed: false,
             began: Counters::default(),
             tokens: 0,
             passes: Duration::ZERO,
@@ -352,7 +364,17 @@ impl SpeculativeWeightStreamer {
             assembler.trim_to_budget(slots as usize);
         }
         self.plan = Some(plan);
+        self.trimmed = true;
+        self.give_back();
         Ok(())
+    }
+
+    /// Gives the memory of slots that are no more back to the system.
+    fn give_back(&self) {
+        if let Some(arena) = &self.arena {
+            // A system that does not take it has it taken up again by nobody.
+            let _ = arena.release_free();
+        }
     }
 
     /// Runs a pass, and counts it.
@@ -367,6 +389,9 @@ impl SpeculativeWeightStreamer {
         self.passes += clock.now().saturating_sub(started);
         if result.is_ok() {
             self.tokens += tokens as u64;
+        }
+        if std::mem::take(&mut self.trimmed) {
+            self.give_back();
         }
         *self.gauge.lock() = self.counters();
         result

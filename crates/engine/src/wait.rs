@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use sws_store::{Clock, Completion, PieceKind};
+use sws_store::{Clock, Completion, NVMeWeightStore, PieceKind};
 
 /// Waits for reads, whoever asked for them, and counts what that costs and what has come. Clones
 /// share the counts, and can end the waiting from another thread.
@@ -111,7 +111,7 @@ pub enum WaitError {
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Waiter {
-    /// Nothing has been waited for.
+    /// Nothing has been waited for. `clock` is that of the stores that will be waited for.
     pub fn new(clock: Clock) -> Waiter {
         Waiter(Arc::new(Shared {
             clock,
@@ -132,14 +132,19 @@ impl Waiter {
         }
     }
 
-    /// What arrives next. Only if that is later than now has anybody waited.
-    pub fn wait(&self, from: &Receiver<Completion>) -> Result<Completion, WaitError> {
+    /// What arrives next of the fetches of `store` that are told to `from`. Only if that is later than
+    /// now has anybody waited.
+    pub fn wait(
+        &self,
+        store: &NVMeWeightStore,
+        from: &Receiver<Completion>,
+    ) -> Result<Completion, WaitError> {
         if let Some(completion) = self.poll(from)? {
             return Ok(completion);
         }
         let started = self.0.clock.now();
         let arrived = loop {
-            match from.recv_timeout(LOOK) {
+            match store.wait_timeout(from, LOOK) {
                 Ok(completion) => break Ok(self.arrived(completion)),
                 Err(RecvTimeoutError::Disconnected) => break Err(WaitError::Closed),
                 Err(RecvTimeoutError::Timeout) => {
@@ -157,8 +162,12 @@ impl Waiter {
 
     /// What arrives next, cancelled or not and uncounted: for those who clean up. None if nobody
     /// will ever send.
-    pub fn settle(&self, from: &Receiver<Completion>) -> Option<Completion> {
-        Some(self.arrived(from.recv().ok()?))
+    pub fn settle(
+        &self,
+        store: &NVMeWeightStore,
+        from: &Receiver<Completion>,
+    ) -> Option<Completion> {
+        Some(self.arrived(store.wait(from)?))
     }
 
     /// Makes this and every later wait fail, until [`resume`](Self::resume).

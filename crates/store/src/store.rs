@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket};
 use crate::integrity::Verifier;
@@ -67,6 +67,7 @@ pub struct NVMeWeightStore {
     number: ModelNumber,
     shared: Arc<Shared>,
     manifest: Arc<Manifest>,
+    dir: PathBuf,
     completions: Receiver<Completion>,
     reply: Sender<Completion>,
     lanes: Vec<JoinHandle<()>>,
@@ -106,8 +107,16 @@ impl NVMeWeightStore {
         let (number, lanes) = (ModelNumber::next(), Vec::new());
         let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
         let simulation = simulated.map(Simulation::new);
-        let mut store =
-            NVMeWeightStore { number, shared, manifest, completions, reply, lanes, simulation };
+        let mut store = NVMeWeightStore {
+            number,
+            shared,
+            manifest,
+            dir: dir.to_owned(),
+            completions,
+            reply,
+            lanes,
+            simulation,
+        };
         for lane in 0..threads {
             let shared = Arc::clone(&store.shared);
             let thread = std::thread::Builder::new()
@@ -122,6 +131,16 @@ impl NVMeWeightStore {
     /// The number of the model: with the name of a piece, a key that no other store's pieces have.
     pub fn number(&self) -> ModelNumber {
         self.number
+    }
+
+    /// Where its files lie.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What tells its time.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.verifier.clock
     }
 
     /// The manifest it was opened with.
@@ -168,7 +187,27 @@ impl NVMeWeightStore {
 
     /// Waits for the next end of a fetch that is told to `from`. None if there will be none.
     pub fn wait(&self, from: &Receiver<Completion>) -> Option<Completion> {
-        let Some(simulation) = &self.simulation else { return from.recv().ok() };
+        match &self.simulation {
+            Some(simulation) => self.simulate(simulation, from),
+            None => from.recv().ok(),
+        }
+    }
+
+    /// The same, for so long of real time at most: virtual time has nobody who could grow impatient.
+    pub fn wait_timeout(
+        &self,
+        from: &Receiver<Completion>,
+        timeout: Duration,
+    ) -> Result<Completion, RecvTimeoutError> {
+        match &self.simulation {
+            Some(simulation) => {
+                self.simulate(simulation, from).ok_or(RecvTimeoutError::Disconnected)
+            }
+            None => from.recv_timeout(timeout),
+        }
+    }
+
+    fn simulate(&self, simulation: &Simulation, from: &Receiver<Completion>) -> Option<Completion> {
         loop {
             match from.try_recv() {
                 Ok(completion) => return Some(completion),

@@ -192,7 +192,7 @@ impl DynamicAssembler {
             self.give_up(id);
         }
         while !self.reading.is_empty()
-            && let Some(completion) = self.waiter.settle(&self.arrived)
+            && let Some(completion) = self.waiter.settle(&self.store, &self.arrived)
         {
             // Nobody asks for it any more, so a failure is nobody's.
             let _ = self.land(completion);
@@ -284,7 +284,7 @@ impl DynamicAssembler {
                     let key = self.key(piece);
                     return Err(AssembleError::from(NoRoom::InUse { key }).into());
                 }
-                let completion = self.waiter.wait(&self.arrived)?;
+                let completion = self.waiter.wait(&self.store, &self.arrived)?;
                 self.land(completion)?;
                 continue;
             }

@@ -1,0 +1,299 @@
+//! What is measured in a process of its own: memory is the whole process's, and has a high-water mark
+//! that nothing lowers.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sws_benchmarks::resident::{load, open};
+use sws_engine::policy::PolicyKind;
+use sws_engine::{
+    Certificate, Metrics, Options, Outcome, Plan, PlanOptions, Planner, Process,
+    SpeculativeWeightStreamer, Use, Witness, peak_memory,
+};
+use sws_model::text::{Sampler, Sampling};
+use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
+use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
+
+use crate::group::Group;
+
+const MIB: u64 = 1 << 20;
+
+/// What a child is asked to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) model: PathBuf,
+    pub(crate) ram: Ram,
+    pub(crate) policy: String,
+    pub(crate) reader: String,
+    pub(crate) context: usize,
+    pub(crate) work: Work,
+    /// Whether it is only said what would be done.
+    #[serde(default)]
+    pub(crate) only_plan: bool,
+}
+
+/// Memory for it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Ram {
+    /// Everything is loaded.
+    Resident,
+    /// The smallest budget that works in another process, too.
+    Min,
+    /// What leaves slots for this share of the experts' bytes.
+    Share(f64),
+    Bytes(u64),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Work {
+    /// Computes the logits of every token.
+    Score(Vec<u32>),
+    /// Makes certificates of answers.
+    Certify { prompt: Vec<u32>, tokens: usize, samplings: Vec<Sampling> },
+    /// Computes them again.
+    Replay(Vec<String>),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// The budget, and how it was divided; nothing for a resident model.
+    pub(crate) budget: u64,
+    /// What the process takes without the model.
+    pub(crate) floor: u64,
+    pub(crate) pinned: usize,
+    pub(crate) slots: u64,
+    pub(crate) arena: u64,
+    /// All weights, and those of the experts.
+    pub(crate) weights: u64,
+    pub(crate) experts: u64,
+    pub(crate) peak_rss: u64,
+    pub(crate) metrics: Value,
+    /// Bits of logits.
+    pub(crate) logits: Vec<u32>,
+    pub(crate) certificates: Vec<String>,
+    /// Steps of which every bit agreed, of how many.
+    pub(crate) agreed: usize,
+    pub(crate) steps: usize,
+    pub(crate) differs: Option<String>,
+}
+
+/// How a child ended that did not finish.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Killed(i32),
+    Failed(anyhow::Error),
+}
+
+impl Task {
+    /// Does it in a process of its own, in a control group if there is one.
+    pub(crate) fn run(&self, group: Option<&Group>) -> Result<Done, Ended> {
+        let run = || -> Result<std::process::Output> {
+            let program = std::env::current_exe()?;
+            let mut command = match group {
+                Some(group) => group.command(program),
+                None => Command::new(program),
+            };
+            command.arg("child").stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.stderr(Stdio::piped()).spawn()?;
+            let mut stdin = child.stdin.take().context("a child without an input")?;
+            // One that ends early says why by itself.
+            let _ = stdin.write_all(&serde_json::to_vec(self)?);
+            drop(stdin);
+            Ok(child.wait_with_output()?)
+        };
+        let output = run().map_err(Ended::Failed)?;
+        if let Some(signal) = output.status.signal() {
+            return Err(Ended::Killed(signal));
+        }
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(Ended::Failed(anyhow!("{said}")));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|e| Ended::Failed(e.into()))
+    }
+}
+
+/// The child: reads a task, does it and writes what came of it.
+pub(crate) fn main() -> Result<()> {
+    let mut json = Vec::new();
+    std::io::stdin().read_to_end(&mut json)?;
+    let task: Task = serde_json::from_slice(&json)?;
+    drop(json);
+    let done = task.work()?;
+    serde_json::to_writer(std::io::stdout().lock(), &done)?;
+    Ok(())
+}
+
+impl Task {
+    /// The same, but only planned: with everything at hand that it would have.
+    pub(crate) fn planned(mut self) -> Task {
+        self.only_plan = true;
+        self
+    }
+
+    fn work(self) -> Result<Done> {
+        if self.ram == Ram::Resident {
+            let (spec, _, source) = load(&self.model)?;
+            let (manifest, _) = open(&self.model)?;
+            let model = Model::new(spec.clone());
+            let kv = KvPrecision::F32;
+            let mut lm = SpeculativeWeightStreamer::resident(model, source, self.context, kv);
+            return self.serve(&spec, &manifest, &mut lm, Done::default());
+        }
+        let (manifest, spec) = open(&self.model)?;
+        let inventory = Inventory::new(&spec, &manifest)?;
+        let (policy, reader) = (self.policy.parse::<PolicyKind>()?, self.reader.parse()?);
+        // The threads that compute are part of the process.
+        rayon::broadcast(|_| ());
+        let process = Process::measure(&self.model, &manifest);
+        let options = PlanOptions {
+            context: Some(self.context),
+            all_logits: matches!(self.work, Work::Score(_)),
+            ..PlanOptions::default()
+        };
+        let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
+        let (plan, experts) = self.plan(&planner)?;
+        let mut done = Done {
+            budget: plan.ledger.budget(),
+            floor: floor(&process),
+            pinned: plan.pinned.len(),
+            slots: plan.ledger.get(Use::Slots),
+            arena: plan.arena_bytes() as u64,
+            weights: planner.weights(),
+            experts,
+            ..Done::default()
+        };
+        drop((planner, inventory));
+        if self.only_plan {
+            done.peak_rss = peak_memory().unwrap_or(0);
+            return Ok(done);
+        }
+        let store = self.store(manifest, reader)?;
+        let model = Model::new(spec.clone());
+        let options = Options { policy, ..Options::default() };
+        let mut lm =
+            SpeculativeWeightStreamer::with_plan(model, Arc::clone(&store), plan, options)?;
+        self.serve(&spec, store.manifest(), &mut lm, done)
+    }
+
+    /// The plan, and the bytes of all experts.
+    fn plan(&self, planner: &Planner) -> Result<(Plan, u64)> {
+        let slots = |plan: &Plan| plan.ledger.get(Use::Slots);
+        let most = planner.minimum() + 4 * planner.weights();
+        let experts = slots(&planner.plan(most)?);
+        let ram = match self.ram {
+            Ram::Bytes(bytes) => bytes,
+            Ram::Share(share) => {
+                // More memory never means fewer slots.
+                let enough = |ram: u64| -> Result<bool> {
+                    Ok(slots(&planner.plan(ram)?) as f64 >= share * experts as f64)
+                };
+                let (mut low, mut high) = (planner.minimum(), most);
+                while high - low > MIB {
+                    let middle = low + (high - low) / 2;
+                    if enough(middle)? { high = middle } else { low = middle }
+                }
+                // As a process that takes a little more needs it.
+                (high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
+            }
+            Ram::Min | Ram::Resident => planner.smallest(),
+        };
+        Ok((planner.plan(ram)?, experts))
+    }
+
+    fn store(&self, manifest: Manifest, reader: ReaderKind) -> Result<Arc<NVMeWeightStore>> {
+        let manifest = Arc::new(manifest);
+        // Checksums of earlier processes are not asked for: each run stands for itself.
+        let options = StoreOptions { cache: None, ..StoreOptions::default() };
+        let reader = reader.open(&manifest, &self.model, options.depth)?;
+        let options = StoreOptions { reader: Some(reader), ..options };
+        Ok(Arc::new(NVMeWeightStore::open(manifest, &self.model, options)?))
+    }
+
+    fn serve(
+        &self,
+        spec: &ModelSpec,
+        manifest: &Manifest,
+        lm: &mut SpeculativeWeightStreamer,
+        mut done: Done,
+    ) -> Result<Done> {
+        match &self.work {
+            Work::Score(tokens) => {
+                lm.score(tokens, &mut Bits(&mut done.logits))?;
+            }
+            Work::Certify { prompt, tokens, samplings } => {
+                for sampling in samplings {
+                    lm.clear();
+                    let certificate = certify(lm, spec, manifest, prompt, *tokens, sampling)?;
+                    done.certificates.push(certificate.to_json());
+                }
+            }
+            Work::Replay(certificates) => {
+                for json in certificates {
+                    let certificate = Certificate::parse(json.as_bytes())?;
+                    certificate.check(manifest)?;
+                    lm.clear();
+                    done.steps += certificate.tokens().len();
+                    match certificate.replay(spec, lm, &mut |_| true)? {
+                        Outcome::Agrees { steps } => done.agreed += steps,
+                        Outcome::Differs { step, what } => {
+                            done.agreed += step;
+                            done.differs = Some(format!("{what:?} of step {step}"));
+                        }
+                        Outcome::Stopped => bail!("a replay stopped by itself"),
+                    }
+                }
+            }
+        }
+        let metrics: Metrics = lm.aggregate_metrics();
+        done.metrics = serde_json::to_value(metrics)?;
+        done.peak_rss = peak_memory().unwrap_or(0);
+        Ok(done)
+    }
+}
+
+/// What the process takes without a model.
+fn floor(process: &Process) -> u64 {
+    let Process { program, stacks, heap, tokenizer, slack, files, kernel, peak: _ } = *process;
+    program + stacks + heap + tokenizer + slack + files + kernel
+}
+
+fn certify(
+    lm: &mut dyn CausalLm,
+    spec: &ModelSpec,
+    manifest: &Manifest,
+    prompt: &[u32],
+    tokens: usize,
+    sampling: &Sampling,
+) -> Result<Certificate> {
+    let mut witness = Witness::new(spec, prompt);
+    let mut sampler = Sampler::new(sampling.clone(), lm.vocab());
+    sampler.prompt(prompt)?;
+    let mut next = prompt.to_vec();
+    let mut answer = Vec::with_capacity(tokens);
+    while answer.len() < tokens {
+        let mut logits = lm.observed(&next, &mut witness)?.to_vec();
+        witness.logits(lm.len() - 1, &logits);
+        let token = sampler.sample(&mut logits)?;
+        answer.push(token);
+        next = vec![token];
+    }
+    let kv = KvPrecision::F32;
+    Ok(Certificate::new(manifest, kv, sampling.clone(), prompt, &answer, witness))
+}
+
+/// Keeps the logits.
+struct Bits<'a>(&'a mut Vec<u32>);
+
+impl Observer for Bits<'_> {
+    fn logits(&mut self, _: usize, logits: &[f32]) {
+        self.0.extend(logits.iter().map(|logit| logit.to_bits()));
+    }
+}

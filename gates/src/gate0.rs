@@ -1,0 +1,200 @@
+//! Gate 0: sharding and the lazy store.
+//!
+//! A forward pass with nothing in memory but what is being computed with. It stays within its budget,
+//! its logits are those of transformers, and shards become the checkpoint again, bit for bit.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use safetensors::SafeTensors;
+use sws_model::text::Sampling;
+use sws_store::shard::unshard;
+use sws_store::{Checkpoint, MANIFEST_FILE};
+
+use crate::child::{Done, Ended, Ram, Task, Work};
+use crate::models::{Large, goldens, make_shards};
+use crate::report::Report;
+use crate::{Setting, mib};
+
+const WITHIN: &str = "the most memory of the process is at most its budget";
+const ALONE: &str = "nothing stays in memory but norms and what is passing through";
+const RIGHT: &str = "logits are those of transformers, below 1e-4 x max(1, largest)";
+const SAME: &str = "a large model gives the same bits as in memory";
+const SMALL: &str = "the large model has at least 8 times the memory of the process without it";
+const BACK: &str = "shards become the checkpoint again, byte for byte";
+
+pub(crate) fn run(setting: &Setting) -> Result<Report> {
+    let mut report = Report::new(0, "sharding and the lazy store");
+    let temp = tempfile::tempdir()?;
+    for dir in goldens()? {
+        let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or("golden").to_owned();
+        let shards = temp.path().join(&name);
+        make_shards(&dir, &shards)?;
+        let back = temp.path().join(format!("{name} back"));
+        unshard(&shards, &back, false, None, &|_| ())?;
+        let differs = difference(&dir, &back)?;
+        report.check(BACK, differs.is_none(), || format!("{name}: {}", shown(&differs)));
+        let golden = Golden::read(&dir)?;
+        for model in [&dir, &shards] {
+            let form = if model.join(MANIFEST_FILE).exists() { "shards" } else { "in place" };
+            golden.compare(&mut report, model, &format!("{name} {form}"))?;
+        }
+        std::fs::remove_dir_all(&shards)?;
+        std::fs::remove_dir_all(&back)?;
+    }
+    let large = setting.large()?;
+    let back = temp.path().join("back");
+    unshard(&large.shards(), &back, false, None, &|_| ())?;
+    let differs = difference(&large.checkpoint(), &back)?;
+    report.check(BACK, differs.is_none(), || format!("tales, large: {}", shown(&differs)));
+    pass(&mut report, large)?;
+    Ok(report)
+}
+
+/// One pass over a prompt of the large model.
+fn pass(report: &mut Report, large: &Large) -> Result<()> {
+    let prompt: Vec<u32> = (0..24).map(|n| (n * 131 + 5) % 4096).collect();
+    for (form, model) in [("in place", large.checkpoint()), ("shards", large.shards())] {
+        let case = format!("tales, large, {form}");
+        let task = |ram, work| Task {
+            model: model.clone(),
+            ram,
+            policy: "expected".to_owned(),
+            reader: "direct".to_owned(),
+            context: 64,
+            work,
+            only_plan: false,
+        };
+        let samplings = vec![Sampling::default()];
+        let certify = Work::Certify { prompt: prompt.clone(), tokens: 1, samplings };
+        let resident = finished(task(Ram::Resident, certify).run(None))?;
+        let done = finished(task(Ram::Min, Work::Replay(resident.certificates)).run(None))?;
+        report.check(SAME, done.agreed == done.steps, || format!("{case}: {:?}", done.differs));
+        report.check(SMALL, done.weights >= 8 * done.floor, || {
+            format!("{case}: {} and {}", mib(done.weights), mib(done.floor))
+        });
+        memory(report, &case, &done);
+        report.row(&case, format!("{}/{}", done.agreed, done.steps), &done, None);
+    }
+    Ok(())
+}
+
+fn memory(report: &mut Report, case: &str, done: &Done) {
+    report.check(WITHIN, done.peak_rss <= done.budget, || {
+        format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))
+    });
+    report.check(ALONE, done.pinned == 0 && done.slots == 0 && done.arena > 0, || {
+        format!("{case}: {} pieces pinned, {} in slots", done.pinned, mib(done.slots))
+    });
+}
+
+fn finished(ended: Result<Done, Ended>) -> Result<Done> {
+    match ended {
+        Ok(done) => Ok(done),
+        Err(Ended::Failed(error)) => Err(error),
+        Err(Ended::Killed(signal)) => anyhow::bail!("a child was killed by signal {signal}"),
+    }
+}
+
+/// What transformers computes.
+struct Golden {
+    tokens: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Golden {
+    fn read(dir: &Path) -> Result<Golden> {
+        let path = dir.join("golden.safetensors");
+        let bytes = std::fs::read(&path).with_context(|| format!("`{}`", path.display()))?;
+        let file = SafeTensors::deserialize(&bytes)?;
+        let words = |name: &str| -> Result<Vec<[u8; 4]>> {
+            let tensor = file.tensor(name)?;
+            let width = tensor.dtype().bitsize() / 8;
+            ensure!(width >= 4, "`{name}` in `{}` has narrow numbers", path.display());
+            let numbers = tensor.data().chunks_exact(width);
+            Ok(numbers.map(|n| [n[0], n[1], n[2], n[3]]).collect())
+        };
+        let tokens = words("tokens")?.into_iter().map(u32::from_le_bytes).collect();
+        let logits = words("logits")?.into_iter().map(f32::from_le_bytes).collect();
+        Ok(Golden { tokens, logits })
+    }
+
+    fn compare(&self, report: &mut Report, model: &Path, case: &str) -> Result<()> {
+        let task = Task {
+            model: model.to_owned(),
+            ram: Ram::Min,
+            policy: "expected".to_owned(),
+            reader: "direct".to_owned(),
+            context: self.tokens.len(),
+            work: Work::Score(self.tokens.clone()),
+            only_plan: false,
+        };
+        let done = finished(task.run(None)).with_context(|| case.to_owned())?;
+        let largest = self.logits.iter().fold(1f32, |most, logit| most.max(logit.abs()));
+        let found = done.logits.iter().map(|&bits| f32::from_bits(bits));
+        // A NaN is as far from anything as can be.
+        let apart = |(a, b): (f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
+        let error = found.zip(&self.logits).map(apart).fold(0f32, f32::max);
+        let all = done.logits.len() == self.logits.len() && !self.logits.is_empty();
+        report.check(RIGHT, all && error < 1e-4 * largest, || {
+            let (found, expected) = (done.logits.len(), self.logits.len());
+            format!("{case}: off by {error:e} of {largest}; {found} of {expected} logits")
+        });
+        memory(report, case, &done);
+        report.row(case, format!("{:.1e}", error / largest), &done, None);
+        Ok(())
+    }
+}
+
+fn shown(difference: &Option<String>) -> &str {
+    difference.as_deref().unwrap_or("the same")
+}
+
+/// The first thing in which two checkpoints differ.
+fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
+    let (a, b) = (Checkpoint::open(a)?, Checkpoint::open(b)?);
+    if a.config_json() != b.config_json() {
+        return Ok(Some("config.json".to_owned()));
+    }
+    let names = |checkpoint: &Checkpoint| -> Vec<String> {
+        let mut names: Vec<String> = checkpoint
+            .files()
+            .iter()
+            .flat_map(|file| &file.header.tensors)
+            .map(|tensor| format!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape))
+            .collect();
+        names.sort();
+        names
+    };
+    if names(&a) != names(&b) {
+        return Ok(Some("the names and shapes of tensors".to_owned()));
+    }
+    for (file, tensor) in tensors(&a) {
+        let (other_file, other) = tensors(&b)
+            .find(|(_, other)| other.name == tensor.name)
+            .context("a name that is there has gone")?;
+        let [mut left, mut right] = [Vec::new(), Vec::new()];
+        let open = |checkpoint: &Checkpoint, name| File::open(checkpoint.dir().join(name));
+        let (file, other_file) = (open(&a, file)?, open(&b, other_file)?);
+        let mut at = 0;
+        while at < tensor.len {
+            let len = (tensor.len - at).min(4 << 20) as usize;
+            left.resize(len, 0);
+            right.resize(len, 0);
+            file.read_exact_at(&mut left, tensor.offset + at)?;
+            other_file.read_exact_at(&mut right, other.offset + at)?;
+            if left != right {
+                return Ok(Some(format!("`{}` below byte {}", tensor.name, at + len as u64)));
+            }
+            at += len as u64;
+        }
+    }
+    Ok(None)
+}
+
+fn tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = (&String, &sws_store::HeaderTensor)> {
+    let files = checkpoint.files().iter();
+    files.flat_map(|file| file.header.tensors.iter().map(move |tensor| (&file.name, tensor)))
+}

@@ -1,0 +1,74 @@
+//! The models that gates run: tiny ones of every family, and one that is larger than the process by far.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use sws_benchmarks::inflate::inflate;
+use sws_benchmarks::resident::open;
+use sws_model::naming;
+use sws_store::Checkpoint;
+use sws_store::shard::{ShardOptions, shard, unshard};
+use tempfile::TempDir;
+
+/// Where the repository lies.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every checkpoint among the goldens.
+pub(crate) fn goldens() -> Result<Vec<PathBuf>> {
+    let mut dirs = Vec::new();
+    for entry in root().join("tests/goldens").read_dir()? {
+        let dir = entry?.path();
+        if dir.join("golden.safetensors").exists() {
+            dirs.push(dir);
+        }
+    }
+    dirs.sort();
+    ensure!(dirs.len() >= 18, "only {} checkpoints in tests/goldens", dirs.len());
+    Ok(dirs)
+}
+
+/// The model that comes with the project, its experts made large.
+#[derive(Debug)]
+pub(crate) struct Large {
+    temp: TempDir,
+}
+
+impl Large {
+    /// With experts of at least `expert_bytes`, made in a new directory below `scratch`.
+    pub(crate) fn make(scratch: &Path, expert_bytes: u64) -> Result<Large> {
+        std::fs::create_dir_all(scratch)?;
+        let large = Large { temp: TempDir::with_prefix_in("gates-", scratch)? };
+        let small = large.temp.path().join("small");
+        unshard(&root().join("shards/tales-moe"), &small, false, None, &|_| ())?;
+        inflate(&small, expert_bytes, &large.checkpoint(), 1 << 30, 0)?;
+        std::fs::remove_dir_all(&small)?;
+        make_shards(&large.checkpoint(), &large.shards())?;
+        Ok(large)
+    }
+
+    /// As published: bf16, in place.
+    pub(crate) fn checkpoint(&self) -> PathBuf {
+        self.temp.path().join("checkpoint")
+    }
+
+    /// In shards, without loss.
+    pub(crate) fn shards(&self) -> PathBuf {
+        self.temp.path().join("shards")
+    }
+
+    /// The bytes of its weights as published.
+    pub(crate) fn bytes(&self) -> Result<u64> {
+        let (manifest, _) = open(&self.checkpoint())?;
+        Ok(manifest.files.iter().map(|file| file.len).sum())
+    }
+}
+
+/// Shards a checkpoint in the default encoding.
+pub(crate) fn make_shards(checkpoint: &Path, out: &Path) -> Result<()> {
+    let source = Checkpoint::open(checkpoint)?;
+    let naming = naming(source.config_json())?;
+    shard(&source, &*naming, out, &ShardOptions::default(), &|_| ())?;
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! What a gate found, as a table and as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::child::Done;
+
+/// What a gate found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    gate: u32,
+    about: &'static str,
+    rows: Vec<Row>,
+    criteria: Vec<Criterion>,
+    notes: Vec<String>,
+}
+
+/// One run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) case: String,
+    /// Against resident, or against what transformers computes.
+    pub(crate) fidelity: String,
+    pub(crate) budget_bytes: u64,
+    pub(crate) peak_rss_bytes: u64,
+    /// The high-water mark of a control group that counts, page cache and kernel included.
+    pub(crate) counted_bytes: Option<u64>,
+    pub(crate) metrics: Value,
+}
+
+/// What must hold.
+#[derive(Debug, Serialize)]
+struct Criterion {
+    what: &'static str,
+    passed: u64,
+    failures: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn new(gate: u32, about: &'static str) -> Report {
+        Report { gate, about, rows: Vec::new(), criteria: Vec::new(), notes: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, case: &str, fidelity: String, done: &Done, counted: Option<u64>) {
+        self.rows.push(Row {
+            case: case.to_owned(),
+            fidelity,
+            budget_bytes: done.budget,
+            peak_rss_bytes: done.peak_rss,
+            counted_bytes: counted,
+            metrics: done.metrics.clone(),
+        });
+    }
+
+    /// Holds a case against a criterion; `figure` is what is told if it fails.
+    pub(crate) fn check(&mut self, what: &'static str, holds: bool, figure: impl Fn() -> String) {
+        let at = self.criteria.iter().position(|criterion| criterion.what == what);
+        let at = at.unwrap_or_else(|| {
+            self.criteria.push(Criterion { what, passed: 0, failures: Vec::new() });
+            self.criteria.len() - 1
+        });
+        match holds {
+            true => self.criteria[at].passed += 1,
+            false => self.criteria[at].failures.push(figure()),
+        }
+    }
+
+    /// What was left out, and why.
+    pub(crate) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.criteria.iter().any(|criterion| !criterion.failures.is_empty())
+    }
+
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let mut text = format!("gate {}: {}\n\n", self.gate, self.about);
+        let head =
+            ["case", "fidelity", "budget", "RSS", "counted", "tok/s", "MB/tok", "hit", "stall"];
+        let mut lines = vec![head.map(str::to_owned)];
+        lines.extend(self.rows.iter().map(Row::cells));
+        let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max();
+        let widths: Vec<usize> = (0..head.len()).filter_map(width).collect();
+        for line in &lines {
+            for (number, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+                let _ = match number {
+                    0 => write!(text, "{cell:<width$}"),
+                    _ => write!(text, "  {cell:>width$}"),
+                };
+            }
+            text.push('\n');
+        }
+        text.push_str("\nbudget, RSS and counted in MiB, stall as a share of the time\n\n");
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        for Criterion { what, passed, failures } in &self.criteria {
+            let verdict = if failures.is_empty() { "ok" } else { "FAILED" };
+            let _ = writeln!(
+                text,
+                "{verdict}: {what} ({passed} of {})",
+                *passed + failures.len() as u64
+            );
+            for failure in failures {
+                let _ = writeln!(text, "  {failure}");
+            }
+        }
+        text
+    }
+}
+
+impl Row {
+    fn cells(&self) -> [String; 9] {
+        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
+        let number = |path: &str| self.metrics.pointer(path).and_then(Value::as_f64);
+        let show = |value: Option<f64>, digits: usize| match value {
+            Some(value) => format!("{value:.digits$}"),
+            None => "-".to_owned(),
+        };
+        let kinds = self.metrics.get("bytes_per_token").and_then(Value::as_object);
+        let bytes = kinds.map(|kinds| kinds.values().filter_map(Value::as_f64).sum::<f64>());
+        let share = |part: Option<f64>| Some(100.0 * part? / number("/seconds")?);
+        let percent = |value: Option<f64>| match value {
+            Some(value) => format!("{value:.1} %"),
+            None => "-".to_owned(),
+        };
+        [
+            self.case.clone(),
+            self.fidelity.clone(),
+            mib(self.budget_bytes),
+            mib(self.peak_rss_bytes),
+            self.counted_bytes.map_or("-".to_owned(), mib),
+            show(number("/tokens_per_second"), 1),
+            show(bytes.map(|bytes| bytes / 1e6), 2),
+            percent(number("/experts/hit_rate").map(|rate| 100.0 * rate)),
+            percent(share(number("/time/stall"))),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_case_that_does_not_hold_fails_a_gate() {
+        let mut report = Report::new(7, "what is asked");
+        let metrics = serde_json::json!({
+            "tokens_per_second": 12.34, "seconds": 2.0, "time": { "stall": 0.5 },
+            "bytes_per_token": { "experts": 2e6, "head": 1e6 }, "experts": { "hit_rate": 0.5 },
+        });
+        let done = Done { budget: 3 << 20, peak_rss: 2 << 20, metrics, ..Done::default() };
+        report.row("a", "64/64".to_owned(), &done, Some(1 << 20));
+        report.row("b", "-".to_owned(), &Done::default(), None);
+        report.check("holds", true, || unreachable!());
+        assert!(!report.failed());
+        report.check("holds", false, || "b is 3".to_owned());
+        report.note("left out".to_owned());
+        assert!(report.failed());
+        let table = report.table();
+        let row = "a        64/64     3.0  2.0      1.0   12.3    3.00  50.0 %  25.0 %";
+        for words in [row, "FAILED: holds (1 of 2)\n  b is 3\n", "note: left out"] {
+            assert!(table.contains(words), "{table}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A run in virtual time: the same cache, policy and queue, with fixed costs for each layer and read,
+//! so that time can be asserted to the nanosecond.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use sws_benchmarks::resident::open;
+use sws_engine::policy::PolicyKind;
+use sws_engine::{Budget, Costs, Counters, Metrics, Options, Process, SpeculativeWeightStreamer};
+use sws_model::{CausalLm, Model};
+use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+
+use crate::child::Done;
+use crate::models::root;
+use crate::report::Report;
+
+const EXACT: &str = "two runs in virtual time take the same nanoseconds, stalls and bytes";
+const WHOLE: &str = "virtual time is stalls and computing, to the nanosecond";
+const SPEED: &str = "no run is shorter than its reading or its computing alone";
+
+const DISK: SimulatedDisk =
+    SimulatedDisk { bytes_per_second: 1_200_000_000, latency: Duration::from_micros(100) };
+const COSTS: Costs = Costs {
+    infrastructure: Duration::from_nanos(4_001),
+    expert: Duration::from_nanos(5_003),
+    head: Duration::from_nanos(20_011),
+};
+const TOKENS: u32 = 40;
+
+pub(crate) fn run(report: &mut Report) -> Result<()> {
+    for policy in PolicyKind::ALL {
+        for mib in [5, 8] {
+            let case = format!("virtual time, {mib} MiB, {policy}");
+            let (first, metrics) = generate(policy, mib << 20)?;
+            let (second, _) = generate(policy, mib << 20)?;
+            let told = |c: &Counters| (c.passes, c.clocks.stalls, c.bytes, c.device_bytes);
+            report.check(EXACT, told(&first) == told(&second), || {
+                format!("{case}: {:?} and {:?}", told(&first), told(&second))
+            });
+            let layers = 8;
+            let token = COSTS.infrastructure * 2 * layers + COSTS.expert * 4 * layers + COSTS.head;
+            let (passes, stalls) = (first.passes, first.clocks.stalls.time);
+            let computing = token * TOKENS;
+            report.check(WHOLE, passes == computing + stalls && stalls > Duration::ZERO, || {
+                format!("{case}: {passes:?} are not {computing:?} and {stalls:?}")
+            });
+            let nanos = u128::from(first.device_bytes) * 1_000_000_000;
+            let reading = nanos / u128::from(DISK.bytes_per_second);
+            report.check(SPEED, passes.as_nanos() >= reading.max(computing.as_nanos()), || {
+                format!("{case}: {passes:?} for {} bytes", first.device_bytes)
+            });
+            let done = Done {
+                budget: mib << 20,
+                metrics: serde_json::to_value(metrics)?,
+                ..Done::default()
+            };
+            report.row(&case, "-".to_owned(), &done, None);
+        }
+    }
+    Ok(())
+}
+
+/// Some tokens of the model that comes with the project, whose slots are not enough for it.
+fn generate(policy: PolicyKind, bytes: u64) -> Result<(Counters, Metrics)> {
+    let dir = root().join("shards/tales-moe");
+    let (manifest, spec) = open(&dir)?;
+    let clock = Clock::simulated();
+    let options =
+        StoreOptions { cache: None, clock, simulated: Some(DISK), ..StoreOptions::default() };
+    let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &dir, options)?);
+    let options = Options {
+        ram_budget: Budget::Bytes(bytes),
+        process: Some(Process::default()),
+        context: Some(64),
+        policy,
+        costs: COSTS,
+        ..Options::default()
+    };
+    let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
+    let before = lm.counters();
+    for token in 0..TOKENS {
+        lm.decode((token * 131 + 5) % 4096)?;
+    }
+    let after = lm.counters();
+    let metrics = Metrics::between(&before, &after);
+    let mut counters = after;
+    counters.device_bytes -= before.device_bytes;
+    Ok((counters, metrics))
+}
