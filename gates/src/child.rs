@@ -43,7 +43,9 @@ pub(crate) struct Task {
 pub(crate) enum Ram {
     /// Everything is loaded.
     Resident,
-    /// The smallest budget that works in another process, too.
+    /// The smallest budget that works in this very process, all weights only passing through.
+    Least,
+    /// The smallest that works in another one, too.
     Min,
     /// What leaves slots for this share of the experts' bytes.
     Share(f64),
@@ -164,7 +166,7 @@ impl Task {
             budget: plan.ledger.budget(),
             floor: floor(&process),
             pinned: plan.pinned.len(),
-            slots: plan.ledger.get(Use::Slots),
+            slots: plan.slots.iter().map(|class| class.bytes()).sum(),
             arena: plan.arena_bytes() as u64,
             weights: planner.weights(),
             experts,
@@ -203,9 +205,17 @@ impl Task {
                 // As a process that takes a little more needs it.
                 (high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
             }
+            Ram::Least => planner.minimum(),
             Ram::Min | Ram::Resident => planner.smallest(),
         };
-        Ok((planner.plan(ram)?, experts))
+        let mut plan = planner.plan(ram)?;
+        if self.ram == Ram::Least {
+            plan.pinned.clear();
+            plan.slots.clear();
+            plan.experts_stream = experts > 0;
+            plan.ring = plan.arena_bytes();
+        }
+        Ok((plan, experts))
     }
 
     fn store(&self, manifest: Manifest, reader: ReaderKind) -> Result<Arc<NVMeWeightStore>> {

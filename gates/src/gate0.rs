@@ -70,7 +70,7 @@ fn pass(report: &mut Report, large: &Large) -> Result<()> {
         let samplings = vec![Sampling::default()];
         let certify = Work::Certify { prompt: prompt.clone(), tokens: 1, samplings };
         let resident = finished(task(Ram::Resident, certify).run(None))?;
-        let done = finished(task(Ram::Min, Work::Replay(resident.certificates)).run(None))?;
+        let done = finished(task(Ram::Least, Work::Replay(resident.certificates)).run(None))?;
         report.check(SAME, done.agreed == done.steps, || format!("{case}: {:?}", done.differs));
         report.check(SMALL, done.weights >= 8 * done.floor, || {
             format!("{case}: {} and {}", mib(done.weights), mib(done.floor))
@@ -124,7 +124,7 @@ impl Golden {
     fn compare(&self, report: &mut Report, model: &Path, case: &str) -> Result<()> {
         let task = Task {
             model: model.to_owned(),
-            ram: Ram::Min,
+            ram: Ram::Least,
             policy: "expected".to_owned(),
             reader: "direct".to_owned(),
             context: self.tokens.len(),

@@ -7,11 +7,11 @@ use std::process::Command;
 
 /// A control group, removed at the end.
 #[derive(Debug)]
-pub struct Group(PathBuf);
+pub(crate) struct Group(PathBuf);
 
 impl Group {
     /// One with a limit. Fails where this process may not make any.
-    pub fn new(name: &str, limit: u64) -> io::Result<Group> {
+    pub(crate) fn new(name: &str, limit: u64) -> io::Result<Group> {
         let name = format!("sws-{}-{name}", std::process::id());
         let group = Group(Path::new("/sys/fs/cgroup/memory").join(name));
         std::fs::create_dir(&group.0)?;
@@ -20,23 +20,18 @@ impl Group {
     }
 
     /// Sets another limit.
-    pub fn allow(&self, limit: u64) -> io::Result<()> {
+    pub(crate) fn allow(&self, limit: u64) -> io::Result<()> {
         std::fs::write(self.0.join("memory.limit_in_bytes"), limit.to_string())
     }
 
-    /// Where it lies.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
     /// The most bytes that were charged to it at any time, page cache and kernel included.
-    pub fn peak(&self) -> io::Result<u64> {
+    pub(crate) fn peak(&self) -> io::Result<u64> {
         let text = std::fs::read_to_string(self.0.join("memory.max_usage_in_bytes"))?;
         text.trim().parse().map_err(io::Error::other)
     }
 
     /// A program that will run in it from its first instruction on.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]);
         command.arg(&self.0).arg(program);

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use sws_benchmarks::inflate::inflate;
-use sws_benchmarks::resident::open;
 use sws_model::naming;
 use sws_store::Checkpoint;
 use sws_store::shard::{ShardOptions, shard, unshard};
@@ -56,12 +55,6 @@ impl Large {
     /// In shards, without loss.
     pub(crate) fn shards(&self) -> PathBuf {
         self.temp.path().join("shards")
-    }
-
-    /// The bytes of its weights as published.
-    pub(crate) fn bytes(&self) -> Result<u64> {
-        let (manifest, _) = open(&self.checkpoint())?;
-        Ok(manifest.files.iter().map(|file| file.len).sum())
     }
 }
 

@@ -124,7 +124,9 @@ impl Row {
             None => "-".to_owned(),
         };
         let kinds = self.metrics.get("bytes_per_token").and_then(Value::as_object);
-        let bytes = kinds.map(|kinds| kinds.values().filter_map(Value::as_f64).sum::<f64>());
+        let bytes = kinds.map(|kinds| {
+            kinds.values().filter_map(Value::as_f64).fold(0.0, |sum, bytes| sum + bytes)
+        });
         let share = |part: Option<f64>| Some(100.0 * part? / number("/seconds")?);
         let percent = |value: Option<f64>| match value {
             Some(value) => format!("{value:.1} %"),

@@ -24,7 +24,8 @@ pub struct Timed<S> {
 /// How long computing takes in virtual time, where nothing takes any by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// What a layer does besides its routed experts, in one go: twice a layer.
+    /// What a layer does before its router has chosen, and as much again for a shared expert or for
+    /// the feed-forward block of a layer without routed experts.
     pub infrastructure: Duration,
     /// A routed expert, whatever the number of its tokens.
     pub expert: Duration,
