@@ -10,7 +10,7 @@ use std::process::Command;
 pub(crate) struct Group(PathBuf);
 
 impl Group {
-    /// One with a limit. Fails where this process may not make any.
+    /// One with a limit. Fails, and leaves nothing, where this process may not make any.
     pub(crate) fn new(name: &str, limit: u64) -> io::Result<Group> {
         let name = format!("sws-{}-{name}", std::process::id());
         let group = Group(Path::new("/sys/fs/cgroup/memory").join(name));
