@@ -69,8 +69,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
         let resident = finished(task(Ram::Resident, "expected", "direct", certify).run(None))?;
         report.row(&format!("{form}, resident"), "-".to_owned(), &resident, None);
         let certificates = resident.certificates;
-        // In place the way to the disk is another, and nothing else: fewer budgets will do.
-        let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..] };
+        // In place the way to the disk is another, and nothing else: one budget will do.
+        let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..4] };
         for &(share, further) in budgets {
             let name = share.map_or("min".to_owned(), |share| format!("{:.0} %", 100.0 * share));
             let ram = share.map_or(Ram::Min, Ram::Share);

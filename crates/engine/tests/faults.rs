@@ -61,16 +61,19 @@ fn expected() -> Vec<u32> {
     answer(&mut stream(&tales(), StoreOptions::default(), 40)).unwrap()
 }
 
+/// Reads `into` from a file at an offset through another reader, as the so-many-th read.
+type BadRead = fn(&dyn ShardReader, u64, u32, u64, &mut [u8]) -> io::Result<usize>;
+
 /// Another reader, and what goes wrong with it while somebody says so.
 struct Bad {
     inner: Arc<dyn ShardReader>,
     on: AtomicBool,
     reads: AtomicU64,
-    read: fn(&dyn ShardReader, u64, u32, u64, &mut [u8]) -> io::Result<usize>,
+    read: BadRead,
 }
 
 impl Bad {
-    fn new(read: fn(&dyn ShardReader, u64, u32, u64, &mut [u8]) -> io::Result<usize>) -> Arc<Bad> {
+    fn new(read: BadRead) -> Arc<Bad> {
         let inner = reader(&tales(), ReaderKind::Mmap);
         Arc::new(Bad { inner, on: AtomicBool::new(false), reads: AtomicU64::new(0), read })
     }
@@ -97,8 +100,7 @@ impl ShardReader for Bad {
 #[test]
 fn a_device_that_fails_for_a_while_is_named_and_forgiven() {
     let expected = expected();
-    type Read = fn(&dyn ShardReader, u64, u32, u64, &mut [u8]) -> io::Result<usize>;
-    let cases: [(&str, Read); 3] = [
+    let cases: [(&str, BadRead); 3] = [
         ("it is broken", |_, _, _, _, _| Err(io::Error::other("it is broken"))),
         ("it is broken", |inner, n, file, offset, into| match n % 7 {
             6 => Err(io::Error::other("it is broken")),
@@ -225,7 +227,11 @@ fn copy(from: &Path, to: &Path) {
     for entry in from.read_dir().unwrap() {
         let path = entry.unwrap().path();
         let to = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy(&path, &to) } else { drop(std::fs::copy(&path, &to).unwrap()) }
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).unwrap();
+        }
     }
 }
 
