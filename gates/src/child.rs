@@ -14,7 +14,7 @@ use sws_benchmarks::resident::{load, open};
 use sws_engine::policy::PolicyKind;
 use sws_engine::{
     Certificate, Metrics, Options, Outcome, Plan, PlanOptions, Planner, Process,
-    SpeculativeWeightStreamer, Use, Witness, peak_memory,
+    SpeculativeWeightStreamer, Use, Witness, memory, peak_memory,
 };
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
@@ -60,6 +60,8 @@ pub(crate) enum Work {
     Certify { prompt: Vec<u32>, tokens: usize, samplings: Vec<Sampling> },
     /// Computes them again.
     Replay(Vec<String>),
+    /// Gives so many short answers, then lowers the budget by half of the slots.
+    Endure(usize),
 }
 
 /// What came of it.
@@ -84,6 +86,18 @@ pub(crate) struct Done {
     pub(crate) agreed: usize,
     pub(crate) steps: usize,
     pub(crate) differs: Option<String>,
+    pub(crate) endured: Endured,
+}
+
+/// The process's memory as the system tells it.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Endured {
+    /// After a few answers, and after many more.
+    pub(crate) early: u64,
+    pub(crate) late: u64,
+    /// After the budget was lowered, and by how much less the plan then had in slots.
+    pub(crate) lowered: u64,
+    pub(crate) given_up: u64,
 }
 
 /// How a child ended that did not finish.
@@ -235,6 +249,7 @@ impl Task {
         mut done: Done,
     ) -> Result<Done> {
         match &self.work {
+            Work::Endure(_) => {}
             Work::Score(tokens) => {
                 lm.score(tokens, &mut Bits(&mut done.logits))?;
             }
@@ -262,11 +277,37 @@ impl Task {
                 }
             }
         }
+        if let Work::Endure(times) = self.work {
+            done.endured = endure(lm, times)?;
+        }
         let metrics: Metrics = lm.aggregate_metrics();
         done.metrics = serde_json::to_value(metrics)?;
         done.peak_rss = peak_memory().unwrap_or(0);
         Ok(done)
     }
+}
+
+fn endure(lm: &mut SpeculativeWeightStreamer, times: usize) -> Result<Endured> {
+    let rss = || memory().context("this system does not tell the memory of a process");
+    let mut numbers = 0u32..;
+    let mut answer = |lm: &mut SpeculativeWeightStreamer, times: usize| -> Result<()> {
+        for n in numbers.by_ref().take(times) {
+            lm.clear();
+            lm.generate(&[n * 7 % 4096, n * 131 % 4096, 9], 2)?;
+        }
+        Ok(())
+    };
+    let slots = |lm: &SpeculativeWeightStreamer| -> u64 {
+        lm.plan().map_or(0, |plan| plan.slots.iter().map(|class| class.bytes()).sum())
+    };
+    answer(lm, times.div_ceil(5))?;
+    let early = rss()?;
+    answer(lm, times)?;
+    let (late, had) = (rss()?, slots(lm));
+    let budget = lm.plan().map_or(0, |plan| plan.ledger.budget());
+    lm.lower_budget(budget - had / 2)?;
+    answer(lm, 5)?;
+    Ok(Endured { early, late, lowered: rss()?, given_up: had - slots(lm) })
 }
 
 /// What the process takes without a model.

@@ -6,8 +6,9 @@
 use anyhow::{Result, bail, ensure};
 use sws_model::text::Sampling;
 
-use crate::child::{Done, Ended, Ram, Task, Work};
+use crate::child::{Done, Ended, Endured, Ram, Task, Work};
 use crate::group::Group;
+use crate::models::root;
 use crate::report::Report;
 use crate::{Setting, mib, virtual_time};
 
@@ -16,7 +17,12 @@ const SMALL: &str = "the model has at least 8 times the memory of the process wi
 const PART: &str = "the budget is for a part of the model";
 const ALIVE: &str = "not killed where the limit is the budget";
 const COUNTED: &str = "the kernel counts at most the budget (direct reader)";
+const STEADY: &str = "memory does not grow from answer to answer";
+const GIVEN: &str = "a lowered budget gives its slots' memory back to the system";
 const WITHIN: &str = "the most memory of the process is at most its budget";
+
+/// What the allocator may still come to keep: less than a twentieth of what one answer reads.
+const STEADY_WITHIN: u64 = 256 << 10;
 
 /// The share of the experts' bytes that a budget has room for, none for the smallest budget, and a
 /// further reader that it is tried with.
@@ -120,8 +126,32 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
             }
         }
     }
+    endure(&mut report, if setting.full { 1000 } else { 100 })?;
     virtual_time::run(&mut report)?;
     Ok(report)
+}
+
+/// Many answers in one process, and a budget that is lowered under it.
+fn endure(report: &mut Report, times: usize) -> Result<()> {
+    let task = Task {
+        model: root().join("shards/tales-moe"),
+        ram: Ram::Share(0.5),
+        policy: "expected".to_owned(),
+        reader: "direct".to_owned(),
+        context: 16,
+        work: Work::Endure(times),
+        only_plan: false,
+    };
+    let done = finished(task.run(None))?;
+    let Endured { early, late, lowered, given_up } = done.endured;
+    report.check(STEADY, late <= early + STEADY_WITHIN, || {
+        format!("{} after {times} answers, {} at first", mib(late), mib(early))
+    });
+    report.check(GIVEN, given_up > 0 && lowered + given_up * 3 / 4 <= late, || {
+        format!("{} became {} without slots of {}", mib(late), mib(lowered), mib(given_up))
+    });
+    report.row(&format!("{times} answers, then half the slots"), "-".to_owned(), &done, None);
+    Ok(())
 }
 
 fn check(report: &mut Report, case: &str, done: &Done) {

@@ -35,7 +35,7 @@ pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
     Clocks, Costs, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
-    Timed, peak_memory,
+    Timed, memory, peak_memory,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use source::{ExpertSource, StreamingSource, ThroughRing};

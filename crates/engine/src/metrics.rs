@@ -347,6 +347,11 @@ pub fn peak_memory() -> Option<u64> {
     status("VmHWM:")
 }
 
+/// The memory that this process has now, if the system tells.
+pub fn memory() -> Option<u64> {
+    status("VmRSS:")
+}
+
 /// A line of what the system says of this process: `Name:   123 kB`.
 pub(crate) fn status(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
