@@ -1,9 +1,9 @@
-"""Writes a checkpoint made by `sws-bench random` (Mixtral or Qwen3-MoE) as GGUF, for llama-bench.
+"""Writes a checkpoint made by `sws-bench random` or `inflate` (Mixtral or Qwen3-MoE) as GGUF.
 
     pip install gguf
     python benchmarks/to_gguf.py CHECKPOINT OUT.gguf --type bf16
 
-llama.cpp's converter wants a tokenizer that random weights have not, and torch. The tensors are laid
+llama.cpp's converter wants a tokenizer that random weights have not, or one it knows, and torch. The tensors are laid
 out as it does; the rows of queries and keys stay in their order, on which no speed depends.
 """
 
@@ -65,6 +65,28 @@ def plan(config, experts):
     yield "output.weight", "lm_head.weight"
 
 
+def add_tokenizer(writer, file, config):
+    """The tokenizer, if there is one: a byte-level BPE that splits as GPT-2 does."""
+    if not file.exists():
+        return writer.add_tokenizer_model("none")
+    tokenizer = json.loads(file.read_text())
+    assert tokenizer["model"]["type"] == "BPE" and tokenizer["pre_tokenizer"]["type"] == "ByteLevel"
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    vocab = {id: word for word, id in tokenizer["model"]["vocab"].items()}
+    vocab |= {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
+    words = [vocab.get(id, f"[unused{id}]") for id in range(config["vocab_size"])]
+    types = [gguf.TokenType.CONTROL if id in special else gguf.TokenType.NORMAL for id in range(len(words))]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(words)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoint", type=Path)
@@ -95,7 +117,7 @@ def main():
     if not mixtral:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
+    add_tokenizer(writer, arguments.checkpoint / "tokenizer.json", config)
 
     tensors = []
     for name, sources in plan(config, experts):

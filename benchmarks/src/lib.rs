@@ -17,3 +17,4 @@ pub mod shapes;
 pub mod sharding;
 pub mod size;
 pub mod store_bench;
+pub mod stream;

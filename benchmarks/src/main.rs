@@ -13,6 +13,7 @@ use sws_benchmarks::shapes::Shape;
 use sws_benchmarks::sharding::{Settings, measure};
 use sws_benchmarks::size::parse_size;
 use sws_benchmarks::store_bench::{self, StoreArguments};
+use sws_benchmarks::stream::{self, StreamArguments};
 use sws_kernels::Encoding;
 
 /// Benches of SWS, and the checkpoints they need.
@@ -52,6 +53,8 @@ enum Command {
     },
     /// Measure a model in memory next to the kernel alone on the same weights, and to llama.cpp
     Resident(ResidentArguments),
+    /// Measure a model that streams, at several budgets, next to llama.cpp and fio
+    Stream(StreamArguments),
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
     /// Measure the sharder next to a plain copy of the same numbers of bytes
@@ -112,6 +115,7 @@ fn run(command: Command) -> Result<()> {
             write_random(&shape, &output.out, output.sharded, output.seed)
         }
         Command::Resident(arguments) => resident::run(&arguments),
+        Command::Stream(arguments) => stream::run(&arguments),
         Command::Store(arguments) => store_bench::run(&arguments),
         Command::Sharding { checkpoint, scratch, encoding, pairs, huge_pages, json } => {
             let settings = Settings { checkpoint, scratch, encoding, pairs, huge_pages };

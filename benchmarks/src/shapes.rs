@@ -80,6 +80,18 @@ pub const SHAPES: &[Shape] = &[
         vocab: 50304,
         tied: false,
     },
+    Shape {
+        name: "tinyllama-1.1b",
+        family: "llama",
+        hidden: 2048,
+        layers: 22,
+        heads: (32, 4, 64),
+        dense: 5632,
+        experts: None,
+        shared: 0,
+        vocab: 32000,
+        tied: false,
+    },
     // What bounds a sharder's memory: an embedding of 2 GB, which is the head too, and experts of
     // 350 MB.
     Shape {

@@ -1,0 +1,150 @@
+//! `sws`, as a process of its own.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::group::{Group, output};
+
+/// What to have it do.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    /// Arguments that say the prompt.
+    pub(super) prompt: Vec<String>,
+    pub(super) tokens: u32,
+    pub(super) context: u32,
+    pub(super) threads: u32,
+}
+
+/// Text, drawn and not the likeliest: that of a small model soon loops, and flatters any cache.
+pub(super) const SAMPLING: [&str; 8] =
+    ["--temperature", "1", "--top-k", "40", "--top-p", "0.95", "--seed", "7"];
+
+/// How the weights are held.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Holding<'a> {
+    Resident,
+    Budget(u64, &'a str),
+}
+
+/// What the program says of a model.
+pub(super) struct Known {
+    pub(super) program: PathBuf,
+    pub(super) model: PathBuf,
+    /// Bytes of routed experts; none in a dense model.
+    pub(super) experts: u64,
+    /// Bytes of everything that a token passes, experts or not: all but the embedding.
+    pub(super) passed: u64,
+}
+
+/// What a run has told.
+pub(super) struct Told {
+    pub(super) tokens: Value,
+    pub(super) metrics: Value,
+    /// Memory as its control group counts it.
+    pub(super) group_peak: Option<u64>,
+}
+
+impl Known {
+    pub(super) fn new(program: &Path, model: &Path) -> Result<Known> {
+        let told =
+            ask(program, &[OsStr::new("inspect"), model.as_os_str(), OsStr::new("--json")], None)?;
+        let kinds = told["kinds"].as_array().context("`sws inspect` lists no kinds")?;
+        let bytes = |wanted: &dyn Fn(&str) -> bool| -> u64 {
+            let kinds = kinds.iter().filter(|kind| kind["kind"].as_str().is_some_and(wanted));
+            kinds.filter_map(|kind| kind["stored_bytes"].as_u64()).sum()
+        };
+        Ok(Known {
+            program: program.to_owned(),
+            model: model.to_owned(),
+            experts: bytes(&|kind| kind == "experts"),
+            passed: bytes(&|kind| kind != "embedding"),
+        })
+    }
+
+    /// The smallest budget that holds `share` of the experts, or of a dense model's weights.
+    pub(super) fn budget(&self, share: f64, task: &Task) -> Result<u64> {
+        let plan = |ram: u64| self.plan(ram, task);
+        let all = plan(4 << 40)?;
+        let slots = |plan: &Value| plan["plan"]["slots"].as_u64().unwrap_or(0);
+        let held = |plan: &Value| {
+            let arena = ["pinned_bytes", "ring_bytes"].map(|part| plan["plan"][part].as_u64());
+            arena.into_iter().flatten().sum::<u64>()
+        };
+        let enough = |plan: &Value| match slots(&all) {
+            0 => held(plan) as f64 >= share * self.passed as f64,
+            experts => slots(plan) >= (share * experts as f64).round() as u64,
+        };
+        let nothing = all["smallest_budget"].as_u64().context("`sws plan` tells no smallest")?;
+        let (mut below, mut above) = (nothing >> 20, (8 * nothing + 2 * self.passed) >> 20);
+        ensure!(enough(&plan(above << 20)?), "no budget holds {share} of the model");
+        while above - below > 1 {
+            let middle = below.midpoint(above);
+            match enough(&plan(middle << 20)?) {
+                true => above = middle,
+                false => below = middle,
+            }
+        }
+        // The floor of a process differs by some pages from one start to the next.
+        Ok((above + 1) << 20)
+    }
+
+    fn plan(&self, ram: u64, task: &Task) -> Result<Value> {
+        let (ram, context) = (mib(ram), task.context.to_string());
+        let threads = task.threads.to_string();
+        let mut arguments = vec![OsStr::new("plan"), self.model.as_os_str()];
+        arguments.extend(
+            ["--ram", &ram, "--context", &context, "--threads", &threads, "--no-probe", "--json"]
+                .map(OsStr::new),
+        );
+        ask(&self.program, &arguments, None)
+    }
+
+    /// Generates text.
+    pub(super) fn run(&self, task: &Task, holding: Holding<'_>) -> Result<Told> {
+        let numbers = [task.tokens, task.context, task.threads].map(|n| n.to_string());
+        let mut arguments = vec![OsStr::new("run"), self.model.as_os_str()];
+        let group = match holding {
+            Holding::Budget(ram, _) => Group::new(ram),
+            Holding::Resident => None,
+        };
+        let ram;
+        match holding {
+            Holding::Resident => arguments.push(OsStr::new("--resident")),
+            Holding::Budget(bytes, policy) => {
+                ram = mib(bytes);
+                arguments.extend(["--ram", &ram, "--policy", policy].map(OsStr::new));
+            }
+        }
+        let [tokens, context, threads] = &numbers;
+        let rest = ["--max-new-tokens", tokens, "--context", context, "--threads", threads];
+        arguments.extend(rest.map(OsStr::new));
+        arguments.extend(SAMPLING.map(OsStr::new));
+        arguments.extend(task.prompt.iter().map(OsStr::new));
+        arguments.extend(["--ignore-eos", "--json"].map(OsStr::new));
+        let mut told = ask(&self.program, &arguments, group.as_ref())?;
+        Ok(Told {
+            tokens: told["tokens"].take(),
+            metrics: told["metrics"].take(),
+            group_peak: group.and_then(|group| group.peak()),
+        })
+    }
+}
+
+/// A budget as `sws` takes it.
+fn mib(bytes: u64) -> String {
+    format!("{}MiB", bytes >> 20)
+}
+
+fn ask(program: &Path, arguments: &[&OsStr], group: Option<&Group>) -> Result<Value> {
+    let output = output(program, arguments, group)?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+        bail!("`sws {}` ({}): {}", words.join(" "), output.status, error.trim());
+    }
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("what `{}` has printed", program.display()))
+}

@@ -1,0 +1,336 @@
+//! A model that streams from its disk, next to the same model in memory, to llama.cpp and to fio.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+mod child;
+mod group;
+mod peer;
+
+use child::{Holding, Known, Task, Told};
+
+/// What `sws-bench stream` can be told.
+#[derive(Debug, clap::Args)]
+pub struct StreamArguments {
+    /// Checkpoints and shard directories of the same weights, whose answers must be the same
+    #[arg(required = true)]
+    models: Vec<PathBuf>,
+    /// How much of the experts is cached, in percent; of a dense model how much of its weights
+    #[arg(long, value_delimiter = ',', default_value = "100,75,50,25,12")]
+    shares: Vec<f64>,
+    /// Who decides what leaves the cache
+    #[arg(long, value_delimiter = ',', default_value = "expected,lru")]
+    policies: Vec<String>,
+    /// Also measure with all weights in memory from the beginning
+    #[arg(long)]
+    resident: bool,
+    /// A text to continue; it also fills the cache
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
+    prompt: Option<PathBuf>,
+    /// Instead of a text so many token ids without sense
+    #[arg(long, value_name = "N")]
+    prompt_tokens: Option<u32>,
+    /// Tokens to generate
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    tokens: u32,
+    /// Turns of each; of an odd number one is in the middle
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Threads of each
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Positions for keys and values
+    #[arg(long, default_value_t = 1024)]
+    context: u32,
+    /// The `sws` to measure [default: the one beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    sws: Option<PathBuf>,
+    /// The `llama-completion` of llama.cpp, to take turns with in the same memory
+    #[arg(long, value_name = "PROGRAM", requires_all = ["gguf", "prompt"])]
+    llama: Option<PathBuf>,
+    /// The weights for it
+    #[arg(long, value_name = "FILE", requires = "llama")]
+    gguf: Option<PathBuf>,
+    /// After each run let fio read as much
+    #[arg(long)]
+    fio: bool,
+    /// Let fio read into huge pages, as the store does; the system must have some
+    #[arg(long, requires = "fio")]
+    huge_pages: bool,
+    /// Write what was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One contender with one amount of memory.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// None if all weights are in memory from the beginning.
+    share: Option<f64>,
+    what: String,
+    policy: String,
+    /// Memory of the whole process.
+    budget: Option<u64>,
+    /// Bytes of weights that do not fit beside those that are cached (of a dense model).
+    beyond: Option<u64>,
+    runs: Vec<Run>,
+}
+
+/// What was measured of one run, after its prompt.
+#[derive(Debug, Serialize)]
+struct Run {
+    seconds_per_token: f64,
+    bytes_per_token: Option<f64>,
+    hit_rate: Option<f64>,
+    /// Of the time: waiting for weights, and a read in flight.
+    waiting: Option<f64>,
+    reading: Option<f64>,
+    /// What the prompt read.
+    prompt_bytes: Option<u64>,
+    group_peak: Option<u64>,
+    /// Bytes a second that fio read right after.
+    fio: Option<f64>,
+}
+
+/// Measures and prints.
+pub fn run(arguments: &StreamArguments) -> Result<()> {
+    for share in &arguments.shares {
+        ensure!((0.0..=100.0).contains(share), "{share} is no share in percent");
+    }
+    let beside = std::env::current_exe()?.with_file_name("sws");
+    let program = arguments.sws.as_ref().unwrap_or(&beside);
+    let models: Vec<Known> =
+        arguments.models.iter().map(|model| Known::new(program, model)).collect::<Result<_>>()?;
+    let task = Task {
+        prompt: prompt(arguments)?,
+        tokens: arguments.tokens,
+        context: arguments.context,
+        threads: arguments.threads,
+    };
+    let mut report = Report::new(arguments, &models, &task)?;
+    for round in 0..arguments.rounds {
+        for at in 0..report.rows.len() {
+            let at = if round % 2 == 0 { at } else { report.rows.len() - 1 - at };
+            report.turn(arguments, &task, at)?;
+            report.write(arguments)?;
+        }
+    }
+    print!("{}", report.table()?);
+    Ok(())
+}
+
+fn prompt(arguments: &StreamArguments) -> Result<Vec<String>> {
+    Ok(match (&arguments.prompt, arguments.prompt_tokens) {
+        (Some(file), _) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("reading `{}`", file.display()))?;
+            vec!["--prompt".into(), text]
+        }
+        (None, Some(n)) => {
+            // Any order that a predictor of tokens could not know would do.
+            let id = |i: u32| (i.wrapping_mul(2_654_435_761).rotate_left(13) % 256).to_string();
+            vec!["--tokens".into(), (0..n).map(id).collect::<Vec<_>>().join(",")]
+        }
+        (None, None) => vec!["--prompt".into(), "Once upon a time".into()],
+    })
+}
+
+struct Report<'a> {
+    rows: Vec<Row>,
+    /// Whose turn each row is: a model, or llama.cpp.
+    contenders: Vec<Option<&'a Known>>,
+    /// What all runs must generate.
+    tokens: Option<Value>,
+}
+
+impl<'a> Report<'a> {
+    fn new(arguments: &StreamArguments, models: &'a [Known], task: &Task) -> Result<Report<'a>> {
+        let mut report = Report { rows: Vec::new(), contenders: Vec::new(), tokens: None };
+        let shares = arguments.shares.iter().map(|share| Some(*share));
+        for share in arguments.resident.then_some(None).into_iter().chain(shares) {
+            let mut largest = None;
+            for model in models {
+                let budget = match share {
+                    Some(share) => Some(model.budget(share / 100.0, task)?),
+                    None => None,
+                };
+                // llama.cpp has the weights of the first.
+                largest = largest.or(budget);
+                let none = [String::new()];
+                let policies = match share {
+                    Some(share) if share < 100.0 && model.experts > 0 => &arguments.policies[..],
+                    _ => &none,
+                };
+                for policy in policies {
+                    let what = name(&model.model);
+                    report.push(Some(model), share, what, policy.clone(), budget);
+                }
+            }
+            if let Some(gguf) = &arguments.gguf {
+                report.push(
+                    None,
+                    share,
+                    format!("llama.cpp, {}", name(gguf)),
+                    String::new(),
+                    largest,
+                );
+            }
+        }
+        Ok(report)
+    }
+
+    fn push(
+        &mut self,
+        contender: Option<&'a Known>,
+        share: Option<f64>,
+        what: String,
+        policy: String,
+        budget: Option<u64>,
+    ) {
+        self.contenders.push(contender);
+        self.rows.push(Row { share, what, policy, budget, beyond: None, runs: Vec::new() });
+    }
+
+    fn turn(&mut self, arguments: &StreamArguments, task: &Task, at: usize) -> Result<()> {
+        let row = &mut self.rows[at];
+        let run = match (self.contenders[at], &arguments.llama, &arguments.gguf) {
+            (Some(model), _, _) => {
+                let policy = if row.policy.is_empty() { "expected" } else { &row.policy };
+                let holding = match row.budget {
+                    Some(budget) => Holding::Budget(budget, policy),
+                    None => Holding::Resident,
+                };
+                let told = model.run(task, holding)?;
+                let expected = self.tokens.get_or_insert_with(|| told.tokens.clone());
+                ensure!(
+                    *expected == told.tokens,
+                    "`{}` with {holding:?} generates other tokens than the first run did",
+                    row.what
+                );
+                if model.experts == 0 && row.budget.is_some() {
+                    let arena = told.metrics["weight_bytes"].as_u64();
+                    row.beyond = arena.map(|arena| model.passed.saturating_sub(arena));
+                }
+                let mut run = Run::of(&told)?;
+                let read = told.metrics["cost"]["generation"]["disk"]["bytes"].as_u64();
+                if let Some(read) = read.filter(|read| arguments.fio && *read > 0) {
+                    run.fio = Some(peer::fio(&model.model, read, arguments.huge_pages)?);
+                }
+                run
+            }
+            (None, Some(llama), Some(gguf)) => {
+                let prompt = arguments.prompt.as_deref().context("llama.cpp wants a --prompt")?;
+                let amount = (arguments.tokens, arguments.threads);
+                let time = peer::llama(llama, gguf, prompt, amount, row.budget)?;
+                Run::peer(time)
+            }
+            (None, _, _) => unreachable!("there is a row for llama.cpp if it was given"),
+        };
+        eprintln!("{} {} {:?}: {run:?}", row.what, row.policy, row.share);
+        row.runs.push(run);
+        Ok(())
+    }
+
+    fn write(&self, arguments: &StreamArguments) -> Result<()> {
+        let Some(path) = &arguments.json else { return Ok(()) };
+        let json = serde_json::to_string_pretty(&self.rows)?;
+        std::fs::write(path, json).with_context(|| format!("writing `{}`", path.display()))
+    }
+
+    /// The table for people.
+    fn table(&self) -> Result<String> {
+        let of =
+            |row: &Row, value: fn(&Run) -> Option<f64>| median(row.runs.iter().filter_map(value));
+        // What computing alone takes, of the same weights in memory.
+        let mut computing = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.share.is_none()) {
+            computing.insert(&row.what, of(row, |run| Some(run.seconds_per_token)));
+        }
+        let mut text = "| cached | what | policy | --ram MiB | most MiB | tok/s | MB a token | hits | waiting | a read in flight | prompt MB | over fio's time | over max(computing, fio) |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
+        let show = |value: Option<f64>, digits: usize| {
+            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        for row in &self.rows {
+            let time = of(row, |run| Some(run.seconds_per_token));
+            let fio = of(row, |run| Some(run.bytes_per_token? / run.fio?));
+            let compute = computing.get(&row.what).copied().flatten();
+            let over = |other: Option<f64>| Some(time? / other?);
+            let mib = |bytes: f64| bytes / 1048576.0;
+            writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                row.share.map_or("resident".to_owned(), |share| format!("{share} %")),
+                row.what,
+                row.policy,
+                show(row.budget.map(|bytes| mib(bytes as f64)), 0),
+                show(of(row, |run| Some(run.group_peak? as f64)).map(mib), 0),
+                show(time.map(|time| 1.0 / time), 2),
+                show(of(row, |run| run.bytes_per_token).map(|bytes| bytes / 1e6), 1),
+                show(of(row, |run| run.hit_rate), 3),
+                show(of(row, |run| run.waiting), 2),
+                show(of(row, |run| run.reading), 2),
+                show(of(row, |run| Some(run.prompt_bytes? as f64 / 1e6)), 0),
+                show(over(fio), 2),
+                show(over(compute.and_then(|compute| Some(compute.max(fio?)))), 2),
+            )?;
+            if let Some(beyond) = row.beyond {
+                let read = of(row, |run| run.bytes_per_token).unwrap_or(f64::NAN);
+                writeln!(
+                    text,
+                    "| | | | | | | {:.3} of what does not fit | | | | | | |",
+                    read / beyond as f64
+                )?;
+            }
+        }
+        Ok(text)
+    }
+}
+
+impl Run {
+    fn of(told: &Told) -> Result<Run> {
+        let cost = &told.metrics["cost"];
+        let generation = &cost["generation"];
+        let number =
+            |value: &Value| value.as_f64().context("the metrics of `sws run` have changed");
+        let (tokens, seconds) = (number(&generation["tokens"])?, number(&generation["seconds"])?);
+        let read = number(&generation["disk"]["bytes"])?;
+        Ok(Run {
+            seconds_per_token: seconds / tokens,
+            bytes_per_token: Some(read / tokens),
+            hit_rate: Some(number(&generation["experts"]["hit_rate"])?),
+            waiting: Some(number(&generation["stalls"]["seconds"])? / seconds),
+            reading: Some(number(&generation["disk"]["busy"])?),
+            prompt_bytes: cost["prompt"]["disk"]["bytes"].as_u64(),
+            group_peak: told.group_peak,
+            fio: None,
+        })
+    }
+
+    fn peer(seconds_per_token: f64) -> Run {
+        Run {
+            seconds_per_token,
+            bytes_per_token: None,
+            hit_rate: None,
+            waiting: None,
+            reading: None,
+            prompt_bytes: None,
+            group_peak: None,
+            fio: None,
+        }
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
