@@ -254,8 +254,13 @@ impl<'a> Matrix<'a> {
         table
     }
 
-    /// The patches of a bf12 row. Offsets that lie are cut to what is there.
-    pub(crate) fn escapes(&self, row: usize) -> &'a [u8] {
+    /// The patches of a bf12 row in view: the exponents of its escapes. Offsets that lie are cut to what
+    /// is there.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row, or the encoding is another.
+    pub fn escapes(&self, row: usize) -> &'a [u8] {
         let patches = self.parts[2];
         let offset = |r: usize| {
             let at = 4 * r;

@@ -36,9 +36,13 @@ fn may_hold_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         Encoding::F16 => halves(parts[0], 0x7c00),
         Encoding::Bf16 => halves(parts[0], 0x7f80),
         // The largest exponent stands in the table or, as it is, among the patches; and it is that of
-        // escapes for which there is no patch.
+        // escapes for which there is no patch. Some byte of the offsets before the patches is 0xff in
+        // most matrices, and means nothing.
         Encoding::Bf12 => {
-            bytes(parts[1], 0xff) || bytes(parts[2], 0xff) || lacks_patches(matrix, parts)
+            let patched = |row| bytes(matrix.escapes(row), 0xff);
+            bytes(parts[1], 0xff)
+                || (0..matrix.row_count()).any(patched)
+                || lacks_patches(matrix, parts)
         }
         // Codes are numbers; only a scale can be something else, and zero times infinity is.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], 0x7f7f),
@@ -52,18 +56,14 @@ fn may_hold_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
 
 /// Whether any row of a bf12 matrix has more escapes than patches.
 fn lacks_patches(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
-    let (rows, cols) = (matrix.row_count(), matrix.cols());
-    let (offsets, patches) = parts[2].split_at(4 * (rows + 1));
-    let offsets = offsets.as_chunks::<4>().0;
-    let offset = |row: usize| (u32::from_le_bytes(offsets[row]) as usize).min(patches.len());
+    let cols = matrix.cols();
     // Of a block of n columns the first n bytes are signs and mantissas, the others two codes each.
     let escapes = |block: &[u8]| {
         let codes = &block[block.len() * 2 / 3..];
         codes.iter().fold(0, |n, c| n + usize::from(c & 15 == 15) + usize::from(c >> 4 == 15))
     };
     parts[0].chunks_exact(cols + cols.div_ceil(2)).enumerate().any(|(row, codes)| {
-        let owned = offset(row + 1).saturating_sub(offset(row));
-        codes.chunks(96).map(escapes).sum::<usize>() > owned
+        codes.chunks(96).map(escapes).sum::<usize>() > matrix.escapes(row).len()
     })
 }
 
@@ -150,6 +150,25 @@ mod tests {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, ROWS, COLS, &parts).unwrap();
             assert_eq!(first_nan(&matrix, &parts), expected, "{encoding} {changes:?}");
+        }
+    }
+
+    /// Of two rows the second has an escape, with a patch or without: as a block it is not judged by the
+    /// patches of the first.
+    #[test]
+    fn rows_of_a_block_have_their_own_patches() {
+        for (patched, expected) in [(true, None), (false, Some((0, 0)))] {
+            let mut parts = parts(Encoding::Bf12);
+            parts[0][96] = 1;
+            parts[0][160] = 15;
+            // Where the patches of row 0, of row 1 and of none begin. A byte of 0xff is no exponent here.
+            let offsets = if patched { [0u32, 0, 0xff] } else { [0, 1, 1] };
+            for (to, offset) in parts[2].as_chunks_mut::<4>().0.iter_mut().zip(offsets) {
+                *to = offset.to_le_bytes();
+            }
+            let block = [&parts[0][96..], &parts[1], &parts[2]];
+            let matrix = Matrix::block(Encoding::Bf12, ROWS, COLS, 1..2, &block).unwrap();
+            assert_eq!(first_nan(&matrix, &block), expected, "patched: {patched}");
         }
     }
 }
