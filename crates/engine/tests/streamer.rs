@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sws_draft::{NoDraft, Recorded};
+use sws_draft::history::Shape;
+use sws_draft::{NoDraft, Recorded, Trace};
+use sws_engine::cache::Counts;
 use sws_engine::policy::PolicyKind;
+use sws_engine::replay::{Replay, ReplayPolicy};
 use sws_engine::{
     Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Process,
     SpeculativeWeightStreamer, Witness,
@@ -292,4 +295,63 @@ fn a_budget_can_be_lowered() {
     streamer.clear();
     assert_eq!(streamer.generate(&PROMPT, 16).unwrap(), expected);
     assert_eq!(streamer.spec().layers.len(), 8);
+}
+
+/// Records the routes of a run, pass by pass.
+struct Recording {
+    trace: Trace,
+    layers: Vec<Vec<u32>>,
+}
+
+impl Observer for Recording {
+    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+        self.layers.push(routed.choices.clone());
+        if layer + 1 == self.trace.shape().layers {
+            let tokens = vec![0; routed.choices.len() / routed.top_k];
+            self.trace.push(&tokens, &std::mem::take(&mut self.layers)).unwrap();
+        }
+    }
+}
+
+/// Hits and misses of every layer, with the prompt in one chunk and token by token.
+#[test]
+fn a_replay_finds_what_the_engine_found() {
+    let least = least();
+    let mut found = Vec::new();
+    for (policy, more) in PolicyKind::ALL.into_iter().flat_map(|p| [0, 8, 16].map(|m| (p, m))) {
+        // A chunk whose experts do not all have slots is not replayed exactly.
+        for (chunk, slots_needed) in [(1, 4), (PROMPT.len(), 32)] {
+            let options = Options { policy, speculation: false, ..options(least + more * MIB) };
+            let mut streamer = streaming(ReaderKind::Direct, options);
+            let plan = streamer.plan().unwrap();
+            let [class] = plan.slots[..] else { panic!("one length of experts: {plan:?}") };
+            if class.count < slots_needed || plan.chunk < chunk {
+                continue;
+            }
+            let shape = Shape { layers: 8, experts: 32, top_k: 4 };
+            let (trace, layers) = (Trace::new(shape).unwrap(), Vec::new());
+            let mut recording = Recording { trace, layers };
+            let mut sampler = Sampler::new(sampling(), streamer.vocab());
+            let mut logits = Vec::new();
+            for tokens in PROMPT.chunks(chunk) {
+                logits = streamer.observed(tokens, &mut recording).unwrap().to_vec();
+            }
+            for _ in 0..48 {
+                let token = sampler.sample(&mut logits).unwrap();
+                logits.copy_from_slice(streamer.observed(&[token], &mut recording).unwrap());
+            }
+            let trace = Trace::read(&recording.trace.write()).unwrap();
+            let replay = Replay::new(&trace, 1).without_warming();
+            let replayed = replay.run(ReplayPolicy::Engine(policy), class.count, &mut |_| {});
+            let engine: Vec<Counts> = streamer.counters().layers.into_values().collect();
+            assert_eq!(replayed.layers, engine, "{policy}, {class:?}, prompt by {chunk}");
+            found.push((policy, chunk, class.count, replayed.misses));
+        }
+    }
+    // Not everything was a hit, nor a miss; and both kinds of prompt were there with both policies.
+    for (policy, chunk) in PolicyKind::ALL.into_iter().flat_map(|p| [(p, 1), (p, PROMPT.len())]) {
+        let of = found.iter().filter(|run| (run.0, run.1) == (policy, chunk));
+        let misses: std::collections::BTreeSet<u64> = of.map(|run| run.3).collect();
+        assert!(misses.len() > 1, "{policy} by {chunk}: {found:?}");
+    }
 }

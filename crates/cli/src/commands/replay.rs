@@ -147,7 +147,7 @@ impl Report {
                     gap_closed: baseline
                         .zip(best)
                         .and_then(|(lru, best)| outcome.gap_closed(lru, best)),
-                    misses_by_layer: outcome.layers.clone(),
+                    misses_by_layer: outcome.layers.iter().map(|layer| layer.misses).collect(),
                     microseconds_per_token: 1e6 * seconds / trace.token_count() as f64,
                 }
             });

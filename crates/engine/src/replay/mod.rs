@@ -3,6 +3,11 @@
 //! A replay drives the engine's own [`PredictiveCache`] with the engine's own policies; nothing is
 //! read and nothing computed. Beside them stands [`Belady`](ReplayPolicy::Belady), which knows what
 //! comes and so reads the least that is possible.
+//!
+//! For the routes of its own run an engine without speculation has these hits and misses exactly, if
+//! there is a slot for each expert that a layer of a pass needs, the experts of a layer lie on the disk
+//! in ascending order, as in shards, and every layer has experts (a trace does not tell where others
+//! stand). With fewer slots it depends on which read ends first what makes room for the next.
 
 mod belady;
 #[cfg(test)]
@@ -15,7 +20,7 @@ use std::str::FromStr;
 use sws_draft::Trace;
 use sws_store::ModelNumber;
 
-use crate::cache::{Lookup, Need, PredictiveCache};
+use crate::cache::{Counts, Lookup, Need, PredictiveCache};
 use crate::policy::{Key, Layers, Policy, PolicyKind};
 use belady::Belady;
 
@@ -57,8 +62,8 @@ pub struct Outcome {
     pub uses: u64,
     /// Those that were not in the cache.
     pub misses: u64,
-    /// The misses of each layer.
-    pub layers: Vec<u64>,
+    /// What was found in each layer.
+    pub layers: Vec<Counts>,
 }
 
 /// Tokens that go through the layers together.
@@ -94,6 +99,12 @@ impl<'a> Replay<'a> {
         let counted = passes.len();
         passes.extend(arrange(trace, counting, batch));
         Replay { trace, passes, counted }
+    }
+
+    /// Counts from the first token on, as an engine does that begins with nothing.
+    pub fn without_warming(mut self) -> Replay<'a> {
+        self.counted = 0;
+        self
     }
 
     /// Slots that a share of all experts is.
@@ -149,9 +160,9 @@ impl<'a> Replay<'a> {
         }
         let counts = player.cache.counts();
         let of = |layer: usize| counts.get(&(model, layer as u32)).copied().unwrap_or_default();
-        let layers: Vec<u64> = (0..shape.layers).map(|layer| of(layer).misses).collect();
-        let hits: u64 = (0..shape.layers).map(|layer| of(layer).hits).sum();
-        let misses = layers.iter().sum();
+        let layers: Vec<Counts> = (0..shape.layers).map(of).collect();
+        let hits: u64 = layers.iter().map(|layer| layer.hits).sum();
+        let misses = layers.iter().map(|layer| layer.misses).sum();
         Outcome { tokens, uses: hits + misses, misses, layers }
     }
 

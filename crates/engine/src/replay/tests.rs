@@ -34,8 +34,7 @@ proptest! {
         let Shape { layers, experts, top_k } = trace.shape();
         let most = (batch * top_k).min(experts);
         // All of it is counted here: the optimum of the whole need not be that of its second half.
-        let mut replay = Replay::new(&trace, batch);
-        replay.counted = 0;
+        let replay = Replay::new(&trace, batch).without_warming();
         let best = run(&replay, ReplayPolicy::Belady, most + more);
         for kind in PolicyKind::ALL {
             let other = run(&replay, ReplayPolicy::Engine(kind), most + more);
@@ -90,8 +89,7 @@ fn tokens_that_go_together_share_their_experts() {
     trace.push(&[1, 2, 3], &[[0, 1, 1, 2, 2, 3]]).unwrap();
     trace.push(&[4], &[[0, 3]]).unwrap();
     trace.end_sequence();
-    let mut replay = Replay::new(&trace, 1);
-    replay.counted = 0;
+    let replay = Replay::new(&trace, 1).without_warming();
     #[rustfmt::skip]
     let cases = [
         // slots, misses
