@@ -150,7 +150,42 @@ mod tests {
         }
     }
 
+    /// With room for so many of the longest experts at most a twentieth of it is idle: less than one
+    /// of them is left over, and a slot is longer than what is in it by one part in `WASTE` at most.
+    const FLOOR: u64 = 54;
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// Two sizes of experts, whatever they are and however many: of the room above the floor at
+        /// most a twentieth holds no expert, even if the shortest of each class are those in memory.
+        #[test]
+        fn two_sizes_leave_at_most_a_twentieth_idle(
+            long in 1usize..16 << 20,
+            ratio in 0.02f64..1.0,
+            counts in (1usize..600, 1usize..600),
+            top_k in 1usize..17,
+            share in 0.0f64..1.0,
+        ) {
+            let whole = |len: usize| len.max(1).next_multiple_of(SLOT_ALIGN);
+            let (long, short) = (whole(long), whole((long as f64 * ratio) as usize));
+            let sizes = slots(&[(long, counts.0), (short, counts.1)], top_k);
+            let floor = sizes.least_bytes().max(FLOOR * long as u64);
+            let all = sizes.bytes();
+            prop_assume!(floor < all);
+            let room = floor + ((all - floor) as f64 * share) as u64;
+            let cut = sizes.cut(room);
+            let filled: u64 = match &cut[..] {
+                // They share a class: the short ones first.
+                [class] => {
+                    let few = class.count.min(counts.1);
+                    (few * short + (class.count - few) * long) as u64
+                }
+                classes => classes.iter().map(SlotClass::bytes).sum(),
+            };
+            prop_assert!(filled <= room && (room - filled) * 20 <= room, "{cut:?}: {filled} of {room}");
+        }
+
         /// Cutting never exceeds the room, and more room never gives less of slots.
         #[test]
         fn more_room_is_more_slots(
