@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -13,6 +13,7 @@ use crate::fetch::FetchError;
 use crate::layout::{Block, PieceLayout};
 use crate::reader::ShardReader;
 use crate::slot::SlotMemory;
+use crate::sync::Mutex;
 use crate::{Clock, Manifest, SLOT_ALIGN, Slot};
 
 /// How much is read again at a time.

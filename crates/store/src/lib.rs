@@ -70,6 +70,8 @@ mod slot;
 mod stats;
 #[cfg(feature = "io")]
 mod store;
+#[cfg(feature = "io")]
+mod sync;
 
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
 pub use checkpoint::{Checkpoint, CheckpointError, WeightFile};

@@ -1,10 +1,12 @@
 //! Fetches pieces from the device while others compute.
 
+#[cfg(test)]
+mod handover;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -16,6 +18,8 @@ use crate::reader::{ReadOp, ReaderKind, ShardReader};
 use crate::scheduler::{Job, Queue};
 use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Arena, Clock, Manifest, ModelNumber, PieceId, Slot};
 
 /// How a store reads.
@@ -119,7 +123,7 @@ impl NVMeWeightStore {
         };
         for lane in 0..threads {
             let shared = Arc::clone(&store.shared);
-            let thread = std::thread::Builder::new()
+            let thread = thread::Builder::new()
                 .name(format!("sws-read-{lane}"))
                 .stack_size(256 << 10)
                 .spawn(move || shared.run_lane(batch))?;

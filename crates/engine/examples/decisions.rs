@@ -1,0 +1,99 @@
+//! What the books of a cache cost, without weights: `cargo run --release -p sws-engine --example decisions`.
+
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+use sws_engine::cache::{Lookup, Need, PredictiveCache};
+use sws_engine::policy::{Key, Layers, PolicyKind};
+use sws_store::{Clock, ModelNumber};
+
+const TOKENS: usize = 400;
+
+/// How long something took, each time.
+#[derive(Default)]
+struct Spent(Vec<Duration>);
+
+impl Spent {
+    fn time<T>(&mut self, clock: &Clock, what: impl FnOnce() -> T) -> T {
+        let started = clock.now();
+        let result = what();
+        self.0.push(clock.now() - started);
+        result
+    }
+
+    /// The median, and what one in ten takes or more; a mean would count what else the machine did.
+    fn nanos(mut self) -> String {
+        self.0.sort_unstable();
+        let at =
+            |tenths: usize| self.0.get(self.0.len() * tenths / 10).map_or(0, Duration::as_nanos);
+        format!("{} {}", at(5), at(9))
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "{:>9} {:>6} {:>9} {:>16} {:>16}",
+        "experts", "slots", "policy", "ns/layer", "ns/eviction"
+    )?;
+    for (count, experts, slots) in
+        [(48, 128, 768), (48, 128, 3072), (58, 256, 768), (58, 256, 6144)]
+    {
+        for policy in PolicyKind::ALL {
+            let (routed, begun) = run(count, experts, slots, policy)?;
+            let shape = format!("{count}x{experts}");
+            writeln!(
+                out,
+                "{shape:>9} {slots:>6} {:>9} {:>16} {:>16}",
+                policy.name(),
+                routed.nanos(),
+                begun.nanos()
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// What noting a choice costs, and what making room does. Each token keeps about half of the experts
+/// of the one before it.
+fn run(
+    count: u32,
+    experts: u32,
+    slots: usize,
+    policy: PolicyKind,
+) -> Result<(Spent, Spent), Box<dyn Error>> {
+    const TOP_K: usize = 8;
+    let (clock, model) = (Clock::real(), ModelNumber::next());
+    let with_experts = (0..count).collect();
+    let layers = Layers { count, with_experts, experts: experts as usize, top_k: TOP_K };
+    let mut cache = PredictiveCache::new(policy.build([(model, layers)]), vec![(1, ()); slots]);
+    let (mut routed, mut begun) = (Spent::default(), Spent::default());
+    let mut chosen = vec![vec![0u32; TOP_K]; count as usize];
+    let mut state = 1u64;
+    for token in 0..TOKENS {
+        for (layer, chosen) in (0u32..).zip(&mut chosen) {
+            for (place, expert) in chosen.iter_mut().enumerate() {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                if token == 0 || (state >> 62) % 2 == 0 {
+                    // Every expert stands in one place only.
+                    let each = u64::from(experts) / TOP_K as u64;
+                    *expert = (place as u64 * each + (state >> 32) % each) as u32;
+                }
+            }
+            routed.time(&clock, || cache.routed(model, layer, chosen, TOP_K));
+            for &expert in &*chosen {
+                let key = Key::expert(model, layer, expert);
+                if cache.lookup(key) == Lookup::Absent {
+                    let full = cache.bytes() == cache.capacity();
+                    let mut free = Spent::default();
+                    let spent = if full { &mut begun } else { &mut free };
+                    spent.time(&clock, || cache.begin(layer, key, 1, Need::Now))?;
+                    cache.ready(key, ());
+                }
+            }
+        }
+    }
+    Ok((routed, begun))
+}

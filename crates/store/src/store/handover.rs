@@ -1,0 +1,184 @@
+//! Who has a slot when: the lanes of a store and a caller that fetches, promotes, cancels and closes,
+//! under many schedules that a model checker chooses. All but the device is what always runs.
+
+use std::collections::HashMap;
+
+use safetensors::Dtype;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, MaxSteps, Runner};
+use sws_kernels::Encoding;
+
+use super::*;
+use crate::{Extent, FileEntry, ModelIdentity, Piece, SLOT_ALIGN, Tensor, checksum};
+
+const FETCHES: usize = 4;
+const LANES: usize = 2;
+/// Each fetch is read in so many chunks, all of which one checksum covers.
+const CHUNKS: usize = 3;
+const LEN: usize = CHUNKS * SLOT_ALIGN;
+/// What whoever has got a slot back writes into it. No file has it.
+const MINE: u8 = 0xff;
+
+/// A device that is interrupted in the middle of a read.
+struct Halting {
+    fails: bool,
+}
+
+impl ShardReader for Halting {
+    fn name(&self) -> &'static str {
+        "halting"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        let middle = into.len() / 2;
+        into[..middle].fill(file as u8);
+        thread::yield_now();
+        into[middle..].fill(file as u8);
+        match self.fails && file == 0 && offset > 0 {
+            true => Err(std::io::ErrorKind::Other.into()),
+            false => Ok(into.len()),
+        }
+    }
+}
+
+/// Pieces that each are a file, filled with its number.
+fn manifest() -> Manifest {
+    let piece = |n: usize| {
+        let bytes = vec![n as u8; LEN];
+        let len = LEN as u64;
+        let checks = vec![checksum(&bytes)];
+        let part = Extent { file: n as u32, offset: 0, len, check_len: len, checks };
+        let tensor = Tensor {
+            name: format!("tensor.{n}"),
+            dtype: Dtype::BF16,
+            shape: vec![1, len / 2],
+            slice: None,
+            source: "model.safetensors".into(),
+            encoding: Some(Encoding::Bf16),
+            parts: vec![part],
+            error: None,
+        };
+        Piece { id: PieceId::expert(0, n as u32), tensors: vec![tensor], stand_in: None }
+    };
+    let file = |n| FileEntry { path: format!("f{n}"), len: LEN as u64 };
+    Manifest {
+        model: ModelIdentity { model_type: "test".into(), fingerprint: "00".into() },
+        encoding: None,
+        files: (0..FETCHES).map(file).collect(),
+        pieces: (0..FETCHES).map(piece).collect(),
+        copies: Vec::new(),
+    }
+}
+
+/// Fetches at every priority, promotes one, gives two up, and waits for the others, or closes the store
+/// in the middle.
+fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
+    let options = StoreOptions {
+        reader: Some(Arc::new(Halting { fails })),
+        depth: LANES,
+        chunk: SLOT_ALIGN,
+        cache: None,
+        clock: Clock::simulated(),
+        simulated: None,
+    };
+    let store = NVMeWeightStore::open(Arc::clone(manifest), Path::new(""), options).unwrap();
+    let completions = store.completions().clone();
+    let arena = Arena::new((FETCHES + 1) * LEN).unwrap();
+    let priorities = [Priority::Demanded, Priority::Ahead, Priority::Speculative];
+    // Fetches that have not ended, and which piece each reads.
+    let mut open = HashMap::new();
+    let mut tickets = Vec::new();
+    for n in 0..FETCHES {
+        let layout = store.layout(Read::Piece(PieceId::expert(0, n as u32))).unwrap();
+        let slot = arena.take(LEN).unwrap();
+        let ticket = store.fetch(layout, priorities[n % priorities.len()], slot).unwrap();
+        tickets.push(ticket);
+        open.insert(ticket, n);
+    }
+    store.promote(tickets[2]);
+
+    let mut stopping = Vec::new();
+    // Slots that have come back: whatever is read into them now shows.
+    let mut back = Vec::new();
+    let mut keep = |mut slot: Slot| {
+        slot.fill(MINE);
+        back.push(slot);
+    };
+    for &ticket in &tickets[1..3] {
+        match store.cancel(ticket) {
+            Cancelled::Withdrawn(slot) => {
+                open.remove(&ticket).expect("withdrawn after it was told");
+                keep(slot);
+            }
+            Cancelled::Stopping => stopping.push(ticket),
+            Cancelled::Finished => {}
+        }
+    }
+    let mut end = |completion: Completion| {
+        let n = open.remove(&completion.ticket).expect("told twice, or withdrawn and told");
+        match completion.result {
+            Ok(()) => {
+                assert!(!stopping.contains(&completion.ticket), "it was stopped");
+                assert!(completion.slot.iter().all(|&byte| byte == n as u8), "all has been read");
+            }
+            Err(FetchError::Cancelled) => {
+                assert!(close_early || stopping.contains(&completion.ticket), "nobody gave {n} up");
+            }
+            Err(error) => assert!(fails && n == 0, "{error}"),
+        }
+        keep(completion.slot);
+        !open.is_empty()
+    };
+    if !close_early {
+        let mut more = true;
+        while more {
+            match completions.try_recv() {
+                Ok(completion) => more = end(completion),
+                Err(_) => thread::yield_now(),
+            }
+        }
+        // Lanes that may all be asleep by now hear of one more.
+        let layout = store.layout(Read::Piece(PieceId::expert(0, 1))).unwrap();
+        let slot = arena.take(LEN).unwrap();
+        let ticket = store.fetch(layout, Priority::Speculative, slot).unwrap();
+        let last = loop {
+            match completions.try_recv() {
+                Ok(completion) => break completion,
+                Err(_) => thread::yield_now(),
+            }
+        };
+        assert_eq!(last.ticket, ticket, "told after the last");
+        last.result.unwrap();
+        let stats = store.stats();
+        assert_eq!((stats.queued, stats.mismatches), (0, 0));
+    }
+    drop(store);
+    assert!(close_early || completions.is_empty(), "told after the last");
+    completions.try_iter().for_each(|completion| _ = end(completion));
+    assert_eq!(back.len(), FETCHES, "every slot is back");
+    assert!(back.iter().all(|slot| slot.iter().all(|&byte| byte == MINE)), "read into afterwards");
+    drop(back);
+    assert_eq!(arena.free_bytes(), arena.bytes());
+}
+
+#[test]
+fn every_slot_comes_back_once_and_never_while_it_is_read() {
+    // A slot handed back while it is read, a fetch ended before its last chunk and a lane that nobody
+    // wakes, planted, each show within them.
+    const SCHEDULES: usize = 300;
+    let manifest = Arc::new(manifest());
+    for (fails, close_early) in [(false, false), (true, false), (false, true), (true, true)] {
+        let schedulers: [Box<dyn Scheduler + Send>; 2] = [
+            Box::new(RandomScheduler::new_from_seed(7, SCHEDULES)),
+            Box::new(PctScheduler::new_from_seed(7, 3, SCHEDULES)),
+        ];
+        for scheduler in schedulers {
+            let mut config = Config::new();
+            config.stack_size = 1 << 18;
+            // A caller that is never told waits no longer than this.
+            config.max_steps = MaxSteps::FailAfter(20_000);
+            let manifest = Arc::clone(&manifest);
+            Runner::new(scheduler, config).run(move || caller(&manifest, fails, close_early));
+        }
+    }
+}
