@@ -76,7 +76,7 @@ fn run(
         for (layer, chosen) in (0u32..).zip(&mut chosen) {
             for (place, expert) in chosen.iter_mut().enumerate() {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                if token == 0 || (state >> 62) % 2 == 0 {
+                if token == 0 || (state >> 62).is_multiple_of(2) {
                     // Every expert stands in one place only.
                     let each = u64::from(experts) / TOP_K as u64;
                     *expert = (place as u64 * each + (state >> 32) % each) as u32;
