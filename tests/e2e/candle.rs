@@ -96,11 +96,17 @@ fn it_tells_the_same_tale_and_says_who_does() {
 #[test]
 fn what_it_cannot_do_is_refused() {
     tell(&["--backend", "candle", "--kv", "bf16"]).refused(2, &["candle", "f32", "--kv"]);
+    tell(&["--backend", "candle", "--ram", "1GiB"]).refused(2, &["candle", "--ram"]);
     let unknown = tell(&["--backend", "abacus"]);
     assert_eq!(unknown.code, Some(2));
     assert!(unknown.stderr.contains("abacus") && unknown.stderr.contains("sws, candle"));
 
     let temp = tempfile::tempdir().unwrap();
+    let certificate = temp.path().join("certificate");
+    tell(&["--certify", certificate.to_str().unwrap()]).succeeded();
+    sws(&[&"certify", &certificate, &tales(), &"--backend", &"candle"])
+        .refused(2, &["candle", "certificate", "--backend"]);
+
     let shards = temp.path().join("shards");
     sws(&[&"shard", &golden_dir("mixtral"), &"--out", &shards]).succeeded();
     let expert = shards.join("layer_1/expert_2.safetensors");
@@ -110,4 +116,22 @@ fn what_it_cannot_do_is_refused() {
     let args: [&dyn AsRef<OsStr>; 6] =
         [&"run", &shards, &"--tokens=1,2", &"--json", &"--backend", &"candle"];
     sws(&args).refused(2, &["layer_1/expert_2"]);
+}
+
+#[test]
+fn options_mean_what_they_mean_for_the_default() {
+    let temp = tempfile::tempdir().unwrap();
+    let hidden = |backend: &str| {
+        let trace = temp.path().join(backend);
+        let told = ["--record", trace.to_str().unwrap(), "--record-hidden", "--backend", backend];
+        tell(&told).succeeded();
+        Tensors::read(&trace).floats("hidden")
+    };
+    assert_close(&hidden("candle"), &hidden("sws"), "hidden states");
+    for more in [&["--backend", "candle"][..], &["--resident"], &[]] {
+        let short = tell(&[more, &["--context", "6"]].concat()).succeeded();
+        let json: Value = serde_json::from_str(&short.stdout).unwrap();
+        assert_eq!(json["end"], "context", "{more:?}");
+        tell(&[more, &["--context", "99999"]].concat()).refused(2, &["99999", "--context"]);
+    }
 }

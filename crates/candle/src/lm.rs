@@ -158,6 +158,7 @@ impl CandleLm {
             self.spec.ropes.iter().map(turns).collect::<candle_core::Result<_>>()?;
         let mut x = self.embedding.forward(&Tensor::new(tokens, &Device::Cpu)?)?;
         for (number, layer) in self.layers.iter_mut().enumerate() {
+            observer.entering(first, number, &x.flatten_all()?.to_vec1::<f32>()?);
             let turns = layer.rope.map(|rope| &turns[rope]);
             let (y, routed) = layer.forward(&x, first, turns)?;
             if let Some(routed) = routed {

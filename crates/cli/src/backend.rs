@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::builder::PossibleValue;
 use sws_engine::{Gauge, Options, SpeculativeWeightStreamer};
 use sws_kernels::Tier;
-use sws_model::{KvPrecision, Model as Forward, ModelHandle, ModelSpec, State};
+use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
 use sws_store::Memory;
 
 use crate::interrupt::Interrupt;
@@ -91,10 +91,10 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
     let forward = Forward::with_tier(model.spec.clone(), tier);
     let (mut weight_bytes, mut ram_bytes) = (0, None);
     let streamer = if args.resident {
+        asked(model, args)?;
         let source = model.load(args.reader, needs.interrupt)?;
         weight_bytes = source.bytes();
-        let room = positions(&model.spec, args.kv);
-        let limit = args.context.map_or(room, |n| room.min(n as usize));
+        let limit = positions(model, args)?;
         SpeculativeWeightStreamer::resident(forward, source, limit, args.kv)
     } else {
         let options = Options {
@@ -127,35 +127,47 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
     })
 }
 
-/// How long a sequence can become: as the model has it, or as far as the memory that is left has room
+/// How long a sequence is to be at most; refused if the model was not made for it.
+fn asked(model: &Model, args: &args::Model) -> anyhow::Result<usize> {
+    let made_for = model.spec.context;
+    match args.context.map_or(made_for, |n| n as usize) {
+        asked if asked > made_for => Err(model.says(&format_args!(
+            "the model was made for {made_for} positions and {asked} were asked for; lower --context"
+        ))),
+        asked => Ok(asked),
+    }
+}
+
+/// How long a sequence can become: as was asked for, or as far as the memory that is left has room
 /// for its keys and values, and then that is told.
-fn positions(spec: &ModelSpec, kv: KvPrecision) -> usize {
-    let Some(Memory { available, holder, .. }) = Memory::now() else { return spec.context };
-    let (mut fits, mut too_many) = (0, spec.context.saturating_add(1));
+fn positions(model: &Model, args: &args::Model) -> anyhow::Result<usize> {
+    let wanted = asked(model, args)?;
+    let Some(Memory { available, holder, .. }) = Memory::now() else { return Ok(wanted) };
+    let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
     while too_many - fits > 1 {
         let between = fits + (too_many - fits) / 2;
-        match State::cache_bytes(spec, between, kv) <= available {
+        match State::cache_bytes(&model.spec, between, args.kv) <= available {
             true => fits = between,
             false => too_many = between,
         }
     }
-    if fits < spec.context {
+    if fits < wanted {
         eprintln!(
-            "the model's context has {} positions, and {holder} has memory left for {fits}",
-            spec.context
+            "a context of {wanted} positions was wanted, and {holder} has memory left for {fits}"
         );
     }
-    fits
+    Ok(fits)
 }
 
 #[cfg(feature = "candle")]
 mod candle {
     use anyhow::bail;
     use sws_candle::{CandleError, CandleLm};
+    use sws_engine::Budget;
     use sws_model::Inventory;
     use sws_store::shard::Progress;
 
-    use super::{KvPrecision, Model, Needs, Started, args, positions};
+    use super::{KvPrecision, Model, Needs, Started, args, asked, positions};
     use crate::interrupt::Interrupted;
     use crate::progress::{Meter, Unit};
 
@@ -167,6 +179,9 @@ mod candle {
         if args.kv != KvPrecision::F32 {
             bail!("the candle backend keeps keys and values in f32; leave out --kv");
         }
+        if args.ram != Budget::Auto {
+            bail!("the candle backend keeps all weights in memory; leave out --ram");
+        }
         sws_candle::supports(&model.spec).map_err(|e| model.says(&e))?;
         // What is missing or misshapen is refused in the words of the default backend.
         let inventory = Inventory::new(&model.spec, &model.manifest).map_err(|e| model.says(&e))?;
@@ -177,6 +192,7 @@ mod candle {
         let otherwise = "use the default backend, which keeps weights as they are stored";
         model.check_memory(total + largest, otherwise)?;
 
+        asked(model, args)?;
         let meter = Meter::quiet("loading", Unit::Bytes);
         let mut progress = |done| {
             meter.show(Progress { done, total });
@@ -193,7 +209,7 @@ mod candle {
             CandleError::Stopped => Interrupted("the model was still being loaded").into(),
             e => model.says(&e),
         })?;
-        let lm = lm.limited(positions(&model.spec, args.kv));
+        let lm = lm.limited(positions(model, args)?);
         meter.finish();
         Ok(Started {
             tier: "candle".to_owned(),

@@ -189,7 +189,7 @@ pub struct Process {
 
 impl Process {
     /// The reservations.
-    pub(crate) fn lines(&self) -> [(Use, u64); 7] {
+    pub fn lines(&self) -> [(Use, u64); 7] {
         [
             (Use::Program, self.program),
             (Use::Stacks, self.stacks),

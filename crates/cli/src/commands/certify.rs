@@ -23,6 +23,9 @@ const MAX_BYTES: u64 = 256 << 20;
 pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let shown = args.file.display().to_string();
     let says = |error: &dyn std::fmt::Display| anyhow!("`{shown}`: {error}");
+    if let Some(lossy) = args.model.backend.lossy {
+        bail!("what is {lossy}, shows nothing of a certificate; leave out --backend");
+    }
     let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
     let model = Model::open(args.model.model.as_deref())?;
     certificate.check(&model.manifest).map_err(|e| says(&e))?;
