@@ -152,9 +152,7 @@ fn positions(model: &Model, args: &args::Model) -> anyhow::Result<usize> {
         }
     }
     if fits < wanted {
-        eprintln!(
-            "a context of {wanted} positions was wanted, and {holder} has memory left for {fits}"
-        );
+        eprintln!("the context has {wanted} positions, and {holder} has memory left for {fits}");
     }
     Ok(fits)
 }
