@@ -28,7 +28,7 @@ const MAX_EXPERTS: usize = 1 << 20;
 /// let same = Trace::read(&trace.write())?;
 /// assert_eq!(same, trace);
 /// assert_eq!(same.experts(1, 1), [0, 3]);
-/// assert_eq!(same.passes(0..1).collect::<Vec<_>>(), [0..2, 2..3]);
+/// assert_eq!(same.passes(0..3).collect::<Vec<_>>(), [0..2, 2..3]);
 /// # Ok::<(), sws_draft::TraceError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
