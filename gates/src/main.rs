@@ -7,6 +7,7 @@
 mod child;
 mod gate0;
 mod gate1;
+#[path = "../../tests/cgroup.rs"]
 mod group;
 mod models;
 mod report;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use crate::sws::Outcome;
 
-#[path = "../../gates/src/group.rs"]
+#[path = "../cgroup.rs"]
 mod group;
 
 /// A control group in which `sws` is run.

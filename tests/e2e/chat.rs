@@ -64,4 +64,9 @@ fn what_cannot_be_answered() {
         std::fs::write(model.join("chat_template.jinja"), template).unwrap();
         chat(&model, lines, &[]).refused(2, words);
     }
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    for held in [&["--resident"][..], &[]] {
+        let short = [&["--context", "8"], held].concat();
+        chat(&model, "hello\n", &short).refused(2, &["the context 8", "/reset", "--context"]);
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::group::{Group, output};
+use super::group::Group;
 
 /// What to have it do.
 #[derive(Clone, Debug)]
@@ -107,7 +108,8 @@ impl Known {
         let numbers = [task.tokens, task.context, task.threads].map(|n| n.to_string());
         let mut arguments = vec![OsStr::new("run"), self.model.as_os_str()];
         let group = match holding {
-            Holding::Budget(ram, _) => Group::new(ram),
+            // Without one the budget alone holds it.
+            Holding::Budget(ram, _) => Group::new("bench", ram).ok(),
             Holding::Resident => None,
         };
         let ram;
@@ -128,7 +130,7 @@ impl Known {
         Ok(Told {
             tokens: told["tokens"].take(),
             metrics: told["metrics"].take(),
-            group_peak: group.and_then(|group| group.peak()),
+            group_peak: group.and_then(|group| group.peak().ok()),
         })
     }
 }
@@ -147,4 +149,15 @@ fn ask(program: &Path, arguments: &[&OsStr], group: Option<&Group>) -> Result<Va
     }
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("what `{}` has printed", program.display()))
+}
+
+/// Runs `program` to its end, within `group` if there is one.
+pub(super) fn output(
+    program: &Path,
+    arguments: &[impl AsRef<OsStr>],
+    group: Option<&Group>,
+) -> Result<Output> {
+    let mut command = group.map_or_else(|| Command::new(program), |group| group.command(program));
+    let output = command.args(arguments).stdin(Stdio::null()).output();
+    output.with_context(|| format!("cannot start `{}`", program.display()))
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 mod child;
+#[path = "../../../tests/cgroup.rs"]
 mod group;
 mod peer;
 

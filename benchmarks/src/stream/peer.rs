@@ -7,7 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::group::{Group, output};
+use super::child::output;
+use super::group::Group;
 
 /// How many of a model's files fio opens.
 const FILES: usize = 64;
@@ -23,7 +24,7 @@ pub(super) fn llama(
     let group = match limit {
         Some(limit) => {
             drop_page_cache()?;
-            Some(Group::new(limit).context(
+            Some(Group::new("bench", limit).context(
             "llama.cpp has no budget of its own, and no control group that limits memory can be made here; run as root, or leave out --llama",
         )?)
         }

@@ -3,6 +3,7 @@
 use sws_model::{LoadError, WeightsError};
 use sws_store::{FetchError, LayoutError};
 
+use crate::cache::NoRoom;
 use crate::wait::WaitError;
 
 /// Why weights are not there.
@@ -21,6 +22,9 @@ pub enum StreamError {
     /// The pass was given up.
     #[error(transparent)]
     Wait(#[from] WaitError),
+    /// There is no slot for an expert.
+    #[error("{0}; give more memory with --ram")]
+    NoSlot(#[from] NoRoom),
     /// What flows through the ring is larger.
     #[error(
         "what streams needs at least {need} bytes to flow through and {have} are set aside for it; give a larger --ram"

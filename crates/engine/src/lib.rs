@@ -27,7 +27,7 @@ mod streamer;
 mod verifier;
 mod wait;
 
-pub use assembler::{AssembleError, Deciders, DynamicAssembler, Loaded};
+pub use assembler::{Deciders, DynamicAssembler, Loaded};
 pub use budget::{Budget, UnknownBudget};
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;

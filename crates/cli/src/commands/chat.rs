@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
-use sws_model::ForwardError;
 use sws_model::text::{
     ChatOptions, ChatTemplate, Generation, Message, Position, TextStream, Tokenizer,
 };
+use sws_model::{ForwardError, check_tokens};
 use sws_store::Clock;
 
 use super::size;
@@ -18,7 +18,7 @@ use crate::generate::{Aside, End, generate};
 use crate::interrupt::Interrupt;
 use crate::live::Live;
 use crate::model::Model;
-use crate::running::{Running, check, pace};
+use crate::running::{Running, pace};
 use crate::{args, process};
 
 const HELP: &str = "\
@@ -121,7 +121,8 @@ impl Chat {
         };
         let prompt = self.template.render(&self.messages, &options).map_err(|e| model.says(&e))?;
         let ids = self.tokenizer.encode(&prompt, false).map_err(|e| model.says(&e))?;
-        check(&model.spec, &ids).map_err(full)?;
+        let lm = self.running.causal_lm()?;
+        check_tokens(&ids, 0, lm.limit(), lm.vocab()).map_err(full)?;
         // Templates may leave out of the past what they showed before, such as thoughts.
         if !ids.starts_with(&self.processed) || ids.len() == self.processed.len() {
             self.forget();
@@ -184,7 +185,7 @@ impl Chat {
 fn full(error: ForwardError) -> anyhow::Error {
     match error {
         ForwardError::ContextFull { asked, limit, .. } => anyhow::anyhow!(
-            "the conversation has {asked} tokens and the model's context {limit}; begin a new one with /reset"
+            "the conversation has {asked} tokens and the context {limit}; begin a new one with /reset, or give a larger --context if the model has one"
         ),
         error => error.into(),
     }

@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_draft::{Draft, ReassemblyBlueprint};
-use sws_model::{Ffn, Inventory, LoadError, ModelSpec, Ready, Routed, SourceError};
-use sws_store::{Completion, FetchError, LayoutError, NVMeWeightStore, PieceId, Slot};
+use sws_model::{Ffn, Inventory, ModelSpec, Ready, Routed, SourceError};
+use sws_store::{Completion, NVMeWeightStore, PieceId, Slot};
 
 use crate::cache::{Lookup, NoRoom, PredictiveCache};
+use crate::error::StreamError;
 use crate::policy::{Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
-use crate::wait::{WaitError, Waiter};
+use crate::wait::Waiter;
 use ahead::Expected;
 use reading::Reading;
 use weights::Assembled;
@@ -78,27 +79,6 @@ pub struct Deciders {
     pub ahead: bool,
 }
 
-/// Why experts cannot be served. The assembler goes on with the next pass.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AssembleError {
-    /// A piece could not be read.
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    /// There is nothing to read.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// What was read is no weight.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The wait ended.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
-    /// There is no slot.
-    #[error("{0}; give more memory with --ram")]
-    NoRoom(#[from] NoRoom),
-}
-
 /// Experts that are computed together while others of their layer wait for their slots: few enough
 /// to free a slot soon, enough for all threads.
 const WHILE_OTHERS_WAIT: usize = 4;
@@ -152,7 +132,7 @@ impl DynamicAssembler {
     }
 
     /// `hidden` [tokens, hidden] is about to enter a layer.
-    pub fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), AssembleError> {
+    pub fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), StreamError> {
         self.drain()?;
         if self.ahead
             && let Some(layers) = self.draft.entering(layer, hidden)
@@ -164,7 +144,7 @@ impl DynamicAssembler {
     }
 
     /// The router of a layer has chosen: what is missing is asked for at once.
-    pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), AssembleError> {
+    pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         let result = self.verify(layer, routed);
         self.or_abandon(result)
     }
@@ -235,7 +215,7 @@ impl DynamicAssembler {
         }
     }
 
-    fn verify(&mut self, layer: usize, routed: &Routed) -> Result<(), AssembleError> {
+    fn verify(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         self.waiter.check()?;
         self.drain()?;
         self.layer = layer as u32;
@@ -282,7 +262,7 @@ impl DynamicAssembler {
             if now.is_empty() {
                 if let (true, Some(&piece)) = (self.reading.is_empty(), self.wanted.front()) {
                     let key = self.key(piece);
-                    return Err(AssembleError::from(NoRoom::InUse { key }).into());
+                    return Err(StreamError::from(NoRoom::InUse { key }).into());
                 }
                 let completion = self.waiter.wait(&self.store, &self.arrived)?;
                 self.land(completion)?;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Priority, Read, Ticket};
 
-use super::{AssembleError, DynamicAssembler, Loaded};
+use super::{DynamicAssembler, Loaded};
 use crate::cache::{Need, NoRoom};
+use crate::error::StreamError;
 
 /// Slots through which the experts of a layer go in turn, while what later layers need stays: enough
 /// for one to be computed with while others are read.
@@ -23,7 +24,7 @@ pub(super) struct Reading {
 
 impl DynamicAssembler {
     /// Demands what is wanted, as far as there is room.
-    pub(super) fn fallback_reassemble(&mut self) -> Result<(), AssembleError> {
+    pub(super) fn fallback_reassemble(&mut self) -> Result<(), StreamError> {
         while let Some(&id) = self.wanted.front() {
             let layout = self.store.layout(Read::Piece(id))?;
             let key = self.key(id);
@@ -46,7 +47,7 @@ impl DynamicAssembler {
         layout: Arc<PieceLayout>,
         memory: Loaded,
         priority: Priority,
-    ) -> Result<(), AssembleError> {
+    ) -> Result<(), StreamError> {
         let reply = self.reply.clone();
         match self.store.fetch_to(layout, priority, memory.slot, reply) {
             Ok(ticket) => {
@@ -63,7 +64,7 @@ impl DynamicAssembler {
     }
 
     /// Takes in what has arrived.
-    pub(super) fn drain(&mut self) -> Result<(), AssembleError> {
+    pub(super) fn drain(&mut self) -> Result<(), StreamError> {
         while let Some(completion) = self.waiter.poll(&self.arrived)? {
             self.land(completion)?;
         }
@@ -72,7 +73,7 @@ impl DynamicAssembler {
 
     /// Takes in a read that has ended. A failure is one only if the piece is needed now, and the
     /// second time.
-    pub(super) fn land(&mut self, completion: Completion) -> Result<(), AssembleError> {
+    pub(super) fn land(&mut self, completion: Completion) -> Result<(), StreamError> {
         let Completion { layout, slot, result, .. } = completion;
         let id = layout.read().piece();
         let reading = self.reading.remove(&id);
@@ -96,13 +97,13 @@ impl DynamicAssembler {
             }
             Err(error) => {
                 self.cache.failed(key, Loaded::empty(slot));
-                AssembleError::from(error)
+                StreamError::from(error)
             }
         };
         let needed = id.layer() == Some(self.layer)
             && self.needed.iter().any(|&expert| PieceId::expert(self.layer, expert) == id);
         match error {
-            AssembleError::Fetch(FetchError::Cancelled) => Ok(()),
+            StreamError::Fetch(FetchError::Cancelled) => Ok(()),
             error if needed && !self.failed.insert(id) => Err(error),
             _ => Ok(()),
         }

@@ -21,7 +21,13 @@ impl Group {
 
     /// Sets another limit.
     pub(crate) fn allow(&self, limit: u64) -> io::Result<()> {
-        std::fs::write(self.0.join("memory.limit_in_bytes"), limit.to_string())
+        let write = |name| std::fs::write(self.0.join(name), limit.to_string());
+        // Where the kernel counts swap, there shall be none. That limit is never below the other one, so
+        // one of the two times is refused if they change.
+        let _ = write("memory.memsw.limit_in_bytes");
+        write("memory.limit_in_bytes")?;
+        let _ = write("memory.memsw.limit_in_bytes");
+        Ok(())
     }
 
     /// The most bytes that were charged to it at any time, page cache and kernel included.
@@ -41,6 +47,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        // What stays in the page cache has to leave before the group can.
+        let _ = std::fs::write(self.0.join("memory.force_empty"), "0");
         // Refused while a process that has ended is still being taken down.
         while std::fs::remove_dir(&self.0).is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy) {
             std::thread::yield_now();
