@@ -126,6 +126,7 @@ impl DynamicAssembler {
 
     /// These tokens go through the layers next.
     pub fn tokens(&mut self, tokens: &[u32]) {
+        self.cache.tokens(self.store.number(), tokens);
         if self.ahead {
             self.draft.tokens(tokens);
         }

@@ -301,6 +301,11 @@ impl<T> PredictiveCache<T> {
         }
     }
 
+    /// These tokens go through the layers of a model next.
+    pub fn tokens(&mut self, model: ModelNumber, tokens: &[u32]) {
+        self.policy.tokens(model, tokens);
+    }
+
     /// The router of a layer has chosen: the layer is running, and its experts stay until they are
     /// [`computed`](Self::computed) or another layer runs. See [`Choice`] for `experts` and
     /// `per_step`.

@@ -143,6 +143,12 @@ pub trait Policy: fmt::Debug + Send {
     /// The piece in `slot` is gone.
     fn left(&mut self, slot: usize, key: Key);
 
+    /// These tokens go through the layers of a model next, together with those told since its last
+    /// pass began. Told before any router of the pass has chosen, so their experts are not known yet.
+    fn tokens(&mut self, model: ModelNumber, tokens: &[u32]) {
+        let _ = (model, tokens);
+    }
+
     /// A router has chosen.
     fn routed(&mut self, choice: &Choice<'_>) {
         let _ = choice;

@@ -152,6 +152,10 @@ impl<'a> Replay<'a> {
             if number >= self.counted {
                 tokens += together;
             }
+            if !self.trace.tokens().is_empty() {
+                let ids = pass.tokens.iter().map(|token| self.trace.tokens()[token]);
+                player.cache.tokens(model, &ids.collect::<Vec<_>>());
+            }
             for layer in 0..shape.layers {
                 self.experts(pass, layer, &mut experts);
                 player.layer(layer as u32, &experts, pass.step * shape.top_k);
