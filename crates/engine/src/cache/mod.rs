@@ -219,6 +219,14 @@ impl<T> PredictiveCache<T> {
         self.index.contains_key(&key)
     }
 
+    /// A piece will be used when its layer comes next, with that probability: whether it stays until
+    /// then is for the policy to say. Nothing if it is not here.
+    pub fn foresee(&mut self, key: Key, probability: f32) {
+        if let Some(&slot) = self.index.get(&key) {
+            self.policy.foreseen(slot, key, probability);
+        }
+    }
+
     /// Makes room for a piece of `len` bytes, which is then loading, while `layer` is computed.
     pub fn begin(
         &mut self,
@@ -258,6 +266,9 @@ impl<T> PredictiveCache<T> {
         }
         self.index.insert(key, slot);
         self.policy.arrived(slot, key);
+        if let Need::Forecast(probability) = need {
+            self.policy.foreseen(slot, key, probability);
+        }
         Ok(Claim { payload, len: self.entries[slot].len, evicted })
     }
 

@@ -74,6 +74,10 @@ struct Experts {
     /// For each span, how probable each expert's next use is in it; the last times its logarithm.
     spans: [Vec<f32>; 5],
     stale: bool,
+    /// How probably each is used when the layer comes next, as far as a forecast has said so since
+    /// it came last.
+    foreseen: Vec<f32>,
+    foresees: bool,
 }
 
 const ABSENT: u32 = u32::MAX;
@@ -101,6 +105,8 @@ impl ExpectedUse {
             present: 0,
             spans: std::array::from_fn(|_| vec![0.0; layers.experts]),
             stale: true,
+            foreseen: vec![0.0; layers.experts],
+            foresees: false,
         };
         let count = layers.count.max(1);
         let spans = (1..=count)
@@ -118,7 +124,7 @@ impl ExpectedUse {
 
     /// Memory held for one model of this shape.
     pub fn bytes_for(shape: Shape) -> usize {
-        let expert = size_of::<u32>() + (TIMES.len() + 1) * size_of::<f32>();
+        let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
         History::bytes_for(shape) + shape.layers * (size_of::<Experts>() + shape.experts * expert)
     }
 
@@ -127,8 +133,9 @@ impl ExpectedUse {
         self.models.iter_mut().find(|model| model.number == number).map(|model| &mut model.history)
     }
 
-    /// The expected binary logarithm of the steps until a piece is used.
-    fn score(&mut self, now: Now, key: Key) -> f32 {
+    /// The expected binary logarithm of the steps until a piece is used that will be used with this
+    /// probability when its turn comes; none for what was foreseen of it.
+    fn score(&mut self, now: Now, key: Key, probability: Option<f32>) -> f32 {
         self.set(now);
         let Some(model) = self.models.iter_mut().find(|model| model.number == key.model) else {
             return turn(None, key.piece);
@@ -136,7 +143,8 @@ impl ExpectedUse {
         match model.expert(key.piece) {
             Some((layer, expert)) => {
                 model.refresh(layer);
-                model.score(layer, expert)
+                let probability = probability.unwrap_or(model.experts[layer].foreseen[expert]);
+                mix(model.score(layer, expert), turn(Some(model), key.piece), probability)
             }
             None => turn(Some(model), key.piece),
         }
@@ -192,6 +200,9 @@ impl Policy for ExpectedUse {
                 model.history.step(layer, step);
             }
             model.experts[layer].stale = true;
+            if std::mem::take(&mut model.experts[layer].foresees) {
+                model.experts[layer].foreseen.fill(0.0);
+            }
         }
     }
 
@@ -216,6 +227,13 @@ impl Policy for ExpectedUse {
                 let times = model.times(layer);
                 let experts = &model.experts[layer];
                 experts.scores(times, &mut self.scores);
+                if experts.foresees {
+                    let piece = PieceId::expert(model.layers.with_experts[layer], 0);
+                    let soon = turn(Some(model), piece);
+                    for (score, &probability) in self.scores.iter_mut().zip(&experts.foreseen) {
+                        *score = mix(*score, soon, probability);
+                    }
+                }
                 for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
                     if slot != ABSENT {
                         consider(score, slot as usize);
@@ -227,10 +245,29 @@ impl Policy for ExpectedUse {
     }
 
     fn later(&mut self, now: Now, old: Key, new: Key, probability: f32) -> bool {
-        let otherwise = self.score(now, new);
-        let model = self.models.iter().find(|model| model.number == new.model);
-        let soon = turn(model, new.piece);
-        self.score(now, old) > probability * soon + (1.0 - probability) * otherwise
+        self.score(now, old, None) > self.score(now, new, Some(probability))
+    }
+
+    fn foreseen(&mut self, _: usize, key: Key, probability: f32) {
+        if let Some((experts, expert)) = self.place(key) {
+            experts.foreseen[expert] = probability;
+            experts.foresees = true;
+        }
+    }
+
+    fn within(&mut self, key: Key, steps: usize) -> f32 {
+        let Some(model) = self.models.iter_mut().find(|model| model.number == key.model) else {
+            return 1.0;
+        };
+        let Some((layer, expert)) = model.expert(key.piece) else { return 1.0 };
+        let absence = model.history.absence(layer);
+        let horizon = match steps {
+            0..=1 => absence.within_1,
+            2..=4 => absence.within_4,
+            5..=16 => absence.within_16,
+            _ => absence.within_64,
+        };
+        1.0 - horizon[expert]
     }
 
     fn bytes(&self) -> usize {
@@ -297,6 +334,11 @@ impl Experts {
             }
         }
     }
+}
+
+/// What is expected if `soon` is as probable as that, and `otherwise` is expected if not.
+fn mix(otherwise: f32, soon: f32, probability: f32) -> f32 {
+    otherwise + probability * (soon - otherwise)
 }
 
 /// The same measure for a piece that is used whenever its turn comes.

@@ -4,6 +4,9 @@ use lru::LruCache;
 
 use super::{Key, Now, Policy};
 
+/// What is as probable as this is as good as used.
+const PROBABLE: f32 = 0.5;
+
 /// Gives up what was used longest ago.
 #[derive(Debug)]
 pub struct Lru(LruCache<usize, ()>);
@@ -40,6 +43,16 @@ impl Policy for Lru {
 
     fn victim(&mut self, _: Now, may: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| may(slot))
+    }
+
+    fn later(&mut self, _: Now, _: Key, _: Key, probability: f32) -> bool {
+        probability >= PROBABLE
+    }
+
+    fn foreseen(&mut self, slot: usize, _: Key, probability: f32) {
+        if probability >= PROBABLE {
+            self.0.promote(&slot);
+        }
     }
 
     /// Two links, a key and a place in a table with a load of at least a half.

@@ -164,6 +164,19 @@ pub trait Policy: fmt::Debug + Send {
         true
     }
 
+    /// The piece in `slot` will be used when its layer comes next, with that probability: until its
+    /// router has chosen that counts for more than what is known otherwise.
+    fn foreseen(&mut self, slot: usize, key: Key, probability: f32) {
+        let _ = (slot, key, probability);
+    }
+
+    /// How probably a piece is used within so many steps. One that has no opinion says as probably
+    /// as not.
+    fn within(&mut self, key: Key, steps: usize) -> f32 {
+        let _ = (key, steps);
+        0.5
+    }
+
     /// Memory held, in bytes.
     fn bytes(&self) -> usize;
 }

@@ -161,7 +161,8 @@ fn a_guess_pushes_out_only_what_is_expected_later() {
         // layer, expert, probability, what comes of it
         (3, 1, 0.0, Err(NoRoom::ExpectedSooner { key: key(3, 1) })), // as unlikely as what is there
         (3, 1, 0.1, Ok(Some(key(3, 0)))),
-        (2, 5, 0.0, Ok(Some(key(3, 1)))), // as unlikely, but it would come a layer sooner
+        (2, 5, 0.0, Err(NoRoom::ExpectedSooner { key: key(2, 5) })), // a little was said of that one
+        (2, 5, 0.1, Ok(Some(key(3, 1)))), // as unlikely, but it would come a layer sooner
         (3, 1, 0.0, Err(NoRoom::ExpectedSooner { key: key(3, 1) })),
         (3, 6, 0.0, Ok(Some(key(2, 5)))),
         (3, 1, 0.5, Err(NoRoom::ExpectedSooner { key: key(3, 1) })),
@@ -170,4 +171,54 @@ fn a_guess_pushes_out_only_what_is_expected_later() {
         let came = bring(&mut cache, layer, expert, Need::Forecast(probability));
         assert_eq!(came, expected, "{layer}/{expert} at {probability}");
     }
+}
+
+/// What a forecast says of a piece that is there decides only until its layer has chosen.
+#[test]
+fn what_is_foreseen_stays_until_its_layer_has_chosen() {
+    for kind in PolicyKind::ALL {
+        let model = ModelNumber::next();
+        let mut cache = PredictiveCache::new(kind.build([(model, layers(4, 8))]), vec![(1, ()); 2]);
+        for _ in 0..50 {
+            cache.routed(model, 1, &[0, 1], 2);
+            cache.routed(model, 2, &[4, 5], 2);
+        }
+        let key = |layer, expert| Key::expert(model, layer, expert);
+        let mut bring = |layer, expert| {
+            let _ = cache.lookup(key(layer, expert));
+            let evicted = cache.begin(layer, key(layer, expert), 1, Need::Now).unwrap().evicted;
+            cache.ready(key(layer, expert), ());
+            if (layer, expert) == (3, 2) {
+                // It is not: expert 2 of layer 3 was used never, or longest ago.
+                cache.foresee(key(3, 2), 0.95);
+                cache.foresee(key(3, 7), 0.95);
+            }
+            if (layer, expert) == (1, 0) {
+                cache.routed(model, 3, &[7], 1);
+            }
+            evicted
+        };
+        assert_eq!([bring(2, 6), bring(3, 2)], [None, None], "{kind}");
+        assert_eq!(bring(1, 0), Some(key(2, 6)), "{kind}: the other one is foreseen");
+        assert_eq!(bring(1, 1), Some(key(3, 2)), "{kind}: its layer has chosen others");
+    }
+}
+
+#[test]
+fn what_is_used_in_every_step_is_used_within_four() {
+    let model = ModelNumber::next();
+    let mut policy = ExpectedUse::new();
+    policy.add(model, layers(2, 8));
+    for _ in 0..200 {
+        policy.routed(&Choice { model, layer: 0, experts: &[0, 1], per_step: 2 });
+    }
+    let mut within = |expert, steps| policy.within(Key::expert(model, 0, expert), steps);
+    assert!(within(0, 1) > 0.98 && within(0, 4) > 0.98, "{}", within(0, 1));
+    assert!(within(5, 4) < 0.1, "{}", within(5, 4));
+    for steps in [1, 4, 16] {
+        assert!(within(5, steps) <= within(5, 4 * steps));
+    }
+    assert_eq!(policy.within(Key { model, piece: PieceId::LM_HEAD }, 4), 1.0);
+    let lru = Lru::new().within(Key::expert(model, 0, 0), 4);
+    assert_eq!(lru, 0.5, "no opinion");
 }
