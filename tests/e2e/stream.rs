@@ -146,6 +146,9 @@ fn a_certificate_is_checked_bit_by_bit() {
         assert!(agrees.iter().any(|words| outcome.stdout.contains(words)), "{outcome:?}");
     }
 
+    certify(&["--kv", "f32"]).succeeded();
+    certify(&["--kv", "bf16"]).refused(2, &["answer.json", "leave out --kv"]);
+
     let json = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, json.replacen("\"seed\":7", "\"seed\":8", 1)).unwrap();
     certify(&[]).refused(2, &["answer.json", "was changed"]);

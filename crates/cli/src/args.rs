@@ -159,9 +159,22 @@ pub(crate) struct Model {
     /// How files are read: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
-    /// How keys and values are kept: f32 as computed, or bf16 in half the memory. bf16 is lossy.
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
-    pub(crate) kv: KvPrecision,
+    /// How keys and values are kept: f32 as computed, or bf16 in half the memory. bf16 is lossy
+    /// [default: f32, or as in the certificate].
+    #[arg(long, value_name = "TYPE", value_parser = kv)]
+    kv: Option<KvPrecision>,
+}
+
+impl Model {
+    /// How keys and values are kept.
+    pub(crate) fn kv(&self) -> KvPrecision {
+        self.kv.unwrap_or(KvPrecision::F32)
+    }
+
+    /// Keeps them like this; false if something else was asked for.
+    pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
+        *self.kv.get_or_insert(kv) == kv
+    }
 }
 
 /// How tokens are chosen. What is not given is what the model's `generation_config.json` says.

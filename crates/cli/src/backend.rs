@@ -95,7 +95,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         let source = model.load(args.reader, needs.interrupt)?;
         weight_bytes = source.bytes();
         let limit = positions(model, args)?;
-        SpeculativeWeightStreamer::resident(forward, source, limit, args.kv)
+        SpeculativeWeightStreamer::resident(forward, source, limit, args.kv())
     } else {
         let options = Options {
             ram_budget: args.ram,
@@ -104,7 +104,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             policy: args.policy,
             context: args.context.map(|n| n as usize),
             at_least: needs.positions,
-            kv: args.kv,
+            kv: args.kv(),
             all_logits: needs.all_logits,
             ..Options::default()
         };
@@ -146,7 +146,7 @@ fn positions(model: &Model, args: &args::Model) -> anyhow::Result<usize> {
     let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
     while too_many - fits > 1 {
         let between = fits + (too_many - fits) / 2;
-        match State::cache_bytes(&model.spec, between, args.kv) <= available {
+        match State::cache_bytes(&model.spec, between, args.kv()) <= available {
             true => fits = between,
             false => too_many = between,
         }
@@ -174,7 +174,7 @@ mod candle {
         args: &args::Model,
         Needs { interrupt, .. }: Needs<'_>,
     ) -> anyhow::Result<Started> {
-        if args.kv != KvPrecision::F32 {
+        if args.kv() != KvPrecision::F32 {
             bail!("the candle backend keeps keys and values in f32; leave out --kv");
         }
         if args.ram != Budget::Auto {

@@ -40,7 +40,7 @@ impl Running {
         let backend = args.backend;
         let mut lossy: Vec<String> = model.lossy().into_iter().collect();
         lossy.extend(backend.lossy.map(str::to_owned));
-        let kv = match args.kv {
+        let kv = match args.kv() {
             KvPrecision::F32 => "f32",
             KvPrecision::Bf16 => {
                 lossy.push("keys and values rounded to bf16, error not bounded".to_owned());

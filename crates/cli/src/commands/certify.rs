@@ -31,7 +31,9 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     certificate.check(&model.manifest).map_err(|e| says(&e))?;
     let tokens = [certificate.prompt(), certificate.tokens()].concat();
     check(&model.spec, &tokens).map_err(|e| says(&e))?;
-    args.model.kv = certificate.kv().unwrap_or(args.model.kv);
+    if certificate.kv().is_some_and(|kv| !args.model.keep_as(kv)) {
+        bail!("`{shown}` is of a run that kept keys and values otherwise; leave out --kv");
+    }
 
     let interrupt = Interrupt::listen()?;
     let needs = Needs { positions: tokens.len(), ..Needs::new(&interrupt) };

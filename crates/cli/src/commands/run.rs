@@ -137,8 +137,14 @@ impl Watchers {
             && !made.tokens.is_empty()
         {
             let (sampling, tokens) = (sampling.clone(), &made.tokens);
-            let certificate =
-                Certificate::new(&model.manifest, args.model.kv, sampling, prompt, tokens, witness);
+            let certificate = Certificate::new(
+                &model.manifest,
+                args.model.kv(),
+                sampling,
+                prompt,
+                tokens,
+                witness,
+            );
             file.write(certificate.to_json().as_bytes())?;
             file.publish()?;
         }
