@@ -113,8 +113,11 @@ fn routes_and_hidden_states_are_recorded() {
     assert_eq!(plain.integers("lens"), [30]);
     assert_eq!(plain.integers("passes").len(), 24);
     assert!(!plain.0.contains_key("hidden"));
-    assert_eq!(full.0["hidden"].1, [30, 8, 192]);
-    assert!(full.floats("hidden").iter().all(|x| x.is_finite()));
+    for states in ["hidden", "attended"] {
+        assert_eq!(full.0[states].1, [30, 8, 192]);
+        assert!(full.floats(states).chunks(192).all(|row| row.iter().any(|&x| x != 0.0)));
+    }
+    assert_ne!(full.floats("hidden"), full.floats("attended"));
     assert_eq!(tree(temp.path()).len(), 2, "nothing half-written is left");
 
     let nowhere = temp.path().join("nowhere/file");

@@ -79,6 +79,10 @@ impl<S: WeightSource> WeightSource for Watched<S> {
         self.source.routed(layer, routed)
     }
 
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        self.source.attended(layer, state, shared)
+    }
+
     fn experts(
         &mut self,
         layer: usize,

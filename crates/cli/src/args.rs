@@ -65,7 +65,8 @@ pub(crate) struct Run {
     /// Write down which experts are chosen, as a trace that `sws replay` reads.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Also record what each layer is given: `hidden` [tokens, layers, hidden] f32.
+    /// Also record what `sws draft train` learns from: `hidden` and `attended` [tokens, layers, hidden]
+    /// f32, what each layer is given and what its router is.
     #[arg(long, requires = "record")]
     pub(crate) record_hidden: bool,
     /// Write a certificate of the answer, with which `sws certify` can compute it again.

@@ -14,9 +14,10 @@ use crate::unfinished::{Unfinished, refused};
 const HEADER: usize = 4096;
 
 /// Writes a safetensors file as a run goes on: `ids` [tokens, layers with experts, k] u16, the most
-/// probable expert first, with `tokens`, `passes` and `lens` i32, as traces have them; and `hidden`
-/// [tokens, layers, hidden] f32, what each layer was given, if that is wanted. Besides the token ids
-/// nothing that grows is in memory.
+/// probable expert first, with `tokens`, `passes` and `lens` i32, as traces have them; and, if
+/// that is wanted, `hidden` and `attended` [tokens, layers, hidden] f32: what each layer was given, and
+/// what its router saw before its norm, with the output of a shared expert added; 0 in layers without
+/// experts. Besides the token ids nothing that grows is in memory.
 pub(crate) struct Recorder {
     file: Unfinished,
     path: std::path::PathBuf,
@@ -24,7 +25,7 @@ pub(crate) struct Recorder {
     places: Vec<Option<usize>>,
     experts: usize,
     top_k: usize,
-    hidden: Option<Hidden>,
+    states: Option<[States; 2]>,
     /// [tokens, layers, k] of the pass under way.
     ids: Vec<u16>,
     /// Tokens of the passes that are over.
@@ -33,10 +34,40 @@ pub(crate) struct Recorder {
     failed: Option<std::io::Error>,
 }
 
-struct Hidden {
+/// A state for each token and layer.
+struct States {
+    name: &'static str,
     file: File,
     layers: usize,
     width: usize,
+    /// The last that was written.
+    bytes: Vec<u8>,
+}
+
+impl States {
+    fn write(
+        &mut self,
+        first: usize,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+    ) -> std::io::Result<()> {
+        let States { file, layers, width, bytes, .. } = self;
+        for (token, row) in state.chunks_exact(*width).enumerate() {
+            bytes.clear();
+            match shared.get(token * *width..(token + 1) * *width) {
+                None => bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())),
+                Some(more) => {
+                    let sum = row.iter().zip(more).map(|(x, y)| x + y);
+                    bytes.extend(sum.flat_map(f32::to_le_bytes));
+                }
+            }
+            let at = ((first + token) * *layers + layer) * *width * 4;
+            file.seek(SeekFrom::Start(at as u64))?;
+            file.write_all(bytes)?;
+        }
+        Ok(())
+    }
 }
 
 impl Recorder {
@@ -53,11 +84,13 @@ impl Recorder {
         }
         let mut file = Unfinished::create(path)?;
         file.write(&[b' '; HEADER])?;
-        let hidden = match hidden {
-            true => {
-                let (layers, width) = (spec.layers.len(), spec.hidden);
-                Some(Hidden { file: file.beside()?, layers, width })
-            }
+        let (layers, width) = (spec.layers.len(), spec.hidden);
+        let states = |name| {
+            let (file, bytes) = (file.beside()?, Vec::new());
+            anyhow::Ok(States { name, file, layers, width, bytes })
+        };
+        let states = match hidden {
+            true => Some([states("hidden")?, states("attended")?]),
             false => None,
         };
         Ok(Recorder {
@@ -66,7 +99,7 @@ impl Recorder {
             places,
             experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
             top_k: spec.max_top_k(),
-            hidden,
+            states,
             ids: Vec::new(),
             done: 0,
             passes: Vec::new(),
@@ -107,12 +140,13 @@ impl Recorder {
                 json!({ "dtype": "I32", "shape": [count], "data_offsets": [start, end] });
             self.file.write(bytes)?;
         }
-        if let Some(Hidden { file, layers, width }) = self.hidden {
+        // A backend may not tell of all.
+        let told = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
+        for States { name, file, layers, width, .. } in told {
             let start = end;
             end += self.done * layers * width * 4;
             let shape = [self.done, layers, width];
-            header["hidden"] =
-                json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });
+            header[name] = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });
             file.set_len((end - start) as u64).map_err(|e| refused(&self.path, &e))?;
             self.file.append(file)?;
         }
@@ -132,17 +166,17 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
-        let Some(Hidden { file, layers, width }) = &mut self.hidden else { return };
-        let mut write = || {
-            for (token, row) in hidden.chunks_exact(*width).enumerate() {
-                let at = ((first + token) * *layers + layer) * *width * 4;
-                file.seek(SeekFrom::Start(at as u64))?;
-                file.write_all(&row.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())?;
-            }
-            Ok(())
-        };
-        let written = write();
-        self.note(written);
+        if let Some([states, _]) = &mut self.states {
+            let written = states.write(first, layer, hidden, &[]);
+            self.note(written);
+        }
+    }
+
+    fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
+        if let Some([_, states]) = &mut self.states {
+            let written = states.write(first, layer, state, shared);
+            self.note(written);
+        }
     }
 
     fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {

@@ -5,7 +5,7 @@ use std::fmt;
 use sws_store::{PieceId, PieceKind};
 
 /// A forecast for some layers to come, and what follows from it for whoever assembles weights.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct ReassemblyBlueprint {
     /// The layers, in the order in which they come.
     pub layers: Vec<LayerBlueprint>,
@@ -14,6 +14,8 @@ pub struct ReassemblyBlueprint {
     pub high_priority_pieces: Vec<PieceId>,
     /// The other pieces that were selected: worth something smaller, or nothing.
     pub low_priority_pieces: Vec<PieceId>,
+    /// Memory of layers that an earlier forecast had more.
+    spare: Vec<LayerBlueprint>,
 }
 
 /// The forecast for one layer.
@@ -29,19 +31,35 @@ pub struct LayerBlueprint {
 
 impl ReassemblyBlueprint {
     /// Splits what the layers have selected at `threshold`.
-    pub fn new(layers: Vec<LayerBlueprint>, threshold: f32) -> ReassemblyBlueprint {
-        let (mut high, mut low) = (Vec::new(), Vec::new());
-        for layer in &layers {
+    pub fn new(layers: &[LayerBlueprint], threshold: f32) -> ReassemblyBlueprint {
+        let mut blueprint = ReassemblyBlueprint::default();
+        blueprint.plan(layers, threshold);
+        blueprint
+    }
+
+    /// As [`new`](Self::new), in the memory that this one has.
+    pub fn plan(&mut self, layers: &[LayerBlueprint], threshold: f32) {
+        self.high_priority_pieces.clear();
+        self.low_priority_pieces.clear();
+        while self.layers.len() > layers.len() {
+            self.spare.extend(self.layers.pop());
+        }
+        while self.layers.len() < layers.len() {
+            self.layers.push(self.spare.pop().unwrap_or_default());
+        }
+        for (to, layer) in self.layers.iter_mut().zip(layers) {
+            to.layer_idx = layer.layer_idx;
+            to.expert_probs.clone_from(&layer.expert_probs);
+            to.selected_experts.clone_from(&layer.selected_experts);
             for &expert in &layer.selected_experts {
                 let probability = layer.expert_probs.get(expert as usize).copied();
                 let list = match probability.unwrap_or(0.0) >= threshold {
-                    true => &mut high,
-                    false => &mut low,
+                    true => &mut self.high_priority_pieces,
+                    false => &mut self.low_priority_pieces,
                 };
                 list.push(PieceId::expert(layer.layer_idx as u32, expert));
             }
         }
-        ReassemblyBlueprint { layers, high_priority_pieces: high, low_priority_pieces: low }
     }
 
     /// The probability of an expert; 0 of what it says nothing about.
@@ -54,31 +72,69 @@ impl ReassemblyBlueprint {
 
 /// Forecasts which experts will be needed. Whatever it says, the result of a pass is the same: a
 /// forecast is only ever a reason to read earlier.
+///
+/// In each pass it is told of the [`tokens`](Self::tokens), and then for each layer of the state
+/// [`entering`](Self::entering) it; once the router has chosen, of its choice
+/// ([`adapt`](Self::adapt)), and last of the state that the router has seen
+/// ([`attended`](Self::attended)). A pass may end anywhere; the next begins with its tokens.
+///
+/// A forecast stands until there is another for the same layer, or the layer's router has chosen.
 pub trait Draft: fmt::Debug + Send {
     /// These tokens go through the layers next, together with those told since the last pass began.
-    fn tokens(&mut self, tokens: &[u32]);
+    fn tokens(&mut self, tokens: &[u32]) {
+        let _ = tokens;
+    }
 
     /// `hidden` [tokens, hidden] is about to enter a layer: what this one and those after it will
-    /// need. None: nothing to add to what was said before.
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Option<Vec<LayerBlueprint>>;
+    /// need, in their order. None: nothing to add to what was said before.
+    fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
+        let _ = (layer, hidden, gates);
+        None
+    }
 
-    /// The router of a layer has chosen these experts, ascending.
-    fn adapt(&mut self, layer: usize, distinct: &[u32]);
+    /// The layer's attention and its shared expert have left `state` [tokens, hidden]; its other
+    /// experts are yet to be added: what later layers will need.
+    fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
+        let _ = (layer, state, gates);
+        None
+    }
+
+    /// The router of a layer has chosen these experts, `top_k` for each token in turn, the most
+    /// probable first.
+    fn adapt(&mut self, layer: usize, choices: &[u32], top_k: usize) {
+        let _ = (layer, choices, top_k);
+    }
+}
+
+/// The routers of a model, lent to a draft by whoever has them in memory.
+pub trait Gates {
+    /// Writes to `logits` [tokens, experts] what the router of a layer would say if `state` [tokens,
+    /// hidden] were what its attention has left. False if it is not in memory, or there is none.
+    fn logits(&mut self, layer: usize, state: &[f32], logits: &mut [f32]) -> bool;
+}
+
+/// No router is in memory.
+impl Gates for () {
+    fn logits(&mut self, _: usize, _: &[f32], _: &mut [f32]) -> bool {
+        false
+    }
 }
 
 /// Says nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDraft;
 
-impl Draft for NoDraft {
-    fn tokens(&mut self, _: &[u32]) {}
-
-    fn entering(&mut self, _: usize, _: &[f32]) -> Option<Vec<LayerBlueprint>> {
-        None
-    }
-
-    fn adapt(&mut self, _: usize, _: &[u32]) {}
-}
+impl Draft for NoDraft {}
 
 /// Knows a run that was recorded, and tells of each pass all it will need, or all it will not: the
 /// best and the worst a draft can be, against which streaming is tested.
@@ -97,6 +153,8 @@ pub struct Recorded {
     begun: usize,
     /// Tokens told since.
     told: usize,
+    /// What it said last.
+    said: Vec<LayerBlueprint>,
 }
 
 impl Recorded {
@@ -109,7 +167,8 @@ impl Recorded {
     pub fn oracle(layers: Vec<usize>, experts: usize, top_k: usize, ids: Vec<u16>) -> Recorded {
         assert!(top_k > 0 || ids.is_empty(), "tokens that choose no experts");
         assert!(ids.iter().all(|&id| usize::from(id) < experts), "an id that is no expert");
-        Recorded { layers, experts, top_k, ids, lies: false, begun: 0, told: 0 }
+        let (begun, told, said) = Default::default();
+        Recorded { layers, experts, top_k, ids, lies: false, begun, told, said }
     }
 
     /// As sure of itself, and always wrong: it names as many experts as will be used, none of which
@@ -148,16 +207,21 @@ impl Draft for Recorded {
         self.told += tokens.len();
     }
 
-    fn entering(&mut self, layer: usize, _: &[f32]) -> Option<Vec<LayerBlueprint>> {
+    fn entering(
+        &mut self,
+        layer: usize,
+        _: &[f32],
+        _: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
         if layer > 0 {
             return None;
         }
         let (first, tokens) = (self.begun, std::mem::take(&mut self.told));
         self.begun += tokens;
-        Some((0..self.layers.len()).map(|place| self.layer(place, first, tokens)).collect())
+        let all = 0..self.layers.len();
+        self.said = all.map(|place| self.layer(place, first, tokens)).collect();
+        Some(&self.said)
     }
-
-    fn adapt(&mut self, _: usize, _: &[u32]) {}
 }
 
 #[cfg(test)]
@@ -172,7 +236,7 @@ mod tests {
             selected_experts: selected.to_vec(),
         };
         let layers = vec![layer(3, &[0.2, 0.9, 0.5], &[1, 2, 0]), layer(4, &[0.7, 0.1], &[0, 9])];
-        let blueprint = ReassemblyBlueprint::new(layers, 0.5);
+        let blueprint = ReassemblyBlueprint::new(&layers, 0.5);
         let names = |ids: &[PieceId]| ids.iter().map(PieceId::to_string).collect::<Vec<_>>();
         let high = names(&blueprint.high_priority_pieces);
         assert_eq!(high, ["layer_3/expert_1", "layer_3/expert_2", "layer_4/expert_0"]);
@@ -194,13 +258,13 @@ mod tests {
         for (mut draft, passes) in cases {
             for (tokens, expected) in passes {
                 draft.tokens(&vec![7; *tokens]);
-                let said = draft.entering(0, &[]).unwrap();
+                let said = draft.entering(0, &[], &mut ()).unwrap();
                 let named = said.iter().map(|layer| &layer.selected_experts[..]);
                 assert!(named.eq(expected.iter().copied()), "{said:?}");
-                assert_eq!(draft.entering(2, &[]), None);
+                assert_eq!(draft.entering(2, &[], &mut ()), None);
             }
             draft.tokens(&[7]);
-            let beyond = draft.entering(0, &[]).unwrap();
+            let beyond = draft.entering(0, &[], &mut ()).unwrap();
             assert!(beyond.iter().all(|layer| layer.selected_experts.is_empty()), "{beyond:?}");
         }
     }

@@ -21,7 +21,7 @@
 //! assert!(absent.within_64[3] < absent.within_64[7]);
 //! ```
 
-mod math;
+pub(crate) mod math;
 
 use math::{ln, logistic};
 
@@ -104,7 +104,7 @@ struct Layer {
 
 /// How often the experts of one step were followed by those of the next.
 #[derive(Clone, Debug)]
-struct Pairs {
+pub(crate) struct Pairs {
     /// Steps with expert `a` that had a successor.
     seen: Vec<u16>,
     /// By `a`, then by the expert that followed.
@@ -132,9 +132,7 @@ impl History {
             count: vec![0.0; experts],
             age: vec![0.0; experts],
             last: Vec::new(),
-            pairs: shape
-                .pairs()
-                .then(|| Pairs { seen: vec![0; experts], followed: vec![0; experts * experts] }),
+            pairs: shape.pairs().then(|| Pairs::new(experts)),
             absence: vec![0.0; WEIGHTS.len() * experts],
             stale: true,
         };
@@ -220,7 +218,11 @@ impl History {
 }
 
 impl Pairs {
-    fn note(&mut self, before: usize, after: &[u32]) {
+    pub(crate) fn new(experts: usize) -> Pairs {
+        Pairs { seen: vec![0; experts], followed: vec![0; experts * experts] }
+    }
+
+    pub(crate) fn note(&mut self, before: usize, after: &[u32]) {
         let experts = self.seen.len();
         let row = &mut self.followed[before * experts..][..experts];
         let full = self.seen[before] == u16::MAX
@@ -237,7 +239,7 @@ impl Pairs {
 
     /// Writes to `chances` how probable each expert is after those of `last`; `prior` is where each
     /// is without knowledge.
-    fn chances(&self, last: &[u32], prior: &[f32], chances: &mut [f32]) {
+    pub(crate) fn chances(&self, last: &[u32], prior: &[f32], chances: &mut [f32]) {
         let experts = self.seen.len();
         let share = 1.0 / last.len() as f32;
         let mut rest = 0.0;
@@ -306,7 +308,7 @@ impl Layer {
     }
 }
 
-fn log_odds(p: f32) -> f32 {
+pub(crate) fn log_odds(p: f32) -> f32 {
     let p = p.clamp(0.0005, 0.9995);
     ln(p / (1.0 - p))
 }

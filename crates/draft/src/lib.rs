@@ -9,5 +9,5 @@ mod blueprint;
 pub mod history;
 mod trace;
 
-pub use blueprint::{Draft, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
+pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
 pub use trace::{Trace, TraceError};

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use sws_draft::Gates;
 use sws_kernels::Matrix;
 use sws_model::{Held, Inventory, ModelSpec, Role, SourceError, Weights};
 use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
@@ -14,6 +15,7 @@ use crate::pinned::Pinned;
 use crate::plan::Plan;
 use crate::ring::Ring;
 use crate::room::Room;
+use crate::routers::Routers;
 use crate::wait::Waiter;
 
 /// What stays, and how much room there is for what does not.
@@ -46,6 +48,7 @@ pub struct Infrastructure {
     lookup: Option<Lookup>,
     ring: Ring,
     tied: bool,
+    routers: Routers,
 }
 
 /// The embedding rows that are read at once may take one part in so many of the ring.
@@ -89,7 +92,8 @@ impl Infrastructure {
             }
         };
         let ring = Ring::new(Arc::clone(&store), waiter.clone(), course, Room::new(slot));
-        Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, tied: spec.tied })
+        let (tied, routers) = (spec.tied, Routers::new(spec));
+        Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, tied, routers })
     }
 
     /// The shortest ring that a plan works with.
@@ -190,6 +194,12 @@ impl Streams<'_> {
             None => 0,
         };
         Ok([lookup, self.course(0).largest(self.manifest)?])
+    }
+}
+
+impl Gates for Infrastructure {
+    fn logits(&mut self, layer: usize, state: &[f32], logits: &mut [f32]) -> bool {
+        self.routers.logits(&self.pinned, layer, state, logits)
     }
 }
 

@@ -22,6 +22,7 @@ mod process;
 pub mod replay;
 mod ring;
 mod room;
+mod routers;
 mod source;
 mod streamer;
 mod verifier;

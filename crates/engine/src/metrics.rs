@@ -133,6 +133,10 @@ impl<S: WeightSource> WeightSource for Timed<S> {
         self.inside(|source, _| source.routed(layer, routed))
     }
 
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        self.inside(|source, _| source.attended(layer, state, shared))
+    }
+
     fn experts(
         &mut self,
         layer: usize,

@@ -26,8 +26,13 @@ pub trait ExpertSource: Send {
     }
 
     /// As [`WeightSource::entering`].
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        let _ = (layer, hidden);
+    fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        let _ = (layer, hidden, infrastructure);
         Ok(())
     }
 
@@ -38,6 +43,18 @@ pub trait ExpertSource: Send {
         routed: &Routed,
         infrastructure: &mut Infrastructure,
     ) -> Result<(), SourceError>;
+
+    /// As [`WeightSource::attended`].
+    fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        let _ = (layer, state, shared, infrastructure);
+        Ok(())
+    }
 
     /// As [`WeightSource::experts`].
     fn experts(
@@ -90,8 +107,13 @@ impl ExpertSource for DynamicAssembler {
         Ok(())
     }
 
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        Ok(self.entering(layer, hidden)?)
+    fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        Ok(self.entering(layer, hidden, infrastructure)?)
     }
 
     fn routed(
@@ -101,6 +123,16 @@ impl ExpertSource for DynamicAssembler {
         _: &mut Infrastructure,
     ) -> Result<(), SourceError> {
         Ok(self.routed(layer, routed)?)
+    }
+
+    fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        Ok(self.attended(layer, state, shared, infrastructure)?)
     }
 
     fn experts(
@@ -159,7 +191,7 @@ impl<E: ExpertSource> WeightSource for StreamingSource<E> {
     fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
         self.step(|infrastructure, experts| {
             infrastructure.read_ahead()?;
-            experts.entering(layer, hidden)
+            experts.entering(layer, hidden, infrastructure)
         })
     }
 
@@ -174,6 +206,10 @@ impl<E: ExpertSource> WeightSource for StreamingSource<E> {
 
     fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         self.step(|infrastructure, experts| experts.routed(layer, routed, infrastructure))
+    }
+
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        self.step(|infrastructure, experts| experts.attended(layer, state, shared, infrastructure))
     }
 
     fn experts(

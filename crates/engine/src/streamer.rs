@@ -477,6 +477,10 @@ impl WeightSource for Source {
         self.inner().routed(layer, routed)
     }
 
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        self.inner().attended(layer, state, shared)
+    }
+
     fn experts(
         &mut self,
         layer: usize,
@@ -505,8 +509,13 @@ impl ExpertSource for Experts {
         self.inner().tokens(tokens)
     }
 
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        self.inner().entering(layer, hidden)
+    fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        self.inner().entering(layer, hidden, infrastructure)
     }
 
     fn routed(
@@ -516,6 +525,16 @@ impl ExpertSource for Experts {
         infrastructure: &mut Infrastructure,
     ) -> Result<(), SourceError> {
         self.inner().routed(layer, routed, infrastructure)
+    }
+
+    fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+        infrastructure: &mut Infrastructure,
+    ) -> Result<(), SourceError> {
+        self.inner().attended(layer, state, shared, infrastructure)
     }
 
     fn experts(

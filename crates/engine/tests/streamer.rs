@@ -1,10 +1,10 @@
 //! The engine as a library, on the model that comes with the project.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use sws_draft::history::Shape;
-use sws_draft::{NoDraft, Recorded, Trace};
+use sws_draft::{Draft, Gates, LayerBlueprint, NoDraft, Recorded, Trace};
 use sws_engine::cache::Counts;
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::{Replay, ReplayPolicy};
@@ -12,6 +12,7 @@ use sws_engine::{
     Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Process,
     SpeculativeWeightStreamer, Witness,
 };
+use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, KvPrecision, Loader, Model, ModelHandle, ModelSpec, Observer, Routed};
 use sws_store::{Arena, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions};
@@ -276,6 +277,71 @@ fn drafts_change_what_is_read_and_nothing_else() {
     }
     assert_eq!(rejects[1], 0, "{rejects:?}");
     assert!(rejects[0] > 0 && rejects[2] > 0, "{rejects:?}");
+}
+
+/// Asks a layer's own router about the state that it has seen, and remembers which experts it names
+/// beside those that were chosen.
+#[derive(Clone, Debug, Default)]
+struct Control {
+    chosen: Vec<u32>,
+    compared: Arc<Mutex<Vec<(usize, bool)>>>,
+    /// Layers entered, for each pass.
+    entered: Vec<usize>,
+}
+
+impl Draft for Control {
+    fn tokens(&mut self, _: &[u32]) {
+        self.entered.clear();
+    }
+
+    fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
+        self.entered.push(layer);
+        assert_eq!(self.entered, (0..=layer).collect::<Vec<_>>());
+        let mut logits = vec![0.0; hidden.len() / 192 * 32];
+        assert!(gates.logits(layer, hidden, &mut logits) && logits.iter().any(|&x| x != 0.0));
+        assert!(!gates.logits(8, hidden, &mut logits), "there are 8 layers");
+        assert!(!gates.logits(layer, hidden, &mut logits[1..]), "a wrong length");
+        None
+    }
+
+    fn adapt(&mut self, _: usize, choices: &[u32], top_k: usize) {
+        assert_eq!(top_k, 4);
+        self.chosen = choices.to_vec();
+    }
+
+    fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
+        let tokens = state.len() / 192;
+        let mut logits = vec![0.0; tokens * 32];
+        assert!(gates.logits(layer, state, &mut logits));
+        let mut named = vec![0; 4 * tokens];
+        for (logits, named) in logits.chunks(32).zip(named.chunks_mut(4)) {
+            top_k(logits, named);
+        }
+        self.compared.lock().unwrap().push((layer, named == self.chosen));
+        None
+    }
+}
+
+/// What a draft is shown is the state that the router sees, and what it may ask are the routers.
+#[test]
+fn a_router_asked_about_its_own_state_names_what_it_has_chosen() {
+    let control = Control::default();
+    let compared = Arc::clone(&control.compared);
+    let budget = options(least() + 4 * MIB);
+    let options = Options { draft: Box::new(control), ..budget };
+    streaming(ReaderKind::Direct, options).generate(&PROMPT, 8).unwrap();
+    let compared = compared.lock().unwrap();
+    assert!(compared.len() >= 8 * 8 && compared.iter().all(|(_, same)| *same), "{compared:?}");
 }
 
 /// Lowered while it runs, the budget holds from the next layer on, and no bit changes.

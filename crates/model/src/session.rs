@@ -1,9 +1,11 @@
 //! One sequence, from tokens to logits.
 
+use sws_store::PieceKind;
+
 use crate::forward::{Chunk, ForwardError, Model, Rows};
 use crate::handle::{CausalLm, ModelHandle};
 use crate::kv::KvPrecision;
-use crate::source::{Routed, WeightSource};
+use crate::source::{Compute, Ready, Routed, SourceError, WeightSource};
 use crate::spec::ModelSpec;
 use crate::state::State;
 
@@ -17,11 +19,17 @@ pub struct Session<S> {
 }
 
 /// Looks on while a pass runs.
-pub trait Observer {
+pub trait Observer: Send {
     /// `hidden` [tokens, hidden] of the tokens at the positions from `first` on is about to enter a
     /// layer.
     fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
         let _ = (first, layer, hidden);
+    }
+
+    /// The attention of a layer has left `state` [tokens, hidden], from which its router chooses, and
+    /// its shared expert will add `shared`, empty without one.
+    fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
+        let _ = (first, layer, state, shared);
     }
 
     /// The router of a layer has chosen for the tokens at the positions from `first` on.
@@ -42,6 +50,13 @@ pub trait Observer {
 
 /// Looks away.
 impl Observer for () {}
+
+/// A source that tells an observer what only it is shown.
+struct Watched<'a, S> {
+    source: &'a mut S,
+    observer: &'a mut dyn Observer,
+    first: usize,
+}
 
 /// Tokens of a prompt that go through the layers together, unless one asks otherwise.
 const CHUNK: usize = 512;
@@ -91,7 +106,7 @@ impl<S: WeightSource> Session<S> {
         model.begin(state, &[Chunk { sequence: 0, tokens }], source)?;
         for (l, layer) in model.spec().layers.iter().enumerate() {
             observer.entering(first, l, state.hidden());
-            model.layer(l, state, source)?;
+            model.layer(l, state, &mut Watched { source, observer, first })?;
             if matches!(layer.ffn, crate::Ffn::Moe(_)) {
                 observer.routed(first, l, state.routed());
             }
@@ -149,5 +164,46 @@ impl<S: WeightSource> CausalLm for Session<S> {
                 .logits(first, self.model.logits(Rows::All, &mut self.state, &mut self.source)?);
         }
         Ok(())
+    }
+}
+
+impl<S: WeightSource> WeightSource for Watched<'_, S> {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.source.embed(tokens, rows)
+    }
+
+    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        self.source.entering(layer, hidden)
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        self.source.infrastructure(layer, pieces, compute)
+    }
+
+    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.source.routed(layer, routed)
+    }
+
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        self.observer.attended(self.first, layer, state, shared);
+        self.source.attended(layer, state, shared)
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        self.source.experts(layer, routed, ready)
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.source.head(compute)
     }
 }

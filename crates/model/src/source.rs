@@ -18,8 +18,8 @@ pub type Ready<'a> = &'a mut dyn FnMut(&[u32], &mut dyn Weights) -> Result<(), S
 ///
 /// The pass calls these in a fixed order: `embed`; for each layer `entering`, `infrastructure` for
 /// what comes before the feed-forward block, then for a layer with experts `routed`,
-/// `infrastructure` for the shared expert if there is one, and `experts`, for a dense layer
-/// `infrastructure` for its MLP; and `head` where logits are wanted. A caller may start over at an
+/// `infrastructure` for the shared expert if there is one, `attended` and `experts`, for a dense
+/// layer `infrastructure` for its MLP; and `head` where logits are wanted. A caller may start over at an
 /// earlier layer (see [`State::rewind`](crate::State::rewind)), or repeat one.
 ///
 /// Every tensor served must have the shape that [`Inventory`](crate::Inventory) has found right.
@@ -45,6 +45,14 @@ pub trait WeightSource: Send {
     /// computed. A chance to begin reading.
     fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         let _ = (layer, routed);
+        Ok(())
+    }
+
+    /// `state` [tokens, hidden] is what the layer's attention has left, `shared` what its shared
+    /// expert adds to it, empty without one: the best there is to look ahead from until the experts
+    /// are done. It comes after [`routed`](Self::routed), so that no read waits for it.
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        let _ = (layer, state, shared);
         Ok(())
     }
 

@@ -159,6 +159,12 @@ impl Observer for Watchers {
         }
     }
 
+    fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.attended(first, layer, state, shared);
+        }
+    }
+
     fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
         if let Some(recorder) = &mut self.recorder {
             recorder.routed(first, layer, routed);

@@ -3,7 +3,7 @@
 
 /// ln x for normal, positive x.
 #[inline(always)]
-pub(super) fn ln(x: f32) -> f32 {
+pub(crate) fn ln(x: f32) -> f32 {
     // x = 2^n · m with m in [√½, √2).
     const SQRT_HALF: u32 = 0x3f35_04f3;
     let bits = x.to_bits().wrapping_sub(SQRT_HALF);
@@ -17,7 +17,7 @@ pub(super) fn ln(x: f32) -> f32 {
 
 /// 1 / (1 + e^-x).
 #[inline(always)]
-pub(super) fn logistic(x: f32) -> f32 {
+pub(crate) fn logistic(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 

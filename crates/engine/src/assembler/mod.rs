@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_draft::{Draft, ReassemblyBlueprint};
+use sws_draft::{Draft, Gates, ReassemblyBlueprint};
 use sws_model::{Ffn, Inventory, ModelSpec, Ready, Routed, SourceError};
 use sws_store::{Completion, NVMeWeightStore, PieceId, Slot};
 
@@ -27,7 +27,8 @@ pub use weights::Loaded;
 /// Serves the routed experts of a model from a cache, and fetches what is not in it.
 ///
 /// A [`WeightSource`](sws_model::WeightSource) hands its moments on: [`tokens`](Self::tokens) when it
-/// embeds, [`entering`](Self::entering), [`routed`](Self::routed), [`experts`](Self::experts). Once
+/// embeds, [`entering`](Self::entering), [`routed`](Self::routed), [`attended`](Self::attended),
+/// [`experts`](Self::experts). Once
 /// the router has chosen, a [`Verifier`] compares with what is there; what is missing is demanded
 /// at once, in the order of the disk, while experts that are there compute. An expert is read at
 /// most once for all tokens of a pass, however few slots there are: one that has been computed
@@ -41,6 +42,10 @@ pub struct DynamicAssembler {
     draft: Box<dyn Draft>,
     confidence: f32,
     ahead: bool,
+    /// What the draft said last.
+    blueprint: ReassemblyBlueprint,
+    /// A state with what a shared expert adds to it.
+    sum: Vec<f32>,
     waiter: Waiter,
     reply: Sender<Completion>,
     arrived: Receiver<Completion>,
@@ -108,6 +113,8 @@ impl DynamicAssembler {
             draft,
             confidence,
             ahead,
+            blueprint: ReassemblyBlueprint::default(),
+            sum: Vec::new(),
             waiter,
             reply,
             arrived,
@@ -133,13 +140,19 @@ impl DynamicAssembler {
     }
 
     /// `hidden` [tokens, hidden] is about to enter a layer.
-    pub fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), StreamError> {
+    pub fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Result<(), StreamError> {
         self.drain()?;
         if self.ahead
-            && let Some(layers) = self.draft.entering(layer, hidden)
+            && let Some(layers) = self.draft.entering(layer, hidden, gates)
         {
             self.layer = layer as u32;
-            self.assemble_from_blueprint(&ReassemblyBlueprint::new(layers, self.confidence));
+            self.blueprint.plan(layers, self.confidence);
+            self.follow_blueprint();
         }
         Ok(())
     }
@@ -148,6 +161,40 @@ impl DynamicAssembler {
     pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         let result = self.verify(layer, routed);
         self.or_abandon(result)
+    }
+
+    /// The layer's attention has left `state` [tokens, hidden], to which its shared expert, if there is
+    /// one, adds `shared`.
+    pub fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Result<(), StreamError> {
+        if !self.ahead {
+            return Ok(());
+        }
+        let DynamicAssembler { draft, blueprint, sum, .. } = self;
+        let state = match shared {
+            [] => state,
+            shared => {
+                sum.clear();
+                sum.extend(state.iter().zip(shared).map(|(a, b)| a + b));
+                sum
+            }
+        };
+        if let Some(layers) = draft.attended(layer, state, gates) {
+            blueprint.plan(layers, self.confidence);
+            self.follow_blueprint();
+        }
+        Ok(())
+    }
+
+    fn follow_blueprint(&mut self) {
+        let blueprint = std::mem::take(&mut self.blueprint);
+        self.assemble_from_blueprint(&blueprint);
+        self.blueprint = blueprint;
     }
 
     /// Calls `ready` with the experts that the router has chosen, as they are there.
@@ -244,7 +291,7 @@ impl DynamicAssembler {
             self.fallback_reassemble()?;
         }
         if self.ahead {
-            self.draft.adapt(layer, &routed.distinct);
+            self.draft.adapt(layer, &routed.choices, routed.top_k);
             self.expect_next_layer(routed.choices.len() / routed.top_k.max(1));
         }
         Ok(())

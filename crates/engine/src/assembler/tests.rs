@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
-use sws_draft::{LayerBlueprint, NoDraft, Recorded};
+use sws_draft::{NoDraft, Recorded};
 use sws_model::{
     CausalLm, Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Session, WeightSource,
 };
@@ -205,7 +205,7 @@ impl WeightSource for Streaming {
     }
 
     fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        Ok(self.assembler.entering(layer, hidden)?)
+        Ok(self.assembler.entering(layer, hidden, &mut ())?)
     }
 
     fn infrastructure(
@@ -219,6 +219,10 @@ impl WeightSource for Streaming {
 
     fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         Ok(self.assembler.routed(layer, routed)?)
+    }
+
+    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
+        Ok(self.assembler.attended(layer, state, shared, &mut ())?)
     }
 
     fn experts(
@@ -460,13 +464,7 @@ fn a_cancelled_pass_gives_its_memory_back() {
 struct Cancel(Arc<std::sync::Mutex<Option<(usize, Waiter)>>>);
 
 impl Draft for Cancel {
-    fn tokens(&mut self, _: &[u32]) {}
-
-    fn entering(&mut self, _: usize, _: &[f32]) -> Option<Vec<LayerBlueprint>> {
-        None
-    }
-
-    fn adapt(&mut self, layer: usize, _: &[u32]) {
+    fn adapt(&mut self, layer: usize, _: &[u32], _: usize) {
         if let Some((at, waiter)) = &*self.0.lock().unwrap()
             && *at == layer
         {

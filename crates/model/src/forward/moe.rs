@@ -70,6 +70,9 @@ impl Model {
             })?;
         }
 
+        let shared = if spec.shared.is_some() { &experts.shared[..tokens * hidden] } else { &[] };
+        source.attended(l, &state.hidden, shared)?;
+
         grown(&mut experts.outputs, tokens * spec.top_k * hidden);
         let x = &x[..tokens * hidden];
         source.experts(l, routed, &mut |ready, weights| {
