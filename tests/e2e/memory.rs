@@ -80,9 +80,14 @@ fn peak_of_sharding_verifying_and_unsharding() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("in");
     large(&dir);
-    for encoding in ["bf12", "f32", "q4", "fp8"] {
+    for [encoding, stand_ins] in [["bf12", "q8"], ["f32", "q4"], ["q4", ""], ["fp8", ""]] {
         let out = temp.path().join(encoding);
-        let sharding = peak(&[&"shard", &dir, &"--out", &out, &"--encoding", &encoding]);
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> =
+            vec![&"shard", &dir, &"--out", &out, &"--encoding", &encoding];
+        if !stand_ins.is_empty() {
+            args.extend([&"--stand-ins" as &dyn AsRef<std::ffi::OsStr>, &stand_ins]);
+        }
+        let sharding = peak(&args);
         let verifying = peak(&[&"verify", &out]);
         let back = temp.path().join("back");
         let unsharding = peak(&[&"unshard", &out, &"--lossy", &"--out", &back]);

@@ -106,7 +106,7 @@ fn an_unfinished_directory_is_only_for_the_same_job() {
         (json["fingerprint"].as_str().unwrap().to_owned(), json["pieces"].as_u64().unwrap())
     };
     let journal = identity(&format!(
-        r#"{{"version":1,"fingerprint":"{}","encoding":"bf12","stand_ins":null,"shards":{}}}"#,
+        r#"{{"version":2,"fingerprint":"{}","encoding":"bf12","stand_ins":null,"shards":{}}}"#,
         fingerprint.0, fingerprint.1,
     ));
     std::fs::create_dir(at("begun")).unwrap();

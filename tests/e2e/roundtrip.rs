@@ -305,10 +305,51 @@ fn a_stand_in_is_read_and_is_as_far_off_as_the_manifest_says() {
             let relative = (off / whole).sqrt();
             let said = stored.error.unwrap().relative;
             assert!(relative > 0.0 && (relative / said - 1.0).abs() < 1e-9, "{}", stored.name);
+            let error = stored.error.unwrap();
+            let bounds = [error.spectral.unwrap(), error.spectral_error.unwrap()];
+            for (bound, frobenius) in bounds.into_iter().zip([whole.sqrt(), off.sqrt()]) {
+                assert!(bound > 0.0 && bound <= 1.001 * frobenius, "{}", stored.name);
+            }
+            for seed in 0..4 {
+                let stretched = stretch(&w, &v, seed);
+                let held = stretched.iter().zip(bounds).all(|(found, bound)| *found <= bound);
+                assert!(held, "{}: {stretched:?} above {bounds:?}", stored.name);
+            }
             compared += 1;
         }
     }
     assert!(compared > 3);
+}
+
+/// How much the weights, and what they were changed by, stretch a vector that they have stretched
+/// before.
+fn stretch(w: &Matrix, v: &Matrix, seed: u64) -> [f64; 2] {
+    let (mut a, mut b) = (vec![0.0; w.cols()], vec![0.0; w.cols()]);
+    [false, true].map(|change| {
+        let mut bytes = vec![0; w.cols()];
+        checkpoints::Random(seed).fill(&mut bytes);
+        let mut x: Vec<f64> = bytes.iter().map(|&b| f64::from(b) - 127.5).collect();
+        let mut found = 0.0;
+        for _ in 0..5 {
+            let len = x.iter().map(|x| x * x).sum::<f64>().sqrt();
+            x.iter_mut().for_each(|x| *x /= len);
+            let (mut squares, mut next) = (0.0, vec![0.0; x.len()]);
+            for row in 0..w.row_count() {
+                w.decode_row(row, &mut a);
+                v.decode_row(row, &mut b);
+                let at = |i: usize| match change {
+                    true => f64::from(b[i]) - f64::from(a[i]),
+                    false => f64::from(a[i]),
+                };
+                let y: f64 = x.iter().enumerate().map(|(i, x)| at(i) * x).sum();
+                squares += y * y;
+                next.iter_mut().enumerate().for_each(|(i, n)| *n += y * at(i));
+            }
+            found = f64::sqrt(squares);
+            x = next;
+        }
+        found
+    })
 }
 
 #[test]

@@ -253,6 +253,10 @@ pub(crate) struct Shard {
     #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
     pub(crate) encoding: Encoding,
     /// Also make small, inexact copies of the experts: q8 or q4.
+    ///
+    /// They stand in while an exact expert is being read, so that later layers' needs are known
+    /// sooner; what they compute never reaches the output, unless --tolerance lets it. How far each
+    /// is from the exact one is bounded in the manifest. `sws unshard` leaves them out.
     #[arg(long, value_name = "ENCODING", value_parser = stand_in)]
     pub(crate) stand_ins: Option<Encoding>,
     /// Threads that encode [default: one a core].

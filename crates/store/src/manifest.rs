@@ -146,10 +146,11 @@ pub struct ErrorNorms {
     pub relative: f64,
     /// The largest |ŵ − w|.
     pub max: f64,
-    /// The spectral norm of the checkpoint's matrix, where it was computed.
+    /// An upper bound of the spectral norm of the checkpoint's matrix, where it was computed: in
+    /// stand-ins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spectral: Option<f64>,
-    /// The spectral norm of ŵ − w, where it was computed.
+    /// The same of ŵ − w.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spectral_error: Option<f64>,
 }

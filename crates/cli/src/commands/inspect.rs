@@ -53,6 +53,8 @@ struct Row {
     /// The largest relative and absolute error.
     relative_error: Option<f64>,
     max_error: Option<f64>,
+    /// The largest bound of a change's spectral norm, as a share of that of the matrix.
+    spectral_error: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,6 +136,7 @@ impl Report {
             "share",
             "rel. error",
             "max error",
+            "spectral",
         ];
         let cells = |row: &Row, kind: String| {
             let number = |n: Option<f64>| n.map_or(String::new(), |n| format!("{n:.2e}"));
@@ -147,6 +150,7 @@ impl Report {
                 share(row.stored_bytes, row.source_bytes),
                 number(row.relative_error),
                 number(row.max_error),
+                number(row.spectral_error),
             ]
         };
         let mut rows: Vec<_> = self.kinds.iter().map(|r| cells(r, r.kind.to_owned())).collect();
@@ -205,6 +209,7 @@ fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
                 source_bytes: 0,
                 relative_error: None,
                 max_error: None,
+                spectral_error: None,
             };
             (BTreeSet::new(), row)
         });
@@ -217,6 +222,10 @@ fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
             let larger = |a: Option<f64>, b: f64| Some(a.unwrap_or(0.0).max(b));
             row.relative_error = larger(row.relative_error, error.relative);
             row.max_error = larger(row.max_error, error.max);
+            if let (Some(spectral), Some(change)) = (error.spectral, error.spectral_error) {
+                let share = if change > 0.0 { change / spectral } else { 0.0 };
+                row.spectral_error = larger(row.spectral_error, share);
+            }
         }
     }
     groups.into_values().map(|(_, row)| row).collect()

@@ -14,7 +14,8 @@ use super::direct::{Source, buffer};
 use super::narrow;
 use super::parts::{Side, Target, Writing};
 use super::plan::{least_len, numbers};
-use crate::{Manifest, Slot, Tensor};
+use super::spectral::Norms;
+use crate::{ErrorNorms, Manifest, Slot, Tensor};
 
 /// A tensor up to this size is read whole, so that its exponents can be counted before it is
 /// encoded. Three workers hold one each; the largest experts with many siblings (DeepSeek-V3) have
@@ -166,6 +167,7 @@ impl<'a> Worker<'a> {
         let first_len = least_len(matrix.encoding, 0, matrix.rows, matrix.cols).unwrap_or(0);
         let mut first = Writing::begin(&stored, 0, first_len, target);
         let mut side = Side::new(matrix.encoding, recoder.loses(), target.path);
+        let mut norms = target.norms.then(Norms::default);
         let step = matrix.group(STEP as u64);
         let mut row = 0;
         while row < matrix.rows {
@@ -177,7 +179,12 @@ impl<'a> Worker<'a> {
                 }
                 None => self.read_rows(matrix, row, rows)?,
             };
-            let blocks = self.encode_rows(matrix, recoder, row, range)?;
+            let blocks = self.encode_rows(matrix, recoder, row, range.clone())?;
+            if let (Some(norms), Some(source)) = (&mut norms, matrix.tensor.encoding) {
+                let blocks = (matrix.encoding, &self.blocks[..blocks]);
+                let cols = matrix.cols as usize;
+                norms.add(self.context.pool, cols, (source, &self.input[range]), blocks);
+            }
             for block in &self.blocks[..blocks] {
                 first.write(target.out, &block.parts[0])?;
                 side.push(block)?;
@@ -197,7 +204,11 @@ impl<'a> Worker<'a> {
             parts.push(extent.end(target.out)?);
         }
         // A narrower type of number loses nothing if every weight fits.
-        let error = side.error().filter(|e| matrix.encoding.is_lossy() || e.max > 0.0);
+        let mut error = side.error().filter(|e| matrix.encoding.is_lossy() || e.max > 0.0);
+        if let (Some(error), Some(norms)) = (&mut error, norms) {
+            let [spectral, spectral_error] = norms.bounds().map(Some);
+            *error = ErrorNorms { spectral, spectral_error, ..*error };
+        }
         if parts.len() < matrix.encoding.parts().len() {
             let mut extent = Writing::begin(&stored, parts.len(), side.len(), target);
             side.drain(&mut self.input, |bytes| extent.write(target.out, bytes))?;

@@ -17,6 +17,7 @@ mod narrow;
 mod outdir;
 mod parts;
 mod plan;
+mod spectral;
 mod unshard;
 mod verify;
 mod write;

@@ -25,6 +25,8 @@ pub(super) struct Target<'a> {
     pub(super) out: &'a mut Output,
     /// The name of the shard while it is written.
     pub(super) path: &'a Path,
+    /// Whether spectral norms are wanted of what is encoded.
+    pub(super) norms: bool,
 }
 
 /// A part being written.

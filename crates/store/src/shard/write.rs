@@ -117,7 +117,7 @@ struct Identity {
 impl Identity {
     fn of(source: &Manifest, options: &ShardOptions, jobs: &[Job]) -> Identity {
         Identity {
-            version: 1,
+            version: 2,
             fingerprint: source.model.fingerprint.clone(),
             encoding: options.encoding.name().to_owned(),
             stand_ins: options.stand_ins.map(|e| e.name().to_owned()),
@@ -272,7 +272,8 @@ fn write_shard(
     let mut tensors = Vec::with_capacity(job.encodings.len());
     for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
         let kind = job.piece.id.kind();
-        let mut target = Target { kind, file: index as u32, out: &mut out, path: &path };
+        let norms = job.stand_in.is_some();
+        let mut target = Target { kind, file: index as u32, out: &mut out, path: &path, norms };
         tensors.push(worker.tensor(tensor, encoding, &mut target)?);
     }
     out.pad(ALIGN as u64)?;
