@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use sws_draft::ReassemblyBlueprint;
-use sws_store::{PieceId, Priority, Read};
+use sws_store::{PieceId, Priority};
 
 use super::DynamicAssembler;
 use crate::cache::{Need, NoRoom};
@@ -96,7 +96,7 @@ impl DynamicAssembler {
             && let Some(&Expected { id, probability, priority }) = self.forecast.front()
         {
             let key = self.key(id);
-            if let Ok(layout) = self.store.layout(Read::Piece(id)) {
+            if let Ok(layout) = self.layout(id) {
                 let need = Need::Forecast(probability);
                 match self.cache.begin(self.layer, key, layout.slot_len(), need) {
                     Ok(claim) => {

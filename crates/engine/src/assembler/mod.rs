@@ -1,6 +1,7 @@
 //! Brings the experts of a layer together: those that are there, and the others as they arrive.
 
 mod ahead;
+mod layouts;
 mod reading;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_draft::{Draft, Gates, ReassemblyBlueprint};
 use sws_model::{Ffn, Inventory, ModelSpec, Ready, Routed, SourceError};
-use sws_store::{Completion, NVMeWeightStore, PieceId, Slot};
+use sws_store::{Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Slot};
 
 use crate::cache::{Lookup, NoRoom, PredictiveCache};
 use crate::error::StreamError;
@@ -20,6 +21,7 @@ use crate::policy::{Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::Waiter;
 use ahead::Expected;
+use layouts::Layouts;
 use reading::Reading;
 use weights::Assembled;
 pub use weights::Loaded;
@@ -37,6 +39,7 @@ pub use weights::Loaded;
 pub struct DynamicAssembler {
     store: Arc<NVMeWeightStore>,
     inventory: Arc<Inventory>,
+    layouts: Layouts,
     cache: PredictiveCache<Loaded>,
     verifier: Verifier,
     draft: Box<dyn Draft>,
@@ -108,6 +111,7 @@ impl DynamicAssembler {
         DynamicAssembler {
             store,
             inventory,
+            layouts: Layouts::default(),
             cache: PredictiveCache::new(policy, slots),
             verifier: Verifier::default(),
             draft,
@@ -350,15 +354,14 @@ impl DynamicAssembler {
         result
     }
 
+    fn layout(&mut self, id: PieceId) -> Result<Arc<PieceLayout>, LayoutError> {
+        self.layouts.of(&self.store, id).cloned()
+    }
+
     /// As they lie on the disk.
-    fn in_order(&self, ids: impl IntoIterator<Item = PieceId>) -> Vec<PieceId> {
-        let manifest = self.store.manifest();
-        let place = |id: &PieceId| {
-            let parts = manifest.piece(*id).into_iter().flat_map(|piece| &piece.tensors);
-            parts.flat_map(|tensor| &tensor.parts).map(|part| (part.file, part.offset)).min()
-        };
+    fn in_order(&mut self, ids: impl IntoIterator<Item = PieceId>) -> Vec<PieceId> {
         let mut ids: Vec<PieceId> = ids.into_iter().collect();
-        ids.sort_by_cached_key(place);
+        self.layouts.sort(&self.store, &mut ids);
         ids
     }
 }

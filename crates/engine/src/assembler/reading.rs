@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Priority, Read, Ticket};
+use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Priority, Ticket};
 
 use super::{DynamicAssembler, Loaded};
 use crate::cache::{Need, NoRoom};
@@ -26,7 +26,7 @@ impl DynamicAssembler {
     /// Demands what is wanted, as far as there is room.
     pub(super) fn fallback_reassemble(&mut self) -> Result<(), StreamError> {
         while let Some(&id) = self.wanted.front() {
-            let layout = self.store.layout(Read::Piece(id))?;
+            let layout = self.layout(id)?;
             let key = self.key(id);
             match self.cache.begin(self.layer, key, layout.slot_len(), Need::Now) {
                 Ok(claim) => self.fetch(id, layout, claim.payload, Priority::Demanded)?,

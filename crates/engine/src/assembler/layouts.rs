@@ -1,0 +1,37 @@
+//! Where experts lie.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use sws_store::{LayoutError, NVMeWeightStore, PieceId, PieceLayout, Read};
+
+/// The layouts of the pieces that were asked for so far, each worked out once: it takes a dozen
+/// allocations. A plan counts on a layout for every piece.
+#[derive(Debug, Default)]
+pub(super) struct Layouts(HashMap<PieceId, Arc<PieceLayout>>);
+
+impl Layouts {
+    /// The layout of a piece.
+    pub(super) fn of(
+        &mut self,
+        store: &NVMeWeightStore,
+        id: PieceId,
+    ) -> Result<&Arc<PieceLayout>, LayoutError> {
+        Ok(match self.0.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(store.layout(Read::Piece(id))?),
+        })
+    }
+
+    /// Sorts pieces as they lie on the disk.
+    pub(super) fn sort(&mut self, store: &NVMeWeightStore, ids: &mut [PieceId]) {
+        if ids.len() < 2 {
+            return;
+        }
+        let place = |layout: &Arc<PieceLayout>| {
+            layout.segments().first().map(|segment| (segment.file, segment.offset))
+        };
+        ids.sort_by_cached_key(|&id| self.of(store, id).ok().and_then(place));
+    }
+}
