@@ -7,9 +7,11 @@
 //! final name. `sws-bench` is the command in front of them.
 
 pub mod checkpoint;
+pub mod fio;
 pub mod gaussian;
 pub mod inflate;
 pub mod kernels;
+pub mod paired;
 pub mod progress;
 pub mod random;
 pub mod resident;

@@ -19,6 +19,8 @@ use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Clock, Naming, SLOT_ALIGN, Slot};
 
+use crate::paired::median;
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -98,15 +100,14 @@ fn measure_in(settings: &Settings) -> Result<Report> {
         let [copy, shard] = [copy, shard].map(|time| time.as_secs_f64());
         pairs.push(Pair { copy, shard, ratio: copy / shard });
     }
-    let mut ratios: Vec<f64> = pairs.iter().map(|pair| pair.ratio).collect();
-    ratios.sort_by(f64::total_cmp);
+    let ratio = median(pairs.iter().map(|pair| pair.ratio));
     Ok(Report {
         encoding: settings.encoding.name(),
         bytes_read: read,
         bytes_written: written,
         shards: done.shards,
         pairs,
-        ratio: ratios[ratios.len() / 2],
+        ratio,
     })
 }
 

@@ -14,6 +14,7 @@ use sws_store::{
     PieceKind, Priority, Read, ReaderKind, Slot, StoreOptions, Tensor, check_len, checksum,
 };
 
+use crate::paired::median;
 use crate::size::parse_size;
 
 /// What to measure.
@@ -91,7 +92,7 @@ pub fn run(arguments: &StoreArguments) -> Result<()> {
     let mut rows = Vec::new();
     for &size in &arguments.sizes {
         let row = measure(arguments, size)?;
-        let median = |runs: &[Run], of: fn(&Run) -> f64| median(runs.iter().map(of).collect());
+        let median = |runs: &[Run], of: fn(&Run) -> f64| median(runs.iter().map(of));
         println!(
             "{:>5} MiB  {:>6}  {:>11.0}  {:>5.1}  {:>6.1}  {:>11.0}  {:>5.1}  {:>6.3}",
             size >> 20,
@@ -149,7 +150,7 @@ fn measure(arguments: &StoreArguments, size: u64) -> Result<Row> {
         }
     }
     let pairs = row.store.iter().zip(&row.other);
-    row.ratio = median(pairs.map(|(a, b)| a.bytes_per_second / b.bytes_per_second).collect());
+    row.ratio = median(pairs.map(|(a, b)| a.bytes_per_second / b.bytes_per_second));
     Ok(row)
 }
 
@@ -321,9 +322,4 @@ fn random(state: &mut u64) -> u64 {
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }

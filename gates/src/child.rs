@@ -1,10 +1,10 @@
 //! What is measured in a process of its own: memory is the whole process's, and has a high-water mark
 //! that nothing lowers.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -21,6 +21,7 @@ use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
 use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
 
 use crate::group::Group;
+use crate::pairs::{Ask, Turn};
 
 const MIB: u64 = 1 << 20;
 
@@ -62,6 +63,8 @@ pub(crate) enum Work {
     Replay(Vec<String>),
     /// Gives so many short answers, then lowers the budget by half of the slots.
     Endure(usize),
+    /// Continues a text whenever it is asked to.
+    Turns { prompt: Vec<u32>, sampling: Sampling },
 }
 
 /// What came of it.
@@ -111,13 +114,7 @@ impl Task {
     /// Does it in a process of its own, in a control group if there is one.
     pub(crate) fn run(&self, group: Option<&Group>) -> Result<Done, Ended> {
         let run = || -> Result<std::process::Output> {
-            let program = std::env::current_exe()?;
-            let mut command = match group {
-                Some(group) => group.command(program),
-                None => Command::new(program),
-            };
-            command.arg("child").stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = command.stderr(Stdio::piped()).spawn()?;
+            let mut child = self.start(group)?;
             let mut stdin = child.stdin.take().context("a child without an input")?;
             // One that ends early says why by itself.
             let _ = stdin.write_all(&serde_json::to_vec(self)?);
@@ -138,16 +135,38 @@ impl Task {
 
 /// The child: reads a task, does it and writes what came of it.
 pub(crate) fn main() -> Result<()> {
-    let mut json = Vec::new();
-    std::io::stdin().read_to_end(&mut json)?;
-    let task: Task = serde_json::from_slice(&json)?;
+    let json = hear()?;
+    let task: Task = serde_json::from_str(&json)?;
     drop(json);
-    let done = task.work()?;
-    serde_json::to_writer(std::io::stdout().lock(), &done)?;
-    Ok(())
+    tell(&task.work()?)
+}
+
+/// A line that its parent has written.
+fn hear() -> Result<String> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    Ok(line)
+}
+
+fn tell(what: &impl Serialize) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer(&mut stdout, what)?;
+    writeln!(stdout)?;
+    Ok(stdout.flush()?)
 }
 
 impl Task {
+    /// A child that waits to be told what to do.
+    pub(crate) fn start(&self, group: Option<&Group>) -> Result<Child> {
+        let program = std::env::current_exe()?;
+        let mut command = match group {
+            Some(group) => group.command(program),
+            None => Command::new(program),
+        };
+        command.arg("child").stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(command.stderr(Stdio::piped()).spawn()?)
+    }
+
     /// The same, but only planned: with everything at hand that it would have.
     pub(crate) fn planned(mut self) -> Task {
         self.only_plan = true;
@@ -249,7 +268,8 @@ impl Task {
         mut done: Done,
     ) -> Result<Done> {
         match &self.work {
-            Work::Endure(_) => {}
+            Work::Endure(times) => done.endured = endure(lm, *times)?,
+            Work::Turns { prompt, sampling } => take_turns(lm, prompt, sampling)?,
             Work::Score(tokens) => {
                 lm.score(tokens, &mut Bits(&mut done.logits))?;
             }
@@ -276,9 +296,6 @@ impl Task {
                     }
                 }
             }
-        }
-        if let Work::Endure(times) = self.work {
-            done.endured = endure(lm, times)?;
         }
         let metrics: Metrics = lm.aggregate_metrics();
         done.metrics = serde_json::to_value(metrics)?;
@@ -308,6 +325,43 @@ fn endure(lm: &mut SpeculativeWeightStreamer, times: usize) -> Result<Endured> {
     lm.lower_budget(budget - had / 2)?;
     answer(lm, 5)?;
     Ok(Endured { early, late, lowered: rss()?, given_up: had - slots(lm) })
+}
+
+/// Until it is told nothing more.
+fn take_turns(
+    lm: &mut SpeculativeWeightStreamer,
+    prompt: &[u32],
+    sampling: &Sampling,
+) -> Result<()> {
+    let mut sampler = Sampler::new(sampling.clone(), lm.vocab());
+    sampler.prompt(prompt)?;
+    let mut logits = lm.prefill(prompt)?.to_vec();
+    tell(&())?;
+    loop {
+        let line = hear()?;
+        if line.trim().is_empty() {
+            return Ok(());
+        }
+        let ask = serde_json::from_str(&line)?;
+        let mut tokens = Vec::new();
+        let before = lm.counters();
+        match ask {
+            Ask::Generate(count) => {
+                for _ in 0..count {
+                    let token = sampler.sample(&mut logits)?;
+                    tokens.push(token);
+                    logits.copy_from_slice(lm.decode(token)?);
+                }
+            }
+            Ask::Prompt(prompt) => {
+                lm.clear();
+                logits.copy_from_slice(lm.prefill(&prompt)?);
+            }
+        }
+        let metrics = Metrics::between(&before, &lm.counters());
+        let Metrics { seconds, disk, .. } = metrics;
+        tell(&Turn { seconds, bytes: disk.bytes, busy: disk.busy, tokens })?;
+    }
 }
 
 /// What the process takes without a model.

@@ -3,12 +3,17 @@
 //! A model larger than the process by far gives the same bits as in memory at any budget, and the
 //! budget is the process as the kernel counts it.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail, ensure};
-use sws_model::text::Sampling;
+use sws_benchmarks::fio;
+use sws_benchmarks::paired::median;
+use sws_model::text::{Sampling, Tokenizer};
 
 use crate::child::{Done, Ended, Endured, Ram, Task, Work};
 use crate::group::Group;
 use crate::models::root;
+use crate::pairs::{Ask, Contender, Turn, ratios, turns};
 use crate::report::Report;
 use crate::{Setting, mib, virtual_time};
 
@@ -20,6 +25,12 @@ const COUNTED: &str = "the kernel counts at most the budget (direct reader)";
 const STEADY: &str = "memory does not grow from answer to answer";
 const GIVEN: &str = "a lowered budget gives its slots' memory back to the system";
 const WITHIN: &str = "the most memory of the process is at most its budget";
+const ONCE: &str = "a prompt of 512 tokens reads at most 1.05 of the bytes that are not cached";
+const TEXT: &str = "both contenders give the same text";
+const CACHED: &str = "with everything cached at least 0.9 of the resident model's speed";
+const FASTER: &str = "the default policy is not slower than lru";
+const READING: &str =
+    "disk-bound, at most 1.15 of fio's time for as many bytes (fio's buffers as they come)";
 
 /// What the allocator may still come to keep: less than a twentieth of what one answer reads.
 const STEADY_WITHIN: u64 = 256 << 10;
@@ -53,86 +64,254 @@ const TRIES: [Try; 3] = [
 
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(1, "on-demand streaming");
-    let large = setting.large()?;
-    let tokens = if setting.full { 256 } else { 64 };
-    let prompt: Vec<u32> = (0..32).map(|n| (n * 131 + 5) % 4096).collect();
-    let sampled =
-        Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
-    let samplings = vec![sampled, Sampling::default()];
-    for (form, model) in [("shards", large.shards()), ("in place", large.checkpoint())] {
-        let context = prompt.len() + tokens;
-        let task = |ram, policy: &str, reader: &str, work| Task {
-            model: model.clone(),
-            ram,
-            policy: policy.to_owned(),
-            reader: reader.to_owned(),
-            context,
-            work,
-            only_plan: false,
-        };
-        let (prompt, samplings) = (prompt.clone(), samplings.clone());
-        let certify = Work::Certify { prompt, tokens, samplings };
-        let resident = finished(task(Ram::Resident, "expected", "direct", certify).run(None))?;
-        report.row(&format!("{form}, resident"), "-".to_owned(), &resident, None);
-        let certificates = resident.certificates;
-        // In place the way to the disk is another, and nothing else: one budget will do.
-        let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..4] };
-        for &(share, further) in budgets {
-            let name = share.map_or("min".to_owned(), |share| format!("{:.0} %", 100.0 * share));
-            let ram = share.map_or(Ram::Min, Ram::Share);
-            let plan = task(ram, "expected", "direct", Work::Replay(certificates.clone()));
-            let plan = finished(plan.planned().run(None))?;
-            let mut tries = TRIES.to_vec();
-            tries.push(further);
-            for Try { policy, reader, above } in tries {
-                let group = match Group::new("gate", plan.budget + above) {
-                    Ok(group) => Some(group),
-                    Err(error) => {
-                        report.note(format!(
-                            "skipped: what the kernel counts and kills for, as no control group of version 1 can be made here ({error})"
-                        ));
-                        None
-                    }
-                };
-                let limit = if above == 0 { "kills" } else { "counts" };
-                let case = format!("{form}, {name}, {policy}, {reader}, {limit}");
-                let ram = Ram::Bytes(plan.budget);
-                let work = Work::Replay(certificates.clone());
-                let ended = task(ram, policy, reader, work).run(group.as_ref());
-                let counted = group.as_ref().and_then(|group| group.peak().ok());
-                if group.is_some() && above == 0 {
-                    let killed = matches!(ended, Err(Ended::Killed(_)));
-                    report.check(ALIVE, !killed, || format!("{case}: {ended:?}"));
-                    if killed {
-                        continue;
-                    }
-                }
-                let done = match ended {
-                    Err(Ended::Failed(error)) if reader == "uring" => {
-                        let no_uring = error.to_string().contains("no io_uring");
-                        ensure!(no_uring, "{case}: {error}");
-                        report.note(format!("skipped: {error}"));
-                        continue;
-                    }
-                    ended => finished(ended)?,
-                };
-                check(&mut report, &case, &done);
-                if let (Some(counted), "direct") = (counted, reader) {
-                    report.check(COUNTED, counted <= done.budget, || {
-                        format!("{case}: {} of {}", mib(counted), mib(done.budget))
-                    });
-                }
-                report.row(&case, format!("{}/{}", done.agreed, done.steps), &done, counted);
-            }
-        }
+    for form in FORMS {
+        stream(&mut report, setting, form)?;
     }
-    endure(&mut report, if setting.full { 1000 } else { 100 })?;
-    virtual_time::run(&mut report)?;
+    reread(&mut report, setting)?;
+    let times = if setting.full { 1000 } else { 100 };
+    let case = format!("{times} answers, then half the slots");
+    if setting.wants(&case) {
+        endure(&mut report, &case, times)?;
+    }
+    if setting.wants("virtual time") {
+        virtual_time::run(&mut report)?;
+    }
+    if setting.full {
+        wall(&mut report, setting)?;
+    }
     Ok(report)
 }
 
+const FORMS: [&str; 2] = ["shards", "in place"];
+
+fn model(setting: &Setting, form: &str) -> Result<PathBuf> {
+    let large = setting.large()?;
+    Ok(if form == "shards" { large.shards() } else { large.checkpoint() })
+}
+
+fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
+}
+
+fn ids(count: u32) -> Vec<u32> {
+    (0..count).map(|n| (n * 131 + 5) % 4096).collect()
+}
+
+/// The same bits as in memory, at every budget, as the kernel counts it.
+fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
+    // In place the way to the disk is another, and nothing else: one budget will do.
+    let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..4] };
+    let case = |share: Option<f64>, Try { policy, reader, above }: Try| {
+        let name = share.map_or("min".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+        let limit = if above == 0 { "kills" } else { "counts" };
+        format!("{form}, {name}, {policy}, {reader}, {limit}")
+    };
+    let cases: Vec<_> = budgets
+        .iter()
+        .flat_map(|&(share, further)| TRIES.into_iter().chain([further]).map(move |t| (share, t)))
+        .filter(|&(share, how)| setting.wants(&case(share, how)))
+        .collect();
+    if cases.is_empty() {
+        return Ok(());
+    }
+    let model = model(setting, form)?;
+    let tokens = if setting.full { 128 } else { 64 };
+    let prompt = ids(32);
+    let context = prompt.len() + tokens;
+    let task = |ram, policy: &str, reader: &str, work| Task {
+        model: model.clone(),
+        ram,
+        policy: policy.to_owned(),
+        reader: reader.to_owned(),
+        context,
+        work,
+        only_plan: false,
+    };
+    let samplings = vec![sampled(), Sampling::default()];
+    let certify = Work::Certify { prompt, tokens, samplings };
+    let resident = finished(task(Ram::Resident, "expected", "direct", certify).run(None))?;
+    report.row(&format!("{form}, resident"), "-".to_owned(), &resident, None);
+    let certificates = resident.certificates;
+    let mut planned = None;
+    for (share, how) in cases {
+        let Try { policy, reader, above } = how;
+        let budget = match planned {
+            Some((of, budget)) if of == share => budget,
+            _ => {
+                let ram = share.map_or(Ram::Min, Ram::Share);
+                let plan = task(ram, "expected", "direct", Work::Replay(certificates.clone()));
+                finished(plan.planned().run(None))?.budget
+            }
+        };
+        planned = Some((share, budget));
+        let group = match Group::new("gate", budget + above) {
+            Ok(group) => Some(group),
+            Err(error) => {
+                report.note(format!(
+                    "skipped: what the kernel counts and kills for, as no control group of version 1 can be made here ({error})"
+                ));
+                None
+            }
+        };
+        let case = case(share, how);
+        let work = Work::Replay(certificates.clone());
+        let ended = task(Ram::Bytes(budget), policy, reader, work).run(group.as_ref());
+        let counted = group.as_ref().and_then(|group| group.peak().ok());
+        if group.is_some() && above == 0 {
+            let killed = matches!(ended, Err(Ended::Killed(_)));
+            report.check(ALIVE, !killed, || format!("{case}: {ended:?}"));
+            if killed {
+                continue;
+            }
+        }
+        let done = match ended {
+            Err(Ended::Failed(error)) if reader == "uring" => {
+                let no_uring = error.to_string().contains("no io_uring");
+                ensure!(no_uring, "{case}: {error}");
+                report.note(format!("skipped: {error}"));
+                continue;
+            }
+            ended => finished(ended)?,
+        };
+        check(report, &case, &done);
+        if let (Some(counted), "direct") = (counted, reader) {
+            report.check(COUNTED, counted <= done.budget, || {
+                format!("{case}: {} of {}", mib(counted), mib(done.budget))
+            });
+        }
+        report.row(&case, format!("{}/{}", done.agreed, done.steps), &done, counted);
+    }
+    Ok(())
+}
+
+/// A prompt that needs every expert, of which a quarter is in memory.
+fn reread(report: &mut Report, setting: &Setting) -> Result<()> {
+    for form in FORMS {
+        let case = format!("{form}, 25 %, a prompt of 512 tokens, warm");
+        if !setting.wants(&case) {
+            continue;
+        }
+        let mut warm = Contender::new(&contender(setting, form, Ram::Share(0.25), "expected")?)?;
+        let turn = warm.turn(&Ask::Prompt(ids(512)))?;
+        let done = warm.finish()?;
+        let absent = done.experts - done.slots;
+        report.check(ONCE, turn.bytes as f64 <= 1.05 * absent as f64, || {
+            format!("{case}: {} read, {} not cached", mib(turn.bytes), mib(absent))
+        });
+        let part = turn.bytes as f64 / absent as f64;
+        report.row(&case, format!("{part:.3} of absent"), &done, None);
+    }
+    Ok(())
+}
+
+/// What continues a text that has filled its cache.
+fn contender(setting: &Setting, form: &str, ram: Ram, policy: &str) -> Result<Task> {
+    let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
+    let tokenizer = std::fs::read(root().join("shards/tales-moe/tokenizer.json"))?;
+    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&prompt, true)?;
+    Ok(Task {
+        model: model(setting, form)?,
+        ram,
+        policy: policy.to_owned(),
+        reader: "direct".to_owned(),
+        context: 512,
+        work: Work::Turns { prompt, sampling: sampled() },
+        only_plan: false,
+    })
+}
+
+/// How many pairs of turns: their median lies between the 4th smallest and the 4th largest ratio.
+const PAIRS: usize = 15;
+/// With fio, which takes longer than the rest together: between the 2nd and the 8th.
+const FIO_PAIRS: usize = 9;
+/// Tokens of a turn.
+const TURN: Ask = Ask::Generate(16);
+
+/// Wall time, in a quiet machine.
+fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
+    for form in FORMS {
+        let case = format!("wall, {form}, all cached over resident");
+        let cached = contender(setting, form, Ram::Share(1.0), "expected");
+        let resident = contender(setting, form, Ram::Resident, "expected");
+        duel(report, setting, &case, [cached, resident], (CACHED, 1.0 / 0.9))?;
+    }
+    for share in [0.5, 0.25, 0.1] {
+        let case = format!("wall, shards, {:.0} %, expected over lru", 100.0 * share);
+        let tasks = ["expected", "lru"];
+        let tasks = tasks.map(|policy| contender(setting, "shards", Ram::Share(share), policy));
+        duel(report, setting, &case, tasks, (FASTER, 1.0))?;
+    }
+    for form in FORMS {
+        let case = format!("wall, {form}, 25 %, over fio");
+        if setting.wants(&case) {
+            over_fio(report, setting, form, &case)?;
+        }
+    }
+    Ok(())
+}
+
+fn duel(
+    report: &mut Report,
+    setting: &Setting,
+    case: &str,
+    tasks: [Result<Task>; 2],
+    (what, bar): (&'static str, f64),
+) -> Result<()> {
+    if !setting.wants(case) {
+        return Ok(());
+    }
+    let [first, second] = tasks;
+    let (mut first, mut second) = (Contender::new(&first?)?, Contender::new(&second?)?);
+    let turns = turns(PAIRS, &mut || first.turn(&TURN), &mut || second.turn(&TURN))?;
+    for [a, b] in &turns {
+        report.check(TEXT, a.tokens == b.tokens, || format!("{case}: {a:?} and {b:?}"));
+    }
+    report.ratio(what, case, ratios(&turns), bar);
+    for (which, contender) in [("first", first), ("second", second)] {
+        report.row(&format!("{case}, {which}"), "-".to_owned(), &contender.finish()?, None);
+    }
+    Ok(())
+}
+
+/// Beside fio, which reads as many bytes from the same files.
+fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> Result<()> {
+    if !fio::available() {
+        report.note("skipped: wall time beside fio, which is not installed".to_owned());
+        return Ok(());
+    }
+    let task = contender(setting, form, Ram::Share(0.25), "expected")?;
+    let huge = fio::has_huge_pages();
+    if !huge {
+        report.note(
+            "skipped: fio with buffers in huge pages, as ours are, as the system keeps none (sysctl vm.nr_hugepages=64)"
+                .to_owned(),
+        );
+    }
+    let mut ours = Contender::new(&task)?;
+    let (mut ordinary, mut in_huge, mut busy) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..FIO_PAIRS {
+        let turn = ours.turn(&TURN)?;
+        let read = |huge_pages| -> Result<Turn> {
+            let speed = fio::random_reads(&task.model, turn.bytes, huge_pages)?;
+            Ok(Turn { seconds: turn.bytes as f64 / speed, ..Turn::default() })
+        };
+        ordinary.push([turn.clone(), read(false)?]);
+        if huge {
+            in_huge.push([turn.clone(), read(true)?]);
+        }
+        busy.push(turn.busy);
+    }
+    report.note(format!("{case}: a read in flight for {:.3} of the time", median(busy)));
+    report.ratio(READING, case, ratios(&ordinary), 1.15);
+    if huge {
+        report.tell_ratio(&format!("{case} with buffers in huge pages"), ratios(&in_huge));
+    }
+    report.row(case, "-".to_owned(), &ours.finish()?, None);
+    Ok(())
+}
+
 /// Many answers in one process, and a budget that is lowered under it.
-fn endure(report: &mut Report, times: usize) -> Result<()> {
+fn endure(report: &mut Report, case: &str, times: usize) -> Result<()> {
     let task = Task {
         model: root().join("shards/tales-moe"),
         ram: Ram::Share(0.5),
@@ -150,7 +329,7 @@ fn endure(report: &mut Report, times: usize) -> Result<()> {
     report.check(GIVEN, given_up > 0 && lowered + given_up * 3 / 4 <= late, || {
         format!("{} became {} without slots of {}", mib(late), mib(lowered), mib(given_up))
     });
-    report.row(&format!("{times} answers, then half the slots"), "-".to_owned(), &done, None);
+    report.row(case, "-".to_owned(), &done, None);
     Ok(())
 }
 

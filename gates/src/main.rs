@@ -10,6 +10,7 @@ mod gate1;
 #[path = "../../tests/cgroup.rs"]
 mod group;
 mod models;
+mod pairs;
 mod report;
 mod virtual_time;
 
@@ -17,7 +18,7 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 
 use models::Large;
@@ -30,15 +31,22 @@ struct Arguments {
     /// Only this gate (may be repeated)
     #[arg(long = "gate", value_parser = clap::value_parser!(u32).range(0..GATES.len() as i64))]
     gates: Vec<u32>,
-    /// At full size: experts of 14 MiB, 256 tokens
+    /// At full size: experts of 14 MiB, 128 tokens, 1,000 answers, and wall time, for which the machine must
+    /// be quiet
     #[arg(long)]
     full: bool,
+    /// Only cases that have these words in their name
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
     /// Where the large model is made, and deleted afterwards: a disk with room for it
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
+    /// The large model, already there: a directory with `checkpoint` and `shards`
+    #[arg(long, value_name = "DIR", conflicts_with = "scratch")]
+    large: Option<PathBuf>,
     #[command(subcommand)]
     child: Option<Child>,
 }
@@ -56,11 +64,17 @@ const GATES: [fn(&Setting) -> Result<Report>; 2] = [gate0::run, gate1::run];
 /// How gates are run.
 pub(crate) struct Setting {
     pub(crate) full: bool,
+    only: Option<String>,
     scratch: PathBuf,
     large: OnceCell<Large>,
 }
 
 impl Setting {
+    /// Whether a case is to be tried.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|words| case.contains(words))
+    }
+
     /// The model that is larger than the process by far, made when it is first asked for.
     pub(crate) fn large(&self) -> Result<&Large> {
         if let Some(large) = self.large.get() {
@@ -91,7 +105,9 @@ fn main() -> ExitCode {
 /// Whether all gates held.
 fn run(arguments: &Arguments) -> Result<bool> {
     let scratch = arguments.scratch.clone().unwrap_or_else(|| models::root().join("target/gates"));
-    let setting = Setting { full: arguments.full, scratch, large: OnceCell::new() };
+    let large = arguments.large.as_deref().map(Large::at).transpose()?;
+    let large = large.map_or_else(OnceCell::new, OnceCell::from);
+    let setting = Setting { full: arguments.full, only: arguments.only.clone(), scratch, large };
     let mut reports = Vec::new();
     for (number, gate) in (0..).zip(GATES) {
         if !arguments.gates.is_empty() && !arguments.gates.contains(&number) {
@@ -105,6 +121,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
+    }
+    if let Some(words) = &arguments.only {
+        ensure!(!reports.iter().all(Report::is_empty), "no case has `{words}` in its name");
     }
     Ok(!reports.iter().any(Report::failed))
 }

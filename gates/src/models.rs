@@ -31,15 +31,18 @@ pub(crate) fn goldens() -> Result<Vec<PathBuf>> {
 /// The model that comes with the project, its experts made large.
 #[derive(Debug)]
 pub(crate) struct Large {
-    temp: TempDir,
+    dir: PathBuf,
+    /// What is deleted at the end.
+    _temp: Option<TempDir>,
 }
 
 impl Large {
     /// With experts of at least `expert_bytes`, made in a new directory below `scratch`.
     pub(crate) fn make(scratch: &Path, expert_bytes: u64) -> Result<Large> {
         std::fs::create_dir_all(scratch)?;
-        let large = Large { temp: TempDir::with_prefix_in("gates-", scratch)? };
-        let small = large.temp.path().join("small");
+        let temp = TempDir::with_prefix_in("gates-", scratch)?;
+        let large = Large { dir: temp.path().to_owned(), _temp: Some(temp) };
+        let small = large.dir.join("small");
         unshard(&root().join("shards/tales-moe"), &small, false, None, &|_| ())?;
         inflate(&small, expert_bytes, &large.checkpoint(), 1 << 30, 0)?;
         std::fs::remove_dir_all(&small)?;
@@ -47,14 +50,27 @@ impl Large {
         Ok(large)
     }
 
+    /// One that is there already.
+    pub(crate) fn at(dir: &Path) -> Result<Large> {
+        let large = Large { dir: dir.to_owned(), _temp: None };
+        for part in [large.checkpoint(), large.shards()] {
+            ensure!(
+                part.join("config.json").exists(),
+                "`{}` has no model; make one there with `sws-bench inflate` and `sws shard`",
+                part.display()
+            );
+        }
+        Ok(large)
+    }
+
     /// As published: bf16, in place.
     pub(crate) fn checkpoint(&self) -> PathBuf {
-        self.temp.path().join("checkpoint")
+        self.dir.join("checkpoint")
     }
 
     /// In shards, without loss.
     pub(crate) fn shards(&self) -> PathBuf {
-        self.temp.path().join("shards")
+        self.dir.join("shards")
     }
 }
 

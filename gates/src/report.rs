@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
+use sws_benchmarks::paired::Ratios;
 
 use crate::child::Done;
 
@@ -13,6 +14,7 @@ pub(crate) struct Report {
     gate: u32,
     about: &'static str,
     rows: Vec<Row>,
+    ratios: Vec<Ratio>,
     criteria: Vec<Criterion>,
     notes: Vec<String>,
 }
@@ -30,6 +32,17 @@ pub(crate) struct Row {
     pub(crate) metrics: Value,
 }
 
+/// Wall time of one contender over another's.
+#[derive(Debug, Serialize)]
+struct Ratio {
+    case: String,
+    ratios: Ratios,
+    median: f64,
+    interval: Option<(f64, f64)>,
+    /// What it may be at most; nothing if it is only told.
+    bar: Option<f64>,
+}
+
 /// What must hold.
 #[derive(Debug, Serialize)]
 struct Criterion {
@@ -40,7 +53,13 @@ struct Criterion {
 
 impl Report {
     pub(crate) fn new(gate: u32, about: &'static str) -> Report {
-        Report { gate, about, rows: Vec::new(), criteria: Vec::new(), notes: Vec::new() }
+        let (rows, ratios, criteria, notes) = Default::default();
+        Report { gate, about, rows, ratios, criteria, notes }
+    }
+
+    /// Whether nothing was tried.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.ratios.is_empty()
     }
 
     pub(crate) fn row(&mut self, case: &str, fidelity: String, done: &Done, counted: Option<u64>) {
@@ -67,6 +86,22 @@ impl Report {
         }
     }
 
+    /// Holds a ratio of wall times against the most that it may be: it fails if all of the interval in
+    /// which its median lies with 95 % is above that.
+    pub(crate) fn ratio(&mut self, what: &'static str, case: &str, ratios: Ratios, bar: f64) {
+        let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
+        self.check(what, !ratios.above(bar), || {
+            format!("{case}: {median:.3}, within {}, of {bar:.3}", within(interval))
+        });
+        self.ratios.push(Ratio { case, ratios, median, interval, bar: Some(bar) });
+    }
+
+    /// Tells one that nothing is held against.
+    pub(crate) fn tell_ratio(&mut self, case: &str, ratios: Ratios) {
+        let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
+        self.ratios.push(Ratio { case, ratios, median, interval, bar: None });
+    }
+
     /// What was left out, and why.
     pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
@@ -81,22 +116,12 @@ impl Report {
     /// For people.
     pub(crate) fn table(&self) -> String {
         let mut text = format!("gate {}: {}\n\n", self.gate, self.about);
-        let head =
-            ["case", "fidelity", "budget", "RSS", "counted", "tok/s", "MB/tok", "hit", "stall"];
-        let mut lines = vec![head.map(str::to_owned)];
-        lines.extend(self.rows.iter().map(Row::cells));
-        let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max();
-        let widths: Vec<usize> = (0..head.len()).filter_map(width).collect();
-        for line in &lines {
-            for (number, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-                let _ = match number {
-                    0 => write!(text, "{cell:<width$}"),
-                    _ => write!(text, "  {cell:>width$}"),
-                };
-            }
-            text.push('\n');
+        if !self.rows.is_empty() {
+            self.write_rows(&mut text);
         }
-        text.push_str("\nbudget, RSS and counted in MiB, stall as a share of the time\n\n");
+        if !self.ratios.is_empty() {
+            self.write_ratios(&mut text);
+        }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
         }
@@ -112,6 +137,54 @@ impl Report {
             }
         }
         text
+    }
+
+    fn write_rows(&self, text: &mut String) {
+        let head =
+            ["case", "fidelity", "budget", "RSS", "counted", "tok/s", "MB/tok", "hit", "stall"];
+        let mut lines = vec![head.map(str::to_owned)];
+        lines.extend(self.rows.iter().map(Row::cells));
+        write_lines(text, &lines);
+        text.push_str("\nbudget, RSS and counted in MiB, stall as a share of the time\n\n");
+    }
+
+    fn write_ratios(&self, text: &mut String) {
+        let head = ["wall time", "pairs", "median", "95 % within", "at most"];
+        let mut lines = vec![head.map(str::to_owned)];
+        lines.extend(self.ratios.iter().map(Ratio::cells));
+        write_lines(text, &lines);
+        text.push_str("\n(the interval of the median by order statistics)\n\n");
+    }
+}
+
+fn within(interval: Option<(f64, f64)>) -> String {
+    interval.map_or("-".to_owned(), |(low, high)| format!("{low:.3} to {high:.3}"))
+}
+
+/// Cells below each other, the first of a line to the left.
+fn write_lines<const N: usize>(text: &mut String, lines: &[[String; N]]) {
+    let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).filter_map(width).collect();
+    for line in lines {
+        for (number, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+            let _ = match number {
+                0 => write!(text, "{cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.push('\n');
+    }
+}
+
+impl Ratio {
+    fn cells(&self) -> [String; 5] {
+        [
+            self.case.clone(),
+            self.ratios.pairs().to_string(),
+            format!("{:.3}", self.median),
+            within(self.interval),
+            self.bar.map_or("-".to_owned(), |bar| format!("{bar:.3}")),
+        ]
     }
 }
 
@@ -165,9 +238,23 @@ mod tests {
         report.check("holds", false, || "b is 3".to_owned());
         report.note("left out".to_owned());
         assert!(report.failed());
+        let ratios = |by: f64| {
+            let above: Vec<f64> = (0..9).map(|i| by + f64::from(i) / 100.0).collect();
+            Ratios::new(&above, &[1.0; 9])
+        };
+        report.ratio("is fast", "a over b", ratios(1.0), 1.02);
+        report.ratio("is fast", "b over a", ratios(1.2), 1.1);
+        report.tell_ratio("c", ratios(2.0));
         let table = report.table();
         let row = "a        64/64     3.0  2.0      1.0   12.3    3.00  50.0 %  25.0 %";
-        for words in [row, "FAILED: holds (1 of 2)\n  b is 3\n", "note: left out"] {
+        for words in [
+            row,
+            "FAILED: holds (1 of 2)\n  b is 3\n",
+            "note: left out",
+            "a over b       9   1.040  1.010 to 1.070    1.020",
+            "c              9   2.040  2.010 to 2.070        -",
+            "FAILED: is fast (1 of 2)\n  b over a: 1.240, within 1.210 to 1.270, of 1.100",
+        ] {
             assert!(table.contains(words), "{table}");
         }
     }

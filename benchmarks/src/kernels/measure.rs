@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use sws_store::Clock;
 
+use crate::paired::{Ratios, median};
+
 /// One way of doing a cell's work.
 pub(super) struct Contender<'a> {
     /// The name in tables.
@@ -26,19 +28,14 @@ pub(super) struct Timing {
 impl Timing {
     /// The middle one.
     pub(super) fn median(&self) -> f64 {
-        median(self.rounds.clone())
+        median(self.rounds.iter().copied())
     }
 
     /// How many times faster than `other` in the middle round, each round against the same
     /// round of the other: what slows the machine for a while slows both.
     pub(super) fn speed_over(&self, other: &Timing) -> f64 {
-        median(self.rounds.iter().zip(&other.rounds).map(|(own, other)| other / own).collect())
+        Ratios::new(&other.rounds, &self.rounds).median()
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Lets every contender run for a slice of time in each of `rounds` rounds, forwards and backwards

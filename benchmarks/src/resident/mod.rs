@@ -22,6 +22,8 @@ use kernel::{Kernel, Product, Routes, products};
 use peer::llama_bench;
 use watch::{BLOCKS, Watched};
 
+use crate::paired::{Ratios, median};
+
 /// What to measure.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ResidentArguments {
@@ -268,15 +270,8 @@ fn reach(session: &mut Watching, mut use_them: impl FnMut(&dyn Weights)) -> Resu
     reached.map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// The middle of the rounds' ratios: what slows the machine for a while slows both.
 fn ratio(above: &[f64], below: &[f64]) -> f64 {
-    median(above.iter().zip(below).map(|(above, below)| above / below))
+    Ratios::new(above, below).median()
 }
 
 impl Report {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod child;
@@ -14,6 +14,9 @@ mod group;
 mod peer;
 
 use child::{Holding, Known, Task, Told};
+use peer::Means;
+
+use crate::{fio, paired};
 
 /// What `sws-bench stream` can be told.
 #[derive(Debug, clap::Args)]
@@ -57,6 +60,9 @@ pub struct StreamArguments {
     /// The weights for it
     #[arg(long, value_name = "FILE", requires = "llama")]
     gguf: Option<PathBuf>,
+    /// Tokens that it is to generate [default: as many as the others]
+    #[arg(long, value_name = "N", requires = "llama")]
+    llama_tokens: Option<u32>,
     /// After each run let fio read as much
     #[arg(long)]
     fio: bool,
@@ -66,10 +72,13 @@ pub struct StreamArguments {
     /// Write what was measured
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Count what is already written there, too: more turns of the same
+    #[arg(long, requires = "json")]
+    resume: bool,
 }
 
 /// One contender with one amount of memory.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Row {
     /// None if all weights are in memory from the beginning.
     share: Option<f64>,
@@ -83,7 +92,7 @@ struct Row {
 }
 
 /// What was measured of one run, after its prompt.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Run {
     seconds_per_token: f64,
     bytes_per_token: Option<f64>,
@@ -114,7 +123,8 @@ pub fn run(arguments: &StreamArguments) -> Result<()> {
         threads: arguments.threads,
     };
     let mut report = Report::new(arguments, &models, &task)?;
-    for round in 0..arguments.rounds {
+    let before = report.resume(arguments)?;
+    for round in before..before + arguments.rounds {
         for at in 0..report.rows.len() {
             let at = if round % 2 == 0 { at } else { report.rows.len() - 1 - at };
             report.turn(arguments, &task, at)?;
@@ -220,21 +230,51 @@ impl<'a> Report<'a> {
                 let mut run = Run::of(&told)?;
                 let read = told.metrics["cost"]["generation"]["disk"]["bytes"].as_u64();
                 if let Some(read) = read.filter(|read| arguments.fio && *read > 0) {
-                    run.fio = Some(peer::fio(&model.model, read, arguments.huge_pages)?);
+                    run.fio = Some(fio::random_reads(&model.model, read, arguments.huge_pages)?);
                 }
                 run
             }
             (None, Some(llama), Some(gguf)) => {
                 let prompt = arguments.prompt.as_deref().context("llama.cpp wants a --prompt")?;
-                let amount = (arguments.tokens, arguments.threads);
-                let time = peer::llama(llama, gguf, prompt, amount, row.budget)?;
-                Run::peer(time)
+                let means = Means {
+                    tokens: arguments.llama_tokens.unwrap_or(arguments.tokens),
+                    threads: arguments.threads,
+                    limit: row.budget,
+                    warm: row.share.is_none_or(|share| share >= 100.0),
+                };
+                Run::peer(peer::llama(llama, gguf, prompt, means)?)
             }
             (None, _, _) => unreachable!("there is a row for llama.cpp if it was given"),
         };
         eprintln!("{} {} {:?}: {run:?}", row.what, row.policy, row.share);
         row.runs.push(run);
         Ok(())
+    }
+
+    /// Adds the runs that were written before, and tells the number of their rounds.
+    fn resume(&mut self, arguments: &StreamArguments) -> Result<u32> {
+        let Some(path) = arguments.json.as_ref().filter(|path| arguments.resume && path.exists())
+        else {
+            return Ok(0);
+        };
+        let text = std::fs::read(path).with_context(|| format!("`{}`", path.display()))?;
+        let before: Vec<Row> = serde_json::from_slice(&text).with_context(|| {
+            format!("`{}` was not written by this command; choose another file", path.display())
+        })?;
+        let key = |row: &Row| (row.share.map(f64::to_bits), row.what.clone(), row.policy.clone());
+        let mut rounds = 0;
+        for old in before {
+            let row =
+                self.rows.iter_mut().find(|row| key(row) == key(&old)).with_context(|| {
+                    format!("`{}` has measured something else; choose another file", path.display())
+                })?;
+            // The smallest budget for a share differs by a MiB from one start to the next.
+            row.budget = old.budget;
+            row.beyond = old.beyond;
+            rounds = rounds.max(old.runs.len());
+            row.runs = old.runs;
+        }
+        Ok(rounds as u32)
     }
 
     fn write(&self, arguments: &StreamArguments) -> Result<()> {
@@ -331,7 +371,5 @@ fn name(path: &Path) -> String {
 }
 
 fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    Some(paired::median(values)).filter(|median| !median.is_nan())
 }

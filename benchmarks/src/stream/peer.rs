@@ -1,26 +1,28 @@
-//! llama.cpp and fio.
+//! llama.cpp.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, bail};
 
 use super::child::output;
 use super::group::Group;
 
-/// How many of a model's files fio opens.
-const FILES: usize = 64;
+/// What `llama-completion` has for a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means {
+    pub(super) tokens: u32,
+    pub(super) threads: u32,
+    /// Of memory, its page cache included.
+    pub(super) limit: Option<u64>,
+    /// Whether the same run before it has left the page cache warm; else that is empty.
+    pub(super) warm: bool,
+}
 
-/// Seconds a token of `llama-completion`, within a limit of memory beginning with an empty page cache.
-pub(super) fn llama(
-    program: &Path,
-    gguf: &Path,
-    prompt: &Path,
-    (tokens, threads): (u32, u32),
-    limit: Option<u64>,
-) -> Result<f64> {
+/// Seconds a token of `llama-completion`.
+pub(super) fn llama(program: &Path, gguf: &Path, prompt: &Path, means: Means) -> Result<f64> {
+    let Means { tokens, threads, limit, warm } = means;
     let group = match limit {
         Some(limit) => {
             drop_page_cache()?;
@@ -45,6 +47,9 @@ pub(super) fn llama(
         vec![OsStr::new("-m"), gguf.as_os_str(), OsStr::new("-f"), prompt.as_os_str()];
     arguments.extend(words.iter().map(OsStr::new));
     arguments.extend(["-no-cnv", "--ignore-eos", "--no-warmup", "--perf"].map(OsStr::new));
+    if warm {
+        output(program, &arguments, group.as_ref())?;
+    }
     let output = output(program, &arguments, group.as_ref())?;
     let report = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
@@ -69,44 +74,6 @@ fn drop_page_cache() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context(
         "the page cache, which llama.cpp reads through, cannot be dropped; run as root, or leave out --llama",
     )
-}
-
-/// Bytes a second of fio's random reads of the model's largest files, like the store's: past the
-/// page cache, 4 of 1 MiB in flight, in huge pages if asked for.
-pub(super) fn fio(model: &Path, bytes: u64, huge_pages: bool) -> Result<f64> {
-    let mut files = Vec::new();
-    for entry in model.read_dir()? {
-        let entry = entry?;
-        files.push((entry.metadata()?.len(), entry.path()));
-    }
-    files.sort();
-    let name = |(length, path): &(u64, std::path::PathBuf)| {
-        (*length >= 1 << 20).then(|| path.display().to_string())
-    };
-    let names: Vec<_> = files.iter().rev().take(FILES).filter_map(name).collect();
-    ensure!(!names.is_empty(), "`{}` holds nothing that fio could read", model.display());
-    let mut words: Vec<String> = [
-        "--name=experts",
-        "--ioengine=io_uring",
-        "--direct=1",
-        "--rw=randread",
-        "--bs=1M",
-        "--iodepth=4",
-        "--output-format=json",
-        "--randrepeat=0",
-        "--readonly",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    words.push(format!("--filename={}", names.join(":")));
-    words.push(format!("--io_size={bytes}"));
-    if huge_pages {
-        words.push("--iomem=mmaphuge".to_owned());
-    }
-    let output = output(Path::new("fio"), &words, None)?;
-    ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    report["jobs"][0]["read"]["bw_bytes"].as_f64().context("fio's report has changed")
 }
 
 #[cfg(test)]
