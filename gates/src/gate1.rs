@@ -193,7 +193,7 @@ fn reread(report: &mut Report, setting: &Setting) -> Result<()> {
         }
         let mut warm = Contender::new(&contender(setting, form, Ram::Share(0.25), "expected")?)?;
         let turn = warm.turn(&Ask::Prompt(ids(512)))?;
-        let done = warm.finish()?;
+        let done = warm.finish([].iter())?;
         let absent = done.experts - done.slots;
         report.check(ONCE, turn.bytes as f64 <= 1.05 * absent as f64, || {
             format!("{case}: {} read, {} not cached", mib(turn.bytes), mib(absent))
@@ -267,8 +267,9 @@ fn duel(
         report.check(TEXT, a.tokens == b.tokens, || format!("{case}: {a:?} and {b:?}"));
     }
     report.ratio(what, case, ratios(&turns), bar);
-    for (which, contender) in [("first", first), ("second", second)] {
-        report.row(&format!("{case}, {which}"), "-".to_owned(), &contender.finish()?, None);
+    for (of, contender) in [first, second].into_iter().enumerate() {
+        let done = contender.finish(turns.iter().map(|pair| &pair[of]))?;
+        report.row(&format!("{case}, {}", ["first", "second"][of]), "-".to_owned(), &done, None);
     }
     Ok(())
 }
@@ -306,7 +307,8 @@ fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> R
     if huge {
         report.tell_ratio(&format!("{case} with buffers in huge pages"), ratios(&in_huge));
     }
-    report.row(case, "-".to_owned(), &ours.finish()?, None);
+    let done = ours.finish(ordinary.iter().map(|pair| &pair[0]))?;
+    report.row(case, "-".to_owned(), &done, None);
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout};
 use anyhow::{Context, Result, anyhow};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sws_benchmarks::paired::Ratios;
+use serde_json::{Value, json};
+use sws_benchmarks::paired::{Ratios, median};
 
 use crate::child::{Done, Task};
 
@@ -57,12 +58,25 @@ impl Contender {
         self.hear()
     }
 
-    /// Ends it.
-    pub(crate) fn finish(mut self) -> Result<Done> {
+    /// Ends it. Its metrics are those of its turns: it has waited between them.
+    pub(crate) fn finish<'a>(mut self, turns: impl Iterator<Item = &'a Turn>) -> Result<Done> {
         writeln!(self.asks)?;
-        let done = self.hear()?;
+        let done: Done = self.hear()?;
         self.child.wait()?;
-        Ok(done)
+        let (mut seconds, mut tokens, mut bytes) = (Vec::new(), 0, 0);
+        for turn in turns {
+            seconds.push(turn.seconds / turn.tokens.len() as f64);
+            tokens += turn.tokens.len();
+            bytes += turn.bytes;
+        }
+        let metrics = match tokens {
+            0 => Value::Null,
+            _ => json!({
+                "tokens_per_second": 1.0 / median(seconds),
+                "bytes_per_token": { "all": bytes as f64 / tokens as f64 },
+            }),
+        };
+        Ok(Done { metrics, ..done })
     }
 
     fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
