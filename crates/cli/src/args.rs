@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
-use sws_engine::Budget;
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::ReplayPolicy;
+use sws_engine::{Budget, Exactness, StandInUse};
 use sws_kernels::Encoding;
 use sws_model::KvPrecision;
 use sws_model::text::GenerationOptions;
@@ -70,7 +70,7 @@ pub(crate) struct Run {
     #[arg(long, requires = "record")]
     pub(crate) record_hidden: bool,
     /// Write a certificate of the answer, with which `sws certify` can compute it again.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "tolerance")]
     pub(crate) certify: Option<PathBuf>,
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
     #[arg(long)]
@@ -151,6 +151,20 @@ pub(crate) struct Model {
     /// Read experts only when a router has asked for them.
     #[arg(long)]
     pub(crate) no_speculation: bool,
+    /// Which stand-ins stay in memory, of a model sharded with some: all, off, or auto for as many as
+    /// have room in an eighth of what experts have [default: off; auto with --tolerance].
+    ///
+    /// While an expert is being read, the pass runs ahead on stand-ins to learn which experts later
+    /// layers need; then it goes back. Not a bit depends on it.
+    #[arg(long, value_name = "WHICH", value_parser = stand_in_use, conflicts_with = "resident")]
+    pub(crate) stand_ins: Option<StandInUse>,
+    /// Let a stand-in count where it changes the state by at most this share of its norm: not exact,
+    /// and not reproducible, as it depends on what is in memory.
+    ///
+    /// The share is bounded from above, expert by expert. What becomes of the logits is not: see
+    /// the example `tolerance` of the engine. 0 is exact.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
+    pub(crate) tolerance: f64,
     /// What computes the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: &'static Backend,
@@ -401,6 +415,29 @@ fn backend() -> impl TypedValueParser<Value = &'static Backend> {
 
 fn encoding(word: &str) -> Result<Encoding, String> {
     word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())
+}
+
+fn stand_in_use(word: &str) -> Result<StandInUse, String> {
+    let found = StandInUse::ALL.into_iter().find(|which| which.name() == word);
+    found.ok_or_else(|| "it is off, auto or all".to_owned())
+}
+
+fn tolerance(word: &str) -> Result<f64, String> {
+    let found = word.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
+    found.ok_or_else(|| "it is a number that is not negative, like 0.01".to_owned())
+}
+
+impl Model {
+    /// How exact the answer is to be.
+    pub(crate) fn exactness(&self) -> Exactness {
+        if self.tolerance > 0.0 { Exactness::Within(self.tolerance) } else { Exactness::Exact }
+    }
+
+    /// Which stand-ins stay in memory.
+    pub(crate) fn stand_ins(&self) -> StandInUse {
+        let default = if self.tolerance > 0.0 { StandInUse::Auto } else { StandInUse::Off };
+        self.stand_ins.unwrap_or(default)
+    }
 }
 
 fn stand_in(word: &str) -> Result<Encoding, String> {

@@ -101,6 +101,9 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             ram_budget: args.ram,
             process: Some(process::measure(model, needs.tokenizer)),
             speculation: !args.no_speculation,
+            stand_ins: args.stand_ins(),
+            exactness: args.exactness(),
+            run_ahead: !args.no_speculation,
             policy: args.policy,
             context: args.context.map(|n| n as usize),
             at_least: needs.positions,
@@ -179,6 +182,9 @@ mod candle {
         }
         if args.ram != Budget::Auto {
             bail!("the candle backend keeps all weights in memory; leave out --ram");
+        }
+        if args.stand_ins.is_some() || args.tolerance > 0.0 {
+            bail!("the candle backend has no stand-ins; leave out --stand-ins and --tolerance");
         }
         sws_candle::supports(&model.spec).map_err(|e| model.says(&e))?;
         // What is missing or misshapen is refused in the words of the default backend.

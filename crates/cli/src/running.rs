@@ -47,6 +47,12 @@ impl Running {
                 "bf16"
             }
         };
+        if args.tolerance > 0.0 {
+            lossy.push(format!(
+                "not exact: a stand-in counts where it changes a layer's state by at most {} of its norm, the effect on logits not bounded; not reproducible: which ones count depends on what is in memory",
+                args.tolerance
+            ));
+        }
         let clock = Clock::real();
         let started = clock.now();
         let Started { handle, tier, reader, weight_bytes, ram_bytes, gauge } =

@@ -40,6 +40,8 @@ pub enum Use {
     Pinned,
     /// Through which everything flows that neither stays nor has a slot.
     Ring,
+    /// Stand-ins of experts.
+    StandIns,
     /// Slots in which experts come and go.
     Slots,
     /// What nothing is done with.
@@ -48,7 +50,7 @@ pub enum Use {
 
 impl Use {
     /// All of them.
-    pub const ALL: [Use; 16] = [
+    pub const ALL: [Use; 17] = [
         Use::Program,
         Use::Stacks,
         Use::Heap,
@@ -63,6 +65,7 @@ impl Use {
         Use::Vectors,
         Use::Pinned,
         Use::Ring,
+        Use::StandIns,
         Use::Slots,
         Use::Spare,
     ];
@@ -84,6 +87,7 @@ impl Use {
             Use::Vectors => "vectors",
             Use::Pinned => "pinned",
             Use::Ring => "ring",
+            Use::StandIns => "stand_ins",
             Use::Slots => "slots",
             Use::Spare => "spare",
         }
@@ -106,6 +110,7 @@ impl Use {
             Use::Vectors => "norms and biases",
             Use::Pinned => "pinned weights",
             Use::Ring => "weights passing through",
+            Use::StandIns => "stand-ins",
             Use::Slots => "expert slots",
             Use::Spare => "unused",
         }

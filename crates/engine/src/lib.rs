@@ -24,11 +24,12 @@ mod ring;
 mod room;
 mod routers;
 mod source;
+mod stand_ins;
 mod streamer;
 mod verifier;
 mod wait;
 
-pub use assembler::{Deciders, DynamicAssembler, Loaded};
+pub use assembler::{Deciders, DynamicAssembler, Loaded, RunAheadCounts};
 pub use budget::{Budget, UnknownBudget};
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;
@@ -36,10 +37,11 @@ pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
     Clocks, Costs, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
-    Timed, memory, peak_memory,
+    StandInMetrics, Timed, memory, peak_memory,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use source::{ExpertSource, StreamingSource, ThroughRing};
+pub use stand_ins::{ErrorBound, StandInUse, StandIns};
 pub use streamer::{Gauge, Options, SpeculativeWeightStreamer, StreamerError};
-pub use verifier::{Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
+pub use verifier::{Exactness, Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use sws_model::{Compute, Ready, Routed, SourceError, WeightSource};
+use sws_model::{Compute, Ready, Routed, RunAhead, SourceError, WeightSource};
 use sws_store::{NVMeWeightStore, PieceKind};
 
+use crate::assembler::RunAheadCounts;
 use crate::cache::Counts;
 use crate::wait::{Kind, Stalls, Waiter};
 
@@ -19,6 +20,8 @@ pub struct Timed<S> {
     waiter: Waiter,
     pace: Option<(Arc<NVMeWeightStore>, Costs)>,
     spent: Spent,
+    /// When a run ahead began, what had been spent then, and how long had been waited.
+    ahead: Option<(Duration, Spent, Duration)>,
 }
 
 /// How long computing takes in virtual time, where nothing takes any by itself.
@@ -48,7 +51,7 @@ struct Spent {
 impl<S> Timed<S> {
     /// Measures `source`, which waits with `waiter`.
     pub fn new(source: S, waiter: Waiter) -> Timed<S> {
-        Timed { source, waiter, pace: None, spent: Spent::default() }
+        Timed { source, waiter, pace: None, spent: Spent::default(), ahead: None }
     }
 
     /// Lets `store`'s virtual time pass while something is computed.
@@ -75,7 +78,7 @@ impl<S> Timed<S> {
 
     /// Runs one moment of the source; `moment` gets a place to note what is computed in it.
     fn inside<T>(&mut self, moment: impl FnOnce(&mut S, &mut Within<'_>) -> T) -> T {
-        let Timed { source, waiter, pace, spent } = self;
+        let Timed { source, waiter, pace, spent, .. } = self;
         let started = waiter.clock().now();
         let result = moment(source, &mut Within { waiter, pace: pace.as_ref(), spent });
         spent.inside += waiter.clock().now().saturating_sub(started);
@@ -151,6 +154,27 @@ impl<S: WeightSource> WeightSource for Timed<S> {
         })
     }
 
+    /// What is computed ahead is computed again: it is part of the wait that it fills.
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        let before = (self.waiter.clock().now(), self.spent);
+        let waited = self.waiter.stalls().time;
+        let answer = self.inside(|source, _| source.run_ahead(step))?;
+        match step {
+            RunAhead::From(_) => self.ahead = answer.then_some((before.0, before.1, waited)),
+            RunAhead::On(_) => {}
+            RunAhead::Done => {
+                if let Some((began, spent, waited)) = self.ahead.take().filter(|_| !answer) {
+                    let waited = self.waiter.stalls().time.saturating_sub(waited);
+                    let ahead = self.waiter.clock().now().saturating_sub(began + waited);
+                    self.waiter.bridged(ahead);
+                    let stalled = spent.stalled + waited + ahead;
+                    self.spent = Spent { stalled, ..spent };
+                }
+            }
+        }
+        Ok(answer)
+    }
+
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
         self.inside(|source, within| {
             source.head(&mut |weights| within.compute(|costs| costs.head, || compute(weights)))
@@ -190,6 +214,12 @@ pub struct Counters {
     pub accepts: u64,
     /// Layers that could not.
     pub rejects: u64,
+    /// Stand-ins there were in place of experts, when a router chose.
+    pub offered: u64,
+    /// How many of them did not count.
+    pub caught: u64,
+    /// What runs ahead have come to.
+    pub run_ahead: RunAheadCounts,
     /// The most bytes that expert slots held.
     pub peak_cache_bytes: u64,
 }
@@ -217,6 +247,9 @@ pub struct Metrics {
     pub accepts: u64,
     /// Layers that could not.
     pub rejects: u64,
+    /// Stand-ins; none if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stand_ins: Option<StandInMetrics>,
     /// The most bytes that expert slots held.
     pub peak_cache_bytes: u64,
     /// The most memory that the process has had, if the system tells.
@@ -265,6 +298,43 @@ pub struct ExpertMetrics {
     pub miss_rate: f64,
     /// The layers.
     pub layers: Vec<LayerMetrics>,
+}
+
+/// What stand-ins did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StandInMetrics {
+    /// How often one was there in place of an expert, when a router chose.
+    pub offered: u64,
+    /// How often it did not count, and the expert was fetched.
+    pub caught: u64,
+    /// How often it counted: what was computed is not exact, and as it depends on what was in memory it
+    /// is not reproducible.
+    pub counted: u64,
+    /// How often the pass ran ahead on stand-ins, and went back.
+    pub run_ahead: u64,
+    /// Layers that were computed to learn what they choose.
+    pub layers_ahead: u64,
+    /// Experts that they chose.
+    pub foreseen: u64,
+    /// How many of these were chosen when it counted.
+    pub foreseen_right: u64,
+}
+
+impl StandInMetrics {
+    fn between(before: &Counters, after: &Counters) -> Option<StandInMetrics> {
+        let (offered, caught) = (after.offered - before.offered, after.caught - before.caught);
+        let (ahead, old) = (after.run_ahead, before.run_ahead);
+        let found = StandInMetrics {
+            offered,
+            caught,
+            counted: offered.saturating_sub(caught),
+            run_ahead: ahead.runs - old.runs,
+            layers_ahead: ahead.layers - old.layers,
+            foreseen: ahead.foreseen - old.foreseen,
+            foreseen_right: ahead.right - old.right,
+        };
+        (found != StandInMetrics::default()).then_some(found)
+    }
 }
 
 /// What one layer found.
@@ -340,6 +410,7 @@ impl Metrics {
             },
             accepts: after.accepts - before.accepts,
             rejects: after.rejects - before.rejects,
+            stand_ins: StandInMetrics::between(before, after),
             peak_cache_bytes: after.peak_cache_bytes,
             peak_rss_bytes: peak_memory(),
         }

@@ -50,15 +50,38 @@ impl Pinned {
         let mut pinned = Pinned::default();
         // Vectors first: what they were read into is free again before the first piece that stays.
         for reads in [vectors, pieces] {
-            let mut failure = None;
-            store.extract_pieces(&reads, arena, |completion| {
-                if failure.is_none() {
-                    failure = pinned.add(inventory, completion).err();
-                }
-            })?;
-            failure.map_or(Ok(()), Err)?;
+            pinned.read(store, arena, inventory, &reads)?;
         }
         Ok(pinned)
+    }
+
+    /// Reads the stand-ins of experts into slots of `arena`.
+    pub(crate) fn stand_ins(
+        store: &NVMeWeightStore,
+        arena: &Arena,
+        inventory: &Inventory,
+        experts: &[PieceId],
+    ) -> Result<Pinned, StreamError> {
+        let reads: Vec<Read> = experts.iter().copied().map(Read::StandIn).collect();
+        let mut pinned = Pinned::default();
+        pinned.read(store, arena, inventory, &reads)?;
+        Ok(pinned)
+    }
+
+    fn read(
+        &mut self,
+        store: &NVMeWeightStore,
+        arena: &Arena,
+        inventory: &Inventory,
+        reads: &[Read],
+    ) -> Result<(), StreamError> {
+        let mut failure = None;
+        store.extract_pieces(reads, arena, |completion| {
+            if failure.is_none() {
+                failure = self.add(inventory, completion).err();
+            }
+        })?;
+        failure.map_or(Ok(()), Err)
     }
 
     /// A norm or bias.
@@ -104,7 +127,9 @@ impl Pinned {
 
 impl Stored {
     fn new(slot: usize, held: &Held, tensor: &TensorLayout) -> Stored {
-        let &Held { encoding, rows, cols, .. } = held;
+        let &Held { rows, cols, .. } = held;
+        // A stand-in's is another.
+        let encoding = tensor.encoding.unwrap_or(held.encoding);
         let mut parts = [const { 0..0 }; 3];
         for (part, found) in parts.iter_mut().zip(&tensor.parts) {
             *part = found.clone().unwrap_or_default();

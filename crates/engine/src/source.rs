@@ -1,6 +1,6 @@
 //! The weight source that streams.
 
-use sws_model::{Compute, Ready, Routed, SourceError, WeightSource};
+use sws_model::{Compute, Ready, Routed, RunAhead, SourceError, WeightSource};
 use sws_store::PieceKind;
 
 use crate::assembler::DynamicAssembler;
@@ -64,6 +64,12 @@ pub trait ExpertSource: Send {
         infrastructure: &mut Infrastructure,
         ready: Ready<'_>,
     ) -> Result<(), SourceError>;
+
+    /// As [`WeightSource::run_ahead`].
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        let _ = step;
+        Ok(false)
+    }
 
     /// The head is next, and with it the end of the pass.
     fn finished(&mut self) -> Result<(), SourceError> {
@@ -145,6 +151,10 @@ impl ExpertSource for DynamicAssembler {
         self.experts(layer, routed, ready)
     }
 
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        Ok(self.run_ahead(step)?)
+    }
+
     fn interrupt(&mut self) {
         self.abandon();
     }
@@ -167,10 +177,10 @@ impl<E: ExpertSource> StreamingSource<E> {
     }
 
     /// Does one step of a pass; after an error nothing of it is left under way.
-    fn step(
+    fn step<T>(
         &mut self,
-        step: impl FnOnce(&mut Infrastructure, &mut E) -> Result<(), SourceError>,
-    ) -> Result<(), SourceError> {
+        step: impl FnOnce(&mut Infrastructure, &mut E) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
         let result = step(&mut self.infrastructure, &mut self.experts);
         if result.is_err() {
             self.infrastructure.interrupt();
@@ -219,6 +229,10 @@ impl<E: ExpertSource> WeightSource for StreamingSource<E> {
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
         self.step(|infrastructure, experts| experts.experts(layer, routed, infrastructure, ready))
+    }
+
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        self.step(|_, experts| experts.run_ahead(step))
     }
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {

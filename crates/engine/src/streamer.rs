@@ -7,7 +7,8 @@ use sws_draft::{Draft, NoDraft};
 use sws_model::text::{SampleError, Sampler, Sampling};
 use sws_model::{
     CausalLm, Compute, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
-    Observer, Ready, ResidentSource, Routed, Session, SourceError, WeightSource, WeightsError,
+    Observer, Ready, ResidentSource, Routed, RunAhead, Session, SourceError, WeightSource,
+    WeightsError,
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, PieceKind};
 
@@ -20,6 +21,8 @@ use crate::metrics::{Costs, Counters, Metrics, Timed};
 use crate::plan::{Plan, PlanError, PlanOptions, Planner};
 use crate::policy::{Layers, PolicyKind};
 use crate::source::{ExpertSource, StreamingSource, ThroughRing};
+use crate::stand_ins::{StandInUse, StandIns};
+use crate::verifier::Exactness;
 use crate::wait::Waiter;
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
@@ -86,6 +89,13 @@ pub struct Options {
     pub kv: KvPrecision,
     /// Whether logits of every position are wanted, rather than of the last.
     pub all_logits: bool,
+    /// Which stand-ins stay in memory.
+    pub stand_ins: StandInUse,
+    /// How exact what is computed with has to be. What is not exact depends on what is in memory, and
+    /// with that on time.
+    pub exactness: Exactness,
+    /// Whether a pass runs ahead on stand-ins where it waits for experts.
+    pub run_ahead: bool,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// How long computing takes, where the store's time is virtual.
@@ -106,6 +116,9 @@ impl Default for Options {
             at_least: 0,
             kv: KvPrecision::F32,
             all_logits: false,
+            stand_ins: StandInUse::Off,
+            exactness: Exactness::Exact,
+            run_ahead: true,
             sampling: Sampling::default(),
             costs: Costs::default(),
         }
@@ -189,6 +202,7 @@ impl SpeculativeWeightStreamer {
             kv: options.kv,
             all_logits: options.all_logits,
             tier: model.tier(),
+            stand_ins: options.stand_ins,
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
@@ -232,7 +246,9 @@ impl SpeculativeWeightStreamer {
                 ahead: options.speculation,
             };
             let (store, waiter) = (Arc::clone(&store), waiter.clone());
-            let assembler = DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter);
+            let stand_ins = StandIns::load(&store, &arena, &inventory, &plan.stand_ins)?;
+            let assembler = DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter)
+                .with_stand_ins(stand_ins, options.exactness, options.run_ahead);
             Experts::Slots(Box::new(assembler))
         };
         let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, experts)));
@@ -325,6 +341,8 @@ impl SpeculativeWeightStreamer {
         if let Experts::Slots(assembler) = source.experts() {
             let verifier = assembler.verifier();
             (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
+            (counters.offered, counters.caught) = (verifier.offered, verifier.caught);
+            counters.run_ahead = assembler.run_ahead_counts();
             let layers = assembler.cache().counts().iter();
             counters.layers = layers.map(|(&(_, layer), &counts)| (layer, counts)).collect();
             counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;
@@ -490,6 +508,10 @@ impl WeightSource for Source {
         self.inner().experts(layer, routed, ready)
     }
 
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        self.inner().run_ahead(step)
+    }
+
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
         self.inner().head(compute)
     }
@@ -545,6 +567,10 @@ impl ExpertSource for Experts {
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
         self.inner().experts(layer, routed, infrastructure, ready)
+    }
+
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        self.inner().run_ahead(step)
     }
 
     fn finished(&mut self) -> Result<(), SourceError> {

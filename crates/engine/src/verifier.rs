@@ -54,15 +54,33 @@ pub enum Verdict {
     },
 }
 
+/// How exact what is computed with has to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Exactness {
+    /// Only experts themselves.
+    #[default]
+    Exact,
+    /// A stand-in may count where it changes the state by less than this share of its norm.
+    Within(f64),
+    /// So many stand-ins count unseen, then none. What the verifier is for can be shown by this alone.
+    Unseen(u64),
+}
+
 /// Checks every layer, and counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Verifier {
+    /// How exact it is.
+    pub exactness: Exactness,
     /// Layers that could be computed with what was there or on its way.
     pub accepts: u64,
     /// Layers that could not.
     pub rejects: u64,
     /// Pieces for which layers were rejected.
     pub misses: u64,
+    /// Stand-ins there were in place of experts, when their layer's router chose.
+    pub offered: u64,
+    /// How many of them did not count.
+    pub caught: u64,
 }
 
 impl Verifier {
@@ -75,7 +93,10 @@ impl Verifier {
     ) -> Verdict {
         let (mut missing, mut inexact) = (Vec::new(), Vec::new());
         for &expert in real.experts {
-            match detect_miss(presence(expert)) {
+            // Counted apart from what is done about it.
+            let presence = presence(expert);
+            self.offered += u64::from(presence == Presence::Inexact);
+            match detect_miss(presence) {
                 None => {}
                 Some(Miss::Absent) => missing.push(expert),
                 Some(Miss::Inexact) => inexact.push(expert),
@@ -89,6 +110,32 @@ impl Verifier {
         }
         self.rejects += 1;
         Verdict::Reject { missing, inexact }
+    }
+
+    /// What is done about stand-ins that were found: takes those that are fetched at once out of
+    /// `inexact`. The others may be computed with, and are judged then.
+    pub fn catch(&mut self, inexact: &mut Vec<u32>) -> Vec<u32> {
+        let kept = match &mut self.exactness {
+            Exactness::Exact => 0,
+            Exactness::Within(_) => inexact.len(),
+            Exactness::Unseen(left) => {
+                let kept = usize::try_from(*left).unwrap_or(usize::MAX).min(inexact.len());
+                *left -= kept as u64;
+                kept
+            }
+        };
+        let caught = inexact.split_off(kept);
+        self.caught += caught.len() as u64;
+        caught
+    }
+
+    /// Whether a stand-in that changes the state by such a share of its norm may count.
+    pub fn tolerates(&self, share: f64) -> bool {
+        match self.exactness {
+            Exactness::Exact => false,
+            Exactness::Within(tolerance) => share <= tolerance,
+            Exactness::Unseen(_) => true,
+        }
     }
 }
 
@@ -117,6 +164,28 @@ mod tests {
             };
             assert_eq!(verdict, expected, "{present:?}");
         }
-        assert_eq!(verifier, Verifier { accepts: 2, rejects: 3, misses: 5 });
+        let counts = Verifier { accepts: 2, rejects: 3, misses: 5, offered: 2, ..verifier };
+        assert_eq!(verifier, counts);
+    }
+
+    #[test]
+    fn stand_ins_count_only_where_somebody_said_so() {
+        use Exactness::*;
+        // Of three stand-ins, how many are caught at once; and whether shares are tolerated.
+        let cases = [
+            (Exact, 3, [false, false, false, false]),
+            (Within(0.1), 0, [true, true, false, false]),
+            (Unseen(2), 1, [true, true, true, true]),
+            (Unseen(0), 3, [true, true, true, true]),
+        ];
+        for (exactness, caught, tolerated) in cases {
+            let mut verifier = Verifier { exactness, ..Verifier::default() };
+            let mut inexact = vec![1, 2, 3];
+            let found = verifier.catch(&mut inexact);
+            assert_eq!((found.len(), inexact.len()), (caught, 3 - caught), "{exactness:?}");
+            assert_eq!(verifier.caught, caught as u64);
+            let shares = [0.0, 0.1, 0.11, f64::NAN];
+            assert_eq!(shares.map(|share| verifier.tolerates(share)), tolerated, "{exactness:?}");
+        }
     }
 }

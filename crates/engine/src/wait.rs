@@ -194,6 +194,12 @@ impl Waiter {
         Stalls { time, count: self.0.count.load(Ordering::Relaxed) }
     }
 
+    /// Counts time in which something else was done because there was nothing to do but wait.
+    pub(crate) fn bridged(&self, time: Duration) {
+        self.0.nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        self.0.count.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Bytes that have arrived so far, verified, by [`Kind`] in the order of [`Kind::ALL`].
     pub fn bytes(&self) -> [u64; Kind::ALL.len()] {
         self.0.bytes.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))

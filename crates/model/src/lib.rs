@@ -51,7 +51,9 @@ pub use resident::{LoadError, Loader, ResidentSource};
 pub use role::Role;
 pub use rope::Rope;
 pub use session::{Observer, Session};
-pub use source::{Compute, Ready, Routed, SourceError, WeightSource, Weights};
+pub use source::{
+    Compute, Contribution, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
+};
 pub use spec::{
     AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
     SharedSpec,

@@ -5,7 +5,7 @@ use sws_store::PieceKind;
 use crate::forward::{Chunk, ForwardError, Model, Rows};
 use crate::handle::{CausalLm, ModelHandle};
 use crate::kv::KvPrecision;
-use crate::source::{Compute, Ready, Routed, SourceError, WeightSource};
+use crate::source::{Compute, Ready, Routed, RunAhead, SourceError, WeightSource};
 use crate::spec::ModelSpec;
 use crate::state::State;
 
@@ -56,6 +56,8 @@ struct Watched<'a, S> {
     source: &'a mut S,
     observer: &'a mut dyn Observer,
     first: usize,
+    /// The layer whose state it has not been told yet; others are not for it.
+    untold: Option<usize>,
 }
 
 /// Tokens of a prompt that go through the layers together, unless one asks otherwise.
@@ -105,15 +107,51 @@ impl<S: WeightSource> Session<S> {
         let first = state.len(0);
         model.begin(state, &[Chunk { sequence: 0, tokens }], source)?;
         for (l, layer) in model.spec().layers.iter().enumerate() {
+            let experts = matches!(layer.ffn, crate::Ffn::Moe(_));
             observer.entering(first, l, state.hidden());
-            model.layer(l, state, &mut Watched { source, observer, first })?;
-            if matches!(layer.ffn, crate::Ffn::Moe(_)) {
+            let mut source = Watched { source, observer, first, untold: Some(l) };
+            // In a prompt most experts are needed anyway.
+            let done = experts && tokens.len() == 1 && run_ahead(model, l, state, &mut source)?;
+            if !done {
+                model.layer(l, state, &mut source)?;
+            }
+            if experts {
                 observer.routed(first, l, state.routed());
             }
         }
         observer.processed(first + tokens.len());
         Ok(())
     }
+}
+
+/// Runs a layer and those behind it as far as the source asks for it, and goes back to where that layer
+/// begins. True if the layer has been computed with its own experts, and the pass goes on behind it.
+fn run_ahead(
+    model: &Model,
+    l: usize,
+    state: &mut State,
+    source: &mut dyn WeightSource,
+) -> Result<bool, ForwardError> {
+    if !source.run_ahead(RunAhead::From(l))? {
+        return Ok(false);
+    }
+    let saved = state.save();
+    let ran = (|| {
+        model.layer(l, state, source)?;
+        for next in l + 1..model.spec().layers.len() {
+            if !source.run_ahead(RunAhead::On(next))? {
+                break;
+            }
+            model.layer(next, state, source)?;
+        }
+        Ok(source.run_ahead(RunAhead::Done)?)
+    })();
+    match ran {
+        Ok(false) => state.rewind(saved),
+        // After an error the pass is over.
+        Ok(true) | Err(_) => state.keep(saved),
+    }
+    ran
 }
 
 impl<S: WeightSource> ModelHandle for Session<S> {
@@ -190,7 +228,9 @@ impl<S: WeightSource> WeightSource for Watched<'_, S> {
     }
 
     fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
-        self.observer.attended(self.first, layer, state, shared);
+        if self.untold.take_if(|untold| *untold == layer).is_some() {
+            self.observer.attended(self.first, layer, state, shared);
+        }
         self.source.attended(layer, state, shared)
     }
 
@@ -201,6 +241,10 @@ impl<S: WeightSource> WeightSource for Watched<'_, S> {
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
         self.source.experts(layer, routed, ready)
+    }
+
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        self.source.run_ahead(step)
     }
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {

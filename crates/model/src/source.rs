@@ -56,8 +56,9 @@ pub trait WeightSource: Send {
         Ok(())
     }
 
-    /// Calls `ready` with every expert of `routed.distinct` exactly once: one at a time or several
-    /// together, in any order, as they come. Those given together are computed together, which
+    /// Calls `ready` with every expert of `routed.distinct` exactly once, and once more with one whose
+    /// stand-in was judged to be too far off: one at a time or several together, in any order, as they
+    /// come. Those given together are computed together, which
     /// with one token is faster. The order leaves no trace in the result.
     fn experts(
         &mut self,
@@ -66,9 +67,47 @@ pub trait WeightSource: Send {
         ready: Ready<'_>,
     ) -> Result<(), SourceError>;
 
+    /// Asks, of a pass of one token, whether a layer may be computed with something else than its own
+    /// experts, to learn what later layers need; see [`RunAhead`]. No source needs to.
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        let _ = step;
+        Ok(false)
+    }
+
     /// Calls `compute` once, with the final norm and the head in reach. With tied embeddings the
     /// source serves the embedding as the head.
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError>;
+}
+
+/// A pass that computes with stand-ins while it waits for experts, to learn what later layers will
+/// ask for. What it has computed is forgotten, and computed again with the experts themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunAhead {
+    /// Is this layer to be computed with what is there? The state in which it begins has been saved if
+    /// the answer is yes.
+    From(usize),
+    /// Is this layer to be computed as well? It is one behind the last.
+    On(usize),
+    /// Was the first of them, and there was no other, computed with nothing but its own experts? Then it
+    /// counts. Else the next is the first again, and it is computed with nothing else.
+    Done,
+}
+
+/// What an expert's stand-in has computed for one token, as far as its error depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Contribution {
+    /// ‖x‖: of what the expert was given.
+    pub input: f64,
+    /// max |s|, from above, with s = silu(gate · x).
+    pub gate: f64,
+    /// max |u|, with u = up · x.
+    pub up: f64,
+    /// ‖s ∘ u‖
+    pub hidden: f64,
+    /// What the router multiplies the output by.
+    pub weight: f64,
+    /// The norm of the state to which the output is added.
+    pub state: f64,
 }
 
 /// Tensors in reach.
@@ -78,6 +117,19 @@ pub trait Weights {
 
     /// A matrix, if all of it is in memory.
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>>;
+
+    /// Whether what is in reach of an expert is a stand-in that may count only if each of its
+    /// contributions is [`judge`](Self::judge)d to be near enough.
+    fn is_judged(&self, expert: PieceId) -> bool {
+        let _ = expert;
+        false
+    }
+
+    /// Whether a contribution of a stand-in may count. If not, the expert is served again.
+    fn judge(&mut self, expert: PieceId, contribution: &Contribution) -> bool {
+        let _ = (expert, contribution);
+        true
+    }
 
     /// Calls `compute` with blocks of rows that together are the matrix, each with the number of
     /// its first row, in any order: for a matrix of which [`matrix`](Self::matrix) has none.

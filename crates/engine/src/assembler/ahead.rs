@@ -11,9 +11,9 @@ use crate::cache::{Need, NoRoom};
 /// A piece that is expected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
-    id: PieceId,
-    probability: f32,
-    priority: Priority,
+    pub(super) id: PieceId,
+    pub(super) probability: f32,
+    pub(super) priority: Priority,
 }
 
 /// Reads that nobody has asked for yet, at a time. More would hold slots that a demand has to

@@ -1,6 +1,7 @@
 //! Brings the experts of a layer together: those that are there, and the others as they arrive.
 
 mod ahead;
+mod inexact;
 mod layouts;
 mod reading;
 #[cfg(test)]
@@ -21,6 +22,8 @@ use crate::policy::{Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::Waiter;
 use ahead::Expected;
+use inexact::Inexact;
+pub use inexact::RunAheadCounts;
 use layouts::Layouts;
 use reading::Reading;
 use weights::Assembled;
@@ -41,6 +44,7 @@ pub struct DynamicAssembler {
     inventory: Arc<Inventory>,
     layouts: Layouts,
     cache: PredictiveCache<Loaded>,
+    inexact: Inexact,
     verifier: Verifier,
     draft: Box<dyn Draft>,
     confidence: f32,
@@ -113,6 +117,7 @@ impl DynamicAssembler {
             inventory,
             layouts: Layouts::default(),
             cache: PredictiveCache::new(policy, slots),
+            inexact: Inexact::default(),
             verifier: Verifier::default(),
             draft,
             confidence,
@@ -137,6 +142,7 @@ impl DynamicAssembler {
 
     /// These tokens go through the layers next.
     pub fn tokens(&mut self, tokens: &[u32]) {
+        self.forget_run_ahead();
         self.cache.tokens(self.store.number(), tokens);
         if self.ahead {
             self.draft.tokens(tokens);
@@ -151,6 +157,11 @@ impl DynamicAssembler {
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
         self.drain()?;
+        // What a draft is shown is what counts, once.
+        if self.is_beyond(layer) || self.is_again(layer) {
+            return Ok(());
+        }
+        self.pace_begins();
         if self.ahead
             && let Some(layers) = self.draft.entering(layer, hidden, gates)
         {
@@ -163,7 +174,13 @@ impl DynamicAssembler {
 
     /// The router of a layer has chosen: what is missing is asked for at once.
     pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
-        let result = self.verify(layer, routed);
+        let result = if self.is_beyond(layer) {
+            self.foresee(layer, routed)
+        } else if self.is_again(layer) {
+            self.drain()
+        } else {
+            self.verify(layer, routed)
+        };
         self.or_abandon(result)
     }
 
@@ -176,7 +193,7 @@ impl DynamicAssembler {
         shared: &[f32],
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
-        if !self.ahead {
+        if !self.ahead || self.is_beyond(layer) || self.is_again(layer) {
             return Ok(());
         }
         let DynamicAssembler { draft, blueprint, sum, .. } = self;
@@ -208,8 +225,10 @@ impl DynamicAssembler {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        debug_assert_eq!((self.layer as usize, routed.distinct.len()), (layer, self.needed.len()));
-        let result = self.execute_assembled(ready);
+        let result = match self.serve_anyhow(layer, routed, ready) {
+            Ok(false) => self.execute_assembled(ready),
+            result => result.map(|_| ()),
+        };
         self.or_abandon(result)
     }
 
@@ -218,6 +237,7 @@ impl DynamicAssembler {
         self.needed.clear();
         self.wanted.clear();
         self.forecast.clear();
+        self.forget_run_ahead();
         self.withdraw_promises();
         let all: Vec<PieceId> = self.reading.keys().copied().collect();
         for id in all {
@@ -263,6 +283,7 @@ impl DynamicAssembler {
         match self.cache.get(self.key(id)) {
             Some(_) => Presence::Exact,
             None if self.reading.contains_key(&id) => Presence::Coming,
+            None if self.inexact.stand_ins.contains(id) => Presence::Inexact,
             None => Presence::Absent,
         }
     }
@@ -277,19 +298,29 @@ impl DynamicAssembler {
         let (model, number) = (self.store.number(), self.layer);
         self.cache.routed(model, number, &routed.choices, routed.top_k);
         let (cache, real) = (&mut self.cache, RealPath { layer, experts: &routed.distinct });
+        let stand_ins = &self.inexact.stand_ins;
         let verdict = self.verifier.check(real, |expert| {
             match cache.lookup(Key::expert(model, number, expert)) {
                 Lookup::Ready => Presence::Exact,
                 Lookup::Loading => Presence::Coming,
+                Lookup::Absent if stand_ins.contains(PieceId::expert(number, expert)) => {
+                    Presence::Inexact
+                }
                 Lookup::Absent => Presence::Absent,
             }
         });
+        let misses = match &verdict {
+            Verdict::Accept => 0,
+            Verdict::Reject { missing, inexact } => missing.len() + inexact.len(),
+        };
+        self.chosen(&routed.distinct, misses);
         self.settle_forecast(&routed.distinct);
         if self.ahead {
             self.keep_for_sweep(routed.choices.len() / routed.top_k.max(1));
         }
-        if let Verdict::Reject { mut missing, inexact } = verdict {
-            missing.extend(inexact);
+        if let Verdict::Reject { mut missing, mut inexact } = verdict {
+            missing.extend(self.verifier.catch(&mut inexact));
+            self.inexact.judging = inexact;
             let ids = missing.into_iter().map(|expert| PieceId::expert(number, expert));
             self.wanted = self.in_order(ids).into();
             self.fallback_reassemble()?;
@@ -302,6 +333,7 @@ impl DynamicAssembler {
     }
 
     fn execute_assembled(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
+        self.judge(ready)?;
         let mut now = Vec::with_capacity(self.needed.len());
         while !self.needed.is_empty() {
             self.drain()?;
@@ -324,13 +356,14 @@ impl DynamicAssembler {
                 now.truncate(WHILE_OTHERS_WAIT);
             }
             let DynamicAssembler { cache, inventory, store, .. } = self;
-            let mut weights = Assembled { cache, inventory, model: store.number() };
+            let mut weights = Assembled::exact(cache, inventory, store.number());
             ready(&now, &mut weights)?;
             for &expert in &now {
                 self.cache.computed(Key::expert(self.store.number(), self.layer, expert));
             }
             self.needed.retain(|expert| !now.contains(expert));
         }
+        self.pace_ends();
         self.cache.idle();
         self.read_ahead();
         Ok(())

@@ -262,7 +262,7 @@ fn bits_do_not_depend_on_slots_chunks_or_drafts() {
                 let run = tales.generate(&mut session, chunk).unwrap();
                 assert_eq!(run, tales.truth, "{slots} slots, chunks of {chunk}, draft {name}");
                 let assembler = &session.source().assembler;
-                let Verifier { accepts, rejects, misses } = assembler.verifier();
+                let Verifier { accepts, rejects, misses, .. } = assembler.verifier();
                 let steps = PROMPT.len().div_ceil(chunk) + NEW;
                 assert_eq!(accepts + rejects, (tales.spec.layers.len() * steps) as u64);
                 let counted: u64 = assembler.cache().counts().values().map(|c| c.misses).sum();

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use sws_kernels::Matrix;
-use sws_model::{Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_nan};
+use sws_model::{
+    Contribution, Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_nan,
+};
 use sws_store::{ModelNumber, PieceId, PieceLayout, Slot};
 
 use super::DynamicAssembler;
 use crate::cache::PredictiveCache;
 use crate::policy::Key;
+use crate::stand_ins::StandIns;
+use crate::verifier::Verifier;
 
 /// A slot, and what lies in it.
 #[derive(Debug)]
@@ -34,11 +38,34 @@ impl Loaded {
     }
 }
 
-/// The experts in a cache.
+/// The experts in a cache, and stand-ins where it has none.
 pub(super) struct Assembled<'a> {
     pub(super) cache: &'a PredictiveCache<Loaded>,
     pub(super) inventory: &'a Inventory,
     pub(super) model: ModelNumber,
+    /// None where nothing but the experts themselves will do.
+    pub(super) stand_ins: Option<&'a StandIns>,
+    /// Who judges what they compute; none if it is forgotten.
+    pub(super) verifier: Option<&'a Verifier>,
+    /// Those that were judged to be too far off.
+    pub(super) refused: Vec<PieceId>,
+}
+
+impl<'a> Assembled<'a> {
+    /// Nothing but the experts themselves.
+    pub(super) fn exact(
+        cache: &'a PredictiveCache<Loaded>,
+        inventory: &'a Inventory,
+        model: ModelNumber,
+    ) -> Assembled<'a> {
+        let (stand_ins, verifier, refused) = (None, None, Vec::new());
+        Assembled { cache, inventory, model, stand_ins, verifier, refused }
+    }
+
+    fn stand_in(&self, expert: PieceId) -> Option<&'a StandIns> {
+        let there = self.cache.get(Key { model: self.model, piece: expert }).is_some();
+        self.stand_ins.filter(|_| !there)
+    }
 }
 
 impl Weights for Assembled<'_> {
@@ -47,11 +74,28 @@ impl Weights for Assembled<'_> {
     }
 
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        if let Some(stand_ins) = self.stand_in(piece) {
+            return stand_ins.matrix(piece, role);
+        }
         let loaded = self.cache.get(Key { model: self.model, piece })?;
         let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
         let parts = loaded.parts(held)?;
         let parts = &parts[..held.encoding.parts().len()];
         Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
+    }
+
+    fn is_judged(&self, expert: PieceId) -> bool {
+        self.verifier.is_some() && self.stand_in(expert).is_some()
+    }
+
+    fn judge(&mut self, expert: PieceId, contribution: &Contribution) -> bool {
+        let bound = self.stand_in(expert).and_then(|stand_ins| stand_ins.bound(expert));
+        let share = bound.map_or(f64::INFINITY, |bound| bound.share(contribution));
+        let may_count = self.verifier.is_none_or(|verifier| verifier.tolerates(share));
+        if !may_count && !self.refused.contains(&expert) {
+            self.refused.push(expert);
+        }
+        may_count
     }
 
     fn blocks(

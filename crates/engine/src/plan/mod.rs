@@ -14,6 +14,7 @@ use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
 
 use crate::ledger::{Ledger, Process, Use};
+use crate::stand_ins::StandInUse;
 use pieces::Pieces;
 
 /// How a model is to be run within a budget. Pure data: nothing has been allocated.
@@ -25,6 +26,8 @@ pub struct Plan {
     pub ring: usize,
     /// Slots for experts; none if they flow through the ring.
     pub slots: Vec<SlotClass>,
+    /// Experts whose stand-ins stay beside them.
+    pub stand_ins: Vec<PieceId>,
     /// Whether experts flow through the ring: there is no room for the slots that one layer needs.
     pub experts_stream: bool,
     /// Tokens of a prompt that go through the layers together.
@@ -58,6 +61,8 @@ pub struct PlanOptions {
     pub threads: usize,
     /// Bytes for the draft.
     pub draft: u64,
+    /// Which stand-ins stay.
+    pub stand_ins: StandInUse,
 }
 
 impl Default for PlanOptions {
@@ -72,6 +77,7 @@ impl Default for PlanOptions {
             tier: Tier::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             draft: 0,
+            stand_ins: StandInUse::Off,
         }
     }
 }
@@ -103,6 +109,22 @@ pub enum PlanError {
         /// What the model has.
         most: usize,
     },
+    /// Stand-ins that do not exist.
+    #[error(
+        "the model has no stand-ins; make shards with `sws shard --stand-ins q4`, or leave --stand-ins and --tolerance out"
+    )]
+    NoStandIns,
+    /// Stand-ins that have no room.
+    #[error(
+        "a budget of {} MiB has no room for all stand-ins, which take {} MiB beside what every token needs; use --stand-ins auto, or a larger --ram",
+        budget >> 20, bytes >> 20
+    )]
+    StandIns {
+        /// The budget.
+        budget: u64,
+        /// What they take.
+        bytes: u64,
+    },
     /// The manifest is wrong.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -133,6 +155,9 @@ const CHUNK_SHARE: u64 = 4;
 /// Whatever its share, a chunk may take what the arena has above one part in so many of the weights:
 /// from there on prompts go through in one chunk.
 const WEIGHTS_SHARE: u64 = 4;
+/// Stand-ins have one part in so many of what experts have beyond the fewest slots, where nobody asks
+/// for all.
+const STAND_IN_SHARE: u64 = 8;
 /// The ring has one part in so many of the arena, as far as there is something to gain.
 const RING_SHARE: u64 = 32;
 const RING_LIMIT: u64 = 64 << 20;
@@ -208,7 +233,15 @@ impl Planner {
         let chunk = self.chunk_within(work);
         let more = more - (work - least_work);
         let arena = arena_within(least_arena + more);
-        let cut = self.cut(arena);
+        let kept = self.stand_ins(ram, arena)?;
+        let cut = self.cut(arena - kept);
+        let (mut left, mut stand_ins) = (kept, Vec::new());
+        if !cut.slots.is_empty() {
+            stand_ins.extend(self.pieces.stand_ins.iter().map_while(|&(id, len)| {
+                left = left.checked_sub(len)?;
+                Some(id)
+            }));
+        }
 
         let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
         let kernel = (Use::Kernel, with_tables(arena) - arena);
@@ -218,6 +251,7 @@ impl Planner {
             (Use::Activations, work),
             (Use::Pinned, cut.pinned_bytes),
             (Use::Ring, cut.ring),
+            (Use::StandIns, kept),
             (Use::Slots, bytes(&cut.slots)),
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares of what there is");
@@ -227,6 +261,7 @@ impl Planner {
             ring: cut.ring as usize,
             experts_stream: cut.slots.is_empty() && self.pieces.slots.experts() > 0,
             slots: cut.slots,
+            stand_ins,
             chunk,
             context,
             ledger,
@@ -308,6 +343,24 @@ impl Planner {
         self.pieces.embedding.map_or(0, |embedding| embedding.rest + LOOKUPS * embedding.row)
     }
 
+    /// The bytes of an arena that stand-ins have: a share that grows with it, never by more, whole
+    /// pages. They are of use only where experts have slots.
+    fn stand_ins(&self, budget: u64, arena: u64) -> Result<u64, PlanError> {
+        let Pieces { slots, stand_ins, .. } = &self.pieces;
+        let bytes: u64 = stand_ins.iter().map(|(_, len)| len).sum();
+        let fixed = self.pieces.cyclic_bytes() + self.lookup_ring() + slots.least_bytes();
+        let room = arena.checked_sub(fixed);
+        match self.options.stand_ins {
+            StandInUse::Off => Ok(0),
+            _ if stand_ins.is_empty() => Err(PlanError::NoStandIns),
+            // Where every expert has a slot none is ever missing.
+            StandInUse::Auto if room.is_some_and(|room| room >= slots.bytes()) => Ok(0),
+            StandInUse::Auto => Ok((room.unwrap_or(0) / STAND_IN_SHARE / PAGE * PAGE).min(bytes)),
+            StandInUse::All if room.is_some_and(|room| bytes <= room) => Ok(bytes),
+            StandInUse::All => Err(PlanError::StandIns { budget, bytes }),
+        }
+    }
+
     /// Divides the arena.
     fn cut(&self, arena: u64) -> Cut {
         let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
@@ -354,7 +407,8 @@ struct Cut {
 impl Plan {
     /// The bytes of the one mapping that all weights lie in.
     pub fn arena_bytes(&self) -> usize {
-        let used = [Use::Pinned, Use::Ring, Use::Slots].map(|what| self.ledger.get(what));
+        let used =
+            [Use::Pinned, Use::Ring, Use::StandIns, Use::Slots].map(|what| self.ledger.get(what));
         whole_pages(used.into_iter().sum()) as usize
     }
 

@@ -54,6 +54,8 @@ pub(super) struct Pieces {
     /// None if the embedding is the head too, and with that cyclic.
     pub(super) embedding: Option<Lookup>,
     pub(super) slots: SlotSizes,
+    /// The stand-ins of experts with the bytes that each needs, layer by layer.
+    pub(super) stand_ins: Vec<(PieceId, u64)>,
     /// The longest run of bytes of a cyclic piece that can be computed with by itself.
     pub(super) cyclic_unit: u64,
     /// The same of an expert.
@@ -77,6 +79,7 @@ impl Pieces {
             cyclic: Vec::new(),
             embedding: None,
             slots: SlotSizes::default(),
+            stand_ins: Vec::new(),
             cyclic_unit: 0,
             expert_unit: 0,
             vectors: 0,
@@ -103,6 +106,10 @@ impl Pieces {
             match id.kind() {
                 PieceKind::Expert(_) => {
                     experts.push(layout.slot_len());
+                    if piece.stand_in.is_some() {
+                        let layout = PieceLayout::new(manifest, Read::StandIn(id))?;
+                        pieces.stand_ins.push((id, layout.slot_len() as u64));
+                    }
                     pieces.expert_unit = pieces.expert_unit.max(unit);
                 }
                 PieceKind::Embed if !spec.tied => {
@@ -114,6 +121,7 @@ impl Pieces {
                 }
             }
         }
+        pieces.stand_ins.sort_unstable();
         pieces.slots = SlotSizes::new(experts, spec.max_top_k());
         pieces.sort();
         Ok(pieces)

@@ -1,6 +1,7 @@
 //! The forward pass: one for every family and every source of weights.
 
 mod attention;
+mod judging;
 mod linear;
 mod moe;
 mod size;

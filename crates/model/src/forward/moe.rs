@@ -6,11 +6,12 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
+use super::judging::{Judging, norm};
 use super::linear::{MAX, Product, multiply};
 use super::work::{ExpertWork, MlpWork, Workspace, by_rows, each, grown};
 use super::{ForwardError, Model};
 use crate::role::Role;
-use crate::source::{Routed, SourceError, WeightSource, Weights};
+use crate::source::{Contribution, Routed, SourceError, WeightSource, Weights};
 use crate::spec::{MlpSpec, MoeSpec, Router};
 use crate::state::State;
 
@@ -80,7 +81,8 @@ impl Model {
             while !rest.is_empty() {
                 let some = together(rest, routed, experts);
                 let (now, later) = rest.split_at(some);
-                let batch = Batch { tier, layer: l as u32, hidden, width: spec.width, routed, x };
+                let (layer, width, state) = (l as u32, spec.width, &*state.hidden);
+                let batch = Batch { tier, layer, hidden, width, routed, x, state };
                 batch.compute(now, weights, input, mlp, experts, scratch)?;
                 rest = later;
             }
@@ -234,6 +236,8 @@ struct Batch<'a> {
     routed: &'a Routed,
     /// The normed hidden state: [tokens, hidden].
     x: &'a [f32],
+    /// What the experts' outputs are added to: [tokens, hidden].
+    state: &'a [f32],
 }
 
 impl Batch<'_> {
@@ -291,9 +295,20 @@ impl Batch<'_> {
         }
         multiply(tier, weights, &mut products, scratch)?;
 
+        let mut judging = Judging::default();
+        let mut first = 0;
+        for &expert in ready {
+            if weights.is_judged(piece(expert)) {
+                for (row, &place) in (first..).zip(&rows[span(expert)]) {
+                    let [gates, ups] = [&*gates, &*ups].map(|all| &all[row * width..][..width]);
+                    judging.add(row, piece(expert), self.contribution(place), gates, ups);
+                }
+            }
+            first += span(expert).len();
+        }
         let mut activating = [const { None }; MAX];
         let activating = &mut activating[..ready.len()];
-        let (mut from_gates, mut from_ups) = (gates, &*ups);
+        let (mut from_gates, mut from_ups) = (&mut *gates, &*ups);
         for ((job, packed), &expert) in activating.iter_mut().zip(&mut mlp.packed).zip(ready) {
             let len = span(expert).len() * width;
             let gates = from_gates.split_off_mut(..len).expect("total counts all rows");
@@ -304,6 +319,12 @@ impl Batch<'_> {
             if let Some((packed, gates, ups)) = job {
                 activate(tier, width, gates, ups);
                 packed.pack(tier, gates, gates.len() / width, width);
+            }
+        });
+        judging.ask(weights, gates, width, |refused| {
+            let refused = ready.iter().find(|&&expert| piece(expert) == refused);
+            if let Some(&expert) = refused {
+                done[place_of(routed, expert)] = false;
             }
         });
         // In the order of the outputs, so that they can be lent one after another.
@@ -323,6 +344,18 @@ impl Batch<'_> {
             *product = Some(Product::new(piece, Role::Down, &mlp.packed[i], y, hidden));
         }
         multiply(tier, weights, &mut products, scratch)
+    }
+
+    /// What is known of a choice without its expert.
+    fn contribution(&self, place: usize) -> Contribution {
+        let row =
+            |all: &'_ [f32]| norm(&all[place / self.routed.top_k * self.hidden..][..self.hidden]);
+        Contribution {
+            input: row(self.x),
+            weight: f64::from(self.routed.weights[place]),
+            state: row(self.state),
+            ..Contribution::default()
+        }
     }
 }
 

@@ -1,0 +1,286 @@
+//! Stand-ins: judged where some may count, and computed with to look ahead.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sws_model::{Ready, Routed, RunAhead, SourceError};
+use sws_store::{PieceId, Priority};
+
+use super::ahead::Expected;
+use super::weights::Assembled;
+use super::{DynamicAssembler, Presence};
+use crate::error::StreamError;
+use crate::policy::Key;
+use crate::stand_ins::StandIns;
+use crate::verifier::Exactness;
+
+/// What is known and done of stand-ins.
+#[derive(Debug, Default)]
+pub(super) struct Inexact {
+    pub(super) stand_ins: StandIns,
+    /// Those that may count for the layer whose router chose last, if they are near enough.
+    pub(super) judging: Vec<u32>,
+    /// Of each layer, whether it can be computed without its experts; none if nothing runs ahead.
+    whole: Vec<bool>,
+    running: Option<Running>,
+    /// The layer that is computed again, with its experts.
+    again: Option<u32>,
+    /// What layers are expected to choose, with the first of them in front.
+    foreseen: VecDeque<(u32, Vec<u32>)>,
+    pace: Pace,
+    counts: RunAheadCounts,
+}
+
+/// A run ahead.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    from: u32,
+    /// Whether a stand-in was computed with.
+    inexact: bool,
+}
+
+/// What runs ahead have come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunAheadCounts {
+    /// How often the pass ran ahead, and went back.
+    pub runs: u64,
+    /// Layers that were computed to learn what they choose.
+    pub layers: u64,
+    /// Experts that they chose.
+    pub foreseen: u64,
+    /// How many of these were chosen when it counted.
+    pub right: u64,
+}
+
+/// What layers have taken lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// When the layer was entered, and how long had been waited then.
+    entered: Option<(Duration, Duration)>,
+    /// Time that a layer of one token takes without waiting.
+    layer: Duration,
+    /// Experts that a layer misses.
+    misses: f64,
+}
+
+/// The last of so many count as much as all before.
+const LATELY: u32 = 8;
+/// What a run ahead costs is one layer, computed again, after the wait; it has to gain as much, and
+/// what is gained is an estimate.
+const SURE: u32 = 2;
+
+impl DynamicAssembler {
+    /// Lets stand-ins serve: to count where `exactness` says so; and, where nothing but experts counts
+    /// and `ahead` is set, to look ahead.
+    pub fn with_stand_ins(
+        mut self,
+        stand_ins: StandIns,
+        exactness: Exactness,
+        ahead: bool,
+    ) -> DynamicAssembler {
+        let layers = (0..).zip(&self.layers).map(|(layer, experts)| {
+            let experts = experts.map_or(0, |(experts, _)| experts as u32);
+            (0..experts).all(|expert| stand_ins.contains(PieceId::expert(layer, expert)))
+        });
+        if ahead && exactness == Exactness::Exact {
+            self.inexact.whole = layers.collect();
+        }
+        self.inexact.stand_ins = stand_ins;
+        self.verifier.exactness = exactness;
+        self
+    }
+
+    /// What runs ahead have come to.
+    pub fn run_ahead_counts(&self) -> RunAheadCounts {
+        self.inexact.counts
+    }
+
+    /// As [`WeightSource::run_ahead`](sws_model::WeightSource::run_ahead).
+    pub fn run_ahead(&mut self, step: RunAhead) -> Result<bool, StreamError> {
+        let result = match step {
+            RunAhead::From(layer) => Ok(self.may_run_ahead(layer)),
+            RunAhead::On(layer) => self.goes_on(layer),
+            RunAhead::Done => Ok(self.come_back()),
+        };
+        self.or_abandon(result)
+    }
+
+    /// Nothing of the pass before is under way.
+    pub(super) fn forget_run_ahead(&mut self) {
+        let inexact = &mut self.inexact;
+        (inexact.running, inexact.again) = (None, None);
+        inexact.judging.clear();
+        inexact.foreseen.clear();
+    }
+
+    /// Whether this layer is computed to see what it chooses, and not to count.
+    pub(super) fn is_beyond(&self, layer: usize) -> bool {
+        self.inexact.running.is_some_and(|running| (running.from as usize) < layer)
+    }
+
+    /// Whether this layer's choice has been dealt with.
+    pub(super) fn is_again(&self, layer: usize) -> bool {
+        self.inexact.again == Some(layer as u32)
+    }
+
+    /// Serves the layer with what is there, if the pass is running ahead and that pays. Otherwise its
+    /// experts are waited for.
+    pub(super) fn serve_anyhow(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<bool, SourceError> {
+        if self.inexact.running.is_none() || !(self.is_beyond(layer) || self.pays()?) {
+            self.inexact.again = None;
+            return Ok(false);
+        }
+        if let Some(running) = &mut self.inexact.running {
+            running.inexact = true;
+        }
+        let mut weights = Assembled::exact(&self.cache, &self.inventory, self.store.number());
+        weights.stand_ins = Some(&self.inexact.stand_ins);
+        ready(&routed.distinct, &mut weights)?;
+        Ok(true)
+    }
+
+    /// Computes with the stand-ins that may count, and fetches the experts of those that are too far
+    /// off.
+    pub(super) fn judge(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
+        let judging = std::mem::take(&mut self.inexact.judging);
+        if judging.is_empty() {
+            return Ok(());
+        }
+        let mut weights = Assembled::exact(&self.cache, &self.inventory, self.store.number());
+        weights.stand_ins = Some(&self.inexact.stand_ins);
+        weights.verifier = Some(&self.verifier);
+        ready(&judging, &mut weights)?;
+        let refused = weights.refused;
+        self.verifier.caught += refused.len() as u64;
+        let layer = self.layer;
+        let counts = |expert: u32| {
+            judging.contains(&expert) && !refused.contains(&PieceId::expert(layer, expert))
+        };
+        for &expert in judging.iter().filter(|&&expert| counts(expert)) {
+            self.cache.computed(Key::expert(self.store.number(), layer, expert));
+        }
+        self.needed.retain(|&expert| !counts(expert));
+        let refused = self.in_order(refused);
+        self.wanted.extend(refused);
+        Ok(self.fallback_reassemble()?)
+    }
+
+    /// A pass is entering a layer that counts.
+    pub(super) fn pace_begins(&mut self) {
+        if !self.inexact.whole.is_empty() {
+            let now = self.waiter.clock().now();
+            self.inexact.pace.entered = Some((now, self.waiter.stalls().time));
+        }
+    }
+
+    /// It has been computed.
+    pub(super) fn pace_ends(&mut self) {
+        let pace = &mut self.inexact.pace;
+        if let Some((entered, waited)) = pace.entered.take() {
+            let waited = self.waiter.stalls().time.saturating_sub(waited);
+            let took = self.waiter.clock().now().saturating_sub(entered + waited);
+            let before = if pace.layer.is_zero() { took } else { pace.layer };
+            pace.layer = (before * (LATELY - 1) + took) / LATELY;
+        }
+    }
+
+    /// The router of a layer has chosen, and it counts.
+    pub(super) fn chosen(&mut self, experts: &[u32], misses: usize) {
+        let Inexact { pace, foreseen, counts, .. } = &mut self.inexact;
+        pace.misses += (misses as f64 - pace.misses) / f64::from(LATELY);
+        while foreseen.front().is_some_and(|(layer, _)| *layer < self.layer) {
+            foreseen.pop_front();
+        }
+        if let Some((_, expected)) = foreseen.pop_front_if(|(layer, _)| *layer == self.layer) {
+            counts.foreseen += expected.len() as u64;
+            counts.right += expected.iter().filter(|e| experts.contains(e)).count() as u64;
+        }
+    }
+
+    /// A pass that is running ahead has come to know what a layer chooses, as far as stand-ins tell:
+    /// what is there of it stays, and the rest is read.
+    pub(super) fn foresee(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
+        self.drain()?;
+        let layer = layer as u32;
+        let ids = routed.distinct.iter().map(|&expert| PieceId::expert(layer, expert));
+        for id in self.in_order(ids) {
+            self.promise(id);
+            let probability = self.inexact.counts.probability();
+            self.forecast.push_back(Expected { id, probability, priority: Priority::Speculative });
+        }
+        self.inexact.counts.layers += 1;
+        self.inexact.foreseen.push_back((layer, routed.distinct.clone()));
+        self.read_ahead();
+        Ok(())
+    }
+
+    /// Only where nothing is known yet of what comes later: what is known is being read already.
+    fn may_run_ahead(&mut self, layer: usize) -> bool {
+        let inexact = &mut self.inexact;
+        let later = layer + 1..inexact.whole.len();
+        let idle = self.forecast.is_empty() && self.reading.values().all(|r| r.demanded);
+        let may = idle && !later.is_empty() && inexact.whole.get(layer).is_some_and(|whole| *whole);
+        let from = layer as u32;
+        inexact.running = may.then_some(Running { from, inexact: false });
+        may
+    }
+
+    /// Whether the first layer's experts are still awaited.
+    fn goes_on(&mut self, layer: usize) -> Result<bool, StreamError> {
+        if !self.inexact.running.is_some_and(|running| running.inexact) {
+            return Ok(false);
+        }
+        self.waiter.check()?;
+        self.drain()?;
+        let whole = self.inexact.whole.get(layer).is_some_and(|whole| *whole);
+        Ok(whole && self.missing() > 0)
+    }
+
+    fn come_back(&mut self) -> bool {
+        let Some(Running { from, inexact }) = self.inexact.running.take() else { return true };
+        if inexact {
+            self.inexact.again = Some(from);
+            self.inexact.counts.runs += 1;
+        }
+        !inexact
+    }
+
+    /// Experts of the layer that are not there.
+    fn missing(&self) -> usize {
+        self.needed.iter().filter(|&&expert| self.presence(expert) != Presence::Exact).count()
+    }
+
+    /// Whether the wait for this layer's experts, and those that later layers will make, are long
+    /// enough to compute this layer twice.
+    fn pays(&mut self) -> Result<bool, StreamError> {
+        self.drain()?;
+        self.fallback_reassemble()?;
+        let missing = self.missing();
+        let Some(&expert) = self.needed.first() else { return Ok(false) };
+        let stats = self.store.stats();
+        let read: u64 =
+            [stats.demanded, stats.ahead, stats.speculative].map(|t| t.bytes).iter().sum();
+        if missing == 0 || read == 0 {
+            return Ok(false);
+        }
+        let layout =
+            self.store.layout(sws_store::Read::Piece(PieceId::expert(self.layer, expert)))?;
+        let one = stats.busy.as_secs_f64() * layout.slot_len() as f64 / read as f64;
+        let Pace { layer, misses, .. } = self.inexact.pace;
+        let later = self.inexact.whole.len() - 1 - self.layer as usize;
+        let enough = (layer * SURE).as_secs_f64();
+        Ok(missing as f64 * one > enough && misses * later as f64 * one > enough)
+    }
+}
+
+impl RunAheadCounts {
+    /// How often what was foreseen was right, with a beginner's luck of one in two.
+    fn probability(&self) -> f32 {
+        (self.right as f32 + 1.0) / (self.foreseen as f32 + 2.0)
+    }
+}

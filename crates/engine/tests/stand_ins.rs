@@ -1,0 +1,266 @@
+//! Stand-ins, on the model that comes with the project: what they compute never counts unless it was
+//! asked for, and running ahead on them shortens waits.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use sws_engine::{
+    Budget, Costs, Counters, Exactness, Options, Process, SpeculativeWeightStreamer, StandInUse,
+    StreamerError,
+};
+use sws_kernels::Encoding;
+use sws_model::{CausalLm, ForwardError, Model, ModelSpec};
+use sws_store::shard::{ShardOptions, shard, unshard};
+use sws_store::{
+    Checkpoint, Clock, Manifest, NVMeWeightStore, Read, ReaderKind, SimulatedDisk, StoreOptions,
+    checksum,
+};
+
+const MIB: u64 = 1 << 20;
+const TOKENS: u32 = 24;
+
+/// The model in shards with stand-ins, made once.
+fn model(stand_ins: Encoding) -> &'static Path {
+    static Q4: OnceLock<PathBuf> = OnceLock::new();
+    static Q8: OnceLock<PathBuf> = OnceLock::new();
+    let made = if stand_ins == Encoding::Q4 { &Q4 } else { &Q8 };
+    made.get_or_init(|| {
+        let shards = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+        // Left behind when the tests end, and in a place that is emptied.
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tales-{stand_ins}"));
+        let (checkpoint, out) = (dir.join("checkpoint"), dir.join("shards"));
+        unshard(&shards, &checkpoint, false, None, &|_| {}).unwrap();
+        let checkpoint = Checkpoint::open(&checkpoint).unwrap();
+        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let options = ShardOptions { stand_ins: Some(stand_ins), ..ShardOptions::default() };
+        shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
+        out
+    })
+}
+
+fn spec(dir: &Path) -> ModelSpec {
+    ModelSpec::parse(&std::fs::read(dir.join("config.json")).unwrap()).unwrap()
+}
+
+fn options(bytes: u64, stand_ins: StandInUse) -> Options {
+    Options {
+        ram_budget: Budget::Bytes(bytes),
+        process: Some(Process::default()),
+        context: Some(64),
+        stand_ins,
+        ..Options::default()
+    }
+}
+
+fn streamer(dir: &Path, options: Options) -> Result<SpeculativeWeightStreamer, StreamerError> {
+    let manifest = Arc::new(Manifest::load(dir).unwrap());
+    let reader = Some(ReaderKind::Mmap.open(&manifest, dir, 2).unwrap());
+    let store_options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
+    let store = NVMeWeightStore::open(manifest, dir, store_options).unwrap();
+    SpeculativeWeightStreamer::new(Model::new(spec(dir)), Arc::new(store), options)
+}
+
+/// A hash of the logits of some tokens, given one by one after a prompt.
+fn hash(lm: &mut SpeculativeWeightStreamer) -> Result<u64, ForwardError> {
+    let mut bytes = Vec::new();
+    let mut add = |logits: &[f32]| bytes.extend(logits.iter().flat_map(|x| x.to_le_bytes()));
+    add(lm.prefill(&[5, 300, 17, 99, 1000])?);
+    for token in 0..TOKENS {
+        add(lm.decode((token * 131 + 5) % 4096)?);
+    }
+    Ok(checksum(&bytes))
+}
+
+fn truth() -> u64 {
+    static TRUTH: OnceLock<u64> = OnceLock::new();
+    let all = || streamer(model(Encoding::Q4), options(256 * MIB, StandInUse::Off)).unwrap();
+    *TRUTH.get_or_init(|| hash(&mut all()).unwrap())
+}
+
+#[test]
+fn stand_ins_count_only_as_far_as_was_asked() {
+    let dir = model(Encoding::Q4);
+    // Budget, which stand-ins, how exact; whether the logits are the truth, and whether some stand-ins
+    // were offered, and some counted.
+    use Exactness::*;
+    use StandInUse::*;
+    let cases = [
+        (16, Off, Exact, true, false, false),
+        (20, All, Exact, true, true, false),
+        (14, Auto, Exact, true, true, false),
+        (20, All, Within(0.0), true, true, false),
+        (20, All, Within(1e-9), true, true, false),
+        (20, All, Within(1e9), false, true, true),
+        (20, All, Unseen(1), false, true, true),
+        (20, All, Unseen(0), true, true, false),
+        (16, Off, Within(1e9), true, false, false),
+        (256, All, Within(1e9), true, false, false),
+    ];
+    for (mib, stand_ins, exactness, exact, offered, counted) in cases {
+        let case = format!("{mib} MiB, {stand_ins:?}, {exactness:?}");
+        // A prompt fills a cache that is large enough for all.
+        let options = Options { exactness, ..options(mib * MIB, stand_ins) };
+        let mut lm = streamer(dir, options).unwrap();
+        if mib == 256 {
+            for first in (0..4096).step_by(64) {
+                lm.prefill(&(first..first + 64).collect::<Vec<u32>>()).unwrap();
+                lm.clear();
+            }
+        }
+        let before = lm.counters();
+        assert_eq!(hash(&mut lm).unwrap() == truth(), exact, "{case}");
+        let after = lm.counters();
+        let metrics = sws_engine::Metrics::between(&before, &after).stand_ins.unwrap_or_default();
+        assert_eq!(metrics.offered > 0, offered, "{case}: {metrics:?}");
+        assert_eq!(metrics.counted > 0, counted, "{case}: {metrics:?}");
+        if exactness == Exact {
+            assert_eq!(metrics.offered, metrics.caught, "{case}: {metrics:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tolerance_lets_more_count_the_larger_it_is() {
+    let counted = |share: f64, stand_ins: Encoding| {
+        let exactness = Exactness::Within(share);
+        let mut lm =
+            streamer(model(stand_ins), Options { exactness, ..options(20 * MIB, StandInUse::All) })
+                .unwrap();
+        hash(&mut lm).unwrap();
+        let counters = lm.counters();
+        assert!(counters.offered > 0);
+        (counters.offered - counters.caught) as f64 / counters.offered as f64
+    };
+    for stand_ins in [Encoding::Q4, Encoding::Q8] {
+        let shares = [0.0, 0.1, 1.0, 10.0, 1e6].map(|share| counted(share, stand_ins));
+        assert!(shares.is_sorted(), "{stand_ins}: {shares:?}");
+        assert_eq!((shares[0], shares[4]), (0.0, 1.0), "{stand_ins}: {shares:?}");
+    }
+    assert!(counted(0.3, Encoding::Q8) > counted(0.3, Encoding::Q4));
+}
+
+#[test]
+fn a_model_without_stand_ins_has_none_to_keep() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+    for which in [StandInUse::Auto, StandInUse::All] {
+        let refused = streamer(&dir, options(16 * MIB, which)).unwrap_err().to_string();
+        assert!(refused.contains("sws shard --stand-ins"), "{refused}");
+    }
+    let refused = streamer(model(Encoding::Q8), options(16 * MIB, StandInUse::All));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("no room for all stand-ins"), "{refused}");
+}
+
+/// A slow disk, and what this model takes to compute on a machine with two cores.
+const DISK: SimulatedDisk =
+    SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
+const COSTS: Costs = Costs {
+    infrastructure: Duration::from_micros(60),
+    expert: Duration::from_micros(12),
+    head: Duration::from_micros(120),
+};
+
+/// A run on the slow disk in virtual time: its hash, and what was counted after some tokens.
+fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counters) {
+    let dir = model(Encoding::Q4);
+    let manifest = Arc::new(Manifest::load(dir).unwrap());
+    let store_options = StoreOptions {
+        cache: None,
+        clock: Clock::simulated(),
+        simulated: Some(DISK),
+        ..StoreOptions::default()
+    };
+    let store = Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap());
+    let options = Options { run_ahead, costs: COSTS, ..options(bytes, stand_ins) };
+    let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();
+    hash(&mut lm).unwrap();
+    lm.clear();
+    let before = lm.counters();
+    let found = hash(&mut lm).unwrap();
+    let mut after = lm.counters();
+    after.passes -= before.passes;
+    after.clocks.stalls.time -= before.clocks.stalls.time;
+    after.device_bytes -= before.device_bytes;
+    after.run_ahead.runs -= before.run_ahead.runs;
+    after.run_ahead.layers -= before.run_ahead.layers;
+    (found, after)
+}
+
+#[test]
+fn running_ahead_shortens_the_waits_for_a_slow_disk() {
+    let bytes = 26 * MIB;
+    let (plain, waited) = simulated(bytes, StandInUse::All, false);
+    let (ahead, less) = simulated(bytes, StandInUse::All, true);
+    let told = format!(
+        "{:?} and {:?} waited of {:?} and {:?}, {} and {} bytes, {:?}",
+        waited.clocks.stalls.time,
+        less.clocks.stalls.time,
+        waited.passes,
+        less.passes,
+        waited.device_bytes,
+        less.device_bytes,
+        less.run_ahead,
+    );
+    println!("{told}");
+    assert_eq!((plain, ahead), (truth(), truth()));
+    assert_eq!(waited.run_ahead, Default::default());
+    assert!(less.run_ahead.runs > 0 && less.run_ahead.layers > less.run_ahead.runs, "{told}");
+    assert_eq!((less.offered > 0, less.offered), (true, less.caught), "{told}");
+    // What was computed to look ahead counts as waiting.
+    assert!(less.clocks.stalls.time * 100 <= waited.clocks.stalls.time * 85, "{told}");
+    assert!(less.passes < waited.passes, "{told}");
+    // The same twice, to the nanosecond.
+    let (_, again) = simulated(bytes, StandInUse::All, true);
+    assert_eq!((again.passes, again.run_ahead), (less.passes, less.run_ahead));
+}
+
+#[test]
+fn nothing_runs_ahead_where_that_does_not_pay() {
+    // Budget, and which stand-ins: where everything is in memory, and where later layers cannot be
+    // computed.
+    for (bytes, stand_ins) in [(256 * MIB, StandInUse::All), (26 * MIB, StandInUse::Off)] {
+        let (hash, counters) = simulated(bytes, stand_ins, true);
+        assert_eq!((hash, counters.run_ahead.runs), (truth(), 0), "{bytes}, {stand_ins:?}");
+    }
+}
+
+/// Every layout of a stand-in is read, so that the manifest's numbers lead somewhere.
+#[test]
+fn every_expert_has_a_stand_in_with_bounds() {
+    let manifest = Manifest::load(model(Encoding::Q4)).unwrap();
+    let mut found = 0;
+    for piece in &manifest.pieces {
+        let Some(stand_in) = &piece.stand_in else { continue };
+        found += 1;
+        let read = Read::StandIn(piece.id);
+        assert!(sws_store::PieceLayout::new(&manifest, read).is_ok());
+        for tensor in &stand_in.tensors {
+            let error = tensor.error.unwrap();
+            let [norm, change] = [error.spectral, error.spectral_error].map(Option::unwrap);
+            assert!(change > 0.0 && change < norm, "{} {error:?}", tensor.name);
+        }
+    }
+    assert_eq!(found, 256);
+}
+
+#[test]
+fn explore() {
+    for mib in [22, 24, 26, 28, 29, 30, 31, 32] {
+        let (_, waited) = simulated(mib * MIB, StandInUse::All, false);
+        let (_, less) = simulated(mib * MIB, StandInUse::All, true);
+        let (_, none) = simulated(mib * MIB, StandInUse::Off, true);
+        println!(
+            "{mib}: {:?} and {:?} waited ({:.3}; without any {:?}) of {:?} and {:?}, {} and {} bytes, {:?}",
+            waited.clocks.stalls.time,
+            less.clocks.stalls.time,
+            less.clocks.stalls.time.as_secs_f64() / waited.clocks.stalls.time.as_secs_f64(),
+            none.clocks.stalls.time,
+            waited.passes,
+            less.passes,
+            waited.device_bytes,
+            less.device_bytes,
+            less.run_ahead,
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! Gate 3: the verifier.
+//!
+//! Stand-ins that are wrong on purpose, for every expert, do not change a bit; without the verifier one
+//! of them does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use sws_benchmarks::resident::open;
+use sws_engine::policy::PolicyKind;
+use sws_engine::{
+    Budget, Costs, Counters, Exactness, Metrics, Options, Process, SpeculativeWeightStreamer,
+    StandInUse,
+};
+use sws_kernels::Encoding;
+use sws_model::{CausalLm, Model, naming};
+use sws_store::shard::{ShardOptions, shard, unshard, verify};
+use sws_store::{
+    Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions,
+    checksum,
+};
+use tempfile::TempDir;
+
+use crate::Setting;
+use crate::child::Done;
+use crate::models::root;
+use crate::report::Report;
+
+const SAME: &str = "exact mode: every bit of the logits is that of the model without stand-ins";
+const CAUGHT: &str = "exact mode: inexact pieces are offered, and each is caught";
+const WRONG: &str = "one that is let through changes the logits";
+const FAR: &str = "their bounds, which know nothing of the damage, would not hold them back";
+const AHEAD: &str = "running ahead on them happens, and changes nothing";
+const SOUND: &str = "their shards are sound, so that nothing else finds them";
+
+const MIB: u64 = 1 << 20;
+const PROMPT: u32 = 24;
+/// A slow disk, so that running ahead pays.
+const DISK: SimulatedDisk =
+    SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
+const COSTS: Costs = Costs {
+    infrastructure: Duration::from_micros(60),
+    expert: Duration::from_micros(12),
+    head: Duration::from_micros(120),
+};
+
+pub(crate) fn run(setting: &Setting) -> Result<Report> {
+    let mut report = Report::new(3, "the verifier");
+    let wrong = Wrong::make()?;
+    let damage = verify(&wrong.dir, &|_| ())?.damage;
+    report.check(SOUND, damage.is_empty(), || format!("{damage:?}"));
+    let tokens = if setting.full { 256 } else { 48 };
+    let (truth, ..) = wrong.run(tokens, 64, Options::default())?;
+    for mib in [16, 20, 26] {
+        for policy in PolicyKind::ALL {
+            let options = Options { policy, ..all(Exactness::Exact) };
+            let (hash, counters, metrics) = wrong.run(tokens, mib, options)?;
+            let case = format!("wrong stand-ins, {mib} MiB, {policy}");
+            report.check(SAME, hash == truth, || format!("{case}: {hash:x} and {truth:x}"));
+            let Counters { offered, caught, run_ahead, .. } = counters;
+            report.check(CAUGHT, offered > 0 && offered == caught, || {
+                format!("{case}: {offered} offered, {caught} caught")
+            });
+            report.check(AHEAD, run_ahead.runs > 0, || format!("{case}: {run_ahead:?}"));
+            let done = Done {
+                budget: mib * MIB,
+                metrics: serde_json::to_value(metrics)?,
+                ..Done::default()
+            };
+            report.row(&case, format!("{caught} of {offered}"), &done, None);
+        }
+        for (what, exactness) in [(WRONG, Exactness::Unseen(1)), (FAR, Exactness::Within(f64::MAX))]
+        {
+            let (hash, counters, _) = wrong.run(tokens, mib, all(exactness))?;
+            let passed = counters.offered - counters.caught;
+            report.check(what, hash != truth && passed > 0, || {
+                format!("{mib} MiB, {exactness:?}: {passed} counted, and the logits are the same")
+            });
+        }
+    }
+    Ok(report)
+}
+
+fn all(exactness: Exactness) -> Options {
+    Options { stand_ins: StandInUse::All, exactness, ..Options::default() }
+}
+
+/// The model that comes with the project, with stand-ins of random weights.
+struct Wrong {
+    dir: PathBuf,
+    _temp: TempDir,
+}
+
+impl Wrong {
+    fn make() -> Result<Wrong> {
+        let temp = tempfile::tempdir()?;
+        let (checkpoint, dir) = (temp.path().join("checkpoint"), temp.path().join("shards"));
+        unshard(&root().join("shards/tales-moe"), &checkpoint, false, None, &|_| ())?;
+        let source = Checkpoint::open(&checkpoint)?;
+        let naming = naming(source.config_json())?;
+        let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
+        shard(&source, &*naming, &dir, &options, &|_| ())?;
+        std::fs::remove_dir_all(&checkpoint)?;
+        randomise(&dir)?;
+        Ok(Wrong { dir, _temp: temp })
+    }
+
+    /// A hash of the logits of some tokens in virtual time, and what was counted.
+    fn run(&self, tokens: u32, mib: u64, options: Options) -> Result<(u64, Counters, Metrics)> {
+        let (manifest, spec) = open(&self.dir)?;
+        let clock = Clock::simulated();
+        let simulated = Some(DISK);
+        let store = StoreOptions { cache: None, clock, simulated, ..StoreOptions::default() };
+        let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &self.dir, store)?);
+        let options = Options {
+            ram_budget: Budget::Bytes(mib * MIB),
+            process: Some(Process::default()),
+            context: Some(512),
+            costs: COSTS,
+            ..options
+        };
+        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
+        let before = lm.counters();
+        let token = |n: u32| (n * 131 + 5) % 4096;
+        let mut bits = Vec::new();
+        let mut add = |logits: &[f32]| bits.extend(logits.iter().flat_map(|x| x.to_le_bytes()));
+        add(lm.prefill(&(0..PROMPT).map(token).collect::<Vec<u32>>())?);
+        for n in PROMPT..PROMPT + tokens {
+            add(lm.decode(token(n))?);
+        }
+        let after = lm.counters();
+        let metrics = Metrics::between(&before, &after);
+        Ok((checksum(&bits), after, metrics))
+    }
+}
+
+/// Gives every code of every stand-in a random value, and the manifest the checksums of that.
+fn randomise(dir: &Path) -> Result<()> {
+    let mut manifest = Manifest::load(dir)?;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let stand_ins = manifest.pieces.iter_mut().filter_map(|piece| piece.stand_in.as_mut());
+    for tensor in stand_ins.flat_map(|stand_in| &mut stand_in.tensors) {
+        let codes = tensor.parts.first_mut().context("a tensor without parts")?;
+        let path = dir.join(&manifest.files[codes.file as usize].path);
+        let mut file = std::fs::read(&path)?;
+        let bytes = &mut file[codes.offset as usize..][..codes.len as usize];
+        for byte in &mut *bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        codes.checks = bytes.chunks(codes.check_len as usize).map(checksum).collect();
+        std::fs::write(&path, &file)?;
+    }
+    Ok(std::fs::write(dir.join(MANIFEST_FILE), manifest.to_json()?)?)
+}
