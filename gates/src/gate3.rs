@@ -53,7 +53,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
     report.check(SOUND, damage.is_empty(), || format!("{damage:?}"));
     let tokens = if setting.full { 256 } else { 48 };
     let (truth, ..) = wrong.run(tokens, 64, Options::default())?;
-    for mib in [16, 20, 26] {
+    for mib in [20, 24, 30] {
         for policy in PolicyKind::ALL {
             let options = Options { policy, ..all(Exactness::Exact) };
             let (hash, counters, metrics) = wrong.run(tokens, mib, options)?;
@@ -117,7 +117,7 @@ impl Wrong {
         let options = Options {
             ram_budget: Budget::Bytes(mib * MIB),
             process: Some(Process::default()),
-            context: Some(512),
+            context: Some((PROMPT + tokens) as usize),
             costs: COSTS,
             ..options
         };

@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     let ram: Budget = arguments.next().ok_or("which budget?")?.parse()?;
     let tokens: usize = arguments.next().map_or(Ok(512), |n| n.parse())?;
 
-    let mut exact = open(&dir, ram, Exactness::Exact, StandInUse::Off)?;
+    let mut exact = open(&dir, ram, Exactness::Exact, StandInUse::Off, tokens)?;
     let (vocab, seed) = (exact.vocab(), 7);
     let mut sampler =
         Sampler::new(Sampling { temperature: 1.0, seed, ..Sampling::default() }, vocab);
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     );
     println!("|---|---|---|---|---|---|---|---|");
     for tolerance in [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::MAX] {
-        let mut lm = open(&dir, ram, Exactness::Within(tolerance), StandInUse::All)?;
+        let mut lm = open(&dir, ram, Exactness::Within(tolerance), StandInUse::All, tokens)?;
         let before = lm.counters();
         let (mut loss, mut divergence, mut same, mut change) = (0.0, 0.0, 0, 0.0);
         for (pair, truth) in text.windows(2).zip(&truth) {
@@ -79,12 +79,15 @@ fn open(
     ram: Budget,
     exactness: Exactness,
     stand_ins: StandInUse,
+    tokens: usize,
 ) -> Result<SpeculativeWeightStreamer> {
     let manifest = Arc::new(Manifest::load(dir)?);
     let spec = ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?;
     let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
     let process = Some(Process::default());
-    let options = Options { ram_budget: ram, process, exactness, stand_ins, ..Options::default() };
+    let context = Some(tokens);
+    let options =
+        Options { ram_budget: ram, process, exactness, stand_ins, context, ..Options::default() };
     Ok(SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?)
 }
 

@@ -163,7 +163,7 @@ impl<S: WeightSource> WeightSource for Timed<S> {
             RunAhead::From(_) => self.ahead = answer.then_some((before.0, before.1, waited)),
             RunAhead::On(_) => {}
             RunAhead::Done => {
-                if let Some((began, spent, waited)) = self.ahead.take().filter(|_| !answer) {
+                if let Some((began, spent, waited)) = self.ahead.take() {
                     let waited = self.waiter.stalls().time.saturating_sub(waited);
                     let ahead = self.waiter.clock().now().saturating_sub(began + waited);
                     self.waiter.bridged(ahead);

@@ -110,11 +110,12 @@ impl<S: WeightSource> Session<S> {
             let experts = matches!(layer.ffn, crate::Ffn::Moe(_));
             observer.entering(first, l, state.hidden());
             let mut source = Watched { source, observer, first, untold: Some(l) };
+            model.attend(l, state, &mut source)?;
             // In a prompt most experts are needed anyway.
-            let done = experts && tokens.len() == 1 && run_ahead(model, l, state, &mut source)?;
-            if !done {
-                model.layer(l, state, &mut source)?;
+            if experts && tokens.len() == 1 && source.run_ahead(RunAhead::From(l))? {
+                run_ahead(model, l, state, &mut source)?;
             }
+            model.finish(l, state, &mut source)?;
             if experts {
                 observer.routed(first, l, state.routed());
             }
@@ -124,32 +125,30 @@ impl<S: WeightSource> Session<S> {
     }
 }
 
-/// Runs a layer and those behind it as far as the source asks for it, and goes back to where that layer
-/// begins. True if the layer has been computed with its own experts, and the pass goes on behind it.
+/// Finishes a layer that has been attended, and runs those behind it, as far as the source asks for
+/// that; then goes back.
 fn run_ahead(
     model: &Model,
     l: usize,
     state: &mut State,
     source: &mut dyn WeightSource,
-) -> Result<bool, ForwardError> {
-    if !source.run_ahead(RunAhead::From(l))? {
-        return Ok(false);
-    }
+) -> Result<(), ForwardError> {
     let saved = state.save();
     let ran = (|| {
-        model.layer(l, state, source)?;
+        model.finish(l, state, source)?;
         for next in l + 1..model.spec().layers.len() {
             if !source.run_ahead(RunAhead::On(next))? {
                 break;
             }
             model.layer(next, state, source)?;
         }
-        Ok(source.run_ahead(RunAhead::Done)?)
+        source.run_ahead(RunAhead::Done)?;
+        Ok(())
     })();
     match ran {
-        Ok(false) => state.rewind(saved),
+        Ok(()) => state.rewind(saved),
         // After an error the pass is over.
-        Ok(true) | Err(_) => state.keep(saved),
+        Err(_) => state.keep(saved),
     }
     ran
 }

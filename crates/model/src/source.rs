@@ -83,13 +83,12 @@ pub trait WeightSource: Send {
 /// ask for. What it has computed is forgotten, and computed again with the experts themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunAhead {
-    /// Is this layer to be computed with what is there? The state in which it begins has been saved if
-    /// the answer is yes.
+    /// This layer's router has chosen. Is it to be computed with what is there, for now?
     From(usize),
     /// Is this layer to be computed as well? It is one behind the last.
     On(usize),
-    /// Was the first of them, and there was no other, computed with nothing but its own experts? Then it
-    /// counts. Else the next is the first again, and it is computed with nothing else.
+    /// That was all. What comes next is [`experts`](WeightSource::experts) of the first layer again,
+    /// and nothing but these counts. The answer does not matter.
     Done,
 }
 

@@ -1,6 +1,6 @@
 //! What a forward pass carries: the hidden state of a batch, and the caches of its sequences.
 
-use crate::forward::Workspace;
+use crate::forward::{Middle, Workspace};
 use crate::kv::{Copies, KvPrecision, LayerCache};
 use crate::source::Routed;
 use crate::spec::{Mixer, ModelSpec};
@@ -17,6 +17,8 @@ pub struct State {
     pub(crate) hidden: Vec<f32>,
     /// The layer that comes next; none if the last one failed.
     pub(crate) layer: Option<usize>,
+    /// The layer of which only the feed-forward block is left.
+    pub(crate) attended: Option<usize>,
     pub(crate) work: Workspace,
 }
 
@@ -53,6 +55,8 @@ pub struct Saved {
     hidden: Vec<f32>,
     spans: Vec<Span>,
     layer: Option<usize>,
+    /// In the middle of a layer, which one, and what its experts need.
+    attended: Option<(usize, Middle)>,
     /// Of each sequence.
     progress: Vec<(usize, bool)>,
     mark: usize,
@@ -83,6 +87,7 @@ impl State {
             spans: Vec::new(),
             hidden: Vec::new(),
             layer: Some(0),
+            attended: None,
             work: Workspace::default(),
         }
     }
@@ -159,6 +164,7 @@ impl State {
             hidden: self.hidden.clone(),
             spans: self.spans.clone(),
             layer: self.layer,
+            attended: self.attended.map(|l| (l, self.work.middle(self.hidden.len()))),
             progress: self.caches.sequences.iter().map(|s| (s.len, s.partial)).collect(),
             mark: self.caches.journal.slots.len(),
         }
@@ -170,7 +176,7 @@ impl State {
     /// # Panics
     ///
     /// If sequences have been added since.
-    pub fn rewind(&mut self, saved: Saved) {
+    pub fn rewind(&mut self, mut saved: Saved) {
         let sequences = self.caches.sequences.len();
         assert_eq!(saved.progress.len(), sequences, "sequences were added since the save");
         for Slot { sequence, layer, position } in
@@ -185,6 +191,11 @@ impl State {
         self.hidden.clone_from(&saved.hidden);
         self.spans.clone_from(&saved.spans);
         self.layer = saved.layer;
+        let middle = saved.attended.take();
+        self.attended = middle.as_ref().map(|(l, _)| *l);
+        if let Some((_, middle)) = middle {
+            self.work.resume(middle);
+        }
         self.keep(saved);
     }
 

@@ -22,21 +22,12 @@ pub(super) struct Inexact {
     pub(super) judging: Vec<u32>,
     /// Of each layer, whether it can be computed without its experts; none if nothing runs ahead.
     whole: Vec<bool>,
-    running: Option<Running>,
-    /// The layer that is computed again, with its experts.
-    again: Option<u32>,
+    /// The layer from which the pass is running ahead.
+    running: Option<u32>,
     /// What layers are expected to choose, with the first of them in front.
     foreseen: VecDeque<(u32, Vec<u32>)>,
     pace: Pace,
     counts: RunAheadCounts,
-}
-
-/// A run ahead.
-#[derive(Clone, Copy, Debug)]
-struct Running {
-    from: u32,
-    /// Whether a stand-in was computed with.
-    inexact: bool,
 }
 
 /// What runs ahead have come to.
@@ -65,8 +56,8 @@ struct Pace {
 
 /// The last of so many count as much as all before.
 const LATELY: u32 = 8;
-/// What a run ahead costs is one layer, computed again, after the wait; it has to gain as much, and
-/// what is gained is an estimate.
+/// What a run ahead costs is at most a layer that is begun just before the wait is over, and this one's
+/// experts that are there, computed twice. It has to gain as much, and what is gained is an estimate.
 const SURE: u32 = 2;
 
 impl DynamicAssembler {
@@ -98,9 +89,12 @@ impl DynamicAssembler {
     /// As [`WeightSource::run_ahead`](sws_model::WeightSource::run_ahead).
     pub fn run_ahead(&mut self, step: RunAhead) -> Result<bool, StreamError> {
         let result = match step {
-            RunAhead::From(layer) => Ok(self.may_run_ahead(layer)),
+            RunAhead::From(layer) => self.begins(layer),
             RunAhead::On(layer) => self.goes_on(layer),
-            RunAhead::Done => Ok(self.come_back()),
+            RunAhead::Done => {
+                self.inexact.running = None;
+                Ok(false)
+            }
         };
         self.or_abandon(result)
     }
@@ -108,40 +102,30 @@ impl DynamicAssembler {
     /// Nothing of the pass before is under way.
     pub(super) fn forget_run_ahead(&mut self) {
         let inexact = &mut self.inexact;
-        (inexact.running, inexact.again) = (None, None);
+        inexact.running = None;
         inexact.judging.clear();
         inexact.foreseen.clear();
     }
 
     /// Whether this layer is computed to see what it chooses, and not to count.
     pub(super) fn is_beyond(&self, layer: usize) -> bool {
-        self.inexact.running.is_some_and(|running| (running.from as usize) < layer)
+        self.inexact.running.is_some_and(|from| (from as usize) < layer)
     }
 
-    /// Whether this layer's choice has been dealt with.
-    pub(super) fn is_again(&self, layer: usize) -> bool {
-        self.inexact.again == Some(layer as u32)
+    /// Whether the pass is running ahead.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.inexact.running.is_some()
     }
 
-    /// Serves the layer with what is there, if the pass is running ahead and that pays. Otherwise its
-    /// experts are waited for.
+    /// Serves a layer with what is there, for a pass that is running ahead.
     pub(super) fn serve_anyhow(
         &mut self,
-        layer: usize,
         routed: &Routed,
         ready: Ready<'_>,
-    ) -> Result<bool, SourceError> {
-        if self.inexact.running.is_none() || !(self.is_beyond(layer) || self.pays()?) {
-            self.inexact.again = None;
-            return Ok(false);
-        }
-        if let Some(running) = &mut self.inexact.running {
-            running.inexact = true;
-        }
+    ) -> Result<(), SourceError> {
         let mut weights = Assembled::exact(&self.cache, &self.inventory, self.store.number());
         weights.stand_ins = Some(&self.inexact.stand_ins);
-        ready(&routed.distinct, &mut weights)?;
-        Ok(true)
+        ready(&routed.distinct, &mut weights)
     }
 
     /// Computes with the stand-ins that may count, and fetches the experts of those that are too far
@@ -220,34 +204,24 @@ impl DynamicAssembler {
     }
 
     /// Only where nothing is known yet of what comes later: what is known is being read already.
-    fn may_run_ahead(&mut self, layer: usize) -> bool {
-        let inexact = &mut self.inexact;
-        let later = layer + 1..inexact.whole.len();
+    fn begins(&mut self, layer: usize) -> Result<bool, StreamError> {
+        let whole = &self.inexact.whole;
+        let later = layer + 1 < whole.len() && whole[layer];
         let idle = self.forecast.is_empty() && self.reading.values().all(|r| r.demanded);
-        let may = idle && !later.is_empty() && inexact.whole.get(layer).is_some_and(|whole| *whole);
-        let from = layer as u32;
-        inexact.running = may.then_some(Running { from, inexact: false });
-        may
+        let begins = later && idle && self.pays()?;
+        if begins {
+            self.inexact.running = Some(layer as u32);
+            self.inexact.counts.runs += 1;
+        }
+        Ok(begins)
     }
 
     /// Whether the first layer's experts are still awaited.
     fn goes_on(&mut self, layer: usize) -> Result<bool, StreamError> {
-        if !self.inexact.running.is_some_and(|running| running.inexact) {
-            return Ok(false);
-        }
         self.waiter.check()?;
         self.drain()?;
         let whole = self.inexact.whole.get(layer).is_some_and(|whole| *whole);
         Ok(whole && self.missing() > 0)
-    }
-
-    fn come_back(&mut self) -> bool {
-        let Some(Running { from, inexact }) = self.inexact.running.take() else { return true };
-        if inexact {
-            self.inexact.again = Some(from);
-            self.inexact.counts.runs += 1;
-        }
-        !inexact
     }
 
     /// Experts of the layer that are not there.
@@ -256,7 +230,7 @@ impl DynamicAssembler {
     }
 
     /// Whether the wait for this layer's experts, and those that later layers will make, are long
-    /// enough to compute this layer twice.
+    /// enough to compute a layer in.
     fn pays(&mut self) -> Result<bool, StreamError> {
         self.drain()?;
         self.fallback_reassemble()?;

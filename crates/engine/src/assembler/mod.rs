@@ -158,7 +158,7 @@ impl DynamicAssembler {
     ) -> Result<(), StreamError> {
         self.drain()?;
         // What a draft is shown is what counts, once.
-        if self.is_beyond(layer) || self.is_again(layer) {
+        if self.is_beyond(layer) {
             return Ok(());
         }
         self.pace_begins();
@@ -176,8 +176,6 @@ impl DynamicAssembler {
     pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         let result = if self.is_beyond(layer) {
             self.foresee(layer, routed)
-        } else if self.is_again(layer) {
-            self.drain()
         } else {
             self.verify(layer, routed)
         };
@@ -193,7 +191,7 @@ impl DynamicAssembler {
         shared: &[f32],
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
-        if !self.ahead || self.is_beyond(layer) || self.is_again(layer) {
+        if !self.ahead || self.is_beyond(layer) {
             return Ok(());
         }
         let DynamicAssembler { draft, blueprint, sum, .. } = self;
@@ -225,9 +223,11 @@ impl DynamicAssembler {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        let result = match self.serve_anyhow(layer, routed, ready) {
-            Ok(false) => self.execute_assembled(ready),
-            result => result.map(|_| ()),
+        let asked = (layer, routed.distinct.len());
+        debug_assert!(self.is_beyond(layer) || (self.layer as usize, self.needed.len()) == asked);
+        let result = match self.is_ahead() {
+            true => self.serve_anyhow(routed, ready),
+            false => self.execute_assembled(ready),
         };
         self.or_abandon(result)
     }

@@ -18,7 +18,7 @@ use crate::state::{Span, State};
 use attention::{Pass, attention};
 use linear::{Product, multiply};
 pub use size::PassSize;
-pub(crate) use work::Workspace;
+pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
 /// A model: what it computes, and with which kernels. Its weights come from a [`WeightSource`], and
@@ -125,7 +125,7 @@ impl Model {
         self.check(state, batch)?;
         let hidden = self.spec.hidden;
         state.spans.clear();
-        state.layer = None;
+        (state.layer, state.attended) = (None, None);
         let mut rows = 0;
         for &Chunk { sequence, tokens } in batch {
             let twice = state.spans.iter().any(|span| span.sequence == sequence);
@@ -180,6 +180,22 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
+        self.attend(l, state, source)?;
+        self.finish(l, state, source)
+    }
+
+    /// Runs a layer up to what its experts are for: attention, the router's choice, the shared expert.
+    /// [`finish`](Self::finish) has to follow; [`State::save`] before it remembers the choice.
+    ///
+    /// # Panics
+    ///
+    /// As [`layer`](Self::layer).
+    pub fn attend(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
         let next = state.layer.take().ok_or(ForwardError::Interrupted)?;
         assert_eq!(l, next, "the layer that comes next");
         for span in &state.spans {
@@ -188,6 +204,25 @@ impl Model {
         source.entering(l, &state.hidden)?;
         state.work.tables(&self.spec.ropes, &state.spans);
         self.mix(l, state, source)?;
+        if let Ffn::Moe(moe) = self.spec.layers[l].ffn {
+            self.choose(l, moe, state, source)?;
+        }
+        state.attended = Some(l);
+        Ok(())
+    }
+
+    /// Runs the feed-forward block of a layer, by which it is complete.
+    ///
+    /// # Panics
+    ///
+    /// If [`attend`](Self::attend) was not what came before.
+    pub fn finish(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        assert_eq!(state.attended.take(), Some(l), "the layer that has begun");
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,

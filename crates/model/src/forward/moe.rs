@@ -34,8 +34,8 @@ impl Model {
         Ok(())
     }
 
-    /// The experts of a layer, into `work.branch`.
-    pub(super) fn moe(
+    /// Chooses the experts of a layer, into `work.routed`, and computes the shared one.
+    pub(super) fn choose(
         &self,
         l: usize,
         spec: MoeSpec,
@@ -43,8 +43,7 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
-        let Workspace { x, input, branch, router, routed, mlp, experts, scratch, .. } =
-            &mut state.work;
+        let Workspace { input, router, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
         choose(tier, spec, &mut router[..tokens * spec.experts], routed);
         group(routed, experts);
@@ -72,8 +71,25 @@ impl Model {
         }
 
         let shared = if spec.shared.is_some() { &experts.shared[..tokens * hidden] } else { &[] };
-        source.attended(l, &state.hidden, shared)?;
+        Ok(source.attended(l, &state.hidden, shared)?)
+    }
 
+    /// The chosen experts of a layer, and the shared one, into `work.branch`.
+    pub(super) fn moe(
+        &self,
+        l: usize,
+        spec: MoeSpec,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let Workspace { x, input, branch, routed, mlp, experts, scratch, resumed, .. } =
+            &mut state.work;
+        let tokens = state.hidden.len() / hidden;
+        if std::mem::take(resumed) {
+            input.pack(tier, &x[..tokens * hidden], tokens, hidden);
+            group(routed, experts);
+        }
         grown(&mut experts.outputs, tokens * spec.top_k * hidden);
         let x = &x[..tokens * hidden];
         source.experts(l, routed, &mut |ready, weights| {

@@ -29,6 +29,17 @@ pub(crate) struct Workspace {
     pub(super) experts: ExpertWork,
     pub(super) scratch: Vec<ThreadScratch>,
     pub(super) logits: Vec<f32>,
+    /// Whether `x`, `routed` and the shared expert's output have been put back, and what is made of
+    /// them has not.
+    pub(super) resumed: bool,
+}
+
+/// What the experts of a layer need of what came before them.
+#[derive(Debug)]
+pub(crate) struct Middle {
+    x: Vec<f32>,
+    routed: Routed,
+    shared: Vec<f32>,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +102,23 @@ impl Workspace {
             norm(tier, by, rows, width, weight);
         });
         self.input.pack(tier, x, hidden.len() / width, width);
+    }
+
+    /// What experts will need, of a batch with so many `numbers` in its hidden state.
+    pub(crate) fn middle(&self, numbers: usize) -> Middle {
+        let first = |of: &[f32]| of[..numbers.min(of.len())].to_vec();
+        let Routed { top_k, choices, weights, distinct } = &self.routed;
+        let (choices, weights, distinct) = (choices.clone(), weights.clone(), distinct.clone());
+        let routed = Routed { top_k: *top_k, choices, weights, distinct };
+        Middle { x: first(&self.x), routed, shared: first(&self.experts.shared) }
+    }
+
+    /// Goes back to where that was.
+    pub(crate) fn resume(&mut self, middle: Middle) {
+        self.x[..middle.x.len()].copy_from_slice(&middle.x);
+        self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
+        self.routed = middle.routed;
+        self.resumed = true;
     }
 
     /// Makes the rotary tables of a batch, unless they are there.
