@@ -4,6 +4,7 @@
 //! The exact model samples a text; then every row gives the same tokens to the model with another
 //! tolerance, and compares what it expects next with what the exact model did.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ fn main() -> Result<()> {
     let ram: Budget = arguments.next().ok_or("which budget?")?.parse()?;
     let tokens: usize = arguments.next().map_or(Ok(512), |n| n.parse())?;
 
+    let mut out = std::io::stdout();
     let mut exact = open(&dir, ram, Exactness::Exact, StandInUse::Off, tokens)?;
     let (vocab, seed) = (exact.vocab(), 7);
     let mut sampler =
@@ -35,10 +37,11 @@ fn main() -> Result<()> {
         text.push(sampler.sample(&mut logits)?);
     }
 
-    println!(
+    writeln!(
+        out,
         "| tolerance | stand-ins counted | of all uses | perplexity | KL (nats) | same likeliest | mean max logit change | MB read a token |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|---|")?;
     for tolerance in [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::MAX] {
         let mut lm = open(&dir, ram, Exactness::Within(tolerance), StandInUse::All, tokens)?;
         let before = lm.counters();
@@ -56,7 +59,8 @@ fn main() -> Result<()> {
         let stand_ins = metrics.stand_ins.unwrap_or_default();
         let uses: u64 = metrics.experts.layers.iter().map(|l| l.hits + l.late + l.misses).sum();
         let n = tokens as f64;
-        println!(
+        writeln!(
+            out,
             "| {} | {:.1} % of {} offered | {:.1} % | {:.4} | {:.5} | {:.1} % | {:.4} | {:.2} |",
             if tolerance == f64::MAX { "any".to_owned() } else { tolerance.to_string() },
             100.0 * stand_ins.counted as f64 / stand_ins.offered.max(1) as f64,
@@ -67,10 +71,10 @@ fn main() -> Result<()> {
             100.0 * same as f64 / n,
             change / n,
             metrics.disk.bytes as f64 / 1e6 / n,
-        );
+        )?;
     }
     let loss: f64 = text.windows(2).zip(&truth).map(|(pair, truth)| -truth[pair[1] as usize]).sum();
-    println!("exact: perplexity {:.4} of {tokens} tokens", (loss / tokens as f64).exp());
+    writeln!(out, "exact: perplexity {:.4} of {tokens} tokens", (loss / tokens as f64).exp())?;
     Ok(())
 }
 

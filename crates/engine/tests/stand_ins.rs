@@ -149,18 +149,19 @@ fn a_model_without_stand_ins_has_none_to_keep() {
     assert!(refused.contains("no room for all stand-ins"), "{refused}");
 }
 
-/// A slow disk, and what this model takes to compute on a machine with two cores.
+/// A slow disk, and what this model takes to compute with half of the speed of the two cores that it
+/// was measured on. At their speed there is less to read in, and waits fall by 14.6 % instead of 18.3.
 const DISK: SimulatedDisk =
     SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
 const COSTS: Costs = Costs {
-    infrastructure: Duration::from_micros(60),
-    expert: Duration::from_micros(12),
-    head: Duration::from_micros(120),
+    infrastructure: Duration::from_micros(120),
+    expert: Duration::from_micros(24),
+    head: Duration::from_micros(240),
 };
 
 /// A run on the slow disk in virtual time: its hash, and what was counted behind the prompt.
-fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool, scale: u32) -> (u64, Counters) {
-    let dir = model(Encoding::Q8);
+fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counters) {
+    let dir = model(Encoding::Q4);
     let manifest = Arc::new(Manifest::load(dir).unwrap());
     let store_options = StoreOptions {
         cache: None,
@@ -169,15 +170,7 @@ fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool, scale: u32) -> 
         ..StoreOptions::default()
     };
     let store = Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap());
-    let options = Options {
-        run_ahead,
-        costs: Costs {
-            infrastructure: COSTS.infrastructure * scale,
-            expert: COSTS.expert * scale,
-            head: COSTS.head * scale,
-        },
-        ..options(bytes, stand_ins)
-    };
+    let options = Options { run_ahead, costs: COSTS, ..options(bytes, stand_ins) };
     let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();
     // What is in memory at first is a matter of the prompt, and its waits are none of ours.
     for _ in 0..2 {
@@ -201,9 +194,9 @@ fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool, scale: u32) -> 
 
 #[test]
 fn running_ahead_shortens_the_waits_for_a_slow_disk() {
-    let bytes = 26 * MIB;
-    let (plain, waited) = simulated(bytes, StandInUse::All, false, 1);
-    let (ahead, less) = simulated(bytes, StandInUse::All, true, 1);
+    let bytes = 29 * MIB;
+    let (plain, waited) = simulated(bytes, StandInUse::All, false);
+    let (ahead, less) = simulated(bytes, StandInUse::All, true);
     let told = format!(
         "{:?} and {:?} waited of {:?} and {:?}, {} and {} bytes, {:?}",
         waited.clocks.stalls.time,
@@ -222,7 +215,7 @@ fn running_ahead_shortens_the_waits_for_a_slow_disk() {
     assert!(less.clocks.stalls.time * 100 <= waited.clocks.stalls.time * 85, "{told}");
     assert!(less.passes < waited.passes, "{told}");
     // The same twice, to the nanosecond.
-    let (_, again) = simulated(bytes, StandInUse::All, true, 1);
+    let (_, again) = simulated(bytes, StandInUse::All, true);
     assert_eq!((again.passes, again.run_ahead), (less.passes, less.run_ahead));
 }
 
@@ -231,7 +224,7 @@ fn nothing_runs_ahead_where_that_does_not_pay() {
     // Budget, and which stand-ins: where everything is in memory, and where later layers cannot be
     // computed.
     for (bytes, stand_ins) in [(256 * MIB, StandInUse::All), (26 * MIB, StandInUse::Off)] {
-        let (hash, counters) = simulated(bytes, stand_ins, true, 1);
+        let (hash, counters) = simulated(bytes, stand_ins, true);
         assert_eq!((hash, counters.run_ahead.runs), (truth(), 0), "{bytes}, {stand_ins:?}");
     }
 }

@@ -92,7 +92,8 @@ impl DynamicAssembler {
             return;
         }
         let mut under_way = self.reading.values().filter(|reading| !reading.demanded).count();
-        while under_way < AHEAD
+        let most = self.busy_with().unwrap_or(AHEAD).min(AHEAD);
+        while under_way < most
             && let Some(&Expected { id, probability, priority }) = self.forecast.front()
         {
             let key = self.key(id);

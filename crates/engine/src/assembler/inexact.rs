@@ -26,6 +26,8 @@ pub(super) struct Inexact {
     running: Option<u32>,
     /// What layers are expected to choose, with the first of them in front.
     foreseen: VecDeque<(u32, Vec<u32>)>,
+    /// What reading an expert reads, of the last that was asked for.
+    expert_bytes: Option<usize>,
     pace: Pace,
     counts: RunAheadCounts,
 }
@@ -157,12 +159,18 @@ impl DynamicAssembler {
     /// A pass is entering a layer that counts.
     pub(super) fn pace_begins(&mut self) {
         if !self.inexact.whole.is_empty() {
+            self.read_ahead();
             let now = self.waiter.clock().now();
             self.inexact.pace.entered = Some((now, self.waiter.stalls().time));
         }
     }
 
-    /// It has been computed.
+    /// An expert of so many bytes is being read.
+    pub(super) fn reads(&mut self, bytes: usize) {
+        self.inexact.expert_bytes = Some(bytes);
+    }
+
+    /// The layer has been computed.
     pub(super) fn pace_ends(&mut self) {
         let pace = &mut self.inexact.pace;
         if let Some((entered, waited)) = pace.entered.take() {
@@ -229,22 +237,31 @@ impl DynamicAssembler {
         self.needed.iter().filter(|&&expert| self.presence(expert) != Presence::Exact).count()
     }
 
+    /// How many reads keep the device busy until somebody looks at it again; none if nobody knows. A read
+    /// that waits for others has a slot already, in which something else could be: with 16 at a time on a
+    /// disk of 0.1 GB/s, running ahead read 7 % more bytes than with these.
+    pub(super) fn busy_with(&self) -> Option<usize> {
+        let layer = self.inexact.pace.layer.as_secs_f64();
+        let one = self.one_read().filter(|_| layer > 0.0)?;
+        Some(1 + (f64::from(SURE) * layer / one).ceil() as usize)
+    }
+
+    /// Seconds that reading an expert takes, by what has been read so far.
+    fn one_read(&self) -> Option<f64> {
+        let expert = self.inexact.expert_bytes.filter(|_| !self.inexact.whole.is_empty())?;
+        let stats = self.store.stats();
+        let traffic = [stats.demanded, stats.ahead, stats.speculative];
+        let read: u64 = traffic.iter().map(|traffic| traffic.bytes).sum();
+        (read > 0).then(|| stats.busy.as_secs_f64() * expert as f64 / read as f64)
+    }
+
     /// Whether the wait for this layer's experts, and those that later layers will make, are long
     /// enough to compute a layer in.
     fn pays(&mut self) -> Result<bool, StreamError> {
         self.drain()?;
         self.fallback_reassemble()?;
         let missing = self.missing();
-        let Some(&expert) = self.needed.first() else { return Ok(false) };
-        let stats = self.store.stats();
-        let read: u64 =
-            [stats.demanded, stats.ahead, stats.speculative].map(|t| t.bytes).iter().sum();
-        if missing == 0 || read == 0 {
-            return Ok(false);
-        }
-        let layout =
-            self.store.layout(sws_store::Read::Piece(PieceId::expert(self.layer, expert)))?;
-        let one = stats.busy.as_secs_f64() * layout.slot_len() as f64 / read as f64;
+        let Some(one) = self.one_read().filter(|_| missing > 0) else { return Ok(false) };
         let Pace { layer, misses, .. } = self.inexact.pace;
         let later = self.inexact.whole.len() - 1 - self.layer as usize;
         let enough = (layer * SURE).as_secs_f64();

@@ -49,6 +49,7 @@ impl DynamicAssembler {
         priority: Priority,
     ) -> Result<(), StreamError> {
         let reply = self.reply.clone();
+        self.reads(layout.slot_len());
         match self.store.fetch_to(layout, priority, memory.slot, reply) {
             Ok(ticket) => {
                 let demanded = priority == Priority::Demanded;
