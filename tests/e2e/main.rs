@@ -7,6 +7,8 @@ mod candle;
 mod cgroup;
 mod chat;
 mod checkpoints;
+#[cfg(feature = "candle")]
+mod draft;
 mod faults;
 mod full_disk;
 mod goldens;

@@ -6,6 +6,8 @@
 //! not run, or run slowly, this does. Its bits are its own too: they may depend on the machine, the
 //! threads, and how a prompt is cut.
 //!
+//! [`draft`] trains what `sws-draft` forecasts with: tensors with gradients are candle's.
+//!
 //! [`CandleLm`] is a model in memory with one sequence, loaded from a checkpoint or from shards.
 //!
 //! ```no_run
@@ -22,6 +24,7 @@
 //! ```
 
 mod attention;
+pub mod draft;
 mod ffn;
 mod lm;
 mod weights;

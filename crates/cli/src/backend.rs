@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use clap::builder::PossibleValue;
+use sws_draft::{Draft, NoDraft};
 use sws_engine::{Gauge, Options, SpeculativeWeightStreamer};
 use sws_kernels::Tier;
 use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
 use sws_store::Memory;
 
+use crate::draft;
 use crate::interrupt::Interrupt;
 use crate::model::Model;
 use crate::{args, process};
@@ -97,8 +99,17 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         let limit = positions(model, args)?;
         SpeculativeWeightStreamer::resident(forward, source, limit, args.kv())
     } else {
+        let forecast = match args.no_speculation {
+            true => None,
+            false => draft::load(model, draft::limit(args.ram))?,
+        };
+        let forecast: Box<dyn Draft> = match forecast {
+            Some(forecast) => Box::new(forecast),
+            None => Box::new(NoDraft),
+        };
         let options = Options {
             ram_budget: args.ram,
+            draft: forecast,
             process: Some(process::measure(model, needs.tokenizer)),
             speculation: !args.no_speculation,
             stand_ins: args.stand_ins(),

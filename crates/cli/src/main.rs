@@ -3,6 +3,7 @@
 mod args;
 mod backend;
 mod commands;
+mod draft;
 mod generate;
 mod interrupt;
 mod live;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Unshard(args) => commands::unshard::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
+        Command::Draft(args) => commands::draft::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
     };
     match done {

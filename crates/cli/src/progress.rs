@@ -37,6 +37,12 @@ impl Meter {
         Meter::with(what, Unit::Bytes, true)
     }
 
+    /// The same, of work that is counted in something else.
+    #[cfg(feature = "candle")]
+    pub(crate) fn of(what: &'static str, unit: Unit) -> Meter {
+        Meter::with(what, unit, true)
+    }
+
     /// Of work before the point: without a terminal, only what takes long is told.
     pub(crate) fn quiet(what: &'static str, unit: Unit) -> Meter {
         Meter::with(what, unit, false)

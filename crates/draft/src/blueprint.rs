@@ -109,6 +109,11 @@ pub trait Draft: fmt::Debug + Send {
         None
     }
 
+    /// Memory that it takes, or will take.
+    fn bytes(&self) -> usize {
+        0
+    }
+
     /// The router of a layer has chosen these experts, `top_k` for each token in turn, the most
     /// probable first.
     fn adapt(&mut self, layer: usize, choices: &[u32], top_k: usize) {

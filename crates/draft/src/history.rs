@@ -106,12 +106,12 @@ struct Layer {
 #[derive(Clone, Debug)]
 pub(crate) struct Pairs {
     /// Steps with expert `a` that had a successor.
-    seen: Vec<u16>,
+    pub(crate) seen: Vec<u16>,
     /// By `a`, then by the expert that followed.
     ///
     /// A byte is enough: when one is full, what is known of `a` is halved. The table then follows
     /// the text, and is small beside a single expert's weights.
-    followed: Vec<u8>,
+    pub(crate) followed: Vec<u8>,
 }
 
 impl Shape {
@@ -220,6 +220,10 @@ impl History {
 impl Pairs {
     pub(crate) fn new(experts: usize) -> Pairs {
         Pairs { seen: vec![0; experts], followed: vec![0; experts * experts] }
+    }
+
+    pub(crate) fn bytes_for(experts: usize) -> usize {
+        size_of::<Pairs>() + experts * (experts + size_of::<u16>())
     }
 
     pub(crate) fn note(&mut self, before: usize, after: &[u32]) {

@@ -40,6 +40,7 @@ pub use metrics::{
     StandInMetrics, Timed, memory, peak_memory,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
+pub use routers::RouterSet;
 pub use source::{ExpertSource, StreamingSource, ThroughRing};
 pub use stand_ins::{ErrorBound, StandInUse, StandIns};
 pub use streamer::{Gauge, Options, SpeculativeWeightStreamer, StreamerError};

@@ -1,11 +1,14 @@
 //! The routers of later layers, asked about a state that is not theirs.
 
+use sws_draft::Gates;
 use sws_kernels::functional::{NormWeight, rms_norm};
 use sws_kernels::{Input, Output, ThreadScratch, Tier, matmul_rows};
-use sws_model::{Ffn, ModelSpec, Norm, Role};
-use sws_store::{PieceId, PieceKind};
+use sws_model::{Ffn, Inventory, ModelSpec, Norm, Role};
+use sws_store::{Arena, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read};
 
+use crate::error::StreamError;
 use crate::pinned::Pinned;
+use crate::streamer::StreamerError;
 
 /// What it takes to ask a router that is in memory.
 #[derive(Debug)]
@@ -58,5 +61,37 @@ impl Routers {
         let y = Output::new(logits, tokens, experts);
         matmul_rows(self.tier, &router, &self.input, y, &mut self.scratch);
         true
+    }
+}
+
+/// The routers of a model in memory, and nothing else of it: to train a draft, or to judge one.
+#[derive(Debug)]
+pub struct RouterSet {
+    pinned: Pinned,
+    routers: Routers,
+}
+
+/// Room in which norms are read before they are widened.
+const PASSING: usize = 8 << 20;
+
+impl RouterSet {
+    /// Reads them.
+    pub fn open(spec: &ModelSpec, store: &NVMeWeightStore) -> Result<RouterSet, StreamerError> {
+        let inventory = Inventory::new(spec, store.manifest())?;
+        let router = |id: &PieceId| id.kind() == PieceKind::Router;
+        let mut bytes = PASSING;
+        for id in inventory.pieces().filter(router) {
+            let layout = PieceLayout::new(store.manifest(), Read::Piece(id));
+            bytes += layout.map_err(StreamError::from)?.slot_len();
+        }
+        let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
+        let pinned = Pinned::load(store, &arena, &inventory, |id| router(&id))?;
+        Ok(RouterSet { pinned, routers: Routers::new(spec) })
+    }
+}
+
+impl Gates for RouterSet {
+    fn logits(&mut self, layer: usize, state: &[f32], logits: &mut [f32]) -> bool {
+        self.routers.logits(&self.pinned, layer, state, logits)
     }
 }

@@ -203,6 +203,7 @@ impl SpeculativeWeightStreamer {
             all_logits: options.all_logits,
             tier: model.tier(),
             stand_ins: options.stand_ins,
+            draft: if options.speculation { options.draft.bytes() as u64 } else { 0 },
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use sws_draft::history::Shape;
-use sws_draft::{Draft, Gates, LayerBlueprint, NoDraft, Recorded, Trace};
+use sws_draft::{
+    Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded, Trace,
+};
 use sws_engine::cache::Counts;
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::{Replay, ReplayPolicy};
@@ -246,6 +248,13 @@ impl Routes {
     }
 }
 
+/// A draft that has learned nothing.
+fn micro() -> MicroDraftModel {
+    let shape = DraftShape { hidden: 192, layers: (0..8).collect(), experts: 32, top_k: 4 };
+    let size = DraftSize::within(1 << 20, &shape, 0, 4096).unwrap();
+    MicroDraftModel::new(shape, size)
+}
+
 /// Whatever a draft says, the answer is the same; one that knows has no reject.
 #[test]
 fn drafts_change_what_is_read_and_nothing_else() {
@@ -259,9 +268,10 @@ fn drafts_change_what_is_read_and_nothing_else() {
     let oracle = routes.oracle();
     let budget = least() + 4 * MIB;
     let mut rejects = Vec::new();
-    for draft in ["none", "oracle", "adversarial"] {
+    for draft in ["none", "oracle", "adversarial", "micro"] {
         let draft: Box<dyn sws_draft::Draft> = match draft {
             "none" => Box::new(NoDraft),
+            "micro" => Box::new(micro()),
             "oracle" => Box::new(oracle.clone()),
             _ => Box::new(oracle.clone().adversarial()),
         };
@@ -277,6 +287,7 @@ fn drafts_change_what_is_read_and_nothing_else() {
     }
     assert_eq!(rejects[1], 0, "{rejects:?}");
     assert!(rejects[0] > 0 && rejects[2] > 0, "{rejects:?}");
+    assert!(rejects[3] < rejects[0], "what routers say early is worth reading: {rejects:?}");
 }
 
 /// Asks a layer's own router about the state that it has seen, and remembers which experts it names

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use sws_draft::Trace;
+use sws_draft::history::Shape;
 use sws_store::ModelNumber;
 
 use crate::cache::{Counts, Lookup, Need, PredictiveCache};
@@ -124,24 +125,9 @@ impl<'a> Replay<'a> {
         let model = ModelNumber::next();
         let policy: Box<dyn Policy> = match policy {
             ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
-            ReplayPolicy::Engine(kind) => {
-                let count = shape.layers as u32;
-                let layers = Layers {
-                    count,
-                    with_experts: (0..count).collect(),
-                    experts: shape.experts,
-                    top_k: shape.top_k,
-                };
-                kind.build([(model, layers)])
-            }
+            ReplayPolicy::Engine(kind) => kind.build([(model, layers(shape))]),
         };
-        // More slots than pieces would change nothing.
-        let slots = slots.min(shape.layers * shape.experts);
-        let mut player = Player {
-            cache: PredictiveCache::new(policy, vec![(1, ()); slots]),
-            model,
-            missing: Vec::new(),
-        };
+        let mut player = Player::new(shape, model, policy, slots);
         let mut experts = Vec::new();
         let mut tokens = 0;
         for (number, pass) in self.passes.iter().enumerate() {
@@ -199,13 +185,52 @@ impl<'a> Replay<'a> {
 }
 
 /// Drives a cache as an engine does.
+#[derive(Debug)]
 struct Player {
     cache: PredictiveCache<()>,
     model: ModelNumber,
     missing: Vec<u32>,
 }
 
+/// A cache by itself, driven route by route: what would have been there, and what not.
+#[derive(Debug)]
+pub struct Residency(Player);
+
+impl Residency {
+    /// An empty cache with so many slots.
+    pub fn new(shape: Shape, policy: PolicyKind, slots: usize) -> Residency {
+        let model = ModelNumber::next();
+        let policy = policy.build([(model, layers(shape))]);
+        Residency(Player::new(shape, model, policy, slots))
+    }
+
+    /// These tokens go through the layers next.
+    pub fn tokens(&mut self, tokens: &[u32]) {
+        self.0.cache.tokens(self.0.model, tokens);
+    }
+
+    /// A layer, counted among those with experts, has chosen these, `per_step` in each step: those
+    /// that were not there, ascending.
+    pub fn layer(&mut self, layer: usize, experts: &[u32], per_step: usize) -> &[u32] {
+        self.0.layer(layer as u32, experts, per_step);
+        &self.0.missing
+    }
+}
+
+fn layers(shape: Shape) -> Layers {
+    let count = shape.layers as u32;
+    let with_experts = (0..count).collect();
+    Layers { count, with_experts, experts: shape.experts, top_k: shape.top_k }
+}
+
 impl Player {
+    fn new(shape: Shape, model: ModelNumber, policy: Box<dyn Policy>, slots: usize) -> Player {
+        // More slots than pieces would change nothing.
+        let slots = slots.min(shape.layers * shape.experts);
+        let cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
+        Player { cache, model, missing: Vec::new() }
+    }
+
     fn layer(&mut self, layer: u32, experts: &[u32], per_step: usize) {
         let Player { cache, model, missing } = self;
         cache.routed(*model, layer, experts, per_step);

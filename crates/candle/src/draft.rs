@@ -1,0 +1,254 @@
+//! Trains the corrections of a draft: what of a state foretells where later routers will differ from
+//! what they say about it now.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_nn::{AdamW, Optimizer, ParamsAdamW};
+
+/// States, and what became of them. Rows are tokens.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// [rows, inputs]
+    pub inputs: Vec<f32>,
+    /// How far each expert of each layer to come is above the edge, as its router sees the state:
+    /// [rows, targets, experts].
+    pub margins: Vec<f32>,
+    /// 1 for those that were used, 0 for the others: as `margins`.
+    pub used: Vec<f32>,
+}
+
+/// How to train.
+#[derive(Clone, Copy, Debug)]
+pub struct Training {
+    /// Numbers of an input.
+    pub inputs: usize,
+    /// Layers to come.
+    pub targets: usize,
+    /// Experts of each.
+    pub experts: usize,
+    /// Of the correction.
+    pub rank: usize,
+    /// How often every sample is looked at.
+    pub epochs: usize,
+    /// The same seed and samples give the same start and order.
+    pub seed: u64,
+}
+
+/// What was learned.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// [rank, inputs]
+    pub down: Vec<f32>,
+    /// For each target [experts, rank + 1], a constant last, and what its margin is multiplied by.
+    pub targets: Vec<(Vec<f32>, f32)>,
+    /// The mean loss on what was held out, in nats an expert: before, and at its lowest.
+    pub losses: [f32; 2],
+}
+
+/// Rows that a step learns from.
+const BATCH: usize = 256;
+/// Rows that a loss is computed of at a time.
+const EVALUATED: usize = 4096;
+const RATE: f64 = 4e-3;
+const DECAY: f64 = 0.02;
+/// What margins begin with.
+const SHARPNESS: f32 = 3.0;
+
+struct Net {
+    down: Var,
+    up: Var,
+    constant: Var,
+    sharpness: Var,
+}
+
+/// Trains on `samples` with AdamW, and keeps what was best on `held_out`. `progress` hears of every
+/// step, and may end it all by saying no: then there is None.
+pub fn train(
+    training: &Training,
+    samples: &Samples,
+    held_out: &Samples,
+    progress: &mut dyn FnMut() -> bool,
+) -> Result<Option<Trained>> {
+    let Training { inputs, targets, experts, rank, epochs, seed } = *training;
+    let rows = samples.inputs.len() / inputs;
+    let net = Net::new(training)?;
+    let parameters = ParamsAdamW { lr: RATE, weight_decay: DECAY, ..ParamsAdamW::default() };
+    let vars = [&net.down, &net.up, &net.constant, &net.sharpness].map(Var::clone).to_vec();
+    let mut optimizer = AdamW::new(vars, parameters)?;
+    let before = net.mean_loss(training, held_out)?;
+    let mut best = (before, net.values()?);
+    let mut order: Vec<usize> = (0..rows).collect();
+    let mut random = seed;
+    let steps = epochs * rows.div_ceil(BATCH);
+    let mut step = 0;
+    for _ in 0..epochs {
+        shuffle(&mut order, &mut random);
+        for batch in order.chunks(BATCH) {
+            if !progress() {
+                return Ok(None);
+            }
+            let half_turn = std::f64::consts::PI * step as f64 / steps as f64;
+            optimizer.set_learning_rate(RATE * 0.5 * (1.0 + half_turn.cos()));
+            let [x, m, y] = samples.rows(training, batch)?;
+            optimizer.backward_step(&net.loss(&x, &m, &y)?)?;
+            step += 1;
+        }
+        let loss = net.mean_loss(training, held_out)?;
+        if loss < best.0 {
+            best = (loss, net.values()?);
+        }
+    }
+    let (loss, [down, up, constant, sharpness]) = best;
+    // [rank, inputs] and [targets, experts, rank + 1] from what multiplies rows.
+    let down = (0..rank * inputs).map(|i| down[i % inputs * rank + i / inputs]).collect();
+    let columns = targets * experts;
+    let targets = (0..targets).map(|target| {
+        let rows = (0..experts).flat_map(|expert| {
+            let column = target * experts + expert;
+            let weights = (0..rank).map(move |r| r * columns + column);
+            let (up, constant) = (&up, &constant);
+            weights.map(move |at| up[at]).chain([constant[column]])
+        });
+        (rows.collect(), sharpness[target])
+    });
+    Ok(Some(Trained { down, targets: targets.collect(), losses: [before, loss] }))
+}
+
+impl Samples {
+    /// How many there are.
+    pub fn rows_of(&self, training: &Training) -> usize {
+        self.inputs.len() / training.inputs.max(1)
+    }
+
+    /// Inputs, margins and uses of some rows.
+    fn rows(&self, training: &Training, rows: &[usize]) -> Result<[Tensor; 3]> {
+        let Training { inputs, targets, experts, .. } = *training;
+        let pick = |from: &[f32], width: usize| {
+            let mut picked = Vec::with_capacity(rows.len() * width);
+            rows.iter().for_each(|row| picked.extend_from_slice(&from[row * width..][..width]));
+            picked
+        };
+        let (n, device) = (rows.len(), &Device::Cpu);
+        let wide = (n, targets, experts);
+        Ok([
+            Tensor::from_vec(pick(&self.inputs, inputs), (n, inputs), device)?,
+            Tensor::from_vec(pick(&self.margins, targets * experts), wide, device)?,
+            Tensor::from_vec(pick(&self.used, targets * experts), wide, device)?,
+        ])
+    }
+}
+
+impl Net {
+    fn new(training: &Training) -> Result<Net> {
+        let Training { inputs, targets, experts, rank, seed, .. } = *training;
+        let mut random = seed ^ 0x5eed;
+        let scale = (3.0 / inputs as f32).sqrt();
+        let down: Vec<f32> =
+            (0..inputs * rank).map(|_| scale * (2.0 * unit(&mut random) - 1.0)).collect();
+        let device = &Device::Cpu;
+        Ok(Net {
+            down: Var::from_tensor(&Tensor::from_vec(down, (inputs, rank), device)?)?,
+            up: Var::zeros((rank, targets * experts), DType::F32, device)?,
+            constant: Var::zeros((1, targets * experts), DType::F32, device)?,
+            sharpness: Var::from_tensor(&Tensor::full(SHARPNESS, (1, targets, 1), device)?)?,
+        })
+    }
+
+    /// The mean of the binary cross-entropies.
+    fn loss(&self, x: &Tensor, margins: &Tensor, used: &Tensor) -> Result<Tensor> {
+        let u = x.matmul(&self.down)?;
+        let correction = u.matmul(&self.up)?.broadcast_add(&self.constant)?;
+        let logits = margins.broadcast_mul(&self.sharpness)?;
+        let logits = (logits + correction.reshape(margins.shape())?)?;
+        // log(1 + e^z) - y z, without overflow.
+        let soft = (logits.abs()?.neg()?.exp()? + 1.0)?.log()?;
+        (logits.relu()? + soft)?.sub(&(logits * used)?)?.mean_all()
+    }
+
+    fn mean_loss(&self, training: &Training, samples: &Samples) -> Result<f32> {
+        let rows: Vec<usize> = (0..samples.rows_of(training)).collect();
+        let mut sum = 0.0;
+        for batch in rows.chunks(EVALUATED) {
+            let [x, m, y] = samples.rows(training, batch)?;
+            sum += batch.len() as f32 * self.loss(&x, &m, &y)?.to_scalar::<f32>()?;
+        }
+        Ok(sum / rows.len().max(1) as f32)
+    }
+
+    fn values(&self) -> Result<[Vec<f32>; 4]> {
+        let values = |var: &Var| var.flatten_all()?.to_vec1::<f32>();
+        let Net { down, up, constant, sharpness } = self;
+        Ok([values(down)?, values(up)?, values(constant)?, values(sharpness)?])
+    }
+}
+
+/// The next number of a sequence (splitmix64).
+fn next(random: &mut u64) -> u64 {
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *random;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// From 0 to 1.
+fn unit(random: &mut u64) -> f32 {
+    (next(random) >> 40) as f32 / (1u64 << 24) as f32
+}
+
+fn shuffle(order: &mut [usize], random: &mut u64) {
+    for i in (1..order.len()).rev() {
+        order.swap(i, (next(random) % (i as u64 + 1)) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Experts are used where a hidden direction of the input says so, and margins say nothing.
+    #[test]
+    fn a_correction_finds_what_routers_do_not_see() {
+        let training = Training { inputs: 12, targets: 2, experts: 6, rank: 3, epochs: 6, seed: 1 };
+        let mut random = 7;
+        let mut samples = |rows: usize| {
+            let mut samples = Samples::default();
+            for _ in 0..rows {
+                let x: Vec<f32> = (0..12).map(|_| 2.0 * unit(&mut random) - 1.0).collect();
+                for target in 0..2 {
+                    for expert in 0..6 {
+                        samples.margins.push(unit(&mut random) - 0.5);
+                        let used = x[target] + x[2] * (expert as f32 - 2.5) > 0.0;
+                        samples.used.push(f32::from(used));
+                    }
+                }
+                samples.inputs.extend(x);
+            }
+            samples
+        };
+        let (many, held_out) = (samples(4000), samples(500));
+        let trained = train(&training, &many, &held_out, &mut || true).unwrap().unwrap();
+        assert!(trained.losses[1] < 0.3 && trained.losses[0] > 0.6, "{:?}", trained.losses);
+
+        // What is handed over computes what was trained.
+        let mut right = 0;
+        for row in 0..500 {
+            let x = &held_out.inputs[row * 12..][..12];
+            let u: Vec<f32> = trained
+                .down
+                .chunks(12)
+                .map(|d| d.iter().zip(x).map(|(d, x)| d * x).sum())
+                .chain([1.0])
+                .collect();
+            for (target, (up, margin)) in trained.targets.iter().enumerate() {
+                for (expert, up) in up.chunks(4).enumerate() {
+                    let at = (row * 2 + target) * 6 + expert;
+                    let correction: f32 = up.iter().zip(&u).map(|(a, b)| a * b).sum();
+                    let logit = margin * held_out.margins[at] + correction;
+                    right += usize::from((logit > 0.0) == (held_out.used[at] > 0.5));
+                }
+            }
+        }
+        assert!(right > 500 * 12 * 9 / 10, "{right}");
+        assert!(train(&training, &many, &held_out, &mut || false).unwrap().is_none());
+    }
+}

@@ -1,0 +1,65 @@
+//! `sws draft`.
+
+mod score;
+#[cfg(feature = "candle")]
+mod train;
+
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use sws_draft::DraftShape;
+use sws_engine::RouterSet;
+use sws_store::ReaderKind;
+
+use crate::args;
+use crate::draft::{Sequence, States, shape};
+use crate::model::Model;
+
+pub(crate) fn run(args: &args::Draft) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        args::DraftCommand::Score(args) => score::run(args),
+        #[cfg(feature = "candle")]
+        args::DraftCommand::Train(args) => train::run(args),
+        #[cfg(not(feature = "candle"))]
+        args::DraftCommand::Train(_) => {
+            anyhow::bail!(
+                "this sws was built without candle, which trains; build it with --features candle"
+            )
+        }
+    }
+}
+
+/// What both work on.
+struct Recorded {
+    model: Model,
+    shape: DraftShape,
+    routers: RouterSet,
+    files: Vec<States>,
+}
+
+impl Recorded {
+    fn open(args: &args::Recorded) -> anyhow::Result<Recorded> {
+        let model = Model::open(Some(&args.model))?;
+        let shape = shape(&model.spec).ok_or_else(|| {
+            model.says(&"it has no experts, or not the same in all layers, and so no draft; give a mixture of experts")
+        })?;
+        let layers = model.spec.layers.len();
+        let files = args.traces.iter().map(|path| States::open(path, &shape, layers));
+        let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+        let store = model.store(ReaderKind::Direct)?;
+        let routers = RouterSet::open(&model.spec, &store).map_err(|e| model.says(&e))?;
+        if files.is_empty() {
+            return Err(anyhow!("there are no recordings; name some with --traces"));
+        }
+        Ok(Recorded { model, shape, routers, files })
+    }
+
+    /// All sequences, in the order of the files.
+    fn sequences(&self) -> Vec<Sequence> {
+        let of = |(file, states): (usize, &States)| {
+            let tokens = states.trace.sequences().collect::<Vec<_>>();
+            tokens.into_iter().map(move |tokens| Sequence { file, tokens })
+        };
+        self.files.iter().enumerate().flat_map(of).collect()
+    }
+}

@@ -1,0 +1,416 @@
+//! `sws draft score`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde::Serialize;
+use sws_draft::{
+    Adapting, DEPTH, Draft, DraftSize, Forecaster, Gates, MicroDraftModel, Outcome, Score,
+};
+use sws_engine::policy::PolicyKind;
+use sws_engine::replay::Residency;
+use sws_store::shard::Progress;
+
+use super::{Recorded, Sequence};
+use crate::args;
+use crate::commands::{print, print_json};
+use crate::draft;
+use crate::progress::{Meter, Unit};
+use crate::table::table;
+
+#[derive(Serialize)]
+struct Report {
+    tokens: usize,
+    sequences: usize,
+    /// What the cache holds, in percent of all experts, and what was not in it, for each token.
+    budget: f64,
+    misses_per_token: f64,
+    trained: bool,
+    adapting: bool,
+    /// Bytes that the draft takes.
+    bytes: usize,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    forecast: Forecaster,
+    /// Layers between the state and what is forecast.
+    distance: usize,
+    #[serde(flatten)]
+    score: Score,
+    /// The share of the free router's error at this distance that is gone.
+    error_removed: Option<f64>,
+    /// The recall of the first k, by layer.
+    by_layer: BTreeMap<usize, f64>,
+}
+
+#[derive(Serialize)]
+struct PairsReport {
+    pairs: usize,
+    budget: f64,
+    /// Recall on misses of the first k and of the first 2 k at all distances, the mean over pairs.
+    adapting: [f64; 2],
+    frozen: [f64; 2],
+    /// The mean of the differences and its standard error, and pairs in which adapting is better.
+    difference: [f64; 2],
+    standard_error: [f64; 2],
+    better: [usize; 2],
+    calibration_error_adapting: f64,
+    calibration_error_frozen: f64,
+}
+
+pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
+    let mut recorded = Recorded::open(&args.recorded)?;
+    let (draft, trained) = open(args, &recorded)?;
+    let sequences = recorded.sequences();
+    if args.pairs {
+        return pairs(args, &mut recorded, &draft, &sequences);
+    }
+    let mut draft = draft;
+    draft.set_adapting(if args.frozen { Adapting::History } else { Adapting::All });
+    let mut judge = Judge::new(&recorded, args.budget);
+    judge.baselines = true;
+    let total = sequences.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
+    let meter = Meter::quiet("scoring", Unit::Tokens);
+    for sequence in &sequences {
+        judge.follow(&mut draft, &mut recorded, sequence)?;
+        judge.tokens += sequence.tokens.len();
+        meter.show(Progress { done: judge.tokens as u64, total: total as u64 });
+    }
+    meter.finish();
+    let report = judge.report(&recorded, sequences.len(), &draft, trained, args);
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The draft, and whether it was trained.
+fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDraftModel, bool)> {
+    let Recorded { model, shape, .. } = recorded;
+    let limit = args.size.map_or(usize::MAX, |size| size as usize);
+    let found = match &args.draft {
+        _ if args.untrained => None,
+        Some(path) => draft::read(model, path, limit)?,
+        None => draft::load(model, limit)?,
+    };
+    if let Some(found) = found {
+        return Ok((found, true));
+    }
+    let vocab = model.spec.vocab.min(1 << 16);
+    match DraftSize::within(limit.min(64 << 20), shape, 0, vocab) {
+        Some(size) => Ok((MicroDraftModel::new(shape.clone(), size), false)),
+        None => bail!("a draft of this model does not fit into --size; give it more"),
+    }
+}
+
+/// For each two sequences that follow each other, one after a change of topic, a draft that goes on
+/// learning and one that does not.
+fn pairs(
+    args: &args::DraftScore,
+    recorded: &mut Recorded,
+    draft: &MicroDraftModel,
+    sequences: &[Sequence],
+) -> anyhow::Result<ExitCode> {
+    let pairs = sequences.as_chunks::<2>().0;
+    if pairs.is_empty() {
+        bail!("a pair is two sequences and there is one; name more recordings");
+    }
+    let meter = Meter::quiet("scoring", Unit::Tokens);
+    let total = 2 * sequences.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
+    let mut done = 0;
+    let mut recalls: [Vec<[f64; 2]>; 2] = Default::default();
+    let mut errors = [0.0; 2];
+    for [first, second] in pairs {
+        for (way, adapting) in [Adapting::All, Adapting::History].into_iter().enumerate() {
+            let mut draft = draft.clone();
+            draft.set_adapting(adapting);
+            let mut judge = Judge::new(recorded, args.budget);
+            judge.follow(&mut draft, recorded, first)?;
+            judge.outcomes.clear();
+            judge.follow(&mut draft, recorded, second)?;
+            let score = judge.all().score();
+            recalls[way].push([score.recall_on_misses[0], score.recall_on_misses[2]]);
+            errors[way] += score.calibration_error.map_or(0.0, |error| error[0]);
+            done += first.tokens.len() + second.tokens.len();
+            meter.show(Progress { done: done as u64, total: total as u64 });
+        }
+    }
+    meter.finish();
+    let n = pairs.len() as f64;
+    let mean = |way: usize, i: usize| recalls[way].iter().map(|r| r[i]).sum::<f64>() / n;
+    let differences = |i: usize| -> Vec<f64> {
+        recalls[0].iter().zip(&recalls[1]).map(|(a, b)| a[i] - b[i]).collect()
+    };
+    let difference = [0, 1].map(|i| mean(0, i) - mean(1, i));
+    let standard_error = [0, 1].map(|i| {
+        let squares = differences(i).iter().map(|d| (d - difference[i]).powi(2)).sum::<f64>();
+        (squares / (n - 1.0).max(1.0) / n).sqrt()
+    });
+    let report = PairsReport {
+        pairs: pairs.len(),
+        budget: args.budget,
+        adapting: [0, 1].map(|i| mean(0, i)),
+        frozen: [0, 1].map(|i| mean(1, i)),
+        difference,
+        standard_error,
+        better: [0, 1].map(|i| differences(i).iter().filter(|&&d| d > 0.0).count()),
+        calibration_error_adapting: errors[0] / n,
+        calibration_error_frozen: errors[1] / n,
+    };
+    match args.json {
+        true => print_json(&report)?,
+        false => print(&report.text())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Follows recordings, and compares what was forecast with what came.
+struct Judge {
+    layers: usize,
+    baselines: bool,
+    residency: Residency,
+    outcomes: BTreeMap<(Forecaster, usize), Outcome>,
+    by_layer: BTreeMap<(Forecaster, usize, usize), Outcome>,
+    /// Scores by forecaster, the place that they are for, and distance.
+    forecasts: BTreeMap<(Forecaster, usize, usize), Vec<f32>>,
+    tokens: usize,
+    misses: usize,
+}
+
+impl Judge {
+    fn new(recorded: &Recorded, budget: f64) -> Judge {
+        let trace = recorded.files[0].trace.shape();
+        let slots = (budget / 100.0 * (trace.layers * trace.experts) as f64).round() as usize;
+        Judge {
+            layers: recorded.model.spec.layers.len(),
+            baselines: false,
+            residency: Residency::new(trace, PolicyKind::Expected, slots.max(1)),
+            outcomes: BTreeMap::new(),
+            by_layer: BTreeMap::new(),
+            forecasts: BTreeMap::new(),
+            tokens: 0,
+            misses: 0,
+        }
+    }
+
+    fn follow(
+        &mut self,
+        draft: &mut MicroDraftModel,
+        recorded: &mut Recorded,
+        sequence: &Sequence,
+    ) -> anyhow::Result<()> {
+        let Recorded { shape, routers, files, .. } = recorded;
+        let states = &mut files[sequence.file];
+        let (hidden, places) = (shape.hidden, shape.layers.len());
+        let mut both = Vec::new();
+        let mut before: Vec<Vec<u32>> = vec![Vec::new(); places];
+        for token in sequence.tokens.clone() {
+            states.token(token, &mut both)?;
+            let id = states.trace.tokens()[token];
+            self.residency.tokens(&[id]);
+            draft.tokens(&[id]);
+            self.forecasts.values_mut().for_each(Vec::clear);
+            for (place, &layer) in shape.layers.iter().enumerate() {
+                let entering = &both[layer * hidden..][..hidden];
+                let attended = &both[(self.layers + layer) * hidden..][..hidden];
+                let mut chosen: Vec<u32> = Vec::with_capacity(shape.top_k);
+                let all: Vec<u32> =
+                    states.trace.experts(token, place).iter().map(|&e| e.into()).collect();
+                all.iter().for_each(|e| {
+                    if !chosen.contains(e) {
+                        chosen.push(*e)
+                    }
+                });
+
+                let said = draft.entering(layer, entering, routers).unwrap_or_default();
+                for (n, said) in said.iter().enumerate().take(if place == 0 { places } else { 1 }) {
+                    let who = if n == 0 { Forecaster::Draft } else { Forecaster::Token };
+                    self.note(who, place + n, 0).extend_from_slice(&said.expert_probs);
+                }
+                if self.baselines {
+                    let experts = shape.experts;
+                    let scores = self.note(Forecaster::Router, place, 0);
+                    scores.resize(experts, 0.0);
+                    routers.logits(layer, entering, scores);
+                    let scores = self.note(Forecaster::Control, place, 0);
+                    scores.resize(experts, 0.0);
+                    routers.logits(layer, attended, scores);
+                    draft.shares(place, self.note(Forecaster::Hot, place, 0));
+                    let scores = self.note(Forecaster::Previous, place, 0);
+                    draft.shares(place, scores);
+                    before[place].iter().for_each(|&e| scores[e as usize] += 1.0);
+                    if let Some(last) = place.checked_sub(1) {
+                        let scores = self.note(Forecaster::Together, place, 0);
+                        draft.together(last, 1, &before[last], scores);
+                    }
+                }
+                self.judge(place, layer, &chosen);
+
+                draft.adapt(layer, &all, shape.top_k);
+                before[place] = chosen;
+                let said = draft.attended(layer, attended, routers).unwrap_or_default();
+                for (n, said) in said.iter().enumerate().take(DEPTH) {
+                    let scores = self.note(Forecaster::Draft, place + 1 + n, n + 1);
+                    scores.extend_from_slice(&said.expert_probs);
+                }
+                for distance in 1..=if self.baselines { DEPTH } else { 0 } {
+                    let target = place + distance;
+                    let Some(&layer) = shape.layers.get(target) else { break };
+                    let scores = self.note(Forecaster::Router, target, distance);
+                    scores.resize(shape.experts, 0.0);
+                    routers.logits(layer, attended, scores);
+                    let scores = self.note(Forecaster::Together, target, distance);
+                    draft.together(place, distance, &before[place], scores);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, who: Forecaster, place: usize, distance: usize) -> &mut Vec<f32> {
+        self.forecasts.entry((who, place, distance)).or_default()
+    }
+
+    fn judge(&mut self, place: usize, layer: usize, chosen: &[u32]) {
+        let missed = self.residency.layer(place, chosen, chosen.len()).to_vec();
+        self.misses += missed.len();
+        for (&(who, of, distance), scores) in &self.forecasts {
+            if of != place || scores.is_empty() {
+                continue;
+            }
+            let probabilities = matches!(who, Forecaster::Draft | Forecaster::Token);
+            let outcome = self.outcomes.entry((who, distance)).or_default();
+            outcome.add(scores, chosen, &missed, probabilities);
+            if self.baselines {
+                let outcome = self.by_layer.entry((who, distance, layer)).or_default();
+                outcome.add(scores, chosen, &missed, probabilities);
+            }
+        }
+    }
+
+    /// What the draft was worth at all distances together.
+    fn all(&self) -> Outcome {
+        let of_draft = self.outcomes.iter().filter(|((who, _), _)| *who == Forecaster::Draft);
+        let mut all = Outcome::default();
+        of_draft.for_each(|(_, outcome)| all.merge(outcome));
+        all
+    }
+
+    fn report(
+        &self,
+        recorded: &Recorded,
+        sequences: usize,
+        draft: &MicroDraftModel,
+        trained: bool,
+        args: &args::DraftScore,
+    ) -> Report {
+        let router = |distance: usize| {
+            let outcome = self.outcomes.get(&(Forecaster::Router, distance))?;
+            Some(1.0 - outcome.score().recall[0])
+        };
+        let rows = self.outcomes.iter().map(|(&(forecast, distance), outcome)| {
+            let score = outcome.score();
+            let removed = |error: f64| 1.0 - (1.0 - score.recall[0]) / error.max(1e-9);
+            let error_removed = (forecast == Forecaster::Draft).then(|| router(distance)).flatten();
+            let layers = recorded.shape.layers.iter().filter_map(|&layer| {
+                let outcome = self.by_layer.get(&(forecast, distance, layer))?;
+                Some((layer, outcome.score().recall[0]))
+            });
+            let by_layer = layers.collect();
+            let error_removed = error_removed.map(removed);
+            Row { forecast, distance, error_removed, by_layer, score }
+        });
+        Report {
+            tokens: self.tokens,
+            sequences,
+            budget: args.budget,
+            misses_per_token: self.misses as f64 / self.tokens.max(1) as f64,
+            trained,
+            adapting: !args.frozen,
+            bytes: draft.bytes(),
+            rows: rows.collect(),
+        }
+    }
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let heading = [
+            "forecast",
+            "distance",
+            "recall k",
+            "1.5k",
+            "2k",
+            "precision k",
+            "1.5k",
+            "2k",
+            "on misses k",
+            "1.5k",
+            "2k",
+            "error removed",
+            "calibration",
+        ];
+        let three = |x: f64| format!("{x:.3}");
+        let rows = self.rows.iter().map(|row| {
+            let name = match row.forecast {
+                Forecaster::Draft => "draft",
+                Forecaster::Token => "token alone",
+                Forecaster::Router => "free router",
+                Forecaster::Together => "co-activation",
+                Forecaster::Previous => "previous token",
+                Forecaster::Hot => "hot list",
+                Forecaster::Control => "control",
+            };
+            let distance = match row.forecast {
+                Forecaster::Token | Forecaster::Previous | Forecaster::Hot => "-".to_owned(),
+                _ => row.distance.to_string(),
+            };
+            let Score { recall, precision, recall_on_misses, calibration_error, .. } = row.score;
+            let shares = [recall, precision, recall_on_misses].concat();
+            let mut cells = vec![name.to_owned(), distance];
+            cells.extend(shares.into_iter().map(three));
+            cells.push(row.error_removed.map_or(String::new(), three));
+            cells.push(calibration_error.map_or(String::new(), |[all, _]| format!("{all:.4}")));
+            cells
+        });
+        format!(
+            "{}\n{} tokens in {} sequences; {} draft{}; cache of {} % of the experts, {:.1} misses a token\n",
+            table(&heading, &rows.collect::<Vec<_>>()),
+            self.tokens,
+            self.sequences,
+            if self.trained { "trained" } else { "untrained" },
+            if self.adapting { ", adapting" } else { ", frozen" },
+            self.budget,
+            self.misses_per_token,
+        )
+    }
+}
+
+impl PairsReport {
+    fn text(&self) -> String {
+        let heading = ["recall on misses", "adapting", "frozen", "difference", "better in"];
+        let rows: Vec<Vec<String>> = [0, 1]
+            .map(|i| {
+                vec![
+                    ["first k", "first 2 k"][i].to_owned(),
+                    format!("{:.4}", self.adapting[i]),
+                    format!("{:.4}", self.frozen[i]),
+                    format!("{:+.4} ± {:.4}", self.difference[i], self.standard_error[i]),
+                    format!("{} of {}", self.better[i], self.pairs),
+                ]
+            })
+            .to_vec();
+        format!(
+            "{}\ncalibration error {:.4} adapting, {:.4} frozen; cache of {} % of the experts\n",
+            table(&heading, &rows),
+            self.calibration_error_adapting,
+            self.calibration_error_frozen,
+            self.budget,
+        )
+    }
+}

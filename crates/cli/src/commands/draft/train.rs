@@ -1,0 +1,243 @@
+//! `sws draft train`.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde::Serialize;
+use std::sync::Mutex;
+use sws_candle::draft::{Samples, Trained, Training, train};
+use sws_draft::{DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, margin};
+use sws_store::shard::Progress;
+
+use super::{Recorded, Sequence};
+use crate::args;
+use crate::commands::{print, print_json, size};
+use crate::draft::path;
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::progress::{Meter, Unit};
+use crate::table::table;
+use crate::unfinished::Unfinished;
+
+/// Of the sequences, one in so many is held out.
+const HELD_OUT: usize = 10;
+/// Memory for the samples of one state of one layer.
+const SAMPLES: usize = 256 << 20;
+/// Tokens that a table is made for, whatever the vocabulary.
+const MOST_TOKENS: usize = 1 << 16;
+
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    bytes: usize,
+    tokens: usize,
+    held_out_tokens: usize,
+    rank: usize,
+    epochs: usize,
+    layers: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    layer: usize,
+    /// Of the state entering the layer, else of what its router has seen.
+    entering: bool,
+    /// In nats an expert, on what was held out: routers alone, and corrected.
+    loss_before: f32,
+    loss_after: f32,
+}
+
+pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
+    let mut recorded = Recorded::open(&args.recorded)?;
+    let interrupt = Interrupt::listen()?;
+    let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
+    // A place that cannot be written to is refused before anything is computed.
+    let mut file = Unfinished::create(&out)?;
+    let sequences = recorded.sequences();
+    if sequences.len() < 2 {
+        bail!("there is one sequence, and one is held out; record more with `sws run --record`");
+    }
+    let kept = |held: bool| {
+        let numbered = sequences.iter().enumerate();
+        let last = |n: usize| n % HELD_OUT == HELD_OUT.min(sequences.len()) - 1;
+        numbered.filter(move |&(n, _)| last(n) == held).map(|(_, s)| s.clone()).collect::<Vec<_>>()
+    };
+    let [learned_from, held_out] = [false, true].map(kept);
+    let tokens = |of: &[Sequence]| of.iter().map(|s| s.tokens.len()).sum::<usize>();
+
+    let shape = recorded.shape.clone();
+    let rank = usize::from(args.rank);
+    let vocab = recorded.model.spec.vocab.min(MOST_TOKENS);
+    let wanted = DraftSize { rank, tokens: vocab.next_multiple_of(4), distances: DEPTH };
+    let limit = args.size.map_or(usize::MAX, |size| size as usize).min(wanted.bytes(&shape));
+    let fits = DraftSize::within(limit, &shape, rank, vocab).filter(|size| size.rank == rank);
+    let Some(draft_size) = fits else {
+        bail!("a draft of rank {rank} does not fit into {}; lower --rank", size(limit as u64));
+    };
+
+    let places = shape.layers.len();
+    let mut learned = Learned::new(&shape, rank);
+    let mut rows = Vec::new();
+    let jobs: Vec<(usize, bool)> = (0..places)
+        .flat_map(|place| [(place, false), (place, true)])
+        .filter(|&(place, attended)| !attended || place + 1 < places)
+        .collect();
+    let meter = Meter::of("training", Unit::Tokens);
+    let total = jobs.len() * usize::from(args.epochs) * tokens(&learned_from);
+    let done = Mutex::new(0);
+    for (place, attended) in jobs {
+        let training = Training {
+            inputs: shape.hidden + shape.experts,
+            targets: if attended { DEPTH.min(places - 1 - place) } else { 1 },
+            experts: shape.experts,
+            rank,
+            epochs: args.epochs.into(),
+            seed: args.seed,
+        };
+        let samples = collect(&mut recorded, &learned_from, &training, place, attended)?;
+        let held = collect(&mut recorded, &held_out, &training, place, attended)?;
+        let batches = samples.rows_of(&training);
+        let mut step = || {
+            let mut done = done.lock().expect("no holder panics");
+            *done += 256.min(batches);
+            meter.show(Progress { done: (*done).min(total) as u64, total: total as u64 });
+            !interrupt.asked()
+        };
+        let Some(Trained { down, targets, losses }) = train(&training, &samples, &held, &mut step)?
+        else {
+            return Err(Interrupted("nothing was written").into());
+        };
+        learned.set_correction(&shape, place, attended, &down, &targets);
+        let [loss_before, loss_after] = losses;
+        let layer = shape.layers[place];
+        rows.push(Row { layer, entering: !attended, loss_before, loss_after });
+    }
+    meter.finish();
+
+    // What remains is learned as it is while a model runs.
+    let mut draft = MicroDraftModel::with(shape, draft_size, learned);
+    for sequence in &learned_from {
+        if interrupt.asked() {
+            return Err(Interrupted("nothing was written").into());
+        }
+        follow(&mut draft, &mut recorded, sequence)?;
+    }
+    let bytes = draft.write(&recorded.model.manifest.model.fingerprint);
+    file.write(&bytes)?;
+    file.publish()?;
+
+    let report = Report {
+        file: out.display().to_string(),
+        bytes: bytes.len(),
+        tokens: tokens(&learned_from),
+        held_out_tokens: tokens(&held_out),
+        rank,
+        epochs: args.epochs.into(),
+        layers: rows,
+    };
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes a draft through a sequence.
+fn follow(
+    draft: &mut MicroDraftModel,
+    recorded: &mut Recorded,
+    sequence: &Sequence,
+) -> anyhow::Result<()> {
+    let Recorded { shape, routers, files, .. } = recorded;
+    let states = &mut files[sequence.file];
+    let layers = recorded.model.spec.layers.len();
+    let mut both = Vec::new();
+    for token in sequence.tokens.clone() {
+        states.token(token, &mut both)?;
+        draft.tokens(&states.trace.tokens()[token..=token]);
+        let (entering, attended) = both.split_at(layers * shape.hidden);
+        for (place, &layer) in shape.layers.iter().enumerate() {
+            let at = layer * shape.hidden..(layer + 1) * shape.hidden;
+            let chosen: Vec<u32> =
+                states.trace.experts(token, place).iter().map(|&e| e.into()).collect();
+            draft.entering(layer, &entering[at.clone()], routers);
+            draft.adapt(layer, &chosen, shape.top_k);
+            draft.attended(layer, &attended[at], routers);
+        }
+    }
+    Ok(())
+}
+
+/// The samples of one state of one layer, of as many tokens as there is memory for.
+fn collect(
+    recorded: &mut Recorded,
+    sequences: &[Sequence],
+    training: &Training,
+    place: usize,
+    attended: bool,
+) -> anyhow::Result<Samples> {
+    let Recorded { model, shape, routers, files, .. } = recorded;
+    let &Training { inputs, targets, experts, .. } = training;
+    let most = SAMPLES / (4 * (inputs + 2 * targets * experts));
+    let all: usize = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+    let every = all.div_ceil(most).max(1);
+    let layers = model.spec.layers.len();
+    let (mut samples, mut both) = (Samples::default(), Vec::new());
+    let (mut logits, mut order) = (vec![0.0; experts], Vec::new());
+    for sequence in sequences {
+        let states = &mut files[sequence.file];
+        for token in sequence.tokens.clone().step_by(every) {
+            states.token(token, &mut both)?;
+            let at = (usize::from(attended) * layers + shape.layers[place]) * shape.hidden;
+            let state = &both[at..at + shape.hidden];
+            let first = samples.inputs.len();
+            samples.inputs.resize(first + inputs, 0.0);
+            let (normed, before) = samples.inputs[first..].split_at_mut(shape.hidden);
+            sws_draft::norm(state, normed);
+            let last = if attended { Some(place) } else { place.checked_sub(1) };
+            if let Some(last) = last {
+                for &expert in states.trace.experts(token, last) {
+                    before[usize::from(expert)] = 1.0;
+                }
+            }
+            for target in 0..targets {
+                let target = place + target + usize::from(attended);
+                if !routers.logits(shape.layers[target], state, &mut logits) {
+                    bail!("the router of layer {} is missing", shape.layers[target]);
+                }
+                let first = samples.margins.len();
+                samples.margins.resize(first + experts, 0.0);
+                margin(&logits, shape.top_k, &mut order, &mut samples.margins[first..]);
+                samples.used.resize(first + experts, 0.0);
+                for &expert in states.trace.experts(token, target) {
+                    samples.used[first + usize::from(expert)] = 1.0;
+                }
+            }
+        }
+    }
+    Ok(samples)
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let heading = ["layer", "<state", "loss of routers", "corrected"];
+        let rows: Vec<Vec<String>> = self
+            .layers
+            .iter()
+            .map(|row| {
+                let state = if row.entering { "entering" } else { "after attention" };
+                let [before, after] =
+                    [row.loss_before, row.loss_after].map(|loss| format!("{loss:.4}"));
+                vec![row.layer.to_string(), state.to_owned(), before, after]
+            })
+            .collect();
+        format!(
+            "{}\ntrained on {} tokens; losses, in nats an expert, are of {} others\n`{}`: {}\n",
+            table(&heading, &rows),
+            self.tokens,
+            self.held_out_tokens,
+            self.file,
+            size(self.bytes as u64),
+        )
+    }
+}

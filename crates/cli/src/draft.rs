@@ -1,0 +1,87 @@
+//! The draft of a model: where it lies, what it is made from, what it may take.
+
+mod states;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use sws_draft::{DraftShape, MicroDraftModel};
+use sws_engine::Budget;
+use sws_model::{Ffn, ModelSpec};
+use sws_store::Memory;
+
+use crate::model::Model;
+pub(crate) use states::{Sequence, States};
+
+/// The name of a draft beside the shards of its model.
+const FILE: &str = "draft.safetensors";
+/// A draft takes one part in so many of a budget, or the floor.
+const SHARE: u64 = 20;
+const FLOOR: u64 = 1 << 20;
+
+/// Where the draft of a model lies, unless one says otherwise.
+pub(crate) fn path(model: &Model) -> PathBuf {
+    model.dir.join(FILE)
+}
+
+/// What a draft has to know of a model; none if it has no experts, or layers that differ in them.
+pub(crate) fn shape(spec: &ModelSpec) -> Option<DraftShape> {
+    let moe = |layer: &sws_model::LayerSpec| match layer.ffn {
+        Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
+        _ => None,
+    };
+    let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
+    let (first, (experts, top_k)) = moes.next()?;
+    let mut layers = vec![first];
+    for (layer, found) in moes {
+        if found != (experts, top_k) {
+            return None;
+        }
+        layers.push(layer);
+    }
+    Some(DraftShape { hidden: spec.hidden, layers, experts, top_k })
+}
+
+/// The bytes that a draft may take of a budget.
+pub(crate) fn limit(ram: Budget) -> usize {
+    let (total, available) = match Memory::now() {
+        Some(memory) => (memory.total, memory.available),
+        None => (u64::MAX, u64::MAX),
+    };
+    (ram.resolve(total, available, 0) / SHARE).max(FLOOR) as usize
+}
+
+/// The draft of a model, if there is one, as far as it fits into `limit` bytes.
+pub(crate) fn load(model: &Model, limit: usize) -> anyhow::Result<Option<MicroDraftModel>> {
+    let path = path(model);
+    match path.exists() {
+        true => read(model, &path, limit),
+        false => Ok(None),
+    }
+}
+
+/// A draft from a file.
+pub(crate) fn read(
+    model: &Model,
+    path: &Path,
+    limit: usize,
+) -> anyhow::Result<Option<MicroDraftModel>> {
+    let name = path.display();
+    let Some(shape) = shape(&model.spec) else {
+        bail!("`{name}` is of no use: the model has no experts, or not the same in all layers");
+    };
+    let unread =
+        |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; make it with `sws draft train`");
+    let file = File::open(path).map_err(unread)?;
+    let about = file.metadata().map_err(unread)?;
+    let most = MicroDraftModel::most_bytes(&shape, model.spec.vocab) as u64;
+    if !about.is_file() || about.len() > most {
+        bail!("`{name}` is not a draft of this model; make one with `sws draft train`");
+    }
+    let mut bytes = Vec::with_capacity(about.len() as usize);
+    file.take(most).read_to_end(&mut bytes).map_err(unread)?;
+    MicroDraftModel::read(&bytes, &shape, &model.manifest.model.fingerprint, limit)
+        .map_err(|e| anyhow!("`{name}` {e}"))
+}

@@ -1,0 +1,120 @@
+//! Recorded states, read a token at a time: there may be far more of them than memory.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use serde_json::Value;
+use sws_draft::{DraftShape, Trace};
+
+/// The longest header of a recording.
+const MAX_HEADER: u64 = 1 << 20;
+/// The most bytes of it that are not states.
+const MAX_ROUTES: u64 = 1 << 30;
+
+/// A recording: routes in memory, states on disk.
+pub(crate) struct States {
+    path: PathBuf,
+    file: File,
+    pub(crate) trace: Trace,
+    /// Where `hidden` and `attended` begin, and the bytes that a token has in each.
+    starts: [u64; 2],
+    row: u64,
+    bytes: Vec<u8>,
+}
+
+/// Consecutive tokens of a recording.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    /// The number of the recording.
+    pub(crate) file: usize,
+    pub(crate) tokens: std::ops::Range<usize>,
+}
+
+impl States {
+    /// Opens what `sws run --record --record-hidden` wrote of a model of this shape with so many
+    /// layers.
+    pub(crate) fn open(path: &Path, shape: &DraftShape, layers: usize) -> anyhow::Result<States> {
+        let name = path.display();
+        let unread = |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}");
+        let again = "record it with `sws run --record FILE --record-hidden`";
+        let mut file = File::open(path).map_err(unread)?;
+        let about = file.metadata().map_err(unread)?;
+        if !about.is_file() {
+            bail!("`{name}` is no file; name a recording");
+        }
+        let mut first = [0; 8];
+        let no = || anyhow!("`{name}` is no recording; {again}");
+        file.read_exact(&mut first).map_err(|_| no())?;
+        let header = u64::from_le_bytes(first);
+        if header > MAX_HEADER || header + 8 > about.len() {
+            return Err(no());
+        }
+        let mut json = vec![0; header as usize];
+        file.read_exact(&mut json).map_err(unread)?;
+        let mut tensors: serde_json::Map<String, Value> =
+            serde_json::from_slice(&json).map_err(|_| no())?;
+
+        let mut starts = [0; 2];
+        let row = (layers * shape.hidden * 4) as u64;
+        let mut end = about.len() - 8 - header;
+        let mut tokens = None;
+        // They stand behind everything else, in this order.
+        for (name_of, start) in ["hidden", "attended"].into_iter().zip(&mut starts).rev() {
+            let entry = tensors.remove(name_of);
+            let states = entry.as_ref().and_then(|entry| {
+                let count = entry["shape"][0].as_u64()?;
+                let right = entry["dtype"] == "F32"
+                    && entry["shape"]
+                        == Value::from(vec![count, layers as u64, shape.hidden as u64])
+                    && tokens.is_none_or(|tokens| tokens == count);
+                let from = end.checked_sub(count.checked_mul(row)?)?;
+                let right = right && entry["data_offsets"] == Value::from(vec![from, end]);
+                right.then_some((count, from))
+            });
+            let Some((count, from)) = states else {
+                bail!(
+                    "`{name}` has no `{name_of}` of this model behind its routes; {again}, without \
+                     --backend"
+                );
+            };
+            (tokens, end) = (Some(count), from);
+            *start = 8 + header + from;
+        }
+        if end > MAX_ROUTES {
+            bail!("`{name}` has too many routes; record fewer tokens at a time");
+        }
+        // The rest is a trace by itself.
+        let json = serde_json::to_vec(&tensors)?;
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(json);
+        Read::by_ref(&mut file).take(end).read_to_end(&mut bytes).map_err(unread)?;
+        let trace = Trace::read(&bytes).map_err(|e| anyhow!("`{name}` {e}"))?;
+        let found = trace.shape();
+        let wanted = (shape.layers.len(), shape.experts, shape.top_k);
+        if (found.layers, found.experts, found.top_k) != wanted
+            || tokens != Some(trace.token_count() as u64)
+            || trace.tokens().len() != trace.token_count()
+        {
+            bail!("`{name}` was recorded of another model; {again}");
+        }
+        Ok(States { path: path.to_owned(), file, trace, starts, row, bytes: Vec::new() })
+    }
+
+    /// Writes the states of a token to `states`: [2, layers, hidden], what each layer was given, then
+    /// what its router was.
+    pub(crate) fn token(&mut self, token: usize, states: &mut Vec<f32>) -> anyhow::Result<()> {
+        let unread = |e: std::io::Error| anyhow!("`{}` cannot be read: {e}", self.path.display());
+        states.clear();
+        self.bytes.resize(self.row as usize, 0);
+        for start in self.starts {
+            self.file
+                .seek(SeekFrom::Start(start + token as u64 * self.row))
+                .and_then(|_| self.file.read_exact(&mut self.bytes))
+                .map_err(unread)?;
+            states.extend(self.bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! What a draft has learned, as a safetensors file.
+
+use std::collections::BTreeMap;
+
+use safetensors::Dtype;
+use serde::Deserialize;
+use serde_json::json;
+use sws_store::{Header, HeaderError, HeaderTensor};
+
+use super::learned::{FEATURES, HEADS, Learned};
+use super::{DEPTH, DraftShape, DraftSize, MicroDraftModel};
+
+/// The highest rank of a correction.
+pub const MAX_RANK: usize = 256;
+
+/// The longest header: there are a dozen tensors, and the numbers of the layers.
+const MAX_HEADER: usize = 1 << 20;
+
+/// No number that was learned is larger.
+const LARGEST: f32 = 1e12;
+
+/// The version of what is in the file.
+const VERSION: &str = "1";
+
+/// Why something is no draft of a model. The words follow the name of a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// It is no safetensors file, or has not what a draft has.
+    #[error("is not a draft: {0}; make one with `sws draft train`")]
+    Unknown(&'static str),
+    /// The header is wrong.
+    #[error("is not a safetensors file: {0}; make it again with `sws draft train`")]
+    Header(#[from] HeaderError),
+    /// It was trained on another model.
+    #[error("was trained for another model; train one for this model with `sws draft train`")]
+    OtherModel,
+    /// A tensor is missing, or not as the model asks for.
+    #[error("has no `{name}` as this model needs it; make it again with `sws draft train`")]
+    Tensor {
+        /// The tensor.
+        name: &'static str,
+    },
+    /// A number that can not be.
+    #[error(
+        "has a number in `{name}` that nothing has learned; make it again with `sws draft train`"
+    )]
+    Number {
+        /// The tensor.
+        name: &'static str,
+    },
+}
+
+#[derive(Deserialize)]
+struct WithFacts {
+    #[serde(rename = "__metadata__", default)]
+    facts: BTreeMap<String, String>,
+}
+
+fn facts(shape: &DraftShape, fingerprint: &str) -> BTreeMap<&'static str, String> {
+    let layers: Vec<String> = shape.layers.iter().map(usize::to_string).collect();
+    BTreeMap::from([
+        ("sws_draft", VERSION.to_owned()),
+        ("model", fingerprint.to_owned()),
+        ("hidden", shape.hidden.to_string()),
+        ("layers", layers.join(",")),
+        ("experts", shape.experts.to_string()),
+        ("top_k", shape.top_k.to_string()),
+    ])
+}
+
+impl MicroDraftModel {
+    /// The most bytes that [`write`](Self::write) makes for a model.
+    pub fn most_bytes(shape: &DraftShape, vocab: usize) -> usize {
+        let size =
+            DraftSize { rank: MAX_RANK, tokens: vocab.next_multiple_of(4), distances: DEPTH };
+        MAX_HEADER + size.bytes(shape)
+    }
+
+    /// A safetensors file of what it has learned of the model with this fingerprint: all but how
+    /// experts were used lately.
+    pub fn write(&self, fingerprint: &str) -> Vec<u8> {
+        let (learned, known) = (&self.learned, &self.known);
+        let floats = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
+        let shorts = |x: &mut dyn Iterator<Item = u16>| -> Vec<u8> {
+            x.flat_map(u16::to_le_bytes).collect()
+        };
+        let tokens = &known.tokens;
+        let ids = tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let pairs = &known.pairs;
+        let seen = shorts(&mut pairs.iter().flat_map(|pairs| pairs.seen.iter().copied()));
+        let followed = pairs.iter().flat_map(|pairs| pairs.followed.iter().copied()).collect();
+        let tensors: [(&str, &str, usize, Vec<u8>); 13] = [
+            ("weights", "F32", 4, floats(&learned.weights)),
+            ("squares", "F32", 4, floats(&learned.squares)),
+            ("down", "F32", 4, floats(&learned.down)),
+            ("chosen", "F32", 4, floats(&learned.chosen)),
+            ("up", "F32", 4, floats(&learned.up)),
+            ("counts", "F32", 4, floats(&known.counts)),
+            ("steps", "F32", 4, floats(&known.steps)),
+            ("pairs.seen", "U16", 2, seen),
+            ("pairs.followed", "U8", 1, followed),
+            ("tokens.ids", "U32", 4, ids),
+            ("tokens.seen", "U16", 2, shorts(&mut tokens.seen.iter().copied())),
+            ("tokens.experts", "U16", 2, shorts(&mut tokens.experts.iter().copied())),
+            ("tokens.counts", "U8", 1, tokens.counts.clone()),
+        ];
+        let mut facts = facts(&self.shape, fingerprint);
+        facts.insert("rank", learned.rank.to_string());
+        facts.insert("distances", self.size.distances.to_string());
+        let mut header = serde_json::Map::new();
+        header.insert("__metadata__".to_owned(), json!(facts));
+        let mut end = 0;
+        for (name, dtype, width, bytes) in &tensors {
+            let start = end;
+            end += bytes.len();
+            let entry = json!({
+                "dtype": dtype, "shape": [bytes.len() / width], "data_offsets": [start, end],
+            });
+            header.insert((*name).to_owned(), entry);
+        }
+        let mut json = serde_json::Value::Object(header).to_string().into_bytes();
+        json.resize(json.len().next_multiple_of(8), b' ');
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(json);
+        tensors.into_iter().for_each(|(_, _, _, data)| bytes.extend(data));
+        bytes
+    }
+
+    /// Reads what [`write`](Self::write) made for the model with this shape and fingerprint, as far as
+    /// it fits into `limit` bytes of memory: the correction whole or not at all, of the tokens those
+    /// that came most often. None if not even a history fits.
+    pub fn read(
+        bytes: &[u8],
+        shape: &DraftShape,
+        fingerprint: &str,
+        limit: usize,
+    ) -> Result<Option<MicroDraftModel>, DraftError> {
+        let file = File::open(bytes)?;
+        let facts = facts(shape, fingerprint);
+        if file.facts.get("sws_draft").map(String::as_str) != Some(VERSION) {
+            return Err(DraftError::Unknown("its metadata do not say so"));
+        }
+        if facts.iter().any(|(name, value)| file.facts.get(*name) != Some(value)) {
+            return Err(DraftError::OtherModel);
+        }
+        let number = |name: &str, most: usize| {
+            let number = file.facts.get(name).and_then(|value| value.parse::<usize>().ok());
+            number.filter(|&n| n <= most).ok_or(DraftError::Unknown("its metadata are incomplete"))
+        };
+        let (rank, distances) = (number("rank", MAX_RANK)?, number("distances", DEPTH)?);
+        let (places, experts) = (shape.layers.len(), shape.experts);
+        let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
+        let Some(size) = DraftSize::within(limit, shape, rank, ids.len()) else { return Ok(None) };
+
+        let mut learned = Learned::new(shape, size.rank);
+        let heads = places * HEADS * FEATURES;
+        learned.weights = file.floats("weights", heads)?;
+        learned.squares = file.floats("squares", heads)?;
+        if learned.squares.iter().any(|&x| x <= 0.0) {
+            return Err(DraftError::Number { name: "squares" });
+        }
+        let down = file.floats("down", places * 2 * rank * shape.hidden)?;
+        let chosen = file.floats("chosen", places * 2 * rank * experts)?;
+        let up = file.floats("up", places * (DEPTH + 1) * experts * (rank + 1))?;
+        if size.rank == rank {
+            (learned.down, learned.chosen, learned.up) = (down, chosen, up);
+        } else {
+            // What is left of a correction is its constant.
+            learned.up = up.chunks_exact(rank + 1).map(|row| row[rank]).collect();
+        }
+        let mut draft = MicroDraftModel::with(shape.clone(), size, learned);
+        let known = &mut draft.known;
+        known.counts = file.floats("counts", places * experts)?;
+        known.steps = file.floats("steps", places)?;
+        if known.counts.iter().chain(&known.steps).any(|&x| x < 0.0) {
+            return Err(DraftError::Number { name: "counts" });
+        }
+        let seen = places * distances * experts;
+        let seen = file.numbers("pairs.seen", Dtype::U16, Some(seen), u16::from_le_bytes)?;
+        let followed = places * distances * experts * experts;
+        let followed = file.numbers("pairs.followed", Dtype::U8, Some(followed), |[x]| x)?;
+        for (n, pairs) in known.pairs.iter_mut().enumerate() {
+            let (place, distance) = (n / size.distances, n % size.distances);
+            if distance < distances {
+                let from = place * distances + distance;
+                pairs.seen.copy_from_slice(&seen[from * experts..][..experts]);
+                let len = experts * experts;
+                pairs.followed.copy_from_slice(&followed[from * len..][..len]);
+            }
+        }
+        let rows = ids.len();
+        let cells = rows * places * 2 * shape.top_k;
+        let seen = file.numbers("tokens.seen", Dtype::U16, Some(rows), u16::from_le_bytes)?;
+        let used = file.numbers("tokens.experts", Dtype::U16, Some(cells), u16::from_le_bytes)?;
+        let counts = file.numbers("tokens.counts", Dtype::U8, Some(cells), |[x]| x)?;
+        let mut order: Vec<usize> = (0..rows).filter(|&row| ids[row] != 0).collect();
+        order.sort_by_key(|&row| std::cmp::Reverse(seen[row]));
+        let len = places * 2 * shape.top_k;
+        for row in order {
+            let cells = row * len..(row + 1) * len;
+            known.tokens.put(ids[row] - 1, seen[row], &used[cells.clone()], &counts[cells]);
+        }
+        Ok(Some(draft))
+    }
+}
+
+struct File<'a> {
+    bytes: &'a [u8],
+    header: Header,
+    facts: BTreeMap<String, String>,
+}
+
+impl<'a> File<'a> {
+    fn open(bytes: &'a [u8]) -> Result<File<'a>, DraftError> {
+        let short = DraftError::Unknown("it is too short");
+        let (first, rest) = bytes.split_first_chunk::<8>().ok_or(short)?;
+        let len = Header::json_len(*first, bytes.len() as u64)?;
+        let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
+        let json = json.ok_or(DraftError::Unknown("its header is too long"))?;
+        let header = Header::parse(json, bytes.len() as u64)?;
+        let facts: WithFacts =
+            serde_json::from_slice(json).map_err(|e| DraftError::Header(HeaderError::Json(e)))?;
+        Ok(File { bytes, header, facts: facts.facts })
+    }
+
+    /// A row of numbers, `len` of them if that is known.
+    fn numbers<T, const N: usize>(
+        &self,
+        name: &'static str,
+        dtype: Dtype,
+        len: Option<usize>,
+        number: impl Fn([u8; N]) -> T,
+    ) -> Result<Vec<T>, DraftError> {
+        let fits = |tensor: &&HeaderTensor| {
+            tensor.name == name
+                && tensor.dtype == dtype
+                && len.is_none_or(|len| tensor.len == (len * N) as u64)
+        };
+        let tensor = self.header.tensors.iter().find(fits).ok_or(DraftError::Tensor { name })?;
+        // The header's parser has seen to it that the tensor lies in the file.
+        let start = tensor.offset as usize;
+        let bytes = self.bytes.get(start..start + tensor.len as usize).unwrap_or_default();
+        Ok(bytes.as_chunks::<N>().0.iter().map(|&x| number(x)).collect())
+    }
+
+    fn floats(&self, name: &'static str, len: usize) -> Result<Vec<f32>, DraftError> {
+        let numbers = self.numbers(name, Dtype::F32, Some(len), f32::from_le_bytes)?;
+        match numbers.iter().all(|x| x.abs() <= LARGEST) {
+            true => Ok(numbers),
+            false => Err(DraftError::Number { name }),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What a draft has learned: how much each thing it knows counts, and how routers are to be corrected.
+
+use super::DraftShape;
+
+/// How many layers a state tells of beyond its own.
+pub const DEPTH: usize = 4;
+
+/// Forecasts that a layer gets in a token: from the state entering it, from the states that the routers
+/// 1 to [`DEPTH`] layers before it have seen, and from the token alone.
+pub(super) const HEADS: usize = DEPTH + 2;
+/// The forecast from the token alone.
+pub(super) const AHEAD: usize = DEPTH + 1;
+
+/// What a forecast sees of an expert: a constant, how far the router is from choosing it, and the
+/// log-odds of its use by the history of its layer, by the token, and by what was used in the layer
+/// that was run last.
+pub(super) const FEATURES: usize = 5;
+pub(super) const MARGIN: usize = 1;
+pub(super) const HISTORY: usize = 2;
+pub(super) const TOKEN: usize = 3;
+
+/// Where learning begins, with routers: on the routes of the model that comes with the project.
+#[rustfmt::skip]
+const WEIGHTS: [[f32; FEATURES]; HEADS] = [
+    [-0.30, 4.00, 0.10, 0.20, 0.10],
+    [-0.30, 3.00, 0.10, 0.20, 0.20],
+    [-0.30, 2.00, 0.20, 0.20, 0.20],
+    [-0.30, 2.00, 0.20, 0.20, 0.20],
+    [-0.30, 2.00, 0.20, 0.20, 0.20],
+    [ 0.00, 0.00, 0.40, 0.70, 0.00],
+];
+
+/// And where it remains without: on the routes of three models.
+#[rustfmt::skip]
+const BLIND: [[f32; FEATURES]; HEADS] = [
+    [0.10, 0.0, 0.30, 0.50, 0.60],
+    [0.10, 0.0, 0.30, 0.50, 0.60],
+    [0.10, 0.0, 0.30, 0.50, 0.60],
+    [0.10, 0.0, 0.30, 0.50, 0.60],
+    [0.10, 0.0, 0.30, 0.50, 0.60],
+    [0.00, 0.0, 0.40, 0.70, 0.00],
+];
+
+/// How fast weights follow: a step is this over the root of the sum of squares of all gradients.
+const RATE: f32 = 0.05;
+/// How fast corrections follow: this part of the error is gone if the same state comes again.
+const CORRECTION_RATE: f32 = 0.02;
+
+/// The numbers that are learned. What a state is corrected by has a low rank: it is projected to `rank`
+/// numbers, once for all layers that it tells of, and each expert of these weighs them. The projection
+/// also sees what the router of the last layer has chosen, of which the state does not tell yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learned {
+    pub(super) rank: usize,
+    /// [layers, heads, features]
+    pub(super) weights: Vec<f32>,
+    /// Of the gradients, as `weights`.
+    pub(super) squares: Vec<f32>,
+    /// [layers, 2, rank, hidden]: for the state entering a layer and for what its router has seen.
+    pub(super) down: Vec<f32>,
+    /// [layers, 2, experts, rank]: for the experts chosen last.
+    pub(super) chosen: Vec<f32>,
+    /// [layers, distances, experts, rank + 1]: the last is a constant.
+    pub(super) up: Vec<f32>,
+}
+
+impl Learned {
+    /// Nothing yet: routers count as they do in other models, and are not corrected.
+    pub fn new(shape: &DraftShape, rank: usize) -> Learned {
+        let places = shape.layers.len();
+        let weights = std::iter::repeat_n(WEIGHTS.as_flattened(), places).flatten().copied();
+        Learned {
+            rank,
+            weights: weights.collect(),
+            squares: vec![0.01; places * HEADS * FEATURES],
+            down: vec![0.0; places * 2 * rank * shape.hidden],
+            chosen: vec![0.0; places * 2 * shape.experts * rank],
+            up: vec![0.0; places * (DEPTH + 1) * shape.experts * (rank + 1)],
+        }
+    }
+
+    /// Takes over what was trained for the states of one layer, entering it or `attended`: `down`
+    /// [rank, hidden + experts], and for each layer that it tells of `up` [experts, rank + 1] and how
+    /// much its router's margin counts. What else is known of those layers counts nothing until it has
+    /// been learned how much.
+    ///
+    /// # Panics
+    ///
+    /// If a length is another.
+    pub fn set_correction(
+        &mut self,
+        shape: &DraftShape,
+        place: usize,
+        attended: bool,
+        down: &[f32],
+        targets: &[(Vec<f32>, f32)],
+    ) {
+        let DraftShape { hidden, experts, .. } = *shape;
+        let rank = self.rank;
+        assert_eq!(down.len(), rank * (hidden + experts), "a projection of another shape");
+        let which = place * 2 + usize::from(attended);
+        for (r, row) in down.chunks_exact(hidden + experts).enumerate() {
+            let (state, chosen) = row.split_at(hidden);
+            self.down[(which * rank + r) * hidden..][..hidden].copy_from_slice(state);
+            for (expert, &x) in chosen.iter().enumerate() {
+                self.chosen[(which * experts + expert) * rank + r] = x;
+            }
+        }
+        for (n, (up, margin)) in targets.iter().enumerate() {
+            let distance = n + usize::from(attended);
+            let range = self.up(shape, place + distance, distance);
+            self.up[range].copy_from_slice(up);
+            let at = ((place + distance) * HEADS + distance) * FEATURES;
+            self.weights[at..at + FEATURES].fill(0.0);
+            self.weights[at + MARGIN] = *margin;
+        }
+    }
+
+    /// Memory that it takes.
+    pub(crate) fn bytes_for(shape: &DraftShape, rank: usize) -> usize {
+        let DraftShape { hidden, experts, .. } = *shape;
+        let down = 2 * rank * (hidden + experts);
+        let up = (DEPTH + 1) * experts * (rank + 1);
+        4 * shape.layers.len() * (2 * HEADS * FEATURES + down + up)
+    }
+
+    pub(super) fn weights(&self, place: usize, head: usize, gate: bool) -> [f32; FEATURES] {
+        let at = (place * HEADS + head) * FEATURES;
+        let learned = self.weights[at..].first_chunk().copied();
+        if gate || head == AHEAD { learned.unwrap_or_default() } else { BLIND[head] }
+    }
+
+    /// Projects a state, `state` after its norm, to `u`, whose last element is 1.
+    pub(super) fn project(
+        &self,
+        shape: &DraftShape,
+        place: usize,
+        attended: bool,
+        state: &[f32],
+        chosen: &[u32],
+        u: &mut [f32],
+    ) {
+        let DraftShape { hidden, experts, .. } = *shape;
+        let rank = self.rank;
+        u[rank] = 1.0;
+        if rank == 0 {
+            return;
+        }
+        let which = place * 2 + usize::from(attended);
+        let rows = self.down[which * rank * hidden..][..rank * hidden].chunks_exact(hidden);
+        for (u, row) in u.iter_mut().zip(rows) {
+            *u = dot(row, state);
+        }
+        let columns = &self.chosen[which * experts * rank..][..experts * rank];
+        for column in chosen.iter().filter_map(|&e| columns.get(e as usize * rank..)) {
+            for (u, x) in u[..rank].iter_mut().zip(column) {
+                *u += x;
+            }
+        }
+        // A state that is no state must not spoil what was learned of others.
+        if !u.iter().all(|x| x.abs() < 1e15) {
+            u[..rank].fill(0.0);
+        }
+    }
+
+    fn up(&self, shape: &DraftShape, place: usize, distance: usize) -> std::ops::Range<usize> {
+        let len = shape.experts * (self.rank + 1);
+        let first = (place * (DEPTH + 1) + distance) * len;
+        first..first + len
+    }
+
+    /// Writes what is added for each expert of a layer, seen from `distance` layers before it.
+    pub(super) fn correct(
+        &self,
+        shape: &DraftShape,
+        place: usize,
+        distance: usize,
+        u: &[f32],
+        corrections: &mut [f32],
+    ) {
+        let rows = self.up[self.up(shape, place, distance)].chunks_exact(self.rank + 1);
+        for (correction, row) in corrections.iter_mut().zip(rows) {
+            *correction = dot(row, u);
+        }
+    }
+
+    /// Learns from one forecast: `features` [features, experts] and `errors` [experts], what came less
+    /// the probability that was forecast.
+    pub(super) fn learn(&mut self, place: usize, head: usize, features: &[f32], errors: &[f32]) {
+        let at = (place * HEADS + head) * FEATURES;
+        let weights = self.weights[at..][..FEATURES].iter_mut();
+        let squares = self.squares[at..][..FEATURES].iter_mut();
+        for ((weight, square), feature) in
+            weights.zip(squares).zip(features.chunks_exact(errors.len()))
+        {
+            let gradient = dot(feature, errors);
+            *square += gradient * gradient;
+            *weight += RATE * gradient / square.sqrt();
+        }
+    }
+
+    /// As [`learn`](Self::learn), for the correction.
+    pub(super) fn learn_correction(
+        &mut self,
+        shape: &DraftShape,
+        place: usize,
+        distance: usize,
+        u: &[f32],
+        errors: &[f32],
+    ) {
+        let scale = CORRECTION_RATE / dot(u, u);
+        let range = self.up(shape, place, distance);
+        let rows = self.up[range].chunks_exact_mut(self.rank + 1);
+        for (row, error) in rows.zip(errors) {
+            let step = scale * error;
+            row.iter_mut().zip(u).for_each(|(x, u)| *x += step * u);
+        }
+    }
+}
+
+/// Σ aᵢ·bᵢ, in an order that compiles to vector code.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 16];
+    let (a, b) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    for (a, b) in a.0.iter().zip(b.0) {
+        for i in 0..16 {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let rest: f32 = a.1.iter().zip(b.1).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}

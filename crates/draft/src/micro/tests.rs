@@ -1,0 +1,298 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const HIDDEN: usize = 24;
+const EXPERTS: usize = 12;
+const TOP_K: usize = 3;
+/// The layers with experts: before the first and in between are dense ones.
+const LAYERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
+
+fn shape() -> DraftShape {
+    DraftShape { hidden: HIDDEN, layers: LAYERS.to_vec(), experts: EXPERTS, top_k: TOP_K }
+}
+
+const SIZE: DraftSize = DraftSize { rank: 2, tokens: 40, distances: 4 };
+
+/// A model whose states drift from layer to layer, with routers of its own.
+struct Toy {
+    routers: Vec<Vec<f32>>,
+    drift: f32,
+    random: u64,
+}
+
+impl Gates for Toy {
+    fn logits(&mut self, layer: usize, state: &[f32], logits: &mut [f32]) -> bool {
+        let Ok(place) = LAYERS.binary_search(&layer) else { return false };
+        for (state, logits) in state.chunks(HIDDEN).zip(logits.chunks_mut(EXPERTS)) {
+            for (logit, row) in logits.iter_mut().zip(self.routers[place].chunks(HIDDEN)) {
+                *logit = dot(row, state);
+            }
+        }
+        true
+    }
+}
+
+impl Toy {
+    fn new(drift: f32) -> Toy {
+        let mut toy = Toy { routers: Vec::new(), drift, random: 1 };
+        toy.routers = (0..LAYERS.len()).map(|_| toy.numbers(EXPERTS * HIDDEN)).collect();
+        toy
+    }
+
+    fn number(&mut self) -> f32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+
+    /// Runs a token through all layers. `seen` gets for each layer what was forecast at every
+    /// distance, and what was chosen.
+    fn token(
+        &mut self,
+        draft: &mut MicroDraftModel,
+        seen: &mut dyn FnMut(usize, usize, &[f32], &[u32]),
+    ) {
+        let token = (self.number().abs() * 20.0) as u32;
+        draft.tokens(&[token]);
+        let mut state = self.numbers(HIDDEN);
+        let mut forecasts: Vec<Vec<(usize, Vec<f32>)>> = vec![Vec::new(); LAYERS.len()];
+        for layer in 0..8 {
+            let said = draft.entering(layer, &state, self).unwrap_or_default();
+            let place = LAYERS.binary_search(&layer);
+            if let Ok(place) = place {
+                assert_eq!(said[0].layer_idx, layer);
+                assert_eq!(said.len(), LAYERS.len() - place);
+                forecasts[place].push((0, said[0].expert_probs.clone()));
+            }
+            for x in &mut state {
+                *x += self.drift * self.number();
+            }
+            let Ok(place) = place else { continue };
+            let mut logits = [0.0; EXPERTS];
+            self.logits(layer, &state, &mut logits);
+            let mut order: Vec<u32> = (0..EXPERTS as u32).collect();
+            order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+            order.truncate(TOP_K);
+            for (distance, probs) in &forecasts[place] {
+                seen(place, *distance, probs, &order);
+            }
+            draft.adapt(layer, &order, TOP_K);
+            let said = draft.attended(layer, &state, self).unwrap();
+            for (n, said) in said.iter().take(DEPTH).enumerate() {
+                forecasts[place + 1 + n].push((n + 1, said.expert_probs.clone()));
+            }
+        }
+    }
+}
+
+/// Routers that see nearly the state that will be name nearly all, and soon the probabilities are
+/// right, whatever they were at the beginning.
+#[test]
+fn what_routers_say_is_weighed_until_probabilities_are_right() {
+    for (drift, recalls) in [(0.05, [0.9, 0.85]), (0.3, [0.6, 0.4])] {
+        let (mut toy, mut draft) = (Toy::new(drift), MicroDraftModel::new(shape(), SIZE));
+        let mut outcomes = [(); 2].map(|()| crate::Outcome::default());
+        for token in 0..1500 {
+            toy.token(&mut draft, &mut |_, distance, probs, chosen| {
+                if token >= 500 {
+                    let outcome = &mut outcomes[usize::from(distance > 0)];
+                    outcome.add(probs, chosen, &[], true);
+                }
+            });
+        }
+        for (outcome, least) in outcomes.iter().zip(recalls) {
+            let score = outcome.score();
+            assert!(score.recall[0] > least, "drift {drift}: {score:?}");
+            assert!(score.calibration_error.unwrap()[0] < 0.02, "drift {drift}: {score:?}");
+        }
+    }
+}
+
+/// A model that has seen the same states before, in a file, and out of it.
+fn taught() -> MicroDraftModel {
+    let (mut toy, mut draft) = (Toy::new(0.2), MicroDraftModel::new(shape(), SIZE));
+    for weight in &mut draft.learned.down {
+        *weight = toy.number();
+    }
+    (0..200).for_each(|_| toy.token(&mut draft, &mut |_, _, _, _| {}));
+    draft
+}
+
+fn forecasts(draft: &MicroDraftModel) -> Vec<f32> {
+    // Recent use is not in a file.
+    let mut draft = draft.clone();
+    draft.known.history = History::new(shape().history());
+    let mut all = Vec::new();
+    let mut toy = Toy::new(0.1);
+    for _ in 0..5 {
+        toy.token(&mut draft, &mut |_, _, probs, _| all.extend_from_slice(probs));
+    }
+    all
+}
+
+#[test]
+fn what_was_learned_is_read_as_it_was_written() {
+    let draft = taught();
+    let bytes = draft.write("model");
+    let read = MicroDraftModel::read(&bytes, &shape(), "model", usize::MAX).unwrap().unwrap();
+    assert_eq!(read.size(), SIZE);
+    assert_eq!(forecasts(&read), forecasts(&draft));
+    assert_eq!(read.write("model"), bytes);
+
+    let other = DraftShape { hidden: HIDDEN + 1, ..shape() };
+    let refused = |bytes: &[u8], shape: &DraftShape, model: &str| {
+        MicroDraftModel::read(bytes, shape, model, usize::MAX).unwrap_err().to_string()
+    };
+    for (shape, model) in [(&shape(), "another"), (&other, "model")] {
+        assert!(refused(&bytes, shape, model).contains("another model"));
+    }
+    let mut nan = bytes.clone();
+    let json = u64::from_le_bytes(*nan.first_chunk().unwrap()) as usize;
+    nan[8 + json..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    assert!(refused(&nan, &shape(), "model").contains("`weights`"));
+    assert!(refused(b"", &shape(), "model").contains("not a draft"));
+}
+
+#[test]
+fn less_memory_leaves_out_what_is_worth_less() {
+    let draft = taught();
+    let bytes = draft.write("model");
+    let all = SIZE.bytes(&shape());
+    let mut sizes = Vec::new();
+    for limit in (0..=all).rev().step_by(64) {
+        match MicroDraftModel::read(&bytes, &shape(), "model", limit).unwrap() {
+            Some(draft) => {
+                assert!(draft.bytes() <= limit, "{:?} in {limit}", draft.size());
+                forecasts(&draft);
+                sizes.push(draft.size());
+            }
+            None => assert!(limit < 40_000, "{limit} bytes are enough for a history"),
+        }
+    }
+    assert_eq!(sizes[0], SIZE);
+    let last = DraftSize { rank: 0, tokens: 0, distances: 0 };
+    assert!(sizes.iter().any(|size| size.tokens < SIZE.tokens && size.rank == SIZE.rank));
+    assert_eq!(*sizes.last().unwrap(), last);
+}
+
+/// What does not adapt remains as it was written; the history goes on all the same.
+#[test]
+fn a_frozen_draft_learns_nothing() {
+    let mut draft = taught();
+    draft.set_adapting(Adapting::History);
+    let before = draft.write("model");
+    let steps = draft.known.history.steps(0);
+    let mut toy = Toy::new(0.5);
+    (0..20).for_each(|_| toy.token(&mut draft, &mut |_, _, _, _| {}));
+    assert!(draft.write("model") == before);
+    assert_eq!(draft.known.history.steps(0), steps + 20);
+    draft.set_adapting(Adapting::All);
+    toy.token(&mut draft, &mut |_, _, _, _| {});
+    assert!(draft.write("model") != before);
+}
+
+#[test]
+fn memory_is_what_the_size_says_and_does_not_grow() {
+    let mut toy = Toy::new(0.2);
+    let mut draft = None;
+    let made = allocation_counter::measure(|| draft = Some(MicroDraftModel::new(shape(), SIZE)));
+    let mut draft = draft.unwrap();
+    let says = SIZE.bytes(&shape()) as i64;
+    assert!(made.bytes_current <= says + 4096, "{made:?} of {says}");
+    assert!(made.bytes_current * 10 > says * 9, "{made:?} of {says}");
+    // Rows of states and choices as an engine has them: made before anything is counted.
+    let tokens: Vec<(Vec<f32>, [u32; TOP_K])> =
+        (0..100).map(|i| (toy.numbers(HIDDEN), [i % 12, (i + 3) % 12, (i * 5 + 1) % 12])).collect();
+    let mut run = |draft: &mut MicroDraftModel| {
+        for (n, (state, chosen)) in tokens.iter().enumerate() {
+            draft.tokens(&[n as u32 % 7]);
+            for layer in LAYERS {
+                draft.entering(layer, state, &mut toy);
+                draft.adapt(layer, chosen, TOP_K);
+                draft.attended(layer, state, &mut toy);
+            }
+        }
+    };
+    run(&mut draft);
+    let more = allocation_counter::measure(|| run(&mut draft));
+    assert_eq!(more.count_total, 0, "{more:?}");
+}
+
+#[test]
+fn a_plan_has_what_every_token_needs_and_splits_the_rest() {
+    let mut draft = taught();
+    let (mut toy, state) = (Toy::new(0.1), vec![0.5; HIDDEN]);
+    draft.set_confidence(0.3);
+    let plan = draft.select_and_plan(0, &state, &[4, 9, 4], &mut toy);
+    // Nothing is known of layer 0, which is dense, but its token is.
+    assert_eq!(plan.layers.len(), LAYERS.len());
+    let plan = draft.select_and_plan(1, &state, &[4, 9, 4], &mut toy);
+    let names: Vec<String> = plan.high_priority_pieces.iter().map(PieceId::to_string).collect();
+    assert_eq!(names[..3], ["layer_1/norms", "layer_1/attention", "layer_1/router"]);
+    for &piece in &plan.low_priority_pieces {
+        assert!((0.05..0.3).contains(&plan.probability(piece)), "{piece}");
+    }
+    let experts = plan.high_priority_pieces.iter().filter(|p| p.to_string().contains("expert"));
+    for &piece in experts {
+        assert!(plan.probability(piece) >= 0.3, "{piece}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Passes of any length that end anywhere, layers in any order, routers there or not: every
+    /// probability is one, and every expert that is named exists.
+    #[test]
+    fn whatever_happens_forecasts_are_probabilities(
+        steps in prop::collection::vec((0usize..9, 0usize..12, any::<bool>(), 0u8..4), 1..120),
+        scale in prop::sample::select(vec![0.0f32, 1.0, 1e30, f32::NAN]),
+    ) {
+        let mut draft = MicroDraftModel::new(shape(), SIZE);
+        let mut toy = Toy::new(0.1);
+        for (layer, tokens, gate, what) in steps {
+            let state: Vec<f32> =
+                toy.numbers(tokens * HIDDEN).into_iter().map(|x| x * scale).collect();
+            let gates: &mut dyn Gates = if gate { &mut toy } else { &mut () };
+            let said = match what {
+                0 => {
+                    draft.tokens(&vec![7; tokens]);
+                    None
+                }
+                1 => draft.entering(layer, &state, gates),
+                2 => draft.attended(layer, &state, gates),
+                _ => {
+                    let choices: Vec<u32> = (0..tokens * TOP_K).map(|i| i as u32 % 14).collect();
+                    draft.adapt(layer, &choices, TOP_K);
+                    None
+                }
+            };
+            for said in said.unwrap_or_default() {
+                prop_assert!(said.expert_probs.iter().all(|p| (0.0..=1.0).contains(p)), "{said:?}");
+                prop_assert!(said.selected_experts.iter().all(|&e| (e as usize) < EXPERTS));
+            }
+        }
+    }
+
+    /// Bytes that somebody has tampered with are refused, or make a draft that works.
+    #[test]
+    fn damaged_files_do_no_harm(at in any::<prop::sample::Index>(), bit in 0u8..8, cut in 0usize..3) {
+        static BYTES: std::sync::LazyLock<Vec<u8>> =
+            std::sync::LazyLock::new(|| taught().write("model"));
+        let mut bytes = BYTES.clone();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        if cut == 0 {
+            bytes.truncate(at);
+        }
+        if let Ok(Some(draft)) = MicroDraftModel::read(&bytes, &shape(), "model", usize::MAX) {
+            prop_assert!(forecasts(&draft).iter().all(|p| (0.0..=1.0).contains(p)));
+        }
+    }
+}

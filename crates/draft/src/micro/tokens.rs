@@ -1,0 +1,196 @@
+//! Which experts a token has used before: known before the first layer, for all of them.
+
+/// Places a token may be kept in.
+const WAYS: usize = 4;
+
+/// Counts a prior is worth.
+const PRIOR: f32 = 4.0;
+
+/// For the tokens that come most often, the experts that each used most often in each layer.
+///
+/// A row has room for twice the experts that a token uses, and a set of four rows for the tokens that
+/// share it; in both, what is new takes the place of what is rarest once that has been forgotten, a
+/// count at a time. So what comes often stays, however much comes once.
+#[derive(Clone, Debug)]
+pub(super) struct Tokens {
+    layers: usize,
+    /// Experts that a row has room for in each layer.
+    slots: usize,
+    sets: usize,
+    /// The token of each row, plus 1; 0 for none.
+    pub(super) ids: Vec<u32>,
+    /// How often each has come.
+    pub(super) seen: Vec<u16>,
+    /// [rows, layers, slots]
+    pub(super) experts: Vec<u16>,
+    pub(super) counts: Vec<u8>,
+}
+
+impl Tokens {
+    /// `rows` is rounded down to whole sets.
+    pub(super) fn new(layers: usize, top_k: usize, rows: usize) -> Tokens {
+        let (slots, sets) = (Tokens::slots_for(top_k), rows / WAYS);
+        let rows = sets * WAYS;
+        let cells = rows * layers * slots;
+        Tokens {
+            layers,
+            slots,
+            sets,
+            ids: vec![0; rows],
+            seen: vec![0; rows],
+            experts: vec![0; cells],
+            counts: vec![0; cells],
+        }
+    }
+
+    pub(super) fn row_bytes(layers: usize, top_k: usize) -> usize {
+        6 + layers * Tokens::slots_for(top_k) * 3
+    }
+
+    fn slots_for(top_k: usize) -> usize {
+        2 * top_k
+    }
+
+    #[cfg(test)]
+    pub(super) fn rows(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn set(&self, token: u32) -> std::ops::Range<usize> {
+        // Neighbouring ids are as frequent as each other: they should not share a set.
+        let set = (u64::from(token.wrapping_mul(0x9e37_79b9)) * self.sets as u64) >> 32;
+        set as usize * WAYS..(set as usize + 1) * WAYS
+    }
+
+    /// The row of a token that is known.
+    pub(super) fn find(&self, token: u32) -> Option<usize> {
+        if self.sets == 0 {
+            return None;
+        }
+        self.set(token).find(|&row| self.ids[row] == token.wrapping_add(1))
+    }
+
+    /// A token has come: its row, if it has or gets one.
+    pub(super) fn meet(&mut self, token: u32) -> Option<usize> {
+        if let Some(row) = self.find(token) {
+            if self.seen[row] == u16::from(u8::MAX) {
+                self.seen[row] /= 2;
+                let cells = self.cells(row);
+                self.counts[cells].iter_mut().for_each(|count| *count /= 2);
+            }
+            self.seen[row] += 1;
+            return Some(row);
+        }
+        if self.sets == 0 {
+            return None;
+        }
+        let row = self.set(token).min_by_key(|&row| self.seen[row])?;
+        if self.seen[row] > 0 {
+            self.seen[row] -= 1;
+            return None;
+        }
+        self.ids[row] = token.wrapping_add(1);
+        self.seen[row] = 1;
+        let cells = self.cells(row);
+        self.counts[cells].fill(0);
+        Some(row)
+    }
+
+    /// Takes over a row of another table, if there is room for it.
+    pub(super) fn put(&mut self, token: u32, seen: u16, experts: &[u16], counts: &[u8]) {
+        if self.sets == 0 || self.find(token).is_some() {
+            return;
+        }
+        if let Some(row) = self.set(token).find(|&row| self.ids[row] == 0) {
+            self.ids[row] = token.wrapping_add(1);
+            self.seen[row] = seen.min(u16::from(u8::MAX));
+            let cells = self.cells(row);
+            self.experts[cells.clone()].copy_from_slice(experts);
+            self.counts[cells].copy_from_slice(counts);
+        }
+    }
+
+    fn cells(&self, row: usize) -> std::ops::Range<usize> {
+        let len = self.layers * self.slots;
+        row * len..(row + 1) * len
+    }
+
+    /// The token of a row has used these experts of a layer.
+    pub(super) fn note(&mut self, row: usize, layer: usize, experts: &[u32]) {
+        let first = self.cells(row).start + layer * self.slots;
+        let (known, counts) = (
+            &mut self.experts[first..first + self.slots],
+            &mut self.counts[first..first + self.slots],
+        );
+        for &expert in experts {
+            let expert = expert as u16;
+            let known_at = (0..known.len()).find(|&i| counts[i] > 0 && known[i] == expert);
+            if let Some(i) = known_at {
+                counts[i] = counts[i].saturating_add(1);
+                continue;
+            }
+            let Some(rarest) = (0..known.len()).min_by_key(|&i| counts[i]) else { return };
+            if counts[rarest] > 1 {
+                counts[rarest] -= 1;
+            } else {
+                (known[rarest], counts[rarest]) = (expert, 1);
+            }
+        }
+    }
+
+    /// Writes to `chances` how probably the token of a row uses each expert of a layer; `prior` is
+    /// where each is without knowledge.
+    pub(super) fn chances(&self, row: usize, layer: usize, prior: &[f32], chances: &mut [f32]) {
+        let scale = 1.0 / (f32::from(self.seen[row]) + PRIOR);
+        for (chance, prior) in chances.iter_mut().zip(prior) {
+            *chance = PRIOR * scale * prior;
+        }
+        let first = self.cells(row).start + layer * self.slots;
+        let known = self.experts[first..first + self.slots].iter();
+        for (&expert, &count) in known.zip(&self.counts[first..first + self.slots]) {
+            if let Some(chance) = chances.get_mut(usize::from(expert)) {
+                *chance += scale * f32::from(count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_often_stays_and_is_told_apart() {
+        let mut tokens = Tokens::new(2, 2, 64);
+        for round in 0..200u32 {
+            // Two tokens that always come, and one that never comes again.
+            for (token, experts) in [(5, [1, 2]), (6, [3, 0]), (1000 + round, [7, 6])] {
+                if let Some(row) = tokens.meet(token) {
+                    tokens.note(row, 0, &experts);
+                    tokens.note(row, 1, &[experts[1], 4 + round % 3]);
+                }
+            }
+        }
+        let prior = [0.25; 8];
+        let mut chances = [0.0; 8];
+        for (token, experts) in [(5, [1, 2]), (6, [3, 0])] {
+            let row = tokens.find(token).unwrap();
+            tokens.chances(row, 0, &prior, &mut chances);
+            for (expert, &chance) in chances.iter().enumerate() {
+                let used = experts.contains(&expert);
+                assert!(if used { chance > 0.95 } else { chance < 0.02 }, "{token}: {chances:?}");
+            }
+            tokens.chances(row, 1, &prior, &mut chances);
+            assert!(chances[experts[1]] > 0.95 && chances[experts[0]] < 0.02, "{chances:?}");
+            assert!((0.1..0.5).contains(&chances[5]), "{chances:?}");
+        }
+        assert!(tokens.ids.iter().filter(|&&id| id != 0).count() <= tokens.rows());
+        assert_eq!(tokens.find(999_999), None);
+    }
+
+    #[test]
+    fn without_rows_nothing_is_known() {
+        let mut tokens = Tokens::new(3, 2, 3);
+        assert_eq!((tokens.rows(), tokens.meet(1), tokens.find(1)), (0, None, None));
+    }
+}

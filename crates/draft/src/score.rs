@@ -1,0 +1,155 @@
+//! How good a forecast is.
+
+use serde::Serialize;
+
+/// Bins of probabilities for the calibration error.
+const BINS: usize = 20;
+
+/// Who forecasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Forecaster {
+    /// The micro draft model.
+    Draft,
+    /// The layer's own router, asked about the earlier state.
+    Router,
+    /// What is used together with what the last layer has chosen.
+    Together,
+    /// What the token before has used, then what is used most.
+    Previous,
+    /// What is used most.
+    Hot,
+    /// The micro draft model, from the token alone.
+    Token,
+    /// The layer's router on its own state: it must name all, or the measurement is wrong.
+    Control,
+}
+
+/// What forecasts of one kind were worth.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    uses: u64,
+    /// Uses among the first k, 1.5 k and 2 k that were named.
+    found: [u64; 3],
+    named: [u64; 3],
+    misses: u64,
+    found_misses: [u64; 3],
+    /// Forecasts in each bin, the sum of their probabilities, and how many came true.
+    bins: [(u64, f64, u64); BINS],
+    order: Vec<u32>,
+}
+
+/// An [`Outcome`] as figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Score {
+    /// Experts that were used.
+    pub uses: u64,
+    /// The share of them among the first k, 1.5 k and 2 k that were named.
+    pub recall: [f64; 3],
+    /// The share of those named that were used.
+    pub precision: [f64; 3],
+    /// Uses of experts that were not in memory.
+    pub misses: u64,
+    /// The share of these that was named.
+    pub recall_on_misses: [f64; 3],
+    /// How far probabilities are from what came, on the average over all experts, and over those that
+    /// were given at least one in twenty. None of what gives no probabilities.
+    pub calibration_error: Option<[f64; 2]>,
+}
+
+impl Outcome {
+    /// Adds one forecast: `scores` is higher the surer an expert is, and with `probabilities` the
+    /// probability itself. `used` were, of which `missed` were not in memory.
+    pub fn add(&mut self, scores: &[f32], used: &[u32], missed: &[u32], probabilities: bool) {
+        let top_k = used.len();
+        self.order.clear();
+        self.order.extend(0..scores.len() as u32);
+        let by_score =
+            |&a: &u32, &b: &u32| scores[b as usize].total_cmp(&scores[a as usize]).then(a.cmp(&b));
+        self.order.sort_unstable_by(by_score);
+        self.uses += top_k as u64;
+        self.misses += missed.len() as u64;
+        for (i, n) in [top_k, (3 * top_k).div_ceil(2), 2 * top_k].into_iter().enumerate() {
+            let named = &self.order[..n.min(self.order.len())];
+            let among = |experts: &[u32]| experts.iter().filter(|e| named.contains(e)).count();
+            self.named[i] += named.len() as u64;
+            self.found[i] += among(used) as u64;
+            self.found_misses[i] += among(missed) as u64;
+        }
+        if probabilities {
+            for (expert, &p) in scores.iter().enumerate() {
+                let bin = &mut self.bins[((p * BINS as f32) as usize).min(BINS - 1)];
+                bin.0 += 1;
+                bin.1 += f64::from(p);
+                bin.2 += u64::from(used.contains(&(expert as u32)));
+            }
+        }
+    }
+
+    /// Adds what another has.
+    pub fn merge(&mut self, other: &Outcome) {
+        self.uses += other.uses;
+        self.misses += other.misses;
+        for i in 0..3 {
+            self.found[i] += other.found[i];
+            self.named[i] += other.named[i];
+            self.found_misses[i] += other.found_misses[i];
+        }
+        for (bin, more) in self.bins.iter_mut().zip(&other.bins) {
+            (bin.0, bin.1, bin.2) = (bin.0 + more.0, bin.1 + more.1, bin.2 + more.2);
+        }
+    }
+
+    /// The figures.
+    pub fn score(&self) -> Score {
+        let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
+        let shares =
+            |parts: [u64; 3], all: [u64; 3]| std::array::from_fn(|i| share(parts[i], all[i]));
+        let error = |bins: &[(u64, f64, u64)]| {
+            let all: u64 = bins.iter().map(|bin| bin.0).sum();
+            let off: f64 = bins.iter().map(|&(_, p, came)| (p - came as f64).abs()).sum();
+            if all == 0 { 0.0 } else { off / all as f64 }
+        };
+        let calibrated = self.bins.iter().any(|bin| bin.0 > 0);
+        Score {
+            uses: self.uses,
+            recall: shares(self.found, [self.uses; 3]),
+            precision: shares(self.found, self.named),
+            misses: self.misses,
+            recall_on_misses: shares(self.found_misses, [self.misses; 3]),
+            calibration_error: calibrated.then(|| [error(&self.bins), error(&self.bins[1..])]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_of_what_was_used_named_and_missed() {
+        let mut outcome = Outcome::default();
+        // Of the experts 0 and 3, the first two named have one, the first three both; 3 was missed.
+        outcome.add(&[0.9, 0.8, 0.1, 0.7], &[0, 3], &[3], true);
+        let score = outcome.score();
+        assert_eq!(score.recall, [0.5, 1.0, 1.0]);
+        assert_eq!(score.precision, [0.5, 2.0 / 3.0, 0.5]);
+        assert_eq!(score.recall_on_misses, [0.0, 1.0, 1.0]);
+        // Off by 0.1, 0.8, 0.1 and 0.3.
+        let [all, named] = score.calibration_error.unwrap();
+        assert!((all - 1.3 / 4.0).abs() < 1e-6 && (named - all).abs() < 1e-6);
+    }
+
+    #[test]
+    fn probabilities_that_come_true_as_often_as_they_say_are_calibrated() {
+        let mut outcome = Outcome::default();
+        for i in 0..100 {
+            let used: &[u32] = if i < 25 { &[0] } else { &[1] };
+            outcome.add(&[0.25, 0.75], used, &[], true);
+        }
+        let score = outcome.score();
+        assert!(score.calibration_error.unwrap()[0] < 1e-6);
+        assert_eq!(score.recall[0], 0.75);
+        assert_eq!(Outcome::default().score().calibration_error, None);
+    }
+}

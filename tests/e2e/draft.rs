@@ -1,0 +1,139 @@
+//! Drafts: trained from recordings, scored beside other forecasts, loaded with their model, and without
+//! a trace in any answer.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::goldens::golden_dir;
+use crate::sws::{Outcome, sws, tree};
+
+fn tales() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
+}
+
+fn call(words: &[&str]) -> Outcome {
+    sws(&words.iter().map(|word| word as &dyn AsRef<OsStr>).collect::<Vec<_>>())
+}
+
+fn record(dir: &Path, prompts: &[&str]) -> Vec<String> {
+    let each = |(seed, prompt): (usize, &&str)| {
+        let file = dir.join(format!("{seed}.safetensors")).to_str().unwrap().to_owned();
+        let seed = seed.to_string();
+        let tales = tales();
+        let model = ["run", tales.to_str().unwrap(), "--resident", "--prompt", prompt];
+        let how = ["--seed", &seed, "--temperature", "0.8", "--max-new-tokens", "60"];
+        let what = ["--ignore-eos", "--record", &file, "--record-hidden"];
+        call(&[&model[..], &how, &what].concat()).succeeded();
+        file
+    };
+    prompts.iter().enumerate().map(each).collect()
+}
+
+fn rows<'a>(report: &'a Value, forecast: &str) -> Vec<&'a Value> {
+    let rows = report["rows"].as_array().unwrap().iter();
+    rows.filter(|row| row["forecast"] == forecast).collect()
+}
+
+#[test]
+fn a_draft_is_trained_scored_and_used() {
+    let temp = tempfile::tempdir().unwrap();
+    let prompts = ["Once upon a time", "The old king", "Alice said to the", "In the deep forest"];
+    let files = record(temp.path(), &prompts);
+    let draft = temp.path().join("draft.safetensors").to_str().unwrap().to_owned();
+    let (tales_dir, traces) = (tales(), files.iter().map(String::as_str).collect::<Vec<_>>());
+    let model = tales_dir.to_str().unwrap();
+    let train = ["draft", "train", model, "--out", &draft, "--rank", "4", "--epochs", "2"];
+    let trained = call(&[&train[..], &["--json", "--traces"], &traces].concat()).succeeded();
+    let trained: Value = serde_json::from_str(&trained.stdout).unwrap();
+    assert_eq!(trained["layers"].as_array().unwrap().len(), 15, "{trained}");
+    for layer in trained["layers"].as_array().unwrap() {
+        assert!(layer["loss_after"].as_f64() <= layer["loss_before"].as_f64(), "{layer}");
+    }
+
+    let score = ["draft", "score", model, "--json"];
+    let score = |more: &[&str]| -> Value {
+        let args = [&score[..], more, &["--traces"], &traces].concat();
+        serde_json::from_str(&call(&args).succeeded().stdout).unwrap()
+    };
+    let found = score(&["--draft", &draft]);
+    assert_eq!((&found["sequences"], &found["trained"]), (&4.into(), &true.into()));
+    // A layer's own router on its own state names all, or nothing here can be believed.
+    assert_eq!(rows(&found, "control")[0]["recall"][0], 1.0);
+    let recall = |report: &Value, who: &str, distance: usize| {
+        let rows = rows(report, who);
+        rows.iter().find(|row| row["distance"] == distance).unwrap()["recall"][0].as_f64().unwrap()
+    };
+    for distance in 0..=4 {
+        let [draft, router] = ["draft", "router"].map(|who| recall(&found, who, distance));
+        assert!(draft > router, "{distance}: {draft} {router}");
+    }
+    assert!(recall(&found, "draft", 1) > recall(&found, "hot", 0) + 0.2);
+    assert_eq!(score(&["--untrained"])["trained"], false);
+    let pairs = score(&["--draft", &draft, "--pairs"]);
+    assert_eq!(pairs["pairs"], 2, "{pairs}");
+    let small = score(&["--draft", &draft, "--size", "100KiB"]);
+    assert!(small["bytes"].as_u64() <= Some(100 << 10), "{small}");
+
+    // Beside its model it is found; with it nothing but reading changes.
+    let shards = temp.path().join("shards");
+    copy(&tales_dir, &shards);
+    fs::copy(&draft, shards.join("draft.safetensors")).unwrap();
+    let with = shards.to_str().unwrap();
+    let run = |more: &[&str]| -> Value {
+        let sampled = ["run", with, "--prompt", "The fox", "--seed", "3", "--json"];
+        let length = ["--max-new-tokens", "40", "--ignore-eos"];
+        let outcome = call(&[&sampled[..], &length, more].concat()).succeeded();
+        serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
+    };
+    let expected = run(&["--resident"]);
+    for more in [&["--ram", "min"][..], &["--ram", "40MiB"], &["--ram", "min", "--no-speculation"]]
+    {
+        assert_eq!(run(more)["tokens"], expected["tokens"], "{more:?}");
+    }
+    fs::write(shards.join("draft.safetensors"), b"no draft").unwrap();
+    let refused = call(&["run", with, "--prompt", "The fox", "--json"]);
+    refused.refused(2, &["draft.safetensors", "sws draft train"]);
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let files = record(temp.path(), &["Once upon a time", "The king"]);
+    let before = tree(temp.path());
+    let (tales, golden) = (tales(), golden_dir("qwen3_moe"));
+    let dense = golden_dir("llama");
+    let plain = temp.path().join("plain").to_str().unwrap().to_owned();
+    let model = tales.to_str().unwrap();
+    call(&["run", model, "--prompt", "A", "--max-new-tokens", "4", "--record", &plain]).succeeded();
+    let out = temp.path().join("out").to_str().unwrap().to_owned();
+    let cases: [(&str, &str, &[&str]); 5] = [
+        (model, &plain, &["`attended`", "--record-hidden"]),
+        (golden.to_str().unwrap(), &files[0], &["0.safetensors", "--record-hidden"]),
+        (dense.to_str().unwrap(), &files[0], &["no experts"]),
+        (model, model, &["no file"]),
+        (model, "/nowhere", &["/nowhere", "cannot be read"]),
+    ];
+    for (model, trace, words) in cases {
+        call(&["draft", "train", model, "--out", &out, "--traces", trace]).refused(2, words);
+        call(&["draft", "score", model, "--traces", trace]).refused(2, words);
+    }
+    call(&["draft", "train", model, "--out", &out, "--traces", &files[0]])
+        .refused(2, &["one sequence"]);
+    fs::remove_file(&plain).unwrap();
+    assert_eq!(tree(temp.path()), before, "nothing half-written is left");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
