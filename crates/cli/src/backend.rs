@@ -99,6 +99,8 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         let limit = positions(model, args)?;
         SpeculativeWeightStreamer::resident(forward, source, limit, args.kv())
     } else {
+        // Measured before there is a draft: that has a line of its own.
+        let process = process::measure(model, needs.tokenizer);
         let forecast = match args.no_speculation {
             true => None,
             false => draft::load(model, draft::limit(args.ram))?,
@@ -110,7 +112,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         let options = Options {
             ram_budget: args.ram,
             draft: forecast,
-            process: Some(process::measure(model, needs.tokenizer)),
+            process: Some(process),
             speculation: !args.no_speculation,
             stand_ins: args.stand_ins(),
             exactness: args.exactness(),

@@ -69,6 +69,7 @@ pub struct History {
     /// How much of a moving average remains after a step.
     keep: [f32; HALF_LIVES.len()],
     used: Vec<f32>,
+    previous: Vec<u32>,
     features: Vec<f32>,
 }
 
@@ -141,6 +142,7 @@ impl History {
             layers: vec![layer; shape.layers],
             keep: HALF_LIVES.map(|half| (-1.0 / half).exp2()),
             used: vec![0.0; experts],
+            previous: Vec::new(),
             features: vec![0.0; FEATURES * experts],
         }
     }
@@ -161,7 +163,9 @@ impl History {
         let Some(layer) = self.layers.get_mut(layer) else { return };
         let used = &mut self.used[..];
         used.fill(0.0);
-        let previous = std::mem::take(&mut layer.last);
+        let previous = &mut self.previous;
+        std::mem::swap(previous, &mut layer.last);
+        layer.last.clear();
         for &expert in experts {
             if let Some(used) = used.get_mut(expert as usize)
                 && *used == 0.0
@@ -182,7 +186,7 @@ impl History {
             *age = (1.0 - used) * (*age + 1.0);
         }
         if let Some(pairs) = &mut layer.pairs {
-            for &before in &previous {
+            for &before in previous.iter() {
                 pairs.note(before as usize, &layer.last);
             }
         }

@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
+use sws_draft::Draft;
 use sws_engine::{PerToken, Plan, PlanOptions, Planner, Use};
 use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::{Arena, Clock, Memory, PieceKind, probe};
 
 use super::{print, print_json, size};
+use crate::draft;
 use crate::model::Model;
 use crate::table::table;
 use crate::{args, process, running};
@@ -68,6 +70,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         kv: args.kv,
         tier: Tier::from_env()?,
         threads: rayon::current_num_threads(),
+        draft: draft::load(&model, draft::limit(args.ram))?.map_or(0, |draft| draft.bytes() as u64),
         ..PlanOptions::default()
     };
     let planner = Planner::new(&model.spec, &inventory, &model.manifest, measured, options)

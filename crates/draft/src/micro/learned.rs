@@ -42,7 +42,7 @@ const BLIND: [[f32; FEATURES]; HEADS] = [
 ];
 
 /// How fast weights follow: a step is this over the root of the sum of squares of all gradients.
-const RATE: f32 = 0.05;
+const RATE: f32 = 0.1;
 /// How fast corrections follow: this part of the error is gone if the same state comes again.
 const CORRECTION_RATE: f32 = 0.02;
 

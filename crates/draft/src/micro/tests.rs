@@ -95,12 +95,12 @@ impl Toy {
 /// right, whatever they were at the beginning.
 #[test]
 fn what_routers_say_is_weighed_until_probabilities_are_right() {
-    for (drift, recalls) in [(0.05, [0.9, 0.85]), (0.3, [0.6, 0.4])] {
+    for (drift, recalls) in [(0.15, [0.85, 0.7]), (0.4, [0.6, 0.4])] {
         let (mut toy, mut draft) = (Toy::new(drift), MicroDraftModel::new(shape(), SIZE));
         let mut outcomes = [(); 2].map(|()| crate::Outcome::default());
-        for token in 0..1500 {
+        for token in 0..3000 {
             toy.token(&mut draft, &mut |_, distance, probs, chosen| {
-                if token >= 500 {
+                if token >= 1500 {
                     let outcome = &mut outcomes[usize::from(distance > 0)];
                     outcome.add(probs, chosen, &[], true);
                 }
@@ -143,7 +143,6 @@ fn what_was_learned_is_read_as_it_was_written() {
     let read = MicroDraftModel::read(&bytes, &shape(), "model", usize::MAX).unwrap().unwrap();
     assert_eq!(read.size(), SIZE);
     assert_eq!(forecasts(&read), forecasts(&draft));
-    assert_eq!(read.write("model"), bytes);
 
     let other = DraftShape { hidden: HIDDEN + 1, ..shape() };
     let refused = |bytes: &[u8], shape: &DraftShape, model: &str| {
