@@ -56,7 +56,7 @@ impl Toy {
     fn token(
         &mut self,
         draft: &mut MicroDraftModel,
-        seen: &mut dyn FnMut(usize, usize, &[f32], &[u32]),
+        mut seen: impl FnMut(usize, usize, &[f32], &[u32]),
     ) {
         let token = (self.number().abs() * 20.0) as u32;
         draft.tokens(&[token]);
@@ -99,7 +99,7 @@ fn what_routers_say_is_weighed_until_probabilities_are_right() {
         let (mut toy, mut draft) = (Toy::new(drift), MicroDraftModel::new(shape(), SIZE));
         let mut outcomes = [(); 2].map(|()| crate::Outcome::default());
         for token in 0..3000 {
-            toy.token(&mut draft, &mut |_, distance, probs, chosen| {
+            toy.token(&mut draft, |_, distance, probs, chosen| {
                 if token >= 1500 {
                     let outcome = &mut outcomes[usize::from(distance > 0)];
                     outcome.add(probs, chosen, &[], true);
@@ -120,7 +120,7 @@ fn taught() -> MicroDraftModel {
     for weight in &mut draft.learned.down {
         *weight = toy.number();
     }
-    (0..200).for_each(|_| toy.token(&mut draft, &mut |_, _, _, _| {}));
+    (0..200).for_each(|_| toy.token(&mut draft, |_, _, _, _| {}));
     draft
 }
 
@@ -131,7 +131,7 @@ fn forecasts(draft: &MicroDraftModel) -> Vec<f32> {
     let mut all = Vec::new();
     let mut toy = Toy::new(0.1);
     for _ in 0..5 {
-        toy.token(&mut draft, &mut |_, _, probs, _| all.extend_from_slice(probs));
+        toy.token(&mut draft, |_, _, probs, _| all.extend_from_slice(probs));
     }
     all
 }
@@ -188,11 +188,11 @@ fn a_frozen_draft_learns_nothing() {
     let before = draft.write("model");
     let steps = draft.known.history.steps(0);
     let mut toy = Toy::new(0.5);
-    (0..20).for_each(|_| toy.token(&mut draft, &mut |_, _, _, _| {}));
+    (0..20).for_each(|_| toy.token(&mut draft, |_, _, _, _| {}));
     assert!(draft.write("model") == before);
     assert_eq!(draft.known.history.steps(0), steps + 20);
     draft.set_adapting(Adapting::All);
-    toy.token(&mut draft, &mut |_, _, _, _| {});
+    toy.token(&mut draft, |_, _, _, _| {});
     assert!(draft.write("model") != before);
 }
 
