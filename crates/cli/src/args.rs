@@ -150,7 +150,8 @@ pub(crate) struct Model {
     /// Which expert makes room for another: expected or lru.
     #[arg(long, value_name = "POLICY", default_value = "expected")]
     pub(crate) policy: PolicyKind,
-    /// Read experts only when a router has asked for them.
+    /// Read experts only when a router has asked for them. Without this they are read earlier, while the
+    /// disk has nothing better to do, as long as that measurably saves time.
     #[arg(long)]
     pub(crate) no_speculation: bool,
     /// Which stand-ins stay in memory, of a model sharded with some: all, off, or auto for as many as

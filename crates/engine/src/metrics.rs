@@ -10,6 +10,7 @@ use sws_store::{NVMeWeightStore, PieceKind};
 
 use crate::assembler::RunAheadCounts;
 use crate::cache::Counts;
+use crate::governor::Speculation;
 use crate::wait::{Kind, Stalls, Waiter};
 
 /// Measures how long is computed with what a source serves, and how long the source takes.
@@ -220,6 +221,8 @@ pub struct Counters {
     pub caught: u64,
     /// What runs ahead have come to.
     pub run_ahead: RunAheadCounts,
+    /// What was read for a forecast, and what it came to.
+    pub speculation: Speculation,
     /// The most bytes that expert slots held.
     pub peak_cache_bytes: u64,
 }
@@ -250,6 +253,8 @@ pub struct Metrics {
     /// Stand-ins; none if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_ins: Option<StandInMetrics>,
+    /// What was read for a forecast, and what it came to.
+    pub speculation: Speculation,
     /// The most bytes that expert slots held.
     pub peak_cache_bytes: u64,
     /// The most memory that the process has had, if the system tells.
@@ -411,6 +416,7 @@ impl Metrics {
             accepts: after.accepts - before.accepts,
             rejects: after.rejects - before.rejects,
             stand_ins: StandInMetrics::between(before, after),
+            speculation: after.speculation.since(&before.speculation),
             peak_cache_bytes: after.peak_cache_bytes,
             peak_rss_bytes: peak_memory(),
         }
@@ -456,6 +462,17 @@ mod tests {
         after.device_busy = seconds(5);
         after.layers.insert(0, counts(11, 1, 6));
         after.layers.insert(2, counts(0, 0, 2));
+        after.speculation = Speculation {
+            issued: 4,
+            useful: 3,
+            wasted: 1,
+            bytes: 400,
+            useful_bytes: 300,
+            saved_ns: 5e6,
+            cost_ns: 2e6,
+            windows_on: 2,
+            windows_off: 0,
+        };
         let metrics = Metrics::between(&before, &after);
         let mut json = serde_json::to_value(&metrics).unwrap();
         json.as_object_mut().unwrap().remove("peak_rss_bytes").unwrap();
@@ -475,7 +492,12 @@ mod tests {
                     { "layer": 2, "hits": 0, "late": 0, "misses": 2 },
                 ],
             },
-            "accepts": 2, "rejects": 6, "peak_cache_bytes": 0,
+            "accepts": 2, "rejects": 6,
+            "speculation": {
+                "issued": 4, "useful": 3, "wasted": 1, "bytes": 400, "useful_bytes": 300,
+                "saved_ns": 5e6, "cost_ns": 2e6, "windows_on": 2, "windows_off": 0,
+            },
+            "peak_cache_bytes": 0,
         });
         assert_eq!(json, expected);
     }

@@ -75,9 +75,11 @@ pub struct Options {
     /// Whether pieces are read before a router has asked for them: the next layer of a prompt, and
     /// what `draft` forecasts.
     pub speculation: bool,
+    /// Whether what `draft` forecasts is read only as long as that pays. Without, always.
+    pub governed: bool,
     /// Forecasts what will be needed.
     pub draft: Box<dyn Draft>,
-    /// From which probability on a forecast is a reason to read.
+    /// From which probability on it is weighed whether to read what is forecast.
     pub confidence_threshold: f32,
     /// Which piece makes room.
     pub policy: PolicyKind,
@@ -109,8 +111,9 @@ impl Default for Options {
             ram_budget: Budget::Auto,
             process: None,
             speculation: true,
+            governed: true,
             draft: Box::new(NoDraft),
-            confidence_threshold: 0.5,
+            confidence_threshold: 0.05,
             policy: PolicyKind::default(),
             context: None,
             at_least: 0,
@@ -245,6 +248,7 @@ impl SpeculativeWeightStreamer {
                 draft: options.draft,
                 confidence: options.confidence_threshold,
                 ahead: options.speculation,
+                governed: options.governed,
             };
             let (store, waiter) = (Arc::clone(&store), waiter.clone());
             let stand_ins = StandIns::load(&store, &arena, &inventory, &plan.stand_ins)?;
@@ -346,6 +350,7 @@ impl SpeculativeWeightStreamer {
             counters.run_ahead = assembler.run_ahead_counts();
             let layers = assembler.cache().counts().iter();
             counters.layers = layers.map(|(&(_, layer), &counts)| (layer, counts)).collect();
+            counters.speculation = assembler.speculation();
             counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;
         }
         counters

@@ -275,7 +275,8 @@ fn drafts_change_what_is_read_and_nothing_else() {
             "oracle" => Box::new(oracle.clone()),
             _ => Box::new(oracle.clone().adversarial()),
         };
-        let mut streamer = streaming(ReaderKind::Direct, Options { draft, ..options(budget) });
+        let options = Options { draft, governed: false, ..options(budget) };
+        let mut streamer = streaming(ReaderKind::Direct, options);
         let mut found = Vec::new();
         for token in &tokens {
             found.extend_from_slice(streamer.decode(*token).unwrap());

@@ -127,6 +127,11 @@ impl Queue {
         true
     }
 
+    /// Whether reading it has begun. A fetch that is over has.
+    pub(crate) fn begun(&self, ticket: Ticket) -> bool {
+        self.entries.get(&ticket).is_none_or(|entry| entry.timing.started.is_some())
+    }
+
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Cancelled {
         let Some(entry) = self.entries.get_mut(&ticket) else { return Cancelled::Finished };
         let (busy, priority) = (entry.busy, entry.priority);
@@ -163,7 +168,7 @@ impl Queue {
             && self.on_device == [0; 3]
             && let Some(&ticket) = self.lines[2].front()
         {
-            self.cut(ticket, SPECULATIVE_CHUNK, now, &mut jobs);
+            self.cut(ticket, self.chunk.min(SPECULATIVE_CHUNK), now, &mut jobs);
         }
         self.count_queued();
         jobs

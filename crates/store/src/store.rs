@@ -29,7 +29,7 @@ pub struct StoreOptions {
     pub reader: Option<Arc<dyn ShardReader>>,
     /// Reads in flight.
     pub depth: usize,
-    /// Bytes of one demanded read.
+    /// Bytes of one demanded read; a speculative one has as many, but at most 1 MiB.
     pub chunk: usize,
     /// Where checksums of files without any are kept between processes; none to keep them in
     /// memory only.
@@ -235,6 +235,11 @@ impl NVMeWeightStore {
         let known = self.shared.lock().queue.promote(ticket);
         self.shared.work.notify_all();
         known
+    }
+
+    /// Whether anything of a fetch has been read, or is being read. True if it is over.
+    pub fn begun(&self, ticket: Ticket) -> bool {
+        self.shared.lock().queue.begun(ticket)
     }
 
     /// Gives a fetch up. One of which nothing is being read costs nothing.

@@ -261,9 +261,17 @@ fn streamed(metrics: &sws_engine::Metrics) -> String {
     let read: f64 = metrics.bytes_per_token.values().sum();
     let stalled = 100.0 * metrics.stalls.seconds / metrics.seconds.max(1e-9);
     format!(
-        " ({:.0} % of experts in memory, {} read a token at {:.2} GB/s, {stalled:.0} % of the time waiting)",
+        " ({:.0} % of experts in memory, {} read a token at {:.2} GB/s, {stalled:.0} % of the time waiting{})",
         100.0 * metrics.experts.hit_rate,
         size(read as u64),
         metrics.disk.gb_per_second_reading,
+        speculated(&metrics.speculation),
     )
+}
+
+/// Why speculation went on, or did not.
+fn speculated(speculation: &sws_engine::Speculation) -> String {
+    let Some(inequality) = speculation.inequality() else { return String::new() };
+    let (on, off) = (speculation.windows_on, speculation.windows_off);
+    format!("; read ahead: {inequality}, on in {on} of {} windows", on + off)
 }

@@ -6,7 +6,10 @@ use sws_draft::ReassemblyBlueprint;
 use sws_store::{PieceId, Priority};
 
 use super::DynamicAssembler;
-use crate::cache::{Need, NoRoom};
+use super::reading::Reading;
+use crate::cache::{Claim, Need, NoRoom};
+use crate::policy::{Key, Policy};
+use crate::price::{Offer, SOON};
 
 /// A piece that is expected.
 #[derive(Clone, Copy, Debug)]
@@ -31,17 +34,119 @@ fn probability(layer: Option<(usize, usize)>, tokens: usize) -> f32 {
     1.0 - (1.0 - top_k as f32 / experts as f32).powi(tokens as i32)
 }
 
+/// Forecasts below this are not even weighed.
+const IMPROBABLE: f32 = 0.02;
+/// Pieces whose victims are worth more than they, until the rest of a forecast waits for another time:
+/// to find a victim is a look at everything in memory.
+const REJECTED: usize = 4;
+
 impl DynamicAssembler {
-    /// Follows a forecast: keeps what is there of it, and reads the rest as far as there is room.
+    /// Follows a forecast: what is there of it is kept where that is worth more than what is kept
+    /// otherwise, and what is not is read if that earns. What was said before of the same layers is
+    /// forgotten; reads that have not begun are weighed anew.
     pub fn assemble_from_blueprint(&mut self, blueprint: &ReassemblyBlueprint) {
-        self.withdraw_promises();
-        let pieces = blueprint.high_priority_pieces.iter();
-        let expected = pieces.map(|&id| Expected {
-            id,
-            probability: blueprint.probability(id),
-            priority: Priority::Speculative,
-        });
-        self.expect(expected.collect());
+        if !self.speculating.governor.on() {
+            return;
+        }
+        for layer in &blueprint.layers {
+            let number = layer.layer_idx;
+            let Some(offers) = self.speculating.offers.get_mut(number) else { continue };
+            let mut offers = std::mem::take(offers);
+            for (expert, _) in offers.drain(..) {
+                self.cache.foresee(self.key(PieceId::expert(number as u32, expert)), 0.0);
+            }
+            let least = self.confidence.max(IMPROBABLE);
+            offers.extend(layer.selected_experts.iter().filter_map(|&expert| {
+                let probability = *layer.expert_probs.get(expert as usize)?;
+                (probability >= least).then_some((expert, probability))
+            }));
+            for &(expert, probability) in &offers {
+                self.cache.foresee(self.key(PieceId::expert(number as u32, expert)), probability);
+            }
+            self.speculating.offers[number] = offers;
+        }
+        self.withdraw_offers();
+        self.read_ahead();
+    }
+
+    /// Gives up all speculative reads that have not begun.
+    pub(super) fn withdraw_offers(&mut self) {
+        let idle = |(_, r): &(&PieceId, &Reading)| r.unasked() && !self.store.begun(r.ticket);
+        let mut idle: Vec<PieceId> = self.reading.iter().filter(idle).map(|(id, _)| *id).collect();
+        idle.sort_unstable();
+        for id in idle {
+            self.give_up(id);
+        }
+    }
+
+    /// Nothing is expected any more.
+    pub(super) fn forget_offers(&mut self) {
+        self.speculating.offers.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Begins the speculative reads that earn, the soonest needed first: those that the device will
+    /// begin before this is asked again.
+    fn speculate(&mut self) {
+        if self.sweeping || !self.speculating.governor.on() {
+            return;
+        }
+        let at = self.moment();
+        let mut under_way = 0;
+        let (mut demanded, mut speculative) = (0, 0);
+        for reading in self.reading.values() {
+            *(if reading.demanded { &mut demanded } else { &mut speculative }) += reading.bytes;
+            under_way += usize::from(!reading.demanded);
+        }
+        let account = &self.speculating;
+        let known = |nanos: Option<f64>, bytes: usize| nanos.filter(|_| bytes > 0).unwrap_or(0.0);
+        let busy = known(account.demanded(demanded), demanded);
+        let mut backlog = known(account.speculative(speculative), speculative);
+        let next_look = account.pace.next_look(at);
+        let mut rejected = 0;
+        for layer in 0..account.offers.len() {
+            if self.speculating.offers[layer].is_empty() {
+                continue;
+            }
+            let until = self.speculating.pace.until(layer, at, busy);
+            for place in 0..self.speculating.offers[layer].len() {
+                let (expert, probability) = self.speculating.offers[layer][place];
+                let certain = probability >= CERTAIN;
+                if under_way >= AHEAD
+                    || rejected >= REJECTED
+                    || busy + backlog > next_look && !certain
+                {
+                    return;
+                }
+                let id = PieceId::expert(layer as u32, expert);
+                let key = self.key(id);
+                if self.cache.contains(key) {
+                    continue;
+                }
+                let Ok(layout) = self.layout(id) else { continue };
+                let bytes = layout.slot_len();
+                let offer = self.speculating.offer(bytes, probability, until - backlog);
+                if !certain && !offer.is_some_and(|offer| offer.earns()) {
+                    continue;
+                }
+                let worth = |policy: &mut dyn Policy, old: Key| {
+                    let victim = f64::from(policy.within(old, SOON));
+                    certain || offer.is_some_and(|offer| Offer { victim, ..offer }.earns())
+                };
+                let need = Need::Forecast(probability);
+                match self.cache.begin_if(self.layer, key, bytes, need, worth) {
+                    Ok(claim) => {
+                        let Claim { payload, evicted, .. } = claim;
+                        self.note_begun(id, true, evicted);
+                        // What fails here is read when it is asked for.
+                        let _ = self.fetch(id, layout, payload, Priority::Speculative, true);
+                        under_way += 1;
+                        backlog += self.speculating.speculative(bytes).unwrap_or(0.0);
+                    }
+                    Err(NoRoom::InUse { .. }) => return,
+                    Err(_) => rejected += 1,
+                }
+            }
+        }
     }
 
     /// In a long prompt all that is there of later layers will be used, once, in their order: it
@@ -102,15 +207,17 @@ impl DynamicAssembler {
                 match self.cache.begin(self.layer, key, layout.slot_len(), need) {
                     Ok(claim) => {
                         // What fails here is read when it is asked for.
-                        let _ = self.fetch(id, layout, claim.payload, priority);
+                        self.note_begun(id, false, claim.evicted);
+                        let _ = self.fetch(id, layout, claim.payload, priority, false);
                         under_way += 1;
                     }
-                    Err(NoRoom::InUse { .. } | NoRoom::ExpectedSooner { .. }) => return,
+                    Err(NoRoom::InUse { .. } | NoRoom::ExpectedSooner { .. }) => break,
                     Err(_) => {}
                 }
             }
             self.forecast.pop_front();
         }
+        self.speculate();
     }
 
     /// Keeps a piece that is there until its layer has chosen.
@@ -141,6 +248,8 @@ impl DynamicAssembler {
             self.cache.unpin(key);
         }
         self.forecast.retain(|expected| expected.id.layer() > Some(layer));
+        let over = (layer as usize + 1).min(self.speculating.offers.len());
+        self.speculating.offers[..over].iter_mut().for_each(Vec::clear);
         let here = |id: &&PieceId| id.layer() <= Some(layer);
         let over: Vec<PieceId> = self.reading.keys().filter(here).copied().collect();
         for id in self.in_order(over) {

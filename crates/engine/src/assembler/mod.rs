@@ -1,5 +1,6 @@
 //! Brings the experts of a layer together: those that are there, and the others as they arrive.
 
+mod account;
 mod ahead;
 mod inexact;
 mod layouts;
@@ -18,9 +19,11 @@ use sws_store::{Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, 
 
 use crate::cache::{Lookup, NoRoom, PredictiveCache};
 use crate::error::StreamError;
+use crate::governor::Speculation;
 use crate::policy::{Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::Waiter;
+use account::Speculating;
 use ahead::Expected;
 use inexact::Inexact;
 pub use inexact::RunAheadCounts;
@@ -71,6 +74,8 @@ pub struct DynamicAssembler {
     forecast: VecDeque<Expected>,
     /// What is expected and pinned until then.
     promised: BTreeSet<PieceId>,
+    /// What a draft expects, what that is worth, and what it has come to.
+    speculating: Speculating,
     /// Whether so many tokens go through together that they use nearly all experts of every layer.
     sweeping: bool,
     /// Pieces whose numbers have been looked at. Their checksums do not change.
@@ -89,6 +94,8 @@ pub struct Deciders {
     /// Whether anything is: without, the draft is not asked, and the next layer of a prompt waits
     /// for its router.
     pub ahead: bool,
+    /// Whether what the draft forecasts is read only as long as that pays. Without, always.
+    pub governed: bool,
 }
 
 /// Experts that are computed together while others of their layer wait for their slots: few enough
@@ -105,7 +112,7 @@ impl DynamicAssembler {
         deciders: Deciders,
         waiter: Waiter,
     ) -> DynamicAssembler {
-        let Deciders { policy, draft, confidence, ahead } = deciders;
+        let Deciders { policy, draft, confidence, ahead, governed } = deciders;
         let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
         let (reply, arrived) = unbounded();
         let layers = spec.layers.iter().map(|layer| match layer.ffn {
@@ -127,6 +134,7 @@ impl DynamicAssembler {
             waiter,
             reply,
             arrived,
+            speculating: Speculating::new(spec.layers.len(), governed),
             layers: layers.collect(),
             layer: 0,
             needed: Vec::new(),
@@ -145,6 +153,7 @@ impl DynamicAssembler {
         self.forget_run_ahead();
         self.cache.tokens(self.store.number(), tokens);
         if self.ahead {
+            self.speculating.told(tokens.len());
             self.draft.tokens(tokens);
         }
     }
@@ -162,12 +171,21 @@ impl DynamicAssembler {
             return Ok(());
         }
         self.pace_begins();
-        if self.ahead
-            && let Some(layers) = self.draft.entering(layer, hidden, gates)
-        {
-            self.layer = layer as u32;
-            self.blueprint.plan(layers, self.confidence);
-            self.follow_blueprint();
+        if !self.ahead {
+            return Ok(());
+        }
+        self.note_entering(layer);
+        if self.speculating.governor.on() {
+            let started = self.waiter.clock().now();
+            if let Some(layers) = self.draft.entering(layer, hidden, gates) {
+                self.layer = layer as u32;
+                self.blueprint.plan(layers, self.confidence);
+                self.follow_blueprint();
+                self.note_forecast(started);
+            }
+        } else {
+            self.forget_offers();
+            self.withdraw_offers();
         }
         Ok(())
     }
@@ -191,9 +209,10 @@ impl DynamicAssembler {
         shared: &[f32],
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
-        if !self.ahead || self.is_beyond(layer) {
+        if !self.ahead || self.is_beyond(layer) || !self.speculating.governor.on() {
             return Ok(());
         }
+        let started = self.waiter.clock().now();
         let DynamicAssembler { draft, blueprint, sum, .. } = self;
         let state = match shared {
             [] => state,
@@ -206,6 +225,7 @@ impl DynamicAssembler {
         if let Some(layers) = draft.attended(layer, state, gates) {
             blueprint.plan(layers, self.confidence);
             self.follow_blueprint();
+            self.note_forecast(started);
         }
         Ok(())
     }
@@ -225,10 +245,18 @@ impl DynamicAssembler {
     ) -> Result<(), SourceError> {
         let asked = (layer, routed.distinct.len());
         debug_assert!(self.is_beyond(layer) || (self.layer as usize, self.needed.len()) == asked);
+        let counts = self.ahead && !self.is_ahead();
+        if counts {
+            let at = self.moment();
+            self.speculating.pace.experts(layer, routed.distinct.len(), at);
+        }
         let result = match self.is_ahead() {
             true => self.serve_anyhow(routed, ready),
             false => self.execute_assembled(ready),
         };
+        if counts && result.is_ok() {
+            self.note_done(layer);
+        }
         self.or_abandon(result)
     }
 
@@ -238,6 +266,7 @@ impl DynamicAssembler {
         self.wanted.clear();
         self.forecast.clear();
         self.forget_run_ahead();
+        self.forget_offers();
         self.withdraw_promises();
         let all: Vec<PieceId> = self.reading.keys().copied().collect();
         for id in all {
@@ -256,6 +285,7 @@ impl DynamicAssembler {
     /// after the next layer. Their memory returns to where the slots were cut from.
     pub fn trim_to_budget(&mut self, bytes: usize) {
         drop(self.cache.trim_to_budget(bytes));
+        self.speculating.books.clear();
     }
 
     /// The books of what is in memory.
@@ -266,6 +296,11 @@ impl DynamicAssembler {
     /// What was accepted and what rejected.
     pub fn verifier(&self) -> Verifier {
         self.verifier
+    }
+
+    /// What speculation has come to.
+    pub fn speculation(&self) -> Speculation {
+        self.speculating.governor.total()
     }
 
     /// Begins to count anew.
@@ -297,6 +332,9 @@ impl DynamicAssembler {
         self.needed.clone_from(&routed.distinct);
         let (model, number) = (self.store.number(), self.layer);
         self.cache.routed(model, number, &routed.choices, routed.top_k);
+        if self.ahead {
+            self.note_choice(layer, &routed.distinct);
+        }
         let (cache, real) = (&mut self.cache, RealPath { layer, experts: &routed.distinct });
         let stand_ins = &self.inexact.stand_ins;
         let verdict = self.verifier.check(real, |expert| {

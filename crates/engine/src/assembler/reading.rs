@@ -20,6 +20,16 @@ pub(super) struct Reading {
     pub(super) demanded: bool,
     /// Whether it has been given up and will end soon.
     pub(super) ending: bool,
+    /// Whether it was begun for what a draft has said.
+    pub(super) speculative: bool,
+    pub(super) bytes: usize,
+}
+
+impl Reading {
+    /// Whether a draft alone is the reason for it.
+    pub(super) fn unasked(&self) -> bool {
+        self.speculative && !self.demanded && !self.ending
+    }
 }
 
 impl DynamicAssembler {
@@ -29,7 +39,10 @@ impl DynamicAssembler {
             let layout = self.layout(id)?;
             let key = self.key(id);
             match self.cache.begin(self.layer, key, layout.slot_len(), Need::Now) {
-                Ok(claim) => self.fetch(id, layout, claim.payload, Priority::Demanded)?,
+                Ok(claim) => {
+                    self.note_begun(id, false, claim.evicted);
+                    self.fetch(id, layout, claim.payload, Priority::Demanded, false)?;
+                }
                 // It was given up and has not ended yet. When it has, it is wanted again.
                 Err(NoRoom::Present { .. }) => {}
                 Err(NoRoom::InUse { .. }) if !self.can_wait() && self.give_way() => continue,
@@ -47,13 +60,16 @@ impl DynamicAssembler {
         layout: Arc<PieceLayout>,
         memory: Loaded,
         priority: Priority,
+        speculative: bool,
     ) -> Result<(), StreamError> {
+        let bytes = layout.slot_len();
         let reply = self.reply.clone();
         self.reads(layout.slot_len());
         match self.store.fetch_to(layout, priority, memory.slot, reply) {
             Ok(ticket) => {
                 let demanded = priority == Priority::Demanded;
-                self.reading.insert(id, Reading { ticket, demanded, ending: false });
+                let ending = false;
+                self.reading.insert(id, Reading { ticket, demanded, ending, speculative, bytes });
                 Ok(())
             }
             Err(small) => {
@@ -75,18 +91,29 @@ impl DynamicAssembler {
     /// Takes in a read that has ended. A failure is one only if the piece is needed now, and the
     /// second time.
     pub(super) fn land(&mut self, completion: Completion) -> Result<(), StreamError> {
-        let Completion { layout, slot, result, .. } = completion;
+        let Completion { layout, slot, result, timing, .. } = completion;
         let id = layout.read().piece();
         let reading = self.reading.remove(&id);
         let key = self.key(id);
+        let unasked = reading.as_ref().is_some_and(Reading::unasked);
+        if let (Some(reading), Ok(())) = (&reading, &result) {
+            self.speculating.ended(reading, &timing);
+        }
+        if let (Some(reading), true, true) = (&reading, unasked, result.is_err()) {
+            self.note_given_up(id, true, reading.bytes);
+        }
         let error = match result {
             Ok(()) => {
                 let loaded = Loaded { slot, layout: Some(layout) };
                 match self.look_at(id, &loaded) {
                     Ok(()) => {
                         self.cache.ready(key, loaded);
-                        if reading.is_some_and(|reading| !reading.demanded) {
-                            self.promise(id);
+                        match reading {
+                            Some(reading) if unasked => {
+                                self.speculating.governor.issued(reading.bytes);
+                            }
+                            Some(reading) if !reading.demanded => self.promise(id),
+                            _ => {}
                         }
                         return Ok(());
                     }
@@ -112,8 +139,11 @@ impl DynamicAssembler {
 
     /// Gives up a read under way, whose slot is then empty or soon will be.
     pub(super) fn give_up(&mut self, id: PieceId) {
-        let Some(reading) = self.reading.get_mut(&id) else { return };
-        reading.ending = true;
+        let Some(&reading) = self.reading.get(&id) else { return };
+        if reading.unasked() {
+            self.note_given_up(id, self.store.begun(reading.ticket), reading.bytes);
+        }
+        self.reading.insert(id, Reading { ending: true, ..reading });
         if let Cancelled::Withdrawn(slot) = self.store.cancel(reading.ticket) {
             self.reading.remove(&id);
             let key = self.key(id);

@@ -120,7 +120,7 @@ impl Fixture {
         let arena = Arena::new(slots * self.slot).unwrap();
         let slots: Vec<Slot> = (0..slots).map(|_| arena.take(self.slot).unwrap()).collect();
         let policy = policy.build([(store.number(), Layers::of(&self.spec))]);
-        let deciders = Deciders { policy, draft, confidence: 0.5, ahead: true };
+        let deciders = Deciders { policy, draft, confidence: 0.5, ahead: true, governed: false };
         let inventory = Arc::new(Inventory::new(&self.spec, &self.manifest).unwrap());
         let waiter = Waiter::new(Clock::real());
         let assembler =

@@ -134,6 +134,12 @@ pub enum NoRoom {
         /// The piece.
         key: Key,
     },
+    /// What would have to go is worth more.
+    #[error("what {key} would push out is worth more")]
+    NotWorth {
+        /// The piece.
+        key: Key,
+    },
     /// It is in the cache or on its way.
     #[error("{key} is in the cache already")]
     Present {
@@ -214,6 +220,15 @@ impl<T> PredictiveCache<T> {
         }
     }
 
+    /// What a [`lookup`](Self::lookup) would find. Counts nothing.
+    pub fn find(&self, key: Key) -> Lookup {
+        match self.index.get(&key).map(|&slot| &self.entries[slot].state) {
+            Some(State::Ready { .. }) => Lookup::Ready,
+            Some(_) => Lookup::Loading,
+            None => Lookup::Absent,
+        }
+    }
+
     /// Whether a piece is ready or on its way. Counts nothing.
     pub fn contains(&self, key: Key) -> bool {
         self.index.contains_key(&key)
@@ -235,6 +250,18 @@ impl<T> PredictiveCache<T> {
         len: usize,
         need: Need,
     ) -> Result<Claim<T>, NoRoom> {
+        self.begin_if(layer, key, len, need, |_, _| true)
+    }
+
+    /// The same if it is worth the piece in whose place it comes.
+    pub fn begin_if(
+        &mut self,
+        layer: u32,
+        key: Key,
+        len: usize,
+        need: Need,
+        worth: impl FnOnce(&mut dyn Policy, Key) -> bool,
+    ) -> Result<Claim<T>, NoRoom> {
         if self.index.contains_key(&key) {
             return Err(NoRoom::Present { key });
         }
@@ -246,7 +273,14 @@ impl<T> PredictiveCache<T> {
         let empty = self.classes.range_mut(len..).find_map(|(_, class)| class.free.pop());
         let slot = match empty {
             Some(slot) => slot,
-            None => self.choose(key, len, need)?,
+            None => {
+                let slot = self.choose(key, len, need)?;
+                let old = self.entries[slot].state.key();
+                if old.is_some_and(|old| !worth(self.policy.as_mut(), old)) {
+                    return Err(NoRoom::NotWorth { key });
+                }
+                slot
+            }
         };
         let demand = self.demand(key);
         let entry = &mut self.entries[slot];

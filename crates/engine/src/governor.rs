@@ -1,0 +1,352 @@
+//! Whether speculation pays: an account in nanoseconds, and a switch.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use serde::Serialize;
+use sws_store::PieceId;
+
+/// Passes of a window: when text is generated, tokens.
+const WINDOW: u32 = 16;
+/// The share of a window's time that speculation has to save to go on. Below that it is reading for
+/// nothing, as on a disk that is never waited for.
+const WORTH: f64 = 1.0 / 400.0;
+/// The share of a window's time that it may lose before it is switched off at once.
+const LOSS: f64 = 1.0 / 100.0;
+/// The most windows between two attempts.
+const MOST_PAUSE: u32 = 64;
+
+/// What speculative reads have come to, since the start or in a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Speculation {
+    /// Reads begun that nobody had asked for.
+    pub issued: u64,
+    /// Those of them whose piece was needed, there or on its way when the router asked.
+    pub useful: u64,
+    /// Those that were given up, or whose piece was pushed out unused.
+    pub wasted: u64,
+    /// Bytes of reads begun.
+    pub bytes: u64,
+    /// Those of useful ones.
+    pub useful_bytes: u64,
+    /// Nanoseconds of waiting that useful reads took away.
+    pub saved_ns: f64,
+    /// Nanoseconds that speculation cost: demands that waited behind it, pieces read again that it had
+    /// pushed out, and the forecast itself.
+    pub cost_ns: f64,
+    /// Windows in which it was on.
+    pub windows_on: u64,
+    /// Windows in which it was off, because it had not paid.
+    pub windows_off: u64,
+}
+
+impl Speculation {
+    /// What lies between two moments.
+    pub fn since(&self, before: &Speculation) -> Speculation {
+        Speculation {
+            issued: self.issued - before.issued,
+            useful: self.useful - before.useful,
+            wasted: self.wasted - before.wasted,
+            bytes: self.bytes - before.bytes,
+            useful_bytes: self.useful_bytes - before.useful_bytes,
+            saved_ns: self.saved_ns - before.saved_ns,
+            cost_ns: self.cost_ns - before.cost_ns,
+            windows_on: self.windows_on - before.windows_on,
+            windows_off: self.windows_off - before.windows_off,
+        }
+    }
+
+    /// Time saved less time lost, in nanoseconds.
+    pub fn balance_ns(&self) -> f64 {
+        self.saved_ns - self.cost_ns
+    }
+
+    /// The inequality that decides, with what was measured: how often a read was right times what
+    /// each such saved, against how often one was wrong times what each such cost. None if nothing
+    /// was read.
+    pub fn inequality(&self) -> Option<String> {
+        let ended = (self.useful + self.wasted) as f64;
+        if ended == 0.0 {
+            return None;
+        }
+        let right = self.useful as f64 / ended;
+        let each = |nanos: f64, of: u64| nanos / of.max(1) as f64 / 1e3;
+        Some(format!(
+            "{right:.2} right x {:.1} us saved {} {:.2} wrong x {:.1} us lost",
+            each(self.saved_ns, self.useful),
+            if self.saved_ns > self.cost_ns { ">" } else { "<=" },
+            1.0 - right,
+            each(self.cost_ns, self.wasted),
+        ))
+    }
+}
+
+/// Keeps the account, window by window, and switches.
+///
+/// It begins switched on. A window that does not pay, or loses too much before it is over, switches
+/// off: for one window at first, and for twice as many each time an attempt fails again, at most
+/// [`MOST_PAUSE`]. An attempt loses at most [`LOSS`] of a window and what one layer can lose, so all of
+/// them together at most that share of the time, and less the longer it goes on.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    on: bool,
+    /// Windows until the next attempt, and how many there were before this one.
+    rest: u32,
+    pause: u32,
+    /// Of this window.
+    passes: u32,
+    time: f64,
+    balance: f64,
+    /// How long the last one was.
+    last: Option<f64>,
+    governed: bool,
+    total: Speculation,
+}
+
+impl Governor {
+    /// Without being `governed` speculation is always on.
+    pub(crate) fn new(governed: bool) -> Governor {
+        Governor {
+            on: true,
+            rest: 0,
+            pause: 0,
+            passes: 0,
+            time: 0.0,
+            balance: 0.0,
+            last: None,
+            governed,
+            total: Speculation::default(),
+        }
+    }
+
+    pub(crate) fn on(&self) -> bool {
+        self.on
+    }
+
+    pub(crate) fn total(&self) -> Speculation {
+        self.total
+    }
+
+    /// Reads of these bytes have begun, were of use or were not.
+    pub(crate) fn issued(&mut self, bytes: usize) {
+        self.total.issued += 1;
+        self.total.bytes += bytes as u64;
+    }
+
+    pub(crate) fn useful(&mut self, bytes: usize) {
+        self.total.useful += 1;
+        self.total.useful_bytes += bytes as u64;
+    }
+
+    pub(crate) fn wasted(&mut self) {
+        self.total.wasted += 1;
+    }
+
+    /// So many nanoseconds have been saved, and so many lost.
+    pub(crate) fn book(&mut self, saved: f64, cost: f64) {
+        self.total.saved_ns += saved;
+        self.total.cost_ns += cost;
+        self.balance += saved - cost;
+        let passes = f64::from(self.passes.max(1)) / f64::from(WINDOW);
+        let window = self.last.unwrap_or(self.time / passes);
+        if self.on && self.governed && self.passes > 0 && -self.balance > LOSS * window {
+            self.close(false);
+        }
+    }
+
+    /// A pass has taken so many nanoseconds.
+    pub(crate) fn passed(&mut self, time: f64) {
+        self.passes += 1;
+        self.time += time;
+        if self.passes == WINDOW {
+            self.close(self.balance > WORTH * self.time);
+        }
+    }
+
+    fn close(&mut self, pays: bool) {
+        match self.on {
+            true => self.total.windows_on += 1,
+            false => self.total.windows_off += 1,
+        }
+        if self.passes == WINDOW {
+            self.last = Some(self.time);
+        }
+        if self.on && pays || !self.governed {
+            self.pause = 0;
+        } else if self.on {
+            self.on = false;
+            self.pause = (2 * self.pause).clamp(1, MOST_PAUSE);
+            self.rest = self.pause;
+        } else {
+            self.rest -= 1;
+            self.on = self.rest == 0;
+        }
+        (self.passes, self.time, self.balance) = (0, 0.0, 0.0);
+    }
+}
+
+/// What is in memory that would not be there without speculation, and what is not that would.
+///
+/// Both are as many pieces. Without what speculation has brought, its slots would hold others: those
+/// pushed out last, whoever pushed them out, as what was pushed out earlier would have been in their
+/// place.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    /// There, and not used yet.
+    brought: HashSet<PieceId>,
+    /// Slots emptied by reads that were given up.
+    holes: usize,
+    /// Pushed out, the last one last.
+    missed: VecDeque<PieceId>,
+}
+
+impl Books {
+    /// A read has begun into a slot, perhaps in the place of a piece. True if that one had been brought
+    /// and was never used.
+    pub(crate) fn begun(
+        &mut self,
+        id: PieceId,
+        speculative: bool,
+        evicted: Option<PieceId>,
+    ) -> bool {
+        self.missed.retain(|missed| *missed != id);
+        let unused = evicted.is_some_and(|evicted| self.brought.remove(&evicted));
+        match evicted {
+            Some(evicted) if !unused => self.missed.push_back(evicted),
+            Some(_) => {}
+            None => self.holes = self.holes.saturating_sub(1),
+        }
+        if speculative {
+            self.brought.insert(id);
+        }
+        self.trim();
+        unused
+    }
+
+    /// A read has been given up, or has failed, and its slot is empty. True if it was speculative.
+    pub(crate) fn ended(&mut self, id: PieceId) -> bool {
+        let brought = self.brought.remove(&id);
+        self.holes += usize::from(brought);
+        brought
+    }
+
+    /// A piece is needed: whether it had been brought.
+    pub(crate) fn used(&mut self, id: PieceId) -> bool {
+        let brought = self.brought.remove(&id);
+        self.trim();
+        brought
+    }
+
+    /// Whether a piece that is not there would be.
+    pub(crate) fn missed(&self, id: PieceId) -> bool {
+        self.missed.contains(&id)
+    }
+
+    /// Nothing is known any more.
+    pub(crate) fn clear(&mut self) {
+        *self = Books::default();
+    }
+
+    /// Whether all is as it would be.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.brought.is_empty() && self.missed.is_empty()
+    }
+
+    fn trim(&mut self) {
+        while self.missed.len() > self.brought.len() + self.holes {
+            self.missed.pop_front();
+        }
+    }
+}
+
+/// A duration in nanoseconds.
+pub(crate) fn nanos(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Passes of 1000 ns, each of which gains so much if it is on; in which windows it was.
+    fn run(governor: &mut Governor, windows: usize, gain: f64) -> Vec<bool> {
+        let closed = |governor: &Governor| governor.total.windows_on + governor.total.windows_off;
+        let mut on = Vec::new();
+        for _ in 0..windows {
+            on.push(governor.on());
+            let before = closed(governor);
+            while closed(governor) == before {
+                if governor.on() {
+                    governor.book(gain.max(0.0), (-gain).max(0.0));
+                }
+                if closed(governor) == before {
+                    governor.passed(1000.0);
+                }
+            }
+        }
+        on
+    }
+
+    #[test]
+    fn what_does_not_pay_is_switched_off_and_tried_again_more_and_more_rarely() {
+        let attempts = |gain: f64| {
+            let mut governor = Governor::new(true);
+            let on = run(&mut governor, 199, gain);
+            (on.iter().filter(|on| **on).count(), on, governor.total)
+        };
+        let (count, _, total) = attempts(100.0);
+        assert_eq!((count, total.windows_off), (199, 0));
+        for gain in [0.0, 2.0, -1.0, -500.0] {
+            let (count, on, total) = attempts(gain);
+            let expected = [true, false, true, false, false, true, false, false, false, false];
+            assert_eq!(on[..10], expected, "{gain}");
+            assert_eq!(count, 8, "in windows 0, 2, 5, 10, 19, 36, 69 and 134: {gain}");
+            let most = 8.0 * (LOSS * 16_000.0 + (-gain).max(0.0) + 16.0 * gain.max(0.0));
+            assert!(total.balance_ns().abs() <= most, "{gain}: {total:?}");
+        }
+        let mut free = Governor::new(false);
+        assert!(run(&mut free, 50, -5.0).into_iter().all(|on| on));
+    }
+
+    #[test]
+    fn what_begins_to_pay_stays_on() {
+        let mut governor = Governor::new(true);
+        run(&mut governor, 10, -1.0);
+        let later = run(&mut governor, 40, 50.0);
+        let first = later.iter().position(|on| *on).unwrap();
+        assert!(first <= 16 && later[first..].iter().all(|on| *on), "{later:?}");
+        let lost = run(&mut governor, 3, -100.0);
+        assert_eq!(lost, [true, false, true], "off at once, and for one window only");
+    }
+
+    #[test]
+    fn as_much_is_missed_as_was_brought() {
+        let id = |n| PieceId::expert(0, n);
+        let mut books = Books::default();
+        assert!(!books.begun(id(1), false, Some(id(2))));
+        assert!(books.is_empty(), "nothing was brought");
+        assert!(!books.begun(id(3), true, Some(id(4))));
+        assert!(books.missed(id(4)));
+        // A demand pushes another out, which would have pushed out 4.
+        assert!(!books.begun(id(5), false, Some(id(6))));
+        assert!(books.missed(id(6)) && !books.missed(id(4)));
+        assert!(books.used(id(3)) && books.is_empty(), "as it would be");
+        books.begun(id(7), true, Some(id(8)));
+        assert!(books.begun(id(9), true, Some(id(7))), "7 was never used");
+        assert!(books.missed(id(8)));
+        assert!(books.ended(id(9)) && books.missed(id(8)), "its slot is empty");
+        books.begun(id(8), false, None);
+        assert!(books.is_empty());
+    }
+
+    #[test]
+    fn the_inequality_has_its_terms() {
+        let mut total = Speculation { useful: 3, wasted: 1, ..Speculation::default() };
+        (total.saved_ns, total.cost_ns) = (6000.0, 1000.0);
+        assert_eq!(
+            total.inequality().unwrap(),
+            "0.75 right x 2.0 us saved > 0.25 wrong x 1.0 us lost"
+        );
+        assert_eq!(Speculation::default().inequality(), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! A draft that is as often right as it says: a recorded run, corrupted. For tests and gates.
+
+use sws_draft::{Draft, Gates, LayerBlueprint};
+
+/// Forecasts a layer and those after it as a draft does that has learned a model: with every layer
+/// of distance its recall falls by four points.
+#[derive(Clone, Debug)]
+pub(crate) struct Noisy {
+    layers: usize,
+    experts: usize,
+    top_k: usize,
+    /// [tokens, layers, top-k]
+    ids: Vec<u16>,
+    recall: f32,
+    /// How many layers it looks ahead.
+    depth: usize,
+    begun: usize,
+    told: usize,
+    said: Vec<LayerBlueprint>,
+}
+
+/// What recall loses with each layer of distance.
+const FADING: f32 = 0.04;
+
+impl Noisy {
+    /// Knows the experts `ids` [tokens, layers, top-k], each token of which is a pass, and tells of each
+    /// with this probability.
+    pub(crate) fn new(shape: [usize; 3], ids: Vec<u16>, recall: f32, depth: usize) -> Noisy {
+        let [layers, experts, top_k] = shape;
+        let (begun, told, said) = Default::default();
+        Noisy { layers, experts, top_k, ids, recall, depth, begun, told, said }
+    }
+
+    /// What it says of a layer that many layers away.
+    fn layer(&self, layer: usize, distance: usize) -> LayerBlueprint {
+        let recall = self.recall - FADING * distance as f32;
+        let at = ((self.begun - 1) * self.layers + layer) * self.top_k;
+        let truth = self.ids.get(at..at + self.top_k).unwrap_or_default();
+        let count = truth.len() as f32;
+        let wrong = (1.0 - recall) * count / (self.experts as f32 - count);
+        let mut expert_probs = vec![wrong; self.experts];
+        let mut selected: Vec<u32> = Vec::new();
+        // Half of what it names it is surer of, and more often right.
+        let swing = recall.min(1.0 - recall) / 2.0;
+        for (rank, &expert) in truth.iter().enumerate() {
+            let probability = if rank % 2 == 0 { recall + swing } else { recall - swing };
+            let mut named = u32::from(expert);
+            let mut draw = mix(at as u64 + rank as u64);
+            // The same draw at every distance: what it knows from afar it does not forget.
+            if (draw >> 40) as f32 / (1u64 << 24) as f32 >= probability {
+                named = loop {
+                    draw = mix(draw);
+                    let other = (draw % self.experts as u64) as u32;
+                    if !truth.contains(&(other as u16)) && !selected.contains(&other) {
+                        break other;
+                    }
+                };
+            }
+            expert_probs[named as usize] = probability;
+            selected.push(named);
+        }
+        selected.sort_by(|a, b| {
+            expert_probs[*b as usize].total_cmp(&expert_probs[*a as usize]).then(a.cmp(b))
+        });
+        LayerBlueprint { layer_idx: layer, expert_probs, selected_experts: selected }
+    }
+}
+
+impl Draft for Noisy {
+    fn tokens(&mut self, tokens: &[u32]) {
+        self.told += tokens.len();
+    }
+
+    fn entering(
+        &mut self,
+        layer: usize,
+        _: &[f32],
+        _: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
+        self.begun += std::mem::take(&mut self.told);
+        let last = (layer + self.depth).min(self.layers - 1);
+        self.said = (layer..=last).map(|other| self.layer(other, other - layer)).collect();
+        Some(&self.said)
+    }
+}
+
+/// Spreads a number over all numbers.
+fn mix(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
