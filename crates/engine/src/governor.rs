@@ -147,9 +147,11 @@ impl Governor {
         self.total.saved_ns += saved;
         self.total.cost_ns += cost;
         self.balance += saved - cost;
-        let passes = f64::from(self.passes.max(1)) / f64::from(WINDOW);
-        let window = self.last.unwrap_or(self.time / passes);
-        if self.on && self.governed && self.passes > 0 && -self.balance > LOSS * window {
+        // The first window is as long as its passes so far let expect.
+        let first = f64::from(WINDOW) / f64::from(self.passes) * self.time;
+        let window = self.last.or_else(|| (self.passes > 0).then_some(first));
+        let lost = window.is_some_and(|window| -self.balance > LOSS * window);
+        if self.on && self.governed && lost {
             self.close(false);
         }
     }
