@@ -63,6 +63,9 @@ struct Model {
     /// For each distance in layers, the binary logarithm of the time to each span.
     spans: Vec<[f32; 4]>,
     at: PieceId,
+    /// The tokens told for the pass that began last, or will next.
+    told: Vec<u32>,
+    begun: bool,
 }
 
 /// The experts of a layer.
@@ -114,18 +117,22 @@ impl ExpectedUse {
             .collect();
         self.models.push(Model {
             number,
-            history: History::new(shape),
+            history: History::with_tokens(shape),
             experts: vec![experts; shape.layers],
             layers,
             spans,
             at: PieceId::EMBED,
+            told: Vec::new(),
+            begun: true,
         });
     }
 
     /// Memory held for one model of this shape.
     pub fn bytes_for(shape: Shape) -> usize {
         let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
-        History::bytes_for(shape) + shape.layers * (size_of::<Experts>() + shape.experts * expert)
+        History::bytes_for(shape)
+            + History::bytes_of_tokens(shape)
+            + shape.layers * (size_of::<Experts>() + shape.experts * expert)
     }
 
     /// The history of a model's experts.
@@ -191,13 +198,30 @@ impl Policy for ExpectedUse {
         }
     }
 
+    fn tokens(&mut self, number: ModelNumber, tokens: &[u32]) {
+        if let Some(model) = self.models.iter_mut().find(|model| model.number == number) {
+            if std::mem::take(&mut model.begun) {
+                model.told.clear();
+            }
+            model.told.extend(tokens);
+            model.history.announce(tokens);
+        }
+    }
+
     fn routed(&mut self, choice: &Choice<'_>) {
         let Some(model) = self.models.iter_mut().find(|model| model.number == choice.model) else {
             return;
         };
+        model.begun = true;
         if let Ok(layer) = model.layers.with_experts.binary_search(&choice.layer) {
-            for step in choice.steps() {
-                model.history.step(layer, step);
+            let steps = choice.steps().len();
+            // What was told for a pass that never began is none of these.
+            let each = match model.told.len().checked_rem(steps) {
+                Some(0) => model.told.len() / steps,
+                _ => 0,
+            };
+            for (number, step) in choice.steps().enumerate() {
+                model.history.step_of(layer, step, &model.told[number * each..][..each]);
             }
             model.experts[layer].stale = true;
             if std::mem::take(&mut model.experts[layer].foresees) {
@@ -272,7 +296,8 @@ impl Policy for ExpectedUse {
 
     fn bytes(&self) -> usize {
         let of = |model: &Model| ExpectedUse::bytes_for(model.history.shape());
-        self.models.iter().map(of).sum::<usize>()
+        let told = |model: &Model| model.told.capacity() * size_of::<u32>();
+        self.models.iter().map(|model| of(model) + told(model)).sum::<usize>()
             + self.cyclic.capacity() * size_of::<(usize, Key)>()
     }
 }

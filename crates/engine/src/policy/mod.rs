@@ -54,7 +54,7 @@ pub struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     /// The experts of each step.
-    pub fn steps(&self) -> impl Iterator<Item = &'a [u32]> {
+    pub fn steps(&self) -> impl ExactSizeIterator<Item = &'a [u32]> {
         self.experts.chunks(self.per_step.max(1))
     }
 }
