@@ -63,11 +63,12 @@ impl Followers {
         let rows = &mut self.rows[ways.clone()];
         if let Some(row) = rows.iter_mut().find(|row| row.token == Some(token)) {
             row.credit = (row.credit + 1).min(CREDIT);
-        } else if let Some(free) =
-            rows.iter().position(|row| row.token.is_none() || row.credit == 0)
-        {
-            rows[free] = Row::of(token, 0);
-            self.counts[(ways.start + free) * self.width..][..self.width].fill(0);
+            return;
+        }
+        let free = (0..WAYS).filter(|&way| rows[way].token.is_none() || rows[way].credit == 0);
+        if let Some(way) = free.min_by_key(|&way| (rows[way].token.is_some(), rows[way].seen)) {
+            rows[way] = Row::of(token, 0);
+            self.counts[(ways.start + way) * self.width..][..self.width].fill(0);
         } else {
             rows.iter_mut().for_each(|row| row.credit -= 1);
         }
