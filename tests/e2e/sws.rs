@@ -52,6 +52,8 @@ pub(crate) fn command(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sws"));
     command.args(args.iter().map(|arg| arg.as_ref()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // What one test learns of a model is not to be found by another.
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
 

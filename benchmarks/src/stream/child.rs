@@ -117,7 +117,9 @@ impl Known {
             Holding::Resident => arguments.push(OsStr::new("--resident")),
             Holding::Budget(bytes, policy) => {
                 ram = mib(bytes);
-                arguments.extend(["--ram", &ram, "--policy", policy].map(OsStr::new));
+                // Every run begins as the first would.
+                let how = ["--ram", &ram, "--policy", policy, "--no-warm-start"];
+                arguments.extend(how.map(OsStr::new));
             }
         }
         let [tokens, context, threads] = &numbers;

@@ -168,6 +168,10 @@ pub(crate) struct Model {
     /// the example `tolerance` of the engine. 0 is exact.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
     pub(crate) tolerance: f64,
+    /// Keep nothing of what earlier runs learned about the use of experts, and save nothing: what is
+    /// learned lies in the user's cache directory, one small file a model. Not a bit depends on it.
+    #[arg(long)]
+    pub(crate) no_warm_start: bool,
     /// What computes the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: &'static Backend,

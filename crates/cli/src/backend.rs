@@ -1,5 +1,6 @@
 //! What computes the layers: the table from which `--backend` picks.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::builder::PossibleValue;
@@ -122,11 +123,15 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             at_least: needs.positions,
             kv: args.kv(),
             all_logits: needs.all_logits,
+            warm_start: warm_start(model, args),
             ..Options::default()
         };
         let store = Arc::new(model.store(args.reader)?);
         let streamer = SpeculativeWeightStreamer::new(forward, store, options);
         let streamer = streamer.map_err(|e| model.says(&e))?;
+        if let Some(why) = streamer.passed_over() {
+            eprintln!("sws: {why}");
+        }
         if let Some(plan) = streamer.plan() {
             weight_bytes = plan.arena_bytes() as u64;
             ram_bytes = Some(plan.ledger.budget());
@@ -141,6 +146,16 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         gauge: Some(streamer.gauge()),
         handle: Box::new(streamer),
     })
+}
+
+/// Where what was learned of the model is kept. None without a home.
+fn warm_start(model: &Model, args: &args::Model) -> Option<PathBuf> {
+    let cache =
+        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    // A fingerprint is a name for a file: hexadecimal digits, which the manifest's check sees to.
+    let name = format!("{}.safetensors", model.manifest.model.fingerprint);
+    cache.filter(|_| !args.no_warm_start).map(|dir| dir.join("sws").join("learned").join(name))
 }
 
 /// How long a sequence is to be at most; refused if the model was not made for it.

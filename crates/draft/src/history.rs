@@ -23,6 +23,7 @@
 
 mod followers;
 pub(crate) mod math;
+mod saved;
 
 use followers::Followers;
 use math::{ln, logistic};

@@ -8,6 +8,7 @@
 mod blueprint;
 pub mod history;
 mod micro;
+mod saved;
 mod score;
 mod trace;
 
@@ -16,5 +17,6 @@ pub use micro::{
     Adapting, DEPTH, DraftError, DraftShape, DraftSize, Learned, MAX_RANK, MicroDraftModel, margin,
     norm,
 };
+pub use saved::{Saved, SavedError};
 pub use score::{Forecaster, Outcome, Score};
 pub use trace::{Trace, TraceError};

@@ -30,6 +30,7 @@ mod stand_ins;
 mod streamer;
 mod verifier;
 mod wait;
+mod warm_start;
 
 pub use assembler::{Deciders, DynamicAssembler, Loaded, RunAheadCounts};
 pub use budget::{Budget, UnknownBudget};

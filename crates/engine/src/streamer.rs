@@ -1,9 +1,10 @@
 //! The engine as a library: a model, a store and a budget in, tokens and metrics out.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_draft::{Draft, NoDraft};
+use sws_draft::{Draft, NoDraft, Saved};
 use sws_model::text::{SampleError, Sampler, Sampling};
 use sws_model::{
     CausalLm, Compute, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
@@ -24,6 +25,7 @@ use crate::source::{ExpertSource, StreamingSource, ThroughRing};
 use crate::stand_ins::{StandInUse, StandIns};
 use crate::verifier::Exactness;
 use crate::wait::Waiter;
+use crate::warm_start::WarmStart;
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
 ///
@@ -63,6 +65,8 @@ pub struct SpeculativeWeightStreamer {
     gauge: Gauge,
     /// Of the last pass.
     logits: Vec<f32>,
+    warm_start: Option<WarmStart>,
+    passed_over: Option<String>,
 }
 
 /// How to run.
@@ -102,6 +106,10 @@ pub struct Options {
     pub sampling: Sampling,
     /// How long computing takes, where the store's time is virtual.
     pub costs: Costs,
+    /// A file in which what was learned of the use of experts is kept from one run to the next: read
+    /// at the start if it is there and of this model, written when the streamer is dropped. It
+    /// decides what is kept and read, and so the time until the first tokens; not a bit of them.
+    pub warm_start: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -124,6 +132,7 @@ impl Default for Options {
             run_ahead: true,
             sampling: Sampling::default(),
             costs: Costs::default(),
+            warm_start: None,
         }
     }
 }
@@ -233,6 +242,9 @@ impl SpeculativeWeightStreamer {
         let kept = InfrastructurePlan::from(&plan);
         let infrastructure =
             Infrastructure::open(spec, Arc::clone(&store), &arena, &kept, waiter.clone())?;
+        let fingerprint = &store.manifest().model.fingerprint;
+        let warm_start = options.warm_start.map(|path| WarmStart::new(path, fingerprint));
+        let mut passed_over = None;
         let experts = if plan.slots.is_empty() {
             Experts::Ring(ThroughRing)
         } else {
@@ -252,8 +264,12 @@ impl SpeculativeWeightStreamer {
             };
             let (store, waiter) = (Arc::clone(&store), waiter.clone());
             let stand_ins = StandIns::load(&store, &arena, &inventory, &plan.stand_ins)?;
-            let assembler = DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter)
-                .with_stand_ins(stand_ins, options.exactness, options.run_ahead);
+            let mut assembler =
+                DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter)
+                    .with_stand_ins(stand_ins, options.exactness, options.run_ahead);
+            if let Some(file) = &warm_start {
+                passed_over = recall(file, &mut assembler);
+            }
             Experts::Slots(Box::new(assembler))
         };
         let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, experts)));
@@ -264,6 +280,8 @@ impl SpeculativeWeightStreamer {
         let mut streamer =
             SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling);
         streamer.arena = Some(arena);
+        streamer.warm_start = warm_start;
+        streamer.passed_over = passed_over;
         Ok(streamer)
     }
 
@@ -293,6 +311,8 @@ impl SpeculativeWeightStreamer {
             passes: Duration::ZERO,
             gauge: Gauge::default(),
             logits: Vec::new(),
+            warm_start: None,
+            passed_over: None,
         };
         streamer.began = streamer.counters();
         *streamer.gauge.lock() = streamer.began.clone();
@@ -354,6 +374,11 @@ impl SpeculativeWeightStreamer {
             counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;
         }
         counters
+    }
+
+    /// Why what earlier runs learned was passed over, in one sentence; None if it was not.
+    pub fn passed_over(&self) -> Option<&str> {
+        self.passed_over.as_deref()
     }
 
     /// Where to read the counters while a pass runs elsewhere.
@@ -419,6 +444,35 @@ impl SpeculativeWeightStreamer {
         }
         *self.gauge.lock() = self.counters();
         result
+    }
+}
+
+/// Goes on from what was saved, or says why not.
+fn recall(file: &WarmStart, assembler: &mut DynamicAssembler) -> Option<String> {
+    let recalled = file.read().and_then(|saved| match saved {
+        Some(saved) => Ok(assembler.recall(&saved)?),
+        None => Ok(()),
+    });
+    let why = recalled.err()?;
+    Some(format!("`{}` {why}; what is learned in this run takes its place", file.path().display()))
+}
+
+impl Drop for SpeculativeWeightStreamer {
+    /// Keeps what was learned. What cannot be written is learned again.
+    fn drop(&mut self) {
+        let Some(file) = self.warm_start.take().filter(|_| self.tokens > 0) else { return };
+        let mut saved = Saved::default();
+        if let Source::Streaming(source) = &mut self.session.source().source
+            && let Experts::Slots(assembler) = source.experts()
+        {
+            // The slots make room for what is written.
+            assembler.trim_to_budget(0);
+            assembler.save(&mut saved);
+        }
+        self.give_back();
+        if !saved.is_empty() {
+            let _ = file.write(&saved);
+        }
     }
 }
 

@@ -433,3 +433,53 @@ fn a_replay_finds_what_the_engine_found() {
         assert!(misses.len() > 1, "{policy} by {chunk}: {found:?}");
     }
 }
+
+/// What one run has learned the next one knows. Files that are of no use are passed over.
+#[test]
+fn what_was_learned_is_kept_and_changes_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("deep").join("learned.safetensors");
+    let run = |warm_start: Option<&Path>| {
+        let warm_start = warm_start.map(Path::to_owned);
+        let options = Options { warm_start, speculation: false, ..options(least() + 8 * MIB) };
+        let mut streamer = streaming(ReaderKind::Direct, options);
+        let passed_over = streamer.passed_over().map(str::to_owned);
+        let tokens = streamer.generate(&PROMPT, 64).unwrap();
+        let misses: u64 = streamer.counters().layers.values().map(|layer| layer.misses).sum();
+        (tokens, misses, passed_over)
+    };
+    let cold = run(None);
+    assert!(!file.exists());
+    assert_eq!(run(Some(&file)), cold, "there was nothing to go on from");
+    let saved = std::fs::read(&file).unwrap();
+    let warm = run(Some(&file));
+    assert_eq!((&warm.0, &warm.2), (&cold.0, &None));
+    // The text is the same, so much of what was learned of it is true again.
+    assert!(warm.1 < cold.1, "{} misses, and {} without", warm.1, cold.1);
+    assert_eq!(file.parent().unwrap().read_dir().unwrap().count(), 1, "nothing half-written");
+
+    let other = String::from_utf8_lossy(&saved[8..400]);
+    let fingerprint = other.split('"').find(|word| word.len() == 64).unwrap();
+    let at = saved.windows(64).position(|bytes| bytes == fingerprint.as_bytes()).unwrap();
+    let mut another = saved.clone();
+    another[at..at + 64].fill(b'0');
+    #[rustfmt::skip]
+    let cases: [(&[u8], &str); 4] = [
+        (&another, "another model"),
+        (&saved[..saved.len() / 2], "not a safetensors file"),
+        (b"", "not a safetensors file"),
+        (&[0xff; 100], "not a safetensors file"),
+    ];
+    for (bytes, expected) in cases {
+        std::fs::write(&file, bytes).unwrap();
+        let (tokens, misses, passed_over) = run(Some(&file));
+        assert_eq!((tokens, misses), (cold.0.clone(), cold.1), "{expected}");
+        let said = passed_over.unwrap();
+        assert!(said.contains("learned.safetensors") && said.contains(expected), "{said}");
+        // What is learned takes its place.
+        assert_eq!(std::fs::read(&file).unwrap(), saved, "{expected}");
+    }
+    // Where nothing can be written nothing is, and the answer is the same.
+    let nowhere = file.join("below a file");
+    assert_eq!(run(Some(&nowhere)).0, cold.0);
+}

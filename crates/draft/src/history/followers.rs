@@ -11,45 +11,45 @@ const CREDIT: u8 = 3;
 
 /// For the tokens seen most and last, how often each expert of all layers was used one step later.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Followers {
+pub(super) struct Followers {
     /// Experts of a layer, and of all of them.
     experts: usize,
     width: usize,
-    pub(crate) rows: Vec<Row>,
+    rows: Vec<Row>,
     /// By row, layer and expert. When a row has been seen 255 times, what it knows is halved.
-    pub(crate) counts: Vec<u8>,
+    counts: Vec<u8>,
 }
 
 /// What is known of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) token: Option<u32>,
+struct Row {
+    token: Option<u32>,
     /// Steps that came after it.
-    pub(crate) seen: u8,
+    seen: u8,
     /// How many other tokens it is spared from.
     credit: u8,
 }
 
 impl Row {
-    pub(crate) fn of(token: u32, seen: u8) -> Row {
+    fn of(token: u32, seen: u8) -> Row {
         Row { token: Some(token), seen, credit: 0 }
     }
 }
 
 impl Followers {
-    pub(crate) fn new(layers: usize, experts: usize) -> Followers {
+    pub(super) fn new(layers: usize, experts: usize) -> Followers {
         let width = layers.saturating_mul(experts);
         let rows = Followers::rows_for(width);
         let counts = vec![0; rows * width];
         Followers { experts, width, rows: vec![Row::default(); rows], counts }
     }
 
-    pub(crate) fn bytes_for(layers: usize, experts: usize) -> usize {
+    pub(super) fn bytes_for(layers: usize, experts: usize) -> usize {
         let width = layers.saturating_mul(experts);
         Followers::rows_for(width) * width.saturating_add(size_of::<Row>())
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.counts.len() + size_of_val(&self.rows[..])
     }
 
@@ -57,8 +57,30 @@ impl Followers {
         MAX_BYTES.checked_div(width).unwrap_or(0).min(MAX_ROWS) / WAYS * WAYS
     }
 
+    /// How many tokens there is room for.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Each token of which something is known: how often it was seen, and what followed.
+    pub(super) fn known(&self) -> Vec<(u32, u8, &[u8])> {
+        let counts = self.counts.chunks_exact(self.width.max(1));
+        let known = self.rows.iter().zip(counts);
+        let known = known.filter(|(row, _)| row.seen > 0);
+        known.filter_map(|(row, counts)| Some((row.token?, row.seen, counts))).collect()
+    }
+
+    /// Takes over what [`known`](Self::known) said, if there is a row for it.
+    pub(super) fn put(&mut self, token: u32, seen: u8, counts: &[u8]) {
+        self.admit(token);
+        if let Some(row) = self.find(token) {
+            self.rows[row].seen = seen;
+            self.counts[row * self.width..][..self.width].copy_from_slice(counts);
+        }
+    }
+
     /// A token is about to be seen, and gets a row if none of those it may have is worth more.
-    pub(crate) fn admit(&mut self, token: u32) {
+    pub(super) fn admit(&mut self, token: u32) {
         let Some(ways) = self.ways(token) else { return };
         let rows = &mut self.rows[ways.clone()];
         if let Some(row) = rows.iter_mut().find(|row| row.token == Some(token)) {
@@ -75,7 +97,7 @@ impl Followers {
     }
 
     /// One step after a token these experts of a layer were used, each named once.
-    pub(crate) fn note(&mut self, token: u32, layer: usize, experts: &[u32]) {
+    pub(super) fn note(&mut self, token: u32, layer: usize, experts: &[u32]) {
         let Some(row) = self.find(token) else { return };
         let counts = &mut self.counts[row * self.width..][..self.width];
         if layer == 0 {
@@ -94,7 +116,7 @@ impl Followers {
     }
 
     /// How many steps came after a token, and in how many of them each expert of a layer was used.
-    pub(crate) fn after(&self, token: u32, layer: usize) -> Option<(u8, &[u8])> {
+    pub(super) fn after(&self, token: u32, layer: usize) -> Option<(u8, &[u8])> {
         let row = self.find(token)?;
         let counts = &self.counts[row * self.width + layer * self.experts..][..self.experts];
         Some((self.rows[row].seen, counts)).filter(|&(seen, _)| seen > 0)

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_draft::{Draft, Gates, ReassemblyBlueprint};
+use sws_draft::{Draft, Gates, ReassemblyBlueprint, Saved, SavedError};
 use sws_model::{Ffn, Inventory, ModelSpec, Ready, Routed, SourceError};
 use sws_store::{Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Slot};
 
@@ -286,6 +286,17 @@ impl DynamicAssembler {
     pub fn trim_to_budget(&mut self, bytes: usize) {
         drop(self.cache.trim_to_budget(bytes));
         self.speculating.books.clear();
+    }
+
+    /// What has been learned of the model, for its next start.
+    pub fn save(&self, to: &mut Saved) {
+        self.cache.policy().save(self.store.number(), to);
+    }
+
+    /// Goes on from what [`save`](Self::save) added.
+    pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        let model = self.store.number();
+        self.cache.policy_mut().recall(model, saved)
     }
 
     /// The books of what is in memory.

@@ -459,6 +459,11 @@ impl<T> PredictiveCache<T> {
         self.policy.as_ref()
     }
 
+    /// The same, to teach it.
+    pub fn policy_mut(&mut self) -> &mut dyn Policy {
+        self.policy.as_mut()
+    }
+
     fn choose(&mut self, key: Key, len: usize, need: Need) -> Result<usize, NoRoom> {
         let Some(slot) = self.victim(len) else {
             return Err(match self.class_for(len) {

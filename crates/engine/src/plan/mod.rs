@@ -9,6 +9,7 @@ mod tests;
 pub use estimate::PerToken;
 pub use slots::SlotClass;
 
+use sws_draft::history::{History, Shape};
 use sws_kernels::Tier;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
@@ -288,14 +289,19 @@ impl Planner {
         fixed + self.kv(self.context[0]) + self.work(self.chunks()[0])
     }
 
-    /// Where pieces lie, when experts were used, and what is sampled from.
+    /// Where pieces lie, when experts were used and after which tokens, and what is sampled from.
     fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
             experts * experts * size_of::<f32>() as u64 + experts * 256
         });
         let sampling = (self.options.batch * self.spec.vocab * 32) as u64;
-        self.pieces.tables + used.sum::<u64>() + sampling
+        let (layers, experts) = self
+            .spec
+            .moes()
+            .fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
+        let tokens = History::bytes_of_tokens(Shape { layers, experts, top_k: 0 }) as u64;
+        self.pieces.tables + used.sum::<u64>() + tokens + sampling
     }
 
     fn kv(&self, context: usize) -> u64 {

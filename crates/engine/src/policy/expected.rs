@@ -1,6 +1,7 @@
 //! The default: what is expected to be needed last.
 
 use sws_draft::history::{History, Shape};
+use sws_draft::{Saved, SavedError};
 use sws_model::{Ffn, ModelSpec};
 use sws_store::{ModelNumber, PieceId, PieceKind};
 
@@ -292,6 +293,21 @@ impl Policy for ExpectedUse {
             _ => absence.within_64,
         };
         1.0 - horizon[expert]
+    }
+
+    fn save(&self, number: ModelNumber, to: &mut Saved) {
+        if let Some(model) = self.models.iter().find(|model| model.number == number) {
+            model.history.save(to);
+        }
+    }
+
+    fn recall(&mut self, number: ModelNumber, saved: &Saved) -> Result<(), SavedError> {
+        let Some(model) = self.models.iter_mut().find(|model| model.number == number) else {
+            return Ok(());
+        };
+        model.history.recall(saved)?;
+        model.experts.iter_mut().for_each(|experts| experts.stale = true);
+        Ok(())
     }
 
     fn bytes(&self) -> usize {

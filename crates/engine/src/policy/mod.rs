@@ -9,6 +9,7 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
+use sws_draft::{Saved, SavedError};
 use sws_store::{ModelNumber, PieceId};
 
 pub use expected::{ExpectedUse, Layers};
@@ -175,6 +176,17 @@ pub trait Policy: fmt::Debug + Send {
     fn within(&mut self, key: Key, steps: usize) -> f32 {
         let _ = (key, steps);
         0.5
+    }
+
+    /// Adds what has been learned of a model, for its next start.
+    fn save(&self, model: ModelNumber, to: &mut Saved) {
+        let _ = (model, to);
+    }
+
+    /// Goes on from what [`save`](Self::save) added.
+    fn recall(&mut self, model: ModelNumber, saved: &Saved) -> Result<(), SavedError> {
+        let _ = (model, saved);
+        Ok(())
     }
 
     /// Memory held, in bytes.

@@ -1,0 +1,177 @@
+//! A history that goes on at the next start.
+
+use safetensors::Dtype;
+
+use super::{HALF_LIVES, History, Layer, Pairs};
+use crate::saved::{Saved, SavedError};
+
+/// Steps that what was saved counts for at most, so that another text is soon followed.
+const MOST: f32 = 4096.0;
+/// The longest time since a use.
+const LONGEST: f32 = 1e9;
+
+impl History {
+    /// Adds what has been learned; which experts were used last is not part of it.
+    pub fn save(&self, to: &mut Saved) {
+        let (layers, experts) = (self.shape.layers, self.shape.experts);
+        let floats = |of: &dyn Fn(&Layer) -> Vec<f32>| -> Vec<u8> {
+            let all = self.layers.iter().flat_map(of);
+            all.flat_map(f32::to_le_bytes).collect()
+        };
+        let scale = |layer: &Layer| (MOST / layer.steps.max(1.0)).min(1.0);
+        let count = |layer: &Layer| layer.count.iter().map(|n| n * scale(layer)).collect();
+        let steps = |layer: &Layer| vec![layer.steps * scale(layer)];
+        let each = [layers, experts];
+        to.push("history.steps", Dtype::F32, &[layers], floats(&steps));
+        to.push("history.count", Dtype::F32, &each, floats(&count));
+        to.push("history.age", Dtype::F32, &each, floats(&|layer| layer.age.clone()));
+        let averages = floats(&|layer| layer.averages.clone());
+        to.push("history.averages", Dtype::F32, &[layers, HALF_LIVES.len(), experts], averages);
+        let pairs: Vec<&Pairs> =
+            self.layers.iter().flat_map(|l| l.pairs.iter().flatten()).collect();
+        if !pairs.is_empty() {
+            let seen = pairs.iter().flat_map(|pairs| &pairs.seen).flat_map(|n| n.to_le_bytes());
+            to.push("history.seen", Dtype::U16, &[layers, 2, experts], seen.collect());
+            let followed = pairs.iter().flat_map(|pairs| &pairs.followed).copied().collect();
+            to.push("history.followed", Dtype::U8, &[layers, 2, experts, experts], followed);
+        }
+        let known = self.followers.known();
+        let tokens = known.iter().flat_map(|(token, ..)| token.to_le_bytes()).collect();
+        let seen = known.iter().map(|&(_, seen, _)| seen).collect();
+        let counts = known.iter().flat_map(|(.., counts)| *counts).copied().collect();
+        to.push("history.tokens", Dtype::U32, &[known.len()], tokens);
+        to.push("history.tokens.seen", Dtype::U8, &[known.len()], seen);
+        to.push("history.tokens.followed", Dtype::U8, &[known.len(), layers, experts], counts);
+    }
+
+    /// Goes on from what [`save`](Self::save) added. After an error this is as it was.
+    pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        let (layers, experts) = (self.shape.layers, self.shape.experts);
+        let each = [layers, experts];
+        let steps = saved.floats("history.steps", &[layers], 0.0..=MOST)?;
+        let count = saved.floats("history.count", &each, 0.0..=MOST)?;
+        let age = saved.floats("history.age", &each, 0.0..=LONGEST)?;
+        let shape = [layers, HALF_LIVES.len(), experts];
+        let averages = saved.floats("history.averages", &shape, 0.0..=1.0)?;
+        let pairs = match self.shape.pairs() {
+            false => None,
+            true => {
+                let shape = [layers, 2, experts];
+                let seen = saved.get("history.seen", Dtype::U16, |found| found == shape)?;
+                let shape = [layers, 2, experts, experts];
+                let followed = saved.get("history.followed", Dtype::U8, |found| found == shape)?;
+                Some((seen.as_chunks::<2>().0, followed))
+            }
+        };
+        let rows = self.followers.rows();
+        let tokens = saved.get("history.tokens", Dtype::U32, |n| n.len() == 1 && n[0] <= rows)?;
+        let tokens = tokens.as_chunks::<4>().0;
+        let seen = saved.get("history.tokens.seen", Dtype::U8, |found| found == [tokens.len()])?;
+        let shape = [tokens.len(), layers, experts];
+        let counts = saved.get("history.tokens.followed", Dtype::U8, |found| found == shape)?;
+
+        for (l, layer) in self.layers.iter_mut().enumerate() {
+            let own = l * experts..(l + 1) * experts;
+            layer.steps = steps[l];
+            layer.count.copy_from_slice(&count[own.clone()]);
+            layer.age.copy_from_slice(&age[own]);
+            let len = layer.averages.len();
+            layer.averages.copy_from_slice(&averages[l * len..][..len]);
+            if let (Some(pairs), Some((seen, followed))) = (&mut layer.pairs, pairs) {
+                for (at, pairs) in (2 * l..).zip(pairs) {
+                    let seen = seen[at * experts..][..experts].iter();
+                    pairs.seen = seen.map(|&n| u16::from_le_bytes(n)).collect();
+                    let len = pairs.followed.len();
+                    pairs.followed.copy_from_slice(&followed[at * len..][..len]);
+                }
+            }
+            layer.stale = true;
+        }
+        let width = layers * experts;
+        for (at, (token, &seen)) in tokens.iter().zip(seen).enumerate() {
+            let counts = &counts[at * width..][..width];
+            self.followers.put(u32::from_le_bytes(*token), seen, counts);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Shape;
+
+    const SHAPE: Shape = Shape { layers: 3, experts: 8, top_k: 2 };
+
+    fn history() -> History {
+        let mut history = History::with_tokens(SHAPE);
+        for step in 0u32..300 {
+            let tokens = [step % 7];
+            history.announce(&tokens);
+            for layer in 0..3 {
+                history.step_of(layer, &[step % 3, step % 5 + layer as u32], &tokens);
+            }
+        }
+        history
+    }
+
+    #[test]
+    fn it_goes_on_where_it_was() {
+        let mut saved = Saved::default();
+        let mut before = history();
+        before.save(&mut saved);
+        let bytes = saved.write("a model");
+        let saved = Saved::read(&bytes, "a model").unwrap();
+        let mut after = History::with_tokens(SHAPE);
+        after.recall(&saved).unwrap();
+        // What was used last is not saved: the same two steps stand for it.
+        for history in [&mut before, &mut after] {
+            for layer in 0..3 {
+                history.step_of(layer, &[1, 2], &[]);
+                history.step_of(layer, &[3, 4], &[5]);
+            }
+        }
+        for layer in 0..3 {
+            let of = |history: &mut History| history.absence(layer).within_4.to_vec();
+            let (before, after) = (of(&mut before), of(&mut after));
+            for (before, after) in before.iter().zip(&after) {
+                // The step in between was noted as a successor of the last.
+                assert!((before - after).abs() < 0.02, "{before} and {after}");
+            }
+            let fresh = of(&mut History::with_tokens(SHAPE));
+            assert!(fresh.iter().zip(&after).any(|(fresh, after)| (fresh - after).abs() > 0.2));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_changes_nothing() {
+        let mut good = Saved::default();
+        history().save(&mut good);
+        let bytes = good.write("a model");
+        let other = Saved::read(&bytes, "another").unwrap_err();
+        assert_eq!(other.to_string(), "was saved for another model");
+        for cut in [0, 7, 8, 100, bytes.len() - 1] {
+            assert!(Saved::read(&bytes[..cut], "a model").is_err(), "{cut} bytes");
+        }
+        let shapes = [(2, 8), (4, 8), (3, 7), (3, 9), (0, 8), (3, 0)];
+        for (layers, experts) in shapes {
+            let mut history = History::with_tokens(Shape { layers, experts, top_k: 2 });
+            assert!(history.recall(&good).is_err(), "{layers} × {experts}");
+        }
+        // One value that cannot be, in each of the numbers.
+        for (name, value) in [
+            ("history.steps", -1.0),
+            ("history.count", f32::NAN),
+            ("history.age", f32::INFINITY),
+            ("history.averages", 1.5),
+        ] {
+            let mut bad = good.clone();
+            let tensor = bad.tensors_mut().iter_mut().find(|tensor| tensor.0 == name).unwrap();
+            tensor.3[4..8].copy_from_slice(&f32::to_le_bytes(value));
+            let mut history = History::with_tokens(SHAPE);
+            let error = history.recall(&bad).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+            assert_eq!(history.steps(0), 0);
+        }
+    }
+}

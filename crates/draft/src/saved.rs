@@ -1,0 +1,130 @@
+//! What has been learned of a model, kept for its next start.
+
+use std::collections::HashMap;
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde::Deserialize;
+use sws_store::{Header, HeaderError, HeaderTensor};
+
+/// The longest header: there are a few dozen tensors.
+const MAX_HEADER: usize = 1 << 20;
+
+/// Tensors of whoever learns, in one safetensors file that says which model they are of.
+///
+/// What has been learned decides what is read and kept, never what is computed: a file that is wrong
+/// costs time and nothing else. Each of those who learn names its tensors with a prefix of its own
+/// and passes over the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    tensors: Vec<SavedTensor>,
+}
+
+/// Name, type, shape, data.
+type SavedTensor = (String, Dtype, Vec<usize>, Vec<u8>);
+
+/// Why what has been saved is of no use. The words follow the name of a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedError {
+    /// It is no safetensors file.
+    #[error("is not a safetensors file: {0}")]
+    Header(#[from] HeaderError),
+    /// It is of another model.
+    #[error("was saved for another model")]
+    OtherModel,
+    /// A tensor is not there, not of its type or shape, or has values that cannot be.
+    #[error("has `{0}` that does not fit the model")]
+    Tensor(String),
+}
+
+#[derive(Default, Deserialize)]
+struct Facts {
+    model: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WithFacts {
+    #[serde(rename = "__metadata__", default)]
+    facts: Facts,
+}
+
+impl Saved {
+    /// Reads what [`write`](Self::write) made for the model of that identity. What is allocated is
+    /// about as long as the bytes.
+    pub fn read(bytes: &[u8], model: &str) -> Result<Saved, SavedError> {
+        let wrong = || SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")));
+        let (first, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let len = Header::json_len(*first, bytes.len() as u64)?;
+        let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
+        let json = json.ok_or_else(wrong)?;
+        let header = Header::parse(json, bytes.len() as u64)?;
+        let facts: WithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
+        if facts.facts.model.as_deref() != Some(model) {
+            return Err(SavedError::OtherModel);
+        }
+        let tensor = |tensor: HeaderTensor| {
+            let start = tensor.offset as usize;
+            let data = bytes.get(start..start + tensor.len as usize).unwrap_or_default();
+            let shape = tensor.shape.iter().map(|&n| n as usize).collect();
+            (tensor.name, tensor.dtype, shape, data.to_vec())
+        };
+        Ok(Saved { tensors: header.tensors.into_iter().map(tensor).collect() })
+    }
+
+    /// A safetensors file of the model of that identity.
+    pub fn write(&self, model: &str) -> Vec<u8> {
+        let views = self.tensors.iter().filter_map(|(name, dtype, shape, data)| {
+            Some((name, TensorView::new(*dtype, shape.clone(), data).ok()?))
+        });
+        let facts = HashMap::from([("model".to_owned(), model.to_owned())]);
+        safetensors::serialize(views, Some(facts)).unwrap_or_default()
+    }
+
+    /// Whether nobody has added anything.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Adds a tensor.
+    ///
+    /// # Panics
+    ///
+    /// If `data` is not as long as type and shape say.
+    pub fn push(&mut self, name: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>) {
+        let view = TensorView::new(dtype, shape.to_vec(), &data);
+        assert!(view.is_ok(), "{name} is not as long as {dtype:?} {shape:?}");
+        self.tensors.push((name.to_owned(), dtype, shape.to_vec(), data));
+    }
+
+    /// A tensor of that type; `expected` says whether the shape is right.
+    pub fn get(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        expected: impl FnOnce(&[usize]) -> bool,
+    ) -> Result<&[u8], SavedError> {
+        let found = self.tensors.iter().find(|tensor| tensor.0 == name);
+        let found = found.filter(|tensor| tensor.1 == dtype && expected(&tensor.2));
+        found.map(|tensor| &tensor.3[..]).ok_or_else(|| SavedError::Tensor(name.to_owned()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tensors_mut(&mut self) -> &mut [SavedTensor] {
+        &mut self.tensors
+    }
+
+    /// Numbers of a tensor of that shape, if they are all in `range`.
+    pub(crate) fn floats(
+        &self,
+        name: &str,
+        shape: &[usize],
+        range: std::ops::RangeInclusive<f32>,
+    ) -> Result<Vec<f32>, SavedError> {
+        let data = self.get(name, Dtype::F32, |found| found == shape)?;
+        let all: Vec<f32> = data.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        // NaN is in no range.
+        let fits = all.iter().all(|x| range.contains(x));
+        if fits { Ok(all) } else { Err(SavedError::Tensor(name.to_owned())) }
+    }
+}

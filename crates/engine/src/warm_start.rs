@@ -1,0 +1,78 @@
+//! What was learned of a model's use, in a file from one run to the next.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use sws_draft::{Saved, SavedError};
+
+/// The longest file that is read: several times what the largest models' tables take.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The file, and the model that it is of.
+#[derive(Clone, Debug)]
+pub(crate) struct WarmStart {
+    path: PathBuf,
+    model: String,
+}
+
+/// Why a file is passed over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PassedOver {
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    #[error("is longer than any such file")]
+    TooLong,
+    #[error(transparent)]
+    Saved(#[from] SavedError),
+}
+
+impl WarmStart {
+    /// `model`: what tells it from all others.
+    pub(crate) fn new(path: PathBuf, model: &str) -> WarmStart {
+        WarmStart { path, model: model.to_owned() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was saved; None if nothing was.
+    pub(crate) fn read(&self) -> Result<Option<Saved>, PassedOver> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(io::Error::other("it is no file").into());
+        }
+        if about.len() > MAX_BYTES {
+            return Err(PassedOver::TooLong);
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(Some(Saved::read(&bytes, &self.model)?))
+    }
+
+    /// Takes the place of what was saved before, all at once.
+    pub(crate) fn write(&self, saved: &Saved) -> io::Result<()> {
+        if let Some(dir) = self.path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let unfinished = PathBuf::from(name);
+        let written = (|| {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
+            file.write_all(&saved.write(&self.model))?;
+            fs::rename(&unfinished, &self.path)
+        })();
+        if written.is_err() {
+            // What is left of it would only be in the way.
+            let _ = fs::remove_file(&unfinished);
+        }
+        written
+    }
+}
