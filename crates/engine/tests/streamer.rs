@@ -379,14 +379,15 @@ fn a_budget_can_be_lowered() {
 struct Recording {
     trace: Trace,
     layers: Vec<Vec<u32>>,
+    /// Of the pass that comes next: a policy hears of them, so a replay must.
+    tokens: Vec<u32>,
 }
 
 impl Observer for Recording {
     fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
         self.layers.push(routed.choices.clone());
         if layer + 1 == self.trace.shape().layers {
-            let tokens = vec![0; routed.choices.len() / routed.top_k];
-            self.trace.push(&tokens, &std::mem::take(&mut self.layers)).unwrap();
+            self.trace.push(&self.tokens, &std::mem::take(&mut self.layers)).unwrap();
         }
     }
 }
@@ -408,14 +409,16 @@ fn a_replay_finds_what_the_engine_found() {
             }
             let shape = Shape { layers: 8, experts: 32, top_k: 4 };
             let (trace, layers) = (Trace::new(shape).unwrap(), Vec::new());
-            let mut recording = Recording { trace, layers };
+            let mut recording = Recording { trace, layers, tokens: Vec::new() };
             let mut sampler = Sampler::new(sampling(), streamer.vocab());
             let mut logits = Vec::new();
             for tokens in PROMPT.chunks(chunk) {
+                recording.tokens = tokens.to_vec();
                 logits = streamer.observed(tokens, &mut recording).unwrap().to_vec();
             }
             for _ in 0..48 {
                 let token = sampler.sample(&mut logits).unwrap();
+                recording.tokens = vec![token];
                 logits.copy_from_slice(streamer.observed(&[token], &mut recording).unwrap());
             }
             let trace = Trace::read(&recording.trace.write()).unwrap();
