@@ -59,9 +59,10 @@ enum Child {
     Child,
 }
 
+type Gate = fn(&Setting) -> Result<Report>;
+
 /// The gates by their numbers.
-const GATES: [(u32, fn(&Setting) -> Result<Report>); 3] =
-    [(0, gate0::run), (1, gate1::run), (3, gate3::run)];
+const GATES: [(u32, Gate); 3] = [(0, gate0::run), (1, gate1::run), (3, gate3::run)];
 
 /// How gates are run.
 pub(crate) struct Setting {
