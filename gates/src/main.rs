@@ -7,10 +7,13 @@
 mod child;
 mod gate0;
 mod gate1;
+mod gate2;
 mod gate3;
 #[path = "../../tests/cgroup.rs"]
 mod group;
 mod models;
+#[path = "../../tests/noisy.rs"]
+mod noisy;
 mod pairs;
 mod report;
 mod virtual_time;
@@ -62,7 +65,8 @@ enum Child {
 type Gate = fn(&Setting) -> Result<Report>;
 
 /// The gates by their numbers.
-const GATES: [(u32, Gate); 3] = [(0, gate0::run), (1, gate1::run), (3, gate3::run)];
+const GATES: [(u32, Gate); 4] =
+    [(0, gate0::run), (1, gate1::run), (2, gate2::run), (3, gate3::run)];
 
 /// How gates are run.
 pub(crate) struct Setting {
