@@ -208,7 +208,8 @@ mod tests {
     /// Experts are used where a hidden direction of the input says so, and margins say nothing.
     #[test]
     fn a_correction_finds_what_routers_do_not_see() {
-        let training = Training { inputs: 12, targets: 2, experts: 6, rank: 3, epochs: 60, seed: 1 };
+        let training =
+            Training { inputs: 12, targets: 2, experts: 6, rank: 3, epochs: 60, seed: 1 };
         let mut random = 7;
         let mut samples = |rows: usize| {
             let mut samples = Samples::default();
