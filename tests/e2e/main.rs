@@ -19,6 +19,7 @@ mod refusals;
 mod replay;
 mod roundtrip;
 mod run;
+mod stand_ins;
 mod stream;
 mod sws;
 mod tales;

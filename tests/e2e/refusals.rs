@@ -159,12 +159,16 @@ fn weights_that_a_lossy_encoding_has_no_code_for() {
 #[test]
 fn usage() {
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 9] = [
         (&[], "Usage"),
         (&["shard"], "--out"),
         (&["shard", "x", "--out", "y", "--encoding", "int8"], "choose one of"),
         (&["shard", "x", "--out", "y", "--stand-ins", "bf16"], "q8 or q4"),
         (&["shard", "x", "--out", "y", "--threads", "0"], "--threads"),
+        (&["run", "x", "--tolerance=-1"], "not negative"),
+        (&["run", "x", "--tolerance", "nan"], "not negative"),
+        (&["run", "x", "--stand-ins", "some"], "off, auto or all"),
+        (&["run", "x", "--tolerance", "0.1", "--certify", "y"], "--certify"),
     ];
     for (args, word) in cases {
         let args: Vec<_> = args.iter().map(|a| a as &dyn AsRef<std::ffi::OsStr>).collect();

@@ -40,7 +40,9 @@ impl Followers {
     pub(super) fn new(layers: usize, experts: usize) -> Followers {
         let width = layers.saturating_mul(experts);
         let rows = Followers::rows_for(width);
-        let counts = vec![0; rows * width];
+        // A row is cleared for its token. Until then it is not zero, so that its memory is taken at once
+        // and not from answer to answer.
+        let counts = vec![u8::MAX; rows * width];
         Followers { experts, width, rows: vec![Row::default(); rows], counts }
     }
 

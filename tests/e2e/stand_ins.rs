@@ -1,0 +1,49 @@
+//! Stand-ins: small copies of experts to look ahead with, which count only where that is asked for.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::sws::{Outcome, sws};
+
+fn call(words: &[&str]) -> Outcome {
+    sws(&words.iter().map(|word| word as &dyn AsRef<OsStr>).collect::<Vec<_>>())
+}
+
+#[test]
+fn what_stands_in_counts_only_with_a_tolerance() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+    let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+    let (checkpoint, model) = (path("checkpoint"), path("shards"));
+    call(&["unshard", tales.to_str().unwrap(), "--out", &checkpoint]).succeeded();
+    call(&["shard", &checkpoint, "--out", &model, "--stand-ins", "q4"]).succeeded();
+
+    let run = |more: &[&str]| {
+        let sampled = ["run", &model, "--tokens", "5,300,17", "--seed", "7", "--json"];
+        let length = ["--max-new-tokens", "24", "--temperature", "1", "--ignore-eos"];
+        call(&[&sampled[..], &length, more].concat())
+    };
+    let answer = |more: &[&str]| -> Value {
+        serde_json::from_str(run(more).succeeded().stdout.lines().last().unwrap()).unwrap()
+    };
+    let exact = answer(&["--resident"]);
+    for more in
+        [&["--ram", "96MiB", "--stand-ins", "all"][..], &["--ram", "44MiB", "--stand-ins", "auto"]]
+    {
+        let found = answer(more);
+        assert_eq!(found["tokens"], exact["tokens"], "{more:?}");
+        assert_eq!(found["metrics"]["lossy"], exact["metrics"]["lossy"], "{more:?}");
+        let stand_ins = &found["metrics"]["cost"]["generation"]["stand_ins"];
+        assert_eq!(stand_ins["counted"], 0, "{stand_ins}");
+        assert_eq!(stand_ins["caught"], stand_ins["offered"], "{stand_ins}");
+    }
+    let found = answer(&["--ram", "44MiB", "--tolerance", "100"]);
+    let stand_ins = &found["metrics"]["cost"]["generation"]["stand_ins"];
+    assert!(stand_ins["counted"].as_u64() > Some(0), "{stand_ins}");
+    let label = found["metrics"]["lossy"].to_string();
+    assert!(label.contains("not exact") && label.contains("not reproducible"), "{label}");
+
+    run(&["--ram", "min", "--stand-ins", "all"]).refused(2, &["no room", "--stand-ins auto"]);
+}
