@@ -46,26 +46,36 @@ fn it_tells_a_tale_to_whoever_types_run() {
     assert_eq!(tell().stdout, tale.stdout);
 }
 
-/// Presses Ctrl-C as soon as there is an answer.
-fn interrupt(child: &mut Child) {
+fn signal(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+}
+
+/// Sends a signal as soon as there is an answer.
+fn interrupt(child: &mut Child, by: &str) {
     let mut byte = [0];
     child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    signal(child, by);
 }
 
 #[test]
-fn ctrl_c_ends_a_text() {
-    let long = ["--prompt", "The king", "--ignore-eos", "--max-new-tokens", "4000"];
-    let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"run"];
-    let model = tales();
-    args.push(&model);
-    args.extend(long.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
-    let mut child = command(&args).spawn().unwrap();
-    interrupt(&mut child);
-    let outcome = Outcome::of(child.wait_with_output().unwrap());
-    assert_eq!(outcome.code, Some(130), "{outcome:?}");
-    assert!(outcome.stderr.contains("interrupted"), "{outcome:?}");
+fn a_text_ends_when_asked_and_what_goes_with_it_is_complete() {
+    let temp = tempfile::tempdir().unwrap();
+    let (model, certificate) = (tales(), temp.path().join("certificate"));
+    let (certify, long) = (["--certify", "--prompt"], ["--ignore-eos", "--max-new-tokens", "4000"]);
+    for by in ["-INT", "-TERM"] {
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"run", &model];
+        args.extend([&certify[0] as &dyn AsRef<_>, &certificate, &certify[1], &"The king"]);
+        args.extend(long.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
+        let mut child = command(&args).spawn().unwrap();
+        interrupt(&mut child, by);
+        let outcome = Outcome::of(child.wait_with_output().unwrap());
+        assert_eq!(outcome.code, Some(130), "{by}: {outcome:?}");
+        assert!(outcome.stderr.contains("interrupted"), "{by}: {outcome:?}");
+        let left: Vec<_> = tree(temp.path()).into_keys().collect();
+        assert_eq!(left, [Path::new("certificate")], "{by}");
+        std::fs::remove_file(&certificate).unwrap();
+    }
 }
 
 #[test]
@@ -80,8 +90,7 @@ fn ctrl_c_while_the_model_is_loaded_leaves_nothing_behind() {
         while tree(temp.path()).is_empty() {
             std::thread::yield_now();
         }
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        signal(&child, "-INT");
         let outcome = Outcome::of(child.wait_with_output().unwrap());
         if outcome.code == Some(0) {
             std::fs::remove_file(&out).unwrap();
@@ -108,7 +117,7 @@ fn ctrl_c_ends_an_answer_and_not_the_chat() {
         [&"chat", &temp.path(), &"--ignore-eos", &"--max-new-tokens", &"3000"];
     let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"The king\n").unwrap();
-    interrupt(&mut child);
+    interrupt(&mut child, "-INT");
     child.stdin.as_mut().unwrap().write_all(b"/help\n/quit\n").unwrap();
     let outcome = Outcome::of(child.wait_with_output().unwrap()).succeeded();
     assert!(outcome.stderr.contains("; stopped]"), "{outcome:?}");

@@ -1,23 +1,36 @@
-//! Ctrl-C, heard and heeded when it suits.
+//! Ctrl-C, and being told to end: heard, and heeded when it suits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Whether somebody pressed Ctrl-C. A second one, before the first was heeded, ends the program.
+/// Whether somebody asked for an end. Asking again, before that was heeded, ends the program.
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 /// What a shell reports of a program that Ctrl-C ended.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 impl Interrupt {
-    pub(crate) fn listen() -> std::io::Result<Interrupt> {
+    /// For one answer of many: only Ctrl-C, for whoever is told to end while waiting for a question
+    /// has nothing to tidy.
+    pub(crate) fn of_an_answer() -> std::io::Result<Interrupt> {
+        Interrupt::listen(&[SIGINT])
+    }
+
+    /// For all that the program does: Ctrl-C, and the signal by which `kill` and supervisors ask.
+    pub(crate) fn of_the_program() -> std::io::Result<Interrupt> {
+        Interrupt::listen(&[SIGINT, SIGTERM])
+    }
+
+    fn listen(signals: &[i32]) -> std::io::Result<Interrupt> {
         let asked = Arc::new(AtomicBool::new(false));
-        // In this order: the first signal finds the flag unset.
-        flag::register_conditional_shutdown(SIGINT, i32::from(INTERRUPTED), Arc::clone(&asked))?;
-        flag::register(SIGINT, Arc::clone(&asked))?;
+        for &signal in signals {
+            // In this order: the first signal finds the flag unset.
+            flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&asked))?;
+            flag::register(signal, Arc::clone(&asked))?;
+        }
         Ok(Interrupt(asked))
     }
 

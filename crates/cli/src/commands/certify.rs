@@ -35,7 +35,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
         bail!("`{shown}` is of a run that kept keys and values otherwise; leave out --kv");
     }
 
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::of_the_program()?;
     let needs = Needs { positions: tokens.len(), ..Needs::new(&interrupt) };
     let mut running = Running::start(&model, &args.model, needs)?;
     let meter = Meter::quiet("computing again", Unit::Tokens);

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
         ));
     };
     let system = args.system.clone().map(|content| message("system", content));
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::of_an_answer()?;
     let needs = Needs { tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };
     let mut chat = Chat {
         generation: model.generation(&args.sampling.options())?,

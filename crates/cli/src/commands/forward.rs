@@ -23,7 +23,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     check(&model.spec, &args.tokens).map_err(|e| model.says(&e))?;
     let shapes = Shapes::of(&model.spec, args.tokens.len());
     // Before there is a file: a signal that nobody heeds would leave it behind.
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::of_the_program()?;
     let mut file = Unfinished::create(&args.out)?;
     file.write(&shapes.header(args.routes)?)?;
 

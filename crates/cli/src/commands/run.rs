@@ -54,7 +54,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     check(&model.spec, &prompt).map_err(|e| model.says(&e))?;
     let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
     // Before there is a file: a signal that nobody heeds would leave it behind.
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::of_the_program()?;
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     let positions = prompt.len().saturating_add(most).min(model.spec.context);
     let needs = Needs { positions, tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };

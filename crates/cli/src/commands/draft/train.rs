@@ -48,7 +48,7 @@ struct Row {
 
 pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let mut recorded = Recorded::open(&args.recorded)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::of_the_program()?;
     let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
     // A place that cannot be written to is refused before anything is computed.
     let mut file = Unfinished::create(&out)?;
