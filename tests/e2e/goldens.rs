@@ -8,19 +8,13 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
-pub(crate) fn golden_dir(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens").join(name)
-}
+#[path = "../variants.rs"]
+mod variants;
+use variants::goldens;
+pub(crate) use variants::variants;
 
-/// Every checkpoint among the goldens.
-pub(crate) fn variants() -> Vec<String> {
-    let entries = golden_dir("").read_dir().unwrap().map(|entry| entry.unwrap());
-    let golden = entries.filter(|entry| entry.path().join("golden.safetensors").exists());
-    let mut names: Vec<String> =
-        golden.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert!(names.len() >= 18, "{names:?}");
-    names
+pub(crate) fn golden_dir(name: &str) -> PathBuf {
+    goldens().join(name)
 }
 
 /// What transformers computes.

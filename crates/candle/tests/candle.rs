@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::tensor::TensorView;
@@ -16,19 +16,9 @@ use sws_model::{
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Manifest, NVMeWeightStore, StoreOptions};
 
-fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
-}
-
-/// Every checkpoint among the goldens.
-fn variants() -> Vec<PathBuf> {
-    let entries = goldens().read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let mut dirs: Vec<PathBuf> =
-        entries.filter(|dir| dir.join("golden.safetensors").exists()).collect();
-    dirs.sort();
-    assert!(dirs.len() >= 18, "{dirs:?}");
-    dirs
-}
+#[path = "../../../tests/variants.rs"]
+mod variants;
+use variants::{goldens, variants};
 
 fn spec(dir: &Path) -> ModelSpec {
     ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap()
@@ -113,7 +103,7 @@ fn assert_close(found: &[f32], expected: &[f32], what: &dyn std::fmt::Display) {
 
 #[test]
 fn transformers_agrees_with_and_without_cache() {
-    for dir in variants() {
+    for dir in variants().iter().map(|name| goldens().join(name)) {
         let (name, golden) = (dir.display(), Golden::read(&dir));
         let mut lm = candle(&dir).unwrap();
         assert_close(&score(&mut lm, &golden.tokens).logits, &golden.logits, &name);
@@ -134,7 +124,7 @@ fn transformers_agrees_with_and_without_cache() {
 
 #[test]
 fn the_default_backend_agrees_over_several_chunks_and_windows() {
-    for dir in variants() {
+    for dir in variants().iter().map(|name| goldens().join(name)) {
         let (mut candle, mut own) = (candle(&dir).unwrap(), own(&dir));
         let vocab = candle.vocab() as u32;
         let tokens: Vec<u32> = (0..200u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect();

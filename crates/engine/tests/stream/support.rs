@@ -20,21 +20,9 @@ use sws_store::{
 };
 use tempfile::TempDir;
 
-pub(crate) fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
-}
-
-/// Every checkpoint among the goldens.
-pub(crate) fn variants() -> Vec<String> {
-    let entries = fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap());
-    let mut names: Vec<String> = entries
-        .filter(|entry| entry.path().join("golden.safetensors").exists())
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert!(names.len() >= 18, "{names:?}");
-    names
-}
+#[path = "../../../../tests/variants.rs"]
+mod variants;
+pub(crate) use variants::{goldens, variants};
 
 /// A model on disk.
 pub(crate) struct Fixture {

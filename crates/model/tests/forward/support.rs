@@ -9,21 +9,9 @@ use safetensors::{Dtype, SafeTensors};
 use sws_model::{KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session};
 use sws_store::{Checkpoint, Manifest};
 
-pub(crate) fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
-}
-
-/// Every checkpoint among the goldens.
-pub(crate) fn variants() -> Vec<String> {
-    let entries = fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap());
-    let mut names: Vec<String> = entries
-        .filter(|entry| entry.path().join("golden.safetensors").exists())
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert!(names.len() >= 18, "{names:?}");
-    names
-}
+#[path = "../../../../tests/variants.rs"]
+mod variants;
+pub(crate) use variants::{goldens, variants};
 
 /// A checkpoint read in place.
 pub(crate) struct Fixture {
