@@ -40,13 +40,13 @@ pub use governor::Speculation;
 pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
 pub use metrics::{
-    Clocks, Costs, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
-    StandInMetrics, Timed, memory, peak_memory,
+    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
+    StandInMetrics, memory, peak_memory,
 };
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use routers::RouterSet;
-pub use source::{ExpertSource, StreamingSource, ThroughRing};
+pub use source::StreamingSource;
 pub use stand_ins::{ErrorBound, StandInUse, StandIns};
-pub use streamer::{Gauge, Options, SpeculativeWeightStreamer, StreamerError};
+pub use streamer::{Costs, Gauge, Options, SpeculativeWeightStreamer, StreamerError};
 pub use verifier::{Exactness, Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

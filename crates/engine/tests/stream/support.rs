@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, ThroughRing, Waiter};
+use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
 use sws_kernels::Encoding;
 use sws_model::{
     CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource,
@@ -112,7 +112,7 @@ impl Fixture {
         // Vectors need room in passing.
         let arena = Arena::new((kept + plan.ring).max(4096)).unwrap();
         let infra = Infrastructure::open(&self.spec, store, &arena, plan, waiter)?;
-        Ok(self.session(StreamingSource::new(infra, ThroughRing)))
+        Ok(self.session(StreamingSource::new(infra, None)))
     }
 
     pub(crate) fn session<S: WeightSource>(&self, source: S) -> Session<S> {

@@ -1,31 +1,33 @@
 //! The engine as a library: a model, a store and a budget in, tokens and metrics out.
 
-use std::path::PathBuf;
+mod options;
+mod timed;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_draft::{Draft, NoDraft, Saved};
-use sws_model::text::{SampleError, Sampler, Sampling};
+use sws_draft::Saved;
+use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    CausalLm, Compute, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
-    Observer, Ready, ResidentSource, Routed, RunAhead, Session, SourceError, WeightSource,
-    WeightsError,
+    CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
+    ResidentSource, Session,
 };
-use sws_store::{Arena, Clock, Memory, NVMeWeightStore, PieceKind};
+use sws_store::{Arena, Clock, Memory, NVMeWeightStore};
 
 use crate::assembler::{Deciders, DynamicAssembler};
-use crate::budget::Budget;
 use crate::error::StreamError;
 use crate::infra::{Infrastructure, InfrastructurePlan};
 use crate::ledger::Process;
-use crate::metrics::{Costs, Counters, Metrics, Timed};
-use crate::plan::{Plan, PlanError, PlanOptions, Planner};
-use crate::policy::{Layers, PolicyKind};
-use crate::source::{ExpertSource, StreamingSource, ThroughRing};
-use crate::stand_ins::{StandInUse, StandIns};
-use crate::verifier::Exactness;
+use crate::metrics::{Counters, Metrics};
+use crate::plan::{Plan, PlanOptions, Planner};
+use crate::policy::Layers;
+use crate::source::StreamingSource;
+use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 use crate::warm_start::WarmStart;
+pub use options::{Options, StreamerError};
+pub use timed::Costs;
+use timed::{Source, Timed};
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
 ///
@@ -52,7 +54,7 @@ use crate::warm_start::WarmStart;
 /// ```
 #[derive(Debug)]
 pub struct SpeculativeWeightStreamer {
-    session: Session<Timed<Source>>,
+    session: Session<Timed>,
     store: Option<Arc<NVMeWeightStore>>,
     arena: Option<Arena>,
     sampling: Sampling,
@@ -67,119 +69,6 @@ pub struct SpeculativeWeightStreamer {
     logits: Vec<f32>,
     warm_start: Option<WarmStart>,
     passed_over: Option<String>,
-}
-
-/// How to run.
-#[derive(Debug)]
-pub struct Options {
-    /// Memory for the whole process.
-    pub ram_budget: Budget,
-    /// What the process takes without the model; none to [measure](Process::measure) it.
-    pub process: Option<Process>,
-    /// Whether pieces are read before a router has asked for them: the next layer of a prompt, and
-    /// what `draft` forecasts.
-    pub speculation: bool,
-    /// Whether what `draft` forecasts is read only as long as that pays. Without, always.
-    pub governed: bool,
-    /// Forecasts what will be needed.
-    pub draft: Box<dyn Draft>,
-    /// From which probability on it is weighed whether to read what is forecast.
-    pub confidence_threshold: f32,
-    /// Which piece makes room.
-    pub policy: PolicyKind,
-    /// Positions of the sequence; none for what suits the budget.
-    pub context: Option<usize>,
-    /// Positions that are known to be needed where `context` does not say.
-    pub at_least: usize,
-    /// How keys and values are kept.
-    pub kv: KvPrecision,
-    /// Whether logits of every position are wanted, rather than of the last.
-    pub all_logits: bool,
-    /// Which stand-ins stay in memory.
-    pub stand_ins: StandInUse,
-    /// How exact what is computed with has to be. What is not exact depends on what is in memory, and
-    /// with that on time.
-    pub exactness: Exactness,
-    /// Whether a pass runs ahead on stand-ins where it waits for experts.
-    pub run_ahead: bool,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// How long computing takes, where the store's time is virtual.
-    pub costs: Costs,
-    /// A file in which what was learned of the use of experts is kept from one run to the next: read
-    /// at the start if it is there and of this model, written when the streamer is dropped. It
-    /// decides what is kept and read, and so the time until the first tokens; not a bit of them.
-    pub warm_start: Option<PathBuf>,
-}
-
-impl Default for Options {
-    /// As much memory as can be had, no draft, the likeliest token.
-    fn default() -> Options {
-        Options {
-            ram_budget: Budget::Auto,
-            process: None,
-            speculation: true,
-            governed: true,
-            draft: Box::new(NoDraft),
-            confidence_threshold: 0.05,
-            policy: PolicyKind::default(),
-            context: None,
-            at_least: 0,
-            kv: KvPrecision::F32,
-            all_logits: false,
-            stand_ins: StandInUse::Off,
-            exactness: Exactness::Exact,
-            run_ahead: true,
-            sampling: Sampling::default(),
-            costs: Costs::default(),
-            warm_start: None,
-        }
-    }
-}
-
-/// Why a model cannot be run within a budget.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StreamerError {
-    /// The weights are not those of the model.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// There is no plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// What stays in memory could not be read.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// The system grants less memory than it has.
-    #[error("the system grants no {bytes} bytes of memory ({cause}); lower --ram")]
-    Memory {
-        /// Asked for.
-        bytes: usize,
-        /// What it says.
-        cause: std::io::Error,
-    },
-    /// A pass failed.
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
-    /// No token could be chosen.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
-}
-
-/// Where all weights come from.
-#[derive(Debug)]
-enum Source {
-    Resident(ResidentSource),
-    Streaming(Box<StreamingSource<Experts>>),
-}
-
-/// Where routed experts come from.
-#[derive(Debug)]
-enum Experts {
-    /// From slots, in which they come and go.
-    Slots(Box<DynamicAssembler>),
-    /// They pass by like everything else.
-    Ring(ThroughRing),
 }
 
 /// The counters of a run, for whoever looks on while it goes: as of the last pass.
@@ -245,8 +134,8 @@ impl SpeculativeWeightStreamer {
         let fingerprint = &store.manifest().model.fingerprint;
         let warm_start = options.warm_start.map(|path| WarmStart::new(path, fingerprint));
         let mut passed_over = None;
-        let experts = if plan.slots.is_empty() {
-            Experts::Ring(ThroughRing)
+        let assembler = if plan.slots.is_empty() {
+            None
         } else {
             let cut =
                 plan.slots.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count));
@@ -270,9 +159,9 @@ impl SpeculativeWeightStreamer {
             if let Some(file) = &warm_start {
                 passed_over = recall(file, &mut assembler);
             }
-            Experts::Slots(Box::new(assembler))
+            Some(assembler)
         };
-        let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, experts)));
+        let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, assembler)));
         let mut timed = Timed::new(source, waiter);
         timed.pace(Arc::clone(&store), options.costs);
         let mut session = Session::new(model, timed, plan.context, options.kv);
@@ -294,7 +183,7 @@ impl SpeculativeWeightStreamer {
     }
 
     fn around(
-        session: Session<Timed<Source>>,
+        session: Session<Timed>,
         streaming: Option<(Arc<NVMeWeightStore>, Plan)>,
         sampling: Sampling,
     ) -> SpeculativeWeightStreamer {
@@ -354,16 +243,14 @@ impl SpeculativeWeightStreamer {
         let clocks = timed.clocks();
         let bytes = timed.waiter().bytes();
         let mut counters = Counters { clocks, passes, tokens, bytes, ..Counters::default() };
-        let (Source::Streaming(source), Some(store)) = (&mut timed.source, &self.store) else {
-            return counters;
-        };
+        let Some(store) = &self.store else { return counters };
         let stats = store.stats();
         counters.device_bytes = [&stats.demanded, &stats.ahead, &stats.speculative]
             .map(|traffic| traffic.bytes)
             .iter()
             .sum();
         counters.device_busy = stats.busy;
-        if let Experts::Slots(assembler) = source.experts() {
+        if let Some(assembler) = timed.assembler() {
             let verifier = assembler.verifier();
             (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
             (counters.offered, counters.caught) = (verifier.offered, verifier.caught);
@@ -407,9 +294,7 @@ impl SpeculativeWeightStreamer {
         let Some(plan) = &self.plan else { return Ok(()) };
         let plan = plan.shrink(ram)?;
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
-        if let Source::Streaming(source) = &mut self.session.source().source
-            && let Experts::Slots(assembler) = source.experts()
-        {
+        if let Some(assembler) = self.session.source().assembler() {
             assembler.trim_to_budget(slots as usize);
         }
         self.plan = Some(plan);
@@ -430,7 +315,7 @@ impl SpeculativeWeightStreamer {
     fn pass<T>(
         &mut self,
         tokens: usize,
-        pass: impl FnOnce(&mut Session<Timed<Source>>) -> Result<T, ForwardError>,
+        pass: impl FnOnce(&mut Session<Timed>) -> Result<T, ForwardError>,
     ) -> Result<T, ForwardError> {
         let clock = self.session.source().waiter().clock().clone();
         let started = clock.now();
@@ -462,9 +347,7 @@ impl Drop for SpeculativeWeightStreamer {
     fn drop(&mut self) {
         let Some(file) = self.warm_start.take().filter(|_| self.tokens > 0) else { return };
         let mut saved = Saved::default();
-        if let Source::Streaming(source) = &mut self.session.source().source
-            && let Experts::Slots(assembler) = source.experts()
-        {
+        if let Some(assembler) = self.session.source().assembler() {
             // The slots make room for what is written.
             assembler.trim_to_budget(0);
             assembler.save(&mut saved);
@@ -521,123 +404,5 @@ impl CausalLm for SpeculativeWeightStreamer {
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
         self.pass(tokens.len(), |session| session.score(tokens, observer))
-    }
-}
-
-impl Source {
-    fn inner(&mut self) -> &mut dyn WeightSource {
-        match self {
-            Source::Resident(source) => source,
-            Source::Streaming(source) => &mut **source,
-        }
-    }
-}
-
-impl WeightSource for Source {
-    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
-        self.inner().embed(tokens, rows)
-    }
-
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        self.inner().entering(layer, hidden)
-    }
-
-    fn infrastructure(
-        &mut self,
-        layer: usize,
-        pieces: &[PieceKind],
-        compute: Compute<'_>,
-    ) -> Result<(), SourceError> {
-        self.inner().infrastructure(layer, pieces, compute)
-    }
-
-    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        self.inner().routed(layer, routed)
-    }
-
-    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
-        self.inner().attended(layer, state, shared)
-    }
-
-    fn experts(
-        &mut self,
-        layer: usize,
-        routed: &Routed,
-        ready: Ready<'_>,
-    ) -> Result<(), SourceError> {
-        self.inner().experts(layer, routed, ready)
-    }
-
-    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
-        self.inner().run_ahead(step)
-    }
-
-    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
-        self.inner().head(compute)
-    }
-}
-
-impl Experts {
-    fn inner(&mut self) -> &mut dyn ExpertSource {
-        match self {
-            Experts::Slots(assembler) => &mut **assembler,
-            Experts::Ring(ring) => ring,
-        }
-    }
-}
-
-impl ExpertSource for Experts {
-    fn tokens(&mut self, tokens: &[u32]) -> Result<(), SourceError> {
-        self.inner().tokens(tokens)
-    }
-
-    fn entering(
-        &mut self,
-        layer: usize,
-        hidden: &[f32],
-        infrastructure: &mut Infrastructure,
-    ) -> Result<(), SourceError> {
-        self.inner().entering(layer, hidden, infrastructure)
-    }
-
-    fn routed(
-        &mut self,
-        layer: usize,
-        routed: &Routed,
-        infrastructure: &mut Infrastructure,
-    ) -> Result<(), SourceError> {
-        self.inner().routed(layer, routed, infrastructure)
-    }
-
-    fn attended(
-        &mut self,
-        layer: usize,
-        state: &[f32],
-        shared: &[f32],
-        infrastructure: &mut Infrastructure,
-    ) -> Result<(), SourceError> {
-        self.inner().attended(layer, state, shared, infrastructure)
-    }
-
-    fn experts(
-        &mut self,
-        layer: usize,
-        routed: &Routed,
-        infrastructure: &mut Infrastructure,
-        ready: Ready<'_>,
-    ) -> Result<(), SourceError> {
-        self.inner().experts(layer, routed, infrastructure, ready)
-    }
-
-    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
-        self.inner().run_ahead(step)
-    }
-
-    fn finished(&mut self) -> Result<(), SourceError> {
-        self.inner().finished()
-    }
-
-    fn interrupt(&mut self) {
-        self.inner().interrupt();
     }
 }
