@@ -3,10 +3,10 @@
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, MicroDraftModel};
 
 /// Of the model that they have to be of.
-pub const FINGERPRINT: &str = "m";
+const FINGERPRINT: &str = "m";
 
 /// Its shape.
-pub fn shape() -> DraftShape {
+fn shape() -> DraftShape {
     DraftShape { hidden: 4, layers: vec![0, 2], experts: 4, top_k: 2 }
 }
 
@@ -25,7 +25,7 @@ impl Gates for Routers {
 }
 
 /// Whether they were accepted: as they are, or as the numbers in a draft that is otherwise right.
-pub fn check(data: &[u8]) -> bool {
+pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let numbers = data.split_first().is_some_and(|(&form, numbers)| passes(&filled(form, numbers)));
     whole || numbers

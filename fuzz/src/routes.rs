@@ -4,7 +4,7 @@ use sws_draft::Trace;
 
 /// Whether they were accepted: as they are, or as the numbers of routes in a file that is otherwise
 /// right.
-pub fn check(data: &[u8]) -> bool {
+pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let numbers = data.split_first_chunk().is_some_and(|(form, ids)| passes(&framed(form, ids)));
     whole || numbers
