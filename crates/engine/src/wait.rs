@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use sws_store::{Clock, Completion, NVMeWeightStore, PieceKind};
+use sws_store::{Clock, Completion, Landed, NVMeWeightStore, NotLanded, PieceKind, Ticket};
 
 /// Waits for reads, whoever asked for them, and counts what that costs and what has come. Clones
 /// share the counts, and can end the waiting from another thread.
@@ -142,22 +142,50 @@ impl Waiter {
         if let Some(completion) = self.poll(from)? {
             return Ok(completion);
         }
-        let started = self.0.clock.now();
-        let arrived = loop {
-            match store.wait_timeout(from, LOOK) {
-                Ok(completion) => break Ok(self.arrived(completion)),
-                Err(RecvTimeoutError::Disconnected) => break Err(WaitError::Closed),
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Err(cancelled) = self.check() {
-                        break Err(cancelled);
-                    }
+        self.stalled(|| {
+            loop {
+                match store.wait_timeout(from, LOOK) {
+                    Ok(completion) => break Ok(self.arrived(completion)),
+                    Err(RecvTimeoutError::Disconnected) => break Err(WaitError::Closed),
+                    Err(RecvTimeoutError::Timeout) => self.check()?,
                 }
             }
-        };
+        })
+    }
+
+    /// The first `len` bytes of what a fetch of `store` reads, as soon as they are there. None if it is
+    /// over before.
+    pub fn landed<'s>(
+        &self,
+        store: &'s NVMeWeightStore,
+        fetch: Ticket,
+        len: usize,
+    ) -> Result<Option<Landed<'s>>, WaitError> {
+        self.check()?;
+        match store.landed(fetch, len, Duration::ZERO) {
+            Ok(landed) => return Ok(Some(landed)),
+            Err(NotLanded::Over) => return Ok(None),
+            Err(NotLanded::Later) => {}
+        }
+        self.stalled(|| {
+            loop {
+                match store.landed(fetch, len, LOOK) {
+                    Ok(landed) => break Ok(Some(landed)),
+                    Err(NotLanded::Over) => break Ok(None),
+                    Err(NotLanded::Later) => self.check()?,
+                }
+            }
+        })
+    }
+
+    /// Waits, and counts it.
+    fn stalled<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let started = self.0.clock.now();
+        let result = wait();
         let waited = self.0.clock.now().saturating_sub(started);
         self.0.nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
         self.0.count.fetch_add(1, Ordering::Relaxed);
-        arrived
+        result
     }
 
     /// What arrives next, cancelled or not and uncounted: for those who clean up. None if nobody

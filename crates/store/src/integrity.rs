@@ -50,6 +50,8 @@ struct Progress {
     landed: Vec<Range<usize>>,
     /// All below this has landed.
     prefix: usize,
+    /// All below this is as it will stay.
+    verified: usize,
     /// None while a thread is hashing.
     cursor: Option<Box<Cursor>>,
     spent: Duration,
@@ -73,6 +75,11 @@ impl Transfer {
     /// How long checksums took so far.
     pub(crate) fn spent(&self) -> Duration {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).spent
+    }
+
+    /// How many of the slot's first bytes have been read and verified. Nobody writes to them any more.
+    pub(crate) fn verified(&self) -> usize {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).verified
     }
 
     /// Notes that a range of the slot has been filled, and hashes what has become contiguous,
@@ -104,6 +111,13 @@ impl Transfer {
             let spent = verifier.clock.now().saturating_sub(started);
             progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
             progress.spent += spent;
+            if result.is_ok() {
+                // A block is written to until it agrees with its checksum.
+                let blocks = self.layout.blocks();
+                let next = blocks.get(cursor.block).map_or(usize::MAX, |block| block.slot.start);
+                let before = cursor.block.checked_sub(1).map_or(0, |last| blocks[last].slot.end);
+                progress.verified = before.min(next);
+            }
         }
         progress.cursor = Some(cursor);
         result

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix, MatrixError, PartRows};
 
-use crate::{Extent, Manifest, PieceId, SLOT_ALIGN, Tensor};
+use crate::{Extent, Manifest, PieceId, PieceKind, SLOT_ALIGN, Tensor};
 
 /// Extents of one file this close together are read as one: reading 64 KiB more takes less time
 /// than another read.
 const COALESCE: u64 = 64 << 10;
+/// A tensor that is read by itself for no more than it costs to read it with others.
+const LARGE: u64 = 1 << 20;
 /// The most blocks in one part that no checksums vouch for.
 const MOST_BLOCKS: u64 = 1 << 20;
 const ALIGN: u64 = SLOT_ALIGN as u64;
@@ -342,9 +344,25 @@ impl<'m> Builder<'m> {
         Ok(())
     }
 
+    /// From which tensor on an expert's are read last, wherever they lie: what is computed with last,
+    /// so that computing can begin before it is there. None are if that would cut small reads.
+    fn last_of(&self, read: &Read) -> usize {
+        let expert = matches!(read, Read::Piece(id) if matches!(id.kind(), PieceKind::Expert(_)));
+        let large = |&tensor: &usize| {
+            let runs = self.runs.iter().filter(|run| run.tensor == tensor);
+            runs.map(|run| run.bytes.end - run.bytes.start).sum::<u64>() >= LARGE
+        };
+        let mut large = (0..self.tensors.len()).rev().filter(large);
+        match (large.next(), large.next()) {
+            (Some(last), Some(_)) if expert => last,
+            _ => usize::MAX,
+        }
+    }
+
     fn finish(mut self, read: Read) -> Result<PieceLayout, LayoutError> {
         let place = |run: &Run<'_>| (run.extent.file, run.extent.offset + run.bytes.start);
-        self.runs.sort_by_key(place);
+        let last = self.last_of(&read);
+        self.runs.sort_by_key(|run| (run.tensor >= last, place(run)));
         let mut segments: Vec<Segment> = Vec::new();
         let mut slot_len = 0usize;
         let mut blocks = Vec::new();
@@ -358,7 +376,10 @@ impl<'m> Builder<'m> {
                 what: "its piece is larger than any memory",
             };
             let new = match segments.last() {
-                Some(last) => last.file != file || start > last.offset + last.len as u64 + COALESCE,
+                Some(last) => {
+                    let end = last.offset + last.len as u64;
+                    last.file != file || start < last.offset || start > end + COALESCE
+                }
                 None => true,
             };
             if new {

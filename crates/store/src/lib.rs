@@ -113,4 +113,4 @@ pub use slot::{Arena, SLOT_ALIGN, Slot};
 #[cfg(feature = "io")]
 pub use stats::{StoreStats, Traffic};
 #[cfg(feature = "io")]
-pub use store::{NVMeWeightStore, StoreOptions, user_cache};
+pub use store::{Landed, NVMeWeightStore, NotLanded, StoreOptions, user_cache};

@@ -29,6 +29,14 @@ pub(crate) struct Job {
     pub(crate) present: usize,
 }
 
+/// Whether the beginning of a fetch is there.
+pub(crate) enum Held {
+    Now(Arc<Transfer>),
+    Later,
+    /// The fetch is over, or ends with an error.
+    Over,
+}
+
 /// The fetches under way.
 pub(crate) struct Queue {
     entries: HashMap<Ticket, Entry>,
@@ -49,7 +57,7 @@ struct Entry {
     /// What has been started: whole segments, and bytes of the next.
     segment: usize,
     within: usize,
-    /// Jobs handed out and not finished.
+    /// Jobs handed out and not finished, and borrowers of what they have read.
     busy: usize,
     error: Option<FetchError>,
     timing: Timing,
@@ -225,6 +233,27 @@ impl Queue {
         if self.on_device == [0; 3] {
             self.stats.busy += now.saturating_sub(self.busy_since);
         }
+    }
+
+    /// Lends what a fetch has read, once that is all below `len`: it does not end before
+    /// [`done`](Self::done) is called once more.
+    pub(crate) fn hold(&mut self, ticket: Ticket, len: usize) -> Held {
+        let Some(entry) = self.entries.get_mut(&ticket).filter(|entry| entry.error.is_none())
+        else {
+            return Held::Over;
+        };
+        if entry.transfer.verified() < len {
+            return Held::Later;
+        }
+        entry.busy += 1;
+        Held::Now(Arc::clone(&entry.transfer))
+    }
+
+    /// Whether [`hold`](Self::hold) would not say later.
+    pub(crate) fn has_landed(&self, ticket: Ticket, len: usize) -> bool {
+        self.entries
+            .get(&ticket)
+            .is_none_or(|entry| entry.error.is_some() || entry.transfer.verified() >= len)
     }
 
     /// Notes that a job is finished, checksums and all, and with the last one the fetch.

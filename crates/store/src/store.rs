@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod handover;
+mod landed;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Arena, Clock, Manifest, ModelNumber, PieceId, Slot};
+pub use landed::{Landed, NotLanded};
 
 /// How a store reads.
 #[derive(Clone)]
@@ -69,6 +71,7 @@ pub fn user_cache() -> Option<PathBuf> {
 /// the store goes on.
 pub struct NVMeWeightStore {
     number: ModelNumber,
+    chunk: usize,
     shared: Arc<Shared>,
     manifest: Arc<Manifest>,
     dir: PathBuf,
@@ -81,12 +84,16 @@ pub struct NVMeWeightStore {
 pub(crate) struct Shared {
     queue: Mutex<State>,
     work: Condvar,
+    /// Something is there that somebody [`landed`](NVMeWeightStore::landed) waits for.
+    progress: Condvar,
     pub(crate) verifier: Verifier,
 }
 
 struct State {
     queue: Queue,
     closing: bool,
+    /// Fetches of whose beginning somebody waits for so many bytes.
+    watched: Vec<(Ticket, usize)>,
 }
 
 impl NVMeWeightStore {
@@ -105,14 +112,16 @@ impl NVMeWeightStore {
         };
         let batch = reader.batch().clamp(1, depth);
         let verifier = Verifier::new(&manifest, dir, reader, clock, cache);
-        let state = State { queue: Queue::new(chunk), closing: false };
-        let shared = Arc::new(Shared { queue: Mutex::new(state), work: Condvar::new(), verifier });
+        let state = State { queue: Queue::new(chunk), closing: false, watched: Vec::new() };
+        let (queue, work, progress) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
         let (number, lanes) = (ModelNumber::next(), Vec::new());
         let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
         let simulation = simulated.map(Simulation::new);
         let mut store = NVMeWeightStore {
             number,
+            chunk,
             shared,
             manifest,
             dir: dir.to_owned(),
@@ -135,6 +144,11 @@ impl NVMeWeightStore {
     /// The number of the model: with the name of a piece, a key that no other store's pieces have.
     pub fn number(&self) -> ModelNumber {
         self.number
+    }
+
+    /// Bytes of one demanded read.
+    pub fn chunk(&self) -> usize {
+        self.chunk
     }
 
     /// Where its files lie.
@@ -433,7 +447,11 @@ impl Shared {
             });
             let ticket = job.ticket;
             drop(job);
-            self.lock().queue.done(ticket, result, clock.now());
+            let mut state = self.lock();
+            state.queue.done(ticket, result, clock.now());
+            if state.has_landed(ticket) {
+                self.progress.notify_all();
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod account;
 mod ahead;
+mod arriving;
 mod inexact;
 mod layouts;
 mod reading;
@@ -396,6 +397,9 @@ impl DynamicAssembler {
                 if let (true, Some(&piece)) = (self.reading.is_empty(), self.wanted.front()) {
                     let key = self.key(piece);
                     return Err(StreamError::from(NoRoom::InUse { key }).into());
+                }
+                if self.compute_arriving(ready)? {
+                    continue;
                 }
                 let completion = self.waiter.wait(&self.store, &self.arrived)?;
                 self.land(completion)?;

@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use sws_draft::{NoDraft, Recorded};
 use sws_model::{
-    CausalLm, Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Session, WeightSource,
+    CausalLm, Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Role, Session,
+    WeightSource,
 };
 use sws_store::{
     Arena, Checkpoint, Clock, Failing, Manifest, PieceKind, Read, ReaderKind, ShardReader, Short,
-    StoreOptions,
+    Slow, StoreOptions,
 };
 
 use super::*;
@@ -74,7 +76,9 @@ impl Fixture {
 
     fn store(&self, reader: Option<Arc<dyn ShardReader>>) -> Arc<NVMeWeightStore> {
         let reader = reader.or_else(|| Some(self.reader(ReaderKind::Mmap)));
-        let options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
+        // An expert comes in several reads.
+        let options =
+            StoreOptions { reader, cache: None, chunk: 16 << 10, ..StoreOptions::default() };
         Arc::new(NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options).unwrap())
     }
 
@@ -125,7 +129,9 @@ impl Fixture {
         let waiter = Waiter::new(Clock::real());
         let assembler =
             DynamicAssembler::new(&self.spec, store, inventory, slots, deciders, waiter.clone());
-        self.session(Streaming { infrastructure: self.resident(), assembler, waiter, arena })
+        let infrastructure = self.resident();
+        let (partly, meanwhile) = (0, None);
+        self.session(Streaming { infrastructure, assembler, waiter, arena, partly, meanwhile })
     }
 
     fn layers(&self) -> Vec<usize> {
@@ -196,6 +202,10 @@ struct Streaming {
     assembler: DynamicAssembler,
     waiter: Waiter,
     arena: Arena,
+    /// How often an expert was computed with of which the last matrix was not there, and what is done
+    /// then.
+    partly: usize,
+    meanwhile: Option<Box<dyn FnMut() + Send>>,
 }
 
 impl WeightSource for Streaming {
@@ -231,7 +241,15 @@ impl WeightSource for Streaming {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        self.assembler.experts(layer, routed, ready)?;
+        let Streaming { assembler, partly, meanwhile, .. } = self;
+        assembler.experts(layer, routed, &mut |experts, weights| {
+            let last = |expert| weights.matrix(PieceId::expert(layer as u32, expert), Role::Down);
+            if experts.iter().any(|&expert| last(expert).is_none()) {
+                *partly += 1;
+                meanwhile.iter_mut().for_each(|act| act());
+            }
+            ready(experts, weights)
+        })?;
         self.assembler.cache.assert_within_budget();
         Ok(())
     }
@@ -412,6 +430,49 @@ fn a_disk_that_fails_is_named_and_forgiven() {
         let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
         source.assembler.cache.extend(slots);
     }
+}
+
+/// The last expert of a layer is computed with while the last of its matrices is on its way.
+#[test]
+fn an_expert_that_arrives_is_computed_with_as_far_as_it_is_there() {
+    let tales = Fixture::tales();
+    let slow =
+        || Slow::new(tales.reader(ReaderKind::Mmap), Clock::real(), 60 << 20, Duration::ZERO);
+    for policy in PolicyKind::ALL {
+        let store = tales.store(Some(Arc::new(slow())));
+        let mut session = tales.streaming_from(store, 40, Box::new(NoDraft), policy);
+        for _ in 0..2 {
+            assert_eq!(tales.generate(&mut session, 12).unwrap(), tales.truth, "{policy}");
+        }
+        assert!(session.source().partly > 0, "{policy}: none was met on its way");
+    }
+}
+
+/// The disk fails when all but the last matrix of an expert is there.
+#[test]
+fn the_rest_of_an_expert_that_never_comes_is_named() {
+    let tales = Fixture::tales();
+    let closed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let slow = Slow::new(tales.reader(ReaderKind::Mmap), Clock::real(), 60 << 20, Duration::ZERO);
+    let reader = Gate { inner: Arc::new(slow), closed: Arc::clone(&closed) };
+    let store = tales.store(Some(Arc::new(reader)));
+    let mut session = tales.streaming_from(store, 40, Box::new(NoDraft), PolicyKind::Expected);
+    assert_eq!(tales.generate(&mut session, 12).unwrap(), tales.truth);
+    for _ in 0..3 {
+        let close = Arc::clone(&closed);
+        session.source().meanwhile =
+            Some(Box::new(move || close.store(true, std::sync::atomic::Ordering::SeqCst)));
+        let error = tales.generate(&mut session, 12).unwrap_err().to_string();
+        assert!(error.contains("/expert_") && error.contains("closed"), "{error}");
+        assert!(session.source().assembler.reading.is_empty());
+        closed.store(false, std::sync::atomic::Ordering::SeqCst);
+        session.source().meanwhile = None;
+        assert_eq!(tales.generate(&mut session, 12).unwrap(), tales.truth);
+    }
+    let source = session.source();
+    source.assembler.abandon();
+    source.assembler.trim_to_budget(0);
+    assert_eq!(source.arena.free_bytes(), source.arena.bytes(), "every slot has come back");
 }
 
 /// Fails while it is closed.

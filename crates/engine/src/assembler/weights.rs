@@ -27,15 +27,27 @@ impl Loaded {
         Loaded { slot, layout: None }
     }
 
-    /// The parts of a tensor; those that its encoding does not have are empty.
     fn parts(&self, held: &Held) -> Option<[&[u8]; 3]> {
-        let tensor = self.layout.as_ref()?.tensors().get(held.index)?;
-        let mut parts: [&[u8]; 3] = [&[]; 3];
-        for (number, part) in parts.iter_mut().take(held.encoding.parts().len()).enumerate() {
-            *part = tensor.part(&self.slot, number)?;
-        }
-        Some(parts)
+        parts(self.layout.as_ref()?, &self.slot, held)
     }
+}
+
+/// The parts of a tensor in a slot of which there is so much; those that its encoding does not have are
+/// empty.
+fn parts<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<[&'s [u8]; 3]> {
+    let tensor = layout.tensors().get(held.index)?;
+    let mut parts: [&[u8]; 3] = [&[]; 3];
+    for (number, part) in parts.iter_mut().take(held.encoding.parts().len()).enumerate() {
+        *part = tensor.part(slot, number)?;
+    }
+    Some(parts)
+}
+
+/// A matrix in a slot of which there is so much.
+pub(super) fn matrix<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<Matrix<'s>> {
+    let parts = parts(layout, slot, held)?;
+    let parts = &parts[..held.encoding.parts().len()];
+    Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
 }
 
 /// The experts in a cache, and stand-ins where it has none.
@@ -70,7 +82,7 @@ impl<'a> Assembled<'a> {
 
 impl Weights for Assembled<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
-        panic!("{piece} has no {role:?}: routed experts are matrices");
+        no_vector(piece, role)
     }
 
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
@@ -79,9 +91,7 @@ impl Weights for Assembled<'_> {
         }
         let loaded = self.cache.get(Key { model: self.model, piece })?;
         let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
-        let parts = loaded.parts(held)?;
-        let parts = &parts[..held.encoding.parts().len()];
-        Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
+        matrix(loaded.layout.as_ref()?, &loaded.slot, held)
     }
 
     fn is_judged(&self, expert: PieceId) -> bool {
@@ -104,8 +114,19 @@ impl Weights for Assembled<'_> {
         role: Role,
         _: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
-        Err(format!("{piece} is not in memory when its {role:?} is asked for; this is a bug, please report it").into())
+        Err(not_there(piece, role))
     }
+}
+
+pub(super) fn no_vector(piece: PieceId, role: Role) -> ! {
+    panic!("{piece} has no {role:?}: routed experts are matrices")
+}
+
+pub(super) fn not_there(piece: PieceId, role: Role) -> SourceError {
+    format!(
+        "{piece} is not in memory when its {role:?} is asked for; this is a bug, please report it"
+    )
+    .into()
 }
 
 impl DynamicAssembler {

@@ -13,9 +13,11 @@ use crate::{Extent, FileEntry, ModelIdentity, Piece, SLOT_ALIGN, Tensor, checksu
 
 const FETCHES: usize = 4;
 const LANES: usize = 2;
-/// Each fetch is read in so many chunks, all of which one checksum covers.
+/// Each fetch is read in so many chunks.
 const CHUNKS: usize = 3;
 const LEN: usize = CHUNKS * SLOT_ALIGN;
+/// The chunks that the first of two checksums covers.
+const FIRST: usize = 2 * SLOT_ALIGN;
 /// What whoever has got a slot back writes into it. No file has it.
 const MINE: u8 = 0xff;
 
@@ -46,8 +48,8 @@ fn manifest() -> Manifest {
     let piece = |n: usize| {
         let bytes = vec![n as u8; LEN];
         let len = LEN as u64;
-        let checks = vec![checksum(&bytes)];
-        let part = Extent { file: n as u32, offset: 0, len, check_len: len, checks };
+        let checks = bytes.chunks(FIRST).map(checksum).collect();
+        let part = Extent { file: n as u32, offset: 0, len, check_len: FIRST as u64, checks };
         let tensor = Tensor {
             name: format!("tensor.{n}"),
             dtype: Dtype::BF16,
@@ -129,8 +131,22 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
         keep(completion.slot);
         !open.is_empty()
     };
+    let mut more = true;
+    let timeout = if close_early { Duration::ZERO } else { Duration::MAX };
+    match store.landed(tickets[0], FIRST, timeout) {
+        Ok(landed) => {
+            for _ in 0..CHUNKS {
+                assert!(landed.iter().all(|&byte| byte == 0), "all of it has been read");
+                if let Ok(completion) = completions.try_recv() {
+                    assert_ne!(completion.ticket, tickets[0], "it ends while it is lent");
+                    more = end(completion);
+                }
+                thread::yield_now();
+            }
+        }
+        Err(why) => assert!(why == NotLanded::Over || close_early, "nobody has told"),
+    }
     if !close_early {
-        let mut more = true;
         while more {
             match completions.try_recv() {
                 Ok(completion) => more = end(completion),

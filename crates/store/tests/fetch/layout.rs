@@ -34,6 +34,43 @@ fn neighbours_are_read_as_one() {
     }
 }
 
+/// Of an expert's large tensors the last comes last, wherever it lies; nothing else moves.
+#[test]
+fn what_is_computed_with_last_is_read_last() {
+    const MIB: usize = 1 << 20;
+    let expert = PieceId::expert(3, 1);
+    type Ranges = &'static [(usize, usize)];
+    type Places = &'static [u64];
+    // The piece, where its tensors lie in a file of 6 MiB, in 16ths of one, and where its segments do.
+    let cases: [(PieceId, Ranges, Places); 6] = [
+        (expert, &[(16, 32), (32, 48), (48, 64)], &[16]),
+        (expert, &[(32, 48), (48, 64), (16, 32)], &[32, 16]),
+        (expert, &[(48, 64), (16, 32), (32, 48)], &[16, 48, 32]),
+        (expert, &[(32, 47), (48, 63), (16, 31)], &[16]),
+        (expert, &[(32, 48), (16, 32), (15, 16)], &[32, 15]),
+        (ID, &[(32, 48), (48, 64), (16, 32)], &[16]),
+    ];
+    for (id, ranges, expected) in cases {
+        let mut model = Model::new(vec![noise(6 * MIB, 1)]);
+        let at = |n: usize| n * MIB / 16;
+        let tensors = ranges.iter().map(|&(a, b)| model.tensor(0, at(a)..at(b), 2048, true));
+        let tensors = tensors.collect();
+        model.piece(id, tensors);
+        let layout = PieceLayout::new(&model.manifest, Read::Piece(id)).unwrap();
+        let segments: Vec<_> =
+            layout.segments().iter().map(|s| s.offset / (MIB as u64 / 16)).collect();
+        assert_eq!(segments, expected, "{ranges:?}");
+        let mut slot = vec![0; layout.slot_len()];
+        for segment in layout.segments() {
+            let from = &model.files[0][segment.offset as usize..][..segment.present];
+            slot[segment.at..][..segment.present].copy_from_slice(from);
+        }
+        for (tensor, &(a, b)) in layout.tensors().iter().zip(ranges) {
+            assert_eq!(tensor.part(&slot, 0).unwrap(), &model.files[0][at(a)..at(b)]);
+        }
+    }
+}
+
 /// A tensor of 12 rows in some encoding, stored from an odd offset, checksums over 4 rows.
 fn encoded(encoding: Encoding, rows: u64, cols: u64) -> Model {
     let mut model = Model::new(vec![noise(200_000, 2)]);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_store::{
-    Arena, Cancelled, Clock, FetchError, MemoryReader, NVMeWeightStore, PieceId, Priority, Read,
-    ShardReader, Slot, Slow, Ticket,
+    Arena, Cancelled, Clock, FetchError, MemoryReader, NVMeWeightStore, NotLanded, PieceId,
+    Priority, Read, ShardReader, Slot, Slow, Ticket,
 };
 
-use crate::support::{MIB, Model};
+use crate::support::{MIB, Model, noise};
 
 /// Makes every read wait for a word, and says which it is.
 struct Gate<R> {
@@ -39,9 +39,13 @@ struct Bench {
     go: Sender<()>,
 }
 
-/// Experts of `mib` MiB on a device that takes 1 ms for a MiB, one read in flight.
+/// Experts of `mib` MiB.
 fn bench(mib: usize) -> Bench {
-    let model = Model::experts(8, mib * MIB);
+    bench_of(&Model::experts(8, mib * MIB), 8 * mib)
+}
+
+/// A device that takes 1 ms for a MiB, one read in flight, and room for so many MiB.
+fn bench_of(model: &Model, room: usize) -> Bench {
     let clock = Clock::simulated();
     let disk = MemoryReader::new(model.files.clone());
     let slow = Slow::new(disk, clock.clone(), 1000 * MIB as u64, Duration::ZERO);
@@ -49,7 +53,7 @@ fn bench(mib: usize) -> Bench {
     let (go, go_out) = unbounded();
     let gate = Arc::new(Gate { inner: slow, asked: asked_in, go: go_out });
     let store = model.open(gate, 1, clock);
-    Bench { store, arena: Arena::new(8 * mib * MIB).unwrap(), asked, go }
+    Bench { store, arena: Arena::new(room * MIB).unwrap(), asked, go }
 }
 
 impl Bench {
@@ -349,4 +353,52 @@ fn a_selection_that_is_broken_off_is_not_read_on() {
         std::thread::yield_now();
     }
     assert!(store.stats().demanded.completed <= 4, "{:?}", store.stats());
+}
+
+/// A fetch of 3 MiB with a checksum for each: its beginning can be had as soon as it is verified, and as
+/// long as somebody has it the fetch does not end.
+#[test]
+fn what_has_landed_is_lent_before_the_rest_is_there() {
+    let mut model = Model::new(vec![noise(3 * MIB, 5)]);
+    let tensor = model.tensor(0, 0..3 * MIB, MIB / 2, true);
+    model.piece(PieceId::expert(0, 0), vec![tensor]);
+    let bench = bench_of(&model, 3);
+    let ticket = bench.fetch(0, Priority::Demanded);
+    let ask = |len: usize, wait: bool| {
+        let timeout = if wait { Duration::MAX } else { Duration::ZERO };
+        bench.store.landed(ticket, len, timeout)
+    };
+    assert_eq!(ask(1, false).unwrap_err(), NotLanded::Later);
+    bench.step(0, 0);
+    let first = ask(MIB, true).unwrap();
+    assert_eq!(*first, model.files[0][..MIB]);
+    assert_eq!(ask(MIB + 1, false).unwrap_err(), NotLanded::Later);
+    bench.step(0, 1);
+    bench.step(0, 2);
+    let all = ask(3 * MIB, true).unwrap();
+    assert_eq!(*all, model.files[0][..]);
+    drop(first);
+    assert!(bench.store.completions().is_empty(), "what is lent out has been handed over");
+    drop(all);
+    bench.finished(ticket);
+    assert_eq!(ask(1, false).unwrap_err(), NotLanded::Over);
+}
+
+/// What does not agree with its checksum is never lent, and neither is what follows.
+#[test]
+fn nothing_lands_that_is_not_right() {
+    let mut model = Model::new(vec![noise(3 * MIB, 5)]);
+    let mut tensor = model.tensor(0, 0..3 * MIB, MIB / 2, true);
+    tensor.parts[0].checks[1] ^= 1;
+    model.piece(PieceId::expert(0, 0), vec![tensor]);
+    let bench = bench_of(&model, 3);
+    let ticket = bench.fetch(0, Priority::Demanded);
+    // Three chunks, and the second once more.
+    (0..4).for_each(|_| bench.go.send(()).unwrap());
+    let done = bench.store.completions().recv().unwrap();
+    assert!(matches!(done.result, Err(FetchError::Corrupt { .. })), "{:?}", done.result);
+    for len in [1, MIB, 2 * MIB] {
+        let landed = bench.store.landed(ticket, len, Duration::ZERO);
+        assert_eq!(landed.unwrap_err(), NotLanded::Over);
+    }
 }

@@ -1,0 +1,91 @@
+//! What a fetch has read so far, while the rest is on its way.
+
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::{NVMeWeightStore, State};
+use crate::fetch::Ticket;
+use crate::integrity::Transfer;
+use crate::scheduler::Held;
+
+/// The first bytes of a slot that is being read into, every one of them verified. The fetch does not
+/// end while they are lent.
+pub struct Landed<'s> {
+    store: &'s NVMeWeightStore,
+    ticket: Ticket,
+    transfer: Arc<Transfer>,
+    len: usize,
+}
+
+/// Why the beginning of a fetch is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLanded {
+    /// It takes longer.
+    Later,
+    /// The fetch is over, or about to fail: its completion tells. So it is with every fetch in virtual
+    /// time, which comes as a whole.
+    Over,
+}
+
+impl NVMeWeightStore {
+    /// The first `len` bytes of a fetch's slot, if they have been read and verified, or will have been
+    /// before `timeout` is over. May give up before.
+    pub fn landed(
+        &self,
+        ticket: Ticket,
+        len: usize,
+        timeout: Duration,
+    ) -> Result<Landed<'_>, NotLanded> {
+        if self.simulation.is_some() {
+            return Err(NotLanded::Over);
+        }
+        let mut state = self.shared.lock();
+        if !timeout.is_zero() && !state.queue.has_landed(ticket, len) {
+            let watch = (ticket, len);
+            state.watched.push(watch);
+            let woken = self.shared.progress.wait_timeout(state, timeout);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            if let Some(at) = state.watched.iter().position(|&other| other == watch) {
+                state.watched.swap_remove(at);
+            }
+        }
+        match state.queue.hold(ticket, len) {
+            Held::Now(transfer) => Ok(Landed { store: self, ticket, transfer, len }),
+            Held::Later => Err(NotLanded::Later),
+            Held::Over => Err(NotLanded::Over),
+        }
+    }
+}
+
+impl State {
+    /// Whether somebody who waits for the beginning of a fetch should look again.
+    pub(super) fn has_landed(&self, ticket: Ticket) -> bool {
+        let mut watched = self.watched.iter();
+        watched.any(|&(other, len)| other == ticket && self.queue.has_landed(ticket, len))
+    }
+}
+
+impl Deref for Landed<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `hold` has counted this as one more job of the fetch, so the queue keeps the slot,
+        // which nobody else can reach, until this is dropped; and it has seen that all below `len` is
+        // verified, where nobody writes any more.
+        unsafe { self.transfer.memory.slice(0..self.len) }
+    }
+}
+
+impl Drop for Landed<'_> {
+    fn drop(&mut self) {
+        let now = self.store.clock().now();
+        self.store.shared.lock().queue.done(self.ticket, Ok(()), now);
+    }
+}
+
+impl std::fmt::Debug for Landed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Landed").field("ticket", &self.ticket).field("len", &self.len).finish()
+    }
+}
