@@ -1,6 +1,30 @@
-//! A draft that is as often right as it says: a recorded run, corrupted. For tests and gates.
+//! A recorded run, and a draft that is as often right as it says: the run, corrupted. For tests and gates.
 
 use sws_draft::{Draft, Gates, LayerBlueprint};
+use sws_model::{Observer, Routed};
+
+/// What a run has computed, or is to compute.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) tokens: Vec<u32>,
+    /// [tokens, layers, top-k]
+    pub(crate) routes: Vec<u16>,
+    /// A hash of the logits after each token.
+    pub(crate) logits: Vec<u64>,
+}
+
+impl Observer for Answer {
+    fn routed(&mut self, _: usize, _: usize, routed: &Routed) {
+        self.routes.extend(routed.choices.iter().map(|&expert| expert as u16));
+    }
+}
+
+/// Differs if a bit of the logits does.
+pub(crate) fn hash(logits: &[f32]) -> u64 {
+    logits.iter().fold(0, |hash: u64, logit| {
+        hash.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(logit.to_bits())
+    })
+}
 
 /// Forecasts a layer and those after it as a draft does that has learned a model: with every layer
 /// of distance its recall falls by four points.

@@ -12,6 +12,7 @@ use sws_benchmarks::resident::{self, ResidentArguments};
 use sws_benchmarks::shapes::Shape;
 use sws_benchmarks::sharding::{Settings, measure};
 use sws_benchmarks::size::parse_size;
+use sws_benchmarks::speculation::{self, SpeculationArguments};
 use sws_benchmarks::store_bench::{self, StoreArguments};
 use sws_benchmarks::stream::{self, StreamArguments};
 use sws_kernels::Encoding;
@@ -55,6 +56,11 @@ enum Command {
     Resident(ResidentArguments),
     /// Measure a model that streams, at several budgets, next to llama.cpp and fio
     Stream(StreamArguments),
+    /// Measure what speculation and each mechanism around it is worth, over budgets and disks
+    Speculation(SpeculationArguments),
+    /// A run of `speculation`: for itself
+    #[command(hide = true)]
+    SpeculationChild,
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
     /// Measure the sharder next to a plain copy of the same numbers of bytes
@@ -116,6 +122,8 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Resident(arguments) => resident::run(&arguments),
         Command::Stream(arguments) => stream::run(&arguments),
+        Command::Speculation(arguments) => speculation::run(&arguments),
+        Command::SpeculationChild => speculation::child(),
         Command::Store(arguments) => store_bench::run(&arguments),
         Command::Sharding { checkpoint, scratch, encoding, pairs, huge_pages, json } => {
             let settings = Settings { checkpoint, scratch, encoding, pairs, huge_pages };

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sws_benchmarks::resident::{load, open};
+use sws_draft::{Adapting, Draft, NoDraft};
 use sws_engine::policy::PolicyKind;
 use sws_engine::{
     Certificate, Metrics, Options, Outcome, Plan, PlanOptions, Planner, Process,
@@ -22,6 +23,7 @@ use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
 
 use crate::group::Group;
 use crate::pairs::{Ask, Turn};
+use crate::stage;
 
 const MIB: u64 = 1 << 20;
 
@@ -34,9 +36,35 @@ pub(crate) struct Task {
     pub(crate) reader: String,
     pub(crate) context: usize,
     pub(crate) work: Work,
+    #[serde(default)]
+    pub(crate) draft: Drafting,
     /// Whether it is only said what would be done.
     #[serde(default)]
     pub(crate) only_plan: bool,
+}
+
+/// Who forecasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Drafting {
+    #[default]
+    No,
+    /// Our draft as it begins, which stays as it is.
+    Frozen,
+    /// The same, which learns.
+    Learning,
+}
+
+impl Drafting {
+    pub(crate) fn make(self, spec: &ModelSpec) -> Result<Box<dyn Draft>> {
+        if self == Drafting::No {
+            return Ok(Box::new(NoDraft));
+        }
+        let mut draft = stage::draft(spec)?;
+        if self == Drafting::Frozen {
+            draft.set_adapting(Adapting::History);
+        }
+        Ok(Box::new(draft))
+    }
 }
 
 /// Memory for it.
@@ -133,6 +161,15 @@ impl Task {
     }
 }
 
+/// What came of it, of one that should finish.
+pub(crate) fn finished(ended: Result<Done, Ended>) -> Result<Done> {
+    match ended {
+        Ok(done) => Ok(done),
+        Err(Ended::Failed(error)) => Err(error),
+        Err(Ended::Killed(signal)) => bail!("a child was killed by signal {signal}"),
+    }
+}
+
 /// The child: reads a task, does it and writes what came of it.
 pub(crate) fn main() -> Result<()> {
     let json = hear()?;
@@ -173,6 +210,12 @@ impl Task {
         self
     }
 
+    /// The same with a draft.
+    pub(crate) fn with(mut self, draft: Drafting) -> Task {
+        self.draft = draft;
+        self
+    }
+
     fn work(self) -> Result<Done> {
         if self.ram == Ram::Resident {
             let (spec, _, source) = load(&self.model)?;
@@ -188,8 +231,10 @@ impl Task {
         // The threads that compute are part of the process.
         rayon::broadcast(|_| ());
         let process = Process::measure(&self.model, &manifest);
+        let draft = self.draft.make(&spec)?;
         let options = PlanOptions {
             context: Some(self.context),
+            draft: draft.bytes() as u64,
             all_logits: matches!(self.work, Work::Score(_)),
             ..PlanOptions::default()
         };
@@ -212,7 +257,7 @@ impl Task {
         }
         let store = self.store(manifest, reader)?;
         let model = Model::new(spec.clone());
-        let options = Options { policy, ..Options::default() };
+        let options = Options { policy, draft, ..Options::default() };
         let mut lm =
             SpeculativeWeightStreamer::with_plan(model, Arc::clone(&store), plan, options)?;
         self.serve(&spec, store.manifest(), &mut lm, done)
@@ -344,7 +389,7 @@ fn take_turns(
         }
         let ask = serde_json::from_str(&line)?;
         let mut tokens = Vec::new();
-        let before = lm.counters();
+        let mut before = lm.counters();
         match ask {
             Ask::Generate(count) => {
                 for _ in 0..count {
@@ -357,10 +402,29 @@ fn take_turns(
                 lm.clear();
                 logits.copy_from_slice(lm.prefill(&prompt)?);
             }
+            Ask::Topic { prompt, seed, tokens: count } => {
+                lm.clear();
+                sampler = Sampler::new(Sampling { seed, ..sampling.clone() }, lm.vocab());
+                sampler.prompt(&prompt)?;
+                logits.copy_from_slice(lm.prefill(&prompt)?);
+                before = lm.counters();
+                for _ in 0..count {
+                    let token = sampler.sample(&mut logits)?;
+                    tokens.push(token);
+                    logits.copy_from_slice(lm.decode(token)?);
+                }
+            }
         }
         let metrics = Metrics::between(&before, &lm.counters());
-        let Metrics { seconds, disk, .. } = metrics;
-        tell(&Turn { seconds, bytes: disk.bytes, busy: disk.busy, tokens })?;
+        let Metrics { seconds, disk, stalls, speculation, .. } = metrics;
+        tell(&Turn {
+            seconds,
+            bytes: disk.bytes,
+            busy: disk.busy,
+            stalled: stalls.seconds,
+            early: speculation.useful_bytes,
+            tokens,
+        })?;
     }
 }
 

@@ -13,7 +13,7 @@ use sws_model::text::Sampling;
 use sws_store::shard::unshard;
 use sws_store::{Checkpoint, MANIFEST_FILE};
 
-use crate::child::{Done, Ended, Ram, Task, Work};
+use crate::child::{Done, Drafting, Ended, Ram, Task, Work};
 use crate::models::{Large, goldens, make_shards};
 use crate::report::Report;
 use crate::{Setting, mib};
@@ -74,6 +74,7 @@ fn pass(report: &mut Report, large: &Large) -> Result<()> {
             reader: "direct".to_owned(),
             context: 64,
             work,
+            draft: Drafting::No,
             only_plan: false,
         };
         let samplings = vec![Sampling::default()];
@@ -138,6 +139,7 @@ impl Golden {
             reader: "direct".to_owned(),
             context: self.tokens.len(),
             work: Work::Score(self.tokens.clone()),
+            draft: Drafting::No,
             only_plan: false,
         };
         let done = finished(task.run(None)).with_context(|| case.to_owned())?;

@@ -3,17 +3,16 @@
 //! A model larger than the process by far gives the same bits as in memory at any budget, and the
 //! budget is the process as the kernel counts it.
 
-use std::path::PathBuf;
-
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use sws_benchmarks::fio;
 use sws_benchmarks::paired::median;
-use sws_model::text::{Sampling, Tokenizer};
+use sws_engine::policy::PolicyKind;
+use sws_model::text::Sampling;
 
-use crate::child::{Done, Ended, Endured, Ram, Task, Work};
+use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};
 use crate::group::Group;
-use crate::models::root;
-use crate::pairs::{Ask, Contender, Turn, ratios, turns};
+use crate::models::{model, root, sampled};
+use crate::pairs::{self, Ask, Contender, PAIRS, TURN, Turn, ratios};
 use crate::report::Report;
 use crate::{Setting, mib, virtual_time};
 
@@ -82,16 +81,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
     Ok(report)
 }
 
+const EXPECTED: PolicyKind = PolicyKind::Expected;
 const FORMS: [&str; 2] = ["shards", "in place"];
-
-fn model(setting: &Setting, form: &str) -> Result<PathBuf> {
-    let large = setting.large()?;
-    Ok(if form == "shards" { large.shards() } else { large.checkpoint() })
-}
-
-fn sampled() -> Sampling {
-    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
-}
 
 fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|n| (n * 131 + 5) % 4096).collect()
@@ -125,6 +116,7 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
         reader: reader.to_owned(),
         context,
         work,
+        draft: Drafting::No,
         only_plan: false,
     };
     let samplings = vec![sampled(), Sampling::default()];
@@ -191,7 +183,7 @@ fn reread(report: &mut Report, setting: &Setting) -> Result<()> {
         if !setting.wants(&case) {
             continue;
         }
-        let mut warm = Contender::new(&contender(setting, form, Ram::Share(0.25), "expected")?)?;
+        let mut warm = Contender::new(&pairs::task(setting, form, Ram::Share(0.25), EXPECTED)?)?;
         let turn = warm.turn(&Ask::Prompt(ids(512)))?;
         let done = warm.finish([].iter())?;
         let absent = done.experts - done.slots;
@@ -204,41 +196,20 @@ fn reread(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What continues a text that has filled its cache.
-fn contender(setting: &Setting, form: &str, ram: Ram, policy: &str) -> Result<Task> {
-    let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
-    let tokenizer = std::fs::read(root().join("shards/tales-moe/tokenizer.json"))?;
-    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&prompt, true)?;
-    Ok(Task {
-        model: model(setting, form)?,
-        ram,
-        policy: policy.to_owned(),
-        reader: "direct".to_owned(),
-        context: 512,
-        work: Work::Turns { prompt, sampling: sampled() },
-        only_plan: false,
-    })
-}
-
-/// How many pairs of turns: their median lies between the 4th smallest and the 4th largest ratio.
-const PAIRS: usize = 15;
 /// With fio, which takes longer than the rest together: between the 2nd and the 8th.
 const FIO_PAIRS: usize = 9;
-/// Tokens of a turn.
-const TURN: Ask = Ask::Generate(16);
-
 /// Wall time, in a quiet machine.
 fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
     for form in FORMS {
         let case = format!("wall, {form}, all cached over resident");
-        let cached = contender(setting, form, Ram::Share(1.0), "expected");
-        let resident = contender(setting, form, Ram::Resident, "expected");
+        let cached = pairs::task(setting, form, Ram::Share(1.0), EXPECTED);
+        let resident = pairs::task(setting, form, Ram::Resident, EXPECTED);
         duel(report, setting, &case, [cached, resident], (CACHED, 1.0 / 0.9))?;
     }
     for share in [0.5, 0.25, 0.1] {
         let case = format!("wall, shards, {:.0} %, expected over lru", 100.0 * share);
-        let tasks = ["expected", "lru"];
-        let tasks = tasks.map(|policy| contender(setting, "shards", Ram::Share(share), policy));
+        let tasks = [EXPECTED, PolicyKind::Lru];
+        let tasks = tasks.map(|policy| pairs::task(setting, "shards", Ram::Share(share), policy));
         duel(report, setting, &case, tasks, (FASTER, 1.0))?;
     }
     for form in FORMS {
@@ -261,15 +232,13 @@ fn duel(
         return Ok(());
     }
     let [first, second] = tasks;
-    let (mut first, mut second) = (Contender::new(&first?)?, Contender::new(&second?)?);
-    let turns = turns(PAIRS, &mut || first.turn(&TURN), &mut || second.turn(&TURN))?;
+    let (turns, ended) = pairs::duel([first?, second?], &vec![TURN; PAIRS])?;
     for [a, b] in &turns {
         report.check(TEXT, a.tokens == b.tokens, || format!("{case}: {a:?} and {b:?}"));
     }
     report.ratio(what, case, ratios(&turns), bar);
-    for (of, contender) in [first, second].into_iter().enumerate() {
-        let done = contender.finish(turns.iter().map(|pair| &pair[of]))?;
-        report.row(&format!("{case}, {}", ["first", "second"][of]), "-".to_owned(), &done, None);
+    for (name, done) in ["first", "second"].into_iter().zip(&ended) {
+        report.row(&format!("{case}, {name}"), "-".to_owned(), done, None);
     }
     Ok(())
 }
@@ -280,7 +249,7 @@ fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> R
         report.note("skipped: wall time beside fio, which is not installed".to_owned());
         return Ok(());
     }
-    let task = contender(setting, form, Ram::Share(0.25), "expected")?;
+    let task = pairs::task(setting, form, Ram::Share(0.25), EXPECTED)?;
     let huge = fio::has_huge_pages();
     if !huge {
         report.note(
@@ -321,6 +290,7 @@ fn endure(report: &mut Report, case: &str, times: usize) -> Result<()> {
         reader: "direct".to_owned(),
         context: 16,
         work: Work::Endure(times),
+        draft: Drafting::No,
         only_plan: false,
     };
     let done = finished(task.run(None))?;
@@ -347,12 +317,4 @@ fn check(report: &mut Report, case: &str, done: &Done) {
     report.check(WITHIN, done.peak_rss <= done.budget, || {
         format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))
     });
-}
-
-fn finished(ended: Result<Done, Ended>) -> Result<Done> {
-    match ended {
-        Ok(done) => Ok(done),
-        Err(Ended::Failed(error)) => Err(error),
-        Err(Ended::Killed(signal)) => bail!("a child was killed by signal {signal}"),
-    }
 }

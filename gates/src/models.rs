@@ -3,15 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use sws_benchmarks::inflate::inflate;
-use sws_model::naming;
-use sws_store::Checkpoint;
-use sws_store::shard::{ShardOptions, shard, unshard};
+use sws_benchmarks::large;
+use sws_model::text::Sampling;
+use sws_store::shard::ShardOptions;
 use tempfile::TempDir;
+
+use crate::Setting;
 
 /// Where the repository lies.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// As people sample; the likeliest token, always, would soon loop, and flatter any cache.
+pub(crate) fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
 }
 
 /// Every checkpoint among the goldens.
@@ -42,11 +48,7 @@ impl Large {
         std::fs::create_dir_all(scratch)?;
         let temp = TempDir::with_prefix_in("gates-", scratch)?;
         let large = Large { dir: temp.path().to_owned(), _temp: Some(temp) };
-        let small = large.dir.join("small");
-        unshard(&root().join("shards/tales-moe"), &small, false, None, &|_| ())?;
-        inflate(&small, expert_bytes, &large.checkpoint(), 1 << 30, 0)?;
-        std::fs::remove_dir_all(&small)?;
-        make_shards(&large.checkpoint(), &large.shards())?;
+        large::make(&root().join("shards/tales-moe"), &large.dir, expert_bytes, false)?;
         Ok(large)
     }
 
@@ -74,10 +76,13 @@ impl Large {
     }
 }
 
+/// Where the large model lies in a form: `shards`, or `in place`.
+pub(crate) fn model(setting: &Setting, form: &str) -> Result<PathBuf> {
+    let large = setting.large()?;
+    Ok(if form == "shards" { large.shards() } else { large.checkpoint() })
+}
+
 /// Shards a checkpoint in the default encoding.
 pub(crate) fn make_shards(checkpoint: &Path, out: &Path) -> Result<()> {
-    let source = Checkpoint::open(checkpoint)?;
-    let naming = naming(source.config_json())?;
-    shard(&source, &*naming, out, &ShardOptions::default(), &|_| ())?;
-    Ok(())
+    large::make_shards(checkpoint, out, &ShardOptions::default())
 }

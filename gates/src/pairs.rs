@@ -10,7 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sws_benchmarks::paired::{Ratios, median};
 
-use crate::child::{Done, Task};
+use sws_engine::policy::PolicyKind;
+use sws_model::text::Tokenizer;
+
+use crate::Setting;
+use crate::child::{Done, Drafting, Ram, Task, Work, finished};
+use crate::models::{model, root, sampled};
 
 /// What a contender is asked for in a turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,6 +24,9 @@ pub(crate) enum Ask {
     Generate(usize),
     /// The logits after a prompt, with nothing before it but what the cache has kept.
     Prompt(Vec<u32>),
+    /// A new text of so many tokens, what is sampled drawn with this seed. Its beginning is no part of what
+    /// the turn takes.
+    Topic { prompt: Vec<u32>, seed: u64, tokens: usize },
 }
 
 /// What a turn took.
@@ -29,9 +37,18 @@ pub(crate) struct Turn {
     pub(crate) bytes: u64,
     /// The share of the time in which a read was under way.
     pub(crate) busy: f64,
+    /// Seconds in which computing waited.
+    pub(crate) stalled: f64,
+    /// Bytes there or on their way before a router asked for them, as they had been forecast.
+    pub(crate) early: u64,
     /// What was generated.
     pub(crate) tokens: Vec<u32>,
 }
+
+/// How many pairs of turns: their median lies between the 4th smallest and the 4th largest ratio.
+pub(crate) const PAIRS: usize = 15;
+/// Tokens of a turn.
+pub(crate) const TURN: Ask = Ask::Generate(16);
 
 /// A process that waits for its turns.
 #[derive(Debug)]
@@ -100,6 +117,45 @@ impl Drop for Contender {
     }
 }
 
+/// What continues a text that has filled its cache.
+pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) -> Result<Task> {
+    let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
+    let tokenizer = std::fs::read(root().join("shards/tales-moe/tokenizer.json"))?;
+    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&prompt, true)?;
+    Ok(Task {
+        model: model(setting, form)?,
+        ram,
+        policy: policy.to_string(),
+        reader: "direct".to_owned(),
+        context: 512,
+        work: Work::Turns { prompt, sampling: sampled() },
+        draft: Drafting::No,
+        only_plan: false,
+    })
+}
+
+/// The budget with slots for this share of the experts, if nothing else is to have room.
+pub(crate) fn budget(setting: &Setting, form: &str, share: f64) -> Result<Ram> {
+    let task = task(setting, form, Ram::Share(share), PolicyKind::default())?;
+    Ok(Ram::Bytes(finished(task.planned().run(None))?.budget))
+}
+
+/// What two have to say to the same, in turns, and what they come to at their ends.
+pub(crate) fn duel(tasks: [Task; 2], asks: &[Ask]) -> Result<(Vec<[Turn; 2]>, [Done; 2])> {
+    let [first, second] = &tasks;
+    let (mut first, mut second) = (Contender::new(first)?, Contender::new(second)?);
+    let mut next = [asks.iter(), asks.iter()];
+    let [ours, theirs] = &mut next;
+    let turns = turns(
+        asks.len(),
+        &mut || first.turn(ours.next().context("a turn without a question")?),
+        &mut || second.turn(theirs.next().context("a turn without a question")?),
+    )?;
+    let first = first.finish(turns.iter().map(|pair| &pair[0]))?;
+    let second = second.finish(turns.iter().map(|pair| &pair[1]))?;
+    Ok((turns, [first, second]))
+}
+
 /// Turns of two, each of which is the first of every other pair.
 pub(crate) fn turns(
     pairs: usize,
@@ -121,8 +177,13 @@ pub(crate) fn turns(
 
 /// What the first took over what the second took.
 pub(crate) fn ratios(turns: &[[Turn; 2]]) -> Ratios {
-    let seconds = |of: usize| turns.iter().map(|pair| pair[of].seconds).collect::<Vec<_>>();
-    Ratios::new(&seconds(0), &seconds(1))
+    ratios_of(turns, |turn| turn.seconds)
+}
+
+/// The same of something else that turns have.
+pub(crate) fn ratios_of(turns: &[[Turn; 2]], what: impl Fn(&Turn) -> f64) -> Ratios {
+    let all = |of: usize| turns.iter().map(|pair| what(&pair[of])).collect::<Vec<_>>();
+    Ratios::new(&all(0), &all(1))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(crate) struct Row {
     pub(crate) metrics: Value,
 }
 
-/// Wall time of one contender over another's.
+/// Of one contender over another, of wall time for the most part.
 #[derive(Debug, Serialize)]
 struct Ratio {
     case: String,
@@ -96,6 +96,15 @@ impl Report {
         self.ratios.push(Ratio { case, ratios, median, interval, bar: Some(bar) });
     }
 
+    /// Holds a ratio against what it must stay below: it fails unless all of the interval does.
+    pub(crate) fn below(&mut self, what: &'static str, case: &str, ratios: Ratios, bar: f64) {
+        let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
+        self.check(what, interval.is_some_and(|(_, high)| high < bar), || {
+            format!("{case}: {median:.3}, within {}, not below {bar:.3}", within(interval))
+        });
+        self.ratios.push(Ratio { case, ratios, median, interval, bar: Some(bar) });
+    }
+
     /// Tells one that nothing is held against.
     pub(crate) fn tell_ratio(&mut self, case: &str, ratios: Ratios) {
         let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
@@ -149,7 +158,7 @@ impl Report {
     }
 
     fn write_ratios(&self, text: &mut String) {
-        let head = ["wall time", "pairs", "median", "95 % within", "at most"];
+        let head = ["ratio", "pairs", "median", "95 % within", "at most"];
         let mut lines = vec![head.map(str::to_owned)];
         lines.extend(self.ratios.iter().map(Ratio::cells));
         write_lines(text, &lines);
@@ -245,6 +254,8 @@ mod tests {
         report.ratio("is fast", "a over b", ratios(1.0), 1.02);
         report.ratio("is fast", "b over a", ratios(1.2), 1.1);
         report.tell_ratio("c", ratios(2.0));
+        report.below("becomes rarer", "d", ratios(0.5), 1.0);
+        report.below("becomes rarer", "e", ratios(0.95), 1.0);
         let table = report.table();
         let row = "a        64/64     3.0  2.0      1.0   12.3    3.00  50.0 %  25.0 %";
         for words in [
@@ -253,6 +264,7 @@ mod tests {
             "note: left out",
             "a over b       9   1.040  1.010 to 1.070    1.020",
             "c              9   2.040  2.010 to 2.070        -",
+            "FAILED: becomes rarer (1 of 2)\n  e: 0.990, within 0.960 to 1.020, not below 1.000",
             "FAILED: is fast (1 of 2)\n  b over a: 1.240, within 1.210 to 1.270, of 1.100",
         ] {
             assert!(table.contains(words), "{table}");

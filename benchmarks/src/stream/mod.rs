@@ -10,7 +10,7 @@ use serde_json::Value;
 
 mod child;
 #[path = "../../../tests/cgroup.rs"]
-mod group;
+pub(crate) mod group;
 mod peer;
 
 use child::{Holding, Known, Task, Told};

@@ -32,7 +32,7 @@ mod verifier;
 mod wait;
 mod warm_start;
 
-pub use assembler::{Deciders, DynamicAssembler, Loaded, RunAheadCounts};
+pub use assembler::{Deciders, DynamicAssembler, Loaded, Mechanisms, RunAheadCounts};
 pub use budget::{Budget, UnknownBudget};
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;

@@ -10,13 +10,13 @@ use sws_engine::{
     Budget, Costs, Options, Process, Speculation, SpeculativeWeightStreamer, StreamerError,
 };
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Model, ModelSpec, Observer, Routed};
+use sws_model::{CausalLm, Model, ModelSpec};
 use sws_store::{Clock, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 #[path = "../../../tests/noisy.rs"]
 mod noisy;
 
-use noisy::Noisy;
+use noisy::{Answer, Noisy, hash};
 
 const SHAPE: [usize; 3] = [8, 32, 4];
 const TOKENS: usize = 130;
@@ -27,22 +27,6 @@ const COSTS: Costs = Costs {
     expert: Duration::from_micros(100),
     head: Duration::from_micros(200),
 };
-
-/// An answer, sampled as people do.
-#[derive(Default)]
-struct Answer {
-    tokens: Vec<u32>,
-    /// [tokens, layers, top-k]
-    routes: Vec<u16>,
-    /// A hash of the logits after each token.
-    logits: Vec<u64>,
-}
-
-impl Observer for Answer {
-    fn routed(&mut self, _: usize, _: usize, routed: &Routed) {
-        self.routes.extend(routed.choices.iter().map(|&expert| expert as u16));
-    }
-}
 
 fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
@@ -95,13 +79,7 @@ fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
     }
 }
 
-fn hash(logits: &[f32]) -> u64 {
-    logits.iter().fold(0, |hash: u64, logit| {
-        hash.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(logit.to_bits())
-    })
-}
-
-/// With a budget for everything: there is nothing to forecast.
+/// Sampled as people do, with a budget for everything: there is nothing to forecast.
 fn answer() -> &'static Answer {
     static ANSWER: OnceLock<Answer> = OnceLock::new();
     ANSWER.get_or_init(|| {

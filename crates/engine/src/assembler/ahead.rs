@@ -259,7 +259,9 @@ impl DynamicAssembler {
             } else if let Some(reading) = self.reading.get_mut(&id)
                 && !reading.demanded
             {
-                self.store.promote(reading.ticket);
+                if self.mechanisms.promotion {
+                    self.store.promote(reading.ticket);
+                }
                 reading.demanded = true;
             }
         }

@@ -77,6 +77,7 @@ pub struct DynamicAssembler {
     promised: BTreeSet<PieceId>,
     /// What a draft expects, what that is worth, and what it has come to.
     speculating: Speculating,
+    mechanisms: Mechanisms,
     /// Whether so many tokens go through together that they use nearly all experts of every layer.
     sweeping: bool,
     /// Pieces whose numbers have been looked at. Their checksums do not change.
@@ -97,6 +98,22 @@ pub struct Deciders {
     pub ahead: bool,
     /// Whether what the draft forecasts is read only as long as that pays. Without, always.
     pub governed: bool,
+}
+
+/// What of the engine can be left out, to measure what it is worth. Nothing is computed differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mechanisms {
+    /// Whether experts are computed as they arrive, rather than when all of a layer are there.
+    pub arrival_order: bool,
+    /// Whether a read that was begun for a forecast goes before others once a router has asked for it.
+    pub promotion: bool,
+}
+
+impl Default for Mechanisms {
+    /// All of it.
+    fn default() -> Mechanisms {
+        Mechanisms { arrival_order: true, promotion: true }
+    }
 }
 
 /// Experts that are computed together while others of their layer wait for their slots: few enough
@@ -136,6 +153,7 @@ impl DynamicAssembler {
             reply,
             arrived,
             speculating: Speculating::new(spec.layers.len(), governed),
+            mechanisms: Mechanisms::default(),
             layers: layers.collect(),
             layer: 0,
             needed: Vec::new(),
@@ -282,6 +300,12 @@ impl DynamicAssembler {
         self.cache.idle();
     }
 
+    /// Leaves out what is to be measured.
+    pub fn with_mechanisms(mut self, mechanisms: Mechanisms) -> DynamicAssembler {
+        self.mechanisms = mechanisms;
+        self
+    }
+
     /// Gives slots up until they have at most `bytes`: now those that are not in use, the others
     /// after the next layer. Their memory returns to where the slots were cut from.
     pub fn trim_to_budget(&mut self, bytes: usize) {
@@ -393,7 +417,9 @@ impl DynamicAssembler {
             let there = |&expert: &u32| self.presence(expert) == Presence::Exact;
             now.clear();
             now.extend(self.needed.iter().copied().filter(there));
-            if now.is_empty() {
+            let held = !self.mechanisms.arrival_order && now.len() < self.needed.len();
+            let coming = |&expert: &u32| self.presence(expert) == Presence::Coming;
+            if now.is_empty() || held && self.needed.iter().any(coming) {
                 if let (true, Some(&piece)) = (self.reading.is_empty(), self.wanted.front()) {
                     let key = self.key(piece);
                     return Err(StreamError::from(NoRoom::InUse { key }).into());

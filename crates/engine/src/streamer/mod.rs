@@ -155,7 +155,8 @@ impl SpeculativeWeightStreamer {
             let stand_ins = StandIns::load(&store, &arena, &inventory, &plan.stand_ins)?;
             let mut assembler =
                 DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter)
-                    .with_stand_ins(stand_ins, options.exactness, options.run_ahead);
+                    .with_stand_ins(stand_ins, options.exactness, options.run_ahead)
+                    .with_mechanisms(options.mechanisms);
             if let Some(file) = &warm_start {
                 passed_over = recall(file, &mut assembler);
             }

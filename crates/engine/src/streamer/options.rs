@@ -7,6 +7,7 @@ use sws_model::text::{SampleError, Sampling};
 use sws_model::{ForwardError, KvPrecision, WeightsError};
 
 use super::Costs;
+use crate::assembler::Mechanisms;
 use crate::budget::Budget;
 use crate::error::StreamError;
 use crate::ledger::Process;
@@ -48,6 +49,8 @@ pub struct Options {
     pub exactness: Exactness,
     /// Whether a pass runs ahead on stand-ins where it waits for experts.
     pub run_ahead: bool,
+    /// What is left out, to measure what it is worth.
+    pub mechanisms: Mechanisms,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// How long computing takes, where the store's time is virtual.
@@ -76,6 +79,7 @@ impl Default for Options {
             stand_ins: StandInUse::Off,
             exactness: Exactness::Exact,
             run_ahead: true,
+            mechanisms: Mechanisms::default(),
             sampling: Sampling::default(),
             costs: Costs::default(),
             warm_start: None,

@@ -1,0 +1,39 @@
+//! The model that comes with the project, its experts made large: as a checkpoint and as shards.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use sws_kernels::Encoding;
+use sws_store::Checkpoint;
+use sws_store::shard::{ShardOptions, shard, unshard};
+
+use crate::inflate::inflate;
+
+/// Makes `checkpoint` (bf16) and `shards` (bf12) in `dir`, of the shards `tales` with experts of at least
+/// `expert_bytes`; with `stand_ins` also a directory of that name, which has them.
+pub fn make(tales: &Path, dir: &Path, expert_bytes: u64, stand_ins: bool) -> Result<()> {
+    let (small, checkpoint) = (dir.join("small"), dir.join("checkpoint"));
+    if !checkpoint.join("config.json").exists() {
+        unshard(tales, &small, false, None, &|_| ())
+            .with_context(|| format!("`{}`", tales.display()))?;
+        inflate(&small, expert_bytes, &checkpoint, 1 << 30, 0)?;
+        std::fs::remove_dir_all(&small)?;
+    }
+    make_shards(&checkpoint, &dir.join("shards"), &ShardOptions::default())?;
+    if stand_ins {
+        let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
+        make_shards(&checkpoint, &dir.join("stand-ins"), &options)?;
+    }
+    Ok(())
+}
+
+/// Shards a checkpoint, if that has not been done yet.
+pub fn make_shards(checkpoint: &Path, out: &Path, options: &ShardOptions) -> Result<()> {
+    if out.join("manifest.json").exists() {
+        return Ok(());
+    }
+    let source = Checkpoint::open(checkpoint)?;
+    let naming = sws_model::naming(source.config_json())?;
+    shard(&source, &*naming, out, options, &|_| ())?;
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! One run, in a process of its own: its memory is the whole process's.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel, NoDraft};
+use sws_engine::policy::PolicyKind;
+use sws_engine::{
+    Budget, Mechanisms, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
+    StandInUse, Use,
+};
+use sws_model::text::{Sampler, Sampling};
+use sws_model::{CausalLm, Ffn, Inventory, Model, ModelSpec};
+use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
+
+use super::Without;
+use crate::resident::open;
+use crate::stream::group::Group;
+
+/// What a draft may take of a budget, and at least.
+const DRAFT_SHARE: u64 = 20;
+const DRAFT_BYTES: u64 = 1 << 20;
+const CONTEXT: usize = 1024;
+const MIB: u64 = 1 << 20;
+
+/// What to run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) model: PathBuf,
+    pub(super) ram: u64,
+    /// The most bytes in a second; none for what the disk gives.
+    pub(super) disk: Option<u64>,
+    pub(super) without: Vec<Without>,
+    pub(super) prompt: Vec<u32>,
+    pub(super) tokens: usize,
+}
+
+/// What came of it, its prompt not counted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) tokens_per_second: f64,
+    pub(super) bytes_per_token: f64,
+    pub(super) stall_share: f64,
+    pub(super) hit_rate: f64,
+    /// Of the experts that would have been missed, the share that was there or on its way.
+    pub(super) recall_on_misses: f64,
+    /// Of the bytes read for a forecast, the share that was of no use.
+    pub(super) waste: f64,
+    /// The share of windows in which the governor had it switched on.
+    pub(super) on: f64,
+    pub(super) text: Vec<u32>,
+}
+
+impl Task {
+    /// Does it in a process of its own, in a control group if one can be made.
+    pub(super) fn run(&self) -> Result<Run> {
+        let group = Group::new("bench", self.ram).ok();
+        let program = std::env::current_exe()?;
+        let mut command =
+            group.as_ref().map_or_else(|| Command::new(&program), |group| group.command(&program));
+        command.arg("speculation-child").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let mut stdin = child.stdin.take().context("a child without an input")?;
+        // One that ends early says why by itself.
+        let _ = stdin.write_all(&serde_json::to_vec(self)?);
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} ({}): {self:?}", said.trim(), output.status);
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    fn leaves_out(&self, what: Without) -> bool {
+        self.without.contains(&what)
+    }
+
+    fn work(&self) -> Result<Run> {
+        let (manifest, spec) = open(&self.model)?;
+        let manifest = Arc::new(manifest);
+        let mut options = StoreOptions { cache: None, ..StoreOptions::default() };
+        let reader = ReaderKind::Direct.open(&manifest, &self.model, options.depth)?;
+        let reader: Arc<dyn ShardReader> = match self.disk {
+            Some(speed) => Arc::new(Slow::new(reader, Clock::real(), speed, Duration::ZERO)),
+            None => reader,
+        };
+        options.reader = Some(reader);
+        let store = Arc::new(NVMeWeightStore::open(manifest, &self.model, options)?);
+        rayon::broadcast(|_| ());
+        let limit = (self.ram / DRAFT_SHARE).max(DRAFT_BYTES);
+        let draft: Box<dyn Draft> = match self.leaves_out(Without::Prefetch) {
+            true => Box::new(NoDraft),
+            false => Box::new(draft(&spec, limit as usize)?),
+        };
+        let options = Options {
+            ram_budget: Budget::Bytes(self.ram),
+            draft,
+            policy: match self.leaves_out(Without::Eviction) {
+                true => PolicyKind::Lru,
+                false => PolicyKind::default(),
+            },
+            context: Some(CONTEXT),
+            stand_ins: match self.leaves_out(Without::NoStandIns) {
+                true => StandInUse::Auto,
+                false => StandInUse::Off,
+            },
+            mechanisms: Mechanisms {
+                arrival_order: !self.leaves_out(Without::ArrivalOrder),
+                promotion: !self.leaves_out(Without::Promotion),
+            },
+            ..Options::default()
+        };
+        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
+        let sampling =
+            Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
+        let mut sampler = Sampler::new(sampling, lm.vocab());
+        sampler.prompt(&self.prompt)?;
+        let mut logits = lm.prefill(&self.prompt)?.to_vec();
+        let before = lm.counters();
+        let mut text = Vec::with_capacity(self.tokens);
+        for _ in 0..self.tokens {
+            let token = sampler.sample(&mut logits)?;
+            text.push(token);
+            logits.copy_from_slice(lm.decode(token)?);
+        }
+        Ok(Run::of(&Metrics::between(&before, &lm.counters()), text))
+    }
+}
+
+impl Run {
+    fn of(metrics: &Metrics, text: Vec<u32>) -> Run {
+        let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
+        let speculation = &metrics.speculation;
+        let missed: u64 = metrics.experts.layers.iter().map(|layer| layer.misses).sum();
+        let (useful, windows) =
+            (speculation.useful as f64, speculation.windows_on + speculation.windows_off);
+        Run {
+            tokens_per_second: metrics.tokens_per_second,
+            bytes_per_token: metrics.disk.bytes as f64 / metrics.tokens as f64,
+            stall_share: share(metrics.stalls.seconds, metrics.seconds),
+            hit_rate: metrics.experts.hit_rate,
+            recall_on_misses: share(useful, useful + missed as f64),
+            waste: share(
+                speculation.bytes.saturating_sub(speculation.useful_bytes) as f64,
+                speculation.bytes as f64,
+            ),
+            on: share(speculation.windows_on as f64, windows as f64),
+            text,
+        }
+    }
+}
+
+/// Our draft as it begins.
+fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
+    let moe = |layer: &sws_model::LayerSpec| match layer.ffn {
+        Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
+        _ => None,
+    };
+    let layers: Option<Vec<_>> = spec.layers.iter().map(moe).collect();
+    let layers = layers.context("a model with layers that have no experts")?;
+    let &(experts, top_k) = layers.first().context("a model without layers")?;
+    let layers = (0..layers.len()).collect();
+    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
+    let size = DraftSize::within(bytes, &shape, 0, spec.vocab).context("a draft has no room")?;
+    Ok(MicroDraftModel::new(shape, size))
+}
+
+/// The smallest budget with slots for this share of the experts of a model, if nothing but they and what
+/// all need has to have room.
+pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
+    let (manifest, spec) = open(model)?;
+    let inventory = Inventory::new(&spec, &manifest)?;
+    rayon::broadcast(|_| ());
+    let process = Process::measure(model, &manifest);
+    let options = PlanOptions { context: Some(CONTEXT), ..PlanOptions::default() };
+    let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
+    let slots = |ram: u64| -> Result<u64> { Ok(planner.plan(ram)?.ledger.get(Use::Slots)) };
+    let (mut low, mut high) = (planner.minimum(), planner.minimum() + 4 * planner.weights());
+    let enough = (share * slots(high)? as f64) as u64;
+    while high - low > MIB {
+        let middle = low + (high - low) / 2;
+        if slots(middle)? >= enough { high = middle } else { low = middle }
+    }
+    // As a process that takes a little more needs it.
+    Ok((high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
+}
+
+/// The child: reads a task, does it and writes what came of it.
+pub(super) fn main() -> Result<()> {
+    let mut json = String::new();
+    std::io::stdin().read_line(&mut json)?;
+    let task: Task = serde_json::from_str(&json)?;
+    drop(json);
+    println!("{}", serde_json::to_string(&task.work()?)?);
+    Ok(())
+}

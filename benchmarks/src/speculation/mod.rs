@@ -1,0 +1,345 @@
+//! What speculation, and each mechanism around it, is worth: budgets and disks, each mechanism left out alone.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use sws_model::text::Tokenizer;
+
+mod child;
+
+use child::{Run, Task};
+
+use crate::paired::median;
+use crate::{fio, large};
+
+/// What `sws-bench speculation` can be told.
+#[derive(Debug, clap::Args)]
+pub struct SpeculationArguments {
+    /// Where the models are: `checkpoint` in bf16, `shards` of it in bf12, and `stand-ins`, the same with q4
+    /// copies. What is not there is made, of `shards/tales-moe` with experts of 14 MB (10 GB in all)
+    dir: PathBuf,
+    /// The shards that the models are made of
+    #[arg(long, value_name = "DIR", default_value = "shards/tales-moe")]
+    tales: PathBuf,
+    /// Memory: as much as bf16 needs for slots for so many of the experts, in percent
+    #[arg(long, value_delimiter = ',', default_value = "10,20,30,50,75,100")]
+    budgets: Vec<f64>,
+    /// How fast weights come: `real` from where they are, a number of GB a second at most that, and
+    /// `memory:5` from a copy on a file system in memory
+    #[arg(long, value_delimiter = ',', default_value = "real,0.5,memory:5")]
+    disks: Vec<Disk>,
+    /// What is left out, together with `+`: none, eviction (lru in its place), prefetch, promotion, arrival,
+    /// bf12 (bf16 in its place); `no-stand-ins` keeps q4 stand-ins in memory, which the default does not
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "none,eviction,prefetch,promotion,arrival,no-stand-ins,bf12"
+    )]
+    without: Vec<Left>,
+    /// Only rows that have these words in their name
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
+    /// A text to continue, which fills the cache
+    #[arg(long, value_name = "FILE", default_value = "benchmarks/prompt.txt")]
+    prompt: PathBuf,
+    /// Tokens to generate
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=512))]
+    tokens: u32,
+    /// Turns of each
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// The file system in memory
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// Also let fio read what each run has read, right after it
+    #[arg(long)]
+    fio: bool,
+    /// Write what was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Count what is already written there, too: more turns, or further rows
+    #[arg(long, requires = "json")]
+    resume: bool,
+}
+
+/// What can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Without {
+    Eviction,
+    Prefetch,
+    Promotion,
+    ArrivalOrder,
+    /// The absence of stand-ins, which is the default.
+    NoStandIns,
+    Bf12,
+}
+
+/// All that is left out of a run.
+#[derive(Clone, Debug)]
+struct Left(Vec<Without>);
+
+impl FromStr for Left {
+    type Err = anyhow::Error;
+
+    fn from_str(words: &str) -> Result<Left> {
+        let named = |word| match word {
+            "eviction" => Ok(Without::Eviction),
+            "prefetch" => Ok(Without::Prefetch),
+            "promotion" => Ok(Without::Promotion),
+            "arrival" => Ok(Without::ArrivalOrder),
+            "no-stand-ins" => Ok(Without::NoStandIns),
+            "bf12" => Ok(Without::Bf12),
+            _ => bail!("`{word}` cannot be left out"),
+        };
+        match words {
+            "none" => Ok(Left(Vec::new())),
+            words => Ok(Left(words.split('+').map(named).collect::<Result<_>>()?)),
+        }
+    }
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Disk {
+    /// The most bytes in a second.
+    speed: Option<u64>,
+    in_memory: bool,
+}
+
+impl FromStr for Disk {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Disk> {
+        if word == "real" {
+            return Ok(Disk { speed: None, in_memory: false });
+        }
+        let number = word.strip_prefix("memory:");
+        let speed: f64 = number.unwrap_or(word).parse().with_context(|| format!("`{word}`"))?;
+        ensure!(speed > 0.0 && speed < 1e3, "`{word}` is no speed in GB a second");
+        Ok(Disk { speed: Some((speed * 1e9) as u64), in_memory: number.is_some() })
+    }
+}
+
+/// One contender.
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    name: String,
+    /// Memory of the whole process.
+    ram: u64,
+    runs: Vec<Run>,
+    /// Bytes a second that fio read.
+    fio: Vec<f64>,
+}
+
+/// Measures and prints.
+pub fn run(arguments: &SpeculationArguments) -> Result<()> {
+    let wants_stand_ins =
+        arguments.without.iter().any(|left| left.0.contains(&Without::NoStandIns));
+    large::make(&arguments.tales, &arguments.dir, 14_000_000, wants_stand_ins)?;
+    let text = std::fs::read_to_string(&arguments.prompt)
+        .with_context(|| format!("`{}`", arguments.prompt.display()))?;
+    let tokenizer = std::fs::read(arguments.dir.join("shards/tokenizer.json"))?;
+    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&text, true)?;
+    let mut copies = Copies { dir: &arguments.dir, memory: &arguments.memory, made: Vec::new() };
+    let mut contenders = Vec::new();
+    for &disk in &arguments.disks {
+        for &budget in &arguments.budgets {
+            ensure!((0.0..=100.0).contains(&budget), "{budget} is no share in percent");
+            for left in &arguments.without {
+                let name = name(disk, budget, left);
+                if arguments.only.as_ref().is_some_and(|words| !name.contains(words)) {
+                    continue;
+                }
+                contenders.push((name, disk, budget, left));
+            }
+        }
+    }
+    ensure!(!contenders.is_empty(), "there is no such row");
+    let mut rows = Vec::new();
+    let mut tasks = Vec::new();
+    for (name, disk, budget, left) in contenders {
+        let ram = child::budget(&arguments.dir.join("checkpoint"), budget / 100.0)?;
+        let model = match () {
+            () if left.0.contains(&Without::Bf12) => "checkpoint",
+            () if left.0.contains(&Without::NoStandIns) => "stand-ins",
+            () => "shards",
+        };
+        let model = copies.of(model, disk.in_memory)?;
+        rows.push(Row { name, ram, runs: Vec::new(), fio: Vec::new() });
+        tasks.push(Task {
+            model,
+            ram,
+            disk: disk.speed,
+            without: left.0.clone(),
+            prompt: prompt.clone(),
+            tokens: arguments.tokens as usize,
+        });
+    }
+    let mut before = if arguments.resume { read(arguments)? } else { Vec::new() };
+    let mut text = before.iter().flat_map(|row| &row.runs).map(|run| run.text.clone()).next();
+    for row in &mut rows {
+        if let Some(at) = before.iter().position(|old| old.name == row.name) {
+            let old = before.remove(at);
+            // The smallest budget for a share differs by a MiB from one start to the next.
+            (row.ram, row.runs, row.fio) = (old.ram, old.runs, old.fio);
+        }
+    }
+    for round in 0..arguments.rounds {
+        for at in 0..rows.len() {
+            let at = if round % 2 == 0 { at } else { rows.len() - 1 - at };
+            let (row, task) = (&mut rows[at], &mut tasks[at]);
+            task.ram = row.ram;
+            let run = task.run().with_context(|| row.name.clone())?;
+            let same = text.get_or_insert_with(|| run.text.clone());
+            let common = same.len().min(run.text.len());
+            ensure!(same[..common] == run.text[..common], "{}: another text", row.name);
+            eprintln!(
+                "{}: {:.2} tok/s, {:.1} MB a token",
+                row.name,
+                run.tokens_per_second,
+                run.bytes_per_token / 1e6
+            );
+            if arguments.fio && run.bytes_per_token > 1e6 {
+                let bytes = (run.bytes_per_token * task.tokens as f64) as u64;
+                row.fio.push(fio::random_reads(&task.model, bytes, false)?);
+            }
+            row.runs.push(run);
+            if let Some(path) = &arguments.json {
+                let all: Vec<&Row> = before.iter().chain(&rows).collect();
+                std::fs::write(path, serde_json::to_string(&all)?)?;
+            }
+        }
+    }
+    before.append(&mut rows);
+    print!("{}", table(&before)?);
+    Ok(())
+}
+
+/// What was written before.
+fn read(arguments: &SpeculationArguments) -> Result<Vec<Row>> {
+    let Some(path) = arguments.json.as_ref().filter(|path| path.exists()) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_slice(&std::fs::read(path)?).with_context(|| {
+        format!("`{}` was not written by this command; choose another file", path.display())
+    })
+}
+
+fn name(disk: Disk, budget: f64, Left(left): &Left) -> String {
+    let disk = match disk {
+        Disk { speed: None, .. } => "real disk".to_owned(),
+        Disk { speed: Some(speed), in_memory } => {
+            let from = if in_memory { ", from memory" } else { "" };
+            format!("{} GB/s{from}", speed as f64 / 1e9)
+        }
+    };
+    let left: Vec<&str> = left
+        .iter()
+        .map(|left| match left {
+            Without::Eviction => "lru",
+            Without::Prefetch => "no prefetch",
+            Without::Promotion => "no promotion",
+            Without::ArrivalOrder => "no arrival order",
+            Without::NoStandIns => "stand-ins kept",
+            Without::Bf12 => "bf16",
+        })
+        .collect();
+    let left = if left.is_empty() { "all".to_owned() } else { left.join(" + ") };
+    format!("{disk} | {budget} % | {left}")
+}
+
+/// Copies of the models on a file system in memory, made here, so that no budget is charged with them.
+struct Copies<'a> {
+    dir: &'a Path,
+    memory: &'a Path,
+    made: Vec<PathBuf>,
+}
+
+impl Copies<'_> {
+    fn of(&mut self, model: &str, in_memory: bool) -> Result<PathBuf> {
+        let from = self.dir.join(model);
+        if !in_memory {
+            return Ok(from);
+        }
+        let to = self.memory.join(format!("sws-bench-{}-{model}", std::process::id()));
+        if !self.made.contains(&to) {
+            self.made.push(to.clone());
+            copy(&from, &to)?;
+        }
+        Ok(to)
+    }
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        for made in &self.made {
+            let _ = std::fs::remove_dir_all(made);
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir(to).with_context(|| format!("`{}`", to.display()))?;
+    for entry in from.read_dir()? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &to)?,
+            false => drop(std::fs::copy(entry.path(), &to)?),
+        }
+    }
+    Ok(())
+}
+
+/// The table for people.
+fn table(rows: &[Row]) -> Result<String> {
+    let mut text = "| disk | memory | without | --ram MiB | runs | tok/s | MB a token | hits | waiting | recall on misses | waste | on | fio GB/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
+    for Row { name, ram, runs, fio } in rows {
+        let of = |value: fn(&Run) -> f64| median(runs.iter().map(value));
+        writeln!(
+            text,
+            "| {name} | {} | {} | {:.2} | {:.1} | {:.3} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            ram >> 20,
+            runs.len(),
+            of(|run| run.tokens_per_second),
+            of(|run| run.bytes_per_token / 1e6),
+            of(|run| run.hit_rate),
+            of(|run| run.stall_share),
+            of(|run| run.recall_on_misses),
+            of(|run| run.waste),
+            of(|run| run.on),
+            median(fio.iter().map(|speed| speed / 1e9)),
+        )?;
+    }
+    Ok(text)
+}
+
+/// What a child does.
+pub fn child() -> Result<()> {
+    child::main()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_name_of_what_it_is() {
+        #[rustfmt::skip]
+        let cases = [
+            ("real", 25.0, "none", "real disk | 25 % | all"),
+            ("0.5", 12.5, "eviction", "0.5 GB/s | 12.5 % | lru"),
+            ("memory:5", 100.0, "bf12+eviction+prefetch", "5 GB/s, from memory | 100 % | bf16 + lru + no prefetch"),
+        ];
+        for (disk, budget, left, expected) in cases {
+            assert_eq!(name(disk.parse().unwrap(), budget, &left.parse().unwrap()), expected);
+        }
+        for word in ["", "-1", "memory:", "memory:x", "1e9", "NaN", "unreal"] {
+            assert!(word.parse::<Disk>().is_err(), "{word}");
+        }
+        assert!("eviction+luck".parse::<Left>().is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! Where speculation is tried in virtual time: the model that comes with the project, on a disk of any
+//! speed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use sws_benchmarks::resident::open;
+use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
+use sws_engine::policy::PolicyKind;
+use sws_engine::{
+    Costs, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
+};
+use sws_model::{Ffn, Inventory, Model, ModelSpec};
+use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+
+use crate::child::Done;
+use crate::models::root;
+
+/// A token computes for 5 ms.
+const COSTS: Costs = Costs {
+    infrastructure: Duration::from_micros(200),
+    expert: Duration::from_micros(100),
+    head: Duration::from_micros(200),
+};
+/// Millions of bytes that a disk brings in a second with which, at 25 % cached, reading takes about as long
+/// as computing.
+pub(crate) const MIDDLE: u64 = 200;
+/// Disks that are never waited for, and always.
+pub(crate) const EXTREMES: [u64; 2] = [10_000_000, 1];
+
+/// A share of the experts that has slots, a disk by its millions of bytes a second, and a policy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stage {
+    pub(crate) share: f64,
+    pub(crate) disk: u64,
+    pub(crate) policy: PolicyKind,
+}
+
+/// What a run takes, and whether every logit of it was that of the resident model.
+pub(crate) struct Run {
+    pub(crate) metrics: Metrics,
+    pub(crate) same: bool,
+}
+
+impl Run {
+    pub(crate) fn fidelity(&self) -> String {
+        if self.same { "same" } else { "differs" }.to_owned()
+    }
+
+    pub(crate) fn done(&self) -> Result<Done> {
+        Ok(Done { metrics: serde_json::to_value(&self.metrics)?, ..Done::default() })
+    }
+}
+
+impl Stage {
+    /// The model with slots for that share.
+    pub(crate) fn streamer(self, draft: Box<dyn Draft>) -> Result<SpeculativeWeightStreamer> {
+        let Stage { share, disk, policy } = self;
+        let dir = root().join("shards/tales-moe");
+        let (manifest, spec) = open(&dir)?;
+        let latency = Duration::from_micros(20);
+        let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };
+        let options = StoreOptions {
+            cache: None,
+            clock: Clock::simulated(),
+            simulated: Some(simulated),
+            // So small that these experts are to it what large ones are to 1 MiB.
+            chunk: 16 << 10,
+            ..StoreOptions::default()
+        };
+        let inventory = Inventory::new(&spec, &manifest)?;
+        let context = Some(512);
+        let process = Process::default();
+        let plan_options = PlanOptions { context, ..PlanOptions::default() };
+        let planner = Planner::new(&spec, &inventory, &manifest, process, plan_options)?;
+        let slots = |ram: u64| -> Result<usize> {
+            Ok(planner.plan(ram)?.slots.iter().map(|class| class.count).sum())
+        };
+        let (mut low, mut high) = (planner.minimum(), planner.minimum() + (256 << 20));
+        let enough = (share * slots(high)? as f64) as usize;
+        while high - low > 4096 {
+            let middle = low + (high - low) / 2;
+            if slots(middle)? >= enough { high = middle } else { low = middle }
+        }
+        let plan = planner.plan(high)?;
+        ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
+        let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &dir, options)?);
+        let options = Options { draft, policy, costs: COSTS, ..Options::default() };
+        Ok(SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?)
+    }
+}
+
+/// Memory for a draft.
+const DRAFT_BYTES: usize = 1 << 20;
+
+/// Our draft for a model all of whose layers have experts, as it begins.
+pub(crate) fn draft(spec: &ModelSpec) -> Result<MicroDraftModel> {
+    let layers = spec.layers.iter().map(|layer| match layer.ffn {
+        Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
+        _ => None,
+    });
+    let layers: Option<Vec<_>> = layers.collect();
+    let layers = layers.filter(|all| all.iter().all(|layer| *layer == all[0]));
+    let layers = layers.context("a model whose layers do not all have the same experts")?;
+    let &(experts, top_k) = layers.first().context("a model without layers")?;
+    let layers = (0..layers.len()).collect();
+    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
+    let size =
+        DraftSize::within(DRAFT_BYTES, &shape, 0, spec.vocab).context("a draft has no room")?;
+    Ok(MicroDraftModel::new(shape, size))
+}
