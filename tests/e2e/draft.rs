@@ -89,13 +89,30 @@ fn a_draft_is_trained_scored_and_used() {
         serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
     };
     let expected = run(&["--resident"]);
-    for more in [&["--ram", "min"][..], &["--ram", "40MiB"], &["--ram", "min", "--no-speculation"]]
-    {
-        assert_eq!(run(more)["tokens"], expected["tokens"], "{more:?}");
-    }
+    // Whether a draft is asked.
+    let cases = [
+        (&["--ram", "min"][..], true),
+        (&["--ram", "40MiB"], true),
+        (&["--ram", "40MiB", "--no-draft"], false),
+        (&["--ram", "min", "--no-speculation"], false),
+    ];
+    let hold = || {
+        for (more, asked) in cases {
+            let found = run(more);
+            assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
+            let took = &found["metrics"]["cost"]["generation"]["speculation"]["draft_ns"];
+            assert_eq!(took.as_f64() > Some(1e5), asked, "{more:?}: {took}");
+        }
+    };
+    hold();
+    // One that has learned nothing takes its place where there is none.
+    fs::remove_file(shards.join("draft.safetensors")).unwrap();
+    hold();
+    assert_eq!(run(&["--ram", "40MiB", "--draft", &draft])["tokens"], expected["tokens"]);
     fs::write(shards.join("draft.safetensors"), b"no draft").unwrap();
     let refused = call(&["run", with, "--prompt", "The fox", "--json"]);
     refused.refused(2, &["draft.safetensors", "sws draft train"]);
+    call(&["run", with, "--draft", "/nowhere"]).refused(2, &["/nowhere", "cannot be read"]);
 }
 
 #[test]

@@ -154,6 +154,13 @@ pub(crate) struct Model {
     /// disk has nothing better to do, as long as that measurably saves time.
     #[arg(long)]
     pub(crate) no_speculation: bool,
+    /// The draft, which forecasts the experts of the next layers [default: draft.safetensors in the
+    /// model's directory, or one that has learned nothing yet and learns as it goes].
+    #[arg(long, value_name = "FILE", conflicts_with = "resident")]
+    pub(crate) draft: Option<PathBuf>,
+    /// Forecast nothing. A draft takes up to a twentieth of --ram, or 1 MiB. Not a bit depends on it.
+    #[arg(long, conflicts_with = "draft")]
+    pub(crate) no_draft: bool,
     /// Which stand-ins stay in memory, of a model sharded with some: all, off, or auto for as many as
     /// have room in an eighth of what experts have [default: off; auto with --tolerance].
     ///

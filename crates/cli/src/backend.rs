@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use sws_draft::{Draft, NoDraft};
-use sws_engine::{Gauge, Options, SpeculativeWeightStreamer};
+use sws_engine::{Budget, Gauge, Options, PlanError, SpeculativeWeightStreamer, StreamerError};
 use sws_kernels::Tier;
 use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
 use sws_store::Memory;
@@ -102,10 +102,11 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
     } else {
         // Measured before there is a draft: that has a line of its own.
         let process = process::measure(model, needs.tokenizer);
-        let forecast = match args.no_speculation {
+        let forecast = match args.no_speculation || args.no_draft {
             true => None,
-            false => draft::load(model, draft::limit(args.ram))?,
+            false => draft::load(model, args.draft.as_deref(), draft::limit(args.ram))?,
         };
+        let taken = forecast.as_ref().map_or(0, |draft| draft.bytes() as u64);
         let forecast: Box<dyn Draft> = match forecast {
             Some(forecast) => Box::new(forecast),
             None => Box::new(NoDraft),
@@ -128,7 +129,16 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         };
         let store = Arc::new(model.store(args.reader)?);
         let streamer = SpeculativeWeightStreamer::new(forward, store, options);
-        let streamer = streamer.map_err(|e| model.says(&e))?;
+        let streamer = match streamer {
+            Err(StreamerError::Plan(PlanError::TooSmall { budget, smallest, context, kv })) => {
+                let smallest = match taken {
+                    0 => smallest,
+                    taken => with_its_draft(model, args, smallest - taken)?.max(smallest),
+                };
+                return Err(model.says(&PlanError::TooSmall { budget, smallest, context, kv }));
+            }
+            streamer => streamer.map_err(|e| model.says(&e))?,
+        };
         if let Some(why) = streamer.passed_over() {
             eprintln!("sws: {why}");
         }
@@ -146,6 +156,22 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         gauge: Some(streamer.gauge()),
         handle: Box::new(streamer),
     })
+}
+
+/// The smallest budget that has room for its own draft beside `rest`, whole MiB: the larger it is, the
+/// more may a draft take.
+fn with_its_draft(model: &Model, args: &args::Model, rest: u64) -> anyhow::Result<u64> {
+    let mut ram = rest;
+    loop {
+        let limit = draft::limit(Budget::Bytes(ram));
+        let draft = draft::load(model, args.draft.as_deref(), limit)?;
+        let needed = rest + draft.map_or(0, |draft| draft.bytes() as u64);
+        // A draft grows by a twentieth of what its budget does, so this ends.
+        if needed <= ram {
+            return Ok(ram);
+        }
+        ram = needed.next_multiple_of(1 << 20);
+    }
 }
 
 /// Where what was learned of the model is kept. None without a home.
@@ -213,6 +239,9 @@ mod candle {
         }
         if args.stand_ins.is_some() || args.tolerance > 0.0 {
             bail!("the candle backend has no stand-ins; leave out --stand-ins and --tolerance");
+        }
+        if args.draft.is_some() {
+            bail!("the candle backend reads nothing ahead; leave out --draft");
         }
         sws_candle::supports(&model.spec).map_err(|e| model.says(&e))?;
         // What is missing or misshapen is refused in the words of the default backend.

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use sws_draft::{DraftShape, MicroDraftModel};
+use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_engine::Budget;
 use sws_model::{Ffn, ModelSpec};
 use sws_store::Memory;
@@ -20,6 +20,9 @@ const FILE: &str = "draft.safetensors";
 /// A draft takes one part in so many of a budget, or the floor.
 const SHARE: u64 = 20;
 const FLOOR: u64 = 1 << 20;
+/// The most tokens that a draft remembers which learns from a text alone: as many as a text has, unless
+/// one asks for a longer one.
+const TOKENS: usize = 4096;
 
 /// Where the draft of a model lies, unless one says otherwise.
 pub(crate) fn path(model: &Model) -> PathBuf {
@@ -53,21 +56,39 @@ pub(crate) fn limit(ram: Budget) -> usize {
     (ram.resolve(total, available, 0) / SHARE).max(FLOOR) as usize
 }
 
-/// The draft of a model, if there is one, as far as it fits into `limit` bytes.
-pub(crate) fn load(model: &Model, limit: usize) -> anyhow::Result<Option<MicroDraftModel>> {
-    let path = path(model);
-    match path.exists() {
-        true => read(model, &path, limit),
-        false => Ok(None),
+/// The draft of a model, as far as it fits into `limit` bytes: a [`trained`] one, or one that has
+/// learned nothing yet. None for a model without experts.
+pub(crate) fn load(
+    model: &Model,
+    file: Option<&Path>,
+    limit: usize,
+) -> anyhow::Result<Option<MicroDraftModel>> {
+    let trained = trained(model, file, limit)?;
+    Ok(trained.or_else(|| untrained(model, limit)))
+}
+
+/// The draft from `file`, or the one beside the model if there is one.
+pub(crate) fn trained(
+    model: &Model,
+    file: Option<&Path>,
+    limit: usize,
+) -> anyhow::Result<Option<MicroDraftModel>> {
+    let beside = path(model);
+    match file.or_else(|| beside.exists().then_some(&beside)) {
+        Some(file) => read(model, file, limit),
+        None => Ok(None),
     }
 }
 
-/// A draft from a file.
-pub(crate) fn read(
-    model: &Model,
-    path: &Path,
-    limit: usize,
-) -> anyhow::Result<Option<MicroDraftModel>> {
+/// One that has learned nothing.
+fn untrained(model: &Model, limit: usize) -> Option<MicroDraftModel> {
+    let shape = shape(&model.spec)?;
+    let tokens = model.spec.vocab.min(TOKENS);
+    let size = DraftSize::within(limit, &shape, 0, tokens)?;
+    Some(MicroDraftModel::new(shape, size))
+}
+
+fn read(model: &Model, path: &Path, limit: usize) -> anyhow::Result<Option<MicroDraftModel>> {
     let name = path.display();
     let Some(shape) = shape(&model.spec) else {
         bail!("`{name}` is of no use: the model has no experts, or not the same in all layers");

@@ -4,6 +4,8 @@ use std::fmt;
 
 use sws_store::{PieceId, PieceKind};
 
+use crate::saved::{Saved, SavedError};
+
 /// A forecast for some layers to come, and what follows from it for whoever assembles weights.
 #[derive(Clone, Debug, Default)]
 pub struct ReassemblyBlueprint {
@@ -112,6 +114,17 @@ pub trait Draft: fmt::Debug + Send {
     /// Memory that it takes, or will take.
     fn bytes(&self) -> usize {
         0
+    }
+
+    /// What has been learned of the model, for its next start.
+    fn save(&self, to: &mut Saved) {
+        let _ = to;
+    }
+
+    /// Goes on from what [`save`](Self::save) added, if it did. After an error this is as it was.
+    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        let _ = saved;
+        Ok(())
     }
 
     /// The router of a layer has chosen these experts, `top_k` for each token in turn, the most

@@ -15,6 +15,16 @@ const WORTH: f64 = 1.0 / 400.0;
 const LOSS: f64 = 1.0 / 100.0;
 /// The most windows between two attempts.
 const MOST_PAUSE: u32 = 64;
+/// How much of what was learned in earlier windows of an attempt counts in the next. What a disk takes
+/// scatters by more than speculation saves: a window alone says little.
+const KEEP: f64 = 7.0 / 8.0;
+/// So many times the standard error of the balance has to be lost besides for an attempt to be over at
+/// once.
+const SURE: f64 = 2.0;
+/// Of the passes in which speculation is off, the draft is asked in one of so many, so that it goes on
+/// learning what its forecasts are worth; if that takes no more than this share of a pass.
+const LEARNING: u32 = 4;
+const CHEAP: f64 = 1.0 / 50.0;
 
 /// What speculative reads have come to, since the start or in a stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -34,6 +44,8 @@ pub struct Speculation {
     /// Nanoseconds that speculation cost: demands that waited behind it, pieces read again that it had
     /// pushed out, and the forecast itself.
     pub cost_ns: f64,
+    /// Nanoseconds of asking the draft and of its learning.
+    pub draft_ns: f64,
     /// Windows in which it was on.
     pub windows_on: u64,
     /// Windows in which it was off, because it had not paid.
@@ -51,6 +63,7 @@ impl Speculation {
             useful_bytes: self.useful_bytes - before.useful_bytes,
             saved_ns: self.saved_ns - before.saved_ns,
             cost_ns: self.cost_ns - before.cost_ns,
+            draft_ns: self.draft_ns - before.draft_ns,
             windows_on: self.windows_on - before.windows_on,
             windows_off: self.windows_off - before.windows_off,
         }
@@ -83,10 +96,12 @@ impl Speculation {
 
 /// Keeps the account, window by window, and switches.
 ///
-/// It begins switched on. A window that does not pay, or loses too much before it is over, switches
-/// off: for one window at first, and for twice as many each time an attempt fails again, at most
-/// [`MOST_PAUSE`]. An attempt loses at most [`LOSS`] of a window and what one layer can lose, so all of
-/// them together at most that share of the time, and less the longer it goes on.
+/// It begins switched on. A window after which what was saved is less than it has to be, by more than
+/// the standard error of what was booked, switches off; so does one that loses too much before it is
+/// over. It is off for one window at first, and for twice as many each time an attempt fails again
+/// before it has clearly paid, at most [`MOST_PAUSE`]. An attempt that does nothing but lose is over after [`LOSS`] of a window and
+/// what one layer can lose, so all of them together lose at most that share of the time, and less the
+/// longer it goes on; where bookings scatter it is [`SURE`] standard errors more.
 #[derive(Debug)]
 pub(crate) struct Governor {
     on: bool,
@@ -95,12 +110,48 @@ pub(crate) struct Governor {
     pause: u32,
     /// Of this window.
     passes: u32,
-    time: f64,
-    balance: f64,
+    window: Evidence,
+    /// Of this attempt before it.
+    before: Evidence,
     /// How long the last one was.
     last: Option<f64>,
     governed: bool,
+    /// What the draft takes of this pass, and the share of a pass that it took when it was last asked.
+    draft: f64,
+    share: f64,
     total: Speculation,
+}
+
+/// What was booked, the past fading.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evidence {
+    time: f64,
+    bookings: f64,
+    balance: f64,
+    squares: f64,
+}
+
+impl Evidence {
+    fn add(&mut self, booked: f64) {
+        self.bookings += 1.0;
+        self.balance += booked;
+        self.squares += booked * booked;
+    }
+
+    /// This, and `share` of what came before.
+    fn with(&self, before: &Evidence, share: f64) -> Evidence {
+        Evidence {
+            time: self.time + share * before.time,
+            bookings: self.bookings + share * before.bookings,
+            balance: self.balance + share * before.balance,
+            squares: self.squares + share * before.squares,
+        }
+    }
+
+    /// The standard error of the balance.
+    fn error(&self) -> f64 {
+        (self.squares - self.balance * self.balance / self.bookings.max(1.0)).max(0.0).sqrt()
+    }
 }
 
 impl Governor {
@@ -111,16 +162,28 @@ impl Governor {
             rest: 0,
             pause: 0,
             passes: 0,
-            time: 0.0,
-            balance: 0.0,
+            window: Evidence::default(),
+            before: Evidence::default(),
             last: None,
             governed,
+            draft: 0.0,
+            share: 0.0,
             total: Speculation::default(),
         }
     }
 
     pub(crate) fn on(&self) -> bool {
         self.on
+    }
+
+    /// Whether the draft is asked in this pass.
+    pub(crate) fn asks(&self) -> bool {
+        self.on || self.teaches() && self.passes.is_multiple_of(LEARNING)
+    }
+
+    /// Whether the draft is told what came.
+    pub(crate) fn teaches(&self) -> bool {
+        self.on || self.share <= CHEAP
     }
 
     pub(crate) fn total(&self) -> Speculation {
@@ -142,15 +205,22 @@ impl Governor {
         self.total.wasted += 1;
     }
 
+    /// The draft has taken so many nanoseconds.
+    pub(crate) fn asked(&mut self, time: f64) {
+        self.total.draft_ns += time;
+        self.draft += time;
+    }
+
     /// So many nanoseconds have been saved, and so many lost.
     pub(crate) fn book(&mut self, saved: f64, cost: f64) {
         self.total.saved_ns += saved;
         self.total.cost_ns += cost;
-        self.balance += saved - cost;
+        let Governor { passes, window, last, .. } = self;
+        window.add(saved - cost);
         // The first window is as long as its passes so far let expect.
-        let first = f64::from(WINDOW) / f64::from(self.passes) * self.time;
-        let window = self.last.or_else(|| (self.passes > 0).then_some(first));
-        let lost = window.is_some_and(|window| -self.balance > LOSS * window);
+        let first = f64::from(WINDOW) / f64::from(*passes) * window.time;
+        let time = last.or_else(|| (*passes > 0).then_some(first));
+        let lost = time.is_some_and(|time| -window.balance > LOSS * time + SURE * window.error());
         if self.on && self.governed && lost {
             self.close(false);
         }
@@ -158,10 +228,20 @@ impl Governor {
 
     /// A pass has taken so many nanoseconds.
     pub(crate) fn passed(&mut self, time: f64) {
+        let draft = std::mem::take(&mut self.draft);
+        if self.asks() {
+            self.share = draft / time.max(1.0);
+        }
         self.passes += 1;
-        self.time += time;
+        self.window.time += time;
         if self.passes == WINDOW {
-            self.close(self.balance > WORTH * self.time);
+            let Governor { window, before, .. } = self;
+            let all = window.with(before, KEEP);
+            let loses = window.balance + SURE * window.error() < 0.0;
+            if self.on && all.balance - all.error() > WORTH * all.time {
+                self.pause = 0;
+            }
+            self.close(!loses && all.balance + all.error() > WORTH * all.time);
         }
     }
 
@@ -171,11 +251,16 @@ impl Governor {
             false => self.total.windows_off += 1,
         }
         if self.passes == WINDOW {
-            self.last = Some(self.time);
+            self.last = Some(self.window.time);
         }
+        let window = std::mem::take(&mut self.window);
+        self.passes = 0;
         if self.on && pays || !self.governed {
-            self.pause = 0;
-        } else if self.on {
+            self.before = window.with(&self.before, KEEP);
+            return;
+        }
+        self.before = Evidence::default();
+        if self.on {
             self.on = false;
             self.pause = (2 * self.pause).clamp(1, MOST_PAUSE);
             self.rest = self.pause;
@@ -183,7 +268,6 @@ impl Governor {
             self.rest -= 1;
             self.on = self.rest == 0;
         }
-        (self.passes, self.time, self.balance) = (0, 0.0, 0.0);
     }
 }
 
@@ -308,6 +392,38 @@ mod tests {
         }
         let mut free = Governor::new(false);
         assert!(run(&mut free, 50, -5.0).into_iter().all(|on| on));
+    }
+
+    /// What is booked scatters by several times what there is to win or to lose. Where that is a gain it is
+    /// kept, and where it is a loss not much of it is made.
+    #[test]
+    fn what_scatters_is_looked_at_for_longer() {
+        // What each of eight layers of a pass gains, in windows on of 400 at least or at most, and what
+        // all of it may lose of the time.
+        for (gain, least, most, loss) in
+            [(6.0, 300, 400, 0.0), (0.0, 0, 400, 0.0), (-3.0, 0, 100, 0.01), (-12.0, 0, 30, 0.01)]
+        {
+            let mut governor = Governor::new(true);
+            let (mut draw, mut gained) = (1u64, 0.0);
+            while governor.total.windows_on + governor.total.windows_off < 400 {
+                for _ in 0..8 {
+                    draw = draw
+                        .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                        .wrapping_add(0x1405_7b7e_f767_814f);
+                    let noise = ((draw >> 40) as f64 / f64::from(1 << 24) - 0.5) * 200.0;
+                    if governor.on() {
+                        let booked = gain + noise;
+                        governor.book(booked.max(0.0), (-booked).max(0.0));
+                        gained += gain;
+                    }
+                }
+                governor.passed(1000.0);
+            }
+            let on = governor.total.windows_on;
+            let case = format!("{gain}: on in {on}, {gained} of {}", 400 * 16_000);
+            assert!((least..=most).contains(&on), "{case}");
+            assert!(gained >= -loss * 400.0 * 16_000.0, "{case}");
+        }
     }
 
     #[test]

@@ -297,6 +297,7 @@ mod tests {
             useful_bytes: 300,
             saved_ns: 5e6,
             cost_ns: 2e6,
+            draft_ns: 1e6,
             windows_on: 2,
             windows_off: 0,
         };
@@ -322,7 +323,7 @@ mod tests {
             "accepts": 2, "rejects": 6,
             "speculation": {
                 "issued": 4, "useful": 3, "wasted": 1, "bytes": 400, "useful_bytes": 300,
-                "saved_ns": 5e6, "cost_ns": 2e6, "windows_on": 2, "windows_off": 0,
+                "saved_ns": 5e6, "cost_ns": 2e6, "draft_ns": 1e6, "windows_on": 2, "windows_off": 0,
             },
             "peak_cache_bytes": 0,
         });

@@ -244,20 +244,27 @@ impl Offer {
 }
 
 /// How long computing of a layer waits that needs `needed` experts of which `missing` are read one
-/// after another, in nanoseconds: those that are there are computed first, the others as they come.
-pub(crate) fn stall(needed: usize, missing: usize, times: (f64, f64), service: f64) -> f64 {
+/// after another, in nanoseconds: those that are there are computed first, the others as they come. The
+/// first comes after `first`, each other `service` later.
+pub(crate) fn stall(
+    needed: usize,
+    missing: usize,
+    times: (f64, f64),
+    first: f64,
+    service: f64,
+) -> f64 {
     let (before, expert) = times;
     let missing = missing.min(needed);
     let mut now = before + (needed - missing) as f64 * expert;
     let (mut arrived, mut waited) = (0, 0.0);
     while arrived < missing {
-        let next = (arrived + 1) as f64 * service;
+        let next = first + arrived as f64 * service;
         if next > now {
             waited += next - now;
             now = next;
         }
-        let there = if service > 0.0 { (now / service) as usize } else { missing };
-        let there = there.clamp(arrived + 1, missing);
+        let after_first = if service > 0.0 { ((now - first) / service) as usize } else { missing };
+        let there = (1 + after_first).clamp(arrived + 1, missing);
         now += (there - arrived) as f64 * expert;
         arrived = there;
     }
@@ -362,18 +369,20 @@ mod tests {
     fn a_stall_is_what_computing_does_not_hide() {
         #[rustfmt::skip]
         let cases = [
-            // needed, missing, before and expert, service, stall
-            (4, 0, (0.0, 5.0), 10.0, 0.0),
-            (4, 1, (0.0, 5.0), 10.0, 0.0), // 15 of computing before it
-            (4, 4, (0.0, 5.0), 10.0, 25.0), // 10, and 5 before each of the others
-            (4, 2, (2.0, 1.0), 10.0, 15.0), // 4, then 10 less 1, arrives at 20
-            (4, 2, (0.0, 20.0), 10.0, 0.0),
-            (2, 2, (30.0, 1.0), 10.0, 0.0),
-            (4, 4, (0.0, 0.0), 0.0, 0.0),
+            // needed, missing, before and expert, the first read, each other, stall
+            (4, 0, (0.0, 5.0), 10.0, 10.0, 0.0),
+            (4, 1, (0.0, 5.0), 10.0, 10.0, 0.0), // 15 of computing before it
+            (4, 1, (0.0, 5.0), 17.0, 10.0, 2.0),
+            (4, 4, (0.0, 5.0), 10.0, 10.0, 25.0), // 10, and 5 before each of the others
+            (4, 4, (0.0, 5.0), 12.0, 10.0, 27.0),
+            (4, 2, (2.0, 1.0), 10.0, 10.0, 15.0), // 4, then 10 less 1, arrives at 20
+            (4, 2, (0.0, 20.0), 10.0, 10.0, 0.0),
+            (2, 2, (30.0, 1.0), 10.0, 10.0, 0.0),
+            (4, 4, (0.0, 0.0), 0.0, 0.0, 0.0),
         ];
-        for (needed, missing, times, service, expected) in cases {
-            let stall = stall(needed, missing, times, service);
-            assert_eq!(stall, expected, "{needed}, {missing}, {times:?}, {service}");
+        for (needed, missing, times, first, service, expected) in cases {
+            let stall = stall(needed, missing, times, first, service);
+            assert_eq!(stall, expected, "{needed}, {missing}, {times:?}, {first}, {service}");
         }
     }
 }

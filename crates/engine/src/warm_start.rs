@@ -65,8 +65,12 @@ impl WarmStart {
         name.push(format!(".{}.tmp", std::process::id()));
         let unfinished = PathBuf::from(name);
         let written = (|| {
+            // One of this number that was killed may have left its own.
+            let _ = fs::remove_file(&unfinished);
             let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
             file.write_all(&saved.write(&self.model))?;
+            // Else a machine that stops may keep the name without what is in it.
+            file.sync_all()?;
             fs::rename(&unfinished, &self.path)
         })();
         if written.is_err() {
@@ -74,5 +78,25 @@ impl WarmStart {
             let _ = fs::remove_file(&unfinished);
         }
         written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_in_nobodys_way() {
+        let dir = std::env::temp_dir().join(format!("sws-warm-start-{}", std::process::id()));
+        let path = dir.join("learned");
+        let warm = WarmStart::new(path.clone(), "model");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("learned.{}.tmp", std::process::id())), b"half").unwrap();
+        let saved = Saved::default();
+        warm.write(&saved).unwrap();
+        assert_eq!(warm.read().unwrap(), Some(saved));
+        let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["learned"]);
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

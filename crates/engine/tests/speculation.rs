@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Budget, Costs, Options, Process, Speculation, SpeculativeWeightStreamer, StreamerError,
+    Budget, Costs, Metrics, Options, Process, Speculation, SpeculativeWeightStreamer, StreamerError,
 };
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Model, ModelSpec};
@@ -162,4 +162,34 @@ fn the_governor_is_off_where_nothing_can_be_won() {
             assert_eq!(run(mb_per_second, 0.5, Some(0.75), true), (on, speculation), "{case}");
         }
     }
+}
+
+/// What a run has learned fills the slots that the next one's prompt leaves free, while the disk has
+/// nothing else to do: less is missed, and nothing is computed otherwise.
+#[test]
+fn a_warm_start_fills_what_is_free() {
+    let answer = answer();
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SimulatedDisk { bytes_per_second: 200_000_000, latency: Duration::from_micros(20) };
+    let run = || {
+        let warm_start = Some(dir.path().join("learned"));
+        let options = Options { warm_start, ..options(4.0, Box::new(NoDraft), true) };
+        let mut lm = streamer(disk, options);
+        let (prompt, rest) = answer.tokens.split_at(4);
+        lm.prefill(prompt).unwrap();
+        let before = lm.counters();
+        for (&token, &expected) in rest.iter().zip(&answer.logits[4..]) {
+            assert_eq!(hash(lm.decode(token).unwrap()), expected);
+        }
+        let (metrics, speculation) =
+            (Metrics::between(&before, &lm.counters()), lm.counters().speculation);
+        (metrics.experts.miss_rate, metrics.stalls.seconds, speculation)
+    };
+    let (missed, stalled, cold) = run();
+    assert_eq!(cold.issued, 0, "nothing is known yet");
+    let (missed_warm, stalled_warm, warm) = run();
+    let case =
+        format!("{missed} and {missed_warm} missed, {stalled} and {stalled_warm} s: {warm:?}");
+    assert!(warm.useful > 50 && warm.balance_ns() > 0.0, "{case}");
+    assert!(missed_warm < 0.6 * missed && stalled_warm < 0.6 * stalled, "{case}");
 }

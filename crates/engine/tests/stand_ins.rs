@@ -247,7 +247,12 @@ fn a_plan_gives_stand_ins_what_was_asked_for() {
             let plan = match plan(which, mib) {
                 Ok(plan) => plan,
                 Err(error) => {
-                    assert!(matches!(error, PlanError::StandIns { .. }) && mib < 24, "{error}");
+                    let PlanError::StandIns { smallest, .. } = error else { panic!("{error}") };
+                    let smallest = smallest / MIB;
+                    assert!(mib < 24 && error.to_string().contains(&format!("{smallest}MiB")));
+                    // With a margin for how far one start of a process is from the next.
+                    assert!(plan(which, smallest - 2).is_ok(), "{error}");
+                    assert!(plan(which, smallest - 3).is_err(), "{error}");
                     refused += 1;
                     continue;
                 }

@@ -70,7 +70,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         kv: args.kv,
         tier: Tier::from_env()?,
         threads: rayon::current_num_threads(),
-        draft: draft::load(&model, draft::limit(args.ram))?.map_or(0, |draft| draft.bytes() as u64),
+        draft: draft::load(&model, None, draft::limit(args.ram))?
+            .map_or(0, |draft| draft.bytes() as u64),
         ..PlanOptions::default()
     };
     let planner = Planner::new(&model.spec, &inventory, &model.manifest, measured, options)

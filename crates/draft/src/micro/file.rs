@@ -136,6 +136,18 @@ impl MicroDraftModel {
         fingerprint: &str,
         limit: usize,
     ) -> Result<Option<MicroDraftModel>, DraftError> {
+        let within = |rank, tokens| DraftSize::within(limit, shape, rank, tokens);
+        MicroDraftModel::of_size(bytes, shape, fingerprint, within)
+    }
+
+    /// As [`read`](Self::read), for one of the size that `sized` makes of the rank and the number of
+    /// tokens in the file: of that rank, or of none.
+    pub(super) fn of_size(
+        bytes: &[u8],
+        shape: &DraftShape,
+        fingerprint: &str,
+        sized: impl FnOnce(usize, usize) -> Option<DraftSize>,
+    ) -> Result<Option<MicroDraftModel>, DraftError> {
         let file = File::open(bytes)?;
         let facts = facts(shape, fingerprint);
         if file.facts.get("sws_draft").map(String::as_str) != Some(VERSION) {
@@ -151,7 +163,7 @@ impl MicroDraftModel {
         let (rank, distances) = (number("rank", MAX_RANK)?, number("distances", DEPTH)?);
         let (places, experts) = (shape.layers.len(), shape.experts);
         let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
-        let Some(size) = DraftSize::within(limit, shape, rank, ids.len()) else { return Ok(None) };
+        let Some(size) = sized(rank, ids.len()) else { return Ok(None) };
 
         let mut learned = Learned::new(shape, size.rank);
         let heads = places * HEADS * FEATURES;

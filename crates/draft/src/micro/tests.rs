@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::learned::dot;
 use super::*;
 
 const HIDDEN: usize = 24;
@@ -292,6 +293,73 @@ proptest! {
         }
         if let Ok(Some(draft)) = MicroDraftModel::read(&bytes, &shape(), "model", usize::MAX) {
             prop_assert!(forecasts(&draft).iter().all(|p| (0.0..=1.0).contains(p)));
+        }
+    }
+}
+
+#[test]
+fn what_has_learned_as_it_went_goes_on_at_the_next_start() {
+    let size = DraftSize { rank: 0, ..SIZE };
+    let mut draft = MicroDraftModel::new(shape(), size);
+    for n in 0..60u32 {
+        draft.tokens(&[n % 3]);
+        for &layer in &LAYERS {
+            draft.entering(layer, &[0.5; HIDDEN], &mut ());
+            draft.adapt(layer, &[n % 3, 4 + n % 3, 9], TOP_K);
+        }
+    }
+    let mut saved = Saved::default();
+    draft.save(&mut saved);
+    let mut next = MicroDraftModel::new(shape(), size);
+    assert_ne!(next.learned(), draft.learned());
+    next.recall(&saved).unwrap();
+    assert_eq!(next.learned(), draft.learned());
+    assert_eq!(
+        (&next.known.counts, &next.known.tokens.ids),
+        (&draft.known.counts, &draft.known.tokens.ids)
+    );
+
+    // In less memory, and where nothing was saved.
+    let mut small = MicroDraftModel::new(shape(), DraftSize { tokens: 4, distances: 1, ..size });
+    small.recall(&saved).unwrap();
+    small.recall(&Saved::default()).unwrap();
+    assert_eq!(small.learned(), draft.learned());
+    // One that was trained knows more, and is trained again by whoever wants another.
+    let mut trained = MicroDraftModel::new(shape(), SIZE);
+    trained.recall(&saved).unwrap();
+    assert_eq!(trained.known.steps, vec![0.0; LAYERS.len()]);
+    let mut none = Saved::default();
+    trained.save(&mut none);
+    assert!(none.is_empty());
+
+    let mut damaged = Saved::default();
+    damaged.push("draft", Dtype::U8, &[3], vec![1, 2, 3]);
+    assert!(next.recall(&damaged).is_err());
+    assert_eq!(next.learned(), draft.learned());
+}
+
+/// A pass of which nobody asks anything is learned from, and the one after it is what it is.
+#[test]
+fn what_was_not_asked_is_told_all_the_same() {
+    let mut draft = MicroDraftModel::new(shape(), DraftSize { rank: 0, ..SIZE });
+    for n in 0..80u32 {
+        draft.tokens(&[n % 2]);
+        for &layer in &LAYERS {
+            if n % 4 == 0 {
+                draft.entering(layer, &[0.5; HIDDEN], &mut ());
+            }
+            draft.adapt(layer, if n % 2 == 0 { &[0, 1, 2] } else { &[5, 6, 7] }, TOP_K);
+        }
+    }
+    for (token, used) in [(0, 0), (1, 5)] {
+        draft.tokens(&[token]);
+        let said = draft.entering(LAYERS[0], &[0.5; HIDDEN], &mut ()).unwrap();
+        assert!(
+            said[3].expert_probs[used] > 0.6 && said[3].expert_probs[5 - used] < 0.4,
+            "{said:?}"
+        );
+        for &layer in &LAYERS {
+            draft.adapt(layer, if token == 0 { &[0, 1, 2] } else { &[5, 6, 7] }, TOP_K);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sws_store::{PieceId, StoreStats, Timing};
 
 use super::DynamicAssembler;
+use super::fill::Filling;
 use super::reading::Reading;
 use crate::cache::Lookup;
 use crate::governor::{Books, Governor, nanos};
@@ -22,7 +23,11 @@ pub(super) struct Speculating {
     pub(super) pace: Pace,
     /// What is expected of each layer, the most probable first.
     pub(super) offers: Vec<Vec<(u32, f32)>>,
+    /// A demanded read that finds the device idle, and one that follows another.
+    first: Service,
     demanded: Service,
+    /// What fills free slots.
+    pub(super) filling: Filling,
     /// A byte and a chunk of a speculative read, in nanoseconds.
     speculative: Option<(f64, f64)>,
     /// Demands, and in how many nanoseconds.
@@ -30,7 +35,7 @@ pub(super) struct Speculating {
     /// When the last read ended.
     ended: Duration,
     /// Tokens told of since the last pass began.
-    told: usize,
+    told: Vec<u32>,
     /// Nanoseconds of this pass, up to a moment.
     pass: f64,
     upto: Duration,
@@ -47,8 +52,9 @@ struct Layer {
     otherwise: usize,
     missing: usize,
     again: usize,
-    /// Whether speculation has changed anything.
+    /// Whether speculation has changed anything, and whether it was reading.
     touched: bool,
+    behind: bool,
     bytes: usize,
     waited: Duration,
     /// How long the first demand waited for a speculative chunk.
@@ -62,11 +68,13 @@ impl Speculating {
             books: Books::default(),
             pace: Pace::new(layers),
             offers: vec![Vec::new(); layers],
+            first: Service::default(),
             demanded: Service::default(),
+            filling: Filling::default(),
             speculative: None,
             demands: (0.0, 0.0),
             ended: Duration::ZERO,
-            told: 0,
+            told: Vec::new(),
             pass: 0.0,
             upto: Duration::ZERO,
             stats: StoreStats::default(),
@@ -74,21 +82,27 @@ impl Speculating {
         }
     }
 
-    /// So many more tokens go through the layers next.
-    pub(super) fn told(&mut self, tokens: usize) {
-        self.told += tokens;
+    /// These tokens, too, go through the layers next.
+    pub(super) fn told(&mut self, tokens: &[u32]) {
+        self.told.extend_from_slice(tokens);
     }
 
     /// A demanded read of so many bytes takes so many nanoseconds, if that is known.
     pub(super) fn demanded(&self, bytes: usize) -> Option<f64> {
         let slow = |(byte, _)| byte * bytes as f64;
-        self.demanded.nanos(bytes).or_else(|| self.speculative.map(slow))
+        let known = self.demanded.nanos(bytes).or_else(|| self.first.nanos(bytes));
+        known.or_else(|| self.speculative.map(slow))
+    }
+
+    /// The first of those that are demanded together.
+    fn first(&self, bytes: usize) -> Option<f64> {
+        self.first.nanos(bytes).or_else(|| self.demanded(bytes))
     }
 
     /// A speculative one.
     pub(super) fn speculative(&self, bytes: usize) -> Option<f64> {
         let known = self.speculative.map(|(byte, _)| byte * bytes as f64);
-        known.or_else(|| self.demanded.nanos(bytes))
+        known.or_else(|| self.demanded(bytes))
     }
 
     /// A read of so many bytes for a piece of this probability, needed so many nanoseconds after it
@@ -111,8 +125,14 @@ impl Speculating {
     pub(super) fn ended(&mut self, reading: &Reading, timing: &Timing) {
         let Some(started) = timing.started else { return };
         if reading.demanded && !reading.speculative {
-            let service = timing.finished.saturating_sub(started.max(self.ended));
-            self.demanded.note(reading.bytes, service);
+            if timing.submitted < self.ended {
+                let service = timing.finished.saturating_sub(started.max(self.ended));
+                self.demanded.note(reading.bytes, service);
+            } else {
+                // How long nobody took note of it is part of it, unless it waited for a chunk.
+                let from = if self.layer.behind { started } else { timing.submitted };
+                self.first.note(reading.bytes, timing.finished.saturating_sub(from));
+            }
             self.layer.delay.get_or_insert(started.saturating_sub(timing.submitted));
         }
         self.ended = self.ended.max(timing.finished);
@@ -129,8 +149,13 @@ impl DynamicAssembler {
     pub(super) fn note_entering(&mut self, layer: usize) {
         let at = self.moment();
         let account = &mut self.speculating;
-        if account.told > 0 {
-            account.pace.pass(std::mem::take(&mut account.told));
+        let begins = !account.told.is_empty();
+        if begins && account.pass > 0.0 {
+            self.filling_begins();
+        }
+        let account = &mut self.speculating;
+        if begins {
+            account.pace.pass(account.told.len());
             if account.pass > 0.0 && !self.sweeping {
                 account.governor.passed(account.pass);
             }
@@ -145,11 +170,21 @@ impl DynamicAssembler {
                 account.speculative = Some(((byte + old_byte) / 2.0, (chunk + old_chunk) / 2.0));
             }
             account.stats = stats;
+            if account.governor.teaches() {
+                self.draft.tokens(&account.told);
+            }
+            account.told.clear();
         }
         account.pace.entering(layer, at);
     }
 
-    /// A draft was asked, and its forecast followed, since then: that is time, too.
+    /// A draft has been asked, or told what came, since then.
+    pub(super) fn note_draft(&mut self, started: Duration) {
+        let took = self.waiter.clock().now().saturating_sub(started);
+        self.speculating.governor.asked(nanos(took));
+    }
+
+    /// All that speculation computes itself, since then: that is time, too.
     pub(super) fn note_forecast(&mut self, started: Duration) {
         let took = self.waiter.clock().now().saturating_sub(started);
         self.speculating.governor.book(0.0, nanos(took));
@@ -198,7 +233,8 @@ impl DynamicAssembler {
             found.otherwise += otherwise;
             found.again += again;
         }
-        found.touched |= reading.values().any(|r| r.unasked() && store.begun(r.ticket));
+        found.behind = reading.values().any(|r| r.unasked() && store.begun(r.ticket));
+        found.touched |= found.behind;
         speculating.layer = found;
     }
 
@@ -211,7 +247,7 @@ impl DynamicAssembler {
         let took = nanos(at.now.saturating_sub(account.upto));
         account.pass += took;
         account.upto = at.now;
-        let Layer { needed, otherwise, missing, again, touched, bytes, waited, delay } =
+        let Layer { needed, otherwise, missing, again, touched, bytes, waited, delay, .. } =
             std::mem::take(&mut account.layer);
         let (demands, time) = account.demands;
         account.demands = (demands * KEEP + missing as f64, time * KEEP + took);
@@ -221,7 +257,8 @@ impl DynamicAssembler {
         let (Some(times), Some(service)) = (account.pace.of(layer), account.demanded(bytes)) else {
             return;
         };
-        let model = |missing: usize| stall(needed, missing, times, service);
+        let first = account.first(bytes).unwrap_or(service);
+        let model = |missing: usize| stall(needed, missing, times, first, service);
         let chunk = account.speculative.map_or(service, |(_, chunk)| chunk);
         let delay = delay.map_or(0.0, nanos).min(chunk);
         let mut cost = delay + model(missing) - model(missing - again);

@@ -71,7 +71,9 @@ impl DynamicAssembler {
 
     /// Gives up all speculative reads that have not begun.
     pub(super) fn withdraw_offers(&mut self) {
-        let idle = |(_, r): &(&PieceId, &Reading)| r.unasked() && !self.store.begun(r.ticket);
+        let idle = |(_, r): &(&PieceId, &Reading)| {
+            r.unasked() && !r.filling && !self.store.begun(r.ticket)
+        };
         let mut idle: Vec<PieceId> = self.reading.iter().filter(idle).map(|(id, _)| *id).collect();
         idle.sort_unstable();
         for id in idle {
@@ -218,6 +220,7 @@ impl DynamicAssembler {
             self.forecast.pop_front();
         }
         self.speculate();
+        self.fill();
     }
 
     /// Keeps a piece that is there until its layer has chosen.
@@ -255,7 +258,10 @@ impl DynamicAssembler {
         for id in self.in_order(over) {
             let needed = distinct.iter().any(|&expert| PieceId::expert(layer, expert) == id);
             if !needed {
-                self.give_up(id);
+                let filling = self.reading.get(&id).is_some_and(|reading| reading.filling);
+                if !filling {
+                    self.give_up(id);
+                }
             } else if let Some(reading) = self.reading.get_mut(&id)
                 && !reading.demanded
             {

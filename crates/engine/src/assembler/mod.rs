@@ -3,6 +3,7 @@
 mod account;
 mod ahead;
 mod arriving;
+mod fill;
 mod inexact;
 mod layouts;
 mod reading;
@@ -26,6 +27,7 @@ use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::Waiter;
 use account::Speculating;
 use ahead::Expected;
+use fill::Filling;
 use inexact::Inexact;
 pub use inexact::RunAheadCounts;
 use layouts::Layouts;
@@ -172,8 +174,7 @@ impl DynamicAssembler {
         self.forget_run_ahead();
         self.cache.tokens(self.store.number(), tokens);
         if self.ahead {
-            self.speculating.told(tokens.len());
-            self.draft.tokens(tokens);
+            self.speculating.told(tokens);
         }
     }
 
@@ -194,17 +195,20 @@ impl DynamicAssembler {
             return Ok(());
         }
         self.note_entering(layer);
-        if self.speculating.governor.on() {
-            let started = self.waiter.clock().now();
-            if let Some(layers) = self.draft.entering(layer, hidden, gates) {
-                self.layer = layer as u32;
-                self.blueprint.plan(layers, self.confidence);
-                self.follow_blueprint();
-                self.note_forecast(started);
-            }
-        } else {
+        if !self.speculating.governor.on() {
             self.forget_offers();
             self.withdraw_offers();
+        }
+        if self.speculating.governor.asks() {
+            let started = self.waiter.clock().now();
+            let said = self.draft.entering(layer, hidden, gates);
+            let news = said.map(|layers| self.blueprint.plan(layers, self.confidence)).is_some();
+            self.note_draft(started);
+            if news {
+                self.layer = layer as u32;
+                self.follow_blueprint();
+            }
+            self.note_forecast(started);
         }
         Ok(())
     }
@@ -228,7 +232,7 @@ impl DynamicAssembler {
         shared: &[f32],
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
-        if !self.ahead || self.is_beyond(layer) || !self.speculating.governor.on() {
+        if !self.ahead || self.is_beyond(layer) || !self.speculating.governor.asks() {
             return Ok(());
         }
         let started = self.waiter.clock().now();
@@ -241,11 +245,13 @@ impl DynamicAssembler {
                 sum
             }
         };
-        if let Some(layers) = draft.attended(layer, state, gates) {
-            blueprint.plan(layers, self.confidence);
+        let said = draft.attended(layer, state, gates);
+        let news = said.map(|layers| blueprint.plan(layers, self.confidence)).is_some();
+        self.note_draft(started);
+        if news {
             self.follow_blueprint();
-            self.note_forecast(started);
         }
+        self.note_forecast(started);
         Ok(())
     }
 
@@ -316,12 +322,15 @@ impl DynamicAssembler {
     /// What has been learned of the model, for its next start.
     pub fn save(&self, to: &mut Saved) {
         self.cache.policy().save(self.store.number(), to);
+        self.draft.save(to);
     }
 
     /// Goes on from what [`save`](Self::save) added.
     pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         let model = self.store.number();
-        self.cache.policy_mut().recall(model, saved)
+        self.cache.policy_mut().recall(model, saved)?;
+        self.speculating.filling = Filling::After;
+        self.draft.recall(saved)
     }
 
     /// The books of what is in memory.
@@ -400,7 +409,12 @@ impl DynamicAssembler {
             self.fallback_reassemble()?;
         }
         if self.ahead {
-            self.draft.adapt(layer, &routed.choices, routed.top_k);
+            if self.speculating.governor.teaches() {
+                let started = self.waiter.clock().now();
+                self.draft.adapt(layer, &routed.choices, routed.top_k);
+                self.note_draft(started);
+                self.note_forecast(started);
+            }
             self.expect_next_layer(routed.choices.len() / routed.top_k.max(1));
         }
         Ok(())

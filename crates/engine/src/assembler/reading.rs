@@ -22,6 +22,8 @@ pub(super) struct Reading {
     pub(super) ending: bool,
     /// Whether it was begun for what a draft has said.
     pub(super) speculative: bool,
+    /// Whether it fills a slot that was free, whatever the layers before its own choose.
+    pub(super) filling: bool,
     pub(super) bytes: usize,
 }
 
@@ -68,8 +70,9 @@ impl DynamicAssembler {
         match self.store.fetch_to(layout, priority, memory.slot, reply) {
             Ok(ticket) => {
                 let demanded = priority == Priority::Demanded;
-                let ending = false;
-                self.reading.insert(id, Reading { ticket, demanded, ending, speculative, bytes });
+                let (ending, filling) = (false, false);
+                let reading = Reading { ticket, demanded, ending, speculative, filling, bytes };
+                self.reading.insert(id, reading);
                 Ok(())
             }
             Err(small) => {

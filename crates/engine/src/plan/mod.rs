@@ -117,14 +117,16 @@ pub enum PlanError {
     NoStandIns,
     /// Stand-ins that have no room.
     #[error(
-        "a budget of {} MiB has no room for all stand-ins, which take {} MiB beside what every token needs; use --stand-ins auto, or a larger --ram",
-        budget >> 20, bytes >> 20
+        "a budget of {} MiB has no room for all stand-ins, which take {} MiB beside what every token needs; the smallest that has is --ram {}MiB, or use --stand-ins auto",
+        budget >> 20, bytes >> 20, smallest >> 20
     )]
     StandIns {
         /// The budget.
         budget: u64,
         /// What they take.
         bytes: u64,
+        /// One that works, whole MiB.
+        smallest: u64,
     },
     /// The manifest is wrong.
     #[error(transparent)]
@@ -215,6 +217,27 @@ impl Planner {
 
     /// The plan for a budget.
     pub fn plan(&self, ram: u64) -> Result<Plan, PlanError> {
+        self.planned(ram).map_err(|error| match error {
+            PlanError::StandIns { budget, bytes, .. } => {
+                let smallest = self.smallest_with_stand_ins(budget);
+                PlanError::StandIns { budget, bytes, smallest }
+            }
+            error => error,
+        })
+    }
+
+    /// The smallest budget above this one that has room for all stand-ins, as [`smallest`](Self::smallest).
+    fn smallest_with_stand_ins(&self, ram: u64) -> u64 {
+        let lacks = |mib: usize| self.planned(mib as u64 * MIB).is_err();
+        let mut most = (ram / MIB) as usize + 1;
+        while lacks(most) {
+            most *= 2;
+        }
+        let lacking = largest((ram / MIB) as usize..=most, lacks) as u64;
+        (lacking + 1) * MIB + MARGIN
+    }
+
+    fn planned(&self, ram: u64) -> Result<Plan, PlanError> {
         let [least_kv, most_kv] = self.context.map(|context| self.kv(context));
         let Some(more) = ram.checked_sub(self.minimum()) else {
             let (context, smallest) = (self.context[0], self.smallest());
@@ -363,7 +386,7 @@ impl Planner {
             StandInUse::Auto if room.is_some_and(|room| room >= slots.bytes()) => Ok(0),
             StandInUse::Auto => Ok((room.unwrap_or(0) / STAND_IN_SHARE / PAGE * PAGE).min(bytes)),
             StandInUse::All if room.is_some_and(|room| bytes <= room) => Ok(bytes),
-            StandInUse::All => Err(PlanError::StandIns { budget, bytes }),
+            StandInUse::All => Err(PlanError::StandIns { budget, bytes, smallest: 0 }),
         }
     }
 

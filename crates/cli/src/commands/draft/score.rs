@@ -93,10 +93,9 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
 fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDraftModel, bool)> {
     let Recorded { model, shape, .. } = recorded;
     let limit = args.size.map_or(usize::MAX, |size| size as usize);
-    let found = match &args.draft {
-        _ if args.untrained => None,
-        Some(path) => draft::read(model, path, limit)?,
-        None => draft::load(model, limit)?,
+    let found = match args.untrained {
+        true => None,
+        false => draft::trained(model, args.draft.as_deref(), limit)?,
     };
     if let Some(found) = found {
         return Ok((found, true));

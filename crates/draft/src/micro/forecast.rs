@@ -1,0 +1,239 @@
+//! How forecasts are made and judged.
+
+use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN, dot};
+use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
+use crate::blueprint::{Gates, LayerBlueprint};
+use crate::history::log_odds;
+use crate::history::math::logistic;
+
+/// From this probability on an expert is named.
+const NAMED: f32 = 0.05;
+
+impl MicroDraftModel {
+    /// Takes note of the tokens of a pass, if it has just begun.
+    pub(super) fn begin(&mut self) -> bool {
+        let MicroDraftModel { shape, known, pass, scratch, learned, said, adapting, .. } = self;
+        if pass.told.is_empty() {
+            return false;
+        }
+        let tokens = &mut known.tokens;
+        pass.rows.clear();
+        pass.rows.extend(pass.told.drain(..).map(|token| match adapting {
+            Adapting::All => tokens.meet(token),
+            Adapting::History => tokens.find(token),
+        }));
+        pass.last = None;
+        pass.pending.iter_mut().for_each(|pending| pending.live = false);
+        if pass.rows.len() > MAX_TOKENS {
+            return true;
+        }
+        let experts = shape.experts;
+        for (place, said) in said.iter_mut().enumerate() {
+            let absent = known.history.absence(place).within_1;
+            scratch.absent.clear();
+            scratch.absent.extend_from_slice(absent);
+            known.prior(shape, place, &mut scratch.prior);
+            let odds = &mut pass.odds[place * (1 + MAX_TOKENS) * experts..];
+            let (history, by_token) = odds.split_at_mut(experts);
+            for (odds, absent) in history.iter_mut().zip(&scratch.absent) {
+                *odds = log_odds(1.0 - absent);
+            }
+            let w = learned.weights(place, AHEAD, false);
+            said.expert_probs.fill(0.0);
+            for (row, odds) in pass.rows.iter().zip(by_token.chunks_exact_mut(experts)) {
+                match row {
+                    Some(row) => known.tokens.chances(*row, place, &scratch.prior, odds),
+                    None => odds.copy_from_slice(&scratch.prior),
+                }
+                for ((odds, said), history) in
+                    odds.iter_mut().zip(&mut said.expert_probs).zip(&*history)
+                {
+                    *odds = log_odds(*odds);
+                    let p = logistic(w[0] + w[HISTORY] * history + w[TOKEN] * *odds);
+                    *said += p - *said * p;
+                }
+            }
+            name(said);
+        }
+        true
+    }
+
+    /// Forecasts the layers at `distances` after the one at `place` from a state.
+    pub(super) fn look(
+        &mut self,
+        place: usize,
+        distances: std::ops::RangeInclusive<usize>,
+        state: &[f32],
+        gates: &mut dyn Gates,
+    ) {
+        let attended = *distances.start() > 0;
+        let MicroDraftModel { shape, size, learned, known, pass, said, scratch, .. } = self;
+        let DraftShape { hidden, experts, top_k, ref layers } = *shape;
+        let tokens = state.len() / hidden;
+        let single = tokens == 1;
+        let nearest = *distances.start();
+        for distance in distances {
+            let first = distance == nearest;
+            let target = place + distance;
+            let Some(said) = said.get_mut(target) else { break };
+            scratch.logits.resize(tokens * experts, 0.0);
+            let gate = gates.logits(layers[target], state, &mut scratch.logits);
+            known.prior(shape, target, &mut scratch.prior);
+            said.expert_probs.fill(0.0);
+            let slot = (target % (DEPTH + 1)) * (DEPTH + 1) + distance;
+            let pending = &mut pass.pending[slot];
+            (pending.live, pending.gate) = (single, gate);
+            let w = learned.weights(target, distance, gate);
+            for token in 0..tokens {
+                let features = &mut pending.features;
+                let (one, rest) = features.split_at_mut(experts);
+                one.fill(1.0);
+                let (margins, rest) = rest.split_at_mut(experts);
+                if gate {
+                    let logits = &scratch.logits[token * experts..][..experts];
+                    margin(logits, top_k, &mut scratch.order, margins);
+                } else {
+                    margins.fill(0.0);
+                }
+                let (history, rest) = rest.split_at_mut(experts);
+                let (by_token, by_pairs) = rest.split_at_mut(experts);
+                let odds = &pass.odds[target * (1 + MAX_TOKENS) * experts..];
+                history.copy_from_slice(&odds[..experts]);
+                by_token.copy_from_slice(&odds[(1 + token) * experts..][..experts]);
+
+                // What was chosen last: in this layer, or in the one before it.
+                let last = if attended { Some(place) } else { place.checked_sub(1) };
+                let last = last.filter(|last| pass.last == Some(*last));
+                let route = last.and_then(|last| {
+                    pass.routes[last % (DEPTH + 1)].chunks_exact(top_k).nth(token)
+                });
+                let route = route.unwrap_or_default();
+                let since = if attended { distance } else { 1 };
+                match last {
+                    Some(last) if since <= size.distances && !route.is_empty() => {
+                        let pairs = &known.pairs[last * size.distances + since - 1];
+                        pairs.chances(route, &scratch.prior, by_pairs);
+                    }
+                    _ => by_pairs.copy_from_slice(&scratch.prior),
+                }
+                by_pairs.iter_mut().for_each(|chance| *chance = log_odds(*chance));
+
+                // One projection does for all distances.
+                if first || !single {
+                    let row = &state[token * hidden..][..hidden];
+                    scratch.state.resize(hidden, 0.0);
+                    norm(row, &mut scratch.state);
+                    learned.project(shape, place, attended, &scratch.state, route, &mut scratch.u);
+                }
+                let p = &mut pending.probabilities;
+                if gate {
+                    learned.correct(shape, target, distance, &scratch.u, p);
+                } else {
+                    p.fill(0.0);
+                }
+                for (feature, weight) in pending.features.chunks_exact(experts).zip(w) {
+                    p.iter_mut().zip(feature).for_each(|(p, x)| *p += weight * x);
+                }
+                for (p, said) in p.iter_mut().zip(&mut said.expert_probs) {
+                    *p = logistic(*p);
+                    *said = (*said + *p - *said * *p).min(1.0);
+                }
+                pending.u.copy_from_slice(&scratch.u);
+            }
+            name(said);
+        }
+    }
+
+    /// Learns from how the forecasts for the layer at `place` have turned out.
+    pub(super) fn judge(&mut self, place: usize, choices: &[u32]) {
+        let MicroDraftModel { shape, learned, pass, scratch, .. } = self;
+        let experts = shape.experts;
+        let judge = |probabilities: &[f32], errors: &mut Vec<f32>| {
+            errors.clear();
+            errors.extend(probabilities.iter().map(|p| -p));
+            for error in choices.iter().map(|&e| e as usize) {
+                // Chosen twice is chosen once.
+                if let Some(error) = errors.get_mut(error).filter(|error| **error <= 0.0) {
+                    *error += 1.0;
+                }
+            }
+        };
+        let errors = &mut scratch.logits;
+        for distance in 0..=DEPTH {
+            let pending = &mut pass.pending[(place % (DEPTH + 1)) * (DEPTH + 1) + distance];
+            if std::mem::take(&mut pending.live) && pending.gate {
+                judge(&pending.probabilities, errors);
+                learned.learn(place, distance, &pending.features, errors);
+                learned.learn_correction(shape, place, distance, &pending.u, errors);
+            }
+        }
+        if pass.rows.len() == 1 {
+            let odds = &pass.odds[place * (1 + MAX_TOKENS) * experts..][..2 * experts];
+            let (history, by_token) = odds.split_at(experts);
+            let w = learned.weights(place, AHEAD, false);
+            let probabilities = &mut scratch.absent;
+            probabilities.clear();
+            let both = history.iter().zip(by_token);
+            probabilities.extend(both.map(|(h, t)| logistic(w[0] + w[HISTORY] * h + w[TOKEN] * t)));
+            judge(probabilities, errors);
+            // Any pending forecast of this layer has been judged: its memory is free.
+            let pending = &mut pass.pending[(place % (DEPTH + 1)) * (DEPTH + 1)];
+            let features = &mut pending.features;
+            features.fill(0.0);
+            features[..experts].fill(1.0);
+            features[HISTORY * experts..][..2 * experts].copy_from_slice(odds);
+            learned.learn(place, AHEAD, features, errors);
+        }
+    }
+}
+
+impl Known {
+    /// Writes the share of steps that used each expert of a layer.
+    pub(super) fn prior(&self, shape: &DraftShape, place: usize, prior: &mut Vec<f32>) {
+        let experts = shape.experts;
+        let even = EVEN * shape.top_k as f32 / experts as f32;
+        let scale = 1.0 / (self.steps[place] + EVEN);
+        prior.clear();
+        let counts = &self.counts[place * experts..][..experts];
+        prior.extend(counts.iter().map(|count| (count + even) * scale));
+    }
+}
+
+/// A state as corrections see it: its mean square is 1.
+pub fn norm(state: &[f32], normed: &mut [f32]) {
+    let mean = dot(state, state) / state.len().max(1) as f32;
+    let scale = 1.0 / (mean + 1e-6).sqrt();
+    normed.iter_mut().zip(state).for_each(|(y, x)| *y = x * scale);
+}
+
+/// How far each logit is above the edge between being chosen and not, in standard deviations of all.
+pub fn margin(logits: &[f32], top_k: usize, order: &mut Vec<f32>, margins: &mut [f32]) {
+    let count = logits.len() as f32;
+    let mean = logits.iter().sum::<f32>() / count;
+    let variance = logits.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / count;
+    let scale = 1.0 / (variance + 1e-12).sqrt();
+    order.clear();
+    order.extend_from_slice(logits);
+    let edge = match top_k {
+        1.. if top_k < order.len() => {
+            let (above, first_below, _) =
+                order.select_nth_unstable_by(top_k, |a, b| b.total_cmp(a));
+            let last_above = above.iter().copied().fold(f32::INFINITY, f32::min);
+            (last_above + *first_below) / 2.0
+        }
+        _ => mean,
+    };
+    for (margin, logit) in margins.iter_mut().zip(logits) {
+        let m = (logit - edge) * scale;
+        *margin = if m.is_finite() { m.clamp(-8.0, 8.0) } else { 0.0 };
+    }
+}
+
+/// Lists the experts that are worth naming, the most probable first.
+fn name(layer: &mut LayerBlueprint) {
+    let LayerBlueprint { expert_probs: probs, selected_experts: named, .. } = layer;
+    named.clear();
+    named.extend((0..probs.len() as u32).filter(|&e| probs[e as usize] >= NAMED));
+    named
+        .sort_unstable_by(|&a, &b| probs[b as usize].total_cmp(&probs[a as usize]).then(a.cmp(&b)));
+}

@@ -1,0 +1,82 @@
+//! What a draft has to know of a model, and how much it keeps.
+
+use super::learned::{DEPTH, FEATURES};
+use super::tokens::Tokens;
+use super::{Learned, MAX_TOKENS, Pending};
+use crate::blueprint::LayerBlueprint;
+use crate::history::{History, Pairs, Shape};
+
+/// What a draft has to know of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftShape {
+    /// Elements of the hidden state.
+    pub hidden: usize,
+    /// The numbers of the layers that have experts, ascending.
+    pub layers: Vec<usize>,
+    /// Experts of each.
+    pub experts: usize,
+    /// Experts that a token uses.
+    pub top_k: usize,
+}
+
+/// How much a draft keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftSize {
+    /// The rank of corrections.
+    pub rank: usize,
+    /// Tokens whose experts are remembered.
+    pub tokens: usize,
+    /// Over how many layers it is counted which experts are used together.
+    pub distances: usize,
+}
+
+impl DraftShape {
+    pub(super) fn history(&self) -> Shape {
+        Shape { layers: self.layers.len(), experts: self.experts, top_k: self.top_k }
+    }
+
+    pub(super) fn place(&self, layer: usize) -> Option<usize> {
+        self.layers.binary_search(&layer).ok()
+    }
+}
+
+impl DraftSize {
+    /// The most worthwhile of what fits into so many bytes: first what is used together, then a
+    /// correction of rank `rank`, then tokens, up to `vocab` of them. None if there is not even room for
+    /// a history.
+    pub fn within(
+        bytes: usize,
+        shape: &DraftShape,
+        rank: usize,
+        vocab: usize,
+    ) -> Option<DraftSize> {
+        let fits = |size: DraftSize| size.bytes(shape) <= bytes;
+        let mut size = DraftSize { rank: 0, tokens: 0, distances: 0 };
+        if !fits(size) {
+            return None;
+        }
+        let distances = (1..=DEPTH).rev().map(|distances| DraftSize { distances, ..size });
+        size = distances.into_iter().find(|&size| fits(size)).unwrap_or(size);
+        let corrected = DraftSize { rank, ..size };
+        if fits(corrected) {
+            size = corrected;
+        }
+        let row = Tokens::row_bytes(shape.layers.len(), shape.top_k);
+        size.tokens = ((bytes - size.bytes(shape)) / row).min(vocab.next_multiple_of(4));
+        Some(size)
+    }
+
+    /// Memory that a draft of this size takes.
+    pub fn bytes(&self, shape: &DraftShape) -> usize {
+        let (places, experts) = (shape.layers.len(), shape.experts);
+        let known = History::bytes_for(shape.history())
+            + places * (experts + 1) * 4
+            + places * self.distances * Pairs::bytes_for(experts)
+            + self.tokens * Tokens::row_bytes(places, shape.top_k);
+        let pending = size_of::<Pending>() + 4 * (experts * (FEATURES + 1) + self.rank + 1);
+        let pass = 4 * places * (1 + MAX_TOKENS) * experts + (DEPTH + 1) * (DEPTH + 1) * pending;
+        let said = places * (size_of::<LayerBlueprint>() + 8 * experts);
+        let scratch = 4 * (MAX_TOKENS + 4) * experts + 4 * (shape.hidden + self.rank + 1);
+        known + Learned::bytes_for(shape, self.rank) + pass + said + scratch
+    }
+}
