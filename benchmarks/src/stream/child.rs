@@ -36,6 +36,8 @@ pub(super) struct Known {
     pub(super) model: PathBuf,
     /// Bytes of routed experts; none in a dense model.
     pub(super) experts: u64,
+    /// Bytes of all weights.
+    pub(super) bytes: u64,
     /// Bytes of everything that a token passes, experts or not: all but the embedding.
     pub(super) passed: u64,
 }
@@ -61,6 +63,7 @@ impl Known {
             program: program.to_owned(),
             model: model.to_owned(),
             experts: bytes(&|kind| kind == "experts"),
+            bytes: bytes(&|_| true),
             passed: bytes(&|kind| kind != "embedding"),
         })
     }

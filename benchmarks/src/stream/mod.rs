@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+mod alone;
 mod child;
 #[path = "../../../tests/cgroup.rs"]
 pub(crate) mod group;
@@ -27,6 +28,10 @@ pub struct StreamArguments {
     /// How much of the experts is cached, in percent; of a dense model how much of its weights
     #[arg(long, value_delimiter = ',', default_value = "100,75,50,25,12")]
     shares: Vec<f64>,
+    /// Shares are of the bytes of the first model's weights, as memory for the whole process, and the
+    /// same for every model
+    #[arg(long)]
+    same_ram: bool,
     /// Who decides what leaves the cache
     #[arg(long, value_delimiter = ',', default_value = "expected,lru")]
     policies: Vec<String>,
@@ -63,6 +68,9 @@ pub struct StreamArguments {
     /// Tokens that it is to generate [default: as many as the others]
     #[arg(long, value_name = "N", requires = "llama")]
     llama_tokens: Option<u32>,
+    /// After each run read as much of its experts without computing
+    #[arg(long)]
+    alone: bool,
     /// After each run let fio read as much
     #[arg(long)]
     fio: bool,
@@ -103,6 +111,9 @@ struct Run {
     /// What the prompt read.
     prompt_bytes: Option<u64>,
     group_peak: Option<u64>,
+    /// Bytes a second that the store alone read right after.
+    #[serde(default)]
+    alone: Option<f64>,
     /// Bytes a second that fio read right after.
     fio: Option<f64>,
 }
@@ -167,6 +178,10 @@ impl<'a> Report<'a> {
             let mut largest = None;
             for model in models {
                 let budget = match share {
+                    Some(share) if arguments.same_ram => {
+                        let bytes = share / 100.0 * models[0].bytes as f64;
+                        Some((bytes as u64) >> 20 << 20)
+                    }
                     Some(share) => Some(model.budget(share / 100.0, task)?),
                     None => None,
                 };
@@ -229,8 +244,14 @@ impl<'a> Report<'a> {
                 }
                 let mut run = Run::of(&told)?;
                 let read = told.metrics["cost"]["generation"]["disk"]["bytes"].as_u64();
-                if let Some(read) = read.filter(|read| arguments.fio && *read > 0) {
-                    run.fio = Some(fio::random_reads(&model.model, read, arguments.huge_pages)?);
+                if let Some(read) = read.filter(|read| *read > 0) {
+                    if arguments.alone {
+                        run.alone = Some(alone::read(&model.model, read)?);
+                    }
+                    if arguments.fio {
+                        let huge = arguments.huge_pages;
+                        run.fio = Some(fio::random_reads(&model.model, read, huge)?);
+                    }
                 }
                 run
             }
@@ -292,19 +313,21 @@ impl<'a> Report<'a> {
         for row in self.rows.iter().filter(|row| row.share.is_none()) {
             computing.insert(&row.what, of(row, |run| Some(run.seconds_per_token)));
         }
-        let mut text = "| cached | what | policy | --ram MiB | most MiB | tok/s | MB a token | hits | waiting | a read in flight | prompt MB | over fio's time | over max(computing, fio) |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
+        let mut text = "| cached | what | policy | --ram MiB | most MiB | tok/s | MB a token | hits | waiting | a read in flight | prompt MB | over reading alone | over max(computing, reading) | over fio's time | over max(computing, fio) |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
         let show = |value: Option<f64>, digits: usize| {
             value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
         };
         for row in &self.rows {
             let time = of(row, |run| Some(run.seconds_per_token));
+            let alone = of(row, |run| Some(run.bytes_per_token? / run.alone?));
             let fio = of(row, |run| Some(run.bytes_per_token? / run.fio?));
             let compute = computing.get(&row.what).copied().flatten();
             let over = |other: Option<f64>| Some(time? / other?);
+            let larger = |reading: Option<f64>| Some(compute?.max(reading?));
             let mib = |bytes: f64| bytes / 1048576.0;
             writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 row.share.map_or("resident".to_owned(), |share| format!("{share} %")),
                 row.what,
                 row.policy,
@@ -316,14 +339,16 @@ impl<'a> Report<'a> {
                 show(of(row, |run| run.waiting), 2),
                 show(of(row, |run| run.reading), 2),
                 show(of(row, |run| Some(run.prompt_bytes? as f64 / 1e6)), 0),
+                show(over(alone), 2),
+                show(over(larger(alone)), 2),
                 show(over(fio), 2),
-                show(over(compute.and_then(|compute| Some(compute.max(fio?)))), 2),
+                show(over(larger(fio)), 2),
             )?;
             if let Some(beyond) = row.beyond {
                 let read = of(row, |run| run.bytes_per_token).unwrap_or(f64::NAN);
                 writeln!(
                     text,
-                    "| | | | | | | {:.3} of what does not fit | | | | | | |",
+                    "| | | | | | | {:.3} of what does not fit | | | | | | | | |",
                     read / beyond as f64
                 )?;
             }
@@ -348,6 +373,7 @@ impl Run {
             reading: Some(number(&generation["disk"]["busy"])?),
             prompt_bytes: cost["prompt"]["disk"]["bytes"].as_u64(),
             group_peak: told.group_peak,
+            alone: None,
             fio: None,
         })
     }
@@ -361,6 +387,7 @@ impl Run {
             reading: None,
             prompt_bytes: None,
             group_peak: None,
+            alone: None,
             fio: None,
         }
     }

@@ -1,0 +1,54 @@
+//! The store, which reads a model's experts while nobody computes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use sws_store::{Arena, Clock, NVMeWeightStore, PieceKind, Read, StoreOptions};
+
+use crate::resident;
+
+/// Experts that are read at once.
+const SLOTS: usize = 8;
+
+/// Bytes a second of so many bytes of experts, or of all pieces of a model that has none.
+pub(super) fn read(model: &Path, bytes: u64) -> Result<f64> {
+    let (manifest, _) = resident::open(model)?;
+    let store = NVMeWeightStore::open(Arc::new(manifest), model, StoreOptions::default())?;
+    let pieces = store.manifest().pieces.iter().map(|piece| piece.id);
+    let (experts, others): (Vec<_>, Vec<_>) =
+        pieces.partition(|id| matches!(id.kind(), PieceKind::Expert(_)));
+    let ids = if experts.is_empty() { others } else { experts };
+    let mut largest = 0;
+    for &id in &ids {
+        largest = largest.max(store.layout(Read::Piece(id))?.slot_len());
+    }
+    let arena = Arena::new(SLOTS * largest)?;
+    // Pages that were never touched would cost more than reading.
+    arena.take(arena.bytes()).context("an empty arena")?.fill(1);
+    // Far apart, and each as often as the others.
+    let step = (0..).map(|n: usize| n * 97 % ids.len());
+    let (mut selection, mut selected) = (Vec::new(), 0);
+    for place in step {
+        if selected >= bytes {
+            break;
+        }
+        let layout = store.layout(Read::Piece(ids[place]))?;
+        selected += layout.segments().iter().map(|segment| segment.present as u64).sum::<u64>();
+        selection.push(Read::Piece(ids[place]));
+    }
+    let clock = Clock::real();
+    let (mut read, mut failed) = (0, None);
+    for selection in selection.chunks(4 * SLOTS) {
+        store.extract_pieces(selection, &arena, |completion| {
+            let present = completion.layout.segments().iter().map(|segment| segment.present as u64);
+            read += present.sum::<u64>();
+            failed = failed.take().or(completion.result.err());
+        })?;
+    }
+    let seconds = clock.now().as_secs_f64();
+    match failed {
+        Some(error) => Err(error).with_context(|| format!("`{}`", model.display())),
+        None => Ok(read as f64 / seconds),
+    }
+}
