@@ -120,8 +120,8 @@ impl Known {
             Holding::Resident => arguments.push(OsStr::new("--resident")),
             Holding::Budget(bytes, policy) => {
                 ram = mib(bytes);
-                // Every run begins as the first would.
-                let how = ["--ram", &ram, "--policy", policy, "--no-warm-start"];
+                // Every run begins as the first would, and reads what is asked for.
+                let how = ["--ram", &ram, "--policy", policy, "--no-warm-start", "--no-draft"];
                 arguments.extend(how.map(OsStr::new));
             }
         }

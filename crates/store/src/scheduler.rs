@@ -182,6 +182,11 @@ impl Queue {
         jobs
     }
 
+    /// Whether something has not been started.
+    pub(crate) fn waits(&self) -> bool {
+        self.lines.iter().any(|line| !line.is_empty())
+    }
+
     /// Cuts the next chunk off a fetch that stands first in its line.
     fn cut(&mut self, ticket: Ticket, chunk: usize, now: Duration, jobs: &mut Vec<Job>) {
         let Some(entry) = self.entries.get_mut(&ticket) else { return };

@@ -92,6 +92,8 @@ pub(crate) struct Shared {
 struct State {
     queue: Queue,
     closing: bool,
+    /// Lanes that wait for work, and those of them that are being woken.
+    idle: usize,
     /// Fetches of whose beginning somebody waits for so many bytes.
     watched: Vec<(Ticket, usize)>,
 }
@@ -112,7 +114,8 @@ impl NVMeWeightStore {
         };
         let batch = reader.batch().clamp(1, depth);
         let verifier = Verifier::new(&manifest, dir, reader, clock, cache);
-        let state = State { queue: Queue::new(chunk), closing: false, watched: Vec::new() };
+        let state =
+            State { queue: Queue::new(chunk), closing: false, idle: 0, watched: Vec::new() };
         let (queue, work, progress) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
@@ -121,7 +124,7 @@ impl NVMeWeightStore {
         let simulation = simulated.map(Simulation::new);
         let mut store = NVMeWeightStore {
             number,
-            chunk,
+            chunk: chunk.max(1),
             shared,
             manifest,
             dir: dir.to_owned(),
@@ -193,8 +196,18 @@ impl NVMeWeightStore {
             return Err(SlotTooSmall { need: layout.slot_len(), have: slot.len(), slot });
         }
         let now = self.shared.verifier.clock.now();
-        let ticket = self.shared.lock().queue.push(layout, slot, priority, reply, now);
-        self.shared.work.notify_all();
+        let reads: usize = layout.segments().iter().map(|s| s.len.div_ceil(self.chunk)).sum();
+        let (ticket, idle) = {
+            let mut state = self.shared.lock();
+            (state.queue.push(layout, slot, priority, reply, now), state.idle)
+        };
+        // To wake a thread takes longer than anything else here; those for whom there is nothing to
+        // read would wake for nothing.
+        match reads.min(idle) {
+            0 => {}
+            1 => self.shared.work.notify_one(),
+            _ => self.shared.work.notify_all(),
+        }
         Ok(ticket)
     }
 
@@ -405,7 +418,9 @@ impl Shared {
             if !jobs.is_empty() {
                 return Some(jobs);
             }
+            state.idle += 1;
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
         }
     }
 
@@ -431,14 +446,17 @@ impl Shared {
         self.verifier.reader.read_batch(&mut reads);
         let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
         let now = clock.now();
-        {
+        let next = {
             let mut state = self.lock();
             for job in &jobs {
                 state.queue.off_device(job.priority, started, now);
             }
+            state.idle > 0 && state.queue.waits()
+        };
+        if next {
+            // What comes next can be read while this is being hashed.
+            self.work.notify_one();
         }
-        // What comes next can be read while this is being hashed.
-        self.work.notify_one();
         for (job, result) in jobs.into_iter().zip(results) {
             let result = self.judge(&job, result).and_then(|()| {
                 // SAFETY: the slot is held (as above), the range has just been filled, and no job
