@@ -18,6 +18,8 @@ pub struct Matrix<'a> {
     first_row: usize,
     /// Rows of the whole matrix: where the offsets end in the patches of bf12.
     all_rows: usize,
+    /// The bytes of a row in the parts that are cut at every row: a row can be too short for a division.
+    steps: [usize; 2],
     parts: [&'a [u8]; 3],
 }
 
@@ -156,7 +158,9 @@ impl<'a> Matrix<'a> {
             Encoding::Bf12 => range.start,
             _ => range.start % encoding.row_multiple(),
         };
-        Ok(Matrix { encoding, rows: range.len(), cols, first_row, all_rows: rows, parts: held })
+        let steps = [0, 1].map(|part: usize| held[part].len() / range.len().max(1));
+        let (count, all_rows) = (range.len(), rows);
+        Ok(Matrix { encoding, rows: count, cols, first_row, all_rows, steps, parts: held })
     }
 
     /// A block of these rows; it shares tables and patches with the whole.
@@ -235,10 +239,10 @@ impl<'a> Matrix<'a> {
     }
 
     /// The bytes of one row in a part that is cut at every row.
+    #[inline(always)]
     pub(crate) fn row_bytes(&self, part: usize, row: usize) -> &'a [u8] {
-        let all = self.parts[part];
-        let step = all.len() / self.rows;
-        &all[row * step..][..step]
+        let step = self.steps[part];
+        &self.parts[part][row * step..][..step]
     }
 
     /// The scales, as bytes, of the fp8 blocks that a row runs through.
@@ -260,6 +264,7 @@ impl<'a> Matrix<'a> {
     /// # Panics
     ///
     /// If there is no such row, or the encoding is another.
+    #[inline]
     pub fn escapes(&self, row: usize) -> &'a [u8] {
         let patches = self.parts[2];
         let offset = |r: usize| {

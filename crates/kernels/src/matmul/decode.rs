@@ -18,9 +18,10 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// At the beginning of a row of a matrix in this encoding, which is known when a kernel is compiled.
     #[inline(always)]
-    pub(super) fn new(m: &Matrix<'a>, row: usize) -> Self {
-        let scales = match m.encoding() {
+    pub(super) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
+        let scales = match encoding {
             Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 => m.row_bytes(1, row),
             Encoding::Fp8 => m.fp8_scales(row),
             _ => &[],
@@ -29,7 +30,7 @@ impl<'a> Cursor<'a> {
             row,
             codes: m.row_bytes(0, row).as_ptr(),
             scales: scales.as_ptr(),
-            patches: reference::escapes(m, row),
+            patches: if encoding == Encoding::Bf12 { m.escapes(row) } else { &[] },
             bytes: PhantomData,
         }
     }
@@ -51,6 +52,9 @@ impl<'a> Cursor<'a> {
 
 /// One encoding's decoder.
 pub(super) trait Decoder<S: Simd>: Copy {
+    /// What it decodes.
+    const ENCODING: Encoding;
+
     /// The bytes that a block takes in the first part.
     const BYTES: usize;
 
@@ -73,6 +77,7 @@ pub(super) trait Decoder<S: Simd>: Copy {
 pub(super) struct F32;
 
 impl<S: Simd> Decoder<S> for F32 {
+    const ENCODING: Encoding = Encoding::F32;
     const BYTES: usize = 4 * BLOCK;
     const ROWS: usize = 1;
 
@@ -95,6 +100,7 @@ impl<S: Simd> Decoder<S> for F32 {
 pub(super) struct F16;
 
 impl<S: Simd> Decoder<S> for F16 {
+    const ENCODING: Encoding = Encoding::F16;
     const BYTES: usize = 2 * BLOCK;
     const ROWS: usize = 1;
 
@@ -116,6 +122,7 @@ impl<S: Simd> Decoder<S> for F16 {
 pub(super) struct Bf16;
 
 impl<S: Simd> Decoder<S> for Bf16 {
+    const ENCODING: Encoding = Encoding::Bf16;
     const BYTES: usize = 2 * BLOCK;
     const ROWS: usize = 1;
 
@@ -140,6 +147,7 @@ pub(super) struct Bf12<S: Simd> {
 }
 
 impl<S: Simd> Decoder<S> for Bf12<S> {
+    const ENCODING: Encoding = Encoding::Bf12;
     const BYTES: usize = BLOCK + BLOCK / 2;
     const ROWS: usize = 2;
 
@@ -161,6 +169,7 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
 pub(super) struct Q8;
 
 impl<S: Simd> Decoder<S> for Q8 {
+    const ENCODING: Encoding = Encoding::Q8;
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
 
@@ -186,6 +195,7 @@ pub(super) struct Q4<S: Simd> {
 }
 
 impl<S: Simd> Decoder<S> for Q4<S> {
+    const ENCODING: Encoding = Encoding::Q4;
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
 
@@ -217,6 +227,7 @@ impl<S: Simd> Decoder<S> for Q4<S> {
 pub(super) struct Fp8;
 
 impl<S: Simd> Decoder<S> for Fp8 {
+    const ENCODING: Encoding = Encoding::Fp8;
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
 
@@ -269,6 +280,7 @@ pub(super) struct Mxfp4<S: Simd> {
 }
 
 impl<S: Simd> Decoder<S> for Mxfp4<S> {
+    const ENCODING: Encoding = Encoding::Mxfp4;
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
 

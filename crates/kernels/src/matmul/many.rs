@@ -41,7 +41,7 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
         let x = &x.packed()[group * padded..][..tokens * padded];
         for (first, count) in groups(rows, TILES * S::TILE_ROWS) {
             for (i, cursor) in cursors[..count].iter_mut().enumerate() {
-                *cursor = Some(Cursor::new(m, first + i));
+                *cursor = Some(Cursor::new(D::ENCODING, m, first + i));
             }
             for (col, cols) in groups(padded, CHUNK) {
                 let x = &x[tokens * col..][..tokens * cols];
