@@ -143,7 +143,31 @@ fn a_tier_can_be_forced_and_changes_no_bit() {
         forward(tier.name()).succeeded();
         assert!(std::fs::read(&out).unwrap() == expected, "{tier}");
     }
-    forward("abacus").refused(2, &["abacus", "choose one of"]);
+    for mix in
+        ["attention=portable", "portable,linear=scalar,moe=scalar", "norm=scalar,rope=scalar"]
+    {
+        forward(mix).succeeded();
+        assert!(std::fs::read(&out).unwrap() == expected, "{mix}");
+    }
+    let refused = |outcome: Outcome, words: &[&str]| {
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        let first = outcome.stderr.lines().next().unwrap();
+        assert!(words.iter().all(|word| first.contains(word)), "no {words:?} in {first:?}");
+    };
+    refused(forward("abacus"), &["--tier", "`abacus`", "portable", "scalar"]);
+    refused(forward("portable,head=scalar"), &["`head`", "linear, attention, norm, rope, moe"]);
+
+    let run = |more: &[&str]| {
+        let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"run", &dir, &"--tokens", &"1,2,3"];
+        args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
+        sws(&args)
+    };
+    let few = ["--max-new-tokens", "2", "--temperature", "0", "--json"];
+    let chosen = run(&[&few[..], &["--tier", "portable,rope=scalar"]].concat()).succeeded();
+    let chosen: Value = serde_json::from_str(&chosen.stdout).unwrap();
+    assert_eq!(chosen["metrics"]["tier"], "portable,rope=scalar");
+    run(&["--tier", "scalar", "--backend", "candle"]).refused(2, &["--tier", "candle"]);
+    refused(run(&["--tier", "rope=abacus"]), &["`abacus`", "--tier", "scalar"]);
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use sws_kernels::Tier;
+use sws_kernels::Functionals;
+use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, WeightSource, Weights,
 };
@@ -20,7 +21,7 @@ pub use load::{load, open};
 
 use kernel::{Kernel, Product, Routes, products};
 use peer::llama_bench;
-use watch::{BLOCKS, Watched};
+use watch::{BLOCKS, Block, Watched};
 
 use crate::paired::{Ratios, median};
 
@@ -115,11 +116,11 @@ type Watching = Session<Watched<ResidentSource>>;
 
 fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let (spec, encoding, source) = load(dir)?;
-    let tier = Tier::from_env()?;
+    let functionals = Functionals::from_env()?;
     let vocab = spec.vocab as u32;
     let context = arguments.prompt.max(arguments.tokens) as usize;
     ensure!(context <= spec.context, "the context of the model ends at {}", spec.context);
-    let model = Model::with_tier(spec.clone(), tier);
+    let model = Model::with_functionals(spec.clone(), functionals);
     let mut session = Session::new(model, Watched::new(source), context, KvPrecision::F32);
     session.set_chunk(context);
     // Any order that a predictor of tokens could not know would do.
@@ -128,7 +129,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let tokens: Vec<u32> = (0..arguments.tokens).map(|i| token(i + 10_000)).collect();
 
     // First everything once: buffers grow, and the routers say whom they choose.
-    let mut kernel = Kernel::new(tier);
+    let mut kernel = Kernel::new(functionals.linear);
     let mut routes = Recorder::default();
     let mut steps = Vec::new();
     for &token in &tokens {
@@ -148,7 +149,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let mut report = Report {
         model: dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
         encoding,
-        tier: tier.to_string(),
+        tier: functionals.to_string(),
         threads: arguments.threads,
         bytes_per_token: bytes as u64,
         generation: Work::default(),
@@ -162,6 +163,10 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
         let name = gguf.file_name().unwrap_or(gguf.as_os_str()).to_string_lossy().into_owned();
         report.peers.push(Peer { gguf: name, generation: Vec::new(), prompt: Vec::new() });
     }
+    // Drawn as people do; which token comes next is fixed all the same.
+    let sampling =
+        Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
+    let mut logits = vec![0.0; spec.vocab];
     let clock = Clock::real();
     let mut blocks = [Blocks::default(), Blocks::default()];
     for round in 0..arguments.rounds {
@@ -174,9 +179,12 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
                 Turn::Model => {
                     session.clear();
                     session.source().restart();
+                    let mut sampler = Sampler::new(sampling.clone(), spec.vocab);
                     let start = clock.now();
                     for &token in &tokens {
-                        session.decode(token)?;
+                        logits.copy_from_slice(session.decode(token)?);
+                        sampler.sample(&mut logits)?;
+                        session.source().lap(Block::Sampling);
                     }
                     let time = (clock.now() - start).as_secs_f64() / tokens.len() as f64;
                     report.generation.model.push(time);

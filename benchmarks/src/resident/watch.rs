@@ -18,11 +18,13 @@ pub(super) enum Block {
     Sum,
     /// The last norm and the head.
     Head,
+    /// The choice of a token.
+    Sampling,
 }
 
 /// Every block, in the order of a pass.
-pub(super) const BLOCKS: [Block; 5] =
-    [Block::Attention, Block::Routing, Block::Experts, Block::Sum, Block::Head];
+pub(super) const BLOCKS: [Block; 6] =
+    [Block::Attention, Block::Routing, Block::Experts, Block::Sum, Block::Head, Block::Sampling];
 
 /// A source whose moments are timed.
 pub(super) struct Watched<S> {
@@ -45,7 +47,7 @@ impl<S> Watched<S> {
     }
 
     /// What has passed since the last moment belongs to `block`.
-    fn lap(&mut self, block: Block) {
+    pub(super) fn lap(&mut self, block: Block) {
         let now = self.clock.now();
         self.spent[block as usize] += (now - self.since).as_secs_f64();
         self.since = now;

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::ReplayPolicy;
 use sws_engine::{Budget, Exactness, StandInUse};
-use sws_kernels::Encoding;
+use sws_kernels::{Encoding, Functionals, Kind, TIER_VARIABLE, Tier};
 use sws_model::KvPrecision;
 use sws_model::text::GenerationOptions;
 use sws_store::ReaderKind;
@@ -182,6 +182,8 @@ pub(crate) struct Model {
     /// What computes the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: &'static Backend,
+    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers())]
+    pub(crate) tier: Option<Functionals>,
     /// Threads that compute [default: one a core]. Not a bit depends on it, except with candle.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -484,6 +486,8 @@ pub(crate) struct Plan {
     /// How keys and values are kept: f32, or bf16 in half the memory.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
     pub(crate) kv: KvPrecision,
+    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers())]
+    pub(crate) tier: Option<Functionals>,
     /// Threads that compute [default: one a core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -523,6 +527,18 @@ fn percent(word: &str) -> Result<f64, String> {
 fn backend() -> impl TypedValueParser<Value = &'static Backend> {
     PossibleValuesParser::new(backend::possible())
         .try_map(|name| backend::find(&name).ok_or("there is no such backend"))
+}
+
+/// The help of `--tier`, which knows this CPU.
+fn tiers() -> String {
+    let kinds = Kind::ALL.map(Kind::name).join(", ");
+    let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
+    format!(
+        "What computes the functionals: a tier for all of them, and others for some, as in \
+         portable,attention=scalar. The functionals: {kinds}. The tiers of this CPU: {} [default: the \
+         first]. Not a bit depends on it",
+        tiers.join(", ")
+    )
 }
 
 fn encoding(word: &str) -> Result<Encoding, String> {

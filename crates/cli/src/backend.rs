@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::builder::PossibleValue;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{Budget, Gauge, Options, PlanError, SpeculativeWeightStreamer, StreamerError};
-use sws_kernels::Tier;
+use sws_kernels::Functionals;
 use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
 use sws_store::Memory;
 
@@ -49,7 +49,7 @@ impl<'a> Needs<'a> {
 /// A model in memory.
 pub(crate) struct Started {
     pub(crate) handle: Box<dyn ModelHandle>,
-    /// The instructions that compute it.
+    /// The functionals that compute it.
     pub(crate) tier: String,
     /// How its files were read.
     pub(crate) reader: &'static str,
@@ -90,8 +90,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Backend> {
 }
 
 fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<Started> {
-    let tier = Tier::from_env()?;
-    let forward = Forward::with_tier(model.spec.clone(), tier);
+    let functionals = args.tier.unwrap_or(Functionals::best());
+    let forward = Forward::with_functionals(model.spec.clone(), functionals);
     let (mut weight_bytes, mut ram_bytes) = (0, None);
     let streamer = if args.resident {
         asked(model, args)?;
@@ -149,7 +149,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         streamer
     };
     Ok(Started {
-        tier: tier.to_string(),
+        tier: functionals.to_string(),
         reader: args.reader.name(),
         weight_bytes,
         ram_bytes,
@@ -233,6 +233,9 @@ mod candle {
     ) -> anyhow::Result<Started> {
         if args.kv() != KvPrecision::F32 {
             bail!("the candle backend keeps keys and values in f32; leave out --kv");
+        }
+        if args.tier.is_some() {
+            bail!("the candle backend has functionals of its own; leave out --tier and SWS_TIER");
         }
         if args.ram != Budget::Auto {
             bail!("the candle backend keeps all weights in memory; leave out --ram");

@@ -1,6 +1,7 @@
 //! The engine as a library, on the model that comes with the project.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sws_draft::history::Shape;
@@ -66,6 +67,39 @@ fn options(bytes: u64) -> Options {
 
 fn streaming(reader: ReaderKind, options: Options) -> SpeculativeWeightStreamer {
     SpeculativeWeightStreamer::new(Model::new(spec()), store(reader), options).unwrap()
+}
+
+#[test]
+fn a_model_in_memory_allocates_nothing_for_a_token() {
+    for threads in [1, 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let lm = Mutex::new(resident());
+        let decode = || {
+            let mut lm = lm.lock().unwrap();
+            lm.clear();
+            for token in PROMPT.into_iter().cycle().take(40) {
+                lm.decode(token).unwrap();
+            }
+        };
+        // Once for what grows.
+        pool.install(decode);
+        let done = AtomicBool::new(false);
+        let counted = pool.broadcast(|context| {
+            allocation_counter::measure(|| match context.index() {
+                0 => {
+                    decode();
+                    done.store(true, Ordering::Release);
+                }
+                // The others find their work inside a measurement of their own.
+                _ => {
+                    while !done.load(Ordering::Acquire) {
+                        rayon::yield_now();
+                    }
+                }
+            })
+        });
+        assert!(counted.iter().all(|c| c.count_total == 0), "{threads} threads: {counted:?}");
+    }
 }
 
 /// Sampled as people do, and witnessed.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// Proof that this CPU has AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
 #[cfg(target_arch = "x86_64")]
@@ -24,7 +24,7 @@ impl Avx2 {
 
 /// Proof that this CPU has AVX-512 F, BW, DQ and VL, and all that [`Avx2`] stands for.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
 
 #[cfg(target_arch = "x86_64")]
@@ -43,7 +43,7 @@ impl Avx512 {
 /// An implementation of the kernels, with the proof that this CPU can run it.
 ///
 /// All tiers give the same bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// The short, slow reference that the others are tested against.
     Scalar,
@@ -56,9 +56,6 @@ pub enum Tier {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
-
-/// The variable that forces a tier by name.
-pub const TIER_VARIABLE: &str = "SWS_TIER";
 
 impl Tier {
     /// Every tier that this CPU can run, fastest first.
@@ -73,17 +70,17 @@ impl Tier {
         tiers
     }
 
-    /// The fastest tier of this CPU, or the one that `SWS_TIER` asks for.
-    pub fn from_env() -> Result<Tier, UnknownTier> {
-        match std::env::var_os(TIER_VARIABLE) {
-            Some(word) => word.to_string_lossy().parse(),
-            None => Ok(Tier::best()),
-        }
-    }
-
     /// The fastest tier of this CPU.
     pub fn best() -> Tier {
         Tier::available()[0]
+    }
+
+    /// The one of these that has a name.
+    pub(crate) fn among(tiers: &[Tier], word: &str) -> Result<Tier, UnknownTier> {
+        tiers.iter().copied().find(|t| t.name() == word).ok_or_else(|| UnknownTier {
+            word: word.to_owned(),
+            available: tiers.iter().map(|t| t.name()).collect::<Vec<_>>().join(", "),
+        })
     }
 
     /// The name used on the command line and in tables.
@@ -117,10 +114,6 @@ impl FromStr for Tier {
     type Err = UnknownTier;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        let tiers = Tier::available();
-        tiers.iter().copied().find(|t| t.name() == word).ok_or_else(|| UnknownTier {
-            word: word.to_owned(),
-            available: tiers.iter().map(|t| t.name()).collect::<Vec<_>>().join(", "),
-        })
+        Tier::among(&Tier::available(), word)
     }
 }

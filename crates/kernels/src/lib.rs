@@ -11,7 +11,8 @@
 //!   gives its [`ExponentTable`].
 //! - [`Matrix`] is a checked view of encoded bytes, at any address, in memory that someone else
 //!   owns. Bytes that are wrong give wrong numbers, never an access out of bounds.
-//! - [`Tier`] is an implementation together with the proof that this CPU can run it.
+//! - [`Tier`] is an implementation together with the proof that this CPU can run it; [`Functionals`]
+//!   says which one computes each [`Kind`] of functional, as it was chosen at run time.
 //! - [`matmul`] multiplies a matrix by the activations of one token or many, on the current rayon
 //!   pool; [`matmul_rows`] does so on the calling thread for callers that split the rows themselves.
 //! - [`functional`] has what else a decoder computes.
@@ -52,6 +53,7 @@ mod buffer;
 mod encode;
 mod encoding;
 pub mod functional;
+mod functionals;
 mod isa;
 mod layout;
 mod matmul;
@@ -63,9 +65,10 @@ pub use encode::{
     EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, Histogram, Source, Tally,
 };
 pub use encoding::{Encoding, UnknownEncoding};
+pub use functionals::{Functionals, Kind, TIER_VARIABLE, UnknownFunctional};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
+pub use isa::{Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{Input, Output, Scratch, ThreadScratch, matmul, matmul_packed, matmul_rows};
 pub use matrix::{Matrix, MatrixError};

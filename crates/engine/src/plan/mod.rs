@@ -10,7 +10,7 @@ pub use estimate::PerToken;
 pub use slots::SlotClass;
 
 use sws_draft::history::{History, Shape};
-use sws_kernels::Tier;
+use sws_kernels::Functionals;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
 
@@ -56,8 +56,8 @@ pub struct PlanOptions {
     pub all_logits: bool,
     /// The most tokens of a prompt that go through the layers together.
     pub chunk: usize,
-    /// The kernels.
-    pub tier: Tier,
+    /// What computes.
+    pub functionals: Functionals,
     /// Threads that compute.
     pub threads: usize,
     /// Bytes for the draft.
@@ -75,7 +75,7 @@ impl Default for PlanOptions {
             kv: KvPrecision::F32,
             all_logits: false,
             chunk: 512,
-            tier: Tier::best(),
+            functionals: Functionals::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             draft: 0,
             stand_ins: StandInUse::Off,
@@ -344,10 +344,10 @@ impl Planner {
     }
 
     fn work(&self, tokens: usize) -> u64 {
-        let PlanOptions { all_logits, threads, tier, .. } = self.options;
+        let PlanOptions { all_logits, threads, functionals, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let size = PassSize { tokens, logits, positions: self.context[1], threads };
-        self.spec.work_bytes(tier, size)
+        self.spec.work_bytes(functionals, size)
     }
 
     /// The longest chunk that works in no more than that.

@@ -184,7 +184,11 @@ const PROCESS: Process = Process {
 };
 
 fn options() -> PlanOptions {
-    PlanOptions { tier: Tier::Portable, threads: 2, ..PlanOptions::default() }
+    PlanOptions {
+        functionals: sws_kernels::Tier::Portable.into(),
+        threads: 2,
+        ..PlanOptions::default()
+    }
 }
 
 /// What streams gets through.

@@ -102,7 +102,7 @@ impl SpeculativeWeightStreamer {
             at_least: options.at_least,
             kv: options.kv,
             all_logits: options.all_logits,
-            tier: model.tier(),
+            functionals: model.functionals(),
             stand_ins: options.stand_ins,
             draft: if options.speculation { options.draft.bytes() as u64 } else { 0 },
             ..PlanOptions::default()

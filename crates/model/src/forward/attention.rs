@@ -1,9 +1,9 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest by sequence.
 
-use sws_kernels::Tier;
 use sws_kernels::functional::{
     Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
 };
+use sws_kernels::{Functionals, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::linear::{Product, multiply};
@@ -16,7 +16,7 @@ use crate::state::{Caches, Span};
 
 /// What stays the same for all layers of a pass.
 pub(super) struct Pass<'a> {
-    pub(super) tier: Tier,
+    pub(super) functionals: Functionals,
     pub(super) hidden: usize,
     pub(super) ropes: &'a [Rope],
     pub(super) spans: &'a [Span],
@@ -32,7 +32,8 @@ pub(super) fn attention(
     caches: &mut Caches,
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Pass { tier, hidden, ropes, spans } = pass;
+    let &Pass { functionals, hidden, ropes, spans } = pass;
+    let linear = functionals.linear;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, tables, .. } = own;
@@ -47,11 +48,11 @@ pub(super) fn attention(
         Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
         Some(Product::new(id, Role::Value, input, &mut *v, kv_width)),
     ];
-    multiply(tier, weights, &mut products, scratch)?;
+    multiply(linear, weights, &mut products, scratch)?;
     if spec.qkv_bias {
-        add_bias(tier, weights.vector(id, Role::QueryBias), q);
-        add_bias(tier, weights.vector(id, Role::KeyBias), k);
-        add_bias(tier, weights.vector(id, Role::ValueBias), v);
+        add_bias(linear, weights.vector(id, Role::QueryBias), q);
+        add_bias(linear, weights.vector(id, Role::KeyBias), k);
+        add_bias(linear, weights.vector(id, Role::ValueBias), v);
     }
     let Norm::Rms { eps } = norm;
     for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
@@ -59,7 +60,8 @@ pub(super) fn attention(
             // The weights are as wide as what is normed: a head, or all of them.
             let weight = weights.vector(id, role);
             let width = weight.len();
-            by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::Plain(weight), eps));
+            let (tier, weight) = (functionals.norm, NormWeight::Plain(weight));
+            by_rows(x, width, |_, x| rms_norm(tier, x, width, weight, eps));
         }
     }
     if let Some(limit) = spec.clip {
@@ -77,7 +79,7 @@ pub(super) fn attention(
                 RopeShape { heads, head_dim: spec.head_dim, offset: *offset, pairs: *pairs };
             by_rows(x, width, |first, x| {
                 let rows = first * turned..(first + x.len() / width) * turned;
-                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
+                rope(functionals.rope, x, shape, &cos[rows.clone()], &sin[rows]);
             });
         }
     }
@@ -113,15 +115,15 @@ pub(super) fn attention(
                 (spec.head_dim, seen.next_power_of_two().min(cache.capacity())),
             );
             let (q, y) = (&queries[cut(q_width)], &mut out[cut(q_width)]);
-            attend(tier, &rule, &cache.view(), first, q, y, scratch);
+            attend(functionals.attention, &rule, &cache.view(), first, q, y, scratch);
         }
     }
-    packed.pack(tier, mixed, tokens, q_width);
+    packed.pack(linear, mixed, tokens, q_width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, weights, &mut [Some(output)], scratch)?;
+    multiply(linear, weights, &mut [Some(output)], scratch)?;
     if spec.output_bias {
-        add_bias(tier, weights.vector(id, Role::OutputBias), branch);
+        add_bias(linear, weights.vector(id, Role::OutputBias), branch);
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ mod moe;
 mod size;
 mod work;
 
-use sws_kernels::Tier;
 use sws_kernels::functional::{NormWeight, add, rms_norm};
+use sws_kernels::{Functionals, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
@@ -21,16 +21,17 @@ pub use size::PassSize;
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
-/// A model: what it computes, and with which kernels. Its weights come from a [`WeightSource`], and
+/// A model: what it computes, and by which functionals. Its weights come from a [`WeightSource`], and
 /// what a pass carries is in a [`State`].
 ///
 /// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each layer,
 /// then [`logits`](Self::logits) if they are wanted. All logits are the same, bit for bit, for any
-/// cut of a prompt into batches, any sequences beside it, any number of threads and any tier.
+/// cut of a prompt into batches, any sequences beside it, any number of threads and any choice of
+/// functionals.
 #[derive(Clone, Debug)]
 pub struct Model {
     spec: ModelSpec,
-    tier: Tier,
+    functionals: Functionals,
 }
 
 /// Tokens that continue a sequence.
@@ -91,14 +92,14 @@ pub enum ForwardError {
 }
 
 impl Model {
-    /// A model on the fastest kernels of this CPU.
+    /// A model on the fastest functionals of this CPU.
     pub fn new(spec: ModelSpec) -> Model {
-        Model::with_tier(spec, Tier::best())
+        Model::with_functionals(spec, Functionals::best())
     }
 
-    /// A model on kernels of one's choice.
-    pub fn with_tier(spec: ModelSpec, tier: Tier) -> Model {
-        Model { spec, tier }
+    /// A model on functionals of one's choice: a [`Tier`] for all kinds, or one for each.
+    pub fn with_functionals(spec: ModelSpec, functionals: impl Into<Functionals>) -> Model {
+        Model { spec, functionals: functionals.into() }
     }
 
     /// What it computes.
@@ -106,9 +107,9 @@ impl Model {
         &self.spec
     }
 
-    /// Which kernels it uses.
-    pub fn tier(&self) -> Tier {
-        self.tier
+    /// What computes it.
+    pub fn functionals(&self) -> Functionals {
+        self.functionals
     }
 
     /// Begins a pass over a batch; each of its chunks continues another sequence.
@@ -228,7 +229,7 @@ impl Model {
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
         }
         let State { work, hidden, caches, spans, .. } = state;
-        let (tier, width) = (self.tier, self.spec.hidden);
+        let (tier, width) = (self.functionals.norm, self.spec.hidden);
         by_rows(hidden, width, |first, rows| {
             add(tier, &work.branch[first * width..][..rows.len()], rows);
         });
@@ -254,7 +255,8 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
         assert_eq!(state.layer, Some(self.spec.layers.len()), "the layer that comes next");
-        let (tier, width, vocab) = (self.tier, self.spec.hidden, self.spec.vocab);
+        let Functionals { linear, norm: tier, .. } = self.functionals;
+        let (width, vocab) = (self.spec.hidden, self.spec.vocab);
         let State { work, hidden, spans, .. } = state;
         let count = match rows {
             Rows::All => hidden.len() / width,
@@ -275,9 +277,9 @@ impl Model {
             }
             let weight = weights.vector(PieceId::FINAL_NORM, Role::FinalNorm);
             by_rows(x, width, |_, x| norm(tier, self.spec.final_norm, x, width, weight));
-            input.pack(tier, x, count, width);
+            input.pack(linear, x, count, width);
             let head = Product::new(PieceId::LM_HEAD, Role::Head, input, &mut *logits, vocab);
-            multiply(tier, weights, &mut [Some(head)], scratch)
+            multiply(linear, weights, &mut [Some(head)], scratch)
         })?;
         Ok(logits)
     }
@@ -290,7 +292,7 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, width) = (self.tier, self.spec.hidden);
+        let (functionals, width) = (self.functionals, self.spec.hidden);
         let layer = &self.spec.layers[l];
         let id = |kind| PieceId::new(l as u32, kind);
         let experts = match layer.ffn {
@@ -303,7 +305,7 @@ impl Model {
         let tokens = hidden.len() / width;
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
             work.norm(
-                tier,
+                functionals,
                 layer.norm,
                 hidden,
                 width,
@@ -311,15 +313,16 @@ impl Model {
             );
             match &layer.mixer {
                 Mixer::Attention(spec) => {
-                    let pass = Pass { tier, hidden: width, ropes: &self.spec.ropes, spans };
+                    let ropes = &self.spec.ropes;
+                    let pass = Pass { functionals, hidden: width, ropes, spans };
                     attention(&pass, l, spec, layer.norm, weights, caches, work)?;
                 }
             }
             by_rows(hidden, width, |first, rows| {
-                add(tier, &work.branch[first * width..][..rows.len()], rows);
+                add(functionals.norm, &work.branch[first * width..][..rows.len()], rows);
             });
             work.norm(
-                tier,
+                functionals,
                 layer.norm,
                 hidden,
                 width,
@@ -330,7 +333,7 @@ impl Model {
                 let router = grown(router, tokens * experts);
                 let product =
                     Product::new(id(PieceKind::Router), Role::Router, input, router, experts);
-                multiply(tier, weights, &mut [Some(product)], scratch)?;
+                multiply(functionals.linear, weights, &mut [Some(product)], scratch)?;
             }
             Ok(())
         })?;

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid, softmax, top_k};
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Functionals, Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
@@ -24,12 +24,12 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let (functionals, hidden) = (self.functionals, self.spec.hidden);
         let piece = PieceId::new(l as u32, PieceKind::Mlp);
         let Workspace { input, branch, mlp, scratch, .. } = &mut state.work;
         source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
             let y = grown(branch, input.tokens() * hidden);
-            gated_mlp(tier, weights, piece, spec, input, mlp, y, scratch)
+            gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)
         })?;
         Ok(())
     }
@@ -42,10 +42,10 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let (functionals, hidden) = (self.functionals, self.spec.hidden);
         let Workspace { input, router, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
-        choose(tier, spec, &mut router[..tokens * spec.experts], routed);
+        choose(functionals.moe, spec, &mut router[..tokens * spec.experts], routed);
         group(routed, experts);
         source.routed(l, routed)?;
 
@@ -55,11 +55,12 @@ impl Model {
             let gates = grown(&mut experts.shared_gate, tokens);
             source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
                 let spec = MlpSpec { width: shared.width, bias: false };
-                gated_mlp(tier, weights, piece, spec, input, mlp, y, scratch)?;
+                gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)?;
                 if shared.gated {
                     let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
-                    multiply(tier, weights, &mut [Some(product)], scratch)?;
-                    sigmoid(tier, gates);
+                    let linear = functionals.linear;
+                    multiply(linear, weights, &mut [Some(product)], scratch)?;
+                    sigmoid(functionals.moe, gates);
                     by_rows(y, hidden, |first, rows| {
                         for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
                             row.iter_mut().for_each(|y| *y *= gate);
@@ -82,12 +83,13 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let (functionals, hidden) = (self.functionals, self.spec.hidden);
+        let Functionals { linear, moe, .. } = functionals;
         let Workspace { x, input, branch, routed, mlp, experts, scratch, resumed, .. } =
             &mut state.work;
         let tokens = state.hidden.len() / hidden;
         if std::mem::take(resumed) {
-            input.pack(tier, &x[..tokens * hidden], tokens, hidden);
+            input.pack(linear, &x[..tokens * hidden], tokens, hidden);
             group(routed, experts);
         }
         grown(&mut experts.outputs, tokens * spec.top_k * hidden);
@@ -98,7 +100,7 @@ impl Model {
                 let some = together(rest, routed, experts);
                 let (now, later) = rest.split_at(some);
                 let (layer, width, state) = (l as u32, spec.width, &*state.hidden);
-                let batch = Batch { tier, layer, hidden, width, routed, x, state };
+                let batch = Batch { functionals, layer, hidden, width, routed, x, state };
                 batch.compute(now, weights, input, mlp, experts, scratch)?;
                 rest = later;
             }
@@ -106,11 +108,11 @@ impl Model {
         })?;
         assert!(experts.done.iter().all(|&done| done), "the source has left out an expert");
         let y = grown(branch, tokens * hidden);
-        sum(tier, routed, experts, hidden, y);
+        sum(moe, routed, experts, hidden, y);
         if spec.shared.is_some() {
             let shared = &experts.shared;
             by_rows(y, hidden, |first, rows| {
-                add(tier, &shared[first * hidden..][..rows.len()], rows);
+                add(moe, &shared[first * hidden..][..rows.len()], rows);
             });
         }
         Ok(())
@@ -120,7 +122,7 @@ impl Model {
 /// down(silu(gate · x) · (up · x)).
 #[expect(clippy::too_many_arguments, reason = "the workspace in parts, so that they can be lent")]
 fn gated_mlp(
-    tier: Tier,
+    Functionals { linear, moe, .. }: Functionals,
     weights: &mut dyn Weights,
     piece: PieceId,
     spec: MlpSpec,
@@ -136,21 +138,21 @@ fn gated_mlp(
         Some(Product::new(piece, Role::Gate, x, &mut *gates, width)),
         Some(Product::new(piece, Role::Up, x, &mut *ups, width)),
     ];
-    multiply(tier, weights, &mut products, scratch)?;
+    multiply(linear, weights, &mut products, scratch)?;
     if spec.bias {
-        add_bias(tier, weights.vector(piece, Role::GateBias), gates);
-        add_bias(tier, weights.vector(piece, Role::UpBias), ups);
+        add_bias(linear, weights.vector(piece, Role::GateBias), gates);
+        add_bias(linear, weights.vector(piece, Role::UpBias), ups);
     }
-    activate(tier, width, gates, ups);
+    activate(moe, width, gates, ups);
     if work.packed.is_empty() {
         work.packed.push(Input::new());
     }
-    work.packed[0].pack(tier, gates, tokens, width);
+    work.packed[0].pack(linear, gates, tokens, width);
     let hidden = y.len() / tokens;
     let down = Product::new(piece, Role::Down, &work.packed[0], &mut *y, hidden);
-    multiply(tier, weights, &mut [Some(down)], scratch)?;
+    multiply(linear, weights, &mut [Some(down)], scratch)?;
     if spec.bias {
-        add_bias(tier, weights.vector(piece, Role::DownBias), y);
+        add_bias(linear, weights.vector(piece, Role::DownBias), y);
     }
     Ok(())
 }
@@ -245,7 +247,7 @@ fn together(ready: &[u32], routed: &Routed, work: &ExpertWork) -> usize {
 
 /// Some experts of a layer.
 struct Batch<'a> {
-    tier: Tier,
+    functionals: Functionals,
     layer: u32,
     hidden: usize,
     width: usize,
@@ -267,7 +269,8 @@ impl Batch<'_> {
         work: &mut ExpertWork,
         scratch: &mut Vec<ThreadScratch>,
     ) -> Result<(), SourceError> {
-        let &Batch { tier, hidden, width, routed, .. } = self;
+        let &Batch { functionals, hidden, width, routed, .. } = self;
+        let Functionals { linear, moe, .. } = functionals;
         let piece = |expert: u32| PieceId::expert(self.layer, expert);
         let ExpertWork { starts, rows, done, outputs, inputs, .. } = work;
         let span = |expert: u32| {
@@ -294,7 +297,7 @@ impl Batch<'_> {
             // Tokens stand in their own order, so an expert that all of them chose needs no copy.
             if let Some((input, rows)) = job.take().filter(|(_, rows)| rows.len() < all.tokens()) {
                 let row = |i: usize| &self.x[rows[i] / routed.top_k * hidden..][..hidden];
-                input.pack_rows(tier, rows.len(), hidden, row);
+                input.pack_rows(linear, rows.len(), hidden, row);
             }
         });
         let gates = grown(&mut mlp.gate, total * width);
@@ -309,7 +312,7 @@ impl Batch<'_> {
             pair[0] = Some(Product::new(piece(expert), Role::Gate, input, gate, width));
             pair[1] = Some(Product::new(piece(expert), Role::Up, input, up, width));
         }
-        multiply(tier, weights, &mut products, scratch)?;
+        multiply(linear, weights, &mut products, scratch)?;
 
         let mut judging = Judging::default();
         let mut first = 0;
@@ -333,8 +336,8 @@ impl Batch<'_> {
         }
         each(activating, total * width, |job| {
             if let Some((packed, gates, ups)) = job {
-                activate(tier, width, gates, ups);
-                packed.pack(tier, gates, gates.len() / width, width);
+                activate(moe, width, gates, ups);
+                packed.pack(linear, gates, gates.len() / width, width);
             }
         });
         judging.ask(weights, gates, width, |refused| {
@@ -359,7 +362,7 @@ impl Batch<'_> {
             let piece = piece(ready[i]);
             *product = Some(Product::new(piece, Role::Down, &mlp.packed[i], y, hidden));
         }
-        multiply(tier, weights, &mut products, scratch)
+        multiply(linear, weights, &mut products, scratch)
     }
 
     /// What is known of a choice without its expert.

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Functionals, Input, ThreadScratch};
 
 use super::norm;
 use crate::rope::Rope;
@@ -90,7 +90,7 @@ impl Workspace {
     /// Puts the normed hidden state in `x` and `input`.
     pub(super) fn norm(
         &mut self,
-        tier: Tier,
+        functionals: Functionals,
         by: Norm,
         hidden: &[f32],
         width: usize,
@@ -99,9 +99,9 @@ impl Workspace {
         let x = grown(&mut self.x, hidden.len());
         by_rows(x, width, |first, rows| {
             rows.copy_from_slice(&hidden[first * width..][..rows.len()]);
-            norm(tier, by, rows, width, weight);
+            norm(functionals.norm, by, rows, width, weight);
         });
-        self.input.pack(tier, x, hidden.len() / width, width);
+        self.input.pack(functionals.linear, x, hidden.len() / width, width);
     }
 
     /// What experts will need, of a batch with so many `numbers` in its hidden state.

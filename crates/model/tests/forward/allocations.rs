@@ -1,29 +1,95 @@
 //! A token allocates nothing once memory has grown.
 
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use rayon::ThreadPoolBuilder;
-use sws_model::CausalLm;
+use sws_kernels::{Functionals, Kind, Tier};
+use sws_model::{CausalLm, KvPrecision, Model, Session};
 
 use crate::support::{Fixture, variants};
 
+/// Runs `f` on a pool of so many threads, and counts what all of them allocate meanwhile: the others
+/// look for work inside a measurement of their own. Also how often they found any.
+fn allocations(threads: usize, f: impl Fn() + Sync) -> (u64, usize) {
+    let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let (done, helped) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let counted = pool.broadcast(|context| {
+        allocation_counter::measure(|| {
+            if context.index() == 0 {
+                f();
+                return done.store(true, Ordering::Release);
+            }
+            while !done.load(Ordering::Acquire) {
+                if rayon::yield_now() == Some(rayon::Yield::Executed) {
+                    helped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    });
+    (counted.iter().map(|counted| counted.count_total).sum(), helped.into_inner())
+}
+
 #[test]
 fn decoding_allocates_nothing() {
-    // One thread, whose allocations are counted.
-    let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    for name in variants() {
-        pool.install(|| {
+    let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+    let mut sessions: Vec<_> = variants()
+        .into_iter()
+        .map(|name| {
             let fixture = Fixture::open(&name);
-            let tokens = fixture.golden().tokens;
-            let mut session = fixture.session();
-            session.prefill(&tokens).unwrap();
-            for &token in &tokens {
-                session.decode(token).unwrap();
-            }
-            let counted = allocation_counter::measure(|| {
+            (name, fixture.golden().tokens, fixture.session())
+        })
+        .collect();
+    sessions.push(("tales-moe".to_owned(), (5..40).collect(), Fixture::shards(&tales).session()));
+    for (name, tokens, session) in sessions {
+        let session = Mutex::new(session);
+        for threads in [1, 3] {
+            let decode = || {
+                let mut session = session.lock().unwrap();
+                session.clear();
                 for &token in &tokens[..20] {
                     session.decode(token).unwrap();
                 }
+            };
+            // What each thread works in grows once.
+            allocations(threads, decode);
+            let (counted, helped) = allocations(threads, decode);
+            assert_eq!(counted, 0, "{name}, {threads} threads");
+            // The tiny models are too small to share; the last is not.
+            assert!(name != "tales-moe" || (helped > 0) == (threads > 1), "{threads}: {helped}");
+        }
+    }
+}
+
+/// The scalar references of products and of attention are known by what they allocate.
+#[test]
+fn a_functional_is_the_one_that_was_chosen() {
+    let portable = Functionals::from(Tier::Portable);
+    let cases = [
+        (portable, false),
+        (portable.with(Kind::Linear, Tier::Scalar), true),
+        (portable.with(Kind::Attention, Tier::Scalar), true),
+        (Functionals::from(Tier::Scalar).with(Kind::Linear, Tier::Portable), true),
+        (
+            Functionals::from(Tier::Scalar)
+                .with(Kind::Linear, Tier::Portable)
+                .with(Kind::Attention, Tier::Portable),
+            false,
+        ),
+    ];
+    let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for (functionals, expected) in cases {
+        pool.install(|| {
+            let fixture = Fixture::open("qwen3_moe");
+            let model = Model::with_functionals(fixture.spec.clone(), functionals);
+            let mut session = Session::new(model, fixture.source(), 64, KvPrecision::F32);
+            session.prefill(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
+            session.decode(5).unwrap();
+            let counted = allocation_counter::measure(|| {
+                session.decode(8).unwrap();
             });
-            assert_eq!(counted.count_total, 0, "{name}: {counted:?}");
+            assert_eq!(counted.count_total > 0, expected, "{functionals}: {counted:?}");
         });
     }
 }

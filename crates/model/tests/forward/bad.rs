@@ -150,6 +150,8 @@ fn tensors() {
         (UP, Change::Type(Dtype::I16), "up_proj.weight` is stored as I16, and f32, f16, bf16 and our encodings"),
         (NORM, Change::Type(Dtype::U16), "k_norm.weight` is stored as U16, and f32, f16 and bf16 can"),
         (UP, Change::Bytes(2 * (3 * 40 + 7), &[0xc1, 0x7f]), "up_proj.weight` holds NaN (row 3, column 7)"),
+        (UP, Change::Bytes(2 * (3 * 40 + 7), &[0x80, 0x7f]), "up_proj.weight` holds inf (row 3, column 7)"),
+        (UP, Change::Bytes(0, &[0x80, 0xff]), "up_proj.weight` holds -inf (row 0, column 0)"),
         (NORM, Change::Bytes(26, &[0xff, 0xff]), "k_norm.weight` holds NaN (row 0, column 13)"),
         ("model.embed_tokens.weight", Change::Bytes(0, &[0xc0, 0xff]), "holds NaN (row 0, column 0)"),
     ];

@@ -32,6 +32,15 @@ impl Fixture {
         }
     }
 
+    /// A shard directory.
+    pub(crate) fn shards(dir: &Path) -> Fixture {
+        Fixture {
+            spec: ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap(),
+            manifest: Manifest::load(dir).unwrap(),
+            dir: dir.to_owned(),
+        }
+    }
+
     pub(crate) fn source(&self) -> ResidentSource {
         load(&self.dir, &self.manifest, &self.spec)
     }
