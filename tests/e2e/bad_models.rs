@@ -30,9 +30,10 @@ const UP: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
 fn models() {
     type Spoil = fn(&Path);
     #[rustfmt::skip]
-    let cases: [(&str, Spoil, &[&str]); 12] = [
+    let cases: [(&str, Spoil, &[&str]); 13] = [
         ("missing tensor", |dir| spoil(dir, |t| { t.0.remove(UP); }), &[UP, "lack"]),
         ("tensor of another shape", |dir| spoil(dir, |t| t.0.get_mut(UP).unwrap().1.reverse()), &[UP, "shape"]),
+        ("infinity", |dir| spoil(dir, |t| t.0.get_mut(UP).unwrap().2[2..4].copy_from_slice(&[0x80, 0xff])), &[UP, "-inf", "row 0, column 1"]),
         ("NaN", |dir| spoil(dir, |t| t.0.get_mut(UP).unwrap().2[2..4].copy_from_slice(&[0xc0, 0x7f])), &[UP, "NaN", "row 0, column 1"]),
         ("too many layers", |dir| { change(dir, "config.json", |c| c["num_hidden_layers"] = json!(1_000_000_000)); }, &["config.json", "num_hidden_layers"]),
         ("more layers than there are", |dir| { change(dir, "config.json", |c| c["num_hidden_layers"] = json!(5)); }, &["layers.3", "lack"]),

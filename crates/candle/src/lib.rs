@@ -1,8 +1,9 @@
 //! A second implementation of the layers, on candle tensors in f32.
 //!
 //! It reads the same [`ModelSpec`](sws_model::ModelSpec) as the forward pass of `sws-model` and shares
-//! nothing else with it: names of tensors, loading, attention, rotary embedding, routing and the cache of
-//! keys and values are its own. Where the two agree, neither is wrong by itself; and where our kernels do
+//! no arithmetic with it: names of tensors, attention, rotary frequencies, routing and the cache of keys and
+//! values are its own. Checkpoints are read by its own code; shards come through the store and are decoded
+//! by `sws-kernels`, since what bytes mean is the format's to say and not a layer's. Where the two agree, neither is wrong by itself; and where our kernels do
 //! not run, or run slowly, this does. Its bits are its own too: they may depend on the machine, the
 //! threads, and how a prompt is cut.
 //!

@@ -66,6 +66,9 @@ pub(crate) struct Loader<'a> {
     pub(crate) bytes: u64,
 }
 
+/// Numbers of a tensor that are copied to be looked at.
+const LOOKED_AT: usize = 1 << 20;
+
 impl Loader<'_> {
     pub(crate) fn get(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name)?;
@@ -74,13 +77,15 @@ impl Loader<'_> {
             let (found, expected) = (sizes(tensor.dims()), sizes(shape));
             return Err(WeightsError::Shape { name: name.to_owned(), found, expected }.into());
         }
-        // Nothing else differs from itself.
-        let nan = tensor.ne(&tensor)?.flatten_all()?;
-        if nan.max(0)?.to_scalar::<u8>()? != 0 {
-            let at = nan.to_vec1::<u8>()?.iter().position(|&nan| nan != 0).unwrap_or(0);
-            let cols = shape.last().map_or(1, |&cols| cols);
-            let (row, col) = (at / cols, at % cols);
-            return Err(WeightsError::Nan { name: name.to_owned(), row, col }.into());
+        let (all, cols) = (tensor.flatten_all()?, shape.last().map_or(1, |&cols| cols));
+        for first in (0..all.elem_count()).step_by(LOOKED_AT) {
+            let some = all.narrow(0, first, LOOKED_AT.min(all.elem_count() - first))?;
+            let some = some.to_vec1::<f32>()?;
+            if let Some(at) = some.iter().position(|x| !x.is_finite()) {
+                let (row, col) = ((first + at) / cols, (first + at) % cols);
+                let (name, value) = (name.to_owned(), some[at]);
+                return Err(WeightsError::NotFinite { name, value, row, col }.into());
+            }
         }
         self.bytes += 4 * tensor.elem_count() as u64;
         if !(self.progress)(self.bytes) {

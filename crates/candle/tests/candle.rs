@@ -211,6 +211,25 @@ fn what_it_does_not_know_is_refused() {
     assert!(refused.contains("rotary") && refused.contains("default backend"), "{refused}");
 }
 
+#[test]
+fn rotary_frequencies_are_its_own() {
+    // llama3 and linear scaling, and none.
+    for name in ["llama", "llama_linear_tied", "qwen3_moe"] {
+        let dir = goldens().join(name);
+        let logits = |spec: ModelSpec| {
+            let mut lm = CandleLm::from_checkpoint(spec, &dir, &mut |_| true).unwrap();
+            lm.prefill(&[1, 2, 3, 4, 5, 6, 7]).unwrap().to_vec()
+        };
+        let mut other = spec(&dir);
+        other.ropes.iter_mut().for_each(|rope| rope.inv_freq.fill(0.5));
+        assert_eq!(
+            logits(other),
+            logits(spec(&dir)),
+            "{name}: what our layers turn by is not asked"
+        );
+    }
+}
+
 /// The tensors of a file as they are changed.
 type Change = fn(&str, &mut Dtype, &mut Vec<usize>, &mut Vec<u8>) -> bool;
 
@@ -218,12 +237,13 @@ type Change = fn(&str, &mut Dtype, &mut Vec<usize>, &mut Vec<u8>) -> bool;
 fn spoilt_checkpoints_are_refused() {
     const ROUTER: &str = "model.layers.1.mlp.gate.weight";
     #[rustfmt::skip]
-    let cases: [(Change, &[&str]); 4] = [
+    let cases: [(Change, &[&str]); 5] = [
         // Whether a tensor stays, and as what.
         (|name, _, _, _| name != ROUTER, &["lack", ROUTER]),
         (|name, _, shape, _| { if name == ROUTER { shape.reverse() } true }, &[ROUTER, "[40, 7]", "[7, 40]"]),
         (|name, dtype, _, _| { if name == ROUTER { *dtype = Dtype::I16 } true }, &[ROUTER, "I16", "bf16"]),
         (|name, _, _, bytes| { if name == ROUTER { bytes[20..22].fill(0xff) } true }, &[ROUTER, "NaN"]),
+        (|name, _, _, bytes| { if name == ROUTER { bytes[20..22].copy_from_slice(&[0x80, 0x7f]) } true }, &[ROUTER, "holds inf"]),
     ];
     let dir = goldens().join("qwen3_moe");
     let bytes = fs::read(dir.join("model.safetensors")).unwrap();

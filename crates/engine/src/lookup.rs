@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_kernels::{Encoding, Matrix};
-use sws_model::{Held, LoadError, WeightsError, first_nan};
+use sws_model::{Held, LoadError, WeightsError, first_not_finite};
 use sws_store::{
     Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
 };
@@ -180,8 +180,14 @@ impl Lookup {
         let matrix = Matrix::block(encoding, all, cols, range.clone(), used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
         if !self.seen[range.start] {
-            if let Some((row, col)) = first_nan(&matrix, &parts) {
-                return Err(WeightsError::Nan { name: name(), row: row + range.start, col }.into());
+            if let Some((row, col, value)) = first_not_finite(&matrix, &parts) {
+                return Err(WeightsError::NotFinite {
+                    name: name(),
+                    value,
+                    row: row + range.start,
+                    col,
+                }
+                .into());
             }
             self.seen[range.start] = true;
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix, MatrixError};
-use sws_model::{Held, Inventory, LoadError, Role, WeightsError, first_nan};
+use sws_model::{Held, Inventory, LoadError, Role, WeightsError, first_not_finite};
 use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Slot, TensorLayout};
 
 use crate::error::StreamError;
@@ -106,8 +106,8 @@ impl Pinned {
             let matrix = stored.matrix(&slot);
             let name = || tensor.name.clone();
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col)) = first_nan(&matrix, &stored.slices(&slot)) {
-                return Err(WeightsError::Nan { name: name(), row, col }.into());
+            if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&slot)) {
+                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
             if held.role.is_matrix() {
                 self.matrices.insert((piece, held.role), stored);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_kernels::{Matrix, PartRows};
-use sws_model::{LoadError, Role, SourceError, WeightsError, first_nan};
+use sws_model::{LoadError, Role, SourceError, WeightsError, first_not_finite};
 use sws_store::{
     Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Slot,
     Ticket,
@@ -301,10 +301,12 @@ impl Ring {
         let view = Matrix::block(encoding, size(matrix.rows), size(cols), range, used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
         if !self.seen[matrix.first + block]
-            && let Some((row, col)) = first_nan(&view, &parts)
+            && let Some((row, col, value)) = first_not_finite(&view, &parts)
         {
             let row = row + rows.start as usize;
-            return Err(LoadError::from(WeightsError::Nan { name: name(), row, col }).into());
+            return Err(
+                LoadError::from(WeightsError::NotFinite { name: name(), value, row, col }).into()
+            );
         }
         Ok(view)
     }

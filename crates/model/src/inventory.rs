@@ -66,13 +66,15 @@ pub enum WeightsError {
         /// What it could be.
         supported: &'static str,
     },
-    /// A weight that is no number.
+    /// A weight that is no number, or infinite.
     #[error(
-        "the tensor `{name}` holds NaN (row {row}, column {col}), which would make all text after it meaningless; download it again"
+        "the tensor `{name}` holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again"
     )]
-    Nan {
+    NotFinite {
         /// The tensor.
         name: String,
+        /// What it holds.
+        value: f32,
         /// Where the first one stands.
         row: usize,
         /// As above.

@@ -24,12 +24,12 @@
 
 mod config;
 mod families;
+mod finite;
 mod forward;
 mod handle;
 mod inventory;
 mod kv;
 mod naming;
-mod nan;
 mod resident;
 mod role;
 mod rope;
@@ -41,15 +41,15 @@ pub mod text;
 
 pub use config::ConfigError;
 pub use families::supported;
+pub use finite::first_not_finite;
 pub use forward::{Chunk, ForwardError, Model, PassSize, Rows};
 pub use handle::{CausalLm, ModelHandle, check_tokens};
 pub use inventory::{Held, Inventory, WeightsError};
 pub use kv::KvPrecision;
 pub use naming::naming;
-pub use nan::first_nan;
 pub use resident::{LoadError, Loader, ResidentSource};
 pub use role::Role;
-pub use rope::Rope;
+pub use rope::{Rope, RopeScaling};
 pub use session::{Observer, Session};
 pub use source::{
     Compute, Contribution, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,

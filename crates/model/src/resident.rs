@@ -6,8 +6,8 @@ use std::ops::Range;
 use sws_kernels::{Encoding, Matrix, MatrixError};
 use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
 
+use crate::finite::first_not_finite;
 use crate::inventory::{Held, Inventory, WeightsError};
-use crate::nan::first_nan;
 use crate::role::Role;
 use crate::source::{Compute, Ready, Routed, SourceError, WeightSource, Weights};
 use crate::spec::ModelSpec;
@@ -230,8 +230,8 @@ impl Loaded {
             let name = || piece.tensors[held.index].name.clone();
             let matrix = stored.matrix(&bytes);
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col)) = first_nan(&matrix, &stored.slices(&bytes)) {
-                return Err(WeightsError::Nan { name: name(), row, col }.into());
+            if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&bytes)) {
+                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
             if !role.is_matrix() {
                 stored.vector.resize(cols, 0.0);

@@ -9,7 +9,11 @@ use crate::config::{Config, ConfigError, Entry};
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The angle of each pair from one position to the next.
+    /// What the angles are powers of.
+    pub theta: f64,
+    /// What is made of those powers.
+    pub scaling: RopeScaling,
+    /// What follows from both: the angle of each pair from one position to the next.
     pub inv_freq: Vec<f32>,
     /// What sines and cosines are multiplied by.
     pub factor: f32,
@@ -17,6 +21,30 @@ pub struct Rope {
     pub offset: usize,
     /// Which elements of a head form a pair.
     pub pairs: RopePairs,
+}
+
+/// How the angles of a rotary embedding were changed for texts longer than a model was first made for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All divided by one number.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Long waves are stretched, short ones are kept, and those between are interpolated.
+    Llama3 {
+        /// What long waves are stretched by.
+        factor: f64,
+        /// Waves of which fewer than this many went into the first context are long.
+        low: f64,
+        /// Waves of which more than this many went into it are short.
+        high: f64,
+        /// Positions of the first context.
+        trained: f64,
+    },
 }
 
 /// The largest head that is believed: it bounds what is allocated before any weight is seen.
@@ -52,13 +80,12 @@ impl Rope {
         }
         let theta = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta.map_or(Ok(default_theta), Entry::positive)?;
-        let mut inv_freq = frequencies(theta, head_dim);
+        let mut scaling = RopeScaling::None;
         if let Some(kind) = entry("rope_type").or(entry("type")) {
             match kind.word()? {
                 "default" => {}
                 "linear" => {
-                    let factor = need("factor")?.positive()? as f32;
-                    inv_freq.iter_mut().for_each(|f| *f /= factor);
+                    scaling = RopeScaling::Linear { factor: need("factor")?.positive()? };
                 }
                 "llama3" => {
                     let trained = config
@@ -66,21 +93,21 @@ impl Rope {
                         .or(entry("original_max_position_embeddings"));
                     let trained = trained.map_or(Ok(context as f64), Entry::positive)?;
                     let high = need("high_freq_factor")?;
-                    let bands = Llama3 {
-                        factor: need("factor")?.positive()? as f32,
-                        low: need("low_freq_factor")?.positive()?,
-                        high: high.positive()?,
-                        trained,
-                    };
-                    if bands.high <= bands.low {
+                    let low = need("low_freq_factor")?.positive()?;
+                    if high.positive()? <= low {
                         return Err(high.invalid("which must be above `low_freq_factor`"));
                     }
-                    inv_freq.iter_mut().for_each(|f| *f = bands.scaled(*f));
+                    let factor = need("factor")?.positive()?;
+                    let high = high.positive()?;
+                    scaling = RopeScaling::Llama3 { factor, low, high, trained };
                 }
                 _ => return Err(config.unsupported(kind, SUPPORTED)),
             }
         }
-        Ok(Rope { inv_freq, factor: 1.0, offset: 0, pairs: RopePairs::HalfSplit })
+        let mut inv_freq = frequencies(theta, head_dim);
+        inv_freq.iter_mut().for_each(|f| *f = scaling.scaled(*f));
+        let (factor, offset, pairs) = (1.0, 0, RopePairs::HalfSplit);
+        Ok(Rope { theta, scaling, inv_freq, factor, offset, pairs })
     }
 }
 
@@ -91,25 +118,23 @@ fn frequencies(theta: f64, head_dim: usize) -> Vec<f32> {
     (0..head_dim / 2).map(|i| 1.0 / pow64(theta, exponent(i)) as f32).collect()
 }
 
-/// Long waves are stretched, short ones are kept, and those between are interpolated.
-struct Llama3 {
-    factor: f32,
-    low: f64,
-    high: f64,
-    /// The context of the first training.
-    trained: f64,
-}
-
-impl Llama3 {
-    fn scaled(&self, inv_freq: f32) -> f32 {
-        let wave = 2.0 * std::f32::consts::PI / inv_freq;
-        if wave > (self.trained / self.low) as f32 {
-            return inv_freq / self.factor;
+impl RopeScaling {
+    fn scaled(self, inv_freq: f32) -> f32 {
+        match self {
+            RopeScaling::None => inv_freq,
+            RopeScaling::Linear { factor } => inv_freq / factor as f32,
+            RopeScaling::Llama3 { factor, low, high, trained } => {
+                let factor = factor as f32;
+                let wave = 2.0 * std::f32::consts::PI / inv_freq;
+                if wave > (trained / low) as f32 {
+                    return inv_freq / factor;
+                }
+                if wave < (trained / high) as f32 {
+                    return inv_freq;
+                }
+                let share = (trained as f32 / wave - low as f32) / (high - low) as f32;
+                (1.0 - share) * inv_freq / factor + share * inv_freq
+            }
         }
-        if wave < (self.trained / self.high) as f32 {
-            return inv_freq;
-        }
-        let share = (self.trained as f32 / wave - self.low as f32) / (self.high - self.low) as f32;
-        (1.0 - share) * inv_freq / self.factor + share * inv_freq
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sws_kernels::Matrix;
 use sws_model::{
-    Contribution, Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_nan,
+    Contribution, Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError,
+    first_not_finite,
 };
 use sws_store::{ModelNumber, PieceId, PieceLayout, Slot};
 
@@ -143,8 +144,8 @@ impl DynamicAssembler {
             let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());
             let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
                 .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col)) = first_nan(&matrix, parts) {
-                return Err(WeightsError::Nan { name: name(), row, col }.into());
+            if let Some((row, col, value)) = first_not_finite(&matrix, parts) {
+                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
         }
         self.looked_at.insert(id);

@@ -1,32 +1,32 @@
-//! Finding weights that are no numbers.
+//! Finding weights that are no numbers, or infinite.
 
 use sws_kernels::{Encoding, Matrix};
 
-/// The row and column of the first NaN of a matrix, or of a block of its rows, whose parts are given
-/// too.
+/// The row, the column and the value of the first weight that is not finite, in a matrix or a block of
+/// its rows, whose parts are given too.
 ///
 /// The parts say fast whether there can be one; only then are weights decoded.
-pub fn first_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize)> {
-    if !may_hold_nan(matrix, parts) {
+pub fn first_not_finite(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize, f32)> {
+    if !may_hold_one(matrix, parts) {
         return None;
     }
     let mut row = vec![0.0; matrix.cols()];
     (0..matrix.row_count()).find_map(|r| {
         matrix.decode_row(r, &mut row);
-        row.iter().position(|w| w.is_nan()).map(|col| (r, col))
+        row.iter().position(|w| !w.is_finite()).map(|col| (r, col, row[col]))
     })
 }
 
-/// No NaN is missed; an infinite scale, say, is decoded in vain.
-fn may_hold_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
+/// None is missed; a scale that only large codes would carry beyond all bounds may be decoded in vain.
+fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
     /// Whether every bit of an exponent is set in any of these numbers.
     fn f32s(bytes: &[u8]) -> bool {
         let (numbers, _) = bytes.as_chunks::<4>();
-        numbers.iter().fold(false, |any, n| any | (u32::from_le_bytes(*n) << 1 > 0xff00_0000))
+        numbers.iter().fold(false, |any, n| any | (u32::from_le_bytes(*n) << 1 >= 0xff00_0000))
     }
-    fn halves(bytes: &[u8], infinite: u16) -> bool {
+    fn halves(bytes: &[u8], from: u16) -> bool {
         let (numbers, _) = bytes.as_chunks::<2>();
-        numbers.iter().fold(false, |any, n| any | (u16::from_le_bytes(*n) & 0x7fff > infinite))
+        numbers.iter().fold(false, |any, n| any | (u16::from_le_bytes(*n) & 0x7fff >= from))
     }
     fn bytes(bytes: &[u8], mask: u8) -> bool {
         bytes.iter().fold(false, |any, n| any | (n & mask == mask))
@@ -44,13 +44,15 @@ fn may_hold_nan(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
                 || (0..matrix.row_count()).any(patched)
                 || lacks_patches(matrix, parts)
         }
-        // Codes are numbers; only a scale can be something else, and zero times infinity is.
-        Encoding::Q8 | Encoding::Q4 => halves(parts[1], 0x7f7f),
+        // Codes are numbers; only a scale can be something else, or too large: from 2^120 on for codes
+        // up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
+        Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
         Encoding::Fp8 => {
-            bytes(parts[0], 0x7f)
-                || parts[1].as_chunks::<4>().0.iter().any(|n| !f32::from_le_bytes(*n).is_finite())
+            let scales = parts[1].as_chunks::<4>().0.iter().map(|n| f32::from_le_bytes(*n));
+            let large = |n: f32| n.is_nan() || n.abs() >= 2f32.powi(119);
+            bytes(parts[0], 0x7f) || scales.into_iter().any(large)
         }
-        Encoding::Mxfp4 => bytes(parts[1], 0xff),
+        Encoding::Mxfp4 => parts[1].iter().any(|&n| n >= 126 + 127),
     }
 }
 
@@ -118,51 +120,65 @@ mod tests {
     }
 
     #[test]
-    fn what_a_nan_is_in_every_encoding() {
+    fn what_is_not_finite_in_every_encoding() {
         type Change = (usize, usize, &'static [u8]);
-        type Case = (Encoding, &'static [Change], Option<(usize, usize)>);
+        type Case = (Encoding, &'static [Change], Option<(usize, usize, f32)>);
+        const NAN: f32 = f32::NAN;
+        const INF: f32 = f32::INFINITY;
         #[rustfmt::skip]
-        let cases: [Case; 38] = [
-            // encoding, (part, byte, bytes), where the NaN is
+        let cases: [Case; 48] = [
+            // encoding, (part, byte, bytes), where which weight is not finite
             (Encoding::F32, &[], None),
-            (Encoding::F32, &[(0, 4 * 5, &[0, 0, 0xc0, 0x7f])], Some((0, 5))),
-            (Encoding::F32, &[(0, 4 * 70, &[1, 0, 0x80, 0xff])], Some((1, 6))),
-            (Encoding::F32, &[(0, 0, &[0, 0, 0x80, 0x7f])], None),
-            (Encoding::F32, &[(0, 0, &[0, 0, 0x80, 0xff])], None),
+            (Encoding::F32, &[(0, 4 * 5, &[0, 0, 0xc0, 0x7f])], Some((0, 5, NAN))),
+            (Encoding::F32, &[(0, 4 * 70, &[1, 0, 0x80, 0xff])], Some((1, 6, NAN))),
+            (Encoding::F32, &[(0, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::F32, &[(0, 4 * 127, &[0, 0, 0x80, 0xff])], Some((1, 63, -INF))),
+            (Encoding::F32, &[(0, 0, &[0xff, 0xff, 0x7f, 0x7f])], None),
             (Encoding::F16, &[], None),
-            (Encoding::F16, &[(0, 2 * 5, &[1, 0x7c])], Some((0, 5))),
-            (Encoding::F16, &[(0, 2 * 127, &[0xff, 0xff])], Some((1, 63))),
-            (Encoding::F16, &[(0, 0, &[0, 0x7c])], None),
+            (Encoding::F16, &[(0, 2 * 5, &[1, 0x7c])], Some((0, 5, NAN))),
+            (Encoding::F16, &[(0, 2 * 127, &[0xff, 0xff])], Some((1, 63, NAN))),
+            (Encoding::F16, &[(0, 0, &[0, 0x7c])], Some((0, 0, INF))),
+            (Encoding::F16, &[(0, 0, &[0xff, 0x7b])], None),
             (Encoding::Bf16, &[], None),
-            (Encoding::Bf16, &[(0, 2 * 64, &[0x81, 0x7f])], Some((1, 0))),
-            (Encoding::Bf16, &[(0, 0, &[0x80, 0xff])], None),
+            (Encoding::Bf16, &[(0, 2 * 64, &[0x81, 0x7f])], Some((1, 0, NAN))),
+            (Encoding::Bf16, &[(0, 0, &[0x80, 0xff])], Some((0, 0, -INF))),
+            (Encoding::Bf16, &[(0, 0, &[0x7f, 0xff])], None),
             (Encoding::Bf12, &[], None),
-            (Encoding::Bf12, &[(1, 0, &[0xff]), (0, 0, &[1])], Some((0, 0))),
-            (Encoding::Bf12, &[(1, 0, &[0xff])], None),
-            // The code of row 1, column 0 is an escape: with a patch, with one that is NaN, with none.
+            (Encoding::Bf12, &[(1, 0, &[0xff]), (0, 0, &[1])], Some((0, 0, NAN))),
+            (Encoding::Bf12, &[(1, 0, &[0xff])], Some((0, 0, INF))),
+            // The code of row 1, column 0 is an escape: with a patch, with one that is not finite, with none.
             (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1])], None),
-            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1]), (2, 12, &[0xff])], Some((1, 0))),
-            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15])], Some((1, 0))),
-            (Encoding::Bf12, &[(0, 160, &[15])], None),
+            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1]), (2, 12, &[0xff])], Some((1, 0, NAN))),
+            (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15])], Some((1, 0, NAN))),
+            (Encoding::Bf12, &[(0, 160, &[15]), (2, 8, &[1]), (2, 12, &[0xff])], Some((1, 0, INF))),
+            (Encoding::Bf12, &[(0, 160, &[15])], Some((1, 0, INF))),
             (Encoding::Q8, &[], None),
-            (Encoding::Q8, &[(1, 2, &[0xc0, 0x7f])], Some((1, 0))),
-            (Encoding::Q8, &[(1, 0, &[0x80, 0x7f])], None),
-            (Encoding::Q8, &[(1, 0, &[0x80, 0x7f]), (0, 9, &[0])], Some((0, 9))),
-            (Encoding::Q8, &[(1, 0, &[0x7f, 0x7f])], None),
+            (Encoding::Q8, &[(1, 2, &[0xc0, 0x7f])], Some((1, 0, NAN))),
+            (Encoding::Q8, &[(1, 0, &[0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Q8, &[(1, 0, &[0x80, 0x7f]), (0, 0, &[0])], Some((0, 0, NAN))),
+            // Scales of 2^128 and 2^120, 17 times and 128.
+            (Encoding::Q8, &[(1, 0, &[0x7f, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Q8, &[(1, 0, &[0x80, 0x7b]), (0, 9, &[0x80])], None),
             (Encoding::Q4, &[], None),
-            (Encoding::Q4, &[(1, 2, &[0xff, 0xff])], Some((1, 0))),
-            (Encoding::Q4, &[(1, 2, &[0x80, 0xff])], None),
+            (Encoding::Q4, &[(1, 2, &[0xff, 0xff])], Some((1, 0, NAN))),
+            (Encoding::Q4, &[(1, 2, &[0x80, 0xff])], Some((1, 0, -INF))),
+            (Encoding::Q4, &[(1, 2, &[0x7f, 0x7f])], None),
+            (Encoding::Q4, &[(1, 2, &[0x7f, 0x7f]), (0, 32, &[0x12])], Some((1, 0, INF))),
             (Encoding::Fp8, &[], None),
-            (Encoding::Fp8, &[(0, 70, &[0x7f])], Some((1, 6))),
-            (Encoding::Fp8, &[(0, 3, &[0xff])], Some((0, 3))),
+            (Encoding::Fp8, &[(0, 70, &[0x7f])], Some((1, 6, NAN))),
+            (Encoding::Fp8, &[(0, 3, &[0xff])], Some((0, 3, NAN))),
             (Encoding::Fp8, &[(0, 3, &[0x7e])], None),
-            (Encoding::Fp8, &[(1, 0, &[0, 0, 0xc0, 0x7f])], Some((0, 0))),
-            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f])], None),
-            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f]), (0, 66, &[0x80])], Some((1, 2))),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0xc0, 0x7f])], Some((0, 0, NAN))),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f]), (0, 0, &[0x80])], Some((0, 0, NAN))),
+            // A scale of 2^120, and with it the largest code.
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7b])], None),
+            (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7b]), (0, 66, &[0x7e])], Some((1, 2, INF))),
             (Encoding::Mxfp4, &[], None),
-            (Encoding::Mxfp4, &[(1, 3, &[0xff])], Some((1, 32))),
-            (Encoding::Mxfp4, &[(1, 1, &[0xff])], Some((0, 32))),
+            (Encoding::Mxfp4, &[(1, 3, &[0xff])], Some((1, 32, NAN))),
+            (Encoding::Mxfp4, &[(1, 1, &[0xff])], Some((0, 32, NAN))),
             (Encoding::Mxfp4, &[(1, 1, &[0xfe])], None),
+            (Encoding::Mxfp4, &[(1, 1, &[0xfe]), (0, 16, &[0x71])], Some((0, 33, INF))),
         ];
         for (encoding, changes, expected) in cases {
             let mut parts = parts(encoding);
@@ -171,7 +187,9 @@ mod tests {
             }
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, ROWS, COLS, &parts).unwrap();
-            assert_eq!(first_nan(&matrix, &parts), expected, "{encoding} {changes:?}");
+            let found = first_not_finite(&matrix, &parts);
+            // Any NaN is like any other.
+            assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{encoding} {changes:?}");
         }
     }
 
@@ -188,7 +206,7 @@ mod tests {
     /// patches of the first.
     #[test]
     fn rows_of_a_block_have_their_own_patches() {
-        for (patched, expected) in [(true, None), (false, Some((0, 0)))] {
+        for (patched, expected) in [(true, false), (false, true)] {
             let mut parts = parts(Encoding::Bf12);
             parts[0][96] = 1;
             parts[0][160] = 15;
@@ -199,7 +217,12 @@ mod tests {
             }
             let block = [&parts[0][96..], &parts[1], &parts[2]];
             let matrix = Matrix::block(Encoding::Bf12, ROWS, COLS, 1..2, &block).unwrap();
-            assert_eq!(first_nan(&matrix, &block), expected, "patched: {patched}");
+            let found = first_not_finite(&matrix, &block);
+            assert_eq!(
+                found.is_some_and(|(row, col, _)| (row, col) == (0, 0)),
+                expected,
+                "{found:?}"
+            );
         }
     }
 }
