@@ -166,7 +166,8 @@ fn a_tier_can_be_forced_and_changes_no_bit() {
     let chosen = run(&[&few[..], &["--tier", "portable,rope=scalar"]].concat()).succeeded();
     let chosen: Value = serde_json::from_str(&chosen.stdout).unwrap();
     assert_eq!(chosen["metrics"]["tier"], "portable,rope=scalar");
-    run(&["--tier", "scalar", "--backend", "candle"]).refused(2, &["--tier", "candle"]);
+    let candle = run(&[&few[..], &["--tier", "scalar", "--backend", "candle"]].concat());
+    candle.refused(2, &["--tier", "candle"]);
     refused(run(&["--tier", "rope=abacus"]), &["`abacus`", "--tier", "scalar"]);
 }
 
