@@ -123,11 +123,12 @@ fn run(mb_per_second: u64, share: f64, draft: Option<f32>, governed: bool) -> (f
 /// A disk that is never waited for.
 const UNLIMITED: u64 = 10_000_000;
 
-/// What speculation says that it has saved is what it has, within a fifth or half a percent of the
-/// time, whatever the disk and the draft.
+/// What speculation says that it has saved is what it has, within a fifth, whatever the disk and the
+/// draft.
 #[test]
 fn the_account_is_what_the_wall_says() {
-    for (share, mb_per_second) in [(0.25, 100), (0.25, 400), (0.5, 50), (0.5, 200)] {
+    let disks = [(0.25, 100), (0.25, 400), (0.5, 30), (0.5, 50), (0.5, 200)];
+    for (share, mb_per_second) in disks {
         let (off, none) = run(mb_per_second, share, None, false);
         assert_eq!(none, Speculation { windows_on: none.windows_on, ..Default::default() });
         for recall in [0.6, 0.75, 0.95] {
@@ -137,7 +138,7 @@ fn the_account_is_what_the_wall_says() {
                 "{share}, {mb_per_second} MB/s, recall {recall}: {off} ns become {on}, {balance} were \
                  saved: {speculation:?}"
             );
-            assert!((wall - balance).abs() < (0.2 * wall.abs()).max(0.005 * off), "{case}");
+            assert!((wall - balance).abs() < 0.2 * wall.abs(), "{case}");
             assert!(wall > 0.005 * off, "{case}");
             assert!(speculation.issued >= speculation.useful + speculation.wasted, "{case}");
             assert!(speculation.useful > 100 && speculation.wasted > 0, "{case}");
