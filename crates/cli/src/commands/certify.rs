@@ -76,15 +76,16 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
-    let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}");
+    const REMEDY: &str = "give the file that `sws run --certify` wrote";
+    let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}; {REMEDY}");
     let file = std::fs::File::open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
-        bail!("`{shown}` is not a regular file; give the file that `sws run --certify` wrote");
+        bail!("`{shown}` is not a regular file; {REMEDY}");
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {
-        bail!("`{shown}` has more than {MAX_BYTES} bytes and is no certificate");
+        bail!("`{shown}` has more than {MAX_BYTES} bytes and is no certificate; {REMEDY}");
     }
     Ok(bytes)
 }
