@@ -262,8 +262,8 @@ mod tests {
             row,
             "FAILED: holds (1 of 2)\n  b is 3\n",
             "note: left out",
-            "a over b       9   1.040  1.010 to 1.070    1.020",
-            "c              9   2.040  2.010 to 2.070        -",
+            "a over b      9   1.040  1.010 to 1.070    1.020",
+            "c             9   2.040  2.010 to 2.070        -",
             "FAILED: becomes rarer (1 of 2)\n  e: 0.990, within 0.960 to 1.020, not below 1.000",
             "FAILED: is fast (1 of 2)\n  b over a: 1.240, within 1.210 to 1.270, of 1.100",
         ] {

@@ -198,7 +198,7 @@ impl<'a> Entry<'a> {
         if value as f32 > 0.0 && (value as f32).is_finite() {
             Ok(value)
         } else {
-            Err(self.invalid("which must be a finite number above 0"))
+            Err(self.invalid("which must be a number above 0 that 32 bits can hold"))
         }
     }
 

@@ -78,8 +78,8 @@ impl Rope {
         {
             return Err(config.unsupported(entry, "1, all of each head"));
         }
-        let theta = entry("rope_theta").or(config.get("rope_theta"));
-        let theta = theta.map_or(Ok(default_theta), Entry::positive)?;
+        let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
+        let theta = theta_entry.map_or(Ok(default_theta), Entry::positive)?;
         let mut scaling = RopeScaling::None;
         if let Some(kind) = entry("rope_type").or(entry("type")) {
             match kind.word()? {
@@ -106,6 +106,11 @@ impl Rope {
         }
         let mut inv_freq = frequencies(theta, head_dim);
         inv_freq.iter_mut().for_each(|f| *f = scaling.scaled(*f));
+        if inv_freq.iter().any(|f| !(f * context as f32).is_finite())
+            && let Some(entry) = entry("factor").or(theta_entry)
+        {
+            return Err(entry.invalid("by which angles of rotary embeddings become infinite"));
+        }
         let (factor, offset, pairs) = (1.0, 0, RopePairs::HalfSplit);
         Ok(Rope { theta, scaling, inv_freq, factor, offset, pairs })
     }

@@ -47,12 +47,14 @@ fn configurations() {
         ("llama", "head_dim", json!(7), "7 for `head_dim`, and a rotary embedding turns pairs"),
         ("llama", "head_dim", json!(65_536_000_000u64), "`head_dim`"),
         ("llama", "max_position_embeddings", json!(0), "`max_position_embeddings`"),
-        ("llama", "rms_norm_eps", json!(0), "0 for `rms_norm_eps`, which must be a finite number above 0"),
+        ("llama", "rms_norm_eps", json!(0), "0 for `rms_norm_eps`, which must be a number above 0 that 32 bits can hold"),
         ("llama", "rms_norm_eps", json!(1e300), "`rms_norm_eps`"),
-        ("llama", "rope_theta", json!(-1.0), "`rope_theta`, which must be a finite number above 0"),
+        ("llama", "rope_theta", json!(-1.0), "`rope_theta`, which must be a number above 0 that 32 bits can hold"),
         ("llama", "rope_scaling", rope("yarn"), "`rope_type` = \"yarn\" in a model of type `llama`, which is not supported; supported: default, linear, llama3"),
         ("llama", "rope_scaling", json!({"type": "dynamic", "factor": 2}), "`type` = \"dynamic\""),
         ("llama", "rope_scaling", json!({"type": "linear"}), "has no `factor`"),
+        ("llama", "rope_scaling", json!({"type": "linear", "factor": 1e-37}), "1e-37 for `factor`, by which angles of rotary embeddings become infinite"),
+        ("llama", "rope_theta", json!(1e-44), "by which angles of rotary embeddings become infinite"),
         ("llama", "rope_scaling", json!({"type": 3}), "`type` is 3 instead of a string"),
         ("llama", "rope_scaling", json!([1]), "`rope_scaling` is [1] instead of an object"),
         ("llama", "rope_scaling", llama3(4.0, 4.0), "4.0 for `high_freq_factor`, which must be above `low_freq_factor`"),
@@ -83,7 +85,7 @@ fn configurations() {
         ("qwen2_moe", "mlp_only_layers", json!([-1]), "[-1] for `mlp_only_layers`, which must list numbers of layers"),
         ("qwen2_moe", "norm_topk_prob", json!("yes"), "`norm_topk_prob` is \"yes\""),
         ("qwen2_moe", "moe_intermediate_size", json!(ABSENT), "has no `moe_intermediate_size`"),
-        ("olmoe", "clip_qkv", json!(-2), "`clip_qkv`, which must be a finite number above 0"),
+        ("olmoe", "clip_qkv", json!(-2), "`clip_qkv`, which must be a number above 0 that 32 bits can hold"),
     ];
     for (variant, key, value, expected) in cases {
         let mut config = config(variant);
