@@ -20,7 +20,7 @@ use crate::pairs::{self, Ask};
 use crate::report::Report;
 use crate::stage::{EXTREMES, MIDDLE, Run, Stage};
 
-const SAME: &str = "every logit is that of the resident model";
+const SAME: &str = "every logit is that of a run with everything in memory";
 const CHANGES: &str = "the topic changes at least 20 times";
 const SETTLES: &str = "misses are rarer in the last quarter of a topic than in its first";
 const FEWER: &str = "misses are rarer than with lru over the run";
