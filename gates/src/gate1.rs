@@ -53,6 +53,17 @@ struct Try {
     above: u64,
 }
 
+impl Try {
+    /// In the group that kills everything is as it comes by default, so with a draft, which the smallest
+    /// budget here has no room for.
+    fn draft(self, share: Option<f64>) -> Drafting {
+        match (self.reader, self.above, share) {
+            ("direct", 0, Some(_)) => Drafting::Learning,
+            _ => Drafting::No,
+        }
+    }
+}
+
 const COUNTING: u64 = 2 << 30;
 /// What every budget is tried with.
 const TRIES: [Try; 3] = [
@@ -92,10 +103,12 @@ fn ids(count: u32) -> Vec<u32> {
 fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
     // In place the way to the disk is another, and nothing else: one budget will do.
     let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..4] };
-    let case = |share: Option<f64>, Try { policy, reader, above }: Try| {
+    let case = |share: Option<f64>, how: Try| {
+        let Try { policy, reader, above } = how;
         let name = share.map_or("min".to_owned(), |share| format!("{:.0} %", 100.0 * share));
         let limit = if above == 0 { "kills" } else { "counts" };
-        format!("{form}, {name}, {policy}, {reader}, {limit}")
+        let draft = if how.draft(share) == Drafting::No { "" } else { " with a draft" };
+        format!("{form}, {name}, {policy}{draft}, {reader}, {limit}")
     };
     let cases: Vec<_> = budgets
         .iter()
@@ -147,7 +160,8 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
         };
         let case = case(share, how);
         let work = Work::Replay(certificates.clone());
-        let ended = task(Ram::Bytes(budget), policy, reader, work).run(group.as_ref());
+        let task = task(Ram::Bytes(budget), policy, reader, work).with(how.draft(share));
+        let ended = task.run(group.as_ref());
         let counted = group.as_ref().and_then(|group| group.peak().ok());
         if group.is_some() && above == 0 {
             let killed = matches!(ended, Err(Ended::Killed(_)));
