@@ -101,7 +101,7 @@ fn a_draft_is_trained_scored_and_used() {
             let found = run(more);
             assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
             let took = &found["metrics"]["cost"]["generation"]["speculation"]["draft_ns"];
-            assert_eq!(took.as_f64() > Some(1e5), asked, "{more:?}: {took}");
+            assert_eq!(took.as_f64() > Some(0.0), asked, "{more:?}: {took}");
         }
     };
     hold();

@@ -180,6 +180,10 @@ impl DynamicAssembler {
 
     /// A draft has been asked, or told what came, since then.
     pub(super) fn note_draft(&mut self, started: Duration) {
+        // Who remembers nothing computes nothing: there is no draft, or it reads from a record.
+        if self.draft.bytes() == 0 {
+            return;
+        }
         let took = self.waiter.clock().now().saturating_sub(started);
         self.speculating.governor.asked(nanos(took));
     }
