@@ -11,6 +11,9 @@ const WINDOW: u32 = 16;
 /// The share of a window's time that speculation has to save to go on. Below that it is reading for
 /// nothing, as on a disk that is never waited for.
 const WORTH: f64 = 1.0 / 400.0;
+/// The share of a window's time that it must be able to save, or it is not gone on with whatever was booked:
+/// what it saves of waiting passes while something is computed, so it is at most the smaller of the two.
+const REACH: f64 = 1.0 / 100.0;
 /// The share of a window's time that it may lose before it is switched off at once.
 const LOSS: f64 = 1.0 / 100.0;
 /// The most windows between two attempts.
@@ -97,11 +100,12 @@ impl Speculation {
 /// Keeps the account, window by window, and switches.
 ///
 /// It begins switched on. A window after which what was saved is less than it has to be, by more than
-/// the standard error of what was booked, switches off; so does one that loses too much before it is
-/// over. It is off for one window at first, and for twice as many each time an attempt fails again
-/// before it has clearly paid, at most [`MOST_PAUSE`]. An attempt that does nothing but lose is over after [`LOSS`] of a window and
-/// what one layer can lose, so all of them together lose at most that share of the time, and less the
-/// longer it goes on; where bookings scatter it is [`SURE`] standard errors more.
+/// the standard error of what was booked, switches off; so does one in which [too little](REACH) could
+/// have been, and one that loses too much before it is over. It is off for one window at first, and for
+/// twice as many each time an attempt fails again before it has clearly paid, at most [`MOST_PAUSE`].
+/// An attempt that does nothing but lose is over after [`LOSS`] of a window and what one layer can lose,
+/// so all of them together lose at most that share of the time, and less the longer it goes on; where
+/// bookings scatter it is [`SURE`] standard errors more.
 #[derive(Debug)]
 pub(crate) struct Governor {
     on: bool,
@@ -126,13 +130,17 @@ pub(crate) struct Governor {
 #[derive(Clone, Copy, Debug, Default)]
 struct Evidence {
     time: f64,
+    waited: f64,
+    saved: f64,
     bookings: f64,
     balance: f64,
     squares: f64,
 }
 
 impl Evidence {
-    fn add(&mut self, booked: f64) {
+    fn add(&mut self, saved: f64, cost: f64) {
+        let booked = saved - cost;
+        self.saved += saved;
         self.bookings += 1.0;
         self.balance += booked;
         self.squares += booked * booked;
@@ -142,6 +150,8 @@ impl Evidence {
     fn with(&self, before: &Evidence, share: f64) -> Evidence {
         Evidence {
             time: self.time + share * before.time,
+            waited: self.waited + share * before.waited,
+            saved: self.saved + share * before.saved,
             bookings: self.bookings + share * before.bookings,
             balance: self.balance + share * before.balance,
             squares: self.squares + share * before.squares,
@@ -151,6 +161,12 @@ impl Evidence {
     /// The standard error of the balance.
     fn error(&self) -> f64 {
         (self.squares - self.balance * self.balance / self.bookings.max(1.0)).max(0.0).sqrt()
+    }
+
+    /// Whether there is enough of both waiting and computing for anything to be saved.
+    fn reaches(&self) -> bool {
+        let computed = self.time - self.waited;
+        computed.min(self.waited + self.saved) > REACH * self.time
     }
 }
 
@@ -216,7 +232,7 @@ impl Governor {
         self.total.saved_ns += saved;
         self.total.cost_ns += cost;
         let Governor { passes, window, last, .. } = self;
-        window.add(saved - cost);
+        window.add(saved, cost);
         // The first window is as long as its passes so far let expect.
         let first = f64::from(WINDOW) / f64::from(*passes) * window.time;
         let time = last.or_else(|| (*passes > 0).then_some(first));
@@ -226,22 +242,24 @@ impl Governor {
         }
     }
 
-    /// A pass has taken so many nanoseconds.
-    pub(crate) fn passed(&mut self, time: f64) {
+    /// A pass has taken so many nanoseconds, and waited in so many of them.
+    pub(crate) fn passed(&mut self, time: f64, waited: f64) {
         let draft = std::mem::take(&mut self.draft);
         if self.asks() {
             self.share = draft / time.max(1.0);
         }
         self.passes += 1;
         self.window.time += time;
+        self.window.waited += waited;
         if self.passes == WINDOW {
             let Governor { window, before, .. } = self;
             let all = window.with(before, KEEP);
             let loses = window.balance + SURE * window.error() < 0.0;
-            if self.on && all.balance - all.error() > WORTH * all.time {
+            let pays = |balance: f64| all.reaches() && balance > WORTH * all.time;
+            if self.on && pays(all.balance - all.error()) {
                 self.pause = 0;
             }
-            self.close(!loses && all.balance + all.error() > WORTH * all.time);
+            self.close(!loses && pays(all.balance + all.error()));
         }
     }
 
@@ -366,7 +384,7 @@ mod tests {
                     governor.book(gain.max(0.0), (-gain).max(0.0));
                 }
                 if closed(governor) == before {
-                    governor.passed(1000.0);
+                    governor.passed(1000.0, 500.0);
                 }
             }
         }
@@ -417,12 +435,35 @@ mod tests {
                         gained += gain;
                     }
                 }
-                governor.passed(1000.0);
+                governor.passed(1000.0, 500.0);
             }
             let on = governor.total.windows_on;
             let case = format!("{gain}: on in {on}, {gained} of {}", 400 * 16_000);
             assert!((least..=most).contains(&on), "{case}");
             assert!(gained >= -loss * 400.0 * 16_000.0, "{case}");
+        }
+    }
+
+    /// However it scatters, and whatever seems to have been saved.
+    #[test]
+    fn where_nothing_can_be_saved_it_is_off() {
+        for (waited, saved, on) in [
+            (0.0, 8.0, false),
+            (9.0, 0.5, false),
+            (992.0, 5.0, false),
+            (1000.0, 500.0, false),
+            (9.0, 50.0, true),
+            (980.0, 5.0, true),
+        ] {
+            let mut governor = Governor::new(true);
+            for _ in 0..16 * WINDOW {
+                if governor.on() {
+                    governor.book(saved, 0.0);
+                }
+                governor.passed(1000.0, waited);
+            }
+            let windows = governor.total.windows_on;
+            assert_eq!(windows, if on { 16 } else { 4 }, "{waited} waited, {saved} saved");
         }
     }
 

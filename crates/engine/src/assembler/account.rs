@@ -36,9 +36,10 @@ pub(super) struct Speculating {
     ended: Duration,
     /// Tokens told of since the last pass began.
     told: Vec<u32>,
-    /// Nanoseconds of this pass, up to a moment.
+    /// Nanoseconds of this pass, and those of them that were waited, up to a moment.
     pass: f64,
-    upto: Duration,
+    waited: f64,
+    upto: Moment,
     stats: StoreStats,
     layer: Layer,
 }
@@ -76,7 +77,8 @@ impl Speculating {
             ended: Duration::ZERO,
             told: Vec::new(),
             pass: 0.0,
-            upto: Duration::ZERO,
+            waited: 0.0,
+            upto: Moment::default(),
             stats: StoreStats::default(),
             layer: Layer::default(),
         }
@@ -157,9 +159,9 @@ impl DynamicAssembler {
         if begins {
             account.pace.pass(account.told.len());
             if account.pass > 0.0 && !self.sweeping {
-                account.governor.passed(account.pass);
+                account.governor.passed(account.pass, account.waited);
             }
-            (account.pass, account.upto) = (0.0, at.now);
+            (account.pass, account.waited, account.upto) = (0.0, 0.0, at);
             let stats = self.store.stats();
             let (now, before) = (&stats.speculative, &account.stats.speculative);
             let (reads, bytes) = (now.reads - before.reads, now.bytes - before.bytes);
@@ -248,9 +250,10 @@ impl DynamicAssembler {
         let at = self.moment();
         let account = &mut self.speculating;
         account.pace.done(at);
-        let took = nanos(at.now.saturating_sub(account.upto));
+        let took = nanos(at.now.saturating_sub(account.upto.now));
         account.pass += took;
-        account.upto = at.now;
+        account.waited += nanos(at.waited.saturating_sub(account.upto.waited));
+        account.upto = at;
         let Layer { needed, otherwise, missing, again, touched, bytes, waited, delay, .. } =
             std::mem::take(&mut account.layer);
         let (demands, time) = account.demands;
