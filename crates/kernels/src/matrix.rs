@@ -267,11 +267,8 @@ impl<'a> Matrix<'a> {
     #[inline]
     pub fn escapes(&self, row: usize) -> &'a [u8] {
         let patches = self.parts[2];
-        let offset = |r: usize| {
-            let at = 4 * r;
-            u32::from_le_bytes(patches[at..at + 4].try_into().unwrap()) as usize
-        };
-        let list = &patches[4 * (self.all_rows + 1)..];
+        let (offsets, list) = patches.split_at(4 * (self.all_rows + 1));
+        let offset = |r: usize| u32::from_le_bytes(offsets.as_chunks().0[r]) as usize;
         let row = self.first_row + row;
         let start = offset(row).min(list.len());
         let end = offset(row + 1).clamp(start, list.len());

@@ -70,18 +70,18 @@ pub(crate) fn decode_block(
     let row0 = |part| m.row_bytes(part, row);
     match m.encoding() {
         Encoding::F32 => {
-            for (out, b) in out.iter_mut().zip(row0(0)[4 * col..].chunks_exact(4)) {
-                *out = f32::from_le_bytes(b.try_into().unwrap());
+            for (out, b) in out.iter_mut().zip(row0(0)[4 * col..].as_chunks().0) {
+                *out = f32::from_le_bytes(*b);
             }
         }
         Encoding::F16 => {
-            for (out, b) in out.iter_mut().zip(row0(0)[2 * col..].chunks_exact(2)) {
-                *out = f16_to_f32(u16::from_le_bytes(b.try_into().unwrap()));
+            for (out, b) in out.iter_mut().zip(row0(0)[2 * col..].as_chunks().0) {
+                *out = f16_to_f32(u16::from_le_bytes(*b));
             }
         }
         Encoding::Bf16 => {
-            for (out, b) in out.iter_mut().zip(row0(0)[2 * col..].chunks_exact(2)) {
-                *out = bf16_to_f32(u16::from_le_bytes(b.try_into().unwrap()));
+            for (out, b) in out.iter_mut().zip(row0(0)[2 * col..].as_chunks().0) {
+                *out = bf16_to_f32(u16::from_le_bytes(*b));
             }
         }
         Encoding::Bf12 => {
@@ -107,8 +107,7 @@ pub(crate) fn decode_block(
             }
         }
         Encoding::Fp8 => {
-            let scale = &m.fp8_scales(row)[4 * (col / 128)..][..4];
-            let scale = f32::from_le_bytes(scale.try_into().unwrap());
+            let scale = f32::from_le_bytes(m.fp8_scales(row).as_chunks().0[col / 128]);
             for (out, code) in out.iter_mut().zip(&row0(0)[col..]) {
                 *out = e4m3_to_f32(*code) * scale;
             }
@@ -169,7 +168,7 @@ fn nibble(bytes: &[u8], at: usize) -> u8 {
 }
 
 fn bf16_at(bytes: &[u8], index: usize) -> f32 {
-    bf16_to_f32(u16::from_le_bytes(bytes[2 * index..2 * index + 2].try_into().unwrap()))
+    bf16_to_f32(u16::from_le_bytes(bytes.as_chunks().0[index]))
 }
 
 /// The f32 whose upper half this is.

@@ -55,7 +55,7 @@ struct Mapping {
 // what it hands out from `free`, `give_back` puts it back once the slot is gone), so shared
 // references to the mapping never lead to the same byte.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: shared references to the mapping never lead to the same byte, as for `Send`.
 unsafe impl Sync for Mapping {}
 
 impl Arena {
@@ -82,10 +82,11 @@ impl Arena {
         if slack > 0 {
             // SAFETY: skips less than `slack`, and `len` bytes follow.
             start = unsafe { map.add(map.align_offset(HUGE_PAGE)) };
-            // SAFETY: inside the new mapping, whose contents nobody knows yet. Advice only: small
-            // pages do too.
-            let _ =
-                unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+            let all = start.as_ptr().cast();
+            // SAFETY: inside the new mapping, whose contents nobody knows yet.
+            let advised = unsafe { rustix::mm::madvise(all, len, Advice::LinuxHugepage) };
+            // Small pages do, too.
+            let _ = advised;
         }
         let free = Mutex::new(BTreeMap::from([(0, len)]));
         Ok(Arena(Arc::new(Mapping { map, mapped, start, len, free })))

@@ -58,7 +58,7 @@ impl ExponentTable {
     pub fn from_histogram(histogram: &Histogram) -> Self {
         let mut order: Vec<u8> = (0..=255).collect();
         order.sort_by_key(|e| std::cmp::Reverse(histogram.0[usize::from(*e)]));
-        let mut table: [u8; 15] = order[..15].try_into().unwrap();
+        let mut table: [u8; 15] = std::array::from_fn(|i| order[i]);
         table.sort();
         ExponentTable(table)
     }

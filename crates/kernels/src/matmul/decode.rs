@@ -209,8 +209,9 @@ impl<S: Simd> Decoder<S> for Q4<S> {
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: as the trait says.
-        let (scale, codes) =
-            unsafe { (bf16_scale(at, b), s.load_u16(at.codes.add(BLOCK / 2 * b))) };
+        let codes = unsafe { s.load_u16(at.codes.add(BLOCK / 2 * b)) };
+        // SAFETY: likewise.
+        let scale = unsafe { bf16_scale(at, b) };
         // The products of the sixteen codes and the scale, each rounded once: four lookups for
         // one multiplication.
         let weights = s.mul(self.values, s.splat(scale));
@@ -319,6 +320,11 @@ static SCALES: [f32; 256] = {
     scales
 };
 
+/// The scale of a block.
+///
+/// # Safety
+///
+/// As of [`Decoder::block`]; the encoding has a scale of two bytes for each block.
 #[inline(always)]
 unsafe fn bf16_scale(at: &Cursor, b: usize) -> f32 {
     // SAFETY: a scale for each block, as the caller vouches.

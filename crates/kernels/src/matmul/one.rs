@@ -69,8 +69,7 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
     let mut high = [s.splat(0.0); R];
     let (blocks, last) = x.as_chunks::<BLOCK>().0.split_at(m.cols() / BLOCK);
     for (b, x) in blocks.iter().enumerate() {
-        // SAFETY: a block of `x` is four times 16 f32.
-        let x: [S::F; 4] = unsafe { load_block(s, x) };
+        let x = load_block(s, x);
         for line in 0..(R * D::BYTES).div_ceil(64) {
             s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
         }
@@ -84,11 +83,9 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
         }
     }
     if let [x] = last {
-        // SAFETY: as above.
-        let x: [S::F; 4] = unsafe { load_block(s, x) };
+        let x = load_block(s, x);
         for i in 0..R {
-            // SAFETY: as above.
-            let w: [S::F; 4] = unsafe { load_block(s, &{ at[i] }.tail(m)) };
+            let w = load_block(s, &{ at[i] }.tail(m));
             low[i] = s.fma(w[0], x[0], low[i]);
             high[i] = s.fma(w[1], x[1], high[i]);
             low[i] = s.fma(w[2], x[2], low[i]);
@@ -103,7 +100,7 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
 }
 
 #[inline(always)]
-pub(super) unsafe fn load_block<S: Simd>(s: S, x: &[f32; BLOCK]) -> [S::F; 4] {
+pub(super) fn load_block<S: Simd>(s: S, x: &[f32; BLOCK]) -> [S::F; 4] {
     let p = x.as_ptr();
     // SAFETY: 64 f32, as the type says.
     unsafe { [s.load(p), s.load(p.add(16)), s.load(p.add(32)), s.load(p.add(48))] }

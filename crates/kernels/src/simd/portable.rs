@@ -9,6 +9,9 @@ use crate::reference::{f16_to_f32, reduce};
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
+/// # Safety
+///
+/// `N` bytes at `p` can be read.
 unsafe fn read<const N: usize>(p: *const u8) -> [u8; N] {
     // SAFETY: the caller vouches for N bytes.
     unsafe { p.cast::<[u8; N]>().read_unaligned() }
@@ -143,7 +146,7 @@ impl Simd for Portable {
     fn prefetch(self, _: *const u8) {}
     #[inline(always)]
     unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize) {
-        let [low, high] = *a.as_chunks::<8>().0 else { unreachable!() };
+        let [low, high]: [Self::T; 2] = from_fn(|half| from_fn(|i| a[8 * half + i]));
         // SAFETY: as the trait says.
         unsafe {
             self.store_t(p, low);
