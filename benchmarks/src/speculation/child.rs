@@ -36,6 +36,8 @@ pub(super) struct Task {
     /// The most bytes in a second; none for what the disk gives.
     pub(super) disk: Option<u64>,
     pub(super) without: Vec<Without>,
+    /// Whether stand-ins stay in memory.
+    pub(super) stand_ins: bool,
     pub(super) prompt: Vec<u32>,
     pub(super) tokens: usize,
 }
@@ -46,7 +48,7 @@ pub(super) struct Run {
     pub(super) tokens_per_second: f64,
     pub(super) bytes_per_token: f64,
     pub(super) stall_share: f64,
-    pub(super) hit_rate: f64,
+    pub(super) hit_rate: Option<f64>,
     /// Of the experts that would have been missed, the share that was there or on its way.
     pub(super) recall_on_misses: f64,
     /// Of the bytes read for a forecast, the share that was of no use.
@@ -104,7 +106,7 @@ impl Task {
                 false => PolicyKind::default(),
             },
             context: Some(CONTEXT),
-            stand_ins: match self.leaves_out(Without::NoStandIns) {
+            stand_ins: match self.stand_ins {
                 true => StandInUse::Auto,
                 false => StandInUse::Off,
             },

@@ -32,13 +32,16 @@ pub struct SpeculationArguments {
     #[arg(long, value_delimiter = ',', default_value = "real,0.5,memory:5")]
     disks: Vec<Disk>,
     /// What is left out, together with `+`: none, eviction (lru in its place), prefetch, promotion, arrival,
-    /// bf12 (bf16 in its place); `no-stand-ins` keeps q4 stand-ins in memory, which the default does not
+    /// bf12 (bf16 in its place)
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "none,eviction,prefetch,promotion,arrival,no-stand-ins,bf12"
+        default_value = "none,eviction,prefetch,promotion,arrival,bf12"
     )]
     without: Vec<Left>,
+    /// Also a row with q4 stand-ins in memory, which the default does not keep, and nothing left out
+    #[arg(long)]
+    with_stand_ins: bool,
     /// Only rows that have these words in their name
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
@@ -72,8 +75,6 @@ enum Without {
     Prefetch,
     Promotion,
     ArrivalOrder,
-    /// The absence of stand-ins, which is the default.
-    NoStandIns,
     Bf12,
 }
 
@@ -90,7 +91,6 @@ impl FromStr for Left {
             "prefetch" => Ok(Without::Prefetch),
             "promotion" => Ok(Without::Promotion),
             "arrival" => Ok(Without::ArrivalOrder),
-            "no-stand-ins" => Ok(Without::NoStandIns),
             "bf12" => Ok(Without::Bf12),
             _ => bail!("`{word}` cannot be left out"),
         };
@@ -136,9 +136,7 @@ struct Row {
 
 /// Measures and prints.
 pub fn run(arguments: &SpeculationArguments) -> Result<()> {
-    let wants_stand_ins =
-        arguments.without.iter().any(|left| left.0.contains(&Without::NoStandIns));
-    large::make(&arguments.tales, &arguments.dir, 14_000_000, wants_stand_ins)?;
+    large::make(&arguments.tales, &arguments.dir, 14_000_000, arguments.with_stand_ins)?;
     let text = std::fs::read_to_string(&arguments.prompt)
         .with_context(|| format!("`{}`", arguments.prompt.display()))?;
     let tokenizer = std::fs::read(arguments.dir.join("shards/tokenizer.json"))?;
@@ -148,23 +146,26 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
     for &disk in &arguments.disks {
         for &budget in &arguments.budgets {
             ensure!((0.0..=100.0).contains(&budget), "{budget} is no share in percent");
-            for left in &arguments.without {
-                let name = name(disk, budget, left);
-                if arguments.only.as_ref().is_some_and(|words| !name.contains(words)) {
-                    continue;
+            let whole = &Left(Vec::new());
+            let without = arguments.without.iter().map(|left| (left, false));
+            for (left, stand_ins) in
+                without.chain(arguments.with_stand_ins.then_some((whole, true)))
+            {
+                let name = name(disk, budget, left, stand_ins);
+                if arguments.only.as_ref().is_none_or(|words| name.contains(words)) {
+                    contenders.push((name, disk, budget, left.clone(), stand_ins));
                 }
-                contenders.push((name, disk, budget, left));
             }
         }
     }
     ensure!(!contenders.is_empty(), "there is no such row");
     let mut rows = Vec::new();
     let mut tasks = Vec::new();
-    for (name, disk, budget, left) in contenders {
+    for (name, disk, budget, left, stand_ins) in contenders {
         let ram = child::budget(&arguments.dir.join("checkpoint"), budget / 100.0)?;
         let model = match () {
             () if left.0.contains(&Without::Bf12) => "checkpoint",
-            () if left.0.contains(&Without::NoStandIns) => "stand-ins",
+            () if stand_ins => "stand-ins",
             () => "shards",
         };
         let model = copies.of(model, disk.in_memory)?;
@@ -173,7 +174,8 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
             model,
             ram,
             disk: disk.speed,
-            without: left.0.clone(),
+            without: left.0,
+            stand_ins,
             prompt: prompt.clone(),
             tokens: arguments.tokens as usize,
         });
@@ -228,7 +230,7 @@ fn read(arguments: &SpeculationArguments) -> Result<Vec<Row>> {
     })
 }
 
-fn name(disk: Disk, budget: f64, Left(left): &Left) -> String {
+fn name(disk: Disk, budget: f64, Left(left): &Left, stand_ins: bool) -> String {
     let disk = match disk {
         Disk { speed: None, .. } => "real disk".to_owned(),
         Disk { speed: Some(speed), in_memory } => {
@@ -243,11 +245,14 @@ fn name(disk: Disk, budget: f64, Left(left): &Left) -> String {
             Without::Prefetch => "no prefetch",
             Without::Promotion => "no promotion",
             Without::ArrivalOrder => "no arrival order",
-            Without::NoStandIns => "stand-ins kept",
             Without::Bf12 => "bf16",
         })
         .collect();
-    let left = if left.is_empty() { "all".to_owned() } else { left.join(" + ") };
+    let left = match left.is_empty() {
+        true if stand_ins => "all, stand-ins".to_owned(),
+        true => "all".to_owned(),
+        false => left.join(" + "),
+    };
     format!("{disk} | {budget} % | {left}")
 }
 
@@ -306,7 +311,7 @@ fn table(rows: &[Row]) -> Result<String> {
             runs.len(),
             of(|run| run.tokens_per_second),
             of(|run| run.bytes_per_token / 1e6),
-            of(|run| run.hit_rate),
+            of(|run| run.hit_rate.unwrap_or(f64::NAN)),
             of(|run| run.stall_share),
             of(|run| run.recall_on_misses),
             of(|run| run.waste),
@@ -335,7 +340,8 @@ mod tests {
             ("memory:5", 100.0, "bf12+eviction+prefetch", "5 GB/s, from memory | 100 % | bf16 + lru + no prefetch"),
         ];
         for (disk, budget, left, expected) in cases {
-            assert_eq!(name(disk.parse().unwrap(), budget, &left.parse().unwrap()), expected);
+            let (disk, left) = (disk.parse().unwrap(), left.parse().unwrap());
+            assert_eq!(name(disk, budget, &left, false), expected);
         }
         for word in ["", "-1", "memory:", "memory:x", "1e9", "NaN", "unreal"] {
             assert!(word.parse::<Disk>().is_err(), "{word}");

@@ -368,7 +368,7 @@ impl Run {
         Ok(Run {
             seconds_per_token: seconds / tokens,
             bytes_per_token: Some(read / tokens),
-            hit_rate: Some(number(&generation["experts"]["hit_rate"])?),
+            hit_rate: generation["experts"]["hit_rate"].as_f64(),
             waiting: Some(number(&generation["stalls"]["seconds"])? / seconds),
             reading: Some(number(&generation["disk"]["busy"])?),
             prompt_bytes: cost["prompt"]["disk"]["bytes"].as_u64(),

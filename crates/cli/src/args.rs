@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::ReplayPolicy;
 use sws_engine::{Budget, Exactness, StandInUse};
-use sws_kernels::{Encoding, Functionals, Kind, TIER_VARIABLE, Tier};
+use sws_kernels::{Encoding, Functionals, Kind, TIER_VARIABLE, Tier, UnknownFunctional};
 use sws_model::KvPrecision;
 use sws_model::text::GenerationOptions;
 use sws_store::ReaderKind;
@@ -182,8 +182,8 @@ pub(crate) struct Model {
     /// What computes the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: &'static Backend,
-    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers())]
-    pub(crate) tier: Option<Functionals>,
+    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    tier: Option<Chosen>,
     /// Threads that compute [default: one a core]. Not a bit depends on it, except with candle.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -196,7 +196,16 @@ pub(crate) struct Model {
     kv: Option<KvPrecision>,
 }
 
+/// What --tier says; empty, as a variable can be, it says nothing.
+#[derive(Clone, Copy, Debug)]
+struct Chosen(Option<Functionals>);
+
 impl Model {
+    /// What computes the functionals, if that was asked for.
+    pub(crate) fn functionals(&self) -> Option<Functionals> {
+        self.tier?.0
+    }
+
     /// How keys and values are kept.
     pub(crate) fn kv(&self) -> KvPrecision {
         self.kv.unwrap_or(KvPrecision::F32)
@@ -486,8 +495,8 @@ pub(crate) struct Plan {
     /// How keys and values are kept: f32, or bf16 in half the memory.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
     pub(crate) kv: KvPrecision,
-    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers())]
-    pub(crate) tier: Option<Functionals>,
+    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    tier: Option<Chosen>,
     /// Threads that compute [default: one a core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -500,6 +509,13 @@ pub(crate) struct Plan {
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Plan {
+    /// What would compute the functionals.
+    pub(crate) fn functionals(&self) -> Functionals {
+        self.tier.and_then(|tier| tier.0).unwrap_or(Functionals::best())
+    }
 }
 
 fn positive(word: &str) -> Result<usize, String> {
@@ -539,6 +555,11 @@ fn tiers() -> String {
          first]. Not a bit depends on it",
         tiers.join(", ")
     )
+}
+
+fn chosen(words: &str) -> Result<Chosen, UnknownFunctional> {
+    let chosen = Some(words).filter(|words| !words.is_empty());
+    Ok(Chosen(chosen.map(str::parse).transpose()?))
 }
 
 fn encoding(word: &str) -> Result<Encoding, String> {

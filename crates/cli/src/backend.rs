@@ -90,7 +90,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Backend> {
 }
 
 fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<Started> {
-    let functionals = args.tier.unwrap_or(Functionals::best());
+    let functionals = args.functionals().unwrap_or(Functionals::best());
     let forward = Forward::with_functionals(model.spec.clone(), functionals);
     let (mut weight_bytes, mut ram_bytes) = (0, None);
     let streamer = if args.resident {
@@ -234,7 +234,7 @@ mod candle {
         if args.kv() != KvPrecision::F32 {
             bail!("the candle backend keeps keys and values in f32; leave out --kv");
         }
-        if args.tier.is_some() {
+        if args.functionals().is_some() {
             bail!("the candle backend has functionals of its own; leave out --tier and SWS_TIER");
         }
         if args.ram != Budget::Auto {

@@ -90,10 +90,8 @@ fn draw(text: &str) {
 /// Shorter than any terminal is wide.
 fn line(metrics: &Metrics) -> String {
     let memory = metrics.peak_rss_bytes.map_or(String::new(), |b| format!(", {} RAM", size(b)));
-    let hits = match metrics.experts.layers.is_empty() {
-        true => String::new(),
-        false => format!(", {:.0} % hits", 100.0 * metrics.experts.hit_rate),
-    };
+    let hits = metrics.experts.hit_rate;
+    let hits = hits.map_or(String::new(), |rate| format!(", {:.0} % hits", 100.0 * rate));
     format!(
         "[{:.1} tok/s{hits}, {:.2} GB/s{memory}]",
         metrics.tokens_per_second, metrics.disk.gb_per_second,
@@ -107,8 +105,7 @@ mod tests {
     #[test]
     fn the_line_is_short_and_says_four_things() {
         let mut metrics = Metrics { tokens_per_second: 12.34, ..Metrics::default() };
-        metrics.experts.hit_rate = 0.876;
-        metrics.experts.layers.push(Default::default());
+        metrics.experts.hit_rate = Some(0.876);
         metrics.disk.gb_per_second = 1.234;
         metrics.peak_rss_bytes = Some(3 << 30);
         assert_eq!(line(&metrics), "[12.3 tok/s, 88 % hits, 1.23 GB/s, 3.00 GiB RAM]");

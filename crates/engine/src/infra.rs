@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sws_draft::Gates;
 use sws_kernels::Matrix;
-use sws_model::{Held, Inventory, ModelSpec, Role, SourceError, Weights};
+use sws_model::{Held, Inventory, Model, ModelSpec, Role, SourceError, Weights};
 use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
 
 use crate::course::Course;
@@ -60,13 +60,13 @@ const BLOCKS: usize = 4;
 impl Infrastructure {
     /// Takes what `plan` says out of `arena` and reads what stays.
     pub fn open(
-        spec: &ModelSpec,
+        model: &Model,
         store: Arc<NVMeWeightStore>,
         arena: &Arena,
         plan: &InfrastructurePlan,
         waiter: Waiter,
     ) -> Result<Infrastructure, StreamError> {
-        let manifest = store.manifest();
+        let (spec, manifest) = (model.spec(), store.manifest());
         let inventory = Inventory::new(spec, manifest)?;
         let pinned: HashSet<PieceId> = plan.pinned.iter().copied().collect();
         let streams = Streams { spec, inventory: &inventory, manifest, pinned: &pinned, plan };
@@ -92,7 +92,7 @@ impl Infrastructure {
             }
         };
         let ring = Ring::new(Arc::clone(&store), waiter.clone(), course, Room::new(slot));
-        let (tied, routers) = (spec.tied, Routers::new(spec));
+        let (tied, routers) = (spec.tied, Routers::new(spec, model.functionals()));
         Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, tied, routers })
     }
 

@@ -124,9 +124,9 @@ pub struct Split {
 /// What was found in memory.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExpertMetrics {
-    /// The share of lookups that found the expert in memory; 1 without any.
-    pub hit_rate: f64,
-    /// The share that found nothing, not even a read under way.
+    /// The share of lookups that found the expert in memory; none (null) without any.
+    pub hit_rate: Option<f64>,
+    /// The share that found nothing, not even a read under way; 0 without any.
     pub miss_rate: f64,
     /// The layers.
     pub layers: Vec<LayerMetrics>,
@@ -236,7 +236,7 @@ impl Metrics {
             },
             time: Split { compute, stall, other: (seconds - compute - stall).max(0.0) },
             experts: ExpertMetrics {
-                hit_rate: if lookups > 0.0 { hits / lookups } else { 1.0 },
+                hit_rate: (lookups > 0.0).then_some(hits / lookups),
                 miss_rate: per(misses, lookups),
                 layers,
             },

@@ -2,7 +2,7 @@
 
 use sws_draft::Gates;
 use sws_kernels::functional::{NormWeight, rms_norm};
-use sws_kernels::{Input, Output, ThreadScratch, Tier, matmul_rows};
+use sws_kernels::{Functionals, Input, Output, ThreadScratch, matmul_rows};
 use sws_model::{Ffn, Inventory, ModelSpec, Norm, Role};
 use sws_store::{Arena, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read};
 
@@ -13,7 +13,7 @@ use crate::streamer::StreamerError;
 /// What it takes to ask a router that is in memory.
 #[derive(Debug)]
 pub(crate) struct Routers {
-    tier: Tier,
+    functionals: Functionals,
     width: usize,
     /// The norm and the number of experts of each layer; none of a dense one.
     layers: Vec<Option<(Norm, usize)>>,
@@ -23,15 +23,14 @@ pub(crate) struct Routers {
 }
 
 impl Routers {
-    pub(crate) fn new(spec: &ModelSpec) -> Routers {
+    pub(crate) fn new(spec: &ModelSpec, functionals: Functionals) -> Routers {
         let layers = spec.layers.iter().map(|layer| match layer.ffn {
             Ffn::Moe(moe) => Some((layer.norm, moe.experts)),
             _ => None,
         });
         let (normed, input, scratch) = Default::default();
-        // No answer depends on it.
-        let tier = Tier::best();
-        Routers { tier, width: spec.hidden, layers: layers.collect(), normed, input, scratch }
+        let (width, layers) = (spec.hidden, layers.collect());
+        Routers { functionals, width, layers, normed, input, scratch }
     }
 
     /// As [`sws_draft::Gates::logits`], on the calling thread: for one token another takes longer to
@@ -56,10 +55,11 @@ impl Routers {
         }
         self.normed.clear();
         self.normed.extend_from_slice(state);
-        rms_norm(self.tier, &mut self.normed, self.width, NormWeight::Plain(norm), eps);
-        self.input.pack(self.tier, &self.normed, tokens, self.width);
+        let Functionals { norm: normer, linear, .. } = self.functionals;
+        rms_norm(normer, &mut self.normed, self.width, NormWeight::Plain(norm), eps);
+        self.input.pack(linear, &self.normed, tokens, self.width);
         let y = Output::new(logits, tokens, experts);
-        matmul_rows(self.tier, &router, &self.input, y, &mut self.scratch);
+        matmul_rows(linear, &router, &self.input, y, &mut self.scratch);
         true
     }
 }
@@ -86,7 +86,7 @@ impl RouterSet {
         }
         let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
         let pinned = Pinned::load(store, &arena, &inventory, |id| router(&id))?;
-        Ok(RouterSet { pinned, routers: Routers::new(spec) })
+        Ok(RouterSet { pinned, routers: Routers::new(spec, Functionals::best()) })
     }
 }
 

@@ -72,9 +72,9 @@ impl Functionals {
         best
     }
 
-    /// The fastest implementations, or those that `SWS_TIER` asks for.
+    /// The fastest implementations, or those that `SWS_TIER` asks for, if it is neither unset nor empty.
     pub fn from_env() -> Result<Functionals, UnknownFunctional> {
-        match std::env::var_os(TIER_VARIABLE) {
+        match std::env::var_os(TIER_VARIABLE).filter(|words| !words.is_empty()) {
             Some(words) => words.to_string_lossy().parse(),
             None => Ok(Functionals::best()),
         }

@@ -6,7 +6,6 @@ use serde::Serialize;
 use serde_json::json;
 use sws_draft::Draft;
 use sws_engine::{PerToken, Plan, PlanOptions, Planner, Use};
-use sws_kernels::Functionals;
 use sws_model::Inventory;
 use sws_store::{Arena, Clock, Memory, PieceKind, probe};
 
@@ -68,7 +67,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         context: args.context,
         batch: args.batch.into(),
         kv: args.kv,
-        functionals: args.tier.unwrap_or(Functionals::best()),
+        functionals: args.functionals(),
         threads: rayon::current_num_threads(),
         draft: draft::load(&model, None, draft::limit(args.ram))?
             .map_or(0, |draft| draft.bytes() as u64),

@@ -261,10 +261,10 @@ fn streamed(metrics: &sws_engine::Metrics) -> String {
     let read: f64 = metrics.bytes_per_token.values().sum();
     let stalled = 100.0 * metrics.stalls.seconds / metrics.seconds.max(1e-9);
     // Experts that pass by like everything else were never looked for in memory.
-    let hits = match metrics.experts.layers.is_empty() {
-        true => String::new(),
-        false => format!("{:.0} % of experts in memory, ", 100.0 * metrics.experts.hit_rate),
-    };
+    let hits = metrics
+        .experts
+        .hit_rate
+        .map_or(String::new(), |rate| format!("{:.0} % of experts in memory, ", 100.0 * rate));
     format!(
         " ({hits}{} read a token at {:.2} GB/s, {stalled:.0} % of the time waiting{})",
         size(read as u64),

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 use sws_kernels::Matrix;
 use sws_model::{Held, Inventory, Ready, Role, SourceError, Weights};
-use sws_store::{Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority};
+use sws_store::{
+    Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
+};
 
 use super::DynamicAssembler;
 use super::reading::Reading;
@@ -31,6 +33,8 @@ struct Arriving<'a> {
     waiter: &'a Waiter,
     reply: &'a Sender<Completion>,
     arrived: &'a Receiver<Completion>,
+    /// The fetch, the second if the first failed.
+    ticket: Ticket,
     /// What came while the last matrix was waited for, in the end this expert.
     completions: Vec<Completion>,
 }
@@ -55,11 +59,25 @@ impl DynamicAssembler {
         let DynamicAssembler { store, waiter, inventory, reply, arrived, .. } = self;
         let Some(landed) = waiter.landed(store, ticket, len)? else { return Ok(false) };
         let (landed, completions) = (Some(landed), Vec::new());
-        let mut weights =
-            Arriving { id, layout, landed, inventory, store, waiter, reply, arrived, completions };
+        let mut weights = Arriving {
+            id,
+            layout,
+            landed,
+            inventory,
+            store,
+            waiter,
+            reply,
+            arrived,
+            ticket,
+            completions,
+        };
         let result = ready(&[expert], &mut weights);
-        let completions = std::mem::take(&mut weights.completions);
+        let (ticket, completions) = (weights.ticket, std::mem::take(&mut weights.completions));
         drop(weights);
+        // What is given up after an error is what is being read.
+        if let Some(reading) = self.reading.get_mut(&id) {
+            reading.ticket = ticket;
+        }
         let mut kept = Ok(());
         for completion in completions {
             kept = kept.and(self.land(completion));
@@ -115,7 +133,7 @@ impl Arriving<'_> {
                     let (layout, reply) = (Arc::clone(&self.layout), self.reply.clone());
                     let again =
                         self.store.fetch_to(layout, Priority::Demanded, completion.slot, reply);
-                    again.map_err(|small| small.to_string())?;
+                    self.ticket = again.map_err(|small| small.to_string())?;
                 }
                 Err(error) => {
                     // The slot goes back, and the error goes with the pass.

@@ -130,7 +130,7 @@ impl SpeculativeWeightStreamer {
         let waiter = Waiter::new(store.clock().clone());
         let kept = InfrastructurePlan::from(&plan);
         let infrastructure =
-            Infrastructure::open(spec, Arc::clone(&store), &arena, &kept, waiter.clone())?;
+            Infrastructure::open(&model, Arc::clone(&store), &arena, &kept, waiter.clone())?;
         let fingerprint = &store.manifest().model.fingerprint;
         let warm_start = options.warm_start.map(|path| WarmStart::new(path, fingerprint));
         let mut passed_over = None;

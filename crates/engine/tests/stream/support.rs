@@ -111,7 +111,8 @@ impl Fixture {
         let kept: usize = plan.pinned.iter().map(|&id| self.slot_len(id)).sum();
         // Vectors need room in passing.
         let arena = Arena::new((kept + plan.ring).max(4096)).unwrap();
-        let infra = Infrastructure::open(&self.spec, store, &arena, plan, waiter)?;
+        let model = Model::new(self.spec.clone());
+        let infra = Infrastructure::open(&model, store, &arena, plan, waiter)?;
         Ok(self.session(StreamingSource::new(infra, None)))
     }
 

@@ -1,0 +1,130 @@
+//! An answer of the model that comes with the project, computed again in virtual time, over disks of any
+//! speed and with drafts of any skill: for tests, and for the example `account`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use sws_draft::{Draft, NoDraft};
+use sws_engine::{
+    Budget, Costs, Options, Process, Speculation, SpeculativeWeightStreamer, StreamerError,
+};
+use sws_model::text::{Sampler, Sampling};
+use sws_model::{CausalLm, Model, ModelSpec};
+use sws_store::{Clock, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions};
+
+#[path = "../../../../tests/noisy.rs"]
+mod noisy;
+
+pub(crate) use noisy::hash;
+use noisy::{Answer, Noisy};
+
+const SHAPE: [usize; 3] = [8, 32, 4];
+pub(crate) const TOKENS: usize = 130;
+const MIB: u64 = 1 << 20;
+/// A layer takes 0.6 ms, a token 5 ms.
+const COSTS: Costs = Costs {
+    infrastructure: Duration::from_micros(200),
+    expert: Duration::from_micros(100),
+    head: Duration::from_micros(200),
+};
+
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
+}
+
+pub(crate) fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
+    let manifest = Arc::new(Manifest::load(dir()).unwrap());
+    let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+    let clock = Clock::simulated();
+    // So small that an expert is to its chunks what a large one is to those of 1 MiB.
+    let chunk = 16 << 10;
+    let simulated = Some(disk);
+    let store = StoreOptions { cache: None, clock, simulated, chunk, ..StoreOptions::default() };
+    let store = Arc::new(NVMeWeightStore::open(manifest, &dir(), store).unwrap());
+    SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
+}
+
+/// `share` of the experts have slots.
+pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
+    static LEAST: OnceLock<u64> = OnceLock::new();
+    let least = *LEAST.get_or_init(|| {
+        let manifest = Arc::new(Manifest::load(dir()).unwrap());
+        let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+        let options = StoreOptions { cache: None, ..StoreOptions::default() };
+        let store = Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap());
+        let none = Options {
+            ram_budget: Budget::Bytes(0),
+            process: Some(Process::default()),
+            context: Some(256),
+            ..Options::default()
+        };
+        match SpeculativeWeightStreamer::new(Model::new(spec), store, none) {
+            Err(StreamerError::Plan(error)) => {
+                let error = error.to_string();
+                let (_, rest) = error.split_once("--ram ").unwrap();
+                rest.split_once("MiB").unwrap().0.parse::<u64>().unwrap() * MIB
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    let bytes = least + 3 * MIB + (share * 22.0 * MIB as f64) as u64;
+    Options {
+        ram_budget: Budget::Bytes(bytes),
+        process: Some(Process::default()),
+        context: Some(256),
+        costs: COSTS,
+        draft,
+        governed,
+        ..Options::default()
+    }
+}
+
+/// Sampled as people do, with a budget for everything: there is nothing to forecast.
+pub(crate) fn answer() -> &'static Answer {
+    static ANSWER: OnceLock<Answer> = OnceLock::new();
+    ANSWER.get_or_init(|| {
+        let disk =
+            SimulatedDisk { bytes_per_second: UNLIMITED * 1_000_000, latency: Duration::ZERO };
+        let mut lm = streamer(disk, options(4.0, Box::new(NoDraft), true));
+        let sampling =
+            Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
+        let mut sampler = Sampler::new(sampling, lm.vocab());
+        let (mut answer, mut token) = (Answer::default(), 5);
+        for _ in 0..TOKENS {
+            let mut logits = lm.observed(&[token], &mut answer).unwrap().to_vec();
+            answer.tokens.push(token);
+            answer.logits.push(hash(&logits));
+            token = sampler.sample(&mut logits).unwrap();
+        }
+        answer
+    })
+}
+
+/// What a run of the answer takes, and what speculation says of itself.
+pub(crate) fn run(
+    mb_per_second: u64,
+    share: f64,
+    draft: Option<f32>,
+    governed: bool,
+) -> (f64, Speculation) {
+    let answer = answer();
+    let latency = if mb_per_second < UNLIMITED { 20 } else { 0 };
+    let disk = SimulatedDisk {
+        bytes_per_second: mb_per_second * 1_000_000,
+        latency: Duration::from_micros(latency),
+    };
+    let draft: Box<dyn Draft> = match draft {
+        Some(recall) => Box::new(Noisy::new(SHAPE, answer.routes.clone(), recall, 4)),
+        None => Box::new(NoDraft),
+    };
+    let mut lm = streamer(disk, options(share, draft, governed));
+    for (&token, &expected) in answer.tokens.iter().zip(&answer.logits) {
+        assert_eq!(hash(lm.decode(token).unwrap()), expected);
+    }
+    let counters = lm.counters();
+    (counters.passes.as_nanos() as f64, counters.speculation)
+}
+
+/// A disk that is never waited for.
+pub(crate) const UNLIMITED: u64 = 10_000_000;
