@@ -56,6 +56,7 @@ fn output_directories_that_will_not_do() {
     let at = |name: &str| temp.path().join(name);
     tiny("mixtral", Dtype::BF16, 1).write(&at("in"), 1);
     tiny("mixtral", Dtype::BF16, 2).write(&at("other"), 1);
+    checkpoint(&at("dense"));
     std::fs::create_dir(at("full")).unwrap();
     std::fs::write(at("full/notes.txt"), "mine").unwrap();
     std::fs::create_dir(at("names")).unwrap();
@@ -64,7 +65,7 @@ fn output_directories_that_will_not_do() {
     sws(&[&"shard", &at("in"), &"--out", &at("done")]).succeeded();
     let before = tree(temp.path());
     #[rustfmt::skip]
-    let cases: [(&str, &str, &[&str], &[&str]); 8] = [
+    let cases: [(&str, &str, &[&str], &[&str]); 9] = [
         // checkpoint, output, options, words
         ("in", "in", &[], &["in", "outside"]),
         ("in", "in/shards", &[], &["in", "outside"]),
@@ -74,6 +75,7 @@ fn output_directories_that_will_not_do() {
         ("other", "done", &[], &["done", "another model"]),
         ("in", "done", &["--encoding", "q8"], &["done", "other options"]),
         ("in", "done", &["--stand-ins", "q4"], &["done", "other options"]),
+        ("dense", "new", &["--stand-ins", "q4"], &["dense", "no experts", "leave --stand-ins out"]),
     ];
     for (input, out, options, words) in cases {
         let (input, out) = (at(input), at(out));

@@ -92,7 +92,7 @@ fn bad_traces_and_words_are_refused_with_one_sentence() {
     std::fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
     #[rustfmt::skip]
     let cases: Vec<(PathBuf, &str)> = vec![
-        (dir.path().join("missing"), "can not be read"),
+        (dir.path().join("missing"), "cannot be read"),
         (dir.path().to_owned(), "is no file"),
         (huge, "a trace at most"),
         (write("empty", b""), "is not a trace"),

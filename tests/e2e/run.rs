@@ -144,7 +144,7 @@ fn a_tier_can_be_forced_and_changes_no_bit() {
         assert!(std::fs::read(&out).unwrap() == expected, "{tier}");
     }
     for mix in
-        ["attention=portable", "portable,linear=scalar,moe=scalar", "norm=scalar,rope=scalar"]
+        ["", "attention=portable", "portable,linear=scalar,moe=scalar", "norm=scalar,rope=scalar"]
     {
         forward(mix).succeeded();
         assert!(std::fs::read(&out).unwrap() == expected, "{mix}");

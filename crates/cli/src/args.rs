@@ -332,7 +332,8 @@ pub(crate) struct Inspect {
 
 /// Turn shards back into the checkpoint they were made from.
 ///
-/// The same files with the same tensors, bit for bit. Checksums are verified on the way.
+/// The same files with the same tensors, bit for bit. Checksums are verified on the way: exits with 1
+/// if one does not agree.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unshard {
     /// A shard directory.

@@ -251,7 +251,7 @@ fn shipped() -> anyhow::Result<PathBuf> {
 /// A file beside the weights, if it is there.
 fn beside(dir: &Path, name: &str) -> anyhow::Result<Option<Vec<u8>>> {
     let path = dir.join(name);
-    let unreadable = |e| anyhow!("`{}` cannot be read: {e}", path.display());
+    let unreadable = |e| anyhow!("`{}` cannot be read: {e}; make it readable", path.display());
     let is_file = match path.metadata() {
         Ok(metadata) => metadata.is_file(),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

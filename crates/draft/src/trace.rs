@@ -56,7 +56,7 @@ pub enum TraceError {
     )]
     Unknown,
     /// The header of the safetensors file is wrong.
-    #[error("is not a safetensors file: {0}")]
+    #[error("is not a safetensors file: {0}; record the trace again")]
     Header(#[from] sws_store::HeaderError),
     /// A tensor is not of the type or shape that it must have.
     #[error("has `{name}` that is not {expected}; record the trace again")]
@@ -67,7 +67,9 @@ pub enum TraceError {
         expected: &'static str,
     },
     /// The metadata say something that can not be.
-    #[error("says in its metadata that `{name}` is `{value}`, which does not fit its routes")]
+    #[error(
+        "says in its metadata that `{name}` is `{value}`, which does not fit its routes; record the trace again"
+    )]
     Metadata {
         /// The entry.
         name: &'static str,

@@ -33,6 +33,14 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
+/// So many of what is named by a word.
+fn count(number: impl TryInto<u64>, word: &str) -> String {
+    match number.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {word}"),
+        number => format!("{number} {word}s"),
+    }
+}
+
 pub(crate) fn size(bytes: u64) -> String {
     BinaryBytes(bytes).to_string()
 }

@@ -9,7 +9,7 @@ use sws_engine::{PerToken, Plan, PlanOptions, Planner, Use};
 use sws_model::Inventory;
 use sws_store::{Arena, Clock, Memory, PieceKind, probe};
 
-use super::{print, print_json, size};
+use super::{count, print, print_json, size};
 use crate::draft;
 use crate::model::Model;
 use crate::table::table;
@@ -210,7 +210,7 @@ fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
     let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
     match what {
         Use::KvCache => format!("{} positions", plan.context),
-        Use::Activations => format!("{} tokens of a prompt at once", plan.chunk),
+        Use::Activations => format!("{} of a prompt at once", count(plan.chunk, "token")),
         Use::Pinned => {
             format!("{} of {} pieces", plan.pinned.len(), inventory.pieces().count() - experts)
         }

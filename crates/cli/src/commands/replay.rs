@@ -15,7 +15,7 @@ use sws_engine::replay::{Outcome, Replay, ReplayPolicy};
 use sws_store::Clock;
 use sws_store::shard::Progress;
 
-use super::{print, print_json, size};
+use super::{count, print, print_json, size};
 use crate::args;
 use crate::progress::{Meter, Unit};
 use crate::table::table;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
 fn read(path: &Path) -> anyhow::Result<Trace> {
     let name = path.display();
     let unread =
-        |e: std::io::Error| anyhow!("`{name}` can not be read: {e}; name a file with routes");
+        |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a file with routes");
     let file = File::open(path).map_err(unread)?;
     let about = file.metadata().map_err(unread)?;
     if !about.is_file() {
@@ -166,8 +166,13 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = format!(
-            "{} layers of {} experts, {} a token; {} tokens in {} sequences, {} counted\n\n",
-            self.layers, self.experts, self.top_k, self.tokens, self.sequences, self.counted,
+            "{} of {} experts, {} a token; {} in {}, {} counted\n\n",
+            count(self.layers, "layer"),
+            self.experts,
+            self.top_k,
+            count(self.tokens, "token"),
+            count(self.sequences, "sequence"),
+            self.counted,
         );
         let rows: Vec<Vec<String>> = self
             .runs

@@ -9,7 +9,7 @@ use sws_engine::{Certificate, Witness};
 use sws_model::text::{Position, Sampling, TextStream, Tokenizer};
 use sws_model::{Observer, Routed};
 
-use super::{print, size};
+use super::{count, print, size};
 use crate::backend::Needs;
 use crate::generate::{Aside, End, Generated, generate};
 use crate::interrupt::{INTERRUPTED, Interrupt};
@@ -277,5 +277,9 @@ fn streamed(metrics: &sws_engine::Metrics) -> String {
 fn speculated(speculation: &sws_engine::Speculation) -> String {
     let Some(inequality) = speculation.inequality() else { return String::new() };
     let (on, off) = (speculation.windows_on, speculation.windows_off);
-    format!("; read ahead: {inequality}, on in {on} of {} windows", on + off)
+    let windows = match on + off {
+        0 => String::new(),
+        windows => format!(", on in {on} of {}", count(windows, "window")),
+    };
+    format!("; read ahead: {inequality}{windows}")
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws_store::shard::unshard;
 
-use super::{print, print_json, size};
+use super::{count, print, print_json, size};
 use crate::args;
 use crate::progress::Meter;
 
@@ -29,9 +29,9 @@ pub(crate) fn run(args: &args::Unshard) -> anyhow::Result<ExitCode> {
             n => format!("{n} of them decoded from a lossy encoding"),
         };
         print(&format!(
-            "{} tensors in {} files in {}, {}: {exact}\n",
-            done.tensors,
-            done.files,
+            "{} in {} in {}, {}: {exact}\n",
+            count(done.tensors, "tensor"),
+            count(done.files, "file"),
             args.out.display(),
             size(done.bytes),
         ))?;

@@ -37,7 +37,7 @@ impl States {
     /// layers.
     pub(crate) fn open(path: &Path, shape: &DraftShape, layers: usize) -> anyhow::Result<States> {
         let name = path.display();
-        let unread = |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}");
+        let unread = |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a recording");
         let again = "record it with `sws run --record FILE --record-hidden`";
         let mut file = File::open(path).map_err(unread)?;
         let about = file.metadata().map_err(unread)?;
@@ -105,7 +105,9 @@ impl States {
     /// Writes the states of a token to `states`: [2, layers, hidden], what each layer was given, then
     /// what its router was.
     pub(crate) fn token(&mut self, token: usize, states: &mut Vec<f32>) -> anyhow::Result<()> {
-        let unread = |e: std::io::Error| anyhow!("`{}` cannot be read: {e}", self.path.display());
+        let unread = |e: std::io::Error| {
+            anyhow!("`{}` cannot be read: {e}; record it again", self.path.display())
+        };
         states.clear();
         self.bytes.resize(self.row as usize, 0);
         for start in self.starts {

@@ -108,6 +108,16 @@ pub enum ShardError {
         /// The encoding of the experts.
         encoding: Encoding,
     },
+    /// Nothing that stand-ins could stand in for.
+    #[error(
+        "`{}` has no experts of which {stand_ins} would be a smaller copy; leave --stand-ins out", dir.display()
+    )]
+    NoExperts {
+        /// The checkpoint.
+        dir: PathBuf,
+        /// What was asked for.
+        stand_ins: Encoding,
+    },
     /// A tensor's name collides with those of a shard.
     #[error(
         "the tensor `{tensor}` of {piece} has a name that shards need for themselves; rename it in the checkpoint"

@@ -48,6 +48,11 @@ pub fn shard(
     check_stand_ins(options)?;
     let source = Manifest::in_place(checkpoint, naming)?;
     let jobs = plan::jobs(&source, naming, options)?;
+    if let Some(stand_ins) = options.stand_ins
+        && jobs.iter().all(|job| job.stand_in.is_none())
+    {
+        return Err(ShardError::NoExperts { dir: checkpoint.dir().to_owned(), stand_ins });
+    }
     let copied = copies::names(checkpoint.dir())?;
     let identity = Identity::of(&source, options, &jobs);
     let total: u64 = jobs.iter().map(|job| job.source_len).sum();
