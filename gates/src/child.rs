@@ -104,6 +104,8 @@ pub(crate) struct Done {
     pub(crate) floor: u64,
     pub(crate) pinned: usize,
     pub(crate) slots: u64,
+    /// Of slots that are there while tokens come one at a time.
+    pub(crate) lent: u64,
     pub(crate) arena: u64,
     /// All weights, and those of the experts.
     pub(crate) weights: u64,
@@ -244,7 +246,8 @@ impl Task {
             budget: plan.ledger.budget(),
             floor: floor(&process),
             pinned: plan.pinned.len(),
-            slots: plan.slots.iter().map(|class| class.bytes()).sum(),
+            slots: plan.ledger.get(Use::Slots),
+            lent: plan.lent_bytes() as u64,
             arena: plan.arena_bytes() as u64,
             weights: planner.weights(),
             experts,
@@ -265,7 +268,7 @@ impl Task {
 
     /// The plan, and the bytes of all experts.
     fn plan(&self, planner: &Planner) -> Result<(Plan, u64)> {
-        let slots = |plan: &Plan| plan.ledger.get(Use::Slots);
+        let slots = |plan: &Plan| plan.ledger.get(Use::Slots) + plan.lent_bytes() as u64;
         let most = planner.minimum() + 4 * planner.weights();
         let experts = slots(&planner.plan(most)?);
         let ram = match self.ram {
@@ -290,6 +293,7 @@ impl Task {
         if self.ram == Ram::Least {
             plan.pinned.clear();
             plan.slots.clear();
+            plan.lent.clear();
             plan.experts_stream = experts > 0;
             plan.ring = plan.arena_bytes();
         }

@@ -326,7 +326,7 @@ fn check(report: &mut Report, case: &str, done: &Done) {
     report.check(SMALL, done.weights >= 8 * done.floor, || {
         format!("{case}: {} and {}", mib(done.weights), mib(done.floor))
     });
-    let part = done.budget < done.weights && done.slots < done.experts && done.experts > 0;
+    let part = done.budget < done.weights && done.slots + done.lent < done.experts;
     report.check(PART, part, || format!("{case}: {} for {}", mib(done.budget), mib(done.weights)));
     report.check(WITHIN, done.peak_rss <= done.budget, || {
         format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))

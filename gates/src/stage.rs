@@ -54,7 +54,7 @@ impl Run {
 }
 
 impl Stage {
-    /// The model with slots for that share.
+    /// The model with slots for that share, while tokens come one at a time.
     pub(crate) fn streamer(self, draft: Box<dyn Draft>) -> Result<SpeculativeWeightStreamer> {
         let Stage { share, disk, policy } = self;
         let dir = root().join("shards/tales-moe");
@@ -74,9 +74,7 @@ impl Stage {
         let process = Process::default();
         let plan_options = PlanOptions { context, ..PlanOptions::default() };
         let planner = Planner::new(&spec, &inventory, &manifest, process, plan_options)?;
-        let slots = |ram: u64| -> Result<usize> {
-            Ok(planner.plan(ram)?.slots.iter().map(|class| class.count).sum())
-        };
+        let slots = |ram: u64| -> Result<usize> { Ok(planner.plan(ram)?.most_experts()) };
         let (mut low, mut high) = (planner.minimum(), planner.minimum() + (256 << 20));
         let enough = (share * slots(high)? as f64) as usize;
         while high - low > 4096 {

@@ -72,7 +72,10 @@ impl Known {
     pub(super) fn budget(&self, share: f64, task: &Task) -> Result<u64> {
         let plan = |ram: u64| self.plan(ram, task);
         let all = plan(4 << 40)?;
-        let slots = |plan: &Value| plan["plan"]["slots"].as_u64().unwrap_or(0);
+        let slots = |plan: &Value| {
+            let slots = ["slots", "lent"].map(|part| plan["plan"][part].as_u64());
+            slots.into_iter().flatten().sum::<u64>()
+        };
         let held = |plan: &Value| {
             let arena = ["pinned_bytes", "ring_bytes"].map(|part| plan["plan"][part].as_u64());
             arena.into_iter().flatten().sum::<u64>()

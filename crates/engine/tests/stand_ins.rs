@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sws_engine::{
-    Budget, Costs, Counters, Exactness, Options, PlanError, PlanOptions, Planner, Process,
+    Budget, Costs, Counters, Exactness, Options, Plan, PlanError, PlanOptions, Planner, Process,
     SpeculativeWeightStreamer, StandInUse, StreamerError, Use,
 };
 use sws_kernels::Encoding;
@@ -170,8 +170,13 @@ fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counte
         ..StoreOptions::default()
     };
     let store = Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap());
+    let kernels = || Model::new(spec(dir));
+    let lm =
+        SpeculativeWeightStreamer::new(kernels(), Arc::clone(&store), options(bytes, stand_ins));
+    // As many slots all the time: what the prompt leaves in them is the same with and without.
+    let plan = Plan { lent: Vec::new(), ..lm.unwrap().plan().unwrap().clone() };
     let options = Options { run_ahead, costs: COSTS, ..options(bytes, stand_ins) };
-    let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();
+    let mut lm = SpeculativeWeightStreamer::with_plan(kernels(), store, plan, options).unwrap();
     // What is in memory at first is a matter of the prompt, and its waits are none of ours.
     for _ in 0..2 {
         hash(&mut lm).unwrap();

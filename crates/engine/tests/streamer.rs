@@ -12,8 +12,8 @@ use sws_engine::cache::Counts;
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::{Replay, ReplayPolicy};
 use sws_engine::{
-    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Process,
-    SpeculativeWeightStreamer, Witness,
+    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, Process,
+    SlotClass, SpeculativeWeightStreamer, Use, Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
@@ -412,6 +412,42 @@ fn a_budget_can_be_lowered() {
     assert_eq!(streamer.spec().layers.len(), 8);
 }
 
+/// What a prompt computes in holds experts while tokens come one at a time, whatever comes after what.
+#[test]
+fn the_memory_of_prompts_has_slots_for_tokens() {
+    let least = least();
+    let mut lent = 0;
+    for more in [4, 8, 16].map(|more| more * MIB) {
+        let mut streamer = streaming(ReaderKind::Direct, options(least + more));
+        let mut all = resident();
+        let plan = streamer.plan().unwrap().clone();
+        let bytes = |classes: &[SlotClass]| classes.iter().map(SlotClass::bytes).sum::<u64>();
+        let [slots, more] = [bytes(&plan.slots), bytes(&plan.lent)];
+        assert!(
+            slots + more + plan.ledger.get(Use::Pinned) < streamer.plan().unwrap().ledger.budget()
+        );
+        for (n, tokens) in [&PROMPT[..], &[3], &[77], &PROMPT[2..6], &[900], &PROMPT, &[1; 60]]
+            .into_iter()
+            .enumerate()
+        {
+            let before = streamer.counters().peak_cache_bytes;
+            let expected = all.prefill(tokens).unwrap().to_vec();
+            assert_eq!(streamer.prefill(tokens).unwrap(), expected, "{n}: {more} bytes lent");
+            let peak = streamer.counters().peak_cache_bytes;
+            // Many tokens together never have more than the slots that are there anyway.
+            assert!(peak <= slots + more && (tokens.len() == 1 || peak <= before.max(slots)));
+        }
+        for token in 0..40 {
+            let expected = all.decode(token * 97).unwrap().to_vec();
+            assert_eq!(streamer.decode(token * 97).unwrap(), expected);
+        }
+        let peak = streamer.counters().peak_cache_bytes;
+        lent += u64::from(more > 0 && peak > slots);
+        assert!(peak <= slots + more);
+    }
+    assert!(lent >= 2, "in memory that has been lent there was something in {lent} of 3");
+}
+
 /// Records the routes of a run, pass by pass.
 struct Recording {
     trace: Trace,
@@ -438,12 +474,17 @@ fn a_replay_finds_what_the_engine_found() {
         // A chunk whose experts do not all have slots is not replayed exactly.
         for (chunk, slots_needed) in [(1, 4), (PROMPT.len(), 32)] {
             let options = Options { policy, speculation: false, ..options(least + more * MIB) };
-            let mut streamer = streaming(ReaderKind::Direct, options);
-            let plan = streamer.plan().unwrap();
+            let plan = streaming(ReaderKind::Direct, options).plan().unwrap().clone();
             let [class] = plan.slots[..] else { panic!("one length of experts: {plan:?}") };
             if class.count < slots_needed || plan.chunk < chunk {
                 continue;
             }
+            // A replay has as many slots all the time.
+            let plan = Plan { lent: Vec::new(), ..plan };
+            let options = Options { policy, speculation: false, ..Options::default() };
+            let (model, store) = (Model::new(spec()), store(ReaderKind::Direct));
+            let mut streamer =
+                SpeculativeWeightStreamer::with_plan(model, store, plan, options).unwrap();
             let shape = Shape { layers: 8, experts: 32, top_k: 4 };
             let (trace, layers) = (Trace::new(shape).unwrap(), Vec::new());
             let mut recording = Recording { trace, layers, tokens: Vec::new() };

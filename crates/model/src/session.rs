@@ -92,6 +92,11 @@ impl<S: WeightSource> Session<S> {
         &self.state
     }
 
+    /// Gives up the working memory that passes have grown; the next one grows what it needs.
+    pub fn release_work(&mut self) {
+        self.state.release_work();
+    }
+
     /// Where the weights come from.
     pub fn source(&mut self) -> &mut S {
         &mut self.source

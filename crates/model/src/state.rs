@@ -157,6 +157,12 @@ impl State {
         self.work.bytes() + (self.hidden.capacity() * size_of::<f32>()) as u64
     }
 
+    /// Gives up the working memory that passes have grown; the next one grows what it needs. Nothing may be
+    /// under way.
+    pub fn release_work(&mut self) {
+        (self.work, self.hidden) = (Workspace::default(), Vec::new());
+    }
+
     /// Remembers where the pass is.
     pub fn save(&mut self) -> Saved {
         self.caches.journal.saves += 1;

@@ -47,6 +47,7 @@ struct Row {
     pinned_bytes: u64,
     ring_bytes: u64,
     slots: usize,
+    lent: usize,
     chunk: usize,
     context: usize,
     /// The rest is estimated.
@@ -118,6 +119,7 @@ fn row(plan: &Plan, machine: Machine) -> Row {
         pinned_bytes: plan.ledger.get(Use::Pinned),
         ring_bytes: plan.ledger.get(Use::Ring),
         slots: plan.slots.iter().map(|class| class.count).sum(),
+        lent: plan.lent.iter().map(|class| class.count).sum(),
         chunk: plan.chunk,
         context: plan.context,
         hit_rate: (experts > 0).then_some(hit_rate),
@@ -190,7 +192,7 @@ fn text(
             vec![
                 size(row.budget),
                 size(row.pinned_bytes),
-                row.slots.to_string(),
+                (row.slots + row.lent).to_string(),
                 row.chunk.to_string(),
                 row.context.to_string(),
                 row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),
@@ -210,7 +212,14 @@ fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
     let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
     match what {
         Use::KvCache => format!("{} positions", plan.context),
-        Use::Activations => format!("{} of a prompt at once", count(plan.chunk, "token")),
+        Use::Activations => {
+            let lent: usize = plan.lent.iter().map(|class| class.count).sum();
+            let also = match lent {
+                0 => String::new(),
+                n => format!("; {} while tokens come one at a time", count(n, "more slot")),
+            };
+            format!("{} of a prompt at once{also}", count(plan.chunk, "token"))
+        }
         Use::Pinned => {
             format!("{} of {} pieces", plan.pinned.len(), inventory.pieces().count() - experts)
         }

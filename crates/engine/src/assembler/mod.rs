@@ -319,6 +319,18 @@ impl DynamicAssembler {
         self.speculating.books.clear();
     }
 
+    /// More slots, until they are [taken back](Self::take_back). Returns how many there were.
+    pub fn lend(&mut self, slots: impl IntoIterator<Item = Slot>) -> usize {
+        self.cache.extend(slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot))))
+    }
+
+    /// Gives up all slots but the first so many, and with them what is under way.
+    pub fn take_back(&mut self, slots: usize) {
+        self.abandon();
+        drop(self.cache.truncate(slots));
+        self.speculating.books.clear();
+    }
+
     /// What has been learned of the model, for its next start.
     pub fn save(&self, to: &mut Saved) {
         self.cache.policy().save(self.store.number(), to);

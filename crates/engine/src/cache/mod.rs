@@ -179,8 +179,9 @@ impl<T> PredictiveCache<T> {
         cache
     }
 
-    /// Takes the memory of further slots; the budget grows with them.
-    pub fn extend(&mut self, slots: impl IntoIterator<Item = (usize, T)>) {
+    /// Takes the memory of further slots; the budget grows with them. Returns how many there were.
+    pub fn extend(&mut self, slots: impl IntoIterator<Item = (usize, T)>) -> usize {
+        let before = self.entries.len();
         for (len, payload) in slots {
             let number = self.entries.len();
             self.entries.push(Entry { len, state: State::Empty(payload), demand: Demand::None });
@@ -188,8 +189,33 @@ impl<T> PredictiveCache<T> {
             class.slots += 1;
             class.free.push(number);
             self.memory += len;
+            self.budget += len;
         }
-        self.budget = self.budget.max(self.memory);
+        before
+    }
+
+    /// Gives up all slots but the first so many, whatever is in them, and returns their memory; the
+    /// budget shrinks with them. Nothing should be being read into them: that memory is the reader's.
+    pub fn truncate(&mut self, slots: usize) -> Vec<T> {
+        let mut given_up = Vec::new();
+        while self.entries.len() > slots {
+            let number = self.entries.len() - 1;
+            if let Some(key) = self.entries[number].state.key() {
+                self.forget(number, key);
+            }
+            let Some(Entry { len, state, .. }) = self.entries.pop() else { break };
+            match state {
+                State::Gone => continue,
+                State::Loading { .. } => {}
+                State::Empty(payload) | State::Ready { payload, .. } => given_up.push(payload),
+            }
+            let class = self.classes.entry(len).or_default();
+            class.slots -= 1;
+            class.free.retain(|&slot| slot != number);
+            self.memory -= len;
+            self.budget = self.budget.saturating_sub(len);
+        }
+        given_up
     }
 
     /// Asks for a piece that is about to be computed with, and counts the answer.

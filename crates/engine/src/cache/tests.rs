@@ -40,6 +40,9 @@ enum Op {
         slots: usize,
     },
     Extend,
+    Truncate {
+        slots: usize,
+    },
 }
 
 const LAYERS: u32 = 3;
@@ -61,6 +64,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => any::<usize>().prop_map(|which| Op::Unpin { which }),
         1 => (0..=SLOTS).prop_map(|slots| Op::Trim { slots }),
         1 => Just(Op::Extend),
+        1 => (0..=SLOTS).prop_map(|slots| Op::Truncate { slots }),
     ];
     prop::collection::vec(op, 1..120)
 }
@@ -147,9 +151,17 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
             Op::Extend => {
                 if let Some(payload) = given_up.pop() {
                     cache.extend([(lens[payload], payload)]);
-                    budget = budget.max(cache.capacity());
+                    budget += lens[payload];
                     memory += 1;
                 }
+            }
+            Op::Truncate { slots } if reading.is_empty() => {
+                let back = cache.truncate(slots);
+                assert!(cache.payloads().count() <= slots);
+                budget -= back.iter().map(|&payload| lens[payload]).sum::<usize>().min(budget);
+                memory -= back.len();
+                given_up.extend(back);
+                pinned.retain(|key| cache.get(*key).is_some());
             }
             _ => {}
         }

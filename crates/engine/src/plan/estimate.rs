@@ -53,7 +53,7 @@ fn hit_rate(share: f64) -> f64 {
 }
 
 impl Planner {
-    pub(super) fn per_token(&self, cut: &Cut) -> PerToken {
+    pub(super) fn per_token(&self, cut: &Cut, lent: &[SlotClass]) -> PerToken {
         let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
@@ -68,7 +68,7 @@ impl Planner {
         let mean = slots.bytes().checked_div(total as u64).unwrap_or(0);
         let used = experts_per_step(&self.spec, batch) / batch as f64;
         let experts = (used * mean as f64) as u64;
-        let have: usize = cut.slots.iter().map(|class: &SlotClass| class.count).sum();
+        let have: usize = cut.slots.iter().chain(lent).map(|class| class.count).sum();
         PerToken {
             infrastructure: (all - kept) / batch,
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },

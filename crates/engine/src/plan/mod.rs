@@ -27,6 +27,8 @@ pub struct Plan {
     pub ring: usize,
     /// Slots for experts; none if they flow through the ring.
     pub slots: Vec<SlotClass>,
+    /// More of them, in what the activations of a prompt take, while tokens come one at a time.
+    pub lent: Vec<SlotClass>,
     /// Experts whose stand-ins stay beside them.
     pub stand_ins: Vec<PieceId>,
     /// Whether experts flow through the ring: there is no room for the slots that one layer needs.
@@ -279,12 +281,17 @@ impl Planner {
             (Use::Slots, bytes(&cut.slots)),
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares of what there is");
-        let per_token = self.per_token(&cut);
+        let lent = match &*cut.slots {
+            [] => Vec::new(),
+            slots => self.pieces.slots.further(slots, arena_within(work - least_work)),
+        };
+        let per_token = self.per_token(&cut, &lent);
         Ok(Plan {
             pinned: cut.pinned,
             ring: cut.ring as usize,
             experts_stream: cut.slots.is_empty() && self.pieces.slots.experts() > 0,
             slots: cut.slots,
+            lent,
             stand_ins,
             chunk,
             context,
@@ -439,6 +446,16 @@ impl Plan {
         let used =
             [Use::Pinned, Use::Ring, Use::StandIns, Use::Slots].map(|what| self.ledger.get(what));
         whole_pages(used.into_iter().sum()) as usize
+    }
+
+    /// The bytes of a mapping of its own for the slots that are lent.
+    pub fn lent_bytes(&self) -> usize {
+        self.lent.iter().map(SlotClass::bytes).sum::<u64>() as usize
+    }
+
+    /// How many experts there can be in memory while tokens come one at a time.
+    pub fn most_experts(&self) -> usize {
+        self.slots.iter().chain(&self.lent).map(|class| class.count).sum()
     }
 
     /// The plan for a lower budget that keeps what is pinned, the ring, context and chunk: only

@@ -16,6 +16,11 @@ impl SlotClass {
     pub fn bytes(&self) -> u64 {
         self.len as u64 * self.count as u64
     }
+
+    /// The length of each slot.
+    pub(crate) fn each(classes: &[SlotClass]) -> impl Iterator<Item = usize> {
+        classes.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count))
+    }
 }
 
 /// The lengths that a model's experts have, in classes, and the order in which slots are made.
@@ -69,20 +74,31 @@ impl SlotSizes {
     /// Slots are made in one fixed order, leaving out what does not fit: more room never makes
     /// fewer bytes of slots.
     pub(super) fn cut(&self, room: u64) -> Vec<SlotClass> {
-        let mut slots: Vec<SlotClass> = self
-            .classes
-            .iter()
-            .zip(&self.least)
-            .map(|(class, &count)| SlotClass { len: class.len, count })
-            .collect();
-        let mut left = room.saturating_sub(self.least_bytes());
+        self.cut_beside(&self.least, room.saturating_sub(self.least_bytes()))
+    }
+
+    /// Cuts other `room` bytes into slots for experts that have none in `slots`, in the same way.
+    pub(super) fn further(&self, slots: &[SlotClass], room: u64) -> Vec<SlotClass> {
+        let mut further = self.cut_beside(&vec![0; self.classes.len()], room);
+        for ((class, has), all) in further.iter_mut().zip(slots).zip(&self.classes) {
+            class.count = class.count.min(all.count - has.count);
+        }
+        further.retain(|class| class.count > 0);
+        further
+    }
+
+    /// So many slots of each class, and `left` bytes cut into more.
+    fn cut_beside(&self, least: &[usize], mut left: u64) -> Vec<SlotClass> {
+        let pairs = self.classes.iter().zip(least);
+        let mut slots: Vec<SlotClass> =
+            pairs.map(|(class, &count)| SlotClass { len: class.len, count }).collect();
         // With one class the order is no question.
         if let ([class], [slots]) = (&*self.classes, &mut *slots) {
             let more = usize::try_from(left / class.len as u64).unwrap_or(usize::MAX);
             slots.count = slots.count.saturating_add(more).min(class.count);
             return vec![*slots];
         }
-        let mut planned: Vec<usize> = self.least.clone();
+        let mut planned = least.to_vec();
         while let Some(next) = self.next(&planned) {
             planned[next] += 1;
             let len = self.classes[next].len as u64;

@@ -211,6 +211,14 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
     assert!(plan.arena_bytes() as u64 - used <= ledger.get(Use::Spare));
     let slots: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
     assert_eq!((plan.ring as u64, slots), (ledger.get(Use::Ring), ledger.get(Use::Slots)));
+    // What is lent is there when one token needs all that it can, and there is an expert for each slot.
+    let lent = with_tables(whole_pages(plan.lent_bytes() as u64));
+    assert!(
+        plan.lent.is_empty()
+            || planner.work(planner.chunks()[0]) + lent <= ledger.get(Use::Activations)
+    );
+    assert!(plan.lent.is_empty() || !plan.slots.is_empty());
+    assert!(plan.most_experts() <= planner.pieces.slots.experts());
     let pieces = &planner.pieces;
     let len = |id: &PieceId| match id.kind() {
         PieceKind::Embed if pieces.embedding.is_some() => pieces.embedding.unwrap().len,

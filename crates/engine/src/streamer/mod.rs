@@ -12,14 +12,14 @@ use sws_model::{
     CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
     ResidentSource, Session,
 };
-use sws_store::{Arena, Clock, Memory, NVMeWeightStore};
+use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
 use crate::assembler::{Deciders, DynamicAssembler};
 use crate::error::StreamError;
 use crate::infra::{Infrastructure, InfrastructurePlan};
 use crate::ledger::Process;
 use crate::metrics::{Counters, Metrics};
-use crate::plan::{Plan, PlanOptions, Planner};
+use crate::plan::{Plan, PlanOptions, Planner, SlotClass};
 use crate::policy::Layers;
 use crate::source::StreamingSource;
 use crate::stand_ins::StandIns;
@@ -61,6 +61,8 @@ pub struct SpeculativeWeightStreamer {
     plan: Option<Plan>,
     /// Whether slots that were in use when the budget was lowered may still have memory.
     trimmed: bool,
+    /// How many slots there are beside those that have been lent, if they have.
+    lent: Option<usize>,
     began: Counters,
     tokens: u64,
     passes: Duration,
@@ -137,12 +139,10 @@ impl SpeculativeWeightStreamer {
         let assembler = if plan.slots.is_empty() {
             None
         } else {
-            let cut =
-                plan.slots.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count));
             let slot = |len| {
                 arena.take(len).ok_or(StreamError::NoRoom { need: len, have: arena.free_bytes() })
             };
-            let slots = cut.map(slot).collect::<Result<Vec<_>, _>>()?;
+            let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
             let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
             let deciders = Deciders {
                 policy: options.policy.build([(store.number(), Layers::of(spec))]),
@@ -196,6 +196,7 @@ impl SpeculativeWeightStreamer {
             sampling,
             plan,
             trimmed: false,
+            lent: None,
             began: Counters::default(),
             tokens: 0,
             passes: Duration::ZERO,
@@ -294,6 +295,7 @@ impl SpeculativeWeightStreamer {
     pub fn lower_budget(&mut self, ram: u64) -> Result<(), StreamerError> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let plan = plan.shrink(ram)?;
+        self.take_back();
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
         if let Some(assembler) = self.session.source().assembler() {
             assembler.trim_to_budget(slots as usize);
@@ -312,6 +314,33 @@ impl SpeculativeWeightStreamer {
         }
     }
 
+    /// Where a prompt has had its activations there are slots, as long as tokens come one at a time.
+    fn lend(&mut self) {
+        let Some(plan) = self.plan.as_ref().filter(|_| self.lent.is_none()) else { return };
+        let (bytes, cut) = (plan.lent_bytes(), SlotClass::each(&plan.lent));
+        if bytes == 0 {
+            return;
+        }
+        self.session.release_work();
+        release_freed_memory();
+        // Without them it is slower, and nothing else.
+        let slots: Vec<Slot> = Arena::new(bytes)
+            .map(|arena| cut.filter_map(|len| arena.take(len)).collect())
+            .unwrap_or_default();
+        if let Some(assembler) = self.session.source().assembler() {
+            self.lent = Some(assembler.lend(slots));
+        }
+    }
+
+    /// A prompt comes, and has its activations there.
+    fn take_back(&mut self) {
+        if let Some(slots) = self.lent.take()
+            && let Some(assembler) = self.session.source().assembler()
+        {
+            assembler.take_back(slots);
+        }
+    }
+
     /// Runs a pass, and counts it.
     fn pass<T>(
         &mut self,
@@ -320,6 +349,10 @@ impl SpeculativeWeightStreamer {
     ) -> Result<T, ForwardError> {
         let clock = self.session.source().waiter().clock().clone();
         let started = clock.now();
+        match tokens {
+            1 => self.lend(),
+            _ => self.take_back(),
+        }
         let result = pass(&mut self.session);
         self.passes += clock.now().saturating_sub(started);
         if result.is_ok() {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Budget, Costs, Options, Process, Speculation, SpeculativeWeightStreamer, StreamerError,
+    Budget, Costs, Options, PlanOptions, Planner, Process, Speculation, SpeculativeWeightStreamer,
 };
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Model, ModelSpec};
+use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 #[path = "../../../../tests/noisy.rs"]
@@ -21,7 +21,6 @@ use noisy::{Answer, Noisy};
 
 const SHAPE: [usize; 3] = [8, 32, 4];
 pub(crate) const TOKENS: usize = 130;
-const MIB: u64 = 1 << 20;
 /// A layer takes 0.6 ms, a token 5 ms.
 const COSTS: Costs = Costs {
     infrastructure: Duration::from_micros(200),
@@ -45,30 +44,24 @@ pub(crate) fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeig
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 
-/// `share` of the experts have slots.
+/// `share` of the experts have slots, while tokens come one at a time.
 pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
-    static LEAST: OnceLock<u64> = OnceLock::new();
-    let least = *LEAST.get_or_init(|| {
-        let manifest = Arc::new(Manifest::load(dir()).unwrap());
-        let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
-        let options = StoreOptions { cache: None, ..StoreOptions::default() };
-        let store = Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap());
-        let none = Options {
-            ram_budget: Budget::Bytes(0),
-            process: Some(Process::default()),
-            context: Some(256),
-            ..Options::default()
-        };
-        match SpeculativeWeightStreamer::new(Model::new(spec), store, none) {
-            Err(StreamerError::Plan(error)) => {
-                let error = error.to_string();
-                let (_, rest) = error.split_once("--ram ").unwrap();
-                rest.split_once("MiB").unwrap().0.parse::<u64>().unwrap() * MIB
-            }
-            other => panic!("{other:?}"),
+    let manifest = Manifest::load(dir()).unwrap();
+    let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+    let inventory = Inventory::new(&spec, &manifest).unwrap();
+    let plan = PlanOptions { context: Some(256), ..PlanOptions::default() };
+    let planner = Planner::new(&spec, &inventory, &manifest, Process::default(), plan).unwrap();
+    let slots = |kib: u64| planner.plan(kib << 10).unwrap().most_experts();
+    let mut budgets = planner.minimum().div_ceil(1 << 10)..128 << 10;
+    while budgets.end - budgets.start > 1 {
+        let middle = budgets.start.midpoint(budgets.end);
+        if slots(middle) >= (share * 256.0) as usize {
+            budgets.end = middle;
+        } else {
+            budgets.start = middle;
         }
-    });
-    let bytes = least + 3 * MIB + (share * 22.0 * MIB as f64) as u64;
+    }
+    let bytes = budgets.end << 10;
     Options {
         ram_budget: Budget::Bytes(bytes),
         process: Some(Process::default()),
