@@ -246,7 +246,7 @@ impl Task {
             budget: plan.ledger.budget(),
             floor: floor(&process),
             pinned: plan.pinned.len(),
-            slots: plan.ledger.get(Use::Slots),
+            slots: plan.slots.iter().map(|class| class.bytes()).sum(),
             lent: plan.lent_bytes() as u64,
             arena: plan.arena_bytes() as u64,
             weights: planner.weights(),
