@@ -136,12 +136,6 @@ struct Row {
 
 /// Measures and prints.
 pub fn run(arguments: &SpeculationArguments) -> Result<()> {
-    large::make(&arguments.tales, &arguments.dir, 14_000_000, arguments.with_stand_ins)?;
-    let text = std::fs::read_to_string(&arguments.prompt)
-        .with_context(|| format!("`{}`", arguments.prompt.display()))?;
-    let tokenizer = std::fs::read(arguments.dir.join("shards/tokenizer.json"))?;
-    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&text, true)?;
-    let mut copies = Copies { dir: &arguments.dir, memory: &arguments.memory, made: Vec::new() };
     let mut contenders = Vec::new();
     for &disk in &arguments.disks {
         for &budget in &arguments.budgets {
@@ -159,6 +153,13 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
         }
     }
     ensure!(!contenders.is_empty(), "there is no such row");
+    let text = std::fs::read_to_string(&arguments.prompt).with_context(|| {
+        format!("`{}` cannot be read; name a text with --prompt", arguments.prompt.display())
+    })?;
+    large::make(&arguments.tales, &arguments.dir, 14_000_000, arguments.with_stand_ins)?;
+    let tokenizer = std::fs::read(arguments.dir.join("shards/tokenizer.json"))?;
+    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&text, true)?;
+    let mut copies = Copies { dir: &arguments.dir, memory: &arguments.memory, made: Vec::new() };
     let mut rows = Vec::new();
     let mut tasks = Vec::new();
     for (name, disk, budget, left, stand_ins) in contenders {
