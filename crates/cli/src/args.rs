@@ -156,9 +156,10 @@ pub(crate) struct Model {
     pub(crate) no_speculation: bool,
     /// The draft, which forecasts the experts of the next layers [default: draft.safetensors in the
     /// model's directory, or one that has learned nothing yet and learns as it goes].
-    #[arg(long, value_name = "FILE", conflicts_with = "resident")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "no_speculation"])]
     pub(crate) draft: Option<PathBuf>,
-    /// Forecast nothing. A draft takes up to a twentieth of --ram, or 1 MiB. Not a bit depends on it.
+    /// Forecast nothing. A draft takes up to a twentieth of --ram, or 1 MiB, where experts have slots
+    /// beside it. Not a bit depends on it.
     #[arg(long, conflicts_with = "draft")]
     pub(crate) no_draft: bool,
     /// Which stand-ins stay in memory, of a model sharded with some: all, off, or auto for as many as

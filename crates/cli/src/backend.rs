@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use sws_draft::{Draft, NoDraft};
-use sws_engine::{Budget, Gauge, Options, PlanError, SpeculativeWeightStreamer, StreamerError};
+use sws_engine::{Gauge, Options, SpeculativeWeightStreamer, Use};
 use sws_kernels::Functionals;
 use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
 use sws_store::Memory;
@@ -106,7 +106,6 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             true => None,
             false => draft::load(model, args.draft.as_deref(), draft::limit(args.ram))?,
         };
-        let taken = forecast.as_ref().map_or(0, |draft| draft.bytes() as u64);
         let forecast: Box<dyn Draft> = match forecast {
             Some(forecast) => Box::new(forecast),
             None => Box::new(NoDraft),
@@ -128,23 +127,20 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             ..Options::default()
         };
         let store = Arc::new(model.store(args.reader)?);
-        let streamer = SpeculativeWeightStreamer::new(forward, store, options);
-        let streamer = match streamer {
-            Err(StreamerError::Plan(PlanError::TooSmall { budget, smallest, context, kv })) => {
-                let smallest = match taken {
-                    0 => smallest,
-                    taken => with_its_draft(model, args, smallest - taken)?.max(smallest),
-                };
-                return Err(model.says(&PlanError::TooSmall { budget, smallest, context, kv }));
-            }
-            streamer => streamer.map_err(|e| model.says(&e))?,
-        };
+        let streamer =
+            SpeculativeWeightStreamer::new(forward, store, options).map_err(|e| model.says(&e))?;
         if let Some(why) = streamer.passed_over() {
             eprintln!("sws: {why}");
         }
         if let Some(plan) = streamer.plan() {
             weight_bytes = plan.arena_bytes() as u64;
             ram_bytes = Some(plan.ledger.budget());
+            if let (Some(file), 0) = (&args.draft, plan.ledger.get(Use::Draft)) {
+                eprintln!(
+                    "sws: `{}` is left out: beside it the budget has no slots for experts, to which it would tell what to read; raise --ram",
+                    file.display()
+                );
+            }
         }
         streamer
     };
@@ -156,22 +152,6 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         gauge: Some(streamer.gauge()),
         handle: Box::new(streamer),
     })
-}
-
-/// The smallest budget that has room for its own draft beside `rest`, whole MiB: the larger it is, the
-/// more may a draft take.
-fn with_its_draft(model: &Model, args: &args::Model, rest: u64) -> anyhow::Result<u64> {
-    let mut ram = rest;
-    loop {
-        let limit = draft::limit(Budget::Bytes(ram));
-        let draft = draft::load(model, args.draft.as_deref(), limit)?;
-        let needed = rest + draft.map_or(0, |draft| draft.bytes() as u64);
-        // A draft grows by a twentieth of what its budget does, so this ends.
-        if needed <= ram {
-            return Ok(ram);
-        }
-        ram = needed.next_multiple_of(1 << 20);
-    }
 }
 
 /// Where what was learned of the model is kept. None without a home.

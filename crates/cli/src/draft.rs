@@ -12,6 +12,7 @@ use sws_engine::Budget;
 use sws_model::{Ffn, ModelSpec};
 use sws_store::Memory;
 
+use crate::commands::size;
 use crate::model::Model;
 pub(crate) use states::{Sequence, States};
 
@@ -57,7 +58,7 @@ pub(crate) fn limit(ram: Budget) -> usize {
 }
 
 /// The draft of a model, as far as it fits into `limit` bytes: a [`trained`] one, or one that has
-/// learned nothing yet. None for a model without experts.
+/// learned nothing yet; what of a trained one has no room is told. None for a model without experts.
 pub(crate) fn load(
     model: &Model,
     file: Option<&Path>,
@@ -103,6 +104,17 @@ fn read(model: &Model, path: &Path, limit: usize) -> anyhow::Result<Option<Micro
     }
     let mut bytes = Vec::with_capacity(about.len() as usize);
     file.take(most).read_to_end(&mut bytes).map_err(unread)?;
-    MicroDraftModel::read(&bytes, &shape, &model.manifest.model.fingerprint, limit)
-        .map_err(|e| anyhow!("`{name}` {e}"))
+    let fingerprint = &model.manifest.model.fingerprint;
+    let of = |e| anyhow!("`{name}` {e}");
+    let draft = MicroDraftModel::read(&bytes, &shape, fingerprint, limit).map_err(of)?;
+    let whole = MicroDraftModel::size_in(&bytes, &shape, fingerprint).map_err(of)?;
+    if draft.as_ref().is_none_or(|draft| draft.size().rank < whole.rank) {
+        eprintln!(
+            "sws: `{name}` needs {}, and the draft may take {}: {} is left out; give it more, or train one of a lower --rank",
+            size(DraftSize { tokens: 0, ..whole }.bytes(&shape) as u64),
+            size(limit as u64),
+            if draft.is_some() { "its correction" } else { "it" },
+        );
+    }
+    Ok(draft)
 }

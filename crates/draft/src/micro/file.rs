@@ -140,6 +140,16 @@ impl MicroDraftModel {
         MicroDraftModel::of_size(bytes, shape, fingerprint, within)
     }
 
+    /// How much there is in what [`write`](Self::write) made for the model with this shape and
+    /// fingerprint.
+    pub fn size_in(
+        bytes: &[u8],
+        shape: &DraftShape,
+        fingerprint: &str,
+    ) -> Result<DraftSize, DraftError> {
+        Ok(open(bytes, shape, fingerprint)?.1)
+    }
+
     /// As [`read`](Self::read), for one of the size that `sized` makes of the rank and the number of
     /// tokens in the file: of that rank, or of none.
     pub(super) fn of_size(
@@ -148,19 +158,8 @@ impl MicroDraftModel {
         fingerprint: &str,
         sized: impl FnOnce(usize, usize) -> Option<DraftSize>,
     ) -> Result<Option<MicroDraftModel>, DraftError> {
-        let file = File::open(bytes)?;
-        let facts = facts(shape, fingerprint);
-        if file.facts.get("sws_draft").map(String::as_str) != Some(VERSION) {
-            return Err(DraftError::Unknown("its metadata do not say so"));
-        }
-        if facts.iter().any(|(name, value)| file.facts.get(*name) != Some(value)) {
-            return Err(DraftError::OtherModel);
-        }
-        let number = |name: &str, most: usize| {
-            let number = file.facts.get(name).and_then(|value| value.parse::<usize>().ok());
-            number.filter(|&n| n <= most).ok_or(DraftError::Unknown("its metadata are incomplete"))
-        };
-        let (rank, distances) = (number("rank", MAX_RANK)?, number("distances", DEPTH)?);
+        let (file, whole) = open(bytes, shape, fingerprint)?;
+        let DraftSize { rank, distances, .. } = whole;
         let (places, experts) = (shape.layers.len(), shape.experts);
         let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
         let Some(size) = sized(rank, ids.len()) else { return Ok(None) };
@@ -215,6 +214,29 @@ impl MicroDraftModel {
         }
         Ok(Some(draft))
     }
+}
+
+/// A file that was written for the model with this shape and fingerprint, and how much there is in it.
+fn open<'a>(
+    bytes: &'a [u8],
+    shape: &DraftShape,
+    fingerprint: &str,
+) -> Result<(File<'a>, DraftSize), DraftError> {
+    let file = File::open(bytes)?;
+    let facts = facts(shape, fingerprint);
+    if file.facts.get("sws_draft").map(String::as_str) != Some(VERSION) {
+        return Err(DraftError::Unknown("its metadata do not say so"));
+    }
+    if facts.iter().any(|(name, value)| file.facts.get(*name) != Some(value)) {
+        return Err(DraftError::OtherModel);
+    }
+    let number = |name: &str, most: usize| {
+        let number = file.facts.get(name).and_then(|value| value.parse::<usize>().ok());
+        number.filter(|&n| n <= most).ok_or(DraftError::Unknown("its metadata are incomplete"))
+    };
+    let (rank, distances) = (number("rank", MAX_RANK)?, number("distances", DEPTH)?);
+    let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
+    Ok((file, DraftSize { rank, tokens: ids.len(), distances }))
 }
 
 struct File<'a> {

@@ -62,7 +62,7 @@ pub struct PlanOptions {
     pub functionals: Functionals,
     /// Threads that compute.
     pub threads: usize,
-    /// Bytes for the draft.
+    /// Bytes for the draft, which has them only where experts have slots beside it.
     pub draft: u64,
     /// Which stand-ins stay.
     pub stand_ins: StandInUse,
@@ -240,11 +240,25 @@ impl Planner {
     }
 
     fn planned(&self, ram: u64) -> Result<Plan, PlanError> {
-        let [least_kv, most_kv] = self.context.map(|context| self.kv(context));
         let Some(more) = ram.checked_sub(self.minimum()) else {
             let (context, smallest) = (self.context[0], self.smallest());
-            return Err(PlanError::TooSmall { budget: ram, smallest, context, kv: least_kv });
+            let kv = self.kv(context);
+            return Err(PlanError::TooSmall { budget: ram, smallest, context, kv });
         };
+        // A draft forecasts what slots are filled with: without them there is nothing that it is for.
+        let draft = self.options.draft;
+        if let (1.., Some(beside)) = (draft, more.checked_sub(draft))
+            && let Ok(plan) = self.divided(ram, beside, draft)
+            && !plan.slots.is_empty()
+        {
+            return Ok(plan);
+        }
+        self.divided(ram, more, 0)
+    }
+
+    /// The plan for a budget that is `more` than what must be there and a draft.
+    fn divided(&self, ram: u64, more: u64, draft: u64) -> Result<Plan, PlanError> {
+        let [least_kv, most_kv] = self.context.map(|context| self.kv(context));
         // What a budget has above the least is divided so that every share grows with it, and none
         // takes more than was added: more memory never means more reading.
         let kv = (least_kv + more / KV_SHARE).min(most_kv);
@@ -273,6 +287,7 @@ impl Planner {
         let kernel = (Use::Kernel, with_tables(arena) - arena);
         let reservations = self.fixed().chain([
             kernel,
+            (Use::Draft, draft),
             (Use::KvCache, kv),
             (Use::Activations, work),
             (Use::Pinned, cut.pinned_bytes),
@@ -307,7 +322,6 @@ impl Planner {
         let lines = [
             (Use::Slack, MIB + grown / 64),
             (Use::Tables, self.tables()),
-            (Use::Draft, self.options.draft),
             (Use::Vectors, self.pieces.vectors),
         ];
         self.process.lines().into_iter().chain(lines)

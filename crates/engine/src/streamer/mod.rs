@@ -6,7 +6,7 @@ mod timed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_draft::Saved;
+use sws_draft::{NoDraft, Saved};
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
@@ -17,7 +17,7 @@ use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memor
 use crate::assembler::{Deciders, DynamicAssembler};
 use crate::error::StreamError;
 use crate::infra::{Infrastructure, InfrastructurePlan};
-use crate::ledger::Process;
+use crate::ledger::{Process, Use};
 use crate::metrics::{Counters, Metrics};
 use crate::plan::{Plan, PlanOptions, Planner, SlotClass};
 use crate::policy::Layers;
@@ -93,7 +93,7 @@ impl SpeculativeWeightStreamer {
     pub fn new(
         model: Model,
         store: Arc<NVMeWeightStore>,
-        options: Options,
+        mut options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         let spec = model.spec();
         let inventory = Inventory::new(spec, store.manifest())?;
@@ -116,6 +116,9 @@ impl SpeculativeWeightStreamer {
         };
         let ram = options.ram_budget.resolve(total, available, planner.minimum());
         let plan = planner.plan(ram)?;
+        if plan.ledger.get(Use::Draft) < options.draft.bytes() as u64 {
+            options.draft = Box::new(NoDraft);
+        }
         SpeculativeWeightStreamer::with_plan(model, store, plan, options)
     }
 
