@@ -1,10 +1,8 @@
 //! Whether speculation pays: an account in nanoseconds, and a switch.
 
-use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
-use sws_store::PieceId;
 
 /// Passes of a window: when text is generated, tokens.
 const WINDOW: u32 = 16;
@@ -77,23 +75,25 @@ impl Speculation {
         self.saved_ns - self.cost_ns
     }
 
-    /// The inequality that decides, with what was measured: how often a read was right times what
-    /// each such saved, against how often one was wrong times what each such cost. None if nothing
-    /// was read.
+    /// The inequality that decides, with what was measured: how many reads were right times what each
+    /// such saved, against how many were wrong times what each such cost. It holds of the numbers as
+    /// they are told. None if nothing was read.
     pub fn inequality(&self) -> Option<String> {
-        let ended = (self.useful + self.wasted) as f64;
-        if ended == 0.0 {
+        if self.useful + self.wasted == 0 {
             return None;
         }
-        let right = self.useful as f64 / ended;
-        let each = |nanos: f64, of: u64| nanos / of.max(1) as f64 / 1e3;
-        Some(format!(
-            "{right:.2} right x {:.1} us saved {} {:.2} wrong x {:.1} us lost",
-            each(self.saved_ns, self.useful),
-            if self.saved_ns > self.cost_ns { ">" } else { "<=" },
-            1.0 - right,
-            each(self.cost_ns, self.wasted),
-        ))
+        // As told, and told: what none of them can have a share in is told as it is.
+        let side = |nanos: f64, reads: u64, which: &str, what: &str| {
+            let each = (nanos / reads.max(1) as f64 / 100.0).round() / 10.0;
+            let told = match reads {
+                0 => format!("{each:.1} us {what}, none {which}"),
+                _ => format!("{reads} {which} x {each:.1} us {what}"),
+            };
+            (each * reads.max(1) as f64, told)
+        };
+        let (saved, right) = side(self.saved_ns, self.useful, "right", "saved");
+        let (lost, wrong) = side(self.cost_ns, self.wasted, "wrong", "lost");
+        Some(format!("{right} {} {wrong}", if saved > lost { ">" } else { "<=" }))
     }
 }
 
@@ -289,80 +289,6 @@ impl Governor {
     }
 }
 
-/// What is in memory that would not be there without speculation, and what is not that would.
-///
-/// Both are as many pieces. Without what speculation has brought, its slots would hold others: those
-/// pushed out last, whoever pushed them out, as what was pushed out earlier would have been in their
-/// place.
-#[derive(Debug, Default)]
-pub(crate) struct Books {
-    /// There, and not used yet.
-    brought: HashSet<PieceId>,
-    /// Slots emptied by reads that were given up.
-    holes: usize,
-    /// Pushed out, the last one last.
-    missed: VecDeque<PieceId>,
-}
-
-impl Books {
-    /// A read has begun into a slot, perhaps in the place of a piece. True if that one had been brought
-    /// and was never used.
-    pub(crate) fn begun(
-        &mut self,
-        id: PieceId,
-        speculative: bool,
-        evicted: Option<PieceId>,
-    ) -> bool {
-        self.missed.retain(|missed| *missed != id);
-        let unused = evicted.is_some_and(|evicted| self.brought.remove(&evicted));
-        match evicted {
-            Some(evicted) if !unused => self.missed.push_back(evicted),
-            Some(_) => {}
-            None => self.holes = self.holes.saturating_sub(1),
-        }
-        if speculative {
-            self.brought.insert(id);
-        }
-        self.trim();
-        unused
-    }
-
-    /// A read has been given up, or has failed, and its slot is empty. True if it was speculative.
-    pub(crate) fn ended(&mut self, id: PieceId) -> bool {
-        let brought = self.brought.remove(&id);
-        self.holes += usize::from(brought);
-        brought
-    }
-
-    /// A piece is needed: whether it had been brought.
-    pub(crate) fn used(&mut self, id: PieceId) -> bool {
-        let brought = self.brought.remove(&id);
-        self.trim();
-        brought
-    }
-
-    /// Whether a piece that is not there would be.
-    pub(crate) fn missed(&self, id: PieceId) -> bool {
-        self.missed.contains(&id)
-    }
-
-    /// Nothing is known any more.
-    pub(crate) fn clear(&mut self) {
-        *self = Books::default();
-    }
-
-    /// Whether all is as it would be.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.brought.is_empty() && self.missed.is_empty()
-    }
-
-    fn trim(&mut self) {
-        while self.missed.len() > self.brought.len() + self.holes {
-            self.missed.pop_front();
-        }
-    }
-}
-
 /// A duration in nanoseconds.
 pub(crate) fn nanos(time: Duration) -> f64 {
     time.as_nanos() as f64
@@ -479,33 +405,23 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_missed_as_was_brought() {
-        let id = |n| PieceId::expert(0, n);
-        let mut books = Books::default();
-        assert!(!books.begun(id(1), false, Some(id(2))));
-        assert!(books.is_empty(), "nothing was brought");
-        assert!(!books.begun(id(3), true, Some(id(4))));
-        assert!(books.missed(id(4)));
-        // A demand pushes another out, which would have pushed out 4.
-        assert!(!books.begun(id(5), false, Some(id(6))));
-        assert!(books.missed(id(6)) && !books.missed(id(4)));
-        assert!(books.used(id(3)) && books.is_empty(), "as it would be");
-        books.begun(id(7), true, Some(id(8)));
-        assert!(books.begun(id(9), true, Some(id(7))), "7 was never used");
-        assert!(books.missed(id(8)));
-        assert!(books.ended(id(9)) && books.missed(id(8)), "its slot is empty");
-        books.begun(id(8), false, None);
-        assert!(books.is_empty());
-    }
-
-    #[test]
-    fn the_inequality_has_its_terms() {
-        let mut total = Speculation { useful: 3, wasted: 1, ..Speculation::default() };
-        (total.saved_ns, total.cost_ns) = (6000.0, 1000.0);
-        assert_eq!(
-            total.inequality().unwrap(),
-            "0.75 right x 2.0 us saved > 0.25 wrong x 1.0 us lost"
-        );
+    fn the_inequality_is_true_of_what_it_tells() {
+        #[rustfmt::skip]
+        let cases = [
+            ((3, 6000.0), (1, 1000.0), "3 right x 2.0 us saved > 1 wrong x 1.0 us lost"),
+            ((3, 6000.0), (1, 7000.0), "3 right x 2.0 us saved <= 1 wrong x 7.0 us lost"),
+            ((999, 5e6), (1, 6e6), "999 right x 5.0 us saved <= 1 wrong x 6000.0 us lost"),
+            ((3, 6000.0), (0, 7000.0), "3 right x 2.0 us saved <= 7.0 us lost, none wrong"),
+            ((3, 6000.0), (0, 0.0), "3 right x 2.0 us saved > 0.0 us lost, none wrong"),
+            ((0, 500.0), (2, 4000.0), "0.5 us saved, none right <= 2 wrong x 2.0 us lost"),
+            // Where they differ by less than what is told.
+            ((2, 2060.0), (2, 2040.0), "2 right x 1.0 us saved <= 2 wrong x 1.0 us lost"),
+        ];
+        for ((useful, saved_ns), (wasted, cost_ns), told) in cases {
+            let none = Speculation::default();
+            let total = Speculation { useful, wasted, saved_ns, cost_ns, ..none };
+            assert_eq!(total.inequality().unwrap(), told);
+        }
         assert_eq!(Speculation::default().inequality(), None);
     }
 }

@@ -13,8 +13,8 @@ use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, Inventory, Model, ModelSpec};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{
-    Checkpoint, Clock, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind, SimulatedDisk,
-    StoreOptions, checksum,
+    Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
+    SimulatedDisk, StoreOptions, checksum,
 };
 
 const MIB: u64 = 1 << 20;
@@ -222,6 +222,81 @@ fn running_ahead_shortens_the_waits_for_a_slow_disk() {
     // The same twice, to the nanosecond.
     let (_, again) = simulated(bytes, StandInUse::All, true);
     assert_eq!((again.passes, again.run_ahead), (less.passes, less.run_ahead));
+}
+
+/// The same model with stand-ins whose codes are random, made once.
+fn wrong() -> &'static Path {
+    static WRONG: OnceLock<PathBuf> = OnceLock::new();
+    WRONG.get_or_init(|| {
+        let from = model(Encoding::Q4);
+        let mut manifest = Manifest::load(from).unwrap();
+        let mut files: Vec<Vec<u8>> = manifest
+            .files
+            .iter()
+            .map(|file| std::fs::read(from.join(&file.path)).unwrap())
+            .collect();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let stand_ins = manifest.pieces.iter_mut().filter_map(|piece| piece.stand_in.as_mut());
+        for tensor in stand_ins.flat_map(|stand_in| &mut stand_in.tensors) {
+            let codes = &mut tensor.parts[0];
+            let file = &mut files[codes.file as usize];
+            let bytes = &mut file[codes.offset as usize..][..codes.len as usize];
+            for byte in &mut *bytes {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (state >> 56) as u8;
+            }
+            codes.checks = bytes.chunks(codes.check_len as usize).map(checksum).collect();
+        }
+        let dir = from.with_file_name("wrong");
+        for (file, bytes) in manifest.files.iter().zip(files) {
+            let path = dir.join(&file.path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        std::fs::write(dir.join(MANIFEST_FILE), manifest.to_json().unwrap()).unwrap();
+        std::fs::copy(from.join("config.json"), dir.join("config.json")).unwrap();
+        dir
+    })
+}
+
+/// What runs ahead read is in the account that all speculation is in: it says what they save, and ends
+/// them where they save nothing before much is lost.
+#[test]
+fn running_ahead_is_in_the_account() {
+    let run = |dir: &Path, run_ahead: bool| {
+        let manifest = Arc::new(Manifest::load(dir).unwrap());
+        let store_options = StoreOptions {
+            cache: None,
+            clock: Clock::simulated(),
+            simulated: Some(DISK),
+            ..StoreOptions::default()
+        };
+        let store = Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap());
+        let all = options(29 * MIB, StandInUse::All);
+        let options = Options { run_ahead, costs: COSTS, context: Some(256), ..all };
+        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();
+        for n in 0..800 {
+            if n % 200 == 0 {
+                lm.clear();
+            }
+            lm.decode(token(n)).unwrap();
+        }
+        lm.counters()
+    };
+    for (dir, right) in [(model(Encoding::Q4), true), (wrong(), false)] {
+        let (plain, ahead) = (run(dir, false), run(dir, true));
+        let speculation = ahead.speculation;
+        let [wall, took] = [plain.passes, ahead.passes].map(|time| time.as_nanos() as f64);
+        let told = format!("{wall} ns become {took}: {speculation:?}, {:?}", ahead.run_ahead);
+        assert_eq!(plain.speculation.issued, 0, "{told}");
+        assert!(ahead.run_ahead.runs > 0 && speculation.issued > 0, "{told}");
+        let (saved, balance) = (wall - took, speculation.balance_ns());
+        assert!((saved - balance).abs() < 0.005 * wall, "{told}");
+        match right {
+            true => assert!(saved > 0.05 * wall && speculation.windows_off == 0, "{told}"),
+            false => assert!(saved > -0.01 * wall && speculation.windows_off > 10, "{told}"),
+        }
+    }
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::time::Duration;
 use sws_store::{PieceId, StoreStats, Timing};
 
 use super::DynamicAssembler;
+use super::books::Books;
 use super::fill::Filling;
 use super::reading::Reading;
 use crate::cache::Lookup;
-use crate::governor::{Books, Governor, nanos};
-use crate::policy::Key;
+use crate::governor::{Governor, nanos};
+use crate::policy::{Key, Now};
 use crate::price::{Moment, Offer, Pace, Service, stall};
 
 /// How much of the past the rate of demands keeps with each layer.
@@ -130,10 +131,11 @@ impl Speculating {
             if timing.submitted < self.ended {
                 let service = timing.finished.saturating_sub(started.max(self.ended));
                 self.demanded.note(reading.bytes, service);
-            } else {
-                // How long nobody took note of it is part of it, unless it waited for a chunk.
-                let from = if self.layer.behind { started } else { timing.submitted };
-                self.first.note(reading.bytes, timing.finished.saturating_sub(from));
+            } else if !self.layer.behind {
+                // How long nobody took note of it is part of it. One that waits for a chunk does not tell:
+                // its latency passes meanwhile.
+                let service = timing.finished.saturating_sub(timing.submitted);
+                self.first.note(reading.bytes, service);
             }
             self.layer.delay.get_or_insert(started.saturating_sub(timing.submitted));
         }
@@ -176,6 +178,11 @@ impl DynamicAssembler {
                 self.draft.tokens(&account.told);
             }
             account.told.clear();
+            if !account.governor.on() {
+                let (cache, model) = (&self.cache, self.store.number());
+                let there = |piece| cache.contains(Key { model, piece });
+                account.books.rest(cache.len(), there);
+            }
         }
         account.pace.entering(layer, at);
     }
@@ -206,19 +213,31 @@ impl DynamicAssembler {
         {
             found.bytes = layout.slot_len();
         }
+        let sweeping = self.sweeping;
         let DynamicAssembler { cache, reading, store, speculating, .. } = self;
         let Speculating { governor, books, .. } = speculating;
+        if sweeping {
+            books.clear();
+        }
+        let running = |id: PieceId| {
+            let of = |&expert: &u32| PieceId::expert(layer as u32, expert) == id;
+            distinct.iter().any(of)
+        };
         for &expert in distinct {
             let id = PieceId::expert(layer as u32, expert);
-            let (mut missing, mut otherwise, mut again) = (0, 0, 0);
-            match cache.find(Key { model: store.number(), piece: id }) {
-                Lookup::Ready if books.used(id) => {
+            let now = Now { model: store.number(), piece: id };
+            let lookup = cache.find(Key { model: now.model, piece: id });
+            let missing = lookup != Lookup::Ready;
+            let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().last(now, may);
+            let known = books.would_have(id, |other| !running(other), last);
+            let there = known.unwrap_or(!missing);
+            let brought = books.used(id);
+            match lookup {
+                Lookup::Ready if brought => {
                     governor.useful(found.bytes);
-                    (otherwise, found.touched) = (1, true);
+                    found.touched = true;
                 }
-                Lookup::Ready => {}
                 Lookup::Loading => {
-                    (missing, otherwise) = (1, 1);
                     if let Some(reading) = reading.get(&id)
                         && reading.unasked()
                         && store.begun(reading.ticket)
@@ -227,21 +246,22 @@ impl DynamicAssembler {
                         governor.useful(reading.bytes);
                         found.touched = true;
                     }
-                    books.used(id);
                 }
-                Lookup::Absent => {
-                    (missing, again) = (1, usize::from(books.missed(id)));
-                    otherwise = 1 - again;
-                    found.touched |= again > 0;
-                }
+                _ => {}
             }
-            found.missing += missing;
-            found.otherwise += otherwise;
-            found.again += again;
+            found.missing += usize::from(missing);
+            found.otherwise += usize::from(!there);
+            found.again += usize::from(missing && there);
+            found.touched |= missing == there;
         }
         found.behind = reading.values().any(|r| r.unasked() && store.begun(r.ticket));
         found.touched |= found.behind;
         speculating.layer = found;
+    }
+
+    /// The pass runs ahead while this layer's experts are read: they are awaited longer for it, or not.
+    pub(super) fn note_run_ahead(&mut self) {
+        self.speculating.layer.touched = true;
     }
 
     /// The experts of a layer have been computed: what speculation has saved of the waits that there
@@ -279,12 +299,14 @@ impl DynamicAssembler {
 
     /// A read has begun into a slot, perhaps in the place of another piece.
     pub(super) fn note_begun(&mut self, id: PieceId, speculative: bool, evicted: Option<Key>) {
-        let account = &mut self.speculating;
-        if !speculative && evicted.is_some() && account.books.is_empty() {
-            return;
+        let DynamicAssembler { cache, speculating, .. } = self;
+        let evicted = evicted.map(|key| key.piece);
+        if speculative {
+            let before = cache.pieces().filter(|&piece| piece != id).chain(evicted);
+            speculating.books.depart(cache.slots(), before);
         }
-        if account.books.begun(id, speculative, evicted.map(|key| key.piece)) {
-            account.governor.wasted();
+        if speculating.books.begun(id, speculative, evicted) {
+            speculating.governor.wasted();
         }
     }
 

@@ -75,6 +75,8 @@ impl DynamicAssembler {
             r.unasked() && !r.filling && !self.store.begun(r.ticket)
         };
         let mut idle: Vec<PieceId> = self.reading.iter().filter(idle).map(|(id, _)| *id).collect();
+        // What layers computed ahead have chosen is weighed once: it is more than a draft can tell.
+        idle.retain(|&id| !self.inexact.has_foreseen(id));
         idle.sort_unstable();
         for id in idle {
             self.give_up(id);
@@ -205,12 +207,20 @@ impl DynamicAssembler {
         {
             let key = self.key(id);
             if let Ok(layout) = self.layout(id) {
+                let bytes = layout.slot_len();
                 let need = Need::Forecast(probability);
-                match self.cache.begin(self.layer, key, layout.slot_len(), need) {
+                // In the sweep of a prompt all will be used; else it is what a layer computed ahead chose.
+                let speculative = !self.sweeping;
+                let offer = self.offer(id, bytes, probability);
+                let worth = |policy: &mut dyn Policy, old: Key| {
+                    let victim = f64::from(policy.within(old, SOON));
+                    !speculative || offer.is_some_and(|offer| Offer { victim, ..offer }.earns())
+                };
+                match self.cache.begin_if(self.layer, key, bytes, need, worth) {
                     Ok(claim) => {
                         // What fails here is read when it is asked for.
-                        self.note_begun(id, false, claim.evicted);
-                        let _ = self.fetch(id, layout, claim.payload, priority, false);
+                        self.note_begun(id, speculative, claim.evicted);
+                        let _ = self.fetch(id, layout, claim.payload, priority, speculative);
                         under_way += 1;
                     }
                     Err(NoRoom::InUse { .. } | NoRoom::ExpectedSooner { .. }) => break,
@@ -221,6 +231,16 @@ impl DynamicAssembler {
         }
         self.speculate();
         self.fill();
+    }
+
+    /// What reading a piece is weighed by that a layer computed ahead has chosen with that probability. What
+    /// is read before it is needed before it, and is waited for if it is late: it takes no time from it.
+    fn offer(&self, id: PieceId, bytes: usize, probability: f32) -> Option<Offer> {
+        let account = &self.speculating;
+        let demanded = self.reading.values().filter(|reading| reading.demanded);
+        let busy = account.demanded(demanded.map(|reading| reading.bytes).sum()).unwrap_or(0.0);
+        let layer = id.layer().map_or(0, |layer| layer as usize);
+        account.offer(bytes, probability, account.pace.until(layer, self.moment(), busy))
     }
 
     /// Keeps a piece that is there until its layer has chosen.

@@ -216,8 +216,9 @@ impl DynamicAssembler {
         let whole = &self.inexact.whole;
         let later = layer + 1 < whole.len() && whole[layer];
         let idle = self.forecast.is_empty() && self.reading.values().all(|r| r.demanded);
-        let begins = later && idle && self.pays()?;
+        let begins = later && idle && self.speculating.governor.on() && self.pays()?;
         if begins {
+            self.note_run_ahead();
             self.inexact.running = Some(layer as u32);
             self.inexact.counts.runs += 1;
         }
@@ -266,6 +267,13 @@ impl DynamicAssembler {
         let later = self.inexact.whole.len() - 1 - self.layer as usize;
         let enough = (layer * SURE).as_secs_f64();
         Ok(missing as f64 * one > enough && misses * later as f64 * one > enough)
+    }
+}
+
+impl Inexact {
+    /// Whether the layer of a piece has been computed ahead, and has not come yet.
+    pub(super) fn has_foreseen(&self, id: PieceId) -> bool {
+        self.foreseen.iter().any(|&(layer, _)| id.layer() == Some(layer))
     }
 }
 

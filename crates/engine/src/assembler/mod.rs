@@ -3,6 +3,7 @@
 mod account;
 mod ahead;
 mod arriving;
+mod books;
 mod fill;
 mod inexact;
 mod layouts;

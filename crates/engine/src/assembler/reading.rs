@@ -114,6 +114,9 @@ impl DynamicAssembler {
                         match reading {
                             Some(reading) if unasked => {
                                 self.speculating.governor.issued(reading.bytes);
+                                if self.inexact.has_foreseen(id) {
+                                    self.promise(id);
+                                }
                             }
                             Some(reading) if !reading.demanded => self.promise(id),
                             _ => {}

@@ -260,6 +260,26 @@ impl<T> PredictiveCache<T> {
         self.index.contains_key(&key)
     }
 
+    /// What is ready or on its way, in no order.
+    pub fn pieces(&self) -> impl Iterator<Item = PieceId> {
+        self.index.keys().map(|key| key.piece)
+    }
+
+    /// How many these are.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.classes.values().map(|class| class.slots).sum()
+    }
+
     /// A piece will be used when its layer comes next, with that probability: whether it stays until
     /// then is for the policy to say. Nothing if it is not here.
     pub fn foresee(&mut self, key: Key, probability: f32) {

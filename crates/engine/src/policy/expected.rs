@@ -269,6 +269,23 @@ impl Policy for ExpectedUse {
         last.map(|(_, slot)| slot)
     }
 
+    fn last(&mut self, now: Now, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+        self.set(now);
+        let model = self.models.iter_mut().find(|model| model.number == now.model)?;
+        let mut last: Option<(f32, PieceId)> = None;
+        for layer in 0..model.experts.len() {
+            model.refresh(layer);
+            model.experts[layer].scores(model.times(layer), &mut self.scores);
+            for (&score, expert) in self.scores.iter().zip(0..) {
+                let piece = PieceId::expert(model.layers.with_experts[layer], expert);
+                if last.is_none_or(|(latest, _)| score > latest) && may(piece) {
+                    last = Some((score, piece));
+                }
+            }
+        }
+        last.map(|(_, piece)| piece)
+    }
+
     fn later(&mut self, now: Now, old: Key, new: Key, probability: f32) -> bool {
         self.score(now, old, None) > self.score(now, new, Some(probability))
     }

@@ -158,6 +158,13 @@ pub trait Policy: fmt::Debug + Send {
     /// The slot to empty among those that `may` go.
     fn victim(&mut self, now: Now, may: &dyn Fn(usize) -> bool) -> Option<usize>;
 
+    /// Of the pieces of this model that `may` go, in the cache or not, the one that is expected last by
+    /// what is known without forecasts; none from a policy that knows only of pieces in the cache.
+    fn last(&mut self, now: Now, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+        let _ = (now, may);
+        None
+    }
+
     /// Whether the piece `old` is expected later than `new`, which will be used in this step with
     /// that probability: a speculative read is allowed to push it out.
     fn later(&mut self, now: Now, old: Key, new: Key, probability: f32) -> bool {
