@@ -89,12 +89,12 @@ fn a_draft_is_trained_scored_and_used() {
         serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
     };
     let expected = run(&["--resident"]);
-    // Whether a draft is asked.
+    // Whether a draft is asked: the smallest budget has no slots beside it.
     let cases = [
-        (&["--ram", "min"][..], true),
-        (&["--ram", "40MiB"], true),
-        (&["--ram", "40MiB", "--no-draft"], false),
-        (&["--ram", "min", "--no-speculation"], false),
+        (&["--ram", "min"][..], false),
+        (&["--ram", "44MiB"], true),
+        (&["--ram", "44MiB", "--no-draft"], false),
+        (&["--ram", "44MiB", "--no-speculation"], false),
     ];
     let hold = || {
         for (more, asked) in cases {
@@ -108,7 +108,13 @@ fn a_draft_is_trained_scored_and_used() {
     // One that has learned nothing takes its place where there is none.
     fs::remove_file(shards.join("draft.safetensors")).unwrap();
     hold();
-    assert_eq!(run(&["--ram", "40MiB", "--draft", &draft])["tokens"], expected["tokens"]);
+    assert_eq!(run(&["--ram", "44MiB", "--draft", &draft])["tokens"], expected["tokens"]);
+    let left_out = call(&["run", with, "--tokens", "5", "--ram", "min", "--draft", &draft]);
+    let told = left_out.succeeded().stderr;
+    assert!(
+        told.contains("draft.safetensors` is left out") && told.contains("raise --ram"),
+        "{told}"
+    );
     fs::write(shards.join("draft.safetensors"), b"no draft").unwrap();
     let refused = call(&["run", with, "--prompt", "The fox", "--json"]);
     refused.refused(2, &["draft.safetensors", "sws draft train"]);

@@ -161,7 +161,7 @@ fn weights_that_a_lossy_encoding_has_no_code_for() {
 #[test]
 fn usage() {
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[], "Usage"),
         (&["shard"], "--out"),
         (&["shard", "x", "--out", "y", "--encoding", "int8"], "choose one of"),
@@ -171,6 +171,7 @@ fn usage() {
         (&["run", "x", "--tolerance", "nan"], "not negative"),
         (&["run", "x", "--stand-ins", "some"], "off, auto or all"),
         (&["run", "x", "--tolerance", "0.1", "--certify", "y"], "--certify"),
+        (&["run", "x", "--draft", "y", "--no-speculation"], "--no-speculation"),
     ];
     for (args, word) in cases {
         let args: Vec<_> = args.iter().map(|a| a as &dyn AsRef<std::ffi::OsStr>).collect();

@@ -322,6 +322,7 @@ impl DynamicAssembler {
 
     /// More slots, until they are [taken back](Self::take_back). Returns how many there were.
     pub fn lend(&mut self, slots: impl IntoIterator<Item = Slot>) -> usize {
+        self.speculating.books.clear();
         self.cache.extend(slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot))))
     }
 

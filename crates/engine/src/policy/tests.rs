@@ -204,6 +204,42 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
     }
 }
 
+/// What would go of some pieces is what goes if they are there, whatever is foreseen.
+#[test]
+fn what_would_go_is_what_goes() {
+    let model = ModelNumber::next();
+    let mut policy = ExpectedUse::new();
+    policy.add(model, layers(4, 8));
+    for step in 0..60 {
+        for layer in 0..4 {
+            let choice = [(step * layer) % 8, 7 - layer];
+            policy.routed(&Choice { model, layer, experts: &choice, per_step: 2 });
+        }
+    }
+    let there: Vec<PieceId> =
+        (0..4).flat_map(|layer| [1, 3, 4].map(|expert| PieceId::expert(layer, expert))).collect();
+    let mut left = there.clone();
+    while !left.is_empty() {
+        let now = Now { model, piece: PieceId::expert(left.len() as u32 % 4, 0) };
+        let last = policy.last(now, &|piece| left.contains(&piece)).unwrap();
+        for (slot, &piece) in left.iter().enumerate() {
+            policy.arrived(slot, Key { model, piece });
+        }
+        let victim = policy.victim(now, &|_| true).map(|slot| left[slot]);
+        assert_eq!(victim, Some(last), "of {}", left.len());
+        for (slot, &piece) in left.iter().enumerate() {
+            policy.foreseen(slot, Key { model, piece }, 0.9);
+            policy.left(slot, Key { model, piece });
+        }
+        assert_eq!(policy.last(now, &|piece| left.contains(&piece)), Some(last));
+        for layer in 0..4 {
+            policy.routed(&Choice { model, layer, experts: &[0, 7 - layer], per_step: 2 });
+        }
+        left.retain(|&piece| piece != last);
+    }
+    assert_eq!(policy.last(Now { model, piece: PieceId::EMBED }, &|_| false), None);
+}
+
 #[test]
 fn what_is_used_in_every_step_is_used_within_four() {
     let model = ModelNumber::next();
