@@ -223,8 +223,11 @@ impl Search<'_> {
         let mut held = Vec::with_capacity(wanted.len());
         for wanted in wanted {
             let name = name_of(self.family, id, wanted.role);
-            match piece.and_then(|piece| piece.tensors.iter().position(|t| t.name == name)) {
-                Some(index) => held.push(check(piece.expect("it was found in"), index, wanted)?),
+            let found = piece.and_then(|piece| {
+                Some((piece, piece.tensors.iter().position(|tensor| tensor.name == name)?))
+            });
+            match found {
+                Some((piece, index)) => held.push(check(piece, index, wanted)?),
                 None => self.missing.push(name),
             }
         }
