@@ -192,6 +192,8 @@ fn a_prompt_in_text() {
     let text = json["text"].as_str().unwrap();
     assert!(tokens.len() > 1 && text.len() > 1, "{json}");
     assert_eq!(json["metrics"]["prompt"]["tokens"], 3);
+    let first = json["metrics"]["first_token_seconds"].as_f64();
+    assert!(first >= json["metrics"]["prompt"]["seconds"].as_f64(), "{json}");
     assert_eq!(json["metrics"]["generation"]["tokens"].as_u64(), Some(tokens.len() as u64 - 1));
     assert!(json["metrics"]["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(json["metrics"]["lossy"], serde_json::json!([]));

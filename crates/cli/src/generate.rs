@@ -1,5 +1,7 @@
 //! The loop of generation: a prompt goes in, tokens and text come out as they are made.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use sws_engine::Gauge;
 use sws_model::text::{Finish, Generation, SampleError, Sampler, TextStream};
@@ -24,6 +26,8 @@ pub(crate) struct Generated {
     /// What was shown.
     pub(crate) text: String,
     pub(crate) end: End,
+    /// From the prompt to the first of them.
+    pub(crate) first_token: Option<Duration>,
     pub(crate) prompt: Pace,
     pub(crate) generation: Pace,
     /// What it took, if that is measured.
@@ -88,6 +92,7 @@ pub(crate) fn generate(
         tokens: Vec::new(),
         text: String::new(),
         end: End::Length,
+        first_token: None,
         prompt: Pace::default(),
         generation: Pace::default(),
         cost: None,
@@ -97,6 +102,7 @@ pub(crate) fn generate(
         made.prompt = Pace::of(lm.len() - used, clock.now() - started);
         return Ok(made);
     };
+    let prompted = started;
     made.prompt = Pace::of(prompt.len(), clock.now() - started);
     let between = read();
 
@@ -109,6 +115,7 @@ pub(crate) fn generate(
         }
         observer.logits(lm.len() - 1, &logits);
         let token = sampler.sample(&mut logits)?;
+        made.first_token.get_or_insert_with(|| clock.now() - prompted);
         made.tokens.push(token);
         let before = made.text.len();
         let finish = match &mut text {

@@ -26,6 +26,8 @@ pub(crate) struct Metrics {
     /// What made room; none if nothing had to.
     pub(crate) policy: Option<&'static str>,
     pub(crate) load_seconds: f64,
+    /// From the prompt to the first new token, loading not counted; none if there was none.
+    pub(crate) first_token_seconds: Option<f64>,
     pub(crate) prompt: Pace,
     /// Of tokens computed after the prompt: one less than the new ones, as the prompt yields the
     /// first.

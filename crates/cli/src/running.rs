@@ -102,6 +102,7 @@ impl Running {
             ram_bytes: self.ram_bytes,
             policy: self.ram_bytes.map(|_| self.policy),
             load_seconds: self.load.as_secs_f64(),
+            first_token_seconds: generated.first_token.map(|time| time.as_secs_f64()),
             prompt: generated.prompt,
             generation: generated.generation,
             cost: generated.cost.clone(),
