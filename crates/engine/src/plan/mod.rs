@@ -333,11 +333,12 @@ impl Planner {
         fixed + self.kv(self.context[0]) + self.work(self.chunks()[0])
     }
 
-    /// Where pieces lie, when experts were used and after which tokens, and what is sampled from.
+    /// Where pieces lie and would lie, when experts were used and after which tokens, and what is sampled
+    /// from.
     fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
-            experts * experts * size_of::<f32>() as u64 + experts * 256
+            experts * experts * size_of::<f32>() as u64 + experts * 300
         });
         let sampling = (self.options.batch * self.spec.vocab * 32) as u64;
         let (layers, experts) = self
