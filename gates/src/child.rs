@@ -89,11 +89,17 @@ pub(crate) enum Work {
     Certify { prompt: Vec<u32>, tokens: usize, samplings: Vec<Sampling> },
     /// Computes them again.
     Replay(Vec<String>),
+    /// Continues a text by prompts of so many tokens and a few of its own after each, anew where it has
+    /// become too long.
+    Talk(Vec<usize>),
     /// Gives so many short answers, then lowers the budget by half of the slots.
     Endure(usize),
     /// Continues a text whenever it is asked to.
     Turns { prompt: Vec<u32>, sampling: Sampling },
 }
+
+/// The model's own tokens in each turn of [`Work::Talk`].
+const SAID: usize = 3;
 
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -317,6 +323,15 @@ impl Task {
         mut done: Done,
     ) -> Result<Done> {
         match &self.work {
+            Work::Talk(turns) => {
+                for &tokens in turns {
+                    let prompt: Vec<u32> = (0..tokens as u32).map(|n| n * 131 % 4096).collect();
+                    if lm.len() + tokens + SAID > lm.limit() {
+                        lm.clear();
+                    }
+                    lm.generate(&prompt, SAID)?;
+                }
+            }
             Work::Endure(times) => done.endured = endure(lm, *times)?,
             Work::Turns { prompt, sampling } => take_turns(lm, prompt, sampling)?,
             Work::Score(tokens) => {

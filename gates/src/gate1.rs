@@ -83,6 +83,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
     if setting.wants(&case) {
         endure(&mut report, &case, times)?;
     }
+    talk(&mut report, setting)?;
     if setting.wants("virtual time") {
         virtual_time::run(&mut report)?;
     }
@@ -292,6 +293,32 @@ fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> R
     }
     let done = ours.finish(ordinary.iter().map(|pair| &pair[0]))?;
     report.row(case, "-".to_owned(), &done, None);
+    Ok(())
+}
+
+/// Prompts, long and short, by turns with a few tokens: what the ones compute in the others have for experts.
+fn talk(report: &mut Report, setting: &Setting) -> Result<()> {
+    let case = "shards, 25 %, turns of a talk, kills";
+    if !setting.wants(case) {
+        return Ok(());
+    }
+    let turns = [480, 3, 60, 500, 20, 470, 2, 490, 200, 510, 480, 30, 505];
+    let task = Task {
+        work: Work::Talk(turns.to_vec()),
+        ..pairs::task(setting, "shards", Ram::Share(0.25), EXPECTED)?
+    };
+    let budget = finished(task.clone().planned().run(None))?.budget;
+    let Ok(group) = Group::new("gate", budget) else {
+        report.note(format!("skipped: {case}: no control group of version 1 can be made here"));
+        return Ok(());
+    };
+    let ended = Task { ram: Ram::Bytes(budget), ..task }.run(Some(&group));
+    report.check(ALIVE, !matches!(ended, Err(Ended::Killed(_))), || format!("{case}: {ended:?}"));
+    let Ok(done) = finished(ended) else { return Ok(()) };
+    report.check(WITHIN, done.lent > 0 && done.peak_rss <= done.budget, || {
+        format!("{case}: {} of {}, {} lent", mib(done.peak_rss), mib(done.budget), mib(done.lent))
+    });
+    report.row(case, "-".to_owned(), &done, group.peak().ok());
     Ok(())
 }
 

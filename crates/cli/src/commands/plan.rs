@@ -192,7 +192,10 @@ fn text(
             vec![
                 size(row.budget),
                 size(row.pinned_bytes),
-                (row.slots + row.lent).to_string(),
+                match row.lent {
+                    0 => row.slots.to_string(),
+                    lent => format!("{}+{lent}", row.slots),
+                },
                 row.chunk.to_string(),
                 row.context.to_string(),
                 row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),

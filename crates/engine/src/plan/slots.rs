@@ -79,10 +79,9 @@ impl SlotSizes {
 
     /// Cuts other `room` bytes into slots for experts that have none in `slots`, in the same way.
     pub(super) fn further(&self, slots: &[SlotClass], room: u64) -> Vec<SlotClass> {
-        let mut further = self.cut_beside(&vec![0; self.classes.len()], room);
-        for ((class, has), all) in further.iter_mut().zip(slots).zip(&self.classes) {
-            class.count = class.count.min(all.count - has.count);
-        }
+        let counts: Vec<usize> = slots.iter().map(|class| class.count).collect();
+        let mut further = self.cut_beside(&counts, room);
+        further.iter_mut().zip(counts).for_each(|(class, has)| class.count -= has);
         further.retain(|class| class.count > 0);
         further
     }
@@ -213,13 +212,18 @@ mod tests {
             let (least, all) = (sizes.least_bytes(), sizes.bytes());
             let mut rooms: Vec<u64> = rooms.iter().map(|r| least + (r * all as f64) as u64).collect();
             rooms.sort_unstable();
-            let mut before = 0;
+            let (mut before, mut all_before) = (0, 0);
             for room in rooms {
                 let cut = sizes.cut(room);
                 let used: u64 = cut.iter().map(SlotClass::bytes).sum();
                 prop_assert!(used <= room && used >= before);
                 prop_assert!(cut.iter().zip(&sizes.classes).all(|(slots, class)| slots.count <= class.count));
                 before = used;
+                // The same of slots that are lent, in another room that grows with this one.
+                let lent = sizes.further(&cut, (room - least) / 4);
+                let together = used + lent.iter().map(SlotClass::bytes).sum::<u64>();
+                prop_assert!(together >= all_before && together <= sizes.bytes());
+                all_before = together;
             }
         }
     }

@@ -59,8 +59,6 @@ pub struct SpeculativeWeightStreamer {
     arena: Option<Arena>,
     sampling: Sampling,
     plan: Option<Plan>,
-    /// Whether slots that were in use when the budget was lowered may still have memory.
-    trimmed: bool,
     /// How many slots there are beside those that have been lent, if they have.
     lent: Option<usize>,
     began: Counters,
@@ -129,6 +127,8 @@ impl SpeculativeWeightStreamer {
         plan: Plan,
         options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
+        // What passes free later has to go back.
+        release_freed_memory();
         let spec = model.spec();
         let bytes = plan.arena_bytes();
         let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
@@ -198,7 +198,6 @@ impl SpeculativeWeightStreamer {
             arena: None,
             sampling,
             plan,
-            trimmed: false,
             lent: None,
             began: Counters::default(),
             tokens: 0,
@@ -293,18 +292,18 @@ impl SpeculativeWeightStreamer {
         self.session.model()
     }
 
-    /// Lowers the budget of a model that is running: slots are given up, everything else stays. Memory
-    /// in use is given up after the next layer.
+    /// Lowers the budget of a model that is running: slots are given up, everything else stays.
     pub fn lower_budget(&mut self, ram: u64) -> Result<(), StreamerError> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let plan = plan.shrink(ram)?;
         self.take_back();
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
         if let Some(assembler) = self.session.source().assembler() {
+            // What is being read is not in use, and would keep its slot.
+            assembler.abandon();
             assembler.trim_to_budget(slots as usize);
         }
         self.plan = Some(plan);
-        self.trimmed = true;
         self.give_back();
         Ok(())
     }
@@ -360,9 +359,6 @@ impl SpeculativeWeightStreamer {
         self.passes += clock.now().saturating_sub(started);
         if result.is_ok() {
             self.tokens += tokens as u64;
-        }
-        if std::mem::take(&mut self.trimmed) {
-            self.give_back();
         }
         *self.gauge.lock() = self.counters();
         result
