@@ -159,9 +159,7 @@ const COSTS: Costs = Costs {
     head: Duration::from_micros(240),
 };
 
-/// A run on the slow disk in virtual time: its hash, and what was counted behind the prompt.
-fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counters) {
-    let dir = model(Encoding::Q4);
+fn simulated_store(dir: &Path) -> Arc<NVMeWeightStore> {
     let manifest = Arc::new(Manifest::load(dir).unwrap());
     let store_options = StoreOptions {
         cache: None,
@@ -169,7 +167,13 @@ fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counte
         simulated: Some(DISK),
         ..StoreOptions::default()
     };
-    let store = Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap());
+    Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap())
+}
+
+/// A run on the slow disk in virtual time: its hash, and what was counted behind the prompt.
+fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counters) {
+    let dir = model(Encoding::Q4);
+    let store = simulated_store(dir);
     let kernels = || Model::new(spec(dir));
     let lm =
         SpeculativeWeightStreamer::new(kernels(), Arc::clone(&store), options(bytes, stand_ins));
@@ -264,14 +268,7 @@ fn wrong() -> &'static Path {
 #[test]
 fn running_ahead_is_in_the_account() {
     let run = |dir: &Path, mib: u64, run_ahead: bool| {
-        let manifest = Arc::new(Manifest::load(dir).unwrap());
-        let store_options = StoreOptions {
-            cache: None,
-            clock: Clock::simulated(),
-            simulated: Some(DISK),
-            ..StoreOptions::default()
-        };
-        let store = Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap());
+        let store = simulated_store(dir);
         let all = options(mib * MIB, StandInUse::All);
         let options = Options { run_ahead, costs: COSTS, context: Some(256), ..all };
         let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();

@@ -231,7 +231,7 @@ impl DynamicAssembler {
             let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().last(now, may);
             let known = books.would_have(id, |other| !running(other), last);
             let there = known.unwrap_or(!missing);
-            let brought = books.used(id);
+            let brought = books.settle(id);
             match lookup {
                 Lookup::Ready if brought => {
                     governor.useful(found.bytes);
@@ -313,7 +313,7 @@ impl DynamicAssembler {
     /// A read that nobody has asked for will not be complete.
     pub(super) fn note_given_up(&mut self, id: PieceId, begun: bool, bytes: usize) {
         let account = &mut self.speculating;
-        if account.books.ended(id) && begun {
+        if account.books.settle(id) && begun {
             account.governor.issued(bytes);
             account.governor.wasted();
         }

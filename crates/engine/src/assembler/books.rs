@@ -51,13 +51,9 @@ impl Books {
         });
     }
 
-    /// A read has been given up, or has failed, and its slot is empty. True if it was speculative.
-    pub(super) fn ended(&mut self, id: PieceId) -> bool {
-        self.brought.remove(&id)
-    }
-
-    /// A piece is needed: whether it had been brought.
-    pub(super) fn used(&mut self, id: PieceId) -> bool {
+    /// A piece is needed, or will not come, as its read was given up or has failed: whether it had been
+    /// brought until then.
+    pub(super) fn settle(&mut self, id: PieceId) -> bool {
         self.brought.remove(&id)
     }
 
@@ -122,14 +118,14 @@ mod tests {
         books.depart(3, std::iter::empty());
         assert_eq!(need(&mut books, 1, None), Some(true), "it goes on");
         // 5 would have to be read, in the place of 3, which was not used.
-        assert!(books.used(id(5)) && !books.used(id(5)));
+        assert!(books.settle(id(5)) && !books.settle(id(5)));
         assert_eq!(need(&mut books, 5, None), Some(false));
         assert_eq!(need(&mut books, 3, Some(1)), Some(false), "and this in the place that is said");
         books.rest(3, |piece| piece != id(4));
         assert_eq!(need(&mut books, 5, None), Some(true), "4 would be there");
         books.begun(id(6), true, None);
         assert!(books.begun(id(7), false, Some(id(6))), "6 was never used");
-        assert!(!books.ended(id(6)));
+        assert!(!books.settle(id(6)));
         books.rest(3, |piece| piece != id(1));
         assert_eq!(need(&mut books, 5, None), None, "as it would be");
     }
