@@ -45,8 +45,8 @@ pub(crate) struct Turn {
     pub(crate) tokens: Vec<u32>,
 }
 
-/// How many pairs of turns: their median lies between the 4th smallest and the 4th largest ratio.
-pub(crate) const PAIRS: usize = 15;
+/// How many pairs of turns, enough to tell one or two in a hundred: their median lies between the 10th smallest and the 10th largest ratio.
+pub(crate) const PAIRS: usize = 31;
 /// Tokens of a turn.
 pub(crate) const TURN: Ask = Ask::Generate(16);
 
@@ -127,7 +127,7 @@ pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) 
         ram,
         policy: policy.to_string(),
         reader: "direct".to_owned(),
-        context: 512,
+        context: 1024,
         work: Work::Turns { prompt, sampling: sampled() },
         draft: Drafting::No,
         only_plan: false,
