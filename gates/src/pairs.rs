@@ -45,7 +45,8 @@ pub(crate) struct Turn {
     pub(crate) tokens: Vec<u32>,
 }
 
-/// How many pairs of turns, enough to tell one or two in a hundred: their median lies between the 10th smallest and the 10th largest ratio.
+/// How many pairs of turns, enough to tell one or two in a hundred: their median lies between the 10th
+/// smallest and the 10th largest ratio.
 pub(crate) const PAIRS: usize = 31;
 /// Tokens of a turn.
 pub(crate) const TURN: Ask = Ask::Generate(16);

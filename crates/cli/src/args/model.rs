@@ -1,0 +1,150 @@
+//! A model, and how to run it.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sws_engine::policy::PolicyKind;
+use sws_engine::{Budget, Exactness, StandInUse};
+use sws_kernels::{Functionals, Kind, TIER_VARIABLE, Tier, UnknownFunctional};
+use sws_model::KvPrecision;
+use sws_store::ReaderKind;
+
+use crate::backend::{self, Backend};
+
+/// A model, and how to run it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Model {
+    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
+    /// [default: the model in `shards`].
+    pub(crate) model: Option<PathBuf>,
+    /// Memory for the whole process: 8GiB, 80%, min, or auto for what is free. Not a bit depends on
+    /// it.
+    #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
+    pub(crate) ram: Budget,
+    /// Load the whole model into memory before anything is computed.
+    #[arg(long)]
+    pub(crate) resident: bool,
+    /// Positions of the text [default: what suits the memory, up to 4096].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: Option<u32>,
+    /// Which expert makes room for another: expected or lru.
+    #[arg(long, value_name = "POLICY", default_value = "expected")]
+    pub(crate) policy: PolicyKind,
+    /// Read experts only when a router has asked for them. Without this they are read earlier, while the
+    /// disk has nothing better to do, as long as that measurably saves time.
+    #[arg(long)]
+    pub(crate) no_speculation: bool,
+    /// The draft, which forecasts the experts of the next layers [default: draft.safetensors in the
+    /// model's directory, or one that has learned nothing yet and learns as it goes].
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "no_speculation"])]
+    pub(crate) draft: Option<PathBuf>,
+    /// Forecast nothing. A draft takes up to a twentieth of --ram, or 1 MiB, where experts have slots
+    /// beside it. Not a bit depends on it.
+    #[arg(long, conflicts_with = "draft")]
+    pub(crate) no_draft: bool,
+    /// Which stand-ins stay in memory, of a model sharded with some: all, off, or auto for as many as
+    /// have room in an eighth of what experts have [default: off; auto with --tolerance].
+    ///
+    /// While an expert is being read, the pass runs ahead on stand-ins to learn which experts later
+    /// layers need; then it goes back. Not a bit depends on it.
+    #[arg(long, value_name = "WHICH", value_parser = stand_in_use, conflicts_with = "resident")]
+    pub(crate) stand_ins: Option<StandInUse>,
+    /// Let a stand-in count where it changes the state by at most this share of its norm: not exact,
+    /// and not reproducible, as it depends on what is in memory.
+    ///
+    /// The share is bounded from above, expert by expert. What becomes of the logits is not: see
+    /// the example `tolerance` of the engine. 0 is exact.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
+    pub(crate) tolerance: f64,
+    /// Keep nothing of what earlier runs learned about the use of experts, and save nothing: what is
+    /// learned lies in the user's cache directory, one small file a model. Not a bit depends on it.
+    #[arg(long)]
+    pub(crate) no_warm_start: bool,
+    /// What computes the layers.
+    #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
+    pub(crate) backend: &'static Backend,
+    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    tier: Option<Chosen>,
+    /// Threads that compute [default: one a core]. Not a bit depends on it, except with candle.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// How files are read: direct, uring or mmap.
+    #[arg(long, value_name = "READER", default_value = "direct")]
+    pub(crate) reader: ReaderKind,
+    /// How keys and values are kept: f32 as computed, or bf16 in half the memory. bf16 is lossy
+    /// [default: f32, or as in the certificate].
+    #[arg(long, value_name = "TYPE", value_parser = kv)]
+    kv: Option<KvPrecision>,
+}
+
+/// What --tier says; empty, as a variable can be, it says nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chosen(pub(super) Option<Functionals>);
+
+impl Model {
+    /// What computes the functionals, if that was asked for.
+    pub(crate) fn functionals(&self) -> Option<Functionals> {
+        self.tier?.0
+    }
+
+    /// How keys and values are kept.
+    pub(crate) fn kv(&self) -> KvPrecision {
+        self.kv.unwrap_or(KvPrecision::F32)
+    }
+
+    /// Keeps them like this; false if something else was asked for.
+    pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
+        *self.kv.get_or_insert(kv) == kv
+    }
+
+    /// How exact the answer is to be.
+    pub(crate) fn exactness(&self) -> Exactness {
+        if self.tolerance > 0.0 { Exactness::Within(self.tolerance) } else { Exactness::Exact }
+    }
+
+    /// Which stand-ins stay in memory.
+    pub(crate) fn stand_ins(&self) -> StandInUse {
+        let default = if self.tolerance > 0.0 { StandInUse::Auto } else { StandInUse::Off };
+        self.stand_ins.unwrap_or(default)
+    }
+}
+
+fn backend() -> impl TypedValueParser<Value = &'static Backend> {
+    PossibleValuesParser::new(backend::possible())
+        .try_map(|name| backend::find(&name).ok_or("there is no such backend"))
+}
+
+/// The help of `--tier`, which knows this CPU.
+pub(super) fn tiers() -> String {
+    let kinds = Kind::ALL.map(Kind::name).join(", ");
+    let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
+    format!(
+        "What computes the functionals: a tier for all of them, and others for some, as in \
+         portable,attention=scalar. The functionals: {kinds}. The tiers of this CPU: {} [default: the \
+         first]. Not a bit depends on it",
+        tiers.join(", ")
+    )
+}
+
+pub(super) fn chosen(words: &str) -> Result<Chosen, UnknownFunctional> {
+    let chosen = Some(words).filter(|words| !words.is_empty());
+    Ok(Chosen(chosen.map(str::parse).transpose()?))
+}
+
+fn stand_in_use(word: &str) -> Result<StandInUse, String> {
+    let found = StandInUse::ALL.into_iter().find(|which| which.name() == word);
+    found.ok_or_else(|| "it is off, auto or all".to_owned())
+}
+
+fn tolerance(word: &str) -> Result<f64, String> {
+    let found = word.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
+    found.ok_or_else(|| "it is a number that is not negative, like 0.01".to_owned())
+}
+
+pub(super) fn kv(word: &str) -> Result<KvPrecision, String> {
+    match word {
+        "f32" => Ok(KvPrecision::F32),
+        "bf16" => Ok(KvPrecision::Bf16),
+        other => Err(format!("keys and values are kept in f32 or bf16, not in {other}")),
+    }
+}
