@@ -12,7 +12,7 @@ use sws_model::text::Sampling;
 use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};
 use crate::group::Group;
 use crate::models::{model, root, sampled};
-use crate::pairs::{self, Ask, Contender, PAIRS, TURN, Turn, ratios};
+use crate::pairs::{self, Ask, Contender, TURN, Turn, ratios};
 use crate::report::Report;
 use crate::{Setting, mib, virtual_time};
 
@@ -247,7 +247,7 @@ fn duel(
         return Ok(());
     }
     let [first, second] = tasks;
-    let (turns, ended) = pairs::duel([first?, second?], &vec![TURN; PAIRS])?;
+    let (turns, ended) = pairs::duels([first?, second?])?;
     for [a, b] in &turns {
         report.check(TEXT, a.tokens == b.tokens, || format!("{case}: {a:?} and {b:?}"));
     }

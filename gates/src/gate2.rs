@@ -17,7 +17,7 @@ use crate::Setting;
 use crate::child::{Drafting, Task};
 use crate::models::{root, sampled};
 use crate::noisy::{Answer, Noisy, hash};
-use crate::pairs::{self, PAIRS, TURN, Turn};
+use crate::pairs::{self, Turn};
 use crate::report::Report;
 use crate::stage::{self, EXTREMES, MIDDLE, Run, Stage};
 
@@ -81,7 +81,7 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
             Ok(pairs::task(setting, "shards", ram, PolicyKind::default())?.with(draft))
         };
         let tasks = [task(Drafting::Learning)?, task(Drafting::No)?];
-        let (turns, ended) = pairs::duel(tasks, &vec![TURN; PAIRS])?;
+        let (turns, ended) = pairs::duels(tasks)?;
         for [a, b] in &turns {
             report.check(TEXT, a.tokens == b.tokens, || format!("{case}: {a:?} and {b:?}"));
         }

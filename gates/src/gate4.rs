@@ -156,7 +156,7 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
         let task = |phase: Phase| -> Result<Task> {
             Ok(pairs::task(setting, "shards", budget, phase.policy())?.with(phase.drafting()))
         };
-        let (turns, ended) = pairs::duel([task(Phase::Four)?, task(other)?], &asks)?;
+        let (turns, ended) = pairs::duel(&[task(Phase::Four)?, task(other)?], &asks)?;
         for [a, b] in &turns {
             report.check(TEXT, a.tokens == b.tokens, || format!("{case}: {a:?} and {b:?}"));
         }
