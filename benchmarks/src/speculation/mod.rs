@@ -12,6 +12,7 @@ mod child;
 
 use child::{Run, Task};
 
+use crate::gaussian::mix;
 use crate::paired::median;
 use crate::{fio, large};
 
@@ -190,11 +191,9 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
             (row.ram, row.runs, row.fio) = (old.ram, old.runs, old.fio);
         }
     }
-    // Forward and back by turns: how fast a process is depends a little on those before it.
     let done = rows.iter().map(|row| row.runs.len()).max().unwrap_or(0);
     for round in done..done + arguments.rounds as usize {
-        for at in 0..rows.len() {
-            let at = if round % 2 == 0 { at } else { rows.len() - 1 - at };
+        for at in order(&rows, round) {
             let (row, task) = (&mut rows[at], &mut tasks[at]);
             task.ram = row.ram;
             let run = task.run().with_context(|| row.name.clone())?;
@@ -221,6 +220,17 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
     before.append(&mut rows);
     print!("{}", table(&before)?);
     Ok(())
+}
+
+/// The rows of one budget and disk together, in another order each round: how fast a process is depends a
+/// little on those before it.
+fn order(rows: &[Row], round: usize) -> Vec<usize> {
+    let place = |at: usize| rows[at].name.rsplit_once(" | ").map(|(place, _)| place);
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    for together in order.chunk_by_mut(|&a, &b| place(a) == place(b)) {
+        together.sort_by_key(|&at| mix(round as u64, at as u64));
+    }
+    order
 }
 
 /// What was written before.
@@ -333,6 +343,25 @@ pub fn child() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_a_budget_stay_together_in_another_order_each_round() {
+        let names =
+            ["a | 10 % | x", "a | 10 % | y", "a | 10 % | z", "a | 20 % | x", "a | 20 % | y"];
+        let row =
+            |name: &str| Row { name: name.to_owned(), ram: 0, runs: Vec::new(), fio: Vec::new() };
+        let rows = names.map(row);
+        let orders: Vec<Vec<usize>> = (0..20).map(|round| order(&rows, round)).collect();
+        for order in &orders {
+            let (mut ten, mut twenty) = (order[..3].to_vec(), order[3..].to_vec());
+            ten.sort_unstable();
+            twenty.sort_unstable();
+            assert_eq!((ten, twenty), (vec![0, 1, 2], vec![3, 4]), "{order:?}");
+        }
+        let first = |at: usize| orders.iter().filter(|order| order[0] == at).count();
+        assert!((0..3).all(|at| first(at) >= 3), "{orders:?}");
+        assert_eq!(orders[3], order(&rows, 3), "a round has one order");
+    }
 
     #[test]
     fn a_row_has_the_name_of_what_it_is() {
