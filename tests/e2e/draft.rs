@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::goldens::golden_dir;
+use crate::goldens::{Tensors, golden_dir};
 use crate::sws::{Outcome, sws, tree};
 
 fn tales() -> PathBuf {
@@ -35,6 +35,53 @@ fn record(dir: &Path, prompts: &[&str]) -> Vec<String> {
 fn rows<'a>(report: &'a Value, forecast: &str) -> Vec<&'a Value> {
     let rows = report["rows"].as_array().unwrap().iter();
     rows.filter(|row| row["forecast"] == forecast).collect()
+}
+
+/// Whether a draft was asked while tokens were generated.
+fn asked(outcome: &Value) -> bool {
+    let took = &outcome["metrics"]["cost"]["generation"]["speculation"]["draft_ns"];
+    took.as_f64().unwrap() > 0.0
+}
+
+/// The inner width of experts that are nothing but large.
+const WIDTH: usize = 8192;
+
+#[test]
+fn one_that_has_learned_nothing_is_asked_about_large_experts() {
+    let temp = tempfile::tempdir().unwrap();
+    let small = golden_dir("qwen3_moe");
+    let large = temp.path().join("large");
+    copy(&small, &large);
+    let config = large.join("config.json");
+    let mut values: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    values["moe_intermediate_size"] = WIDTH.into();
+    fs::write(&config, values.to_string()).unwrap();
+    let weights = large.join("model.safetensors");
+    let mut tensors = Tensors::read(&weights);
+    for (name, (_, shape, bytes)) in &mut tensors.0 {
+        if name.contains(".experts.") {
+            // Inner neurons that do nothing: further rows of gate and up, further columns of down.
+            let down = name.contains("down_proj");
+            let row = bytes.len() / shape[0];
+            let wide = if down { row / shape[1] * WIDTH } else { row };
+            let mut rows: Vec<Vec<u8>> = bytes.chunks(row).map(<[u8]>::to_vec).collect();
+            rows.iter_mut().for_each(|bytes| bytes.resize(wide, 0));
+            shape[usize::from(down)] = WIDTH;
+            rows.resize(shape[0], vec![0; wide]);
+            *bytes = rows.concat();
+        }
+    }
+    tensors.write(&weights);
+    let run = |model: &Path| -> Value {
+        let how = ["--tokens", "1,2,3", "--temperature", "0", "--max-new-tokens", "20"];
+        let more = ["--ignore-eos", "--no-warm-start", "--ram", "96MiB", "--json"];
+        let model = ["run", model.to_str().unwrap()];
+        let outcome = call(&[&model[..], &how, &more].concat()).succeeded();
+        serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
+    };
+    let (small, large) = (run(&small), run(&large));
+    assert_eq!([asked(&small), asked(&large)], [false, true]);
+    assert_eq!(small["tokens"], large["tokens"]);
 }
 
 #[test]
@@ -96,18 +143,14 @@ fn a_draft_is_trained_scored_and_used() {
         (&["--ram", "44MiB", "--no-draft"], false),
         (&["--ram", "44MiB", "--no-speculation"], false),
     ];
-    let hold = || {
-        for (more, asked) in cases {
-            let found = run(more);
-            assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
-            let took = &found["metrics"]["cost"]["generation"]["speculation"]["draft_ns"];
-            assert_eq!(took.as_f64() > Some(0.0), asked, "{more:?}: {took}");
-        }
-    };
-    hold();
-    // One that has learned nothing takes its place where there is none.
+    for (more, expects) in cases {
+        let found = run(more);
+        assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
+        assert_eq!(asked(&found), expects, "{more:?}");
+    }
+    // Experts so small are not worth one that has learned nothing.
     fs::remove_file(shards.join("draft.safetensors")).unwrap();
-    hold();
+    assert!(!asked(&run(&["--ram", "44MiB"])));
     assert_eq!(run(&["--ram", "44MiB", "--draft", &draft])["tokens"], expected["tokens"]);
     let left_out = call(&["run", with, "--tokens", "5", "--ram", "min", "--draft", &draft]);
     let told = left_out.succeeded().stderr;

@@ -10,12 +10,15 @@ use anyhow::{anyhow, bail};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_engine::Budget;
 use sws_model::{Ffn, ModelSpec};
-use sws_store::Memory;
+use sws_store::{Memory, Piece, PieceKind};
 
 use crate::commands::size;
 use crate::model::Model;
 pub(crate) use states::{Sequence, States};
 
+/// A draft takes its room from experts. One that has learned nothing is worth it where those of the model
+/// are so many times as large: with 25 times, tales-moe within 46 and 56 MiB, a token took 2 and 16 % longer.
+const WORTH: u64 = 64;
 /// The name of a draft beside the shards of its model.
 const FILE: &str = "draft.safetensors";
 /// A draft takes one part in so many of a budget, or the floor.
@@ -58,7 +61,8 @@ pub(crate) fn limit(ram: Budget) -> usize {
 }
 
 /// The draft of a model, as far as it fits into `limit` bytes: a [`trained`] one, or one that has
-/// learned nothing yet; what of a trained one has no room is told. None for a model without experts.
+/// learned nothing yet; what of a trained one has no room is told. None for a model without experts, or
+/// with small ones only and nothing trained.
 pub(crate) fn load(
     model: &Model,
     file: Option<&Path>,
@@ -81,12 +85,15 @@ pub(crate) fn trained(
     }
 }
 
-/// One that has learned nothing.
+/// One that has learned nothing, if it is [worth](WORTH) its room.
 fn untrained(model: &Model, limit: usize) -> Option<MicroDraftModel> {
     let shape = shape(&model.spec)?;
     let tokens = model.spec.vocab.min(TOKENS);
     let size = DraftSize::within(limit, &shape, 0, tokens)?;
-    Some(MicroDraftModel::new(shape, size))
+    let pieces = model.manifest.pieces.iter();
+    let experts = pieces.filter(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)));
+    let experts: u64 = experts.map(Piece::stored_bytes).sum();
+    (experts >= WORTH * size.bytes(&shape) as u64).then(|| MicroDraftModel::new(shape, size))
 }
 
 fn read(model: &Model, path: &Path, limit: usize) -> anyhow::Result<Option<MicroDraftModel>> {
