@@ -280,7 +280,7 @@ impl Task {
         let ram = match self.ram {
             Ram::Bytes(bytes) => bytes,
             Ram::Share(share) => {
-                // More memory never means fewer slots.
+                // More memory never means fewer slots where all experts have one length.
                 let enough = |ram: u64| -> Result<bool> {
                     Ok(slots(&planner.plan(ram)?) as f64 >= share * experts as f64)
                 };

@@ -129,10 +129,10 @@ pub(crate) fn budget(setting: &Setting, form: &str, share: f64) -> Result<Ram> {
     Ok(Ram::Bytes(finished(task.planned().run(None))?.budget))
 }
 
-/// What two have to say in turns that continue several texts, and what they come to at their ends.
+/// What two have to say in turns that continue several texts, and what they come to at the last of their ends.
 ///
 /// For each text they are started anew, by turns one and the other first: how fast a process is also depends on
-/// where its memory happens to lie. Beside itself one was 0.988 to 1.009 times as fast.
+/// where its memory happens to lie. Beside itself one took 0.988 to 1.009 of the time in one start.
 pub(crate) fn duels(mut tasks: [Task; 2]) -> Result<(Vec<[Turn; 2]>, [Done; 2])> {
     let (mut turns, mut ended) = (Vec::new(), Default::default());
     for text in 0..TEXTS {

@@ -72,16 +72,28 @@ fn one_that_has_learned_nothing_is_asked_about_large_experts() {
         }
     }
     tensors.write(&weights);
-    let run = |model: &Path| -> Value {
+    let run = |model: &Path, more: &[&str]| -> Value {
         let how = ["--tokens", "1,2,3", "--temperature", "0", "--max-new-tokens", "20"];
-        let more = ["--ignore-eos", "--no-warm-start", "--ram", "96MiB", "--json"];
+        let how = [&how[..], &["--ignore-eos", "--no-warm-start", "--json"]].concat();
         let model = ["run", model.to_str().unwrap()];
-        let outcome = call(&[&model[..], &how, &more].concat()).succeeded();
+        let outcome = call(&[&model[..], &how, more].concat()).succeeded();
         serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
     };
-    let (small, large) = (run(&small), run(&large));
-    assert_eq!([asked(&small), asked(&large)], [false, true]);
-    assert_eq!(small["tokens"], large["tokens"]);
+    let expected = run(&small, &["--ram", "96MiB"]);
+    assert!(!asked(&expected));
+    // The last one has half of the experts in memory.
+    let cases = [
+        (&["--ram", "96MiB"][..], true),
+        (&["--ram", "96MiB", "--no-draft"], false),
+        (&["--ram", "96MiB", "--no-speculation"], false),
+        (&["--ram", "min"], false),
+        (&["--ram", "56MiB"], true),
+    ];
+    for (more, expects) in cases {
+        let found = run(&large, more);
+        assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
+        assert_eq!(asked(&found), expects, "{more:?}");
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) struct Model {
     #[arg(long)]
     pub(crate) no_speculation: bool,
     /// The draft, which forecasts the experts of the next layers [default: draft.safetensors in the
-    /// model's directory, or, where experts are large, one that learns as it goes].
+    /// model's directory, or, where the experts of a model are large together, one that learns as it goes].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "no_speculation"])]
     pub(crate) draft: Option<PathBuf>,
     /// Forecast nothing. A draft takes up to a twentieth of --ram, or 1 MiB, where experts have slots

@@ -260,8 +260,8 @@ impl Planner {
     fn divided(&self, ram: u64, more: u64, draft: u64) -> Result<Plan, PlanError> {
         let [least_kv, most_kv] = self.context.map(|context| self.kv(context));
         // What a budget has above the least is divided so that every share grows with it, and none
-        // takes more than was added: more memory never means more reading, but for a slot or two
-        // where experts have several lengths.
+        // takes more than was added: more memory never means more reading, but for less than two of
+        // the longest slots where experts have several lengths.
         let kv = (least_kv + more / KV_SHARE).min(most_kv);
         let context = self.context_within(kv);
         let more = more - (kv - least_kv);

@@ -79,8 +79,8 @@ impl SlotSizes {
 
     /// Cuts other `room` bytes into slots for experts that have none in `slots`, in the same way.
     ///
-    /// Where experts have several lengths, two rooms that both grow can hold together a slot less:
-    /// each leaves out what does not fit.
+    /// Where experts have several lengths, two rooms that both grow can hold fewer bytes together, by less
+    /// than two of the longest slots: each leaves out what does not fit.
     pub(super) fn further(&self, slots: &[SlotClass], room: u64) -> Vec<SlotClass> {
         let counts: Vec<usize> = slots.iter().map(|class| class.count).collect();
         let mut further = self.cut_beside(&counts, room);
@@ -226,15 +226,17 @@ mod tests {
                 prop_assert!(used <= room && used >= before);
                 before = used;
                 let lent = sizes.further(&cut, other);
+                prop_assert!(bytes(&lent) <= other);
                 let all = [&cut[..], &lent].concat();
-                let without = |slots: &[SlotClass], class: &SlotClass| {
-                    class.count - slots.iter().filter(|s| s.len == class.len).map(|s| s.count).sum::<usize>()
+                let count = |slots: &[SlotClass], len: usize| -> usize {
+                    slots.iter().filter(|slots| slots.len == len).map(|slots| slots.count).sum()
                 };
                 for class in &sizes.classes {
-                    prop_assert!(without(&cut, class) == 0 || room - used < class.len as u64);
-                    prop_assert!(
-                        without(&all, class) == 0 || other - bytes(&lent) < class.len as u64
-                    );
+                    let [own, together] = [&cut, &all].map(|slots| count(slots, class.len));
+                    let (len, experts) = (class.len as u64, class.count);
+                    prop_assert!(own <= together && together <= experts);
+                    prop_assert!(own == experts || room - used < len);
+                    prop_assert!(together == experts || other - bytes(&lent) < len);
                 }
             }
         }
