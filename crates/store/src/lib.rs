@@ -61,6 +61,8 @@ mod probe;
 #[cfg(feature = "io")]
 mod reader;
 #[cfg(feature = "io")]
+mod regular;
+#[cfg(feature = "io")]
 mod scheduler;
 #[cfg(feature = "io")]
 mod simulation;
@@ -106,6 +108,8 @@ pub use reader::{
     BitFlip, DirectReader, Failing, Flip, MemoryReader, MmapReader, ReadOp, ReaderKind,
     ShardReader, Short, Slow, UnknownReader, open_file_limit,
 };
+#[cfg(feature = "io")]
+pub use regular::open_regular;
 #[cfg(feature = "io")]
 pub use simulation::SimulatedDisk;
 #[cfg(feature = "io")]

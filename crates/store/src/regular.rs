@@ -1,0 +1,59 @@
+//! Opening files that somebody else may have put there.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Opens a regular file for reading; anything else (a pipe, a socket, a device, a directory) is an
+/// error of kind [`InvalidInput`](io::ErrorKind::InvalidInput).
+///
+/// It never blocks. Opening a pipe would wait for a writer, without end and deaf to signals, and asking
+/// for the file's kind beforehand leaves time to put a pipe in its place; so the file is opened with
+/// `O_NONBLOCK`, which means nothing to a regular file, and asked afterwards. Symbolic links are
+/// followed.
+pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let refused = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    let opened = rustix::fs::open(path.as_ref(), flags, Mode::empty());
+    // What a socket, or a device without a driver, answers.
+    let file = File::from(opened.map_err(|e| match e {
+        rustix::io::Errno::NXIO | rustix::io::Errno::NODEV => refused(),
+        other => other.into(),
+    })?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(refused()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_nothing_blocks() {
+        let dir = std::env::temp_dir().join(format!("sws-regular-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("file"), b"bytes").unwrap();
+        std::os::unix::fs::symlink("file", dir.join("link")).unwrap();
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, dir.join("pipe"), rustix::fs::FileType::Fifo, mode, 0)
+            .unwrap();
+        let _socket = UnixListener::bind(dir.join("socket")).unwrap();
+
+        for (name, opens) in [("file", true), ("link", true), ("pipe", false), ("socket", false)] {
+            let opened = open_regular(dir.join(name));
+            assert_eq!(opened.is_ok(), opens, "{name}");
+            if let Err(error) = opened {
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}");
+            }
+        }
+        for other in [dir.as_path(), Path::new("/dev/null")] {
+            assert_eq!(open_regular(other).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        let absent = open_regular(dir.join("absent")).unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
