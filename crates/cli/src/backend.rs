@@ -13,6 +13,7 @@ use sws_store::Memory;
 use crate::draft;
 use crate::interrupt::Interrupt;
 use crate::model::Model;
+use crate::terminal::note;
 use crate::{args, process};
 
 /// One way to compute. Everything a layer is made of, from linear to routing, comes with it.
@@ -130,13 +131,13 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         let streamer =
             SpeculativeWeightStreamer::new(forward, store, options).map_err(|e| model.says(&e))?;
         if let Some(why) = streamer.passed_over() {
-            eprintln!("sws: {why}");
+            note!("sws: {why}");
         }
         if let Some(plan) = streamer.plan() {
             weight_bytes = plan.arena_bytes() as u64;
             ram_bytes = Some(plan.ledger.budget());
             if let (Some(file), 0) = (&args.draft, plan.ledger.get(Use::Draft)) {
-                eprintln!(
+                note!(
                     "sws: `{}` is left out: beside it the budget has no slots for experts, to which it would tell what to read; raise --ram",
                     file.display()
                 );
@@ -189,7 +190,7 @@ fn positions(model: &Model, args: &args::Model) -> anyhow::Result<usize> {
         }
     }
     if fits < wanted {
-        eprintln!("the context has {wanted} positions, and {holder} has memory left for {fits}");
+        note!("the context has {wanted} positions, and {holder} has memory left for {fits}");
     }
     Ok(fits)
 }

@@ -14,6 +14,7 @@ use sws_store::{Memory, Piece, PieceKind};
 
 use crate::commands::size;
 use crate::model::Model;
+use crate::terminal::note;
 pub(crate) use states::{Sequence, States};
 
 /// A draft takes its room from experts. One that has learned nothing is worth it where all of a model's are
@@ -120,7 +121,7 @@ fn read(model: &Model, path: &Path, limit: usize) -> anyhow::Result<Option<Micro
     let draft = MicroDraftModel::read(&bytes, &shape, fingerprint, limit).map_err(of)?;
     let whole = MicroDraftModel::size_in(&bytes, &shape, fingerprint).map_err(of)?;
     if draft.as_ref().is_none_or(|draft| draft.size().rank < whole.rank) {
-        eprintln!(
+        note!(
             "sws: `{name}` needs {}, and the draft may take {}: {} is left out; give it more, or train one of a lower --rank",
             size(DraftSize { tokens: 0, ..whole }.bytes(&shape) as u64),
             size(limit as u64),

@@ -68,7 +68,7 @@ pub(crate) fn generate(
     max_new_tokens: usize,
     mut text: Option<TextStream<'_>>,
     aside: Aside<'_>,
-    show: &mut dyn FnMut(&str) -> std::io::Result<()>,
+    show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
     let Aside { interrupt, observer, gauge, mut live } = aside;
     let read = || gauge.as_ref().map(Gauge::read);

@@ -6,6 +6,8 @@ mod commands;
 mod draft;
 mod generate;
 mod interrupt;
+mod limits;
+mod lines;
 mod live;
 mod metrics;
 mod model;
@@ -14,6 +16,7 @@ mod progress;
 mod record;
 mod running;
 mod table;
+mod terminal;
 mod unfinished;
 
 use std::process::ExitCode;
@@ -22,6 +25,7 @@ use args::{Args, Command};
 use clap::Parser;
 use interrupt::{INTERRUPTED, Interrupted};
 use sws_store::shard::ShardError;
+use terminal::{hint, is_broken_pipe, note};
 
 /// Something was verified and is not as it should be.
 const FAILED: u8 = 1;
@@ -29,7 +33,16 @@ const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() => {
+            // As it would print itself, but for what was typed: that may be a stranger's file name.
+            hint(format_args!("{}", error.render()));
+            return ExitCode::from(REFUSED);
+        }
+        Err(help) => help.exit(),
+    };
+    let done = limits::prepare(args.command.threads()).and_then(|()| match args.command {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
@@ -41,12 +54,12 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(&args),
         Command::Draft(args) => commands::draft::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
-    };
+    });
     match done {
         Ok(code) => code,
-        Err(error) if commands::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sws: {error}");
+            note!("sws: {error}");
             let damaged = matches!(
                 error.downcast_ref(),
                 Some(ShardError::Damaged { .. } | ShardError::DamagedCopy { .. })

@@ -16,6 +16,7 @@ use sws_store::{
 
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
+use crate::terminal::note;
 
 /// The directory in which the model that comes with the project lies.
 const SHARDS: &str = "shards";
@@ -161,6 +162,7 @@ impl Model {
         let room = match memory.holder {
             Holder::Machine => "close other programs",
             Holder::Cgroup(_) => "give it more",
+            Holder::AddressSpace => "raise it",
         };
         bail!(
             "`{}` needs {} of memory and {} has {} left; {room}, or {otherwise}",
@@ -239,7 +241,7 @@ fn shipped() -> anyhow::Result<PathBuf> {
             bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
         }
         if let Some(model) = models.pop() {
-            eprintln!("sws: the model is `{}`", model.display());
+            note!("sws: the model is `{}`", model.display());
             return Ok(model);
         }
     }

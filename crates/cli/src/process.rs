@@ -4,12 +4,14 @@ use std::alloc::System;
 
 use cap::Cap;
 use sws_engine::Process;
+use sws_store::Granted;
 
+use crate::limits::no_memory;
 use crate::model::Model;
 
 /// Everything on the heap is counted here.
 #[global_allocator]
-static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+static HEAP: Cap<Granted<System>> = Cap::new(Granted::new(System, no_memory), usize::MAX);
 
 /// What is on the heap.
 pub(crate) fn heap() -> u64 {

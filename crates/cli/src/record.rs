@@ -107,6 +107,11 @@ impl Recorder {
         })
     }
 
+    /// The file that it grows in.
+    pub(crate) fn file(&self) -> &Unfinished {
+        &self.file
+    }
+
     /// Completes the file. `tokens` have gone through the layers.
     pub(crate) fn finish(mut self, tokens: &[u32]) -> anyhow::Result<()> {
         if let Some(error) = self.failed {

@@ -12,6 +12,7 @@ use crate::backend::{Needs, Started};
 use crate::generate::Generated;
 use crate::metrics::{Metrics, Pace};
 use crate::model::Model;
+use crate::terminal::note;
 
 /// A model in memory with one sequence.
 pub(crate) struct Running {
@@ -36,7 +37,6 @@ impl Running {
         args: &args::Model,
         needs: Needs<'_>,
     ) -> anyhow::Result<Running> {
-        start_threads(args.threads)?;
         let backend = args.backend;
         let mut lossy: Vec<String> = model.lossy().into_iter().collect();
         lossy.extend(backend.lossy.map(str::to_owned));
@@ -59,7 +59,7 @@ impl Running {
             (backend.start)(model, args, needs)?;
         let load = clock.now() - started;
         for what in &lossy {
-            eprintln!("sws: lossy: {what}");
+            note!("sws: lossy: {what}");
         }
         Ok(Running {
             handle,
@@ -109,16 +109,6 @@ impl Running {
             peak_rss_bytes: peak_memory(),
         }
     }
-}
-
-/// Starts the threads that compute; none for one a core.
-pub(crate) fn start_threads(threads: Option<u16>) -> anyhow::Result<()> {
-    if let Some(threads) = threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
-        let started = pool.build_global();
-        started.map_err(|e| anyhow!("{threads} threads cannot be started: {e}; ask for fewer"))?;
-    }
-    Ok(())
 }
 
 /// Refuses tokens that the model cannot take, before it is loaded for them.

@@ -20,6 +20,9 @@ pub enum Budget {
 /// least so many bytes.
 const LEFT: (u64, u64) = (16, 512 << 20);
 
+/// The least number of bytes that needs no unit.
+const PLAIN: u64 = 1 << 20;
+
 /// Units by name, the binary ones also without `iB`. Longer names first: each ends in a shorter one.
 const UNITS: [(&str, u64); 13] = [
     ("kib", 1 << 10),
@@ -83,6 +86,12 @@ impl FromStr for Budget {
                 .then_some(Budget::Share(share))
                 .ok_or_else(unknown);
         }
+        // Bytes, as scripts count them; a small number is more likely one whose unit was forgotten.
+        if let Ok(bytes) = lower.parse::<u64>()
+            && bytes >= PLAIN
+        {
+            return Ok(Budget::Bytes(bytes));
+        }
         let (digits, unit) = UNITS
             .iter()
             .find_map(|&(name, unit)| Some((lower.strip_suffix(name)?, unit)))
@@ -129,6 +138,8 @@ mod tests {
             ("100%", Some(Share(1.0))),
             ("", None),
             ("8", None),
+            ("1048575", None),
+            ("8589934592", Some(Bytes(8 << 30))),
             ("GiB", None),
             ("%", None),
             ("-1GiB", None),

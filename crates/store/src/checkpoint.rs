@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::header::{Header, HeaderError};
+use crate::remedy;
 
 /// A checkpoint whose headers have been read and found consistent with its files.
 #[derive(Clone, Debug)]
@@ -55,7 +56,8 @@ impl Checkpoint {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The operating system refused.
-    #[error("`{}` cannot be read ({cause}); check that it exists and that you may read it", path.display())]
+    #[error("`{}` cannot be read ({cause}); {}", path.display(),
+            remedy(cause, "check that it exists and that you may read it"))]
     Read {
         /// The file or directory.
         path: PathBuf,

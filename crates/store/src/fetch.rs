@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::layout::{LayoutError, PieceLayout};
-use crate::{PieceId, Slot};
+use crate::{PieceId, Slot, remedy};
 
 /// The name of a fetch under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,8 +83,8 @@ pub enum FetchError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The device or the file system refused.
-    #[error("{}: piece `{piece}` can not be read: {source}; check the disk, then the files with \
-             `sws verify`", file.display())]
+    #[error("{}: piece `{piece}` can not be read: {source}; {}", file.display(),
+            remedy(source, "check the disk, then the files with `sws verify`"))]
     Read {
         /// The piece.
         piece: PieceId,

@@ -35,6 +35,8 @@ mod checkpoint;
 mod clock;
 mod header;
 mod id;
+#[cfg(feature = "io")]
+mod limits;
 mod manifest;
 #[cfg(feature = "io")]
 mod memory;
@@ -42,6 +44,7 @@ mod naming;
 mod number;
 #[cfg(feature = "io")]
 mod path;
+mod remedy;
 #[cfg(feature = "io")]
 pub mod shard;
 
@@ -88,15 +91,18 @@ pub use manifest::{
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError};
 pub use naming::{Naming, Placement};
 pub use number::ModelNumber;
+pub use remedy::remedy;
 
 #[cfg(feature = "io")]
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};
 #[cfg(feature = "io")]
-pub use heap::release_freed_memory;
+pub use heap::{Granted, release_freed_memory};
 #[cfg(feature = "io")]
 pub use integrity::checksum;
 #[cfg(feature = "io")]
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
+#[cfg(feature = "io")]
+pub use limits::Limits;
 #[cfg(feature = "io")]
 pub use memory::{Holder, Memory};
 #[cfg(feature = "io")]
@@ -109,7 +115,7 @@ pub use reader::{
     ShardReader, Short, Slow, UnknownReader, open_file_limit,
 };
 #[cfg(feature = "io")]
-pub use regular::open_regular;
+pub use regular::{open_regular, open_stream};
 #[cfg(feature = "io")]
 pub use simulation::SimulatedDisk;
 #[cfg(feature = "io")]

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::Limits;
+
 /// Memory as the system counts it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -23,6 +25,8 @@ pub enum Holder {
     Machine,
     /// A control group with a limit, by its directory.
     Cgroup(PathBuf),
+    /// The limit of the process's address space (`ulimit -v`).
+    AddressSpace,
 }
 
 impl fmt::Display for Holder {
@@ -30,6 +34,7 @@ impl fmt::Display for Holder {
         match self {
             Holder::Machine => f.write_str("the machine"),
             Holder::Cgroup(dir) => write!(f, "the control group `{}`", dir.display()),
+            Holder::AddressSpace => f.write_str("the limit of address space (`ulimit -v`)"),
         }
     }
 }
@@ -37,7 +42,22 @@ impl fmt::Display for Holder {
 impl Memory {
     /// The memory of this process; none where the system does not tell.
     pub fn now() -> Option<Memory> {
-        Memory::below(Path::new("/"))
+        let memory = Memory::below(Path::new("/"))?;
+        let Some(limit) = Limits::now().address_space else { return Some(memory) };
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let used = field(&status, "VmSize:")?.checked_mul(1024)?;
+        Some(memory.within_address_space(limit, used))
+    }
+
+    /// The same for a process that may have `limit` bytes of address space and has taken `used`.
+    fn within_address_space(self, limit: u64, used: u64) -> Memory {
+        let total = self.total.min(limit);
+        match limit.saturating_sub(used) {
+            left if left < self.available => {
+                Memory { total, available: left, holder: Holder::AddressSpace }
+            }
+            _ => Memory { total, ..self },
+        }
     }
 
     /// The same, of a system whose root directory is `root`.

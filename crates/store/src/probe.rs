@@ -120,7 +120,7 @@ fn measure(
             .chunks_mut(batch * CHUNK)
             .zip(&work)
             .map(|(memory, work)| {
-                scope.spawn(move || {
+                std::thread::Builder::new().spawn_scoped(scope, move || {
                     let mut total = 0;
                     for group in work.chunks(batch) {
                         if clock.now().saturating_sub(started) > patience {
@@ -145,7 +145,7 @@ fn measure(
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().ok().flatten()).sum()
+        threads.into_iter().map(|thread| thread.ok()?.join().ok().flatten()).sum()
     });
     let elapsed = clock.now().saturating_sub(started).as_secs_f64();
     total.filter(|&total| total > 0 && elapsed > 0.0).map(|total| total as f64 / elapsed)

@@ -1,4 +1,4 @@
-//! Opening files that somebody else may have put there.
+//! Opening without waiting: files that somebody else may have put there, and pipes.
 
 use std::fs::File;
 use std::io;
@@ -25,6 +25,21 @@ pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(refused()) }
 }
 
+/// Opens a pipe, a character device or an open file of another program to append to it.
+///
+/// It never blocks: a pipe without a reader is an error of kind
+/// [`NotConnected`](io::ErrorKind::NotConnected). Writing waits, as it does elsewhere.
+pub fn open_stream(path: impl AsRef<Path>) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path.as_ref(), flags | OFlags::NONBLOCK, Mode::empty());
+    let fd = opened.map_err(|e| match e {
+        rustix::io::Errno::NXIO => io::ErrorKind::NotConnected.into(),
+        other => io::Error::from(other),
+    })?;
+    rustix::fs::fcntl_setfl(&fd, OFlags::APPEND)?;
+    Ok(fd.into())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -49,6 +64,8 @@ mod tests {
                 assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}");
             }
         }
+        let unread = open_stream(dir.join("pipe")).unwrap_err();
+        assert_eq!(unread.kind(), io::ErrorKind::NotConnected);
         for other in [dir.as_path(), Path::new("/dev/null")] {
             assert_eq!(open_regular(other).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }

@@ -13,6 +13,7 @@ use sws_kernels::{Functionals, TIER_VARIABLE};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
+use crate::limits::Threads;
 pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
 pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
@@ -21,7 +22,7 @@ pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 
 /// Runs language models that are larger than memory, by streaming their weights from disk.
 #[derive(Debug, Parser)]
-#[command(name = "sws", version, disable_help_subcommand = true)]
+#[command(name = "sws", version)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -51,6 +52,24 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Train a draft, which forecasts the experts that a model will need, or say how good it is.
     Draft(Draft),
+}
+
+impl Command {
+    /// The threads that it computes with. Sharding and what reads shards whole have pools of their own.
+    pub(crate) fn threads(&self) -> Threads {
+        let typed = match self {
+            Command::Run(args) => args.model.threads,
+            Command::Chat(args) => args.model.threads,
+            Command::Forward(args) => args.model.threads,
+            Command::Certify(args) => args.model.threads,
+            Command::Plan(args) => args.threads,
+            Command::Replay(_) | Command::Draft(_) => None,
+            Command::Shard(_) | Command::Verify(_) | Command::Inspect(_) | Command::Unshard(_) => {
+                return Threads::None;
+            }
+        };
+        typed.map_or(Threads::Cores, Threads::Count)
+    }
 }
 
 /// Continue a text.

@@ -1,31 +1,30 @@
 //! `sws chat`.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
-use rustyline::error::ReadlineError;
-use rustyline::history::MemHistory;
-use rustyline::{Config, Editor};
 use sws_model::text::{
     ChatOptions, ChatTemplate, Generation, Message, Position, TextStream, Tokenizer,
 };
 use sws_model::{ForwardError, check_tokens};
 use sws_store::Clock;
 
-use super::size;
+use super::{print, size};
 use crate::backend::Needs;
 use crate::generate::{Aside, End, generate};
 use crate::interrupt::Interrupt;
+use crate::lines::{Line, Lines};
 use crate::live::Live;
 use crate::model::Model;
 use crate::running::{Running, pace};
+use crate::terminal::{hint, is_broken_pipe, note};
 use crate::{args, process};
 
 const HELP: &str = "\
 /help    this
 /reset   begin a new conversation
 /quit    leave; so does Ctrl-D
-Ctrl-C stops an answer. A line that ends in \\ goes on in the next.
+Ctrl-C stops an answer. A line that ends in \\ goes on in the next. A message that begins with / needs a
+space before it.
 ";
 
 pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
@@ -54,35 +53,44 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
         processed: Vec::new(),
         answers: 0,
     };
-    let mut input = Input::open()?;
-    if let Input::Editor(_) = input {
-        eprintln!("/help lists the commands");
+    let mut lines = Lines::open()?;
+    if lines.is_terminal() {
+        note!("/help lists the commands");
     }
-    while let Some(line) = input.line()? {
-        match line.trim() {
-            "" => {}
-            "/help" => eprint!("{HELP}"),
-            "/reset" => {
+    loop {
+        let line = match lines.next()? {
+            Line::Text(line) => line,
+            Line::Unreadable(why) => {
+                note!("sws: {why}");
+                continue;
+            }
+            Line::End => return Ok(ExitCode::SUCCESS),
+        };
+        // A command is known by its first character, so that a misspelt one is never sent.
+        match (line.starts_with('/'), line.trim()) {
+            (_, "") => {}
+            (true, "/help" | "/?") => hint(format_args!("{HELP}")),
+            (true, "/reset") => {
                 chat.forget();
                 chat.messages = system.iter().cloned().collect();
-                eprintln!("a new conversation");
+                note!("a new conversation");
             }
-            "/quit" | "/exit" => break,
-            word if word.starts_with('/') && !word.contains(char::is_whitespace) => {
-                eprintln!("there is no command {word}; /help lists those there are");
+            (true, "/quit" | "/exit") => return Ok(ExitCode::SUCCESS),
+            (true, words) => {
+                let word = words.split_whitespace().next().unwrap_or_default();
+                note!("there is no command {word}; /help lists the commands");
             }
-            text => {
+            (false, text) => {
                 if let Err(error) = chat.answer(&model, text) {
                     // A person goes on without this message, a script has to know.
-                    if matches!(input, Input::Plain(_)) || super::is_broken_pipe(&error) {
+                    if !lines.is_terminal() || is_broken_pipe(&error) {
                         return Err(error);
                     }
-                    eprintln!("sws: {error}");
+                    note!("sws: {error}");
                 }
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 struct Chat {
@@ -138,19 +146,16 @@ impl Chat {
             &generation.stop_tokens,
             &generation.stop_strings,
         );
-        let mut out = std::io::stdout();
         let most = generation.max_new_tokens.unwrap_or(usize::MAX);
         let gauge = self.running.gauge();
         let live = Live::new(gauge.clone(), true);
         let lm = self.running.causal_lm()?;
         self.interrupt.heeded();
-        let mut show = |text: &str| out.write_all(text.as_bytes()).and_then(|()| out.flush());
         let stream = Some(stream);
         let aside = Aside { interrupt: &self.interrupt, observer: &mut (), gauge, live };
-        let made = generate(lm, (seen, new), &generation, most, stream, aside, &mut show)?;
+        let made = generate(lm, (seen, new), &generation, most, stream, aside, &mut print)?;
         self.interrupt.heeded();
-        writeln!(out)?;
-        out.flush()?;
+        print("\n")?;
         let len = lm.len();
         self.processed = ids;
         self.processed.extend(&made.tokens);
@@ -166,7 +171,7 @@ impl Chat {
             End::Context => "; the context is full: /reset begins a new conversation",
             End::Interrupted => "; stopped",
         };
-        eprintln!(
+        note!(
             "[{}, {}{memory}{end}]",
             pace(metrics.prompt, "tokens read"),
             pace(metrics.generation, "written"),
@@ -193,57 +198,4 @@ fn full(error: ForwardError) -> anyhow::Error {
 
 fn message(role: &str, content: String) -> Message {
     Message { role: role.to_owned(), content }
-}
-
-/// Where messages come from.
-enum Input {
-    /// A terminal: lines can be edited, and earlier ones called up.
-    Editor(Box<Editor<(), MemHistory>>),
-    /// Anything else.
-    Plain(std::io::Stdin),
-}
-
-impl Input {
-    fn open() -> anyhow::Result<Input> {
-        let stdin = std::io::stdin();
-        if !stdin.is_terminal() || !std::io::stdout().is_terminal() {
-            return Ok(Input::Plain(stdin));
-        }
-        let editor = Editor::with_history(Config::default(), MemHistory::new())?;
-        Ok(Input::Editor(Box::new(editor)))
-    }
-
-    /// The next message; none at the end.
-    fn line(&mut self) -> anyhow::Result<Option<String>> {
-        let mut text = String::new();
-        loop {
-            let prompt = if text.is_empty() { "> " } else { ". " };
-            let line = match self {
-                Input::Editor(editor) => match editor.readline(prompt) {
-                    Ok(line) => line,
-                    Err(ReadlineError::Interrupted) => return Ok(Some(String::new())),
-                    Err(ReadlineError::Eof) => return Ok(None),
-                    Err(error) => return Err(error.into()),
-                },
-                Input::Plain(stdin) => {
-                    let mut line = String::new();
-                    if stdin.lock().read_line(&mut line)? == 0 {
-                        return Ok(None);
-                    }
-                    line.trim_end_matches(['\n', '\r']).to_owned()
-                }
-            };
-            if let Some(begun) = line.strip_suffix('\\') {
-                text.push_str(begun);
-                text.push('\n');
-                continue;
-            }
-            text.push_str(&line);
-            if let Input::Editor(editor) = self {
-                // What is not remembered is only less convenient.
-                let _ = editor.add_history_entry(text.as_str());
-            }
-            return Ok(Some(text));
-        }
-    }
 }

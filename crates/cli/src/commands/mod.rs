@@ -12,25 +12,12 @@ pub(crate) mod shard;
 pub(crate) mod unshard;
 pub(crate) mod verify;
 
-use std::io::Write;
-
 use indicatif::BinaryBytes;
 
-/// Prints to standard output; a reader that has gone away ends the command, it is no mistake.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
-}
+use crate::terminal::show as print;
 
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
-}
-
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// So many of what is named by a word.

@@ -13,7 +13,7 @@ use super::{count, print, print_json, size};
 use crate::draft;
 use crate::model::Model;
 use crate::table::table;
-use crate::{args, process, running};
+use crate::{args, process};
 
 /// The most budgets of which is told what they would give.
 const STEPS: u64 = 16;
@@ -58,7 +58,6 @@ struct Row {
 
 pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let model = Model::open(args.model.as_deref())?;
-    running::start_threads(args.threads)?;
     let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
     let tokenizer = tokenizer?;
     let inventory = Inventory::new(&model.spec, &model.manifest).map_err(|e| model.says(&e))?;
@@ -79,7 +78,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let memory = Memory::now();
     let (total, available) =
         memory.as_ref().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
-    let ram = args.ram.resolve(total, available, planner.minimum());
+    let ram = args.ram.resolve(total, available, planner.least());
     let plan = planner.plan(ram).map_err(|e| model.says(&e))?;
 
     let machine = if args.no_probe { Machine::default() } else { Machine::measure(&model, args) };
@@ -174,10 +173,11 @@ fn text(
         .chain([vec!["together".to_owned(), size(plan.ledger.budget()), String::new()]])
         .collect();
     let mut text = format!(
-        "{}: {} of weights; the smallest budget that works is {} MiB\n\n",
+        "{}: {} of weights; the smallest --ram that works is {}MiB (`min` takes the {} that are needed now)\n\n",
         model.dir.display(),
         size(planner.weights()),
         planner.smallest() >> 20,
+        size(planner.least()),
     );
     text += &table(&["memory", "bytes", "<"], &ledger);
     text += &format!(

@@ -1,6 +1,6 @@
 //! `sws run`.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::record::Recorder;
 use crate::running::{Running, check, pace};
+use crate::terminal::{hint, note};
 use crate::unfinished::Unfinished;
 use crate::{args, process};
 
@@ -60,17 +61,13 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let needs = Needs { positions, tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };
     let mut running = Running::start(&model, &args.model, needs)?;
     if opening {
-        eprintln!("sws: no prompt was given; the text begins with the words below\n");
+        note!("sws: no prompt was given; the text begins with the words below\n");
         if !args.json {
-            eprint!("{OPENING}");
+            hint(format_args!("{OPENING}"));
         }
     }
 
-    let mut out = std::io::stdout();
-    let mut show = |text: &str| match args.json {
-        true => Ok(()),
-        false => out.write_all(text.as_bytes()).and_then(|()| out.flush()),
-    };
+    let mut show = |text: &str| if args.json { Ok(()) } else { print(text) };
     let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
     let text =
         tokenizer.as_ref().map(|t| TextStream::new(t, Position::Middle, stop_tokens, stop_strings));
@@ -87,7 +84,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     if !args.json && std::io::stdout().is_terminal() {
         print("\n")?;
     }
-    eprintln!("{}", summary(&made, &metrics, seed));
+    note!("{}", summary(&made, &metrics, seed));
     if args.json {
         let Generated { tokens, text, .. } = made;
         let text = tokenizer.is_some().then_some(text);
@@ -119,6 +116,11 @@ impl Watchers {
             }
             None => None,
         };
+        if let (Some(recorder), Some((_, certificate))) = (&recorder, &witness)
+            && recorder.file().is_same(certificate)
+        {
+            bail!("--record and --certify name the same file; name two");
+        }
         Ok(Watchers { recorder, witness })
     }
 

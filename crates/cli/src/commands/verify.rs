@@ -7,6 +7,7 @@ use sws_store::shard::verify;
 
 use super::{print, print_json, size};
 use crate::progress::Meter;
+use crate::terminal::note;
 use crate::{FAILED, args};
 
 pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
         }
         let places = verified.damage.len();
         let plural = if places == 1 { "place is" } else { "places are" };
-        eprintln!(
+        note!(
             "sws: {places} {plural} damaged in `{}`; copy the files named above again or make the shards again",
             args.dir.display()
         );

@@ -196,7 +196,12 @@ impl Planner {
         Ok(Planner { spec: spec.clone(), pieces, process, options, context })
     }
 
-    /// The smallest budget that works, to the byte, in this process.
+    /// The smallest budget that works, in this process: what `min` means.
+    pub fn least(&self) -> u64 {
+        if self.must_hold_stand_ins() { self.smallest() } else { self.minimum() }
+    }
+
+    /// The smallest budget that works without stand-ins, to the byte, in this process.
     pub fn minimum(&self) -> u64 {
         // What the process has had once counts for ever.
         self.needed().max(self.process.peak)
@@ -209,7 +214,21 @@ impl Planner {
 
     /// The smallest budget that works, to be asked for in another process: whole MiB.
     pub fn smallest(&self) -> u64 {
-        (self.minimum() + MARGIN).next_multiple_of(MIB)
+        if !self.must_hold_stand_ins() {
+            return (self.minimum() + MARGIN).next_multiple_of(MIB);
+        }
+        let lacks = |mib: usize| self.planned(mib as u64 * MIB).is_err();
+        let first = self.minimum().div_ceil(MIB) as usize;
+        let mut most = first;
+        while lacks(most) {
+            most *= 2;
+        }
+        let least = if most == first { first } else { largest(first..=most, lacks) + 1 };
+        least as u64 * MIB + MARGIN
+    }
+
+    fn must_hold_stand_ins(&self) -> bool {
+        self.options.stand_ins == StandInUse::All && !self.pieces.stand_ins.is_empty()
     }
 
     /// The bytes of all weights.
@@ -220,30 +239,22 @@ impl Planner {
     /// The plan for a budget.
     pub fn plan(&self, ram: u64) -> Result<Plan, PlanError> {
         self.planned(ram).map_err(|error| match error {
+            PlanError::TooSmall { budget, context, kv, .. } => {
+                PlanError::TooSmall { budget, smallest: self.smallest(), context, kv }
+            }
             PlanError::StandIns { budget, bytes, .. } => {
-                let smallest = self.smallest_with_stand_ins(budget);
-                PlanError::StandIns { budget, bytes, smallest }
+                PlanError::StandIns { budget, bytes, smallest: self.smallest() }
             }
             error => error,
         })
     }
 
-    /// The smallest budget above this one that has room for all stand-ins, as [`smallest`](Self::smallest).
-    fn smallest_with_stand_ins(&self, ram: u64) -> u64 {
-        let lacks = |mib: usize| self.planned(mib as u64 * MIB).is_err();
-        let mut most = (ram / MIB) as usize + 1;
-        while lacks(most) {
-            most *= 2;
-        }
-        let lacking = largest((ram / MIB) as usize..=most, lacks) as u64;
-        (lacking + 1) * MIB + MARGIN
-    }
-
+    /// The same, but for the smallest budget, which errors leave to [`plan`](Self::plan).
     fn planned(&self, ram: u64) -> Result<Plan, PlanError> {
         let Some(more) = ram.checked_sub(self.minimum()) else {
-            let (context, smallest) = (self.context[0], self.smallest());
+            let context = self.context[0];
             let kv = self.kv(context);
-            return Err(PlanError::TooSmall { budget: ram, smallest, context, kv });
+            return Err(PlanError::TooSmall { budget: ram, smallest: 0, context, kv });
         };
         // A draft forecasts what slots are filled with: without them there is nothing that it is for.
         let draft = self.options.draft;

@@ -112,7 +112,7 @@ impl SpeculativeWeightStreamer {
             Some(memory) => (memory.total, memory.available),
             None => (u64::MAX, u64::MAX),
         };
-        let ram = options.ram_budget.resolve(total, available, planner.minimum());
+        let ram = options.ram_budget.resolve(total, available, planner.least());
         let plan = planner.plan(ram)?;
         if plan.ledger.get(Use::Draft) < options.draft.bytes() as u64 {
             options.draft = Box::new(NoDraft);

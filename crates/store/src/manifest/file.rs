@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Manifest;
+use crate::remedy;
 
 /// The name of the manifest in its directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -24,7 +25,8 @@ const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 #[non_exhaustive]
 pub enum ManifestError {
     /// The operating system refused to let us read.
-    #[error("`{}` cannot be read ({cause}); check that it exists and that you may read it", path.display())]
+    #[error("`{}` cannot be read ({cause}); {}", path.display(),
+            remedy(cause, "check that it exists and that you may read it"))]
     Read {
         /// The file.
         path: PathBuf,
@@ -32,7 +34,8 @@ pub enum ManifestError {
         cause: io::Error,
     },
     /// The operating system refused to let us write.
-    #[error("`{}` cannot be written ({cause}); check that you may write there and that the disk has room", path.display())]
+    #[error("`{}` cannot be written ({cause}); {}", path.display(),
+            remedy(cause, "check that you may write there and that the disk has room"))]
     Write {
         /// The file.
         path: PathBuf,

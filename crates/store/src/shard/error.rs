@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use sws_kernels::{EncodeError, Encoding};
 
-use crate::{CheckpointError, ManifestError, PieceId};
+use crate::{CheckpointError, ManifestError, PieceId, remedy};
 
 /// Why shards could not be made, verified or turned back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardError {
     /// The operating system refused to let us read.
-    #[error("`{}` cannot be read ({cause}); check that it is complete and that you may read it", path.display())]
+    #[error("`{}` cannot be read ({cause}); {}", path.display(),
+            remedy(cause, "check that it is complete and that you may read it"))]
     Read {
         /// The file or directory.
         path: PathBuf,
@@ -20,7 +21,8 @@ pub enum ShardError {
         cause: io::Error,
     },
     /// The operating system refused to let us write.
-    #[error("`{}` cannot be written ({cause}); check that you may write there", path.display())]
+    #[error("`{}` cannot be written ({cause}); {}", path.display(),
+            remedy(cause, "check that you may write there"))]
     Write {
         /// The file or directory.
         path: PathBuf,
@@ -56,7 +58,9 @@ pub enum ShardError {
         len: usize,
     },
     /// Threads could not be started.
-    #[error("threads cannot be started ({reason}); give a smaller --threads")]
+    #[error(
+        "threads cannot be started ({reason}); give a smaller --threads, or raise the limit of threads (`ulimit -u`) or of address space (`ulimit -v`)"
+    )]
     Threads {
         /// The system's reason.
         reason: String,

@@ -64,12 +64,22 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// The threads that compute.
+/// The threads that compute. Their number is always said, or the environment would say it.
 fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, ShardError> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or(0))
+        .num_threads(threads.unwrap_or_else(cores))
         .build()
         .map_err(|e| ShardError::Threads { reason: e.to_string() })
+}
+
+/// Starts a thread that lives as long as `scope`.
+fn start<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    work: impl FnOnce() + Send + 'scope,
+) -> Result<(), ShardError> {
+    let started = std::thread::Builder::new().spawn_scoped(scope, work);
+    started.map(drop).map_err(|e| ShardError::Threads { reason: e.to_string() })
 }
 
 /// Whether a file begins with these bytes.

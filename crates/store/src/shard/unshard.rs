@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use super::direct::{ALIGN, Output, Source, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
-use super::{Progress, ShardError, WORKERS, begins_with, copies, pool};
+use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
 use crate::{Extent, Manifest, PieceId, Tensor};
 
 /// Read, decoded and written at a time.
@@ -307,16 +307,22 @@ impl Work<'_> {
     fn run(&self, order: &[usize]) -> Result<(), ShardError> {
         let next = AtomicUsize::new(0);
         let failure = Mutex::new(None);
+        let fail = |error| {
+            failure.lock().expect("no holder panics").get_or_insert(error);
+            next.store(order.len(), Ordering::Relaxed);
+        };
         std::thread::scope(|scope| {
             for _ in 0..WORKERS.min(order.len()) {
-                scope.spawn(|| {
+                let started = start(scope, || {
                     while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = self.file(index) {
-                            failure.lock().expect("no holder panics").get_or_insert(error);
-                            next.store(order.len(), Ordering::Relaxed);
+                            fail(error);
                         }
                     }
                 });
+                if let Err(error) = started {
+                    fail(error);
+                }
             }
         });
         failure.into_inner().expect("no holder panics").map_or(Ok(()), Err)

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{Source, buffer};
-use super::{Progress, ShardError, copies, layout};
+use super::{Progress, ShardError, copies, layout, start};
 use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
 
 /// One read.
@@ -70,9 +70,13 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
     let next = AtomicUsize::new(0);
     let found = Mutex::new(Vec::new());
     let failure = Mutex::new(None);
+    let fail = |error| {
+        failure.lock().expect("no holder panics").get_or_insert(error);
+        next.store(shards.len(), Ordering::Relaxed);
+    };
     std::thread::scope(|scope| {
         for _ in 0..READERS.min(shards.len()) {
-            scope.spawn(|| {
+            let started = start(scope, || {
                 let work = || -> Result<(), ShardError> {
                     let mut buffer = buffer(Source::room(STEP))?;
                     while let Some((index, shard)) = {
@@ -86,10 +90,12 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
                     Ok(())
                 };
                 if let Err(error) = work() {
-                    failure.lock().expect("no holder panics").get_or_insert(error);
-                    next.store(shards.len(), Ordering::Relaxed);
+                    fail(error);
                 }
             });
+            if let Err(error) = started {
+                fail(error);
+            }
         }
     });
     if let Some(error) = failure.into_inner().expect("no holder panics") {

@@ -14,7 +14,9 @@ use super::journal::Journal;
 use super::outdir::OutDir;
 use super::parts::Target;
 use super::plan::{self, Job};
-use super::{Progress, ShardError, ShardOptions, WORKERS, begins_with, copies, layout, pool};
+use super::{
+    Progress, ShardError, ShardOptions, WORKERS, begins_with, copies, layout, pool, start,
+};
 use crate::{
     Checkpoint, CopiedFile, FileEntry, MANIFEST_FILE, Manifest, ManifestError, ModelIdentity,
     Naming, Piece, StandIn, Tensor,
@@ -223,11 +225,14 @@ fn run(
     let published = std::thread::scope(|scope| {
         for _ in 0..WORKERS.min(order.len()) {
             let finished = finished.clone();
-            scope.spawn(|| {
+            let started = start(scope, || {
                 if let Err(error) = work(context, dir, jobs, order, &next, finished) {
                     fail(error);
                 }
             });
+            if let Err(error) = started {
+                fail(error);
+            }
         }
         drop(finished);
         publish(dir, jobs, journal, arriving)

@@ -1,0 +1,148 @@
+//! The lines of a conversation: from a terminal, where they can be edited, or from anything else.
+
+use std::io::{BufRead, IsTerminal, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::anyhow;
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use rustyline::error::ReadlineError;
+use rustyline::history::MemHistory;
+use rustyline::{Config, Editor};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The most bytes of a line; no context holds as many.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Where messages come from.
+pub(crate) enum Lines {
+    /// A terminal: lines can be edited, and earlier ones called up.
+    Editor { editor: Box<Editor<(), MemHistory>>, editing: Arc<AtomicBool> },
+    /// Anything else.
+    Plain(std::io::Stdin),
+}
+
+/// A line that came.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Text(String),
+    /// Bytes that are no text, or more of them than any text has.
+    Unreadable(&'static str),
+    End,
+}
+
+impl Lines {
+    pub(crate) fn open() -> anyhow::Result<Lines> {
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() || !std::io::stdout().is_terminal() {
+            return Ok(Lines::Plain(stdin));
+        }
+        let editing = Arc::new(AtomicBool::new(false));
+        restore_when_ended(Arc::clone(&editing))
+            .map_err(|e| anyhow!("the terminal cannot be used: {e}; send the lines by a pipe"))?;
+        let editor = Editor::with_history(Config::default(), MemHistory::new())?;
+        Ok(Lines::Editor { editor: Box::new(editor), editing })
+    }
+
+    /// True if somebody sits there.
+    pub(crate) fn is_terminal(&self) -> bool {
+        matches!(self, Lines::Editor { .. })
+    }
+
+    /// The next message. A line that ends in `\` goes on in the next.
+    pub(crate) fn next(&mut self) -> anyhow::Result<Line> {
+        let mut text = String::new();
+        loop {
+            let line = match self.line(if text.is_empty() { "> " } else { ". " })? {
+                Line::Text(line) => line,
+                other => return Ok(other),
+            };
+            if let Some(begun) = line.strip_suffix('\\') {
+                text.push_str(begun);
+                text.push('\n');
+                continue;
+            }
+            text.push_str(&line);
+            if let Lines::Editor { editor, .. } = self {
+                // What is not remembered is only less convenient.
+                let _ = editor.add_history_entry(text.as_str());
+            }
+            return Ok(Line::Text(text));
+        }
+    }
+
+    fn line(&mut self, prompt: &str) -> anyhow::Result<Line> {
+        match self {
+            Lines::Editor { editor, editing } => {
+                editing.store(true, Ordering::SeqCst);
+                let line = editor.readline(prompt);
+                editing.store(false, Ordering::SeqCst);
+                match line {
+                    Ok(line) => Ok(Line::Text(line)),
+                    Err(ReadlineError::Interrupted) => Ok(Line::Text(String::new())),
+                    Err(ReadlineError::Eof) => Ok(Line::End),
+                    Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::InvalidData => {
+                        Ok(Line::Unreadable("that line is not UTF-8; type it again"))
+                    }
+                    Err(error) => Err(anyhow!("the terminal cannot be read: {error}; try again")),
+                }
+            }
+            Lines::Plain(stdin) => read_line(&mut stdin.lock()),
+        }
+    }
+}
+
+fn read_line(from: &mut impl BufRead) -> anyhow::Result<Line> {
+    let mut bytes = Vec::new();
+    let read = from.take(MOST_BYTES).read_until(b'\n', &mut bytes);
+    read.map_err(|e| anyhow!("standard input cannot be read: {e}; send the lines by a pipe"))?;
+    if bytes.is_empty() {
+        return Ok(Line::End);
+    }
+    if bytes.len() as u64 == MOST_BYTES && !bytes.ends_with(b"\n") {
+        from.skip_until(b'\n')?;
+        return Ok(Line::Unreadable("that line is longer than any context; send less of it"));
+    }
+    let Ok(line) = String::from_utf8(bytes) else {
+        return Ok(Line::Unreadable("that line is not UTF-8; convert it with `iconv -t UTF-8`"));
+    };
+    Ok(Line::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+/// Puts the terminal back as it is now when a signal ends the program while a line is edited: the
+/// editor has switched off the echo then, and the shell would go on without it.
+///
+/// Ctrl-C is a character there; the signal of that name comes from elsewhere, and ends the program too.
+fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
+    let before = tcgetattr(std::io::stdin())?;
+    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGQUIT, SIGINT])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            let editing = editing.load(Ordering::SeqCst);
+            if editing {
+                // The program ends, whatever becomes of the terminal.
+                let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
+            } else if signal == SIGINT {
+                continue;
+            }
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(wait).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_bytes_that_are_no_text_are_skipped_and_told() {
+        let mut input = &b"hello\r\n\xff\xfe\nagain\n"[..];
+        let mut next = || read_line(&mut input).unwrap();
+        assert_eq!(next(), Line::Text("hello".to_owned()));
+        assert!(matches!(next(), Line::Unreadable(_)));
+        assert_eq!(next(), Line::Text("again".to_owned()));
+        assert_eq!(next(), Line::End);
+    }
+}

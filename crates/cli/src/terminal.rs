@@ -1,0 +1,86 @@
+//! Everything that a person sees goes through here: messages, tables, the text of models.
+//!
+//! Names, messages and text come from strangers' files, and a terminal obeys the control characters in
+//! them: an escape sequence can rename the window or write the clipboard. Messages are escaped always,
+//! since a log is read on a terminal later; what a command is for, its standard output, on a terminal
+//! only.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use anyhow::anyhow;
+use sws_store::remedy;
+
+/// Writes a line to standard error.
+macro_rules! note {
+    ($($words:tt)*) => {
+        $crate::terminal::hint(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+pub(crate) use note;
+
+/// Writes to standard error, without an end of the line. One that is closed or full is no reason to
+/// stop, and changes no exit code.
+pub(crate) fn hint(words: fmt::Arguments<'_>) {
+    let words = words.to_string();
+    let _ = io::stderr().write_all(escaped(&words).as_bytes());
+}
+
+/// Writes to standard output, at once.
+pub(crate) fn show(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let text = if out.is_terminal() { escaped(text) } else { Cow::Borrowed(text) };
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)
+}
+
+/// True if the reader of standard output has gone away: an end, and no mistake.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+}
+
+fn refused(error: io::Error) -> anyhow::Error {
+    if error.kind() == ErrorKind::BrokenPipe {
+        return error.into();
+    }
+    let remedy = remedy(&error, "send it somewhere else");
+    anyhow!("standard output cannot be written: {error}; {remedy}")
+}
+
+/// A text in which no control character is left but the ends of lines and tabs.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match obeyed(c) {
+            true => plain.extend(c.escape_default()),
+            false => plain.push(c),
+        }
+    }
+    Cow::Owned(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_never_reach_a_terminal() {
+        let cases = [
+            ("two\nlines\tand ünïcode 😀", "two\nlines\tand ünïcode 😀"),
+            ("\x1b]0;title\x07", "\\u{1b}]0;title\\u{7}"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            ("a\rb\x7f\0", "a\\rb\\u{7f}\\u{0}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(escaped(text), expected);
+        }
+        let all: String = (0..=0x10_ffff).filter_map(char::from_u32).collect();
+        let left: Vec<char> = escaped(&all).chars().filter(|c| c.is_control()).collect();
+        assert_eq!(left, ['\t', '\n']);
+    }
+}

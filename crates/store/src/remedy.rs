@@ -1,0 +1,57 @@
+//! Limits of the system that an error names by a number, and the way to raise them.
+
+use std::io::{self, ErrorKind};
+
+/// EMFILE and ENFILE, for which the standard library has no kind.
+const TOO_MANY_OPEN: i32 = 24;
+const TOO_MANY_OPEN_IN_ALL: i32 = 23;
+
+/// The remedy for an error: for one that a limit of the system has caused the way to raise it, else
+/// `otherwise`.
+///
+/// "Too many open files" is a sentence that few readers can act upon; the command that raises the
+/// limit is one that all of them can type.
+pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
+    match (cause.kind(), cause.raw_os_error()) {
+        (_, Some(TOO_MANY_OPEN)) => "raise the limit of open files (`ulimit -n`)",
+        (_, Some(TOO_MANY_OPEN_IN_ALL)) => {
+            "close other programs: the system has no more open files to give"
+        }
+        (ErrorKind::WouldBlock, _) => {
+            "raise the limit of threads (`ulimit -u`) or of address space (`ulimit -v`)"
+        }
+        (ErrorKind::OutOfMemory, _) => {
+            "close other programs, or raise the limit of address space (`ulimit -v`)"
+        }
+        (ErrorKind::FileTooLarge, _) => "raise the limit of file sizes (`ulimit -f`)",
+        (ErrorKind::StorageFull, _) => "make room on its disk",
+        (ErrorKind::QuotaExceeded, _) => "make room: the quota is used up",
+        (ErrorKind::ReadOnlyFilesystem, _) => "name a place that can be written to",
+        _ => otherwise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_have_a_remedy_of_their_own() {
+        // Linux's numbers.
+        let cases = [
+            (24, "ulimit -n"),
+            (11, "ulimit -u"),
+            (12, "ulimit -v"),
+            (27, "ulimit -f"),
+            (28, "make room"),
+            (2, "otherwise"),
+            (13, "otherwise"),
+        ];
+        for (number, expected) in cases {
+            let cause = io::Error::from_raw_os_error(number);
+            let found = remedy(&cause, "otherwise");
+            assert!(found.contains(expected), "{cause}: {found}");
+        }
+        assert_eq!(remedy(&io::Error::other("no number"), "otherwise"), "otherwise");
+    }
+}
