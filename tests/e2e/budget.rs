@@ -41,7 +41,7 @@ fn what_is_planned_adds_up() {
         }
     }
     let text = plan(&tales(), &["--ram", "100MiB", "--context", "77"]).succeeded().stdout;
-    for words in ["smallest budget", "77 positions", "expert slots", "estimates", "this plan"] {
+    for words in ["smallest --ram", "77 positions", "expert slots", "estimates", "this plan"] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
 }

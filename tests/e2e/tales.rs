@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn tales() -> PathBuf {
+pub(crate) fn tales() -> PathBuf {
     root().join("shards/tales-moe")
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
@@ -58,6 +59,11 @@ pub(crate) fn prepare(threads: Threads) -> anyhow::Result<()> {
 /// Ends the program where the system grants no memory: without allocating, and so that the exit code
 /// and the sentence are those of any other refusal.
 pub(crate) fn no_memory(bytes: usize) -> ! {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    while TOLD.swap(true, Ordering::SeqCst) {
+        // Another thread is about to end the program.
+        std::thread::yield_now();
+    }
     let mut err = std::io::stderr();
     let _ = match Limits::now().address_space {
         Some(limit) => writeln!(

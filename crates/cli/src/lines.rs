@@ -9,7 +9,7 @@ use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// The most bytes of a line; no context holds as many.
@@ -113,18 +113,15 @@ fn read_line(from: &mut impl BufRead) -> anyhow::Result<Line> {
 /// Puts the terminal back as it is now when a signal ends the program while a line is edited: the
 /// editor has switched off the echo then, and the shell would go on without it.
 ///
-/// Ctrl-C is a character there; the signal of that name comes from elsewhere, and ends the program too.
+/// SIGINT does not end it there: the editor takes it for Ctrl-C.
 fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
     let before = tcgetattr(std::io::stdin())?;
-    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGQUIT, SIGINT])?;
+    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGQUIT])?;
     let wait = move || {
         for signal in signals.forever() {
-            let editing = editing.load(Ordering::SeqCst);
-            if editing {
+            if editing.load(Ordering::SeqCst) {
                 // The program ends, whatever becomes of the terminal.
                 let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
-            } else if signal == SIGINT {
-                continue;
             }
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }

@@ -11,7 +11,7 @@ use sws_model::{Loader, ModelSpec, ResidentSource};
 use sws_store::shard::Progress;
 use sws_store::{
     Arena, Checkpoint, Holder, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, Read, ReaderKind,
-    StoreOptions,
+    StoreOptions, remedy,
 };
 
 use crate::interrupt::{Interrupt, Interrupted};
@@ -90,7 +90,8 @@ impl Model {
         }
         let otherwise = "shard it in a smaller encoding (`sws shard --encoding q4`)";
         self.check_memory(total + largest as u64, otherwise)?;
-        let arena = Arena::new(largest + LOADING_BYTES.min(total as usize))?;
+        let arena = Arena::new(largest + LOADING_BYTES.min(total as usize))
+            .map_err(|e| self.says(&format_args!("{e}; {}", remedy(&e, "close other programs"))))?;
 
         let meter = Meter::quiet("loading", Unit::Bytes);
         let mut done = 0;
@@ -128,7 +129,10 @@ impl Model {
         let options = StoreOptions::default();
         let reader = reader.open(&self.manifest, &self.dir, options.depth)?;
         let options = StoreOptions { reader: Some(reader), ..options };
-        Ok(NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options)?)
+        NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options).map_err(|e| {
+            let remedy = remedy(&e, "close other programs");
+            self.says(&format_args!("threads that read cannot be started: {e}; {remedy}"))
+        })
     }
 
     /// Whether it is a directory of shards; otherwise it is a checkpoint.
@@ -162,7 +166,6 @@ impl Model {
         let room = match memory.holder {
             Holder::Machine => "close other programs",
             Holder::Cgroup(_) => "give it more",
-            Holder::AddressSpace => "raise it",
         };
         bail!(
             "`{}` needs {} of memory and {} has {} left; {room}, or {otherwise}",

@@ -4,8 +4,6 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::Limits;
-
 /// Memory as the system counts it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -25,8 +23,6 @@ pub enum Holder {
     Machine,
     /// A control group with a limit, by its directory.
     Cgroup(PathBuf),
-    /// The limit of the process's address space (`ulimit -v`).
-    AddressSpace,
 }
 
 impl fmt::Display for Holder {
@@ -34,7 +30,6 @@ impl fmt::Display for Holder {
         match self {
             Holder::Machine => f.write_str("the machine"),
             Holder::Cgroup(dir) => write!(f, "the control group `{}`", dir.display()),
-            Holder::AddressSpace => f.write_str("the limit of address space (`ulimit -v`)"),
         }
     }
 }
@@ -42,22 +37,7 @@ impl fmt::Display for Holder {
 impl Memory {
     /// The memory of this process; none where the system does not tell.
     pub fn now() -> Option<Memory> {
-        let memory = Memory::below(Path::new("/"))?;
-        let Some(limit) = Limits::now().address_space else { return Some(memory) };
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let used = field(&status, "VmSize:")?.checked_mul(1024)?;
-        Some(memory.within_address_space(limit, used))
-    }
-
-    /// The same for a process that may have `limit` bytes of address space and has taken `used`.
-    fn within_address_space(self, limit: u64, used: u64) -> Memory {
-        let total = self.total.min(limit);
-        match limit.saturating_sub(used) {
-            left if left < self.available => {
-                Memory { total, available: left, holder: Holder::AddressSpace }
-            }
-            _ => Memory { total, ..self },
-        }
+        Memory::below(Path::new("/"))
     }
 
     /// The same, of a system whose root directory is `root`.

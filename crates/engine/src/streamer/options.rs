@@ -101,7 +101,9 @@ pub enum StreamerError {
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// The system grants less memory than it has.
-    #[error("the system grants no {bytes} bytes of memory ({cause}); lower --ram")]
+    #[error(
+        "the system grants no {bytes} bytes of memory ({cause}); lower --ram, or raise the limit of address space (`ulimit -v`)"
+    )]
     Memory {
         /// Asked for.
         bytes: usize,

@@ -1,0 +1,86 @@
+//! Limits of the process: a sentence that names the limit and raises it, never an abort.
+
+use std::process::{Command, Stdio};
+
+use crate::goldens::golden_dir;
+use crate::sws::{Outcome, command};
+use crate::tales::tales;
+
+/// Runs `sws` under limits that a shell sets.
+fn limited(limits: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome {
+    let sws = command(args);
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]);
+    shell.arg(sws.get_program()).args(sws.get_args());
+    shell.envs(sws.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Outcome::of(shell.output().unwrap())
+}
+
+#[test]
+fn limits_of_the_process_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let model = tales();
+    let cases =
+        [("ulimit -s 64", "ulimit -s"), ("ulimit -f 1", "ulimit -f"), ("ulimit -n 8", "ulimit -n")];
+    for (limit, words) in cases {
+        let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
+            [&"forward", &model, &"--tokens", &"1,2,3,4,5,6,7,8", &"--out", &out];
+        limited(limit, &args).refused(2, &[words]);
+    }
+    assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+}
+
+/// Wherever memory ends: in an allocation of any size, in a thread's stack, in a mapping.
+#[test]
+fn too_little_address_space_is_a_sentence_wherever_it_ends() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let model = tales();
+    let mut refused = 0;
+    for kib in (30_000..330_000).step_by(10_007) {
+        for more in ["--resident", "--no-warm-start"] {
+            let args: [&dyn AsRef<std::ffi::OsStr>; 8] =
+                [&"forward", &model, &"--tokens", &"1,2,3", &"--threads", &"2", &"--out", &out];
+            let args = [&args[..], &[&more]].concat();
+            let outcome = limited(&format!("ulimit -v {kib}"), &args);
+            if outcome.code != Some(0) {
+                outcome.refused(2, &[";"]);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "the least of these limits is too little");
+}
+
+#[test]
+fn threads_are_counted_by_us_whatever_the_environment_says() {
+    let model = golden_dir("qwen3_moe");
+    let args: [&dyn AsRef<std::ffi::OsStr>; 5] = [&"run", &model, &"--tokens", &"1,2,3", &"--json"];
+    let outcome = Outcome::of(command(&args).env("RAYON_NUM_THREADS", "500").output().unwrap());
+    let outcome: serde_json::Value = serde_json::from_str(&outcome.succeeded().stdout).unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(outcome["metrics"]["threads"], cores);
+}
+
+#[test]
+fn a_closed_or_full_standard_error_changes_no_exit_code() {
+    let model = golden_dir("qwen3_moe");
+    let run = |redirection: &str, args: &[&dyn AsRef<std::ffi::OsStr>]| {
+        let sws = command(args);
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &format!("\"$0\" \"$@\" {redirection}")]);
+        shell.arg(sws.get_program()).args(sws.get_args()).stdin(Stdio::null());
+        shell.output().unwrap().status.code()
+    };
+    for redirection in ["2>/dev/full", "2>&-", "2> >(exec true)"] {
+        let good: [&dyn AsRef<std::ffi::OsStr>; 5] =
+            [&"run", &model, &"--tokens", &"1,2,3", &"--json"];
+        assert_eq!(run(redirection, &good), Some(0), "{redirection}");
+        assert_eq!(run(redirection, &[&"run", &"no/such-model"]), Some(2), "{redirection}");
+        assert_eq!(run(redirection, &[&"run", &"--no-such-option"]), Some(2), "{redirection}");
+    }
+    let full = run(">/dev/full", &[&"run", &model, &"--tokens", &"1,2,3", &"--json"]);
+    assert_eq!(full, Some(2), "the answer itself is lost");
+}

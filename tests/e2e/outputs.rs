@@ -1,0 +1,138 @@
+//! Outputs: through links to what they mean, to pipes and devices, never in the place of either.
+
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::goldens::golden_dir;
+use crate::sws::{Outcome, command, sws, tree};
+
+const MODEL: &str = "qwen3_moe";
+
+fn forward(out: &Path) -> Outcome {
+    sws(&[&"forward", &golden_dir(MODEL), &"--tokens", &"1,2,3", &"--out", &out])
+}
+
+/// The bytes that `forward` writes to an ordinary file.
+fn expected(dir: &Path) -> Vec<u8> {
+    let plain = dir.join("plain");
+    forward(&plain).succeeded();
+    std::fs::read(plain).unwrap()
+}
+
+#[test]
+fn outputs_go_through_links_and_leave_them_links() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let expected = expected(dir);
+    std::fs::create_dir(dir.join("elsewhere")).unwrap();
+    std::fs::write(dir.join("elsewhere/real"), b"before").unwrap();
+    let links = [
+        ("link", "elsewhere/real"),
+        ("second", "link"),
+        ("dangling", "elsewhere/new"),
+        ("absolute", dir.join("elsewhere/real").to_str().unwrap()),
+    ]
+    .map(|(name, to)| (name, to.to_owned()));
+    for (name, to) in &links {
+        symlink(to, dir.join(name)).unwrap();
+    }
+    for (name, to) in &links {
+        forward(&dir.join(name)).succeeded();
+        assert_eq!(std::fs::read_link(dir.join(name)).unwrap(), Path::new(to), "{name}");
+        assert!(std::fs::read(dir.join(name)).unwrap() == expected, "{name}");
+    }
+    let names: Vec<_> = tree(&dir.join("elsewhere")).into_keys().collect();
+    assert_eq!(names, [Path::new("new"), Path::new("real")]);
+
+    symlink("round", dir.join("round")).unwrap();
+    forward(&dir.join("round")).refused(2, &["round", "cannot be written"]);
+}
+
+#[test]
+fn pipes_and_devices_are_written_to_and_stay() {
+    let temp = tempfile::tempdir().unwrap();
+    let expected = expected(temp.path());
+    let pipe = temp.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    forward(&pipe).refused(2, &["nothing reads", "start its reader"]);
+    // Open for both, it is there before and after the other end.
+    let reader = Command::new("cat").stdin(both(&pipe)).stdout(Stdio::piped()).spawn().unwrap();
+    forward(&pipe).succeeded();
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(read(reader, expected.len()) == expected);
+
+    forward(Path::new("/dev/null")).succeeded();
+    assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+}
+
+fn both(pipe: &Path) -> std::fs::File {
+    std::fs::File::options().read(true).write(true).open(pipe).unwrap()
+}
+
+/// What a child has printed, of which so many bytes are expected.
+fn read(mut child: std::process::Child, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut bytes).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    bytes
+}
+
+#[test]
+fn standard_output_sent_to_a_file_is_appended_to() {
+    let temp = tempfile::tempdir().unwrap();
+    let expected = expected(temp.path());
+    let file = temp.path().join("file");
+    std::fs::write(&file, b"begun\n").unwrap();
+    let stdout = std::fs::File::options().append(true).open(&file).unwrap();
+    let before = std::fs::read_link("/dev/stdout").unwrap();
+    let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
+        [&"forward", &golden_dir(MODEL), &"--tokens", &"1,2,3", &"--out", &"/dev/stdout"];
+    let done = command(&args).stdout(stdout).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let bytes = std::fs::read(&file).unwrap();
+    let written = bytes.strip_prefix(b"begun\n").unwrap();
+    assert!(written.starts_with(&expected));
+    assert_eq!(std::fs::read_link("/dev/stdout").unwrap(), before);
+}
+
+#[test]
+fn files_of_the_system_and_directories_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let cases = [
+        ("/proc/version", "file of the system"),
+        ("/dev/sws-no-such-device", "among the system's devices"),
+        ("/proc/sws-no-such-file", "among the system's devices"),
+        (temp.path().to_str().unwrap(), "is a directory"),
+        ("/", "is a directory"),
+    ];
+    for (out, words) in cases {
+        forward(Path::new(out)).refused(2, &[out, words]);
+    }
+    assert!(!Path::new("/dev/sws-no-such-device").exists());
+    let socket = temp.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    forward(&socket).refused(2, &["not a regular file"]);
+}
+
+#[test]
+fn two_outputs_of_one_name_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let (file, link) = (temp.path().join("file"), temp.path().join("link"));
+    symlink("file", &link).unwrap();
+    let model = golden_dir(MODEL);
+    let outcome = sws(&[
+        &"run",
+        &model,
+        &"--tokens",
+        &"1,2",
+        &"--json",
+        &"--record",
+        &file,
+        &"--certify",
+        &link,
+    ]);
+    outcome.refused(2, &["--record and --certify", "name two"]);
+    assert_eq!(temp.path().read_dir().unwrap().count(), 1, "only the link is there");
+}

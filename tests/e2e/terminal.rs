@@ -1,0 +1,201 @@
+//! A terminal: what reaches it, and how it is left.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use sws_store::Clock;
+
+use crate::goldens::{copy, golden_dir};
+use crate::sws::{command, sws};
+
+/// The two ends of a terminal without a window.
+struct Terminal {
+    inside: std::fs::File,
+    outside: std::fs::File,
+    shown: Receiver<Vec<u8>>,
+}
+
+impl Terminal {
+    fn open() -> Terminal {
+        let outside = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&outside).unwrap();
+        unlockpt(&outside).unwrap();
+        let name = ptsname(&outside, Vec::new()).unwrap();
+        let inside = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(Path::new(name.to_str().unwrap()))
+            .unwrap();
+        let outside = std::fs::File::from(OwnedFd::from(outside));
+        let mut reading = outside.try_clone().unwrap();
+        let (told, shown) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n) = reading.read(&mut bytes) {
+                if n == 0 || told.send(bytes[..n].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Terminal { inside, outside, shown }
+    }
+
+    fn start(&self, command: &mut Command) -> Child {
+        let end = || Stdio::from(self.inside.try_clone().unwrap());
+        command.stdin(end()).stdout(end()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    /// What was shown until these words came.
+    fn until(&self, words: &str) -> String {
+        let mut all = Vec::new();
+        while !String::from_utf8_lossy(&all).contains(words) {
+            let more = self.shown.recv_timeout(Duration::from_secs(60));
+            all.extend(
+                more.unwrap_or_else(|_| {
+                    panic!("no {words:?} in {:?}", String::from_utf8_lossy(&all))
+                }),
+            );
+        }
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    fn modes(&self) -> LocalModes {
+        tcgetattr(&self.inside).unwrap().local_modes
+    }
+
+    fn type_in(&mut self, bytes: &[u8]) {
+        self.outside.write_all(bytes).unwrap();
+    }
+}
+
+/// How a child ended; one that goes on is killed, and the test fails.
+fn ended(mut child: Child) -> ExitStatus {
+    for _ in 0..600 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        Clock::real().sleep(Duration::from_millis(100));
+    }
+    child.kill().unwrap();
+    panic!("it goes on");
+}
+
+fn conversational(dir: &Path) {
+    copy("qwen3_moe", dir);
+    std::fs::write(dir.join("chat_template.jinja"), "{{ messages[-1].content }}").unwrap();
+}
+
+#[test]
+fn a_chat_gives_the_terminal_back_whatever_ends_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    conversational(&model);
+    for signal in ["TERM", "HUP", "QUIT"] {
+        let terminal = Terminal::open();
+        let before = terminal.modes();
+        let child = terminal.start(&mut command(&[&"chat", &model]));
+        terminal.until("> ");
+        assert_ne!(terminal.modes(), before, "the editor has its own modes");
+        let (signal, id) = (format!("-{signal}"), child.id().to_string());
+        assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
+        let status = ended(child);
+        assert_eq!(status.code(), None, "{signal} ended it");
+        assert_eq!(terminal.modes(), before, "{signal}");
+    }
+    let mut terminal = Terminal::open();
+    let before = terminal.modes();
+    let child = terminal.start(&mut command(&[&"chat", &model]));
+    terminal.until("> ");
+    terminal.type_in(b"/quit\r");
+    assert!(ended(child).success());
+    assert_eq!(terminal.modes(), before);
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_end_a_chat() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    conversational(&model);
+    let mut terminal = Terminal::open();
+    let mut child = terminal.start(&mut command(&[&"chat", &model]));
+    terminal.until("> ");
+    terminal.type_in(b"\xff\xfe\r");
+    // What is typed while the editor changes modes is lost, so it is typed until it is heeded.
+    for _ in 0..100 {
+        terminal.type_in(b"\r/quit\r");
+        Clock::real().sleep(Duration::from_millis(100));
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "{status}");
+            return;
+        }
+    }
+    child.kill().unwrap();
+    panic!("it goes on");
+}
+
+#[test]
+fn text_of_a_model_reaches_a_terminal_without_control_characters() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    copy("qwen3_moe", &model);
+    let path = model.join("tokenizer.json");
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    // Every word becomes one that sets the title of a window, in the letters that stand for its bytes.
+    let vocab = json["model"]["vocab"].as_object_mut().unwrap();
+    let words: Vec<(String, serde_json::Value)> =
+        vocab.iter().map(|(word, id)| (format!("{word}ě]0;Tć"), id.clone())).collect();
+    *vocab = words.into_iter().collect();
+    std::fs::write(&path, serde_json::to_vec(&json).unwrap()).unwrap();
+    let args: [&dyn AsRef<std::ffi::OsStr>; 8] =
+        [&"run", &model, &"--tokens", &"1,2,3", &"--max-new-tokens", &"4", &"--temperature", &"0"];
+    let piped = sws(&args).succeeded();
+    assert!(piped.stdout.contains("\u{1b}]0;T\u{7}"), "a file gets what the model says: {piped:?}");
+
+    let terminal = Terminal::open();
+    let child = terminal.start(&mut command(&args));
+    let shown = terminal.until("\n");
+    assert!(ended(child).success());
+    assert!(shown.contains("\\u{1b}]0;T\\u{7}"), "{shown:?}");
+    let raw = |c: char| c.is_control() && !"\r\n\t".contains(c);
+    assert!(!shown.contains(raw), "{shown:?}");
+}
+
+#[test]
+fn names_in_messages_are_escaped() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("model\u{1b}]0;T\u{7}");
+    let hostile = temp.path().join("dtype");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::create_dir(&hostile).unwrap();
+    let header = r#"{"a":{"dtype":"\u001b]0;T\u0007","shape":[1],"data_offsets":[0,1]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.push(0);
+    std::fs::write(hostile.join("model.safetensors"), bytes).unwrap();
+    let config = std::fs::read(golden_dir("qwen3_moe").join("config.json")).unwrap();
+    std::fs::write(hostile.join("config.json"), config).unwrap();
+    let option = std::ffi::OsString::from("--\u{1b}]0;T\u{7}");
+    // Clap leaves sequences out of what it says of options.
+    let escaped = "\\u{1b}]0;T\\u{7}";
+    let cases: [(&[&dyn AsRef<std::ffi::OsStr>], &str); 4] = [
+        (&[&"run", &dir, &"--tokens", &"1"], escaped),
+        (&[&"inspect", &hostile], escaped),
+        (&[&"verify", &dir], escaped),
+        (&[&"run", &option], "unexpected argument"),
+    ];
+    for (args, words) in cases {
+        let outcome = sws(args);
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        assert!(outcome.stderr.contains(words), "{outcome:?}");
+        let raw = |c: char| c.is_control() && c != '\n';
+        assert!(!outcome.stderr.contains(raw), "{outcome:?}");
+    }
+}
