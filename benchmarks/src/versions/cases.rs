@@ -17,6 +17,7 @@ use crate::sharding::settle;
 use crate::stream::child::{Known, Task, ask, succeed};
 use crate::stream::senseless;
 
+#[derive(Debug)]
 pub(super) struct Case {
     pub(super) name: &'static str,
     /// So many that the interval of the median is about 1 % to either side where runs scatter as they did on
@@ -26,6 +27,7 @@ pub(super) struct Case {
     work: Work,
 }
 
+#[derive(Debug)]
 enum Work {
     /// The likeliest text of so many tokens.
     Text(Holding, u32),
@@ -35,6 +37,7 @@ enum Work {
     Sharding,
 }
 
+#[derive(Debug)]
 enum Holding {
     /// The small model, in memory.
     Small,
