@@ -63,7 +63,7 @@ pub fn run(arguments: &VersionsArguments) -> Result<bool> {
         report.cases.push(Measured::new(case, &prepared));
         // The pair before the first warms up.
         for number in 0..=pairs {
-            let pair = pair(&prepared, number).with_context(|| format!("{}", case.name))?;
+            let pair = pair(&prepared, number).context(case.name)?;
             let measured = report.cases.last_mut().expect("pushed above");
             measured.push(number, pair, arguments.bar);
             if number % pairs.div_ceil(4) == 0 || number == pairs {
