@@ -1,6 +1,6 @@
 //! The model that comes with the project, its experts made large: as a checkpoint and as shards.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use sws_kernels::Encoding;
@@ -12,6 +12,17 @@ use crate::inflate::inflate;
 /// Makes `checkpoint` (bf16) and `shards` (bf12) in `dir`, of the shards `tales` with experts of at least
 /// `expert_bytes`; with `stand_ins` also a directory of that name, which has them.
 pub fn make(tales: &Path, dir: &Path, expert_bytes: u64, stand_ins: bool) -> Result<()> {
+    let checkpoint = make_checkpoint(tales, dir, expert_bytes)?;
+    make_shards(&checkpoint, &dir.join("shards"), &ShardOptions::default())?;
+    if stand_ins {
+        let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
+        make_shards(&checkpoint, &dir.join("stand-ins"), &options)?;
+    }
+    Ok(())
+}
+
+/// Makes `checkpoint` in `dir`, if that has not been done yet; returns where it is.
+pub fn make_checkpoint(tales: &Path, dir: &Path, expert_bytes: u64) -> Result<PathBuf> {
     let (small, checkpoint) = (dir.join("small"), dir.join("checkpoint"));
     if !checkpoint.join("config.json").exists() {
         unshard(tales, &small, false, None, &|_| ())
@@ -19,12 +30,7 @@ pub fn make(tales: &Path, dir: &Path, expert_bytes: u64, stand_ins: bool) -> Res
         inflate(&small, expert_bytes, &checkpoint, 1 << 30, 0)?;
         std::fs::remove_dir_all(&small)?;
     }
-    make_shards(&checkpoint, &dir.join("shards"), &ShardOptions::default())?;
-    if stand_ins {
-        let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
-        make_shards(&checkpoint, &dir.join("stand-ins"), &options)?;
-    }
-    Ok(())
+    Ok(checkpoint)
 }
 
 /// Shards a checkpoint, if that has not been done yet.

@@ -22,3 +22,4 @@ pub mod size;
 pub mod speculation;
 pub mod store_bench;
 pub mod stream;
+pub mod versions;

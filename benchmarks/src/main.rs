@@ -15,6 +15,7 @@ use sws_benchmarks::size::parse_size;
 use sws_benchmarks::speculation::{self, SpeculationArguments};
 use sws_benchmarks::store_bench::{self, StoreArguments};
 use sws_benchmarks::stream::{self, StreamArguments};
+use sws_benchmarks::versions::{self, VersionsArguments};
 use sws_kernels::Encoding;
 
 /// Benches of SWS, and the checkpoints they need.
@@ -83,6 +84,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Compare two builds of `sws`, which take turns, and exit with 1 if the new one is slower
+    Versions(VersionsArguments),
     /// Print the kernel table: every encoding and tier next to a plain sum, candle and gemm
     Kernels(kernels::Options),
 }
@@ -102,7 +105,8 @@ struct OutputArguments {
 
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)
@@ -110,21 +114,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+/// Runs it; returns false if a bar was missed.
+fn run(command: Command) -> Result<bool> {
     match command {
         Command::Inflate { checkpoint, expert_bytes, output } => {
-            inflate(&checkpoint, expert_bytes, &output.out, output.sharded, output.seed)
+            inflate(&checkpoint, expert_bytes, &output.out, output.sharded, output.seed)?;
         }
         Command::Random { mut shape, layers, output } => {
             shape.layers = layers.unwrap_or(shape.layers);
             ensure!((1..=1000).contains(&shape.layers), "--layers must be between 1 and 1000");
-            write_random(&shape, &output.out, output.sharded, output.seed)
+            write_random(&shape, &output.out, output.sharded, output.seed)?;
         }
-        Command::Resident(arguments) => resident::run(&arguments),
-        Command::Stream(arguments) => stream::run(&arguments),
-        Command::Speculation(arguments) => speculation::run(&arguments),
-        Command::SpeculationChild => speculation::child(),
-        Command::Store(arguments) => store_bench::run(&arguments),
+        Command::Resident(arguments) => resident::run(&arguments)?,
+        Command::Stream(arguments) => stream::run(&arguments)?,
+        Command::Speculation(arguments) => speculation::run(&arguments)?,
+        Command::SpeculationChild => speculation::child()?,
+        Command::Store(arguments) => store_bench::run(&arguments)?,
         Command::Sharding { checkpoint, scratch, encoding, pairs, huge_pages, json } => {
             let settings = Settings { checkpoint, scratch, encoding, pairs, huge_pages };
             let report = measure(&settings)?;
@@ -132,8 +137,9 @@ fn run(command: Command) -> Result<()> {
                 true => println!("{}", serde_json::to_string_pretty(&report)?),
                 false => print!("{}", report.table()),
             }
-            Ok(())
         }
-        Command::Kernels(options) => kernels::run(options),
+        Command::Versions(arguments) => return versions::run(&arguments),
+        Command::Kernels(options) => kernels::run(options)?,
     }
+    Ok(true)
 }

@@ -127,7 +127,7 @@ fn timed_sharding(
 }
 
 /// Waits until deletions and whatever else was written are through.
-fn settle() {
+pub(crate) fn settle() {
     rustix::fs::sync();
     Clock::real().sleep(Duration::from_millis(500));
 }

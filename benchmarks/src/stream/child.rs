@@ -11,12 +11,12 @@ use super::group::Group;
 
 /// What to have it do.
 #[derive(Clone, Debug)]
-pub(super) struct Task {
+pub(crate) struct Task {
     /// Arguments that say the prompt.
-    pub(super) prompt: Vec<String>,
-    pub(super) tokens: u32,
-    pub(super) context: u32,
-    pub(super) threads: u32,
+    pub(crate) prompt: Vec<String>,
+    pub(crate) tokens: u32,
+    pub(crate) context: u32,
+    pub(crate) threads: u32,
 }
 
 /// Text, drawn and not the likeliest: that of a small model soon loops, and flatters any cache.
@@ -31,7 +31,7 @@ pub(super) enum Holding<'a> {
 }
 
 /// What the program says of a model.
-pub(super) struct Known {
+pub(crate) struct Known {
     pub(super) program: PathBuf,
     pub(super) model: PathBuf,
     /// Bytes of routed experts; none in a dense model.
@@ -51,7 +51,7 @@ pub(super) struct Told {
 }
 
 impl Known {
-    pub(super) fn new(program: &Path, model: &Path) -> Result<Known> {
+    pub(crate) fn new(program: &Path, model: &Path) -> Result<Known> {
         let told =
             ask(program, &[OsStr::new("inspect"), model.as_os_str(), OsStr::new("--json")], None)?;
         let kinds = told["kinds"].as_array().context("`sws inspect` lists no kinds")?;
@@ -69,7 +69,7 @@ impl Known {
     }
 
     /// The smallest budget that holds `share` of the experts, or of a dense model's weights.
-    pub(super) fn budget(&self, share: f64, task: &Task) -> Result<u64> {
+    pub(crate) fn budget(&self, share: f64, task: &Task) -> Result<u64> {
         let plan = |ram: u64| self.plan(ram, task);
         let all = plan(4 << 40)?;
         let slots = |plan: &Value| {
@@ -148,15 +148,29 @@ fn mib(bytes: u64) -> String {
     format!("{}MiB", bytes >> 20)
 }
 
-fn ask(program: &Path, arguments: &[&OsStr], group: Option<&Group>) -> Result<Value> {
+/// The JSON that `program` prints.
+pub(crate) fn ask(
+    program: &Path,
+    arguments: &[impl AsRef<OsStr>],
+    group: Option<&Group>,
+) -> Result<Value> {
+    serde_json::from_slice(&succeed(program, arguments, group)?)
+        .with_context(|| format!("what `{}` has printed", program.display()))
+}
+
+/// What `program` prints; fails if it does.
+pub(crate) fn succeed(
+    program: &Path,
+    arguments: &[impl AsRef<OsStr>],
+    group: Option<&Group>,
+) -> Result<Vec<u8>> {
     let output = output(program, arguments, group)?;
     if !output.status.success() {
         let error = String::from_utf8_lossy(&output.stderr);
-        let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
+        let words: Vec<_> = arguments.iter().map(|word| word.as_ref().to_string_lossy()).collect();
         bail!("`sws {}` ({}): {}", words.join(" "), output.status, error.trim());
     }
-    serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("what `{}` has printed", program.display()))
+    Ok(output.stdout)
 }
 
 /// Runs `program` to its end, within `group` if there is one.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod alone;
-mod child;
+pub(crate) mod child;
 #[path = "../../../tests/cgroup.rs"]
 pub(crate) mod group;
 mod peer;
@@ -153,13 +153,15 @@ fn prompt(arguments: &StreamArguments) -> Result<Vec<String>> {
                 .with_context(|| format!("reading `{}`", file.display()))?;
             vec!["--prompt".into(), text]
         }
-        (None, Some(n)) => {
-            // Any order that a predictor of tokens could not know would do.
-            let id = |i: u32| (i.wrapping_mul(2_654_435_761).rotate_left(13) % 256).to_string();
-            vec!["--tokens".into(), (0..n).map(id).collect::<Vec<_>>().join(",")]
-        }
+        (None, Some(n)) => vec!["--tokens".into(), senseless(n)],
         (None, None) => vec!["--prompt".into(), "Once upon a time".into()],
     })
+}
+
+/// Token ids, in an order that a predictor of tokens could not know.
+pub(crate) fn senseless(n: u32) -> String {
+    let id = |i: u32| (i.wrapping_mul(2_654_435_761).rotate_left(13) % 256).to_string();
+    (0..n).map(id).collect::<Vec<_>>().join(",")
 }
 
 struct Report<'a> {

@@ -37,7 +37,7 @@ pub use select::{argmax, top_k};
 /// Makes a function that runs `lanes` compiled for the tier it is given, or `reference` in
 /// `Tier::Scalar`. `lanes` and all it calls must be `#[inline(always)]`, or they would be compiled
 /// for the baseline CPU. So must closures be that are handed on: `map` and its like may not be
-/// inlined.
+/// inlined. A function given as `simd` is also handed the token that proves the tier.
 macro_rules! tiered {
     (
         $name:ident($($arg:ident: $ty:ty),* $(,)?)
@@ -45,33 +45,38 @@ macro_rules! tiered {
     ) => {
         $crate::functional::tiered! {
             $name($($arg: $ty),*)
-            reference: $reference, portable: $lanes, avx2: $lanes, avx512: $lanes
+            simd: lanes, reference: $reference, where
+            #[inline(always)]
+            fn lanes<S>(_: S, $($arg: $ty),*) {
+                $lanes($($arg),*);
+            }
         }
     };
     (
         $name:ident($($arg:ident: $ty:ty),* $(,)?)
-        reference: $reference:path, portable: $portable:path, avx2: $avx2:path, avx512: $avx512:path
+        simd: $simd:path, reference: $reference:path $(, where $adapter:item)?
     ) => {
         fn $name(tier: $crate::Tier, $($arg: $ty),*) {
+            $($adapter)?
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2($($arg: $ty),*) {
-                $avx2($($arg),*)
+            fn avx2(token: $crate::Avx2, $($arg: $ty),*) {
+                $simd(token, $($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512($($arg: $ty),*) {
-                $avx512($($arg),*)
+            fn avx512(token: $crate::Avx512, $($arg: $ty),*) {
+                $simd(token, $($arg),*)
             }
             match tier {
                 $crate::Tier::Scalar => $reference($($arg),*),
-                $crate::Tier::Portable => $portable($($arg),*),
+                $crate::Tier::Portable => $simd($crate::simd::Portable, $($arg),*),
                 // SAFETY: the token exists only on a CPU that has these features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Tier::Avx2(_) => unsafe { avx2($($arg),*) },
+                $crate::Tier::Avx2(token) => unsafe { avx2(token, $($arg),*) },
                 // SAFETY: the token exists only on a CPU that has these features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Tier::Avx512(_) => unsafe { avx512($($arg),*) },
+                $crate::Tier::Avx512(token) => unsafe { avx512(token, $($arg),*) },
             }
         }
     };

@@ -5,52 +5,56 @@
 //! a query and a key of 128 elements). So attention's inner loops name their registers.
 
 use super::lanes::{LANES, Lanes, tree};
+use crate::simd::Portable;
 
-/// 32 lanes and the operations on them, the same bits in every implementation.
-pub(super) trait Vector: Copy {
-    fn zero() -> Self;
-    fn splat(x: f32) -> Self;
-    fn load(from: &Lanes) -> Self;
+/// 32 lanes and the operations on them, the same bits in every implementation. The implementor is a
+/// proof token, as that of [`Simd`](crate::simd::Simd) is.
+pub(super) trait Wide: Copy {
+    /// 32 × f32.
+    type V: Copy;
+    /// How many vectors of sums the registers hold, beside what is added to them.
+    const SUMS: usize;
+
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        self.splat(0.0)
+    }
+    fn splat(self, x: f32) -> Self::V;
+    fn load(self, from: &Lanes) -> Self::V;
     /// Loads bf16.
-    fn widen(from: &[u16; LANES]) -> Self;
-    fn store(self, to: &mut Lanes);
-    /// self · b + c, rounded once.
-    fn fma(self, b: Self, c: Self) -> Self;
+    fn widen(self, from: &[u16; LANES]) -> Self::V;
+    fn store(self, a: Self::V, to: &mut Lanes);
+    /// a · b + c, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The canonical tree.
-    fn fold(self) -> f32;
+    fn fold(self, a: Self::V) -> f32;
     /// Eight of them at once, which costs a third where vectors are added across each other.
     #[inline(always)]
-    fn fold8(sums: [Self; 8]) -> [f32; 8] {
+    fn fold8(self, sums: [Self::V; 8]) -> [f32; 8] {
         let mut folded = [0.0; 8];
         for (folded, sum) in folded.iter_mut().zip(sums) {
-            *folded = sum.fold();
+            *folded = self.fold(sum);
         }
         folded
     }
-    /// How many vectors of sums the registers hold, beside what is added to them.
-    const SUMS: usize;
 }
 
-impl Vector for Lanes {
+impl Wide for Portable {
+    type V = Lanes;
     const SUMS: usize = 1;
 
     #[inline(always)]
-    fn zero() -> Self {
-        [0.0; LANES]
-    }
-
-    #[inline(always)]
-    fn splat(x: f32) -> Self {
+    fn splat(self, x: f32) -> Self::V {
         [x; LANES]
     }
 
     #[inline(always)]
-    fn load(from: &Lanes) -> Self {
+    fn load(self, from: &Lanes) -> Self::V {
         *from
     }
 
     #[inline(always)]
-    fn widen(from: &[u16; LANES]) -> Self {
+    fn widen(self, from: &[u16; LANES]) -> Self::V {
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
             lanes[i] = f32::from_bits(u32::from(from[i]) << 16);
@@ -59,171 +63,152 @@ impl Vector for Lanes {
     }
 
     #[inline(always)]
-    fn store(self, to: &mut Lanes) {
-        *to = self;
+    fn store(self, a: Self::V, to: &mut Lanes) {
+        *to = a;
     }
 
     #[inline(always)]
-    fn fma(mut self, b: Self, c: Self) -> Self {
+    fn fma(self, mut a: Lanes, b: Lanes, c: Lanes) -> Lanes {
         for i in 0..LANES {
-            self[i] = self[i].mul_add(b[i], c[i]);
+            a[i] = a[i].mul_add(b[i], c[i]);
         }
-        self
+        a
     }
 
     #[inline(always)]
-    fn fold(self) -> f32 {
-        tree(self)
+    fn fold(self, a: Self::V) -> f32 {
+        tree(a)
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::{V256, V512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{LANES, Lanes, Vector};
+    use super::{LANES, Lanes, Wide};
+    use crate::{Avx2, Avx512};
 
-    /// The lanes in four AVX2 registers. Named only by functions compiled for AVX2 and FMA and
-    /// entered with the token for them, which is what every SAFETY note below relies on.
-    #[derive(Clone, Copy)]
-    pub(in super::super) struct V256([__m256; 4]);
-
-    impl Vector for V256 {
+    /// Four registers. What is there, by the SAFETY notes, the token proves.
+    impl Wide for Avx2 {
+        type V = [__m256; 4];
         const SUMS: usize = 2;
 
         #[inline(always)]
-        fn zero() -> Self {
-            Self::splat(0.0)
-        }
-
-        #[inline(always)]
-        fn splat(x: f32) -> Self {
+        fn splat(self, x: f32) -> Self::V {
             // SAFETY: AVX2 is there.
-            V256([unsafe { _mm256_set1_ps(x) }; 4])
+            [unsafe { _mm256_set1_ps(x) }; 4]
         }
 
         #[inline(always)]
-        fn load(from: &Lanes) -> Self {
+        fn load(self, from: &Lanes) -> Self::V {
             let p = from.as_ptr();
             // SAFETY: AVX2 is there; 4 · 8 floats are read from 32.
             unsafe {
-                V256([
+                [
                     _mm256_loadu_ps(p),
                     _mm256_loadu_ps(p.add(8)),
                     _mm256_loadu_ps(p.add(16)),
                     _mm256_loadu_ps(p.add(24)),
-                ])
+                ]
             }
         }
 
         #[inline(always)]
-        fn widen(from: &[u16; LANES]) -> Self {
+        fn widen(self, from: &[u16; LANES]) -> Self::V {
             let p = from.as_ptr().cast::<__m128i>();
             // SAFETY: AVX2 is there; the index is below 4, and 4 · 8 numbers are read from 32.
             let part = |i| unsafe {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(i)));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             };
-            V256([part(0), part(1), part(2), part(3)])
+            [part(0), part(1), part(2), part(3)]
         }
 
         #[inline(always)]
-        fn store(self, to: &mut Lanes) {
+        fn store(self, a: Self::V, to: &mut Lanes) {
             let p = to.as_mut_ptr();
             // SAFETY: AVX2 is there; 4 · 8 floats are written to 32.
             unsafe {
-                _mm256_storeu_ps(p, self.0[0]);
-                _mm256_storeu_ps(p.add(8), self.0[1]);
-                _mm256_storeu_ps(p.add(16), self.0[2]);
-                _mm256_storeu_ps(p.add(24), self.0[3]);
+                _mm256_storeu_ps(p, a[0]);
+                _mm256_storeu_ps(p.add(8), a[1]);
+                _mm256_storeu_ps(p.add(16), a[2]);
+                _mm256_storeu_ps(p.add(24), a[3]);
             }
         }
 
         #[inline(always)]
-        fn fma(self, b: Self, c: Self) -> Self {
-            let (a, b, c) = (self.0, b.0, c.0);
+        fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
             // SAFETY: FMA is there.
             unsafe {
-                V256([
+                [
                     _mm256_fmadd_ps(a[0], b[0], c[0]),
                     _mm256_fmadd_ps(a[1], b[1], c[1]),
                     _mm256_fmadd_ps(a[2], b[2], c[2]),
                     _mm256_fmadd_ps(a[3], b[3], c[3]),
-                ])
+                ]
             }
         }
 
         #[inline(always)]
-        fn fold(self) -> f32 {
-            let [a, b, c, d] = self.0;
+        fn fold(self, a: Self::V) -> f32 {
+            let [a, b, c, d] = a;
             // SAFETY: AVX2 is there.
             unsafe { fold8(_mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))) }
         }
     }
 
-    /// The lanes in two AVX-512 registers; named only where AVX-512 F and DQ are, like [`V256`].
-    #[derive(Clone, Copy)]
-    pub(in super::super) struct V512([__m512; 2]);
-
-    impl Vector for V512 {
+    /// Two registers.
+    impl Wide for Avx512 {
+        type V = [__m512; 2];
         const SUMS: usize = 8;
 
         #[inline(always)]
-        fn zero() -> Self {
-            Self::splat(0.0)
-        }
-
-        #[inline(always)]
-        fn splat(x: f32) -> Self {
+        fn splat(self, x: f32) -> Self::V {
             // SAFETY: AVX-512 is there.
-            V512([unsafe { _mm512_set1_ps(x) }; 2])
+            [unsafe { _mm512_set1_ps(x) }; 2]
         }
 
         #[inline(always)]
-        fn load(from: &Lanes) -> Self {
+        fn load(self, from: &Lanes) -> Self::V {
             let p = from.as_ptr();
             // SAFETY: AVX-512 is there; 2 · 16 floats are read from 32.
-            unsafe { V512([_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(16))]) }
+            unsafe { [_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(16))] }
         }
 
         #[inline(always)]
-        fn widen(from: &[u16; LANES]) -> Self {
+        fn widen(self, from: &[u16; LANES]) -> Self::V {
             let p = from.as_ptr().cast::<__m256i>();
             // SAFETY: AVX-512 is there; the index is below 2, and 2 · 16 numbers are read from 32.
             let part = |i| unsafe {
                 let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.add(i)));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             };
-            V512([part(0), part(1)])
+            [part(0), part(1)]
         }
 
         #[inline(always)]
-        fn store(self, to: &mut Lanes) {
+        fn store(self, a: Self::V, to: &mut Lanes) {
             let p = to.as_mut_ptr();
             // SAFETY: AVX-512 is there; 2 · 16 floats are written to 32.
             unsafe {
-                _mm512_storeu_ps(p, self.0[0]);
-                _mm512_storeu_ps(p.add(16), self.0[1]);
+                _mm512_storeu_ps(p, a[0]);
+                _mm512_storeu_ps(p.add(16), a[1]);
             }
         }
 
         #[inline(always)]
-        fn fma(self, b: Self, c: Self) -> Self {
-            let (a, b, c) = (self.0, b.0, c.0);
+        fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
             // SAFETY: AVX-512 is there.
-            unsafe { V512([_mm512_fmadd_ps(a[0], b[0], c[0]), _mm512_fmadd_ps(a[1], b[1], c[1])]) }
+            unsafe { [_mm512_fmadd_ps(a[0], b[0], c[0]), _mm512_fmadd_ps(a[1], b[1], c[1])] }
         }
 
         #[inline(always)]
-        fn fold8(sums: [Self; 8]) -> [f32; 8] {
+        fn fold8(self, sums: [Self::V; 8]) -> [f32; 8] {
             // SAFETY: AVX-512 is there; 8 floats are written to 8.
             unsafe {
                 let [a, b, c, d, e, f, g, h] = sums.map(
                     #[inline(always)]
-                    |sum| _mm512_add_ps(sum.0[0], sum.0[1]),
+                    |sum| _mm512_add_ps(sum[0], sum[1]),
                 );
                 // The halves of two vectors in one, then the quarters of four, the pairs of eight.
                 let abcd = quarters(halves(a, b), halves(c, d));
@@ -240,10 +225,10 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn fold(self) -> f32 {
+        fn fold(self, a: Self::V) -> f32 {
             // SAFETY: AVX-512 F and DQ are there.
             unsafe {
-                let sum = _mm512_add_ps(self.0[0], self.0[1]);
+                let sum = _mm512_add_ps(a[0], a[1]);
                 let high = _mm512_extractf32x8_ps::<1>(sum);
                 fold8(_mm256_add_ps(_mm512_castps512_ps256(sum), high))
             }

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::super::lanes::{LANES, Lanes};
-use super::super::vector::Vector;
+use super::super::vector::Wide;
 
 /// How the rows of a cache lie in a slice: position p of head h starts at
 /// `h · head_stride + (p mod capacity) · slot_stride`.
@@ -112,21 +112,21 @@ pub fn store(
 pub(super) trait Element: Copy {
     /// Exactly -0.
     const NEGATIVE_ZERO: Self;
-    fn load<V: Vector>(from: &[Self; LANES]) -> V;
+    fn load<S: Wide>(simd: S, from: &[Self; LANES]) -> S::V;
 }
 
 impl Element for f32 {
     const NEGATIVE_ZERO: f32 = -0.0;
     #[inline(always)]
-    fn load<V: Vector>(from: &Lanes) -> V {
-        V::load(from)
+    fn load<S: Wide>(simd: S, from: &Lanes) -> S::V {
+        simd.load(from)
     }
 }
 
 impl Element for u16 {
     const NEGATIVE_ZERO: u16 = 0x8000;
     #[inline(always)]
-    fn load<V: Vector>(from: &[u16; LANES]) -> V {
-        V::widen(from)
+    fn load<S: Wide>(simd: S, from: &[u16; LANES]) -> S::V {
+        simd.widen(from)
     }
 }

@@ -3,13 +3,14 @@
 use super::super::elementary::exp;
 use super::super::lanes::{LANES, greater, maximum, padded};
 use super::super::row::{capped, exp_and_sum};
-use super::super::vector::Vector;
+use super::super::vector::Wide;
 use super::cache::{CacheLayout, Element};
 use super::{AttentionScratch, Block, Job, KvData, ROWS};
 
 /// The units of one thread: every `threads`-th.
 #[inline(always)]
-pub(super) fn share<V: Vector>(
+pub(super) fn share<S: Wide>(
+    simd: S,
     job: Job,
     thread: usize,
     threads: usize,
@@ -17,8 +18,8 @@ pub(super) fn share<V: Vector>(
 ) {
     for unit in (thread..job.units()).step_by(threads) {
         match job.cache.data {
-            KvData::F32 { keys, values } => run_unit::<V, _>(job, unit, keys, values, scratch),
-            KvData::Bf16 { keys, values } => run_unit::<V, _>(job, unit, keys, values, scratch),
+            KvData::F32 { keys, values } => run_unit(simd, job, unit, keys, values, scratch),
+            KvData::Bf16 { keys, values } => run_unit(simd, job, unit, keys, values, scratch),
         }
     }
 }
@@ -35,7 +36,8 @@ struct Row {
 }
 
 #[inline(always)]
-fn run_unit<V: Vector, E: Element>(
+fn run_unit<S: Wide, E: Element>(
+    simd: S,
     job: Job,
     unit: usize,
     keys: &[E],
@@ -65,7 +67,7 @@ fn run_unit<V: Vector, E: Element>(
     let span = Span { start, end, base, width };
 
     let keys = Head { data: keys, layout: job.cache.keys, head: kv_head, dim: spec.key_dim };
-    score::<V, E>(job, rows, span, keys, scores);
+    score(simd, job, rows, span, keys, scores);
     let mut sums = [0.0; ROWS];
     for ((row, scores), sum) in rows.iter().zip(scores.chunks_exact_mut(width)).zip(&mut sums) {
         *sum = weigh(job, *row, base, scores);
@@ -74,7 +76,8 @@ fn run_unit<V: Vector, E: Element>(
         Head { data: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
     let chunks = spec.value_dim.div_ceil(LANES);
     let acc = &mut scratch.acc[..chunks * count * LANES];
-    mix::<V, E>(
+    mix(
+        simd,
         rows,
         span,
         values,
@@ -147,7 +150,8 @@ impl<'a, E: Element> Head<'a, E> {
 /// All products of the rows' queries with the keys of the span, by tiles that stay in the
 /// first-level cache from one group of rows to the next.
 #[inline(always)]
-fn score<V: Vector, E: Element>(
+fn score<S: Wide, E: Element>(
+    simd: S,
     job: Job,
     rows: &[Row],
     span: Span,
@@ -163,14 +167,16 @@ fn score<V: Vector, E: Element>(
             let scores = &mut scores[first * width..];
             // Eight products at once: as many as the registers hold, and as `fold8` adds up.
             first += match rows.len() {
-                4.. if V::SUMS >= 8 => {
-                    score_rows::<V, E, 4, 2>(job, rows, span, tile, keys, scores)
+                4.. if S::SUMS >= 8 => {
+                    score_rows::<_, _, 4, 2>(simd, job, rows, span, tile, keys, scores)
                 }
-                2.. if V::SUMS >= 8 => {
-                    score_rows::<V, E, 2, 4>(job, rows, span, tile, keys, scores)
+                2.. if S::SUMS >= 8 => {
+                    score_rows::<_, _, 2, 4>(simd, job, rows, span, tile, keys, scores)
                 }
-                _ if V::SUMS >= 8 => score_rows::<V, E, 1, 8>(job, rows, span, tile, keys, scores),
-                _ => score_rows::<V, E, 1, 1>(job, rows, span, tile, keys, scores),
+                _ if S::SUMS >= 8 => {
+                    score_rows::<_, _, 1, 8>(simd, job, rows, span, tile, keys, scores)
+                }
+                _ => score_rows::<_, _, 1, 1>(simd, job, rows, span, tile, keys, scores),
             };
         }
         start = tile.end;
@@ -179,7 +185,8 @@ fn score<V: Vector, E: Element>(
 
 /// The products of the first `R` rows with the keys of a tile, `K` keys at a time; returns `R`.
 #[inline(always)]
-fn score_rows<V: Vector, E: Element, const R: usize, const K: usize>(
+fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
+    simd: S,
     job: Job,
     rows: &[Row],
     span: Span,
@@ -197,7 +204,7 @@ fn score_rows<V: Vector, E: Element, const R: usize, const K: usize>(
         for (i, key) in key.iter_mut().enumerate() {
             *key = keys.row(tile, position + i);
         }
-        let products = V::fold8(dots::<V, E, R, K>(q, key));
+        let products = simd.fold8(dots(simd, q, key));
         for (r, products) in products.chunks_exact(K).enumerate() {
             scores[r * span.width + position - span.base..][..K].copy_from_slice(products);
         }
@@ -206,7 +213,7 @@ fn score_rows<V: Vector, E: Element, const R: usize, const K: usize>(
     for position in position..tile.end {
         let key = keys.row(tile, position);
         for (r, q) in q.into_iter().enumerate() {
-            scores[r * span.width + position - span.base] = dot::<V, E>(q, key);
+            scores[r * span.width + position - span.base] = dot(simd, q, key);
         }
     }
     R
@@ -214,46 +221,48 @@ fn score_rows<V: Vector, E: Element, const R: usize, const K: usize>(
 
 /// The partial sums of `R` queries times `K` keys, which are 8.
 #[inline(always)]
-fn dots<V: Vector, E: Element, const R: usize, const K: usize>(
+fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
+    simd: S,
     q: [&[f32]; R],
     key: [&[E]; K],
-) -> [V; 8] {
-    let mut acc = [V::zero(); 8];
+) -> [S::V; 8] {
+    let mut acc = [simd.zero(); 8];
     let whole = q[0].len() / LANES;
     let mut at = 0;
     for _ in 0..whole {
-        let (mut qs, mut ks) = ([V::zero(); R], [V::zero(); K]);
+        let (mut qs, mut ks) = ([simd.zero(); R], [simd.zero(); K]);
         for r in 0..R {
-            qs[r] = V::load(q[r][at..].first_chunk().expect("a whole block"));
+            qs[r] = simd.load(q[r][at..].first_chunk().expect("a whole block"));
         }
         for k in 0..K {
-            ks[k] = E::load(key[k][at..].first_chunk().expect("a whole block"));
+            ks[k] = E::load(simd, key[k][at..].first_chunk().expect("a whole block"));
         }
-        multiply_add(qs, ks, &mut acc);
+        multiply_add(simd, qs, ks, &mut acc);
         at += LANES;
     }
     if at < q[0].len() {
-        let (mut qs, mut ks) = ([V::zero(); R], [V::zero(); K]);
+        let (mut qs, mut ks) = ([simd.zero(); R], [simd.zero(); K]);
         for r in 0..R {
-            qs[r] = V::load(&padded(&q[r][at..], 0.0));
+            qs[r] = simd.load(&padded(&q[r][at..], 0.0));
         }
         for k in 0..K {
-            ks[k] = E::load(&filled(&key[k][at..]));
+            ks[k] = E::load(simd, &filled(&key[k][at..]));
         }
-        multiply_add(qs, ks, &mut acc);
+        multiply_add(simd, qs, ks, &mut acc);
     }
     acc
 }
 
 #[inline(always)]
-fn multiply_add<V: Vector, const R: usize, const K: usize>(
-    q: [V; R],
-    key: [V; K],
-    acc: &mut [V; 8],
+fn multiply_add<S: Wide, const R: usize, const K: usize>(
+    simd: S,
+    q: [S::V; R],
+    key: [S::V; K],
+    acc: &mut [S::V; 8],
 ) {
     for r in 0..R {
         for k in 0..K {
-            acc[r * K + k] = q[r].fma(key[k], acc[r * K + k]);
+            acc[r * K + k] = simd.fma(q[r], key[k], acc[r * K + k]);
         }
     }
 }
@@ -268,17 +277,17 @@ fn filled<E: Element>(rest: &[E]) -> [E; LANES] {
 
 /// The canonical dot. One at a time: the processor overlaps the next with this one's tree.
 #[inline(always)]
-fn dot<V: Vector, E: Element>(q: &[f32], key: &[E]) -> f32 {
+fn dot<S: Wide, E: Element>(simd: S, q: &[f32], key: &[E]) -> f32 {
     let (q, q_rest) = q.as_chunks::<LANES>();
     let (key, key_rest) = key.as_chunks::<LANES>();
-    let mut acc = V::zero();
+    let mut acc = simd.zero();
     for (q, key) in q.iter().zip(key) {
-        acc = V::load(q).fma(E::load(key), acc);
+        acc = simd.fma(simd.load(q), E::load(simd, key), acc);
     }
     if !q_rest.is_empty() {
-        acc = V::load(&padded(q_rest, 0.0)).fma(E::load(&filled(key_rest)), acc);
+        acc = simd.fma(simd.load(&padded(q_rest, 0.0)), E::load(simd, &filled(key_rest)), acc);
     }
-    acc.fold()
+    simd.fold(acc)
 }
 
 /// Turns a row's products into e^(score - maximum); returns the denominator.
@@ -316,7 +325,8 @@ const MIXED: usize = 512;
 /// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes], and hands the
 /// finished sums of each chunk to `finish` while they are in the first-level cache.
 #[inline(always)]
-fn mix<V: Vector, E: Element>(
+fn mix<S: Wide, E: Element>(
+    simd: S,
     rows: &[Row],
     span: Span,
     values: Head<E>,
@@ -344,7 +354,7 @@ fn mix<V: Vector, E: Element>(
                     to: rows[r].end.min(from),
                     c,
                 };
-                mix_own::<V, E>(own, span, values, &weights[r * span.width..], acc);
+                mix_own(simd, own, span, values, &weights[r * span.width..], acc);
             }
             let part = Part { tile, from, to, c };
             let mut first = 0;
@@ -352,16 +362,22 @@ fn mix<V: Vector, E: Element>(
                 let weights = &weights[first * span.width..];
                 let acc = &mut acc[first..];
                 first += match acc.len() {
-                    8.. if V::SUMS >= 8 => mix_rows::<V, E, 8>(part, span, values, weights, acc),
-                    4.. if V::SUMS >= 8 => mix_rows::<V, E, 4>(part, span, values, weights, acc),
-                    2.. if V::SUMS >= 2 => mix_rows::<V, E, 2>(part, span, values, weights, acc),
-                    _ => mix_rows::<V, E, 1>(part, span, values, weights, acc),
+                    8.. if S::SUMS >= 8 => {
+                        mix_rows::<_, _, 8>(simd, part, span, values, weights, acc)
+                    }
+                    4.. if S::SUMS >= 8 => {
+                        mix_rows::<_, _, 4>(simd, part, span, values, weights, acc)
+                    }
+                    2.. if S::SUMS >= 2 => {
+                        mix_rows::<_, _, 2>(simd, part, span, values, weights, acc)
+                    }
+                    _ => mix_rows::<_, _, 1>(simd, part, span, values, weights, acc),
                 };
             }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let own =
                     Part { tile, from: rows[r].start.max(to), to: rows[r].end.min(tile.end), c };
-                mix_own::<V, E>(own, span, values, &weights[r * span.width..], acc);
+                mix_own(simd, own, span, values, &weights[r * span.width..], acc);
             }
             if tile.end == span.end {
                 finish(c, acc);
@@ -382,7 +398,8 @@ struct Part {
 
 /// Mixes for one row, whose sums stay in memory.
 #[inline(always)]
-fn mix_own<V: Vector, E: Element>(
+fn mix_own<S: Wide, E: Element>(
+    simd: S,
     Part { tile, from, to, c }: Part,
     span: Span,
     values: Head<E>,
@@ -390,15 +407,17 @@ fn mix_own<V: Vector, E: Element>(
     acc: &mut [Block; LANES],
 ) {
     for position in from..to {
-        let value: V = chunk(values.row(tile, position), c);
+        let value = chunk(simd, values.row(tile, position), c);
         let acc = &mut acc[position % LANES].0;
-        V::splat(weights[position - span.base]).fma(value, V::load(acc)).store(acc);
+        let weight = simd.splat(weights[position - span.base]);
+        simd.store(simd.fma(weight, value, simd.load(acc)), acc);
     }
 }
 
 /// Mixes for the first `R` rows, whose sums for a lane are in registers; returns `R`.
 #[inline(always)]
-fn mix_rows<V: Vector, E: Element, const R: usize>(
+fn mix_rows<S: Wide, E: Element, const R: usize>(
+    simd: S,
     Part { tile, from, to, c }: Part,
     span: Span,
     values: Head<E>,
@@ -412,20 +431,20 @@ fn mix_rows<V: Vector, E: Element, const R: usize>(
     }
     for first in from..to.min(from + LANES) {
         let lane = first % LANES;
-        let mut sums = [V::zero(); R];
+        let mut sums = [simd.zero(); R];
         for r in 0..R {
-            sums[r] = V::load(&acc[r][lane].0);
+            sums[r] = simd.load(&acc[r][lane].0);
         }
         let mut position = first;
         while position < to {
-            let value: V = chunk(values.row(tile, position), c);
+            let value = chunk(simd, values.row(tile, position), c);
             for r in 0..R {
-                sums[r] = V::splat(of_row[r][position - span.base]).fma(value, sums[r]);
+                sums[r] = simd.fma(simd.splat(of_row[r][position - span.base]), value, sums[r]);
             }
             position += LANES;
         }
         for r in 0..R {
-            sums[r].store(&mut acc[r][lane].0);
+            simd.store(sums[r], &mut acc[r][lane].0);
         }
     }
     R
@@ -433,10 +452,10 @@ fn mix_rows<V: Vector, E: Element, const R: usize>(
 
 /// The `c`-th 32 elements of a row; beyond its end, what nobody reads.
 #[inline(always)]
-fn chunk<V: Vector, E: Element>(row: &[E], c: usize) -> V {
+fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
     let (whole, rest) = row.as_chunks::<LANES>();
     if let Some(block) = whole.get(c) {
-        return E::load(block);
+        return E::load(simd, block);
     }
-    E::load(&filled(rest))
+    E::load(simd, &filled(rest))
 }

@@ -22,8 +22,6 @@ pub use cache::{CacheLayout, CacheMut, KvCache, KvData, store};
 use rayon::prelude::*;
 
 use super::lanes::{LANES, Lanes};
-#[cfg(target_arch = "x86_64")]
-use super::vector::{V256, V512};
 use super::{reference, tiered};
 use crate::Tier;
 
@@ -211,11 +209,12 @@ impl Rows {
     }
 }
 
-// The scalar tier never comes here: it has no units.
 tiered! {
     share_tiered(job: Job, thread: usize, threads: usize, scratch: &mut AttentionScratch)
-    reference: lanes::share::<Lanes>,
-    portable: lanes::share::<Lanes>,
-    avx2: lanes::share::<V256>,
-    avx512: lanes::share::<V512>
+    simd: lanes::share, reference: no_share
+}
+
+/// The scalar tier never comes here: it has no units.
+fn no_share(_: Job, _: usize, _: usize, _: &mut AttentionScratch) {
+    unreachable!("the reference computes all of attention");
 }

@@ -1,0 +1,315 @@
+//! The work that versions are compared by.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sws_store::Clock;
+
+use super::VersionsArguments;
+use super::report::OLD_AND_NEW;
+use crate::large;
+use crate::sharding::settle;
+use crate::stream::child::{Known, Task, ask, succeed};
+use crate::stream::senseless;
+
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    /// So many that the interval of the median is about 1 % to either side where runs scatter as they did on
+    /// the machine of docs/benchmarks.md. Many short runs tell more than few long ones: how fast a process
+    /// is also depends on where its memory happens to lie.
+    pub(super) pairs: u32,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// The likeliest text of so many tokens.
+    Text(Holding, u32),
+    /// A prompt of so many tokens, the large model in memory.
+    Prompt(u32),
+    /// Shards of the large model.
+    Sharding,
+}
+
+#[derive(Debug)]
+enum Holding {
+    /// The small model, in memory.
+    Small,
+    /// The small model, in so many MiB.
+    Within(u32),
+    /// The large model, with room for this share of its experts.
+    Share(f64),
+}
+
+pub(super) const CASES: [Case; 6] = [
+    Case { name: "tales, resident", pairs: 128, work: Work::Text(Holding::Small, 512) },
+    Case { name: "tales, 48 MiB", pairs: 128, work: Work::Text(Holding::Within(48), 256) },
+    Case { name: "large experts, 50 %", pairs: 48, work: Work::Text(Holding::Share(0.5), 64) },
+    Case { name: "large experts, 25 %", pairs: 48, work: Work::Text(Holding::Share(0.25), 64) },
+    Case { name: "prompt of 512 tokens", pairs: 64, work: Work::Prompt(512) },
+    Case { name: "sharding", pairs: 48, work: Work::Sharding },
+];
+
+/// Positions for keys and values, the same for both versions.
+const CONTEXT: u32 = 640;
+
+/// A case with the models that it needs.
+pub(super) struct Prepared {
+    programs: [PathBuf; 2],
+    kind: Kind,
+    /// The arguments of `sws`, but for a directory to be made.
+    pub(super) arguments: Vec<OsString>,
+}
+
+enum Kind {
+    /// Tokens a second of this part of the metrics.
+    Tokens(&'static str),
+    /// Bytes of a checkpoint in a second, to shards in a directory of this name with a suffix.
+    Bytes(u64, PathBuf),
+}
+
+/// What came of a run.
+pub(super) struct Outcome {
+    /// In [`Prepared::unit`].
+    pub(super) speed: f64,
+    /// The same for any version.
+    pub(super) work: Value,
+}
+
+impl Case {
+    pub(super) fn prepare(
+        &self,
+        arguments: &VersionsArguments,
+        programs: &[PathBuf; 2],
+    ) -> Result<Prepared> {
+        let prepared = |kind, arguments| Prepared { programs: programs.clone(), kind, arguments };
+        let run = |model: &Path, holding: [&str; 2], rest: [&str; 4]| {
+            let mut line = vec!["run".into(), model.into()];
+            let threads = arguments.threads.to_string();
+            let context = CONTEXT.to_string();
+            // No run may depend on those before it. Without a penalty a small model's likeliest text soon
+            // loops, and flatters any cache.
+            let all = ["--context", &context, "--threads", &threads, "--temperature", "0"];
+            let same = ["--repetition-penalty", "1.3", "--no-warm-start", "--ignore-eos", "--json"];
+            let words = holding.iter().chain(&rest).chain(&all).chain(&same);
+            line.extend(words.filter(|word| !word.is_empty()).map(OsString::from));
+            line
+        };
+        let tales = &arguments.tales;
+        Ok(match self.work {
+            Work::Text(ref holding, tokens) => {
+                let tokens = tokens.to_string();
+                let rest = ["--prompt", "Once upon a time", "--max-new-tokens", &tokens];
+                let line = match *holding {
+                    Holding::Small => run(tales, ["--resident", ""], rest),
+                    Holding::Within(mib) => run(tales, ["--ram", &format!("{mib}MiB")], rest),
+                    Holding::Share(share) => {
+                        let (_, shards) = models(arguments, &programs[1])?;
+                        let task = Task {
+                            prompt: vec![],
+                            tokens: 1,
+                            context: CONTEXT,
+                            threads: arguments.threads,
+                        };
+                        let budget = Known::new(&programs[1], &shards)?.budget(share, &task)?;
+                        run(&shards, ["--ram", &format!("{}MiB", budget >> 20)], rest)
+                    }
+                };
+                prepared(Kind::Tokens("generation"), line)
+            }
+            Work::Prompt(tokens) => {
+                let (_, shards) = models(arguments, &programs[1])?;
+                let rest = ["--tokens", &senseless(tokens), "--max-new-tokens", "8"];
+                prepared(Kind::Tokens("prompt"), run(&shards, ["--resident", ""], rest))
+            }
+            Work::Sharding => {
+                let (checkpoint, _) = models(arguments, &programs[1])?;
+                let bytes = safetensors(&checkpoint)?.values().sum();
+                let line = vec!["shard".into(), checkpoint.into(), "--out".into()];
+                prepared(Kind::Bytes(bytes, arguments.scratch.join("sharded")), line)
+            }
+        })
+    }
+}
+
+/// The small model with large experts, as a checkpoint and as shards in bf12, which `program` makes.
+fn models(arguments: &VersionsArguments, program: &Path) -> Result<(PathBuf, PathBuf)> {
+    let dir = arguments.scratch.join(format!("experts-of-{}", arguments.expert_bytes));
+    let checkpoint = large::make_checkpoint(&arguments.tales, &dir, arguments.expert_bytes)?;
+    let shards = dir.join("shards");
+    if !shards.join("manifest.json").exists() {
+        eprintln!("sharding `{}`", checkpoint.display());
+        let (checkpoint, shards) = (checkpoint.as_os_str(), shards.as_os_str());
+        let line = ["shard".as_ref(), checkpoint, "--encoding".as_ref(), "bf12".as_ref()];
+        succeed(program, &[&line[..], &["--out".as_ref(), shards]].concat(), None)?;
+        settle();
+    }
+    Ok((checkpoint, shards))
+}
+
+impl Prepared {
+    pub(super) fn unit(&self) -> &'static str {
+        match self.kind {
+            Kind::Tokens("prompt") => "prompt tok/s",
+            Kind::Tokens(_) => "tok/s",
+            Kind::Bytes(..) => "GB/s",
+        }
+    }
+
+    /// Lets the old or the new one do it. In the pair that warms up shards are compared to the byte.
+    pub(super) fn run(&self, which: usize, warm_up: bool) -> Result<Outcome> {
+        let program = &self.programs[which];
+        match &self.kind {
+            Kind::Tokens(part) => {
+                let told = ask(program, &self.arguments, None)?;
+                tokens(&told, part)
+            }
+            Kind::Bytes(bytes, dir) => {
+                let suffixed = |which: usize| dir.with_extension(OLD_AND_NEW[which]);
+                let (out, other) = (suffixed(which), suffixed(1 - which));
+                remove(&out)?;
+                if !warm_up {
+                    remove(&other)?;
+                }
+                settle();
+                let mut line: Vec<&OsStr> =
+                    self.arguments.iter().map(OsString::as_os_str).collect();
+                line.push(out.as_os_str());
+                let clock = Clock::real();
+                succeed(program, &line, None)?;
+                let seconds = clock.now().as_secs_f64();
+                let files = safetensors(&out)?;
+                if warm_up && other.exists() {
+                    for file in files.keys() {
+                        let [a, b] = [&out, &other].map(|dir| dir.join(file));
+                        ensure!(
+                            same_bytes(&a, &b)?,
+                            "`{}` and `{}` differ, so the two have not done the same",
+                            a.display(),
+                            b.display()
+                        );
+                    }
+                }
+                if !warm_up || other.exists() {
+                    remove(&out)?;
+                    remove(&other)?;
+                }
+                Ok(Outcome { speed: *bytes as f64 / 1e9 / seconds, work: json!(files) })
+            }
+        }
+    }
+}
+
+/// What `sws run --json` says of a part of a run.
+fn tokens(told: &Value, part: &str) -> Result<Outcome> {
+    let speed = told["metrics"][part]["tokens_per_second"].as_f64();
+    let speed = speed.filter(|speed| *speed > 0.0);
+    let speed = speed.with_context(|| format!("`sws run --json` tells no speed of its {part}"))?;
+    ensure!(told["tokens"].is_array(), "`sws run --json` lists no tokens");
+    Ok(Outcome { speed, work: told["tokens"].clone() })
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot delete `{}`", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The safetensors files below a directory, by their paths there, and their lengths.
+fn safetensors(dir: &Path) -> Result<BTreeMap<PathBuf, u64>> {
+    let mut files = BTreeMap::new();
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(below) = dirs.pop() {
+        let told = || format!("cannot list `{}`", dir.join(&below).display());
+        for entry in dir.join(&below).read_dir().with_context(told)? {
+            let entry = entry.with_context(told)?;
+            let (path, known) = (below.join(entry.file_name()), entry.metadata()?);
+            if known.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "safetensors") {
+                files.insert(path, known.len());
+            }
+        }
+    }
+    ensure!(!files.is_empty(), "`{}` has no safetensors files", dir.display());
+    Ok(files)
+}
+
+fn same_bytes(a: &Path, b: &Path) -> Result<bool> {
+    let open = |path: &Path| {
+        let file = File::open(path).with_context(|| format!("cannot open `{}`", path.display()))?;
+        anyhow::Ok((file.metadata()?.len(), file))
+    };
+    let ((a_len, mut a), (b_len, mut b)) = (open(a)?, open(b)?);
+    let (mut left, mut of_a, mut of_b) = (a_len, vec![0; 1 << 20], vec![0; 1 << 20]);
+    while a_len == b_len && left > 0 {
+        let n = left.min(1 << 20);
+        a.read_exact(&mut of_a[..n as usize])?;
+        b.read_exact(&mut of_b[..n as usize])?;
+        if of_a[..n as usize] != of_b[..n as usize] {
+            return Ok(false);
+        }
+        left -= n;
+    }
+    Ok(a_len == b_len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_and_tokens_are_read_from_the_metrics() {
+        let told = json!({
+            "tokens": [3, 1],
+            "metrics": {
+                "prompt": { "tokens_per_second": 8.0 },
+                "generation": { "tokens_per_second": 2.0 },
+            },
+        });
+        let prompt = tokens(&told, "prompt").unwrap();
+        assert_eq!((prompt.speed, prompt.work), (8.0, json!([3, 1])));
+        assert_eq!(tokens(&told, "generation").unwrap().speed, 2.0);
+        for wrong in [
+            json!({ "tokens": [3] }),
+            json!({ "metrics": { "prompt": { "tokens_per_second": 8.0 } } }),
+            json!({ "tokens": [3], "metrics": { "prompt": { "tokens_per_second": 0.0 } } }),
+        ] {
+            assert!(tokens(&wrong, "prompt").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_are_the_same_if_every_byte_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let mut bytes = vec![7; (2 << 20) + 3];
+        let a = file("layer_0/a.safetensors", &bytes);
+        let same = file("b.safetensors", &bytes);
+        bytes[2 << 20] = 8;
+        let other = file("c.safetensors", &bytes);
+        let shorter = file("d.txt", &bytes[..5]);
+        assert!(same_bytes(&a, &same).unwrap());
+        assert!(!same_bytes(&a, &other).unwrap());
+        assert!(!same_bytes(&a, &shorter).unwrap());
+        let names: Vec<_> = safetensors(dir.path()).unwrap().into_keys().collect();
+        assert_eq!(
+            names,
+            ["b.safetensors", "c.safetensors", "layer_0/a.safetensors"].map(PathBuf::from)
+        );
+    }
+}
