@@ -5,12 +5,12 @@
 
 use anyhow::Result;
 use sws_benchmarks::paired::Ratios;
-use sws_benchmarks::resident::open;
+use sws_benchmarks::resident::{open, tokenizer};
 use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_engine::policy::PolicyKind;
 use sws_model::CausalLm;
-use sws_model::text::{Sampler, Sampling, Tokenizer};
+use sws_model::text::{Sampler, Sampling};
 
 use crate::Setting;
 use crate::child::{Drafting, Task};
@@ -170,8 +170,7 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
 
 /// What topics begin with, as tokens.
 fn beginnings() -> Result<Vec<Vec<u32>>> {
-    let tokenizer = std::fs::read(root().join("shards/tales-moe/tokenizer.json"))?;
-    let tokenizer = Tokenizer::from_bytes(&tokenizer)?;
+    let tokenizer = tokenizer(&root().join("shards/tales-moe"))?;
     let encode = |text: &str| Ok(tokenizer.encode(text.trim_end(), true)?);
     TOPICS.split("\n\n").map(encode).collect()
 }

@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sws_benchmarks::paired::{Ratios, median};
+use sws_benchmarks::resident::tokenizer;
 
 use sws_engine::policy::PolicyKind;
-use sws_model::text::Tokenizer;
 
 use crate::Setting;
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
@@ -109,8 +109,7 @@ impl Drop for Contender {
 /// What continues a text that has filled its cache.
 pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) -> Result<Task> {
     let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
-    let tokenizer = std::fs::read(root().join("shards/tales-moe/tokenizer.json"))?;
-    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&prompt, true)?;
+    let prompt = tokenizer(&root().join("shards/tales-moe"))?.encode(&prompt, true)?;
     Ok(Task {
         model: model(setting, form)?,
         ram,

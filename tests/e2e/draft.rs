@@ -191,7 +191,7 @@ fn what_is_no_recording_is_refused() {
         (model, &plain, &["`attended`", "--record-hidden"]),
         (golden.to_str().unwrap(), &files[0], &["0.safetensors", "--record-hidden"]),
         (dense.to_str().unwrap(), &files[0], &["no experts"]),
-        (model, model, &["no file"]),
+        (model, model, &["not a regular file"]),
         (model, "/nowhere", &["/nowhere", "cannot be read"]),
     ];
     for (model, trace, words) in cases {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoints::{Random, tiny};
+use crate::goldens;
 use crate::sws::sws;
 
 fn shards(dir: &Path, family: &str, seed: u64) -> PathBuf {
@@ -185,4 +186,61 @@ fn a_small_file_that_was_changed_or_lost() {
         assert!(!out.join("tokenizer.json").exists());
         std::fs::remove_dir_all(&out).unwrap();
     }
+}
+
+/// Changes one word of a file to another of the same length; the time of modification stays.
+fn misspell(path: &Path, word: &str, other: &str) {
+    let modified = std::fs::metadata(path).unwrap().modified().unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(word) && word.len() == other.len());
+    std::fs::write(path, text.replace(word, other)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_modified(modified).unwrap();
+}
+
+/// Of a shard set at once, of a checkpoint from the second reading on.
+#[test]
+fn a_changed_configuration_is_never_computed_with() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    goldens::copy("qwen3_moe", &at("checkpoint"));
+    sws(&[&"shard", &at("checkpoint"), &"--out", &at("shards")]).succeeded();
+    for (model, words) in [("shards", "is damaged"), ("checkpoint", "when it was first read")] {
+        let (model, out) = (at(model), at("out"));
+        let forward = || sws(&[&"forward", &model, &"--tokens", &"1,2,3", &"--out", &out]);
+        let whole = at("certificate");
+        let run: [&dyn AsRef<std::ffi::OsStr>; 5] =
+            [&"run", &model, &"--tokens", &"1,2", &"--max-new-tokens=2"];
+        sws(&[&run[..], &[&"--certify", &whole]].concat()).succeeded();
+        forward().succeeded();
+        std::fs::remove_file(&out).unwrap();
+        misspell(&model.join("config.json"), "norm_topk_prob", "norm_topk_proc");
+        let words = &["config.json", words, "again"];
+        forward().refused(2, words);
+        assert!(!out.exists());
+        sws(&run).refused(2, words);
+        sws(&[&run[..], &[&"--resident"]].concat()).refused(2, words);
+        sws(&[&"plan", &model, &"--no-probe"]).refused(2, words);
+        sws(&[&"inspect", &model]).refused(2, words);
+        sws(&[&"certify", &whole, &model]).refused(2, words);
+        sws(&[&"chat", &model]).refused(2, words);
+        misspell(&model.join("config.json"), "norm_topk_proc", "norm_topk_prob");
+        forward().succeeded();
+
+        misspell(&model.join("tokenizer.json"), "word70", "word7x");
+        let words = &["tokenizer.json", words[1], "again"];
+        sws(&run).refused(2, words);
+        sws(&[&"plan", &model, &"--no-probe"]).refused(2, words);
+        misspell(&model.join("tokenizer.json"), "word7x", "word70");
+    }
+    std::fs::remove_file(at("shards/generation_config.json")).unwrap();
+    sws(&[&"run", &at("shards"), &"--tokens", &"1"])
+        .refused(2, &["generation_config.json", "is missing", "again"]);
+    // A file that the manifest does not list is the user's own.
+    std::fs::write(at("checkpoint/chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    std::fs::copy(at("checkpoint/generation_config.json"), at("shards/generation_config.json"))
+        .unwrap();
+    sws(&[&"chat", &at("shards")]).refused(2, &["no chat template"]);
+    std::fs::copy(at("checkpoint/chat_template.jinja"), at("shards/chat_template.jinja")).unwrap();
+    sws(&[&"chat", &at("shards")]).succeeded();
 }

@@ -93,7 +93,7 @@ fn bad_traces_and_words_are_refused_with_one_sentence() {
     #[rustfmt::skip]
     let cases: Vec<(PathBuf, &str)> = vec![
         (dir.path().join("missing"), "cannot be read"),
-        (dir.path().to_owned(), "is no file"),
+        (dir.path().to_owned(), "not a regular file"),
         (huge, "a trace at most"),
         (write("empty", b""), "is not a trace"),
         (write("text", b"once upon a time"), "is not a trace"),

@@ -79,28 +79,33 @@ fn a_text_ends_when_asked_and_what_goes_with_it_is_complete() {
 }
 
 #[test]
-fn ctrl_c_while_the_model_is_loaded_leaves_nothing_behind() {
-    let temp = tempfile::tempdir().unwrap();
-    let out = temp.path().join("out");
-    for _ in 0..20 {
-        // Its unfinished file lies there when loading begins.
-        let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
-            [&"forward", &tales(), &"--tokens", &"1", &"--out", &out, &"--resident"];
-        let child = command(&args).spawn().unwrap();
-        while tree(temp.path()).is_empty() {
-            std::thread::yield_now();
-        }
-        signal(&child, "-INT");
-        let outcome = Outcome::of(child.wait_with_output().unwrap());
-        if outcome.code == Some(0) {
-            std::fs::remove_file(&out).unwrap();
-            continue;
-        }
-        assert!(tree(temp.path()).is_empty());
-        outcome.refused(130, &["interrupted", "still being loaded"]);
-        return;
+fn one_signal_while_the_model_is_loaded_ends_it_and_leaves_nothing_behind() {
+    for (how, name) in [("--resident", "-INT"), ("--ram=auto", "-TERM"), ("--reader=uring", "-INT")]
+    {
+        let temp = tempfile::tempdir().unwrap();
+        let out = temp.path().join("out");
+        let ended = (0..40).any(|_| {
+            // Its unfinished file lies there when loading begins.
+            let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
+                [&"forward", &tales(), &"--tokens", &"1", &"--out", &out, &how];
+            let child = command(&args).spawn().unwrap();
+            while tree(temp.path()).is_empty() {
+                std::thread::yield_now();
+            }
+            signal(&child, name);
+            let outcome = Outcome::of(child.wait_with_output().unwrap());
+            if outcome.code == Some(0) {
+                std::fs::remove_file(&out).unwrap();
+                return false;
+            }
+            assert!(tree(temp.path()).is_empty());
+            // Later it is heeded between tokens.
+            let loading = outcome.stderr.contains("still being loaded");
+            outcome.refused(130, &["interrupted"]);
+            loading
+        });
+        assert!(ended, "{how}: every model was loaded before it could be interrupted");
     }
-    panic!("every model was loaded before it could be interrupted");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use sws_model::text::Tokenizer;
 use sws_model::{Loader, ModelSpec, ResidentSource};
 use sws_store::{
     Arena, Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions,
@@ -15,9 +16,10 @@ const LOADING_BYTES: usize = 64 << 20;
 /// Where the weights of a checkpoint or shard directory lie, and what it computes.
 pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
     let (manifest, config) = if dir.join(MANIFEST_FILE).exists() {
-        let path = dir.join("config.json");
-        let config = std::fs::read(&path).with_context(|| format!("`{}`", path.display()))?;
-        (Manifest::load(dir)?, config)
+        let manifest = Manifest::load(dir)?;
+        let config = manifest.read_small(dir, "config.json", None)?;
+        let missing = || format!("`{}` has no config.json", dir.display());
+        (manifest, config.with_context(missing)?)
     } else {
         let checkpoint = Checkpoint::open(dir)?;
         let config = checkpoint.config_json().to_vec();
@@ -61,4 +63,11 @@ pub fn load(dir: &Path) -> Result<(ModelSpec, String, ResidentSource)> {
         Some(error) => Err(error),
         None => Ok((spec.clone(), encoding, loader.finish())),
     }
+}
+
+/// The tokenizer of a shard directory.
+pub fn tokenizer(dir: &Path) -> Result<Tokenizer> {
+    let bytes = Manifest::load(dir)?.read_small(dir, "tokenizer.json", None)?;
+    let missing = || format!("`{}` has no tokenizer.json", dir.display());
+    Ok(Tokenizer::from_bytes(&bytes.with_context(missing)?)?)
 }

@@ -17,7 +17,7 @@ use sws_model::{
 };
 use sws_store::Clock;
 
-pub use load::{load, open};
+pub use load::{load, open, tokenizer};
 
 use kernel::{Kernel, Product, Routes, products};
 use peer::llama_bench;

@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use sws_model::text::Tokenizer;
 
 mod child;
 
 use child::{Run, Task};
 
 use crate::paired::median;
+use crate::resident::tokenizer;
 use crate::{fio, large};
 
 /// What `sws-bench speculation` can be told.
@@ -157,8 +157,7 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
         format!("`{}` cannot be read; name a text with --prompt", arguments.prompt.display())
     })?;
     large::make(&arguments.tales, &arguments.dir, 14_000_000, arguments.with_stand_ins)?;
-    let tokenizer = std::fs::read(arguments.dir.join("shards/tokenizer.json"))?;
-    let prompt = Tokenizer::from_bytes(&tokenizer)?.encode(&text, true)?;
+    let prompt = tokenizer(&arguments.dir.join("shards"))?.encode(&text, true)?;
     let mut copies = Copies { dir: &arguments.dir, memory: &arguments.memory, made: Vec::new() };
     let mut rows = Vec::new();
     let mut tasks = Vec::new();

@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use sws_model::WeightsError;
-use sws_store::{Arena, Checkpoint, CheckpointError, NVMeWeightStore, PieceId, Read};
+use sws_store::{Arena, Checkpoint, CheckpointError, NVMeWeightStore, PieceId, Read, open_regular};
 
 /// Why a model cannot be loaded, or run.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +124,7 @@ impl Files {
     fn add(&mut self, path: PathBuf) -> Result<()> {
         let unreadable = |cause| CandleError::Read { path: path.clone(), cause };
         let damaged = |reason: String| CandleError::Damaged { path: path.clone(), reason };
-        let mut file = File::open(&path).map_err(unreadable)?;
+        let mut file = open_regular(&path).map_err(unreadable)?;
         let mut len = [0; 8];
         file.read_exact(&mut len).map_err(unreadable)?;
         let len = u64::from_le_bytes(len);

@@ -11,7 +11,7 @@ use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
 use sws_store::Memory;
 
 use crate::draft;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::model::Model;
 use crate::terminal::note;
 use crate::{args, process};
@@ -127,9 +127,14 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             warm_start: warm_start(model, args),
             ..Options::default()
         };
-        let store = Arc::new(model.store(args.reader)?);
-        let streamer =
-            SpeculativeWeightStreamer::new(forward, store, options).map_err(|e| model.says(&e))?;
+        let reader = needs.interrupt.while_opening(model.reader(args.reader)?);
+        let store = Arc::new(model.store_with(reader.clone())?);
+        let streamer = SpeculativeWeightStreamer::new(forward, store, options);
+        let streamer = streamer.map_err(|e| match needs.interrupt.asked() {
+            true => Interrupted("the model was still being loaded").into(),
+            false => model.says(&e),
+        })?;
+        reader.is_over();
         if let Some(why) = streamer.passed_over() {
             note!("sws: {why}");
         }
@@ -203,8 +208,7 @@ mod candle {
     use sws_model::Inventory;
     use sws_store::shard::Progress;
 
-    use super::{KvPrecision, Model, Needs, Started, args, asked, positions};
-    use crate::interrupt::Interrupted;
+    use super::{Interrupted, KvPrecision, Model, Needs, Started, args, asked, positions};
     use crate::progress::{Meter, Unit};
 
     pub(super) fn start(

@@ -2,15 +2,14 @@
 
 mod states;
 
-use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_engine::Budget;
 use sws_model::{Ffn, ModelSpec};
-use sws_store::{Memory, Piece, PieceKind};
+use sws_store::{Memory, Piece, PieceKind, open_regular};
 
 use crate::commands::size;
 use crate::model::Model;
@@ -106,13 +105,17 @@ fn read(model: &Model, path: &Path, limit: usize) -> anyhow::Result<Option<Micro
     let Some(shape) = shape(&model.spec) else {
         bail!("`{name}` is of no use: the model has no experts, or not the same in all layers");
     };
-    let unread =
-        |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; make it with `sws draft train`");
-    let file = File::open(path).map_err(unread)?;
+    let other =
+        || anyhow!("`{name}` is not a draft of this model; make one with `sws draft train`");
+    let unread = |e: std::io::Error| match e.kind() {
+        ErrorKind::InvalidInput => other(),
+        _ => anyhow!("`{name}` cannot be read: {e}; make it with `sws draft train`"),
+    };
+    let file = open_regular(path).map_err(unread)?;
     let about = file.metadata().map_err(unread)?;
     let most = MicroDraftModel::most_bytes(&shape, model.spec.vocab) as u64;
-    if !about.is_file() || about.len() > most {
-        bail!("`{name}` is not a draft of this model; make one with `sws draft train`");
+    if about.len() > most {
+        return Err(other());
     }
     let mut bytes = Vec::with_capacity(about.len() as usize);
     file.take(most).read_to_end(&mut bytes).map_err(unread)?;

@@ -1,6 +1,8 @@
 //! From what was typed for MODEL to a model that can run.
 
-use std::io::Read as _;
+#[cfg(test)]
+mod flips;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use sws_model::{Loader, ModelSpec, ResidentSource};
 use sws_store::shard::Progress;
 use sws_store::{
     Arena, Checkpoint, Holder, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, Read, ReaderKind,
-    StoreOptions, remedy,
+    ShardReader, StoreOptions, open_regular, remedy, user_cache,
 };
 
 use crate::interrupt::{Interrupt, Interrupted};
@@ -20,8 +22,6 @@ use crate::terminal::note;
 
 /// The directory in which the model that comes with the project lies.
 const SHARDS: &str = "shards";
-/// A file beside the weights; tokenizers, the largest, have half of it.
-const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Memory for reads under way while a model is loaded, beside its largest piece.
 const LOADING_BYTES: usize = 64 << 20;
 
@@ -31,6 +31,8 @@ pub(crate) struct Model {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) spec: ModelSpec,
     config_json: Vec<u8>,
+    /// Where the first readings of files are kept that no manifest vouches for.
+    cache: Option<PathBuf>,
 }
 
 impl Model {
@@ -40,16 +42,13 @@ impl Model {
             Some(typed) => locate(typed)?,
             None => shipped()?,
         };
-        let (manifest, config_json) = manifest(&dir)?;
-        let config_json = match config_json {
-            Some(json) => json,
-            None => beside(&dir, "config.json")?.ok_or_else(|| {
-                let path = dir.join("config.json");
-                anyhow!("`{}` is missing; make the shards again", path.display())
-            })?,
-        };
+        Model::at(dir, user_cache())
+    }
+
+    fn at(dir: PathBuf, cache: Option<PathBuf>) -> anyhow::Result<Model> {
+        let (manifest, config_json) = manifest(&dir, cache.as_deref())?;
         let spec = ModelSpec::parse(&config_json).map_err(|e| in_dir(&dir, &e))?;
-        Ok(Model { dir, manifest: Arc::new(manifest), spec, config_json })
+        Ok(Model { dir, manifest: Arc::new(manifest), spec, config_json, cache })
     }
 
     /// The tokenizer, if there is one.
@@ -126,9 +125,21 @@ impl Model {
 
     /// Its pieces, to be read.
     pub(crate) fn store(&self, reader: ReaderKind) -> anyhow::Result<NVMeWeightStore> {
-        let options = StoreOptions::default();
-        let reader = reader.open(&self.manifest, &self.dir, options.depth)?;
-        let options = StoreOptions { reader: Some(reader), ..options };
+        self.store_with(self.reader(reader)?)
+    }
+
+    /// What reads its files.
+    pub(crate) fn reader(&self, kind: ReaderKind) -> anyhow::Result<Arc<dyn ShardReader>> {
+        Ok(kind.open(&self.manifest, &self.dir, StoreOptions::default().depth)?)
+    }
+
+    /// Its pieces, read by a reader of its files.
+    pub(crate) fn store_with(
+        &self,
+        reader: Arc<dyn ShardReader>,
+    ) -> anyhow::Result<NVMeWeightStore> {
+        let (reader, cache) = (Some(reader), self.cache.clone());
+        let options = StoreOptions { reader, cache, ..StoreOptions::default() };
         NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options).map_err(|e| {
             let remedy = remedy(&e, "close other programs");
             self.says(&format_args!("threads that read cannot be started: {e}; {remedy}"))
@@ -154,8 +165,9 @@ impl Model {
         in_dir(&self.dir, error)
     }
 
+    /// A file beside the weights, checked; None if it is neither there nor has to be.
     fn beside(&self, name: &str) -> anyhow::Result<Option<Vec<u8>>> {
-        beside(&self.dir, name)
+        Ok(self.manifest.read_small(&self.dir, name, self.cache.as_deref())?)
     }
 
     /// Better a sentence than the kernel's way of finding memory.
@@ -177,15 +189,20 @@ impl Model {
     }
 }
 
-/// The manifest of a shard directory, or of a checkpoint with its configuration.
-pub(crate) fn manifest(dir: &Path) -> anyhow::Result<(Manifest, Option<Vec<u8>>)> {
-    if dir.join(MANIFEST_FILE).exists() {
-        return Ok((Manifest::load(dir)?, None));
-    }
-    let checkpoint = Checkpoint::open(dir)?;
-    let config = checkpoint.config_json().to_vec();
-    let naming = sws_model::naming(&config).map_err(|e| in_dir(dir, &e))?;
-    Ok((Manifest::in_place(&checkpoint, &*naming)?, Some(config)))
+/// The manifest of a shard directory or of a checkpoint, and its configuration, checked.
+pub(crate) fn manifest(dir: &Path, cache: Option<&Path>) -> anyhow::Result<(Manifest, Vec<u8>)> {
+    const CONFIG: &str = "config.json";
+    let manifest = if dir.join(MANIFEST_FILE).exists() {
+        Manifest::load(dir)?
+    } else {
+        let checkpoint = Checkpoint::open(dir)?;
+        let naming = sws_model::naming(checkpoint.config_json()).map_err(|e| in_dir(dir, &e))?;
+        Manifest::in_place(&checkpoint, &*naming)?
+    };
+    let config = manifest.read_small(dir, CONFIG, cache)?.ok_or_else(|| {
+        anyhow!("`{}` is missing; make the shards again", dir.join(CONFIG).display())
+    })?;
+    Ok((manifest, config))
 }
 
 /// The directory of what was typed: a path, or the id of a model in the Hugging Face cache.
@@ -200,7 +217,10 @@ pub(crate) fn locate(typed: &Path) -> anyhow::Result<PathBuf> {
         );
     };
     let cache = hub_cache();
-    let config = cache.as_ref().and_then(|cache| cache.model(id.to_owned()).get("config.json"));
+    // The name of a revision, which is opened there without a look at what it is.
+    let revision = format!("models--{}/refs/main", id.replace('/', "--"));
+    let found = cache.as_ref().filter(|cache| open_regular(cache.path().join(revision)).is_ok());
+    let config = found.and_then(|cache| cache.model(id.to_owned()).get("config.json"));
     let dir = config.and_then(|path| Some(path.parent()?.to_owned()));
     dir.with_context(|| {
         let place = cache.map_or(String::new(), |cache| format!(" (`{}`)", cache.path().display()));
@@ -251,27 +271,6 @@ fn shipped() -> anyhow::Result<PathBuf> {
     bail!(
         "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache"
     )
-}
-
-/// A file beside the weights, if it is there.
-fn beside(dir: &Path, name: &str) -> anyhow::Result<Option<Vec<u8>>> {
-    let path = dir.join(name);
-    let unreadable = |e| anyhow!("`{}` cannot be read: {e}; make it readable", path.display());
-    let is_file = match path.metadata() {
-        Ok(metadata) => metadata.is_file(),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(unreadable(e)),
-    };
-    if !is_file {
-        bail!("`{}` is not a regular file; put the file itself there", path.display());
-    }
-    let file = std::fs::File::open(&path).map_err(unreadable)?;
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        bail!("`{}` has more than {MAX_FILE_BYTES} bytes; download it again", path.display());
-    }
-    Ok(Some(bytes))
 }
 
 fn in_dir(dir: &Path, error: &dyn std::fmt::Display) -> anyhow::Error {

@@ -15,8 +15,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = PathBuf::from(args.next().unwrap_or("shards/tales-moe".to_owned()));
     let ram_budget = args.next().as_deref().unwrap_or("min").parse()?;
 
-    let model = Model::new(ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?);
     let manifest = Arc::new(Manifest::load(&dir)?);
+    let config = manifest.read_small(&dir, "config.json", None)?.ok_or("no config.json")?;
+    let model = Model::new(ModelSpec::parse(&config)?);
     let store = Arc::new(NVMeWeightStore::open(manifest, &dir, StoreOptions::default())?);
     let options = Options { ram_budget, ..Options::default() };
     let mut streamer = SpeculativeWeightStreamer::new(model, store, options)?;

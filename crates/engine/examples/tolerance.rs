@@ -86,7 +86,8 @@ fn open(
     tokens: usize,
 ) -> Result<SpeculativeWeightStreamer> {
     let manifest = Arc::new(Manifest::load(dir)?);
-    let spec = ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?;
+    let config = manifest.read_small(dir, "config.json", None)?.ok_or("no config.json")?;
+    let spec = ModelSpec::parse(&config)?;
     let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
     let process = Some(Process::default());
     let context = Some(tokens);

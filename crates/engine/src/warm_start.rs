@@ -1,10 +1,11 @@
 //! What was learned of a model's use, in a file from one run to the next.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sws_draft::{Saved, SavedError};
+use sws_store::open_regular;
 
 /// The longest file that is read: several times what the largest models' tables take.
 const MAX_BYTES: u64 = 64 << 20;
@@ -39,16 +40,12 @@ impl WarmStart {
 
     /// What was saved; None if nothing was.
     pub(crate) fn read(&self) -> Result<Option<Saved>, PassedOver> {
-        let file = match File::open(&self.path) {
+        let file = match open_regular(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let about = file.metadata()?;
-        if !about.is_file() {
-            return Err(io::Error::other("it is no file").into());
-        }
-        if about.len() > MAX_BYTES {
+        if file.metadata()?.len() > MAX_BYTES {
             return Err(PassedOver::TooLong);
         }
         let mut bytes = Vec::new();

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Manifest;
 use crate::integrity::checksum;
+use crate::regular::open_regular;
 
 const MAGIC: &[u8; 8] = b"swssums1";
 const ENTRY: usize = 24;
@@ -43,7 +44,10 @@ impl ChecksumBook {
         let records: Vec<Option<PathBuf>> = manifest
             .files
             .iter()
-            .map(|file| record_path(&dir.join(&file.path), folder.as_deref()?).ok())
+            .map(|file| {
+                let about = fs::metadata(dir.join(&file.path)).ok()?;
+                Some(record_path(&about, folder.as_deref()?))
+            })
             .collect();
         let mut sums = HashMap::new();
         for (file, record) in records.iter().enumerate() {
@@ -105,8 +109,26 @@ impl Drop for ChecksumBook {
     }
 }
 
-fn record_path(file: &Path, folder: &Path) -> io::Result<PathBuf> {
-    let stat = fs::metadata(file)?;
+/// True if `bytes`, the whole of a file that is not of any manifest, are those of its first reading,
+/// which this may be. A record that can be neither read nor written is no obstacle.
+pub(crate) fn first_reading_agrees(
+    about: &fs::Metadata,
+    bytes: &[u8],
+    folder: Option<&Path>,
+) -> bool {
+    let Some(folder) = folder else { return true };
+    let record = record_path(about, folder);
+    let entry = (0, bytes.len() as u64, checksum(bytes));
+    if let Ok(before) = load(&record) {
+        return before == [entry];
+    }
+    if fs::create_dir_all(folder).and_then(|()| store(&record, &[entry])).is_ok() {
+        let _ = drop_oldest(folder);
+    }
+    true
+}
+
+fn record_path(stat: &fs::Metadata, folder: &Path) -> PathBuf {
     let name = format!(
         "{:x}-{:x}-{:x}-{:x}.{:09}.sums",
         stat.dev(),
@@ -115,14 +137,14 @@ fn record_path(file: &Path, folder: &Path) -> io::Result<PathBuf> {
         stat.mtime(),
         stat.mtime_nsec()
     );
-    Ok(folder.join(name))
+    folder.join(name)
 }
 
 /// Magic, entries of (offset, length, sum), and a checksum over all of it.
 fn load(path: &Path) -> io::Result<Vec<(u64, u64, u64)>> {
     let most = MAGIC.len() + MOST_ENTRIES * ENTRY + 8;
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
+    open_regular(path)?.take(most as u64).read_to_end(&mut bytes)?;
     let damaged = || io::Error::from(io::ErrorKind::InvalidData);
     let (body, sum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
     let entries = body.strip_prefix(MAGIC).ok_or_else(damaged)?;
@@ -143,7 +165,9 @@ fn store(path: &Path, entries: &[(u64, u64, u64)]) -> io::Result<()> {
     }
     bytes.extend(checksum(&bytes).to_le_bytes());
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let mut file = fs::File::create(&temporary)?;
+    // Left by a killed process of this number, or put there: nothing that is opened for writing.
+    let _ = fs::remove_file(&temporary);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
     let written = file.write_all(&bytes).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
@@ -157,7 +181,8 @@ fn drop_oldest(folder: &Path) -> io::Result<()> {
         let entry = entry?;
         let stat = entry.metadata()?;
         if entry.path().extension().is_some_and(|end| end == "sums" || end == "tmp") {
-            records.push((stat.mtime(), stat.len(), entry.path()));
+            // The shortest record takes a block of the disk.
+            records.push((stat.mtime(), stat.len().next_multiple_of(4096), entry.path()));
         }
     }
     records.sort_unstable();

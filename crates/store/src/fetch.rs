@@ -136,6 +136,15 @@ pub enum FetchError {
         /// Where the run of bytes begins.
         offset: u64,
     },
+    /// Checking its bytes ended in a panic.
+    #[error(
+        "piece `{piece}` was not verified, as the program failed while it was checking it; this \
+             is a bug, please report it"
+    )]
+    Unverified {
+        /// The piece.
+        piece: PieceId,
+    },
     /// There is no memory for a slot.
     #[error("piece `{piece}` needs a slot of {need} bytes and the arena has none")]
     NoSlot {

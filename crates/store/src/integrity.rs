@@ -1,6 +1,7 @@
 //! Checksums of what was read, taken while the rest is still on its way.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -104,9 +105,15 @@ impl Transfer {
             let prefix = progress.prefix;
             drop(progress);
             let started = verifier.clock.now();
-            // SAFETY: all below `prefix` has landed, so nobody writes there but the holder of the
-            // cursor, which is this thread.
-            result = unsafe { self.hash(&mut cursor, prefix, verifier) };
+            let hash = || {
+                // SAFETY: all below `prefix` has landed, so nobody writes there but the holder of the
+                // cursor, which is this thread.
+                unsafe { self.hash(&mut cursor, prefix, verifier) }
+            };
+            // A panic that took the cursor along would let later ranges pass unhashed.
+            result = catch_unwind(AssertUnwindSafe(hash)).unwrap_or_else(|_| {
+                Err(FetchError::Unverified { piece: self.layout.read().piece() })
+            });
             cursor.failed = result.is_err();
             let spent = verifier.clock.now().saturating_sub(started);
             progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);

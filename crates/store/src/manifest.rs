@@ -5,6 +5,8 @@ mod check;
 #[cfg(feature = "io")]
 mod file;
 mod in_place;
+#[cfg(feature = "io")]
+mod small;
 
 use serde::{Deserialize, Serialize};
 use sws_kernels::Encoding;
@@ -13,6 +15,8 @@ use crate::PieceId;
 
 #[cfg(feature = "io")]
 pub use file::{InvalidManifest, MANIFEST_FILE, ManifestError};
+#[cfg(feature = "io")]
+pub use small::SmallFileError;
 
 /// The contents of a shard directory, or of a checkpoint read in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

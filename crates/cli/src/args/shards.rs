@@ -8,6 +8,9 @@ use sws_kernels::Encoding;
 ///
 /// Needs less than 256 MiB of memory, whatever the size of the model. It can be interrupted at any
 /// moment; the same command again goes on where it stopped, and what comes out is the same.
+///
+/// The checkpoint's small files are copied: configuration, tokenizer, licence. Their links must stay
+/// within the checkpoint, or the blobs of its repository in the Hugging Face cache.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shard {
     /// The directory of a Hugging Face checkpoint in safetensors.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use serde_json::json;
 use sws_engine::{Certificate, Difference, Outcome};
+use sws_store::open_regular;
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
@@ -78,10 +79,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     const REMEDY: &str = "give the file that `sws run --certify` wrote";
     let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}; {REMEDY}");
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
-        bail!("`{shown}` is not a regular file; {REMEDY}");
-    }
+    let file = open_regular(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {

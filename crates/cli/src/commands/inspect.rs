@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sws_store::{Manifest, PieceId, PieceKind, Tensor};
+use sws_store::{Manifest, PieceId, PieceKind, Tensor, user_cache};
 
 use super::{print, print_json, size};
 use crate::table::table;
 use crate::{args, model};
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
-    let report = Report::of(&model::manifest(&model::locate(&args.model)?)?.0);
+    let dir = model::locate(&args.model)?;
+    let report = Report::of(&model::manifest(&dir, user_cache().as_deref())?.0);
     if args.json {
         print_json(&report)?;
     } else {

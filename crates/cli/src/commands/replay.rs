@@ -1,6 +1,5 @@
 //! `sws replay`.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,8 +11,8 @@ use serde::Serialize;
 use sws_draft::Trace;
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::{Outcome, Replay, ReplayPolicy};
-use sws_store::Clock;
 use sws_store::shard::Progress;
+use sws_store::{Clock, open_regular};
 
 use super::{count, print, print_json, size};
 use crate::args;
@@ -76,11 +75,8 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
     let name = path.display();
     let unread =
         |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a file with routes");
-    let file = File::open(path).map_err(unread)?;
+    let file = open_regular(path).map_err(unread)?;
     let about = file.metadata().map_err(unread)?;
-    if !about.is_file() {
-        bail!("`{name}` is no file; name a file with routes");
-    }
     if about.len() > MAX_BYTES {
         let (len, most) = (size(about.len()), size(MAX_BYTES));
         bail!("`{name}` has {len} and a trace at most {most}; record fewer tokens");

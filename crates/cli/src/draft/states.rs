@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use serde_json::Value;
 use sws_draft::{DraftShape, Trace};
+use sws_store::open_regular;
 
 /// The longest header of a recording.
 const MAX_HEADER: u64 = 1 << 20;
@@ -39,11 +40,8 @@ impl States {
         let name = path.display();
         let unread = |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a recording");
         let again = "record it with `sws run --record FILE --record-hidden`";
-        let mut file = File::open(path).map_err(unread)?;
+        let mut file = open_regular(path).map_err(unread)?;
         let about = file.metadata().map_err(unread)?;
-        if !about.is_file() {
-            bail!("`{name}` is no file; name a recording");
-        }
         let mut first = [0; 8];
         let no = || anyhow!("`{name}` is no recording; {again}");
         file.read_exact(&mut first).map_err(|_| no())?;

@@ -42,8 +42,9 @@ use timed::{Source, Timed};
 /// use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
 ///
 /// let dir = Path::new("shards/tales-moe");
-/// let spec = ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?;
 /// let manifest = Arc::new(Manifest::load(dir)?);
+/// let config = manifest.read_small(dir, "config.json", None)?.ok_or("no config.json")?;
+/// let spec = ModelSpec::parse(&config)?;
 /// let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
 /// let options = Options { ram_budget: "64MiB".parse()?, ..Options::default() };
 /// let mut streamer = SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?;

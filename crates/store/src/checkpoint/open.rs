@@ -14,6 +14,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use super::{Checkpoint, CheckpointError, WeightFile};
 use crate::header::{Header, HeaderError, MAX_TENSORS};
 use crate::path::is_plain_name;
+use crate::regular;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -107,14 +108,12 @@ fn no_weights(dir: &Path) -> CheckpointError {
     }
 }
 
-/// Opens a regular file. Its kind is asked before opening: opening a pipe would wait for a writer.
 fn open_regular(path: &Path) -> Result<(File, u64), CheckpointError> {
-    let refused = |cause| CheckpointError::Read { path: path.to_owned(), cause };
-    let metadata = path.metadata().map_err(refused)?;
-    if !metadata.is_file() {
-        return Err(CheckpointError::NotAFile { path: path.to_owned() });
-    }
-    let file = File::open(path).map_err(refused)?;
+    let refused = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::InvalidInput => CheckpointError::NotAFile { path: path.to_owned() },
+        _ => CheckpointError::Read { path: path.to_owned(), cause },
+    };
+    let file = regular::open_regular(path).map_err(refused)?;
     let len = file.metadata().map_err(refused)?.len();
     Ok((file, len))
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Manifest;
+use crate::regular::open_regular;
 use crate::remedy;
 
 /// The name of the manifest in its directory.
@@ -249,6 +250,6 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, ManifestError> {
         return Err(ManifestError::TooLarge { path: path.to_owned(), len, limit });
     }
     let mut json = Vec::with_capacity(len as usize);
-    File::open(path).and_then(|file| file.take(limit).read_to_end(&mut json)).map_err(refused)?;
+    open_regular(path).and_then(|file| file.take(limit).read_to_end(&mut json)).map_err(refused)?;
     Ok(Some(json))
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
-use rustix::fs::{Advice, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::process::Resource;
 
+use crate::regular::open_regular;
 use crate::{Manifest, SLOT_ALIGN};
 
 /// Descriptors left for everything else in the process.
@@ -104,20 +105,27 @@ impl OpenFile {
 }
 
 fn open(path: &Path, mode: Caching) -> io::Result<OpenFile> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     if mode == Caching::Direct {
-        match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
-            Ok(fd) if aligned_reads_suffice(&fd) => {
+        // Not `open_regular`, which knows no `O_DIRECT`.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT | OFlags::NONBLOCK;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) if is_regular(&fd)? && aligned_reads_suffice(&fd) => {
+                // io_uring gives up on a file with `O_NONBLOCK` where the file system would wait.
+                rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT)?;
                 return Ok(OpenFile { file: fd.into(), direct: true });
             }
             Ok(_) | Err(rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
+    let file = open_regular(path)?;
     // No readahead: it would bring pages that nobody asked for and nobody drops.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
     Ok(OpenFile { file, direct: false })
+}
+
+fn is_regular(fd: &OwnedFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::RegularFile)
 }
 
 /// Whether the file system takes direct reads at the alignment of slots. One that does not say

@@ -1,6 +1,6 @@
 //! io_uring, past the page cache.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,10 @@ use super::direct::DirectReader;
 use super::files::OpenFile;
 use super::{ReadOp, ShardReader};
 use crate::Manifest;
+
+/// Failures to enter a ring, one after another and without a read that ended meanwhile, after which it is
+/// taken for lost.
+const MOST_REFUSALS: u32 = 1 << 20;
 
 /// Several reads from one thread through io_uring, on files that take direct reads; others are read
 /// as [`DirectReader`] does.
@@ -53,12 +57,22 @@ impl UringReader {
                 Err(_) => read.result = Err(io::ErrorKind::WouldBlock.into()),
             }
         }
+        let mut refusals = 0;
         while waiting > 0 {
             // An error here (a signal, a full queue) leaves the entries where they are: completed
             // or not, they are waited for.
-            let _ = ring.submit_and_wait(1);
+            refusals = match ring.submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => refusals + 1,
+                _ => 0,
+            };
+            if refusals > MOST_REFUSALS {
+                lost();
+            }
+            if refusals > 0 {
+                std::thread::yield_now();
+            }
             for entry in ring.completion() {
-                waiting -= 1;
+                (waiting, refusals) = (waiting - 1, 0);
                 if let Some(read) =
                     usize::try_from(entry.user_data()).ok().and_then(|i| reads.get_mut(i))
                 {
@@ -114,5 +128,70 @@ impl ShardReader for UringReader {
                 read.result = self.direct.read_at(read.file, read.offset, read.into);
             }
         }
+    }
+}
+
+/// Ends the process: the kernel may write to buffers that were lent to it for as long as they are lent,
+/// and a ring that cannot be entered never says when that is over.
+fn lost() -> ! {
+    let _ = writeln!(
+        io::stderr(),
+        "sws: the system stopped serving io_uring while reads were under way; start again with --reader direct"
+    );
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::ModelIdentity;
+
+    const CHILD: &str = "SWS_TEST_LOSES_ITS_RING";
+
+    /// Has to end, and to do so without returning to the owner of the buffers: seen from outside.
+    #[test]
+    fn a_ring_that_is_lost_ends_the_process_with_a_sentence() {
+        if std::env::var_os(CHILD).is_some() {
+            return lose_a_ring();
+        }
+        let this = "reader::uring::tests::a_ring_that_is_lost_ends_the_process_with_a_sentence";
+        let mut child = Command::new("timeout");
+        child.args(["-k", "1", "60"]).arg(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", this, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if stderr.contains("no io_uring here") {
+            return;
+        }
+        // `timeout` ends as its command did: by SIGABRT, or with the number a shell makes of it.
+        let aborted = output.status.signal() == Some(6) || output.status.code() == Some(134);
+        assert!(aborted, "{output:?}");
+        assert!(stderr.contains("sws: the system stopped serving io_uring"), "{stderr}");
+    }
+
+    fn lose_a_ring() {
+        let model = ModelIdentity { model_type: "test".into(), fingerprint: "00".into() };
+        let manifest = Manifest {
+            model,
+            encoding: None,
+            files: Vec::new(),
+            pieces: Vec::new(),
+            copies: Vec::new(),
+        };
+        let Ok(reader) = UringReader::new(&manifest, Path::new("/"), 2) else {
+            return drop(writeln!(io::stderr(), "no io_uring here"));
+        };
+        let mut ring = reader.rings.lock().unwrap().pop().unwrap();
+        // SAFETY: only the ring uses the descriptor afterwards, and is to find it gone; the process
+        // ends before the ring is dropped.
+        unsafe { rustix::io::close(ring.as_raw_fd()) };
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let mut into = [0; 512];
+        let result = Ok(0);
+        let read = ReadOp { file: 0, offset: 0, into: &mut into, result };
+        reader.submit(&mut ring, &mut [read], &[Arc::new(OpenFile { file, direct: false })]);
+        unreachable!("the ring is gone");
     }
 }

@@ -1,14 +1,18 @@
 //! The checkpoint's small files: configuration, tokenizer, chat template, licence.
 
 use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use super::ShardError;
 use super::outdir::OutDir;
 use crate::manifest::MAX_COPY_BYTES;
 use crate::path::is_plain_name;
-use crate::{CopiedFile, MANIFEST_FILE};
+use crate::regular::open_regular;
+use crate::{CopiedFile, MANIFEST_FILE, SmallFileError};
 
 /// Weights, and what lists them: neither means anything beside shards.
 const WEIGHTS: [&str; 12] = [
@@ -26,84 +30,121 @@ const WEIGHTS: [&str; 12] = [
     ".npz",
 ];
 
-/// The names of the files to be copied, sorted.
-pub(super) fn names(dir: &Path) -> Result<Vec<String>, ShardError> {
-    let refused = |e| ShardError::reading(dir, e);
-    let mut names = Vec::new();
-    for entry in dir.read_dir().map_err(refused)? {
-        let entry = entry.map_err(refused)?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        // The cache of the hub is made of symbolic links, so these are followed.
-        let small = entry.path().metadata().is_ok_and(|m| m.is_file() && m.len() <= MAX_COPY_BYTES);
-        let hidden = name.starts_with('.') || name == MANIFEST_FILE;
-        if small
-            && !hidden
-            && is_plain_name(&name)
-            && !WEIGHTS.iter().any(|ending| name.ends_with(ending))
-        {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
+/// The small files of a checkpoint, none of which lies elsewhere.
+pub(super) struct Small {
+    dir: PathBuf,
+    /// Below these lie the targets of links: the checkpoint itself, and of a snapshot in the Hugging
+    /// Face cache the blobs of its repository.
+    within: Vec<PathBuf>,
+    names: Vec<String>,
 }
 
-/// Copies the files of a checkpoint beside its shards.
-pub(super) fn copy(
-    names: &[String],
-    from: &Path,
-    to: &OutDir,
-) -> Result<Vec<CopiedFile>, ShardError> {
-    let copy = |name: &String| {
-        let bytes = read(&from.join(name))?;
-        to.write_small(name, &bytes)?;
-        let blake3 = blake3::hash(&bytes).to_hex().to_string();
-        Ok(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 })
-    };
-    names.iter().map(copy).collect()
+impl Small {
+    /// Finds the files to be copied. One that is a link to elsewhere is refused: shards are passed on, and
+    /// what a stranger's link points to was not meant to be.
+    pub(super) fn of(dir: &Path) -> Result<Small, ShardError> {
+        let refused = |e| ShardError::reading(dir, e);
+        let whole = dir.canonicalize().map_err(refused)?;
+        let blobs = blobs(&whole);
+        let within = [whole].into_iter().chain(blobs).collect();
+        let mut small = Small { dir: dir.to_owned(), within, names: Vec::new() };
+        for entry in dir.read_dir().map_err(refused)? {
+            let entry = entry.map_err(refused)?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let about = entry.path().metadata();
+            let fits = about.is_ok_and(|m| m.is_file() && m.len() <= MAX_COPY_BYTES);
+            let hidden = name.starts_with('.') || name == MANIFEST_FILE;
+            if fits
+                && !hidden
+                && is_plain_name(&name)
+                && !WEIGHTS.iter().any(|ending| name.ends_with(ending))
+            {
+                small.open(&name)?;
+                small.names.push(name);
+            }
+        }
+        small.names.sort();
+        Ok(small)
+    }
+
+    /// Their names, sorted.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Copies them beside the shards.
+    pub(super) fn copy(&self, to: &OutDir) -> Result<Vec<CopiedFile>, ShardError> {
+        let copy = |name: &String| {
+            let mut bytes = Vec::new();
+            let read = self.open(name)?.take(MAX_COPY_BYTES).read_to_end(&mut bytes);
+            read.map_err(|e| ShardError::reading(&self.dir.join(name), e))?;
+            to.write_small(name, &bytes)?;
+            let blake3 = blake3::hash(&bytes).to_hex().to_string();
+            Ok(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 })
+        };
+        self.names.iter().map(copy).collect()
+    }
+
+    /// Opens one. What has been opened is asked where it lies, so that neither a chain of links nor one
+    /// that changes meanwhile leads elsewhere.
+    fn open(&self, name: &str) -> Result<File, ShardError> {
+        let path = self.dir.join(name);
+        let refused = |e| ShardError::reading(&path, e);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(file) => {
+                let file = File::from(file);
+                match file.metadata().map_err(refused)?.is_file() {
+                    true => Ok(file),
+                    false => Err(refused(io::ErrorKind::InvalidInput.into())),
+                }
+            }
+            Err(rustix::io::Errno::LOOP) => {
+                let file = open_regular(&path).map_err(refused)?;
+                let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let target = std::fs::read_link(opened).map_err(refused)?;
+                match self.within.iter().any(|dir| target.starts_with(dir)) {
+                    true => Ok(file),
+                    false => Err(ShardError::Elsewhere { link: path, target }),
+                }
+            }
+            Err(e) => Err(refused(e.into())),
+        }
+    }
+}
+
+/// Of `REPOSITORY/snapshots/REVISION` in the Hugging Face cache, `REPOSITORY/blobs`, to which the links
+/// of a snapshot lead.
+fn blobs(dir: &Path) -> Option<PathBuf> {
+    let snapshots = dir.parent().filter(|dir| dir.ends_with("snapshots"))?;
+    Some(snapshots.with_file_name("blobs"))
 }
 
 /// Copies them back, as they were.
 pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Result<(), ShardError> {
     for copy in copies {
-        if let Some(what) = damage(copy, from) {
-            return Err(ShardError::DamagedCopy { path: from.join(&copy.path), what });
-        }
-        to.write_small(&copy.path, &read(&from.join(&copy.path))?)?;
+        let bytes = copy.read(from).map_err(|error| ShardError::DamagedCopy {
+            path: from.join(&copy.path),
+            what: what(error),
+        })?;
+        to.write_small(&copy.path, &bytes)?;
     }
     Ok(())
 }
 
 /// What is wrong with a copy, as the end of a sentence that begins with its name.
 pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Option<String> {
-    let path = dir.join(&copy.path);
-    let unreadable = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::NotFound => "is missing".to_owned(),
-        _ => format!("cannot be read ({e})"),
-    };
-    let metadata = match path.symlink_metadata() {
-        Ok(metadata) => metadata,
-        Err(e) => return Some(unreadable(e)),
-    };
-    if !metadata.is_file() {
-        return Some("is not a regular file".to_owned());
-    }
-    if metadata.len() != copy.len {
-        return Some(format!("has {} bytes instead of {}", metadata.len(), copy.len));
-    }
-    let mut hasher = blake3::Hasher::new();
-    match File::open(&path).and_then(|file| hasher.update_reader(file.take(copy.len)).map(|_| ())) {
-        Err(e) => Some(unreadable(e)),
-        Ok(()) if !hasher.finalize().to_hex().eq_ignore_ascii_case(&copy.blake3) => {
-            Some("is damaged".to_owned())
-        }
-        Ok(()) => None,
-    }
+    copy.read(dir).err().map(what)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ShardError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_COPY_BYTES).read_to_end(&mut bytes));
-    read.map_err(|e| ShardError::reading(path, e))?;
-    Ok(bytes)
+fn what(error: SmallFileError) -> String {
+    match error {
+        SmallFileError::Missing { .. } => "is missing".to_owned(),
+        SmallFileError::NotAFile { .. } => "is not a regular file".to_owned(),
+        SmallFileError::Length { expected, found, .. } => {
+            format!("has {found} bytes instead of {expected}")
+        }
+        SmallFileError::Read { cause, .. } => format!("cannot be read ({cause})"),
+        _ => "is damaged".to_owned(),
+    }
 }

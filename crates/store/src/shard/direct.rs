@@ -11,6 +11,7 @@ use rustix::fs::{Advice, FallocateFlags, OFlags};
 
 use super::ShardError;
 use crate::Slot;
+use crate::regular::open_regular;
 
 /// What addresses, offsets and lengths of direct transfers are multiples of. Every device takes
 /// 4096.
@@ -37,10 +38,11 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Source, ShardError> {
-        let buffered = File::open(path).map_err(|e| ShardError::reading(path, e))?;
+        let buffered = open_regular(path).map_err(|e| ShardError::reading(path, e))?;
         let direct = OpenOptions::new()
             .read(true)
-            .custom_flags(OFlags::DIRECT.bits() as i32)
+            // Should it have become a pipe in between, it is not waited for, and reads of it fail.
+            .custom_flags((OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32)
             .open(path)
             .ok();
         Ok(Source { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })

@@ -188,6 +188,17 @@ pub enum ShardError {
         /// What is wrong with it.
         what: String,
     },
+    /// A small file that would be copied lies elsewhere.
+    #[error(
+        "`{}` is a link to `{}`, which is not of this checkpoint, and shards would carry a copy of it; put the file itself there, or take the link away",
+        link.display(), target.display()
+    )]
+    Elsewhere {
+        /// The link.
+        link: PathBuf,
+        /// What it leads to.
+        target: PathBuf,
+    },
     /// The manifest does not describe all of a checkpoint's tensor.
     #[error("`{}` has not all parts of `{tensor}`; make the shards again", dir.display())]
     Incomplete {

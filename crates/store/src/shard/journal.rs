@@ -2,13 +2,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ShardError;
+use crate::regular::open_regular;
 
 /// Its name in the output directory.
 pub(super) const JOURNAL: &str = ".sws-journal";
@@ -37,8 +40,13 @@ impl Journal {
             .write(true)
             .create(true)
             .truncate(false)
+            // A pipe in its place would never end.
+            .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(&path)
             .map_err(|e| ShardError::writing(&path, e))?;
+        if !file.metadata().map_err(|e| ShardError::reading(&path, e))?.is_file() {
+            return Err(foreign(dir));
+        }
         let mut bytes = Vec::new();
         let read = (&mut file).take(MAX_BYTES).read_to_end(&mut bytes);
         read.map_err(|e| ShardError::reading(&path, e))?;
@@ -70,7 +78,7 @@ impl Journal {
     /// Whether a journal there has at least its first line: without, nothing was begun.
     pub(super) fn begun(dir: &Path) -> bool {
         let mut bytes = Vec::new();
-        let read = File::open(dir.join(JOURNAL)).map(|f| f.take(1 << 20).read_to_end(&mut bytes));
+        let read = open_regular(dir.join(JOURNAL)).map(|f| f.take(1 << 20).read_to_end(&mut bytes));
         matches!(read, Ok(Ok(_))) && line(&bytes).is_some()
     }
 
@@ -95,6 +103,11 @@ impl Journal {
     pub(super) fn remove(self) -> Result<(), ShardError> {
         std::fs::remove_file(&self.path).map_err(|e| ShardError::writing(&self.path, e))
     }
+}
+
+/// What bears its name is something else.
+fn foreign(dir: &Path) -> ShardError {
+    ShardError::Foreign { dir: dir.to_owned(), name: JOURNAL.to_owned() }
 }
 
 /// The JSON of the first line and the length of the line, if it is whole.

@@ -22,11 +22,12 @@ mod unshard;
 mod verify;
 mod write;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use sws_kernels::Encoding;
+
+use crate::regular::open_regular;
 
 pub use error::ShardError;
 pub use unshard::{Unsharded, unshard};
@@ -85,6 +86,6 @@ fn start<'scope>(
 /// Whether a file begins with these bytes.
 fn begins_with(path: &Path, expected: &[u8]) -> bool {
     let mut found = vec![0; expected.len()];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut found));
+    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut found));
     read.is_ok() && found == expected
 }

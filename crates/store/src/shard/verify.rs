@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{Source, buffer};
 use super::{Progress, ShardError, copies, layout, start};
+use crate::regular::open_regular;
 use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
 
 /// One read.
@@ -208,7 +209,7 @@ impl Shard<'_> {
 
     /// Recognises a sound shard in the place of another: what a mixed-up copy brings about.
     fn stranger(&self, path: &Path, fingerprint: &str) -> Option<String> {
-        let mut file = std::fs::File::open(path).ok()?;
+        let mut file = open_regular(path).ok()?;
         let mut first = [0; 8];
         file.read_exact(&mut first).ok()?;
         let len = u64::from_le_bytes(first);

@@ -55,7 +55,7 @@ pub fn shard(
     {
         return Err(ShardError::NoExperts { dir: checkpoint.dir().to_owned(), stand_ins });
     }
-    let copied = copies::names(checkpoint.dir())?;
+    let small = copies::Small::of(checkpoint.dir())?;
     let identity = Identity::of(&source, options, &jobs);
     let total: u64 = jobs.iter().map(|job| job.source_len).sum();
 
@@ -64,7 +64,7 @@ pub fn shard(
         return Ok(done);
     }
     let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
-    planned.extend(copied.iter().cloned().chain([MANIFEST_FILE.to_owned()]));
+    planned.extend(small.names().iter().cloned().chain([MANIFEST_FILE.to_owned()]));
     let dir = OutDir::open(out, checkpoint.dir(), &planned)?;
     let (journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
     let mut results = adopt(&dir, lines, &jobs, &source);
@@ -95,7 +95,7 @@ pub fn shard(
         results[index] = Some(line);
     }
 
-    let copies = copies::copy(&copied, checkpoint.dir(), &dir)?;
+    let copies = small.copy(&dir)?;
     let manifest = assemble(&source, options, &jobs, results, copies);
     let json = manifest
         .to_json()

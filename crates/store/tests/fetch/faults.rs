@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use sws_store::{
     Arena, BitFlip, Clock, Failing, FetchError, Flip, MemoryReader, NVMeWeightStore, PieceId, Read,
-    Short,
+    ShardReader, Short,
 };
 
 use crate::support::{MIB, Model, noise};
@@ -192,5 +192,46 @@ fn a_bit_in_padding_harms_nobody_and_one_in_a_tensor_is_found_wherever_it_is() {
             model.manifest.pieces[0].tensors.iter().map(|t| &t.parts[0]).collect();
         let inside = extents.iter().any(|e| (e.offset..e.offset + e.len).contains(&(byte as u64)));
         assert_eq!(store.read(Read::Piece(PieceId::EMBED), &arena).is_err(), inside, "byte {byte}");
+    }
+}
+
+/// Delivers damage, and panics when asked to read it again.
+struct Panicking(MemoryReader);
+
+impl ShardReader for Panicking {
+    fn name(&self) -> &'static str {
+        "panicking"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read_at(file, offset, into)?;
+        if (file, offset) == (1, 0) {
+            into[7] ^= 1;
+        }
+        Ok(read)
+    }
+
+    fn reread_at(&self, _: u32, _: u64, _: &mut [u8]) -> std::io::Result<usize> {
+        panic!("injected panic")
+    }
+}
+
+#[test]
+fn a_panic_while_hashing_lets_nothing_pass_unverified() {
+    // Four chunks in two blocks; hashing the first block panics, and the others land after it.
+    let model = Model::experts(3, 4 * MIB);
+    for depth in [1, 4] {
+        let disk = Panicking(MemoryReader::new(model.files.clone()));
+        let store = model.open(Arc::new(disk), depth, Clock::real());
+        let arena = Arena::new(16 * MIB).unwrap();
+        for _ in 0..2 {
+            for (id, end) in read_all(&store, &arena) {
+                match id == PieceId::expert(0, 1) {
+                    true => assert!(matches!(end, Err(FetchError::Unverified { .. })), "{end:?}"),
+                    false => end.unwrap(),
+                }
+            }
+        }
+        assert_eq!(arena.free_bytes(), arena.bytes());
     }
 }

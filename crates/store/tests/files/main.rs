@@ -9,3 +9,4 @@ mod corpus;
 mod in_place;
 mod limits;
 mod memory;
+mod small;

@@ -93,8 +93,9 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
             epochs: args.epochs.into(),
             seed: args.seed,
         };
-        let samples = collect(&mut recorded, &learned_from, &training, place, attended)?;
-        let held = collect(&mut recorded, &held_out, &training, place, attended)?;
+        let samples =
+            collect(&mut recorded, &learned_from, &training, (place, attended), &interrupt)?;
+        let held = collect(&mut recorded, &held_out, &training, (place, attended), &interrupt)?;
         let batches = samples.rows_of(&training);
         let mut step = || {
             let mut done = done.lock().expect("no holder panics");
@@ -104,7 +105,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         };
         let Some(Trained { down, targets, losses }) = train(&training, &samples, &held, &mut step)?
         else {
-            return Err(Interrupted("nothing was written").into());
+            return Err(stopped());
         };
         learned.set_correction(&shape, place, attended, &down, &targets);
         let [loss_before, loss_after] = losses;
@@ -116,10 +117,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     // What remains is learned as it is while a model runs.
     let mut draft = MicroDraftModel::with(shape, draft_size, learned);
     for sequence in &learned_from {
-        if interrupt.asked() {
-            return Err(Interrupted("nothing was written").into());
-        }
-        follow(&mut draft, &mut recorded, sequence)?;
+        follow(&mut draft, &mut recorded, sequence, &interrupt)?;
     }
     let bytes = draft.write(&recorded.model.manifest.model.fingerprint);
     file.write(&bytes)?;
@@ -142,17 +140,28 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Recordings may be far longer than memory, and reading them longer than patience.
+fn go_on(interrupt: &Interrupt) -> anyhow::Result<()> {
+    if interrupt.asked() { Err(stopped()) } else { Ok(()) }
+}
+
+fn stopped() -> anyhow::Error {
+    Interrupted("nothing was written").into()
+}
+
 /// Takes a draft through a sequence.
 fn follow(
     draft: &mut MicroDraftModel,
     recorded: &mut Recorded,
     sequence: &Sequence,
+    interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let Recorded { shape, routers, files, .. } = recorded;
     let states = &mut files[sequence.file];
     let layers = recorded.model.spec.layers.len();
     let mut both = Vec::new();
     for token in sequence.tokens.clone() {
+        go_on(interrupt)?;
         states.token(token, &mut both)?;
         draft.tokens(&states.trace.tokens()[token..=token]);
         let (entering, attended) = both.split_at(layers * shape.hidden);
@@ -173,8 +182,8 @@ fn collect(
     recorded: &mut Recorded,
     sequences: &[Sequence],
     training: &Training,
-    place: usize,
-    attended: bool,
+    (place, attended): (usize, bool),
+    interrupt: &Interrupt,
 ) -> anyhow::Result<Samples> {
     let Recorded { model, shape, routers, files, .. } = recorded;
     let &Training { inputs, targets, experts, .. } = training;
@@ -187,6 +196,7 @@ fn collect(
     for sequence in sequences {
         let states = &mut files[sequence.file];
         for token in sequence.tokens.clone().step_by(every) {
+            go_on(interrupt)?;
             states.token(token, &mut both)?;
             let at = (usize::from(attended) * layers + shape.layers[place]) * shape.hidden;
             let state = &both[at..at + shape.hidden];

@@ -1,0 +1,166 @@
+//! One bit flipped anywhere in a model's files is detected, or changes nothing that comes out.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use sws_model::text::{ChatOptions, GenerationOptions, Message};
+use sws_model::{CausalLm, KvPrecision, Model as Forward, Session};
+use sws_store::shard::{ShardOptions, shard};
+use sws_store::{Checkpoint, ReaderKind};
+
+use super::Model;
+use crate::interrupt::Interrupt;
+
+#[expect(dead_code, unused_imports, reason = "the end-to-end tests use all of it")]
+#[path = "../../../../tests/e2e/goldens.rs"]
+mod goldens;
+
+const TEXT: &str = "a small boat sails\n";
+const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}\
+{% if add_generation_prompt %}<assistant>{% endif %}";
+/// Those that are read as a whole, besides the manifest.
+const SMALL: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// All that a model's files decide.
+#[derive(PartialEq)]
+struct Outputs {
+    logits: Vec<u32>,
+    ids: Vec<u32>,
+    prompt: String,
+    generation: String,
+}
+
+impl Outputs {
+    /// Through the same functions as every command.
+    fn of(dir: &Path, cache: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<Outputs> {
+        let model = Model::at(dir.to_owned(), cache.map(Path::to_owned))?;
+        let tokenizer = model.tokenizer()?.ok_or_else(|| anyhow::anyhow!("no tokenizer"))?;
+        let template = model.chat_template()?.ok_or_else(|| anyhow::anyhow!("no template"))?;
+        let ids = tokenizer.encode(TEXT, true)?;
+        let message = Message { role: "user".to_owned(), content: TEXT.to_owned() };
+        let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
+        let prompt = template.render(&[message], &options)?;
+        let typed = GenerationOptions { seed: Some(1), ..GenerationOptions::default() };
+        let generation = format!("{:?}", model.generation(&typed)?);
+        let source = model.load(ReaderKind::Mmap, interrupt)?;
+        let forward = Forward::new(model.spec.clone());
+        let mut session = Session::new(forward, source, 16, KvPrecision::F32);
+        let mut logits = Vec::new();
+        for tokens in [&[1, 5, 9, 2][..], &[17]] {
+            logits.extend(session.prefill(tokens)?.iter().map(|logit| logit.to_bits()));
+        }
+        Ok(Outputs { logits, ids, prompt, generation })
+    }
+}
+
+/// A golden checkpoint with a tokenizer and a template.
+fn checkpoint(name: &str, dir: &Path) {
+    goldens::copy(name, dir);
+    std::fs::write(dir.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let config = r#"{"eos_token": "<end>", "model_max_length": 256}"#;
+    std::fs::write(dir.join("tokenizer_config.json"), config).unwrap();
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in dir.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(self::files(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((u128::from(self.0) * u128::from(n)) >> 64) as u64
+    }
+}
+
+/// The number of flips that were detected, and of those that changed nothing.
+#[derive(Debug, Default)]
+struct Count {
+    detected: usize,
+    harmless: usize,
+}
+
+/// Flips a bit, puts it back, and so on, in each of the files in turn; the time of modification stays.
+fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> Count {
+    let interrupt = Interrupt::of_the_program().unwrap();
+    let before = Outputs::of(dir, cache, &interrupt).unwrap();
+    let mut count = Count::default();
+    let mut missed: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for path in files(dir).iter().cycle().take(flips) {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let about = file.metadata().unwrap();
+        let (at, bit) = (random.below(about.len()), random.below(8));
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        let put = |file: &File, byte: u8| {
+            file.write_all_at(&[byte], at).unwrap();
+            file.set_modified(about.modified().unwrap()).unwrap();
+        };
+        put(&file, byte[0] ^ 1 << bit);
+        match Outputs::of(dir, cache, &interrupt) {
+            Err(_) => count.detected += 1,
+            Ok(outputs) => {
+                let case = format!("bit {bit} of byte {at} of {}", path.display());
+                assert!(outputs == before, "{case} changed what comes out, and was not detected");
+                count.harmless += 1;
+                *missed.entry(path.clone()).or_default() += 1;
+            }
+        }
+        put(&file, byte[0]);
+    }
+    for name in SMALL.into_iter().chain(["manifest.json"]) {
+        assert_eq!(missed.get(&dir.join(name)), None, "{name} in {}", dir.display());
+    }
+    assert!(Outputs::of(dir, cache, &interrupt).unwrap() == before);
+    count
+}
+
+#[test]
+fn a_flipped_bit_in_shards_is_detected_or_harmless() {
+    let mut random = Random(12);
+    let (mut detected, mut harmless) = (0, 0);
+    for name in ["qwen3_moe", "llama_linear_tied", "mixtral", "olmoe", "qwen2_moe_swa"] {
+        let temp = tempfile::tempdir().unwrap();
+        let (from, out) = (temp.path().join("from"), temp.path().join("shards"));
+        checkpoint(name, &from);
+        let source = Checkpoint::open(&from).unwrap();
+        let naming = sws_model::naming(source.config_json()).unwrap();
+        shard(&source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+        let count = flip(&out, None, 400, &mut random);
+        println!("{name}: {count:?}");
+        detected += count.detected;
+        harmless += count.harmless;
+    }
+    println!("2000 flips: {detected} detected, {harmless} without effect, 0 silent changes");
+    assert_eq!(detected + harmless, 2000);
+}
+
+#[test]
+fn a_flipped_bit_in_a_checkpoint_is_detected_or_harmless_from_the_second_reading_on() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, cache) = (temp.path().join("checkpoint"), temp.path().join("cache"));
+    checkpoint("qwen3_moe", &dir);
+    let count = flip(&dir, Some(&cache), 400, &mut Random(13));
+    println!("400 flips: {count:?}");
+    assert_eq!(count.detected + count.harmless, 400);
+}

@@ -1,0 +1,147 @@
+//! The small files beside the pieces: configuration, tokenizer, templates. Each is checked by whoever
+//! reads it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::{CopiedFile, MAX_COPY_BYTES, Manifest};
+use crate::book;
+use crate::regular::open_regular;
+
+/// Why a small file beside the weights cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SmallFileError {
+    /// The operating system refused.
+    #[error("`{}` cannot be read: {cause}; make it readable", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        cause: io::Error,
+    },
+    /// A directory, a device or a pipe; of a listed file, also a link.
+    #[error("`{}` is not a regular file; put the file itself there", path.display())]
+    NotAFile {
+        /// The name.
+        path: PathBuf,
+    },
+    /// No such file is as long.
+    #[error("`{}` has more than {limit} bytes; download it again", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// The manifest lists it.
+    #[error("`{}` is missing, though the manifest lists it; copy it again or make the shards again", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not the length that the manifest lists.
+    #[error("`{}` has {found} bytes instead of {expected}; copy it again or make the shards again", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// The length in the manifest.
+        expected: u64,
+        /// The length of the file.
+        found: u64,
+    },
+    /// Not the bytes that the manifest lists.
+    #[error("`{}` is damaged: its bytes do not agree with their checksum; copy it again or make the shards again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not the bytes of the first reading.
+    #[error(
+        "`{}` is not what it was when it was first read, though its time of modification is: the disk \
+         fails, or it was edited without a trace; download it again, or `touch` it if it is right",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Manifest {
+    /// The bytes of the small file `name` in `dir`, the directory of the manifest. None if there is no
+    /// such file.
+    ///
+    /// A file of [`copies`](Manifest::copies) must be there, and be what was copied. No manifest vouches
+    /// for any other, as in a checkpoint read in place: its first reading is recorded in the folder
+    /// `cache`, and later ones must agree with it for as long as inode, length and time of modification
+    /// stay the same.
+    pub fn read_small(
+        &self,
+        dir: &Path,
+        name: &str,
+        cache: Option<&Path>,
+    ) -> Result<Option<Vec<u8>>, SmallFileError> {
+        match self.copies.iter().find(|copy| copy.path == name) {
+            Some(copy) => copy.read(dir).map(Some),
+            None => read_unlisted(dir.join(name), cache),
+        }
+    }
+}
+
+impl CopiedFile {
+    /// Its bytes, which are those that were copied.
+    pub(crate) fn read(&self, dir: &Path) -> Result<Vec<u8>, SmallFileError> {
+        let path = dir.join(&self.path);
+        let refused = |cause: io::Error| match cause.kind() {
+            io::ErrorKind::NotFound => SmallFileError::Missing { path: path.clone() },
+            _ => refused(&path, cause),
+        };
+        if path.symlink_metadata().map_err(refused)?.is_symlink() {
+            return Err(SmallFileError::NotAFile { path });
+        }
+        let file = open_regular(&path).map_err(refused)?;
+        let (expected, found) = (self.len, file.metadata().map_err(refused)?.len());
+        if found != expected {
+            return Err(SmallFileError::Length { path, expected, found });
+        }
+        let bytes = bounded(file, expected).map_err(refused)?;
+        let good = bytes.len() as u64 == expected
+            && blake3::hash(&bytes).to_hex().eq_ignore_ascii_case(&self.blake3);
+        if good { Ok(bytes) } else { Err(SmallFileError::Damaged { path }) }
+    }
+}
+
+fn read_unlisted(path: PathBuf, cache: Option<&Path>) -> Result<Option<Vec<u8>>, SmallFileError> {
+    let file = match open_regular(&path) {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(refused(&path, cause)),
+    };
+    let limit = MAX_COPY_BYTES;
+    // Before reading: what is written meanwhile changes the time.
+    let about = file.metadata().map_err(|cause| refused(&path, cause))?;
+    let bytes = bounded(file, limit + 1).map_err(|cause| refused(&path, cause))?;
+    if bytes.len() as u64 > limit {
+        return Err(SmallFileError::TooLarge { path, limit });
+    }
+    match book::first_reading_agrees(&about, &bytes, cache) {
+        true => Ok(Some(bytes)),
+        false => Err(SmallFileError::Changed { path }),
+    }
+}
+
+fn refused(path: &Path, cause: io::Error) -> SmallFileError {
+    let path = path.to_owned();
+    match cause.kind() {
+        io::ErrorKind::InvalidInput => SmallFileError::NotAFile { path },
+        _ => SmallFileError::Read { path, cause },
+    }
+}
+
+fn bounded(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
