@@ -112,7 +112,7 @@ fn answer(lm: &mut dyn CausalLm, sampling: &Sampling, n: usize) -> (Vec<u32>, Wi
     while tokens.len() < n {
         let mut logits = lm.observed(&next, &mut witness).unwrap().to_vec();
         witness.logits(lm.len() - 1, &logits);
-        let token = sampler.sample(&mut logits).unwrap();
+        let token = sampler.sample(&mut logits, lm.len()).unwrap();
         tokens.push(token);
         next = vec![token];
     }
@@ -495,7 +495,7 @@ fn a_replay_finds_what_the_engine_found() {
                 logits = streamer.observed(tokens, &mut recording).unwrap().to_vec();
             }
             for _ in 0..48 {
-                let token = sampler.sample(&mut logits).unwrap();
+                let token = sampler.sample(&mut logits, streamer.len()).unwrap();
                 recording.tokens = vec![token];
                 logits.copy_from_slice(streamer.observed(&[token], &mut recording).unwrap());
             }

@@ -4,19 +4,23 @@ use std::cmp::Ordering;
 
 use sws_kernels::functional::{argmax, elementary::exp};
 
-use super::{Sampling, SplitMix64};
+use super::Sampling;
+use super::noise::Noise;
 
 /// Chooses tokens, and remembers them for the penalties.
 ///
 /// Order and meaning are those of transformers: repetition penalty, then presence and frequency
 /// penalties, temperature, top-k (what equals the k-th is kept), top-p, min-p, one draw. Every step
-/// is a fixed sequence of correctly rounded operations ([`exp`] included), sums are taken in a fixed
-/// order in f64, and the draw walks the kept tokens by ascending id: a seed gives the same text on
-/// every machine.
+/// is a fixed sequence of operations whose bits no platform changes ([`exp`] included), and sums are
+/// taken in a fixed order in f64: a seed gives the same text on every machine.
+///
+/// The draw takes the token with the largest sum of logit and Gumbel noise, which is a function of seed,
+/// position and token alone. There is no state of random numbers, so a text is the same however often it
+/// is rewound; and of two models that nearly agree, each with a sampler of the same seed, nearly all
+/// choices agree.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    random: SplitMix64,
     /// Per token of the vocabulary: how often it was generated, and `PROMPT` if it was in the prompt.
     marks: Vec<u32>,
     /// The tokens that have a mark.
@@ -66,9 +70,8 @@ pub enum SampleError {
 impl Sampler {
     /// One that has seen nothing.
     pub fn new(sampling: Sampling, vocab_size: usize) -> Sampler {
-        let random = SplitMix64::new(sampling.seed);
         let (marks, marked, kept) = (vec![0; vocab_size], Vec::new(), Vec::new());
-        Sampler { sampling, random, marks, marked, kept }
+        Sampler { sampling, marks, marked, kept }
     }
 
     /// The prompt, for the repetition penalty.
@@ -81,9 +84,10 @@ impl Sampler {
         ids.iter().try_for_each(|&id| self.mark(id, |mark| mark + 1))
     }
 
-    /// Chooses a token and remembers it. The logits of all tokens are given, and are overwritten by
-    /// what the penalties and the temperature make of them.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Result<u32, SampleError> {
+    /// Chooses the token at a position, counted from the beginning of the sequence, and remembers it. The
+    /// logits of all tokens are given, and are overwritten by what the penalties and the temperature make
+    /// of them.
+    pub fn sample(&mut self, logits: &mut [f32], position: usize) -> Result<u32, SampleError> {
         assert_eq!(logits.len(), self.marks.len(), "one logit per token of the vocabulary");
         self.penalise(logits);
         let best = likeliest(logits)?;
@@ -91,7 +95,9 @@ impl Sampler {
             best
         } else {
             self.filter(logits, best)?;
-            self.draw()
+            let noise = Noise::new(self.sampling.seed, position);
+            let weights = self.kept.iter().map(|c| (c.id, c.weight));
+            noise.first(weights).ok_or(SampleError::Nothing)?
         };
         self.mark(id, |mark| mark + 1)?;
         Ok(id)
@@ -169,20 +175,6 @@ impl Sampler {
             kept.retain(|c| c.weight >= min_p);
         }
         Ok(())
-    }
-
-    /// Draws one of `kept` by its weight.
-    fn draw(&mut self) -> u32 {
-        let mut rest = self.random.next_unit() * total(&self.kept);
-        for candidate in &self.kept {
-            rest -= f64::from(candidate.weight);
-            if rest < 0.0 {
-                return candidate.id;
-            }
-        }
-        // Rounding may leave a crumb: it belongs to the last one that has a weight at all.
-        let last = self.kept.iter().rev().find(|c| c.weight > 0.0);
-        last.map_or(0, |c| c.id)
     }
 }
 
