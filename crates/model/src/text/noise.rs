@@ -1,6 +1,6 @@
 //! The noise of sampling.
 
-use sws_kernels::functional::elementary::ln1p64;
+use sws_kernels::functional::elementary::{exp, ln1p64};
 
 use super::SplitMix64;
 
@@ -20,25 +20,31 @@ impl Noise {
         Noise { key: mixed(mixed(seed) ^ position as u64) }
     }
 
-    /// The token of least E / w, of equals the first, where each has a time E = -ln(1 - u) of its own.
-    /// A token is first with the probability of its share of all weights. None if all weights are 0.
+    /// The token of least E / w, of equals the first: each has a time E = -ln(1 - u) of its own and the
+    /// weight w = e^-x, where x is how far its logit lies below the largest. A token is first with the
+    /// probability of its share of all weights. `likeliest` is one whose x is 0.
     ///
-    /// As -ln(1 - u) is never less than u, most tokens are passed over without a logarithm. Where
-    /// rounding may matter none is: the product and the quotient err by less than a millionth of `SLACK`.
-    pub(super) fn first(self, weights: impl Iterator<Item = (u32, f32)>) -> Option<u32> {
-        const SLACK: f64 = 1.0 + 1e-9;
-        let (mut first, mut least, mut bound) = (None, f64::INFINITY, f64::MAX);
-        for (token, weight) in weights {
-            let (unit, weight) = (self.unit(token), f64::from(weight));
-            if unit > bound * weight {
+    /// As E is at least u, and e^x at least 1 + x + x²/2 + x³/6, nearly all tokens are passed over
+    /// without a logarithm or an exponential. All rounding together is less than a third of `SLACK`.
+    pub(super) fn first(self, below: impl Iterator<Item = (u32, f32)>, likeliest: u32) -> u32 {
+        const SLACK: f64 = 1e-6;
+        let (mut first, mut least) = (likeliest, f64::INFINITY);
+        let mut bound = self.time(likeliest) * (1.0 + SLACK);
+        for (token, below) in below {
+            let x = f64::from(below);
+            if self.unit(token) * (1.0 + x * (1.0 + x * (0.5 + x / 6.0))) > bound {
                 continue;
             }
-            let time = -ln1p64(-unit) / weight;
+            let time = self.time(token) / f64::from(exp(-below));
             if time < least {
-                (first, least, bound) = (Some(token), time, time * SLACK);
+                (first, least, bound) = (token, time, time * (1.0 + SLACK));
             }
         }
         first
+    }
+
+    fn time(self, token: u32) -> f64 {
+        -ln1p64(-self.unit(token))
     }
 
     /// The token's number, from 2^-53 to 1 - 2^-53: the upper 52 bits and a half, exactly.

@@ -145,6 +145,18 @@ fn tokens_have_noise_of_their_own() {
 }
 
 #[test]
+fn what_a_temperature_makes_equal_is_one_draw() {
+    // Only the first of equals is kept, though it was not the likeliest before.
+    let sampling = Sampling { temperature: 1e6, top_p: 0.0, ..plain(1) };
+    let logits = [0.0, 1.0, 1.0 + f32::EPSILON];
+    assert_eq!(logits[1] / 1e6, logits[2] / 1e6);
+    for position in 0..100 {
+        let mut sampler = Sampler::new(sampling.clone(), 3);
+        assert_eq!(sampler.sample(&mut logits.to_vec(), position), Ok(1), "{position}");
+    }
+}
+
+#[test]
 fn what_is_impossible_is_never_drawn() {
     // e^-200 is 0 in f32, and so is what -inf has.
     let logits = [-200.0, 0.0, f32::NEG_INFINITY, -1.0];
