@@ -175,13 +175,13 @@ impl Certificate {
         }
         // Before the seal, which is of what the file says, and one without a sampler says less.
         if certificate.sampler != SAMPLER {
-            return Err(CertificateError::Sampler { found: certificate.sampler });
+            return Err(CertificateError::Sampler { found: shown(&certificate.sampler) });
         }
         if certificate.hash() != certificate.seal {
             return Err(CertificateError::Changed);
         }
         if certificate.version != VERSION {
-            return Err(CertificateError::Version { found: certificate.version });
+            return Err(CertificateError::Version { found: shown(&certificate.version) });
         }
         if certificate.prompt.is_empty() || certificate.tokens.len() != certificate.steps.len() {
             return damaged("it does not say what led to every token");
@@ -346,6 +346,11 @@ impl Observer for Witness {
         self.first = None;
         self.steps.push(Step { routes, chain: self.chain.to_hex().to_string() });
     }
+}
+
+/// As much of a name as a sentence has room for.
+fn shown(name: &str) -> String {
+    name.chars().take(40).collect()
 }
 
 fn first_sampler() -> String {

@@ -255,6 +255,7 @@ fn what_is_no_certificate_of_this_model_is_refused() {
     for (field, value, expected) in [
         ("format", "other", "another format"),
         ("version", "9.9.9", "version 9.9.9"),
+        ("sampler", "gumbel-9", "sampler gumbel-9"),
         ("kv", "f8", "precision"),
     ] {
         let mut json = json.clone();
