@@ -167,6 +167,19 @@ fn an_answer_is_certified_at_any_budget() {
     assert!(first.1 > 2.0 * last.1, "more memory means less reading: {first:?}, {last:?}");
 }
 
+/// The noise of a position is the same however it was reached.
+#[test]
+fn a_text_goes_on_alike_from_any_of_its_tokens() {
+    let options = Options { sampling: sampling(), ..options(least() + 4 * MIB) };
+    let mut streamer = streaming(ReaderKind::Mmap, options);
+    let text = streamer.generate(&PROMPT, 24).unwrap();
+    for begun in [1, 7, 23] {
+        streamer.clear();
+        let rest = streamer.generate(&[&PROMPT, &text[..begun]].concat(), 24 - begun).unwrap();
+        assert_eq!(rest, text[begun..], "{begun}");
+    }
+}
+
 /// What must be true of any run.
 fn check(metrics: &Metrics) {
     let time = metrics.time;
