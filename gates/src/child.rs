@@ -412,7 +412,7 @@ fn take_turns(
         match ask {
             Ask::Generate(count) => {
                 for _ in 0..count {
-                    let token = sampler.sample(&mut logits)?;
+                    let token = sampler.sample(&mut logits, lm.len())?;
                     tokens.push(token);
                     logits.copy_from_slice(lm.decode(token)?);
                 }
@@ -428,7 +428,7 @@ fn take_turns(
                 logits.copy_from_slice(lm.prefill(&prompt)?);
                 before = lm.counters();
                 for _ in 0..count {
-                    let token = sampler.sample(&mut logits)?;
+                    let token = sampler.sample(&mut logits, lm.len())?;
                     tokens.push(token);
                     logits.copy_from_slice(lm.decode(token)?);
                 }
@@ -469,7 +469,7 @@ fn certify(
     while answer.len() < tokens {
         let mut logits = lm.observed(&next, &mut witness)?.to_vec();
         witness.logits(lm.len() - 1, &logits);
-        let token = sampler.sample(&mut logits)?;
+        let token = sampler.sample(&mut logits, lm.len())?;
         answer.push(token);
         next = vec![token];
     }

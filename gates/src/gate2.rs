@@ -166,7 +166,7 @@ fn answer(tokens: usize) -> Result<Answer> {
         let mut logits = lm.observed(&[token], &mut answer)?.to_vec();
         answer.tokens.push(token);
         answer.logits.push(hash(&logits));
-        token = sampler.sample(&mut logits)?;
+        token = sampler.sample(&mut logits, lm.len())?;
     }
     Ok(answer)
 }

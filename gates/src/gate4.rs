@@ -191,7 +191,7 @@ fn topics(beginnings: Vec<Vec<u32>>, tokens: usize) -> Result<Vec<Topic>> {
             let mut logits = lm.decode(topic.tokens[at])?.to_vec();
             topic.logits.push(hash(&logits));
             if (beginning..beginning + tokens).contains(&(at + 1)) {
-                topic.tokens.push(sampler.sample(&mut logits)?);
+                topic.tokens.push(sampler.sample(&mut logits, lm.len())?);
             }
         }
         topics.push(topic);

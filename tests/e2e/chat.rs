@@ -47,6 +47,24 @@ fn a_conversation() {
 }
 
 #[test]
+fn a_question_asked_again_has_noise_of_its_own() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    copy("qwen3_moe", &model);
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let answers = |seed: &str| {
+        let more = ["--seed", seed, "--temperature", "2", "--max-new-tokens", "8", "--ignore-eos"];
+        chat(&model, "hello\n/reset\nhello\n", &more).succeeded().stdout
+    };
+    // The same positions again after /reset. Answers may have new lines in them.
+    let (seven, eight) = (answers("7"), answers("8"));
+    assert_eq!(answers("7"), seven);
+    assert_ne!(seven, eight);
+    let (first, second) = seven.split_at(seven.len() / 2);
+    assert_ne!(first, second);
+}
+
+#[test]
 fn what_cannot_be_answered() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");

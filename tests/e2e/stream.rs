@@ -163,3 +163,13 @@ fn a_certificate_is_checked_bit_by_bit() {
     sws(&[&"certify", &temp.path()]).refused(2, &["not a regular file"]);
     sws(&[&"certify", &temp.path().join("none")]).refused(2, &["none", "cannot be read"]);
 }
+
+#[test]
+fn certificates_of_another_sampler_are_refused_by_name() {
+    // Made before certificates named one; those of the likeliest tokens, too.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/certificates");
+    for file in ["uniform-1.json", "uniform-1-greedy.json"] {
+        sws(&[&"certify", &folder.join(file), &golden_dir("qwen3_moe")])
+            .refused(2, &[file, "the sampler uniform-1", "gumbel-1", "`sws run --certify FILE`"]);
+    }
+}

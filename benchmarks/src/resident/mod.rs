@@ -183,7 +183,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
                     let start = clock.now();
                     for &token in &tokens {
                         logits.copy_from_slice(session.decode(token)?);
-                        sampler.sample(&mut logits)?;
+                        sampler.sample(&mut logits, session.len())?;
                         session.source().lap(Block::Sampling);
                     }
                     let time = (clock.now() - start).as_secs_f64() / tokens.len() as f64;

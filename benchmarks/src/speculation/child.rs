@@ -125,7 +125,7 @@ impl Task {
         let before = lm.counters();
         let mut text = Vec::with_capacity(self.tokens);
         for _ in 0..self.tokens {
-            let token = sampler.sample(&mut logits)?;
+            let token = sampler.sample(&mut logits, lm.len())?;
             text.push(token);
             logits.copy_from_slice(lm.decode(token)?);
         }

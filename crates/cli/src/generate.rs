@@ -114,7 +114,7 @@ pub(crate) fn generate(
             break;
         }
         observer.logits(lm.len() - 1, &logits);
-        let token = sampler.sample(&mut logits)?;
+        let token = sampler.sample(&mut logits, lm.len())?;
         made.first_token.get_or_insert_with(|| clock.now() - prompted);
         made.tokens.push(token);
         let before = made.text.len();

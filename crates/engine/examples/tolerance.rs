@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     for _ in 0..tokens {
         let mut logits = exact.decode(text[text.len() - 1])?.to_vec();
         truth.push(log_softmax(&logits));
-        text.push(sampler.sample(&mut logits)?);
+        text.push(sampler.sample(&mut logits, exact.len())?);
     }
 
     writeln!(

@@ -2,7 +2,7 @@
 //! every bit.
 
 use serde::{Deserialize, Serialize};
-use sws_model::text::{SampleError, Sampler, Sampling};
+use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, Ffn, ForwardError, KvPrecision, ModelSpec, Observer, Routed};
 use sws_store::{Manifest, ModelIdentity};
 
@@ -10,6 +10,8 @@ use sws_store::{Manifest, ModelIdentity};
 const FORMAT: &str = "sws-certificate-1";
 /// What computes may give other bits in another version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The sampler of certificates that name none.
+const FIRST_SAMPLER: &str = "uniform-1";
 
 /// What is needed to compute an answer again, and a chain of hashes over all that came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +25,9 @@ pub struct Certificate {
     encoding: Option<String>,
     /// How keys and values were kept.
     kv: String,
+    /// How a seed becomes a text.
+    #[serde(default = "first_sampler")]
+    sampler: String,
     sampling: Sampling,
     prompt: Vec<u32>,
     /// The answer.
@@ -83,6 +88,14 @@ pub enum CertificateError {
     /// It was changed.
     #[error("the certificate was changed after it was made; get it again from where it came")]
     Changed,
+    /// It comes from another sampler.
+    #[error(
+        "the certificate is of the sampler {found} and this is {SAMPLER}, with which a seed gives another text; make it again with `sws run --certify FILE`, or check it with the program that made it"
+    )]
+    Sampler {
+        /// Which.
+        found: String,
+    },
     /// It comes from another version.
     #[error(
         "the certificate was made by version {found} and this is {VERSION}, whose bits may be others; use that version"
@@ -135,6 +148,7 @@ impl Certificate {
             model: manifest.model.clone(),
             encoding: encoding(manifest),
             kv: kv_name(kv).to_owned(),
+            sampler: SAMPLER.to_owned(),
             sampling,
             prompt: prompt.to_vec(),
             tokens: tokens.to_vec(),
@@ -159,11 +173,15 @@ impl Certificate {
         if certificate.format != FORMAT {
             return damaged("it is in another format");
         }
+        // Before the seal, which is of what the file says, and one without a sampler says less.
+        if certificate.sampler != SAMPLER {
+            return Err(CertificateError::Sampler { found: shown(&certificate.sampler) });
+        }
         if certificate.hash() != certificate.seal {
             return Err(CertificateError::Changed);
         }
         if certificate.version != VERSION {
-            return Err(CertificateError::Version { found: certificate.version });
+            return Err(CertificateError::Version { found: shown(&certificate.version) });
         }
         if certificate.prompt.is_empty() || certificate.tokens.len() != certificate.steps.len() {
             return damaged("it does not say what led to every token");
@@ -244,7 +262,7 @@ impl Certificate {
             if found.chain != expected.chain {
                 return differs(Difference::Logits);
             }
-            if sampler.sample(&mut logits)? != token {
+            if sampler.sample(&mut logits, lm.len())? != token {
                 return differs(Difference::Token);
             }
             next = vec![token];
@@ -328,6 +346,15 @@ impl Observer for Witness {
         self.first = None;
         self.steps.push(Step { routes, chain: self.chain.to_hex().to_string() });
     }
+}
+
+/// As much of a name as a sentence has room for.
+fn shown(name: &str) -> String {
+    name.chars().take(40).collect()
+}
+
+fn first_sampler() -> String {
+    FIRST_SAMPLER.to_owned()
 }
 
 fn encoding(manifest: &Manifest) -> Option<String> {

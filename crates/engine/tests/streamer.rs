@@ -112,7 +112,7 @@ fn answer(lm: &mut dyn CausalLm, sampling: &Sampling, n: usize) -> (Vec<u32>, Wi
     while tokens.len() < n {
         let mut logits = lm.observed(&next, &mut witness).unwrap().to_vec();
         witness.logits(lm.len() - 1, &logits);
-        let token = sampler.sample(&mut logits).unwrap();
+        let token = sampler.sample(&mut logits, lm.len()).unwrap();
         tokens.push(token);
         next = vec![token];
     }
@@ -165,6 +165,19 @@ fn an_answer_is_certified_at_any_budget() {
     }
     let (first, last) = (streamed[0], streamed[streamed.len() - 1]);
     assert!(first.1 > 2.0 * last.1, "more memory means less reading: {first:?}, {last:?}");
+}
+
+/// The noise of a position is the same however it was reached.
+#[test]
+fn a_text_goes_on_alike_from_any_of_its_tokens() {
+    let options = Options { sampling: sampling(), ..options(least() + 4 * MIB) };
+    let mut streamer = streaming(ReaderKind::Mmap, options);
+    let text = streamer.generate(&PROMPT, 24).unwrap();
+    for begun in [1, 7, 23] {
+        streamer.clear();
+        let rest = streamer.generate(&[&PROMPT, &text[..begun]].concat(), 24 - begun).unwrap();
+        assert_eq!(rest, text[begun..], "{begun}");
+    }
 }
 
 /// What must be true of any run.
@@ -255,6 +268,7 @@ fn what_is_no_certificate_of_this_model_is_refused() {
     for (field, value, expected) in [
         ("format", "other", "another format"),
         ("version", "9.9.9", "version 9.9.9"),
+        ("sampler", "gumbel-9", "sampler gumbel-9"),
         ("kv", "f8", "precision"),
     ] {
         let mut json = json.clone();
@@ -495,7 +509,7 @@ fn a_replay_finds_what_the_engine_found() {
                 logits = streamer.observed(tokens, &mut recording).unwrap().to_vec();
             }
             for _ in 0..48 {
-                let token = sampler.sample(&mut logits).unwrap();
+                let token = sampler.sample(&mut logits, streamer.len()).unwrap();
                 recording.tokens = vec![token];
                 logits.copy_from_slice(streamer.observed(&[token], &mut recording).unwrap());
             }

@@ -29,7 +29,8 @@ pub(crate) struct Sampling {
     /// Subtracted for every time a token is in the text so far.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// The same seed gives the same text, on every machine [default: another each time].
+    /// The same seed gives the same text, on every machine, as long as `--json` names the same `sampler`
+    /// [default: another each time].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// End the text before this string; can be given several times.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use serde::Serialize;
 use sws_engine::{Certificate, Witness};
-use sws_model::text::{Position, Sampling, TextStream, Tokenizer};
+use sws_model::text::{Position, SAMPLER, Sampling, TextStream, Tokenizer};
 use sws_model::{Observer, Routed};
 
 use super::{count, print, size};
@@ -37,6 +37,8 @@ struct Outcome {
     text: Option<String>,
     end: End,
     seed: u64,
+    /// How a seed becomes a text.
+    sampler: &'static str,
     metrics: Metrics,
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     if args.json {
         let Generated { tokens, text, .. } = made;
         let text = tokenizer.is_some().then_some(text);
-        let outcome = Outcome { tokens, text, end, seed, metrics };
+        let outcome = Outcome { tokens, text, end, seed, sampler: SAMPLER, metrics };
         print(&(serde_json::to_string(&outcome)? + "\n"))?;
     }
     Ok(ExitCode::from(if end == End::Interrupted { INTERRUPTED } else { 0 }))

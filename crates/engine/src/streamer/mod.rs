@@ -226,7 +226,7 @@ impl SpeculativeWeightStreamer {
         let mut logits = self.prefill(prompt)?.to_vec();
         let mut tokens = Vec::with_capacity(new_tokens);
         while tokens.len() < new_tokens {
-            let token = sampler.sample(&mut logits)?;
+            let token = sampler.sample(&mut logits, self.len())?;
             tokens.push(token);
             if self.len() == self.limit() {
                 break;

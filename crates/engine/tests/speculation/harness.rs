@@ -88,7 +88,7 @@ pub(crate) fn answer() -> &'static Answer {
             let mut logits = lm.observed(&[token], &mut answer).unwrap().to_vec();
             answer.tokens.push(token);
             answer.logits.push(hash(&logits));
-            token = sampler.sample(&mut logits).unwrap();
+            token = sampler.sample(&mut logits, lm.len()).unwrap();
         }
         answer
     })

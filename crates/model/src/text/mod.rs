@@ -8,6 +8,7 @@
 mod chat;
 mod detokenize;
 mod generation;
+mod noise;
 mod rng;
 mod sampler;
 mod stop;
@@ -17,6 +18,7 @@ mod tokenizer;
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message};
 pub use detokenize::{Detokenizer, Position};
 pub use generation::{Generation, GenerationError, GenerationOptions, Sampling};
+pub use noise::SAMPLER;
 pub use rng::SplitMix64;
 pub use sampler::{SampleError, Sampler};
 pub use stop::StopStrings;

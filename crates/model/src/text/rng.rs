@@ -9,6 +9,9 @@ pub struct SplitMix64 {
 }
 
 impl SplitMix64 {
+    /// What the counter counts by.
+    pub(super) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
     /// The stream of a seed.
     pub fn new(seed: u64) -> SplitMix64 {
         SplitMix64 { state: seed }
@@ -16,7 +19,7 @@ impl SplitMix64 {
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(Self::STEP);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

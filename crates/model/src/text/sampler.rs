@@ -4,24 +4,28 @@ use std::cmp::Ordering;
 
 use sws_kernels::functional::{argmax, elementary::exp};
 
-use super::{Sampling, SplitMix64};
+use super::Sampling;
+use super::noise::Noise;
 
 /// Chooses tokens, and remembers them for the penalties.
 ///
 /// Order and meaning are those of transformers: repetition penalty, then presence and frequency
 /// penalties, temperature, top-k (what equals the k-th is kept), top-p, min-p, one draw. Every step
-/// is a fixed sequence of correctly rounded operations ([`exp`] included), sums are taken in a fixed
-/// order in f64, and the draw walks the kept tokens by ascending id: a seed gives the same text on
-/// every machine.
+/// is a fixed sequence of operations whose bits no platform changes ([`exp`] included), and sums are
+/// taken in a fixed order in f64: a seed gives the same text on every machine.
+///
+/// The draw takes the token with the largest sum of logit and Gumbel noise, which is a function of seed,
+/// position and token alone. There is no state of random numbers, so a text is the same however often it
+/// is rewound; and of two models that nearly agree, each with a sampler of the same seed, nearly all
+/// choices agree.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    random: SplitMix64,
     /// Per token of the vocabulary: how often it was generated, and `PROMPT` if it was in the prompt.
     marks: Vec<u32>,
     /// The tokens that have a mark.
     marked: Vec<u32>,
-    /// Scratch: kept tokens and their weights.
+    /// Scratch: kept tokens.
     kept: Vec<Candidate>,
 }
 
@@ -30,8 +34,6 @@ pub struct Sampler {
 struct Candidate {
     id: u32,
     logit: f32,
-    /// e^(logit - largest logit).
-    weight: f32,
 }
 
 const PROMPT: u32 = 1 << 31;
@@ -66,9 +68,8 @@ pub enum SampleError {
 impl Sampler {
     /// One that has seen nothing.
     pub fn new(sampling: Sampling, vocab_size: usize) -> Sampler {
-        let random = SplitMix64::new(sampling.seed);
         let (marks, marked, kept) = (vec![0; vocab_size], Vec::new(), Vec::new());
-        Sampler { sampling, random, marks, marked, kept }
+        Sampler { sampling, marks, marked, kept }
     }
 
     /// The prompt, for the repetition penalty.
@@ -81,17 +82,17 @@ impl Sampler {
         ids.iter().try_for_each(|&id| self.mark(id, |mark| mark + 1))
     }
 
-    /// Chooses a token and remembers it. The logits of all tokens are given, and are overwritten by
-    /// what the penalties and the temperature make of them.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Result<u32, SampleError> {
-        assert_eq!(logits.len(), self.marks.len(), "one logit per token of the vocabulary");
-        self.penalise(logits);
-        let best = likeliest(logits)?;
+    /// Chooses the token at a position, counted from the beginning of the sequence, and remembers it. The
+    /// logits of all tokens are given, and are overwritten by what the penalties and the temperature make
+    /// of them.
+    pub fn sample(&mut self, logits: &mut [f32], position: usize) -> Result<u32, SampleError> {
+        let best = self.shape(logits)?;
         let id = if self.sampling.temperature == 0.0 {
             best
         } else {
-            self.filter(logits, best)?;
-            self.draw()
+            let largest = self.filter(logits, best);
+            let below = self.kept.iter().map(|c| (c.id, largest - c.logit));
+            Noise::new(self.sampling.seed, position).first(below, best)
         };
         self.mark(id, |mark| mark + 1)?;
         Ok(id)
@@ -99,15 +100,13 @@ impl Sampler {
 
     /// The probabilities from which [`Sampler::sample`] would draw, by ascending id, without drawing.
     pub fn distribution(&mut self, logits: &mut [f32]) -> Result<Vec<(u32, f64)>, SampleError> {
-        assert_eq!(logits.len(), self.marks.len(), "one logit per token of the vocabulary");
-        self.penalise(logits);
-        let best = likeliest(logits)?;
+        let best = self.shape(logits)?;
         if self.sampling.temperature == 0.0 {
             return Ok(vec![(best, 1.0)]);
         }
-        self.filter(logits, best)?;
-        let total = total(&self.kept);
-        Ok(self.kept.iter().map(|c| (c.id, f64::from(c.weight) / total)).collect())
+        let largest = self.filter(logits, best);
+        let total = total(&self.kept, largest);
+        Ok(self.kept.iter().map(|c| (c.id, f64::from(c.weight(largest)) / total)).collect())
     }
 
     fn mark(&mut self, id: u32, change: impl Fn(u32) -> u32) -> Result<(), SampleError> {
@@ -121,7 +120,9 @@ impl Sampler {
         Ok(())
     }
 
-    fn penalise(&self, logits: &mut [f32]) {
+    /// Puts penalties and temperature on the logits. Returns the likeliest token, of equals the first.
+    fn shape(&self, logits: &mut [f32]) -> Result<u32, SampleError> {
+        assert_eq!(logits.len(), self.marks.len(), "one logit per token of the vocabulary");
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } =
             self.sampling;
         for &id in &self.marked {
@@ -137,18 +138,18 @@ impl Sampler {
                 *logit -= presence_penalty;
             }
         }
-    }
-
-    /// Fills `kept` with what temperature, top-k, top-p and min-p leave, by ascending id.
-    fn filter(&mut self, logits: &mut [f32], best: u32) -> Result<(), SampleError> {
-        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
-        if temperature != 1.0 {
+        let temperature = self.sampling.temperature;
+        if temperature != 0.0 && temperature != 1.0 {
             logits.iter_mut().for_each(|logit| *logit /= temperature);
         }
+        likeliest(logits)
+    }
+
+    /// Fills `kept` with what top-k, top-p and min-p leave, by ascending id; `best` is always among them.
+    /// Returns the largest logit.
+    fn filter(&mut self, logits: &[f32], best: u32) -> f32 {
+        let Sampling { top_k, top_p, min_p, .. } = self.sampling;
         let largest = logits[best as usize];
-        if largest == f32::INFINITY {
-            return Err(SampleError::NotFinite { id: best, value: largest });
-        }
         let kept = &mut self.kept;
         kept.clear();
         let least = if top_k == 0 || top_k >= logits.len() {
@@ -157,32 +158,18 @@ impl Sampler {
             kth_largest(logits, top_k, kept)
         };
         kept.clear();
-        for (id, &logit) in (0..).zip(logits.iter()) {
+        for (id, &logit) in (0..).zip(logits) {
             if logit >= least && logit > f32::NEG_INFINITY {
-                kept.push(Candidate { id, logit, weight: exp(logit - largest) });
+                kept.push(Candidate { id, logit });
             }
         }
         if top_p < 1.0 {
-            keep_top_p(kept, top_p);
+            keep_top_p(kept, largest, top_p);
         }
         if min_p > 0.0 {
-            kept.retain(|c| c.weight >= min_p);
+            kept.retain(|c| c.weight(largest) >= min_p);
         }
-        Ok(())
-    }
-
-    /// Draws one of `kept` by its weight.
-    fn draw(&mut self) -> u32 {
-        let mut rest = self.random.next_unit() * total(&self.kept);
-        for candidate in &self.kept {
-            rest -= f64::from(candidate.weight);
-            if rest < 0.0 {
-                return candidate.id;
-            }
-        }
-        // Rounding may leave a crumb: it belongs to the last one that has a weight at all.
-        let last = self.kept.iter().rev().find(|c| c.weight > 0.0);
-        last.map_or(0, |c| c.id)
+        largest
     }
 }
 
@@ -199,9 +186,16 @@ fn likeliest(logits: &[f32]) -> Result<u32, SampleError> {
     }
 }
 
+impl Candidate {
+    /// e^(logit - largest logit). Not kept: it takes more time than all else, and few are asked for.
+    fn weight(self, largest: f32) -> f32 {
+        exp(self.logit - largest)
+    }
+}
+
 /// Σ of the weights in the order in which they stand, which is that of the ids.
-fn total(kept: &[Candidate]) -> f64 {
-    kept.iter().map(|c| f64::from(c.weight)).sum()
+fn total(kept: &[Candidate], largest: f32) -> f64 {
+    kept.iter().map(|c| f64::from(c.weight(largest))).sum()
 }
 
 /// The k-th largest logit. One pass; `scratch` never holds more than 2k, so that a vocabulary is
@@ -210,7 +204,7 @@ fn kth_largest(logits: &[f32], k: usize, scratch: &mut Vec<Candidate>) -> f32 {
     let mut least = f32::NEG_INFINITY;
     for (id, &logit) in (0..).zip(logits) {
         if logit > least || scratch.len() < k {
-            scratch.push(Candidate { id, logit, weight: 0.0 });
+            scratch.push(Candidate { id, logit });
             if scratch.len() == 2 * k {
                 scratch.select_nth_unstable_by(k - 1, likelier);
                 scratch.truncate(k);
@@ -228,8 +222,8 @@ fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 /// Keeps the likeliest whose probabilities reach `top_p`: each for which those before it do not.
-fn keep_top_p(kept: &mut Vec<Candidate>, top_p: f32) {
-    let enough = f64::from(top_p) * total(kept);
+fn keep_top_p(kept: &mut Vec<Candidate>, largest: f32, top_p: f32) {
+    let enough = f64::from(top_p) * total(kept, largest);
     // Few tokens usually hold nearly all: sort only as many as it takes.
     let mut sorted = 0;
     let mut sum = 0.0;
@@ -246,7 +240,7 @@ fn keep_top_p(kept: &mut Vec<Candidate>, top_p: f32) {
             if keep > 0 && sum >= enough {
                 break 'reached;
             }
-            sum += f64::from(candidate.weight);
+            sum += f64::from(candidate.weight(largest));
             keep += 1;
         }
         sorted += now;

@@ -1,6 +1,7 @@
 //! Text: tokenizers, chat templates, streaming, stopping, sampling.
 
 mod chat;
+mod draws;
 mod generation;
 mod sampler;
 mod stop;

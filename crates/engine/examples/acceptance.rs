@@ -1,0 +1,139 @@
+//! How often a model whose experts are all stand-ins draws the token that the model itself draws: `cargo run
+//! --release -p sws-engine --example acceptance -- SHARDS [TOKENS [TEXTS]]`, with shards that have stand-ins.
+//!
+//! The model samples texts, each with another seed; the other one is given the same tokens and draws with the
+//! same noise. Beside that: with one uniform number a position, walked over the tokens by ascending id; and
+//! bounds that the distance of the two distributions sets, below for any two that share Gumbel noise, above
+//! for any way of drawing.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use sws_model::text::{Sampler, Sampling, SplitMix64};
+use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
+use sws_store::Manifest;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let dir: PathBuf = arguments.next().ok_or("which shards?")?.into();
+    let tokens: usize = arguments.next().map_or(Ok(512), |n| n.parse())?;
+    let texts: u64 = arguments.next().map_or(Ok(8), |n| n.parse())?;
+
+    let manifest = Manifest::load(&dir)?;
+    let (mut exact, mut draft) =
+        (resident(&dir, &manifest)?, resident(&dir, &drafted(&manifest)?)?);
+    let mut out = std::io::stdout();
+    writeln!(out, "| seed | tokens | at least | same token | at most | of one uniform number |")?;
+    writeln!(out, "|---|---|---|---|---|---|")?;
+    let mut total = Agreement::default();
+    for seed in 1..=texts {
+        let found = text(&mut exact, &mut draft, seed, tokens)?;
+        writeln!(out, "| {seed} | {}", found.row())?;
+        total.add(&found);
+    }
+    writeln!(out, "| all | {}", total.row())?;
+    Ok(())
+}
+
+/// Sums over positions.
+#[derive(Default)]
+struct Agreement {
+    tokens: f64,
+    least: f64,
+    same: f64,
+    most: f64,
+    walked: f64,
+}
+
+impl Agreement {
+    fn add(&mut self, other: &Agreement) {
+        self.tokens += other.tokens;
+        self.least += other.least;
+        self.same += other.same;
+        self.most += other.most;
+        self.walked += other.walked;
+    }
+
+    fn row(&self) -> String {
+        let [least, same, most, walked] =
+            [self.least, self.same, self.most, self.walked].map(|sum| sum / self.tokens);
+        format!("{} | {least:.3} | {same:.3} | {most:.3} | {walked:.3} |", self.tokens)
+    }
+}
+
+fn text(
+    exact: &mut dyn CausalLm,
+    draft: &mut dyn CausalLm,
+    seed: u64,
+    tokens: usize,
+) -> Result<Agreement> {
+    let sampling =
+        Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed, ..Sampling::default() };
+    let mut sampler = Sampler::new(sampling, exact.vocab());
+    let mut uniform = SplitMix64::new(seed);
+    let (mut found, mut token) = (Agreement::default(), 0);
+    exact.clear();
+    draft.clear();
+    for _ in 0..tokens {
+        let (logits, drafted) = (exact.decode(token)?.to_vec(), draft.decode(token)?.to_vec());
+        let p = sampler.distribution(&mut logits.clone())?;
+        let q = sampler.distribution(&mut drafted.clone())?;
+        let distance = distance(&p, &q);
+        found.tokens += 1.0;
+        found.least += (1.0 - distance) / (1.0 + distance);
+        found.most += 1.0 - distance;
+        let number = uniform.next_unit();
+        found.walked += f64::from(walked(&p, number) == walked(&q, number));
+        let position = exact.len();
+        let guess = sampler.sample(&mut drafted.clone(), position)?;
+        token = sampler.sample(&mut logits.clone(), position)?;
+        found.same += f64::from(guess == token);
+    }
+    Ok(found)
+}
+
+/// Half of Σ |p - q|.
+fn distance(p: &[(u32, f64)], q: &[(u32, f64)]) -> f64 {
+    let of = |all: &[(u32, f64)], id| all.iter().find(|other| other.0 == id).map_or(0.0, |x| x.1);
+    1.0 - p.iter().map(|&(id, p)| p.min(of(q, id))).sum::<f64>()
+}
+
+/// Where a uniform number falls, by ascending id.
+fn walked(p: &[(u32, f64)], number: f64) -> Option<u32> {
+    let mut sum = 0.0;
+    let here = |&&(_, p): &&(u32, f64)| {
+        sum += p;
+        sum > number
+    };
+    p.iter().find(here).or(p.last()).map(|&(id, _)| id)
+}
+
+/// The same model with stand-ins for experts.
+fn drafted(manifest: &Manifest) -> Result<Manifest> {
+    let mut drafted = manifest.clone();
+    let mut changed = false;
+    for piece in &mut drafted.pieces {
+        if let Some(stand_in) = piece.stand_in.take() {
+            piece.tensors = stand_in.tensors;
+            changed = true;
+        }
+    }
+    changed
+        .then_some(drafted)
+        .ok_or("these shards have no stand-ins; make some with `sws shard --stand-ins q4`".into())
+}
+
+fn resident(dir: &Path, manifest: &Manifest) -> Result<Session<ResidentSource>> {
+    let spec = ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?;
+    let open = |file: &sws_store::FileEntry| File::open(dir.join(&file.path));
+    let files: Vec<File> = manifest.files.iter().map(open).collect::<std::io::Result<_>>()?;
+    let source = ResidentSource::load(&spec, manifest, |extent, to| {
+        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
+    })?;
+    Ok(Session::new(Model::new(spec), source, usize::MAX, KvPrecision::F32))
+}
