@@ -8,6 +8,7 @@
 mod chat;
 mod detokenize;
 mod generation;
+mod guard;
 mod rng;
 mod sampler;
 mod stop;

@@ -2,6 +2,8 @@
 
 mod chat;
 mod generation;
+mod honest;
+mod hostile;
 mod sampler;
 mod stop;
 mod tokenizer;
