@@ -23,3 +23,4 @@ mod stand_ins;
 mod stream;
 mod sws;
 mod tales;
+mod tokenizers;
