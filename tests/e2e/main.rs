@@ -28,3 +28,4 @@ mod stream;
 mod sws;
 mod tales;
 mod terminal;
+mod tokenizers;

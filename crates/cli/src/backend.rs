@@ -38,12 +38,14 @@ pub(crate) struct Needs<'a> {
     pub(crate) all_logits: bool,
     /// The part of the heap that the tokenizer takes.
     pub(crate) tokenizer: u64,
+    /// Bytes for encoding texts while the model is there: so many, and more for each position.
+    pub(crate) encoding: [u64; 2],
 }
 
 impl<'a> Needs<'a> {
     /// Nothing is known but by what it can be ended.
     pub(crate) fn new(interrupt: &'a Interrupt) -> Needs<'a> {
-        Needs { interrupt, positions: 0, all_logits: false, tokenizer: 0 }
+        Needs { interrupt, positions: 0, all_logits: false, tokenizer: 0, encoding: [0; 2] }
     }
 }
 
@@ -57,6 +59,8 @@ pub(crate) struct Started {
     pub(crate) weight_bytes: u64,
     /// The budget; none if everything is in memory.
     pub(crate) ram_bytes: Option<u64>,
+    /// What the budget has for encoding texts; none if everything is in memory.
+    pub(crate) encoding_bytes: Option<u64>,
     /// What it costs to run, for those who measure it.
     pub(crate) gauge: Option<Gauge>,
 }
@@ -93,7 +97,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Backend> {
 fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<Started> {
     let functionals = args.functionals().unwrap_or(Functionals::best());
     let forward = Forward::with_functionals(model.spec.clone(), functionals);
-    let (mut weight_bytes, mut ram_bytes) = (0, None);
+    let (mut weight_bytes, mut ram_bytes, mut encoding_bytes) = (0, None, None);
     let streamer = if args.resident {
         asked(model, args)?;
         let source = model.load(args.reader, needs.interrupt)?;
@@ -122,6 +126,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
             policy: args.policy,
             context: args.context.map(|n| n as usize),
             at_least: needs.positions,
+            encoding: needs.encoding,
             kv: args.kv(),
             all_logits: needs.all_logits,
             warm_start: warm_start(model, args),
@@ -141,6 +146,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         if let Some(plan) = streamer.plan() {
             weight_bytes = plan.arena_bytes() as u64;
             ram_bytes = Some(plan.ledger.budget());
+            encoding_bytes = Some(plan.ledger.get(Use::Encoding));
             if let (Some(file), 0) = (&args.draft, plan.ledger.get(Use::Draft)) {
                 note!(
                     "sws: `{}` is left out: beside it the budget has no slots for experts, to which it would tell what to read; raise --ram",
@@ -155,6 +161,7 @@ fn own(model: &Model, args: &args::Model, needs: Needs<'_>) -> anyhow::Result<St
         reader: args.reader.name(),
         weight_bytes,
         ram_bytes,
+        encoding_bytes,
         gauge: Some(streamer.gauge()),
         handle: Box::new(streamer),
     })
@@ -265,6 +272,7 @@ mod candle {
             reader,
             weight_bytes: lm.weight_bytes(),
             ram_bytes: None,
+            encoding_bytes: None,
             gauge: None,
             handle: Box::new(lm),
         })

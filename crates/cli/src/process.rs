@@ -3,8 +3,8 @@
 use std::alloc::System;
 
 use cap::Cap;
-use sws_engine::Process;
-use sws_store::Granted;
+use sws_engine::{Budget, Process};
+use sws_store::{Granted, Memory};
 
 use crate::limits::no_memory;
 use crate::model::Model;
@@ -35,6 +35,19 @@ pub(crate) fn measure(model: &Model, tokenizer: u64) -> Process {
         tokenizer: tokenizer.min(used),
         slack: whole.heap.saturating_sub(used),
         ..whole
+    }
+}
+
+/// What is left of a budget to encode a text before the model is loaded.
+pub(crate) fn left(model: &Model, tokenizer: u64, budget: Budget) -> u64 {
+    let Some(Memory { total, available, .. }) = Memory::now() else { return u64::MAX };
+    match budget {
+        // The least with which the model runs is no less than what there has been.
+        Budget::Auto | Budget::Min => available,
+        budget => {
+            let taken: u64 = measure(model, tokenizer).lines().iter().map(|(_, bytes)| bytes).sum();
+            budget.resolve(total, available, 0).saturating_sub(taken).min(available)
+        }
     }
 }
 

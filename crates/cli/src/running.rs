@@ -25,6 +25,7 @@ pub(crate) struct Running {
     lossy: Vec<String>,
     weight_bytes: u64,
     ram_bytes: Option<u64>,
+    encoding_bytes: Option<u64>,
     policy: &'static str,
     gauge: Option<Gauge>,
     load: Duration,
@@ -55,7 +56,7 @@ impl Running {
         }
         let clock = Clock::real();
         let started = clock.now();
-        let Started { handle, tier, reader, weight_bytes, ram_bytes, gauge } =
+        let Started { handle, tier, reader, weight_bytes, ram_bytes, encoding_bytes, gauge } =
             (backend.start)(model, args, needs)?;
         let load = clock.now() - started;
         for what in &lossy {
@@ -71,10 +72,16 @@ impl Running {
             lossy,
             weight_bytes,
             ram_bytes,
+            encoding_bytes,
             policy: args.policy.name(),
             gauge,
             load,
         })
+    }
+
+    /// What there is for encoding texts beside the model; none if that is what is free.
+    pub(crate) fn encoding_bytes(&self) -> Option<u64> {
+        self.encoding_bytes
     }
 
     /// The model as one that continues a text, if it does.

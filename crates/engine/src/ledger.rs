@@ -32,6 +32,8 @@ pub enum Use {
     Draft,
     /// Keys and values.
     KvCache,
+    /// Encoding a text that fills the context.
+    Encoding,
     /// What a pass works in.
     Activations,
     /// Norms and biases, widened.
@@ -50,7 +52,7 @@ pub enum Use {
 
 impl Use {
     /// All of them.
-    pub const ALL: [Use; 17] = [
+    pub const ALL: [Use; 18] = [
         Use::Program,
         Use::Stacks,
         Use::Heap,
@@ -61,6 +63,7 @@ impl Use {
         Use::Tables,
         Use::Draft,
         Use::KvCache,
+        Use::Encoding,
         Use::Activations,
         Use::Vectors,
         Use::Pinned,
@@ -83,6 +86,7 @@ impl Use {
             Use::Tables => "tables",
             Use::Draft => "draft",
             Use::KvCache => "kv_cache",
+            Use::Encoding => "encoding",
             Use::Activations => "activations",
             Use::Vectors => "vectors",
             Use::Pinned => "pinned",
@@ -106,6 +110,7 @@ impl Use {
             Use::Tables => "tables of pieces and their use",
             Use::Draft => "draft",
             Use::KvCache => "keys and values",
+            Use::Encoding => "encoding text",
             Use::Activations => "activations",
             Use::Vectors => "norms and biases",
             Use::Pinned => "pinned weights",

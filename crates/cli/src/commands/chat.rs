@@ -6,7 +6,7 @@ use sws_model::text::{
     ChatOptions, ChatTemplate, Generation, Message, Position, TextStream, Tokenizer,
 };
 use sws_model::{ForwardError, check_tokens};
-use sws_store::Clock;
+use sws_store::{Clock, Memory};
 
 use super::{print, size};
 use crate::backend::Needs;
@@ -35,17 +35,22 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
         ));
     };
     let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
-    let Some(tokenizer) = tokenizer? else {
+    let Some(mut tokenizer) = tokenizer? else {
         return Err(model.says(
             &"there is no tokenizer.json; put the one that was published with the weights beside them",
         ));
     };
     let system = args.system.clone().map(|content| message("system", content));
     let interrupt = Interrupt::of_an_answer()?;
-    let needs = Needs { tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };
+    let generation = model.generation(&args.sampling.options())?;
+    let encoding = Tokenizer::WORKING;
+    let needs = Needs { tokenizer: tokenizer_bytes, encoding, ..Needs::new(&interrupt) };
+    let mut running = Running::start(&model, &args.model, needs)?;
+    let working = running.encoding_bytes().or(Memory::now().map(|memory| memory.available));
+    tokenizer.bound(running.causal_lm()?.limit(), working.unwrap_or(u64::MAX));
     let mut chat = Chat {
-        generation: model.generation(&args.sampling.options())?,
-        running: Running::start(&model, &args.model, needs)?,
+        generation,
+        running,
         interrupt,
         template,
         tokenizer,

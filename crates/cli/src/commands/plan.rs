@@ -7,6 +7,7 @@ use serde_json::json;
 use sws_draft::Draft;
 use sws_engine::{PerToken, Plan, PlanOptions, Planner, Use};
 use sws_model::Inventory;
+use sws_model::text::Tokenizer;
 use sws_store::{Arena, Clock, Memory, PieceKind, probe};
 
 use super::{count, print, print_json, size};
@@ -62,8 +63,11 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let tokenizer = tokenizer?;
     let inventory = Inventory::new(&model.spec, &model.manifest).map_err(|e| model.says(&e))?;
     let measured = process::measure(&model, tokenizer_bytes);
+    // A conversation is encoded while the model is there.
+    let chats = tokenizer.is_some() && matches!(model.chat_template(), Ok(Some(_)));
     drop(tokenizer);
     let options = PlanOptions {
+        encoding: if chats { Tokenizer::WORKING } else { [0; 2] },
         context: args.context,
         batch: args.batch.into(),
         kv: args.kv,

@@ -46,11 +46,15 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let model = Model::open(args.model.model.as_deref())?;
     let generation = model.generation(&args.sampling.options())?;
     let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
-    let tokenizer = tokenizer?;
+    let mut tokenizer = tokenizer?;
     if tokenizer.is_none() && !(args.json && generation.stop_strings.is_empty()) {
         return Err(model.says(
             &"there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
         ));
+    }
+    if let Some(tokenizer) = &mut tokenizer {
+        let left = process::left(&model, tokenizer_bytes, args.model.ram);
+        tokenizer.bound(model.spec.context, left);
     }
     let (prompt, opening) =
         prompt(args.tokens.take(), args.prompt.take(), &model, tokenizer.as_ref())?;

@@ -62,6 +62,9 @@ pub struct PlanOptions {
     pub functionals: Functionals,
     /// Threads that compute.
     pub threads: usize,
+    /// Bytes for encoding texts while the model is there: so many, and more for each position. None
+    /// where that is over before there is a plan.
+    pub encoding: [u64; 2],
     /// Bytes for the draft, which has them only where experts have slots beside it.
     pub draft: u64,
     /// Which stand-ins stay.
@@ -79,6 +82,7 @@ impl Default for PlanOptions {
             chunk: 512,
             functionals: Functionals::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            encoding: [0; 2],
             draft: 0,
             stand_ins: StandInUse::Off,
         }
@@ -269,7 +273,8 @@ impl Planner {
 
     /// The plan for a budget that is `more` than what must be there and a draft.
     fn divided(&self, ram: u64, more: u64, draft: u64) -> Result<Plan, PlanError> {
-        let [least_kv, most_kv] = self.context.map(|context| self.kv(context));
+        let of_positions = |context| self.kv(context) + self.encoding(context);
+        let [least_kv, most_kv] = self.context.map(of_positions);
         // What a budget has above the least is divided so that every share grows with it, and none
         // takes more than was added: more memory never means more reading, but for less than two of
         // the longest slots where experts have several lengths.
@@ -300,7 +305,8 @@ impl Planner {
         let reservations = self.fixed().chain([
             kernel,
             (Use::Draft, draft),
-            (Use::KvCache, kv),
+            (Use::KvCache, kv - self.encoding(context)),
+            (Use::Encoding, self.encoding(context)),
             (Use::Activations, work),
             (Use::Pinned, cut.pinned_bytes),
             (Use::Ring, cut.ring),
@@ -342,7 +348,8 @@ impl Planner {
     /// All but the arena, at the smallest budget.
     fn base(&self) -> u64 {
         let fixed: u64 = self.fixed().map(|(_, bytes)| bytes).sum();
-        fixed + self.kv(self.context[0]) + self.work(self.chunks()[0])
+        let context = self.context[0];
+        fixed + self.kv(context) + self.encoding(context) + self.work(self.chunks()[0])
     }
 
     /// Where pieces lie and would lie, when experts were used and after which tokens, and what is sampled
@@ -365,10 +372,15 @@ impl Planner {
         State::cache_bytes(&self.spec, context, self.options.kv) * self.options.batch as u64
     }
 
-    /// The most positions whose keys and values take no more than that.
-    fn context_within(&self, kv: u64) -> usize {
+    fn encoding(&self, context: usize) -> u64 {
+        let [once, each] = self.options.encoding;
+        once + each * context as u64
+    }
+
+    /// The most positions whose keys and values, and whose text while it is encoded, take no more.
+    fn context_within(&self, bytes: u64) -> usize {
         let [least, most] = self.context;
-        largest(least..=most, |context| self.kv(context) <= kv)
+        largest(least..=most, |context| self.kv(context) + self.encoding(context) <= bytes)
     }
 
     /// Tokens that go through the layers together: the fewest, and the most.

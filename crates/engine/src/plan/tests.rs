@@ -236,7 +236,29 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
         assert!(!streams && slots >= pieces.slots.least_bytes());
     }
     assert!(planner.kv(plan.context) <= ledger.get(Use::KvCache));
+    assert_eq!(planner.encoding(plan.context), ledger.get(Use::Encoding));
     assert!(planner.work(plan.chunk) <= ledger.get(Use::Activations));
+}
+
+#[test]
+fn encoding_has_room_for_every_context() {
+    let encoding = [1 << 20, 2 << 10];
+    let planner = QWEN.planner(PlanOptions { encoding, ..options() });
+    let without = QWEN.planner(options());
+    let least = encoding[0] + encoding[1] * LEAST_CONTEXT as u64;
+    // A table for each page more is all that comes on top.
+    let more = planner.minimum() - without.minimum();
+    assert!((least..least + (64 << 10)).contains(&more), "{more}");
+    let mut contexts = Vec::new();
+    for more in [0, 1, 64 << 20, GIB, 8 * GIB] {
+        let ram = planner.minimum() + more;
+        let plan = planner.plan(ram).unwrap();
+        check(&planner, ram, &plan);
+        contexts.push(plan.context);
+    }
+    assert!(contexts.is_sorted(), "{contexts:?}");
+    assert_eq!((contexts[0], contexts[4]), (LEAST_CONTEXT, CONTEXT));
+    assert!(matches!(planner.plan(planner.minimum() - 1), Err(PlanError::TooSmall { .. })));
 }
 
 #[test]

@@ -101,6 +101,7 @@ impl SpeculativeWeightStreamer {
         let plan_options = PlanOptions {
             context: options.context,
             at_least: options.at_least,
+            encoding: options.encoding,
             kv: options.kv,
             all_logits: options.all_logits,
             functionals: model.functionals(),

@@ -38,6 +38,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// Positions that are known to be needed where `context` does not say.
     pub at_least: usize,
+    /// Bytes for encoding texts while the model is there: so many, and more for each position.
+    pub encoding: [u64; 2],
     /// How keys and values are kept.
     pub kv: KvPrecision,
     /// Whether logits of every position are wanted, rather than of the last.
@@ -74,6 +76,7 @@ impl Default for Options {
             policy: PolicyKind::default(),
             context: None,
             at_least: 0,
+            encoding: [0; 2],
             kv: KvPrecision::F32,
             all_logits: false,
             stand_ins: StandInUse::Off,

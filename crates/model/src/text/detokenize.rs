@@ -96,6 +96,9 @@ fn emit(pieces: &Pieces, strip: &mut usize, mut new: &str, text: &mut String) {
     text.push_str(new);
 }
 
+/// The most bytes that a token may become; tokens themselves have at most some thousand.
+const MAX_PIECE: usize = 1 << 20;
+
 /// How one token becomes bytes: the `decoder` of a `tokenizer.json`, which is defined on all tokens at
 /// once, taken apart so that a token costs its own length and no more.
 #[derive(Debug)]
@@ -166,14 +169,24 @@ impl DecoderSpec {
 }
 
 impl Pieces {
-    /// Or the name of what is not supported.
-    pub(super) fn new(decoder: Option<DecoderSpec>) -> Result<Pieces, String> {
+    /// For tokens of at most so many bytes. Or the name of what is not supported.
+    pub(super) fn new(decoder: Option<DecoderSpec>, longest: usize) -> Result<Pieces, String> {
         let mut pieces = Pieces { steps: Vec::new(), strip: None };
         match decoder {
             Some(decoder) => pieces.add(decoder, &mut false)?,
             None => pieces.steps.push(Step::Spaced),
         }
-        Ok(pieces)
+        let grown = pieces.steps.iter().fold(longest, |len, step| match step {
+            Step::Replace { from, to } if from.is_empty() => {
+                len.saturating_add(1).saturating_mul(to.len().saturating_add(1))
+            }
+            Step::Replace { from, to } => len.saturating_mul(to.len().div_ceil(from.len()).max(1)),
+            _ => len,
+        });
+        match grown {
+            0..=MAX_PIECE => Ok(pieces),
+            _ => Err("steps that make a token longer and longer".to_owned()),
+        }
     }
 
     /// `fused`: what follows acts on the whole text, not on tokens.

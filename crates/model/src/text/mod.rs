@@ -8,6 +8,7 @@
 mod chat;
 mod detokenize;
 mod generation;
+mod guard;
 mod noise;
 mod rng;
 mod sampler;

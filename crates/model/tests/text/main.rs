@@ -3,6 +3,8 @@
 mod chat;
 mod draws;
 mod generation;
+mod honest;
+mod hostile;
 mod sampler;
 mod stop;
 mod tokenizer;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sws_model::text::{Detokenizer, Finish, Position, TextStream, Tokenizer, TokenizerError};
 
 /// Byte-level BPE as gpt-2, Qwen and Llama 3 have it: 256 bytes, a few merges, special tokens.
-fn byte_level() -> Value {
+pub(crate) fn byte_level() -> Value {
     let mut vocab = serde_json::Map::new();
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut next = 256;
@@ -38,7 +38,7 @@ fn byte_level() -> Value {
 
 /// BPE made from sentencepiece as Llama 2 and Mixtral have it: `▁` for spaces, bytes as a last
 /// resort, `<s>` before the text.
-fn sentencepiece() -> Value {
+pub(crate) fn sentencepiece() -> Value {
     let mut vocab = serde_json::Map::new();
     for token in ["<unk>", "<s>", "</s>"] {
         vocab.insert(token.to_owned(), json!(vocab.len()));
@@ -79,7 +79,7 @@ fn sentencepiece() -> Value {
 }
 
 /// The same with a Metaspace where newer conversions have one.
-fn metaspace() -> Value {
+pub(crate) fn metaspace() -> Value {
     let mut json = sentencepiece();
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false});
     json["normalizer"] = Value::Null;
@@ -294,7 +294,7 @@ fn malformed_files_are_refused_in_a_sentence() {
             edited(
                 |j| j["pre_tokenizer"] = json!({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": false}),
             ),
-            "tokenizer.json is damaged (",
+            "tokenizer.json has the pattern `(`",
         ),
         (
             edited(|j| {

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use super::guard::caught_on_thread;
 use bounds::Budget;
 
 /// A JSON value that keeps the order of its keys, which templates print.
@@ -239,9 +240,6 @@ fn one_line(text: &str) -> String {
 }
 
 fn on_large_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, ChatError> {
-    std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().stack_size(STACK);
-        let thread = builder.spawn_scoped(scope, run).map_err(ChatError::Thread)?;
-        thread.join().map_err(|_| ChatError::Failed("its steps contradict each other".to_owned()))
-    })
+    let run = caught_on_thread(STACK, run).map_err(ChatError::Thread)?;
+    run.ok_or_else(|| ChatError::Failed("its steps contradict each other".to_owned()))
 }

@@ -1,0 +1,421 @@
+//! Text to token ids.
+
+mod outline;
+mod pattern;
+mod room;
+mod starts;
+mod steps;
+
+use std::sync::Mutex;
+
+use tokenizers::{
+    Encoding, Model, ModelWrapper, NormalizedString, Normalizer, PreTokenizedString, Token,
+};
+
+use super::detokenize::{DecoderSpec, Detokenizer, Pieces, Position};
+use super::guard::{caught, caught_on_thread};
+use outline::Outline;
+use room::Room;
+use starts::Starts;
+use steps::Steps;
+
+/// The largest `tokenizer.json` that is read. Those of the largest vocabularies are about half of it.
+pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
+
+/// What encoding a text may take, unless [`Tokenizer::bound`] says otherwise.
+const WORKING: usize = 4 << 30;
+/// The stack of the thread that encodes.
+const STACK: usize = 2 << 20;
+/// What a model may try of the words of a text, in bytes: some minutes.
+const MAX_TRIES: u64 = 1 << 35;
+/// Normalizers leave out some of a text, so that a token may stand for more bytes than it has.
+const LEAST_LONGEST: usize = 64;
+
+/// A `tokenizer.json`.
+///
+/// Encoding takes memory and time within bounds, whatever the file and the text are: what a step of the
+/// file could make of a text is counted before it is run.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    steps: Steps,
+    /// Where added tokens can begin: in a text, and in one that has been normalized.
+    starts: [Starts; 2],
+    /// What is put before and behind a text.
+    around: [Vec<u32>; 2],
+    pieces: Pieces,
+    /// The largest id.
+    last: u32,
+    /// How many tokens the model knows.
+    limit: usize,
+    /// Bytes of the longest token.
+    longest: usize,
+    /// How many tokens a text may become.
+    positions: usize,
+    /// What encoding one may take.
+    working: usize,
+}
+
+/// Why a tokenizer cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// More bytes than any tokenizer has.
+    #[error(
+        "tokenizer.json has {bytes} bytes, and none has more than {MAX_TOKENIZER_BYTES}; take the one that was published with the weights"
+    )]
+    TooLarge {
+        /// How many.
+        bytes: usize,
+    },
+    /// Not a tokenizer.
+    #[error("tokenizer.json is damaged ({0}); download it again")]
+    Damaged(String),
+    /// It has no token.
+    #[error("tokenizer.json has no tokens; download it again")]
+    Empty,
+    /// Tokens become text in a way that is not known.
+    #[error(
+        "tokenizer.json turns tokens into text with {0}, which is not supported; supported are ByteLevel, Metaspace, and sequences of Replace, ByteFallback, Fuse and Strip"
+    )]
+    Decoder(String),
+    /// Encoding would be random.
+    #[error(
+        "tokenizer.json asks for BPE dropout, which makes every encoding a random one; set its `dropout` to null"
+    )]
+    Dropout,
+    /// It does not belong to the model.
+    #[error(
+        "tokenizer.json gives the token `{token}` the id {id}, and the model knows only {vocab_size} tokens; take the tokenizer.json that was published with the weights"
+    )]
+    Vocabulary {
+        /// The token with the largest id.
+        token: String,
+        /// That id.
+        id: u32,
+        /// How many the model knows.
+        vocab_size: usize,
+    },
+    /// A text spells a token that the model does not know.
+    #[error(
+        "the text has the token `{token}`, to which tokenizer.json gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text"
+    )]
+    Unknown {
+        /// The token.
+        token: String,
+        /// Its id.
+        id: u32,
+        /// How many the model knows.
+        vocab_size: usize,
+    },
+    /// Something in it has no bound, or is larger than in any tokenizer.
+    #[error(
+        "tokenizer.json has {0}, which is not supported; take the one that was published with the weights"
+    )]
+    Unsupported(String),
+    /// A text that cannot become few enough tokens.
+    #[error(
+        "the text has {bytes} bytes, and the {positions} tokens that fit have at most {most}; shorten it"
+    )]
+    TooLong {
+        /// Of the text.
+        bytes: usize,
+        /// How many tokens it may become.
+        positions: usize,
+        /// Bytes that so many can have.
+        most: usize,
+    },
+    /// A text that takes too much memory.
+    #[error(
+        "with this tokenizer.json a text of {bytes} bytes takes more memory to encode than the {} MiB there are for it; shorten it, or raise --ram",
+        most >> 20
+    )]
+    Room {
+        /// Of the text.
+        bytes: usize,
+        /// What there is.
+        most: usize,
+    },
+    /// A text whose words take too much time.
+    #[error(
+        "with this tokenizer.json, whose words or tokens are very long, a text of {bytes} bytes takes minutes to encode; shorten it"
+    )]
+    Tries {
+        /// Of the text.
+        bytes: usize,
+    },
+    /// A pattern that takes too much time.
+    #[error(
+        "tokenizer.json has the pattern `{0}`, which takes too long on this text; shorten it, or take the tokenizer.json that was published with the weights"
+    )]
+    Pattern(String),
+    /// No thread to encode on.
+    #[error("no thread could be started to encode the text ({0}); close other programs")]
+    Thread(#[source] std::io::Error),
+    /// Encoding failed.
+    #[error("tokenizer.json cannot encode this text ({0}); download it again")]
+    Encode(String),
+}
+
+impl Tokenizer {
+    /// Reads the bytes of a `tokenizer.json`.
+    pub fn from_bytes(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
+        if json.len() > MAX_TOKENIZER_BYTES {
+            return Err(TokenizerError::TooLarge { bytes: json.len() });
+        }
+        let outline: Outline<'_> = serde_json::from_slice(json).map_err(damaged)?;
+        let patterns = outline.check().map_err(TokenizerError::Unsupported)?;
+        Steps::check_patterns(&patterns).map_err(TokenizerError::Unsupported)?;
+        // The `tokenizers` crate normalizes added tokens as it reads them, so this comes first.
+        let starts = guarded(|| starts::of(&outline))?;
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json).map_err(damaged))?;
+        // Left over from training; a prompt is neither cut nor filled up.
+        inner.with_padding(None);
+        if let Err(e) = inner.with_truncation(None) {
+            return Err(damaged(e));
+        }
+        if let ModelWrapper::BPE(bpe) = inner.get_model()
+            && bpe.dropout.is_some_and(|p| p != 0.0)
+        {
+            return Err(TokenizerError::Dropout);
+        }
+        let decoder = match inner.get_decoder() {
+            Some(decoder) => Some(DecoderSpec::of(decoder).map_err(TokenizerError::Decoder)?),
+            None => None,
+        };
+        let longest = outline.longest();
+        let pieces = Pieces::new(decoder, longest).map_err(TokenizerError::Decoder)?;
+        let steps = Steps::new(inner.get_normalizer(), inner.get_pre_tokenizer());
+        let steps = steps.map_err(TokenizerError::Unsupported)?;
+        let around = guarded(|| around(&inner))?;
+        let last = inner.get_vocab(true).into_values().max().ok_or(TokenizerError::Empty)?;
+        let (limit, positions, working) = (usize::MAX, usize::MAX, WORKING);
+        Ok(Tokenizer {
+            inner,
+            steps,
+            starts,
+            around,
+            pieces,
+            last,
+            limit,
+            longest,
+            positions,
+            working,
+        })
+    }
+
+    /// Says how many tokens the model knows. More than the tokenizer has is usual: vocabularies are
+    /// padded.
+    ///
+    /// It is an error if an ordinary text could need others: if the tokens that words are made of,
+    /// or those put around every text, lie beyond. Others are met only where a text spells them, and
+    /// [`encode`](Self::encode) refuses that text: there are fine-tuned models whose tokenizer has
+    /// such tokens, and that were never given any.
+    pub fn limit(&mut self, vocab_size: usize) -> Result<(), TokenizerError> {
+        self.limit = vocab_size;
+        let words = self.inner.get_vocab(false).into_iter().map(|(token, id)| (id, token));
+        let around = self.around.iter().flatten().copied().max();
+        let around = around.map(|id| (id, self.token(id).unwrap_or_default()));
+        match words.max().max(around) {
+            Some((id, token)) if id as usize >= vocab_size => {
+                Err(TokenizerError::Vocabulary { token, id, vocab_size })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Memory in which any usual text can be encoded: so much, and more for each of its tokens.
+    pub const WORKING: [u64; 2] = [room::FIXED as u64, room::POSITION as u64];
+
+    /// Bounds the texts that are encoded: to so many tokens, and to so much memory while it is done.
+    pub fn bound(&mut self, positions: usize, working: u64) {
+        self.positions = positions;
+        self.working = usize::try_from(working).unwrap_or(usize::MAX);
+    }
+
+    /// One more than the largest id.
+    pub fn vocab_size(&self) -> usize {
+        self.last as usize + 1
+    }
+
+    /// The ids of a text. Special tokens written in it are recognised; `add_special` adds those that
+    /// the tokenizer puts around a text (a chat template has already written them).
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.ids(text, add_special)?;
+        match ids.iter().find(|&&id| id as usize >= self.limit) {
+            Some(&id) => Err(TokenizerError::Unknown {
+                token: self.token(id).unwrap_or_default(),
+                id,
+                vocab_size: self.limit,
+            }),
+            None => Ok(ids),
+        }
+    }
+
+    fn ids(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let (bytes, positions) = (text.len(), self.positions);
+        let most = positions.saturating_mul(self.longest.max(LEAST_LONGEST));
+        if bytes > most {
+            return Err(TokenizerError::TooLong { bytes, positions, most });
+        }
+        let room = Room::new(bytes, self.working);
+        // Before there is a copy of it.
+        room.change(0, 0, self.starts[0].count(text).saturating_mul(2))?;
+        // What the `tokenizers` crate keeps of words, it keeps for each thread.
+        let ids = caught_on_thread(STACK, || self.encoded(text, room));
+        let ids = ids.map_err(TokenizerError::Thread)?.ok_or_else(contradiction)??;
+        let [before, behind] = &self.around;
+        Ok(if add_special { [before, &ids, behind].map(Vec::as_slice).concat() } else { ids })
+    }
+
+    fn encoded(&self, text: &str, room: Room) -> Result<Vec<u32>, TokenizerError> {
+        let (mut text, room) = self.normalized(text, room)?;
+        self.steps.cut(&mut text, &room)?;
+        let model = self.inner.get_model();
+        let words = || steps::parts(&text).filter(|(_, added)| added.is_none());
+        room.word(words().map(|(word, _)| word.len()).max().unwrap_or(0))?;
+        let tries = words().map(|(word, _)| tries(model, word, self.longest));
+        if tries.fold(0, u64::saturating_add) > MAX_TRIES {
+            return Err(TokenizerError::Tries { bytes: room.given() });
+        }
+        let mut ids = Vec::new();
+        for (word, added) in steps::parts(&text) {
+            match added {
+                Some(id) => ids.push(id),
+                None => ids.extend(model.tokenize(word).map_err(failed)?.iter().map(|t| t.id)),
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The text normalized, and added tokens taken out of it.
+    fn normalized(
+        &self,
+        text: &str,
+        room: Room,
+    ) -> Result<(PreTokenizedString, Room), TokenizerError> {
+        let (steps, starts) = (&self.steps, &self.starts[1]);
+        let bounded = Bounded { steps, starts, state: Mutex::new((room, None)) };
+        let added = self.inner.get_added_vocabulary();
+        let text = added.extract_and_normalize(Some(&bounded), text);
+        match bounded.state.into_inner().map_err(|_| contradiction())? {
+            (room, None) => Ok((text, room)),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// The text of some ids, all at once: what a [`Detokenizer`] yields piece by piece.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut detokenizer = Detokenizer::new(self, Position::Start, skip_special);
+        let mut text = String::new();
+        for &id in ids {
+            detokenizer.push(id, &mut text);
+        }
+        detokenizer.finish(&mut text);
+        text
+    }
+
+    /// The id of a token, spelled as in the file.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// A token as it is spelled in the file.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Is it a special token: one that stands for no text?
+    pub fn is_special(&self, id: u32) -> bool {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        added.get(&id).is_some_and(|token| token.special)
+    }
+
+    pub(super) fn pieces(&self) -> &Pieces {
+        &self.pieces
+    }
+}
+
+/// The normalizer of a file, which keeps its first error: the `tokenizers` crate heeds none.
+struct Bounded<'a> {
+    steps: &'a Steps,
+    starts: &'a Starts,
+    state: Mutex<(Room, Option<TokenizerError>)>,
+}
+
+impl Normalizer for Bounded<'_> {
+    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
+        let mut state = self.state.lock().map_err(|e| e.to_string())?;
+        let (room, error) = &mut *state;
+        if error.is_none() {
+            let normalized = self.steps.normalize(text, room);
+            let parts = || self.starts.count(text.get()).saturating_mul(2);
+            *error = normalized.and_then(|()| room.change(0, 0, parts())).err();
+        }
+        if error.is_some() {
+            text.clear();
+        }
+        Ok(())
+    }
+}
+
+/// What a tokenizer puts before and behind a text: what becomes of a token that no tokenizer has.
+fn around(inner: &tokenizers::Tokenizer) -> Result<[Vec<u32>; 2], TokenizerError> {
+    let text = u32::MAX;
+    let processed = |special| {
+        let encoding = Encoding::from_tokens(vec![Token::new(text, "a".to_owned(), (0, 1))], 0);
+        let encoding = inner.post_process(encoding, None, special).map_err(failed)?;
+        Ok::<_, TokenizerError>(encoding.get_ids().to_vec())
+    };
+    let (bare, special) = (processed(false)?, processed(true)?);
+    let mut parts = special.split(|&id| id == text);
+    match (&*bare, parts.next(), parts.next(), parts.next()) {
+        ([id], Some(before), Some(behind), None) if *id == text => {
+            Ok([before.to_vec(), behind.to_vec()])
+        }
+        _ => {
+            let repeats = "a post_processor that leaves out or repeats the text";
+            Err(TokenizerError::Unsupported(repeats.to_owned()))
+        }
+    }
+}
+
+/// How much of a word a model tries as tokens, in bytes.
+fn tries(model: &ModelWrapper, word: &str, longest: usize) -> u64 {
+    let times = |one: usize, other: usize| (one as u64).saturating_mul(other as u64);
+    let square = |one: usize| times(one, one);
+    match model {
+        ModelWrapper::BPE(_) | ModelWrapper::WordLevel(_) => word.len() as u64,
+        // From each letter on, all tokens that begin another there.
+        ModelWrapper::Unigram(_) => square(longest).saturating_mul(word.len() as u64),
+        // From each letter on, all that is left of the word.
+        ModelWrapper::WordPiece(pieces) => match word.chars().count() {
+            len if len > pieces.max_input_chars_per_word => len as u64,
+            _ => square(word.len()).saturating_mul(word.len() as u64),
+        },
+    }
+}
+
+/// Runs a part of the `tokenizers` crate. It indexes and unwraps by what the file says in more places
+/// than could be checked beforehand, so a panic there is an error about the file like any other.
+fn guarded<T>(run: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
+    caught(run).unwrap_or_else(|| Err(damaged(CONTRADICTION)))
+}
+
+const CONTRADICTION: &str = "its parts contradict each other";
+
+fn contradiction() -> TokenizerError {
+    TokenizerError::Encode(CONTRADICTION.to_owned())
+}
+
+fn damaged(why: impl ToString) -> TokenizerError {
+    TokenizerError::Damaged(why.to_string())
+}
+
+/// What went wrong in the `tokenizers` crate, or in what it was given.
+fn failed(error: Box<dyn std::error::Error + Send + Sync>) -> TokenizerError {
+    match error.downcast() {
+        Ok(own) => *own,
+        Err(other) => TokenizerError::Encode(other.to_string()),
+    }
+}

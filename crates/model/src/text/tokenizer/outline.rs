@@ -1,0 +1,266 @@
+//! What a `tokenizer.json` holds, looked at before the `tokenizers` crate builds anything of it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::steps::MAX_PRECOMPILED;
+
+/// Everything but the vocabulary: a table of characters, the largest part, has some 400 KB.
+const MAX_SECTION: usize = 2 << 20;
+/// Normalizers, pre-tokenizers and decoders.
+const MAX_STEPS: usize = 64;
+/// Published tokenizers have tokens of a few hundred bytes.
+const MAX_TOKEN: usize = 4096;
+/// Four times the largest vocabulary.
+const MAX_TOKENS: usize = 1 << 20;
+/// Added tokens together; some tokenizers have thousands.
+const MAX_ADDED: usize = 4 << 20;
+/// Tokens with scores become a tree with a node for each byte.
+const MAX_SCORED: usize = 8 << 20;
+/// Words such as `<unk>` and `##`, which are repeated for every word or letter.
+const MAX_AFFIX: usize = 64;
+
+/// A `tokenizer.json` as far as it says how much there is.
+#[derive(Deserialize)]
+pub(super) struct Outline<'a> {
+    #[serde(borrow, default)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    decoder: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) added_tokens: Vec<Added<'a>>,
+    #[serde(borrow)]
+    model: Model<'a>,
+}
+
+/// A token that is recognised wherever a text spells it.
+#[derive(Deserialize)]
+pub(super) struct Added<'a> {
+    #[serde(borrow)]
+    pub(super) content: Cow<'a, str>,
+    /// In a normalized text.
+    #[serde(default)]
+    pub(super) normalized: bool,
+}
+
+#[derive(Deserialize)]
+struct Model<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+    #[serde(default)]
+    vocab: Vocabulary,
+    #[serde(borrow, default)]
+    unk_token: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    continuing_subword_prefix: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    end_of_word_suffix: Option<Cow<'a, str>>,
+}
+
+impl Outline<'_> {
+    /// The patterns in it. Or what there is too much of, or what is not supported.
+    pub(super) fn check(&self) -> Result<Vec<String>, String> {
+        let steps = [self.normalizer, self.pre_tokenizer, self.decoder];
+        let sections = steps.into_iter().chain([self.post_processor]).flatten();
+        if let Some(section) = sections.map(RawValue::get).find(|text| text.len() > MAX_SECTION) {
+            return Err(format!("a part of {} bytes beside its vocabulary", section.len()));
+        }
+        let mut said = Said::default();
+        for section in steps.into_iter().flatten() {
+            let value = serde_json::from_str(section.get()).map_err(|e| e.to_string())?;
+            said.add(&value)?;
+        }
+        let mut added = 0;
+        for token in &self.added_tokens {
+            added += token.content.len();
+            match token.content.len() {
+                0 => return Err("an empty added token".to_owned()),
+                1..=MAX_TOKEN if added <= MAX_ADDED => {}
+                _ => return Err(format!("added tokens of {added} bytes")),
+            }
+        }
+        self.model.check()?;
+        Ok(said.patterns)
+    }
+
+    pub(super) fn normalizer(&self) -> Option<&str> {
+        self.normalizer.map(RawValue::get)
+    }
+
+    /// Bytes of the longest token.
+    pub(super) fn longest(&self) -> usize {
+        let added = self.added_tokens.iter().map(|token| token.content.len());
+        added.max().unwrap_or(0).max(self.model.vocab.longest)
+    }
+}
+
+impl Model<'_> {
+    fn check(&self) -> Result<(), String> {
+        let Vocabulary { tokens, bytes, longest, scored } = self.vocab;
+        if tokens > MAX_TOKENS {
+            return Err(format!("{tokens} tokens"));
+        }
+        if longest > MAX_TOKEN {
+            return Err(format!("a token of {longest} bytes"));
+        }
+        if scored && bytes > MAX_SCORED {
+            return Err(format!("tokens of {bytes} bytes"));
+        }
+        let affixes = [&self.unk_token, &self.continuing_subword_prefix, &self.end_of_word_suffix];
+        if let Some(affix) = affixes.into_iter().flatten().find(|affix| affix.len() > MAX_AFFIX) {
+            return Err(format!("an unk_token, prefix or suffix of {} bytes", affix.len()));
+        }
+        // The `tokenizers` crate cuts so many bytes off tokens, within characters too.
+        let prefix = self.continuing_subword_prefix.as_deref().unwrap_or_default();
+        let bpe = matches!(self.kind.as_deref(), None | Some("BPE"));
+        if bpe && !prefix.is_empty() {
+            return Err("BPE with a continuing_subword_prefix".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What the steps of a file say.
+#[derive(Default)]
+struct Said {
+    steps: usize,
+    patterns: Vec<String>,
+}
+
+impl Said {
+    fn add(&mut self, value: &Value) -> Result<(), String> {
+        match value {
+            Value::Array(all) => all.iter().try_for_each(|one| self.add(one)),
+            Value::Object(all) => {
+                self.steps += usize::from(all.contains_key("type"));
+                if self.steps > MAX_STEPS {
+                    return Err(format!("more than {MAX_STEPS} steps"));
+                }
+                all.iter().try_for_each(|(name, value)| self.add_entry(name, value))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add_entry(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        match (name, value) {
+            ("precompiled_charsmap", Value::String(table)) => {
+                match longest_text(table.as_bytes()) {
+                    len if len > MAX_PRECOMPILED => {
+                        Err(format!("a character that becomes {len} bytes"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            (_, Value::String(text)) if text.len() > MAX_TOKEN => {
+                Err(format!("a `{}` of {} bytes", name.escape_debug(), text.len()))
+            }
+            ("Regex", Value::String(pattern)) => {
+                self.patterns.push(pattern.clone());
+                Ok(())
+            }
+            (_, value) => self.add(value),
+        }
+    }
+}
+
+/// How many tokens a vocabulary has, in which form, and how long they are.
+#[derive(Clone, Copy, Default)]
+struct Vocabulary {
+    tokens: usize,
+    bytes: usize,
+    longest: usize,
+    /// A list with scores rather than a map of ids.
+    scored: bool,
+}
+
+impl Vocabulary {
+    fn add(&mut self, len: usize) {
+        self.tokens += 1;
+        self.bytes += len;
+        self.longest = self.longest.max(len);
+    }
+}
+
+impl<'de> Deserialize<'de> for Vocabulary {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Tokens;
+        impl<'de> Visitor<'de> for Tokens {
+            type Value = Vocabulary;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("tokens with ids or scores")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
+                let mut vocabulary = Vocabulary::default();
+                while let Some((Len(len), _)) = map.next_entry::<Len, IgnoredAny>()? {
+                    vocabulary.add(len);
+                }
+                Ok(vocabulary)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocabulary, A::Error> {
+                let mut vocabulary = Vocabulary { scored: true, ..Vocabulary::default() };
+                while let Some((Len(len), _)) = seq.next_element::<(Len, IgnoredAny)>()? {
+                    vocabulary.add(len);
+                }
+                Ok(vocabulary)
+            }
+        }
+        from.deserialize_any(Tokens)
+    }
+}
+
+/// The length of a string, which is not kept.
+struct Len(usize);
+
+impl<'de> Deserialize<'de> for Len {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Len;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a token")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Len, E> {
+                Ok(Len(text.len()))
+            }
+        }
+        from.deserialize_str(Text)
+    }
+}
+
+/// The longest text in a table of characters: base64 of a length, a trie of that length, and texts with
+/// a zero after each. What cannot be read is left to the `tokenizers` crate to refuse.
+fn longest_text(base64: &[u8]) -> usize {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let digits: Vec<u8> = base64.iter().copied().map_while(digit).collect();
+    let mut bytes: Vec<u8> = Vec::with_capacity(digits.len());
+    for four in digits.chunks(4) {
+        let bits = four.iter().fold(0u32, |bits, &digit| bits << 6 | u32::from(digit));
+        let bits = bits << (6 * (4 - four.len()));
+        bytes.extend(&bits.to_be_bytes()[1..four.len()]);
+    }
+    let Some((trie, rest)) = bytes.split_first_chunk() else { return 0 };
+    let texts = rest.get(u32::from_le_bytes(*trie) as usize..).unwrap_or_default();
+    texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0)
+}

@@ -1,0 +1,324 @@
+//! Where in a text a pattern of `tokenizer.json` matches, in bounded time.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use fancy_regex::{Regex, RegexBuilder};
+use sws_store::Clock;
+use tokenizers::Offsets;
+use tokenizers::pattern::Pattern;
+
+use super::TokenizerError;
+use super::room::Room;
+
+/// The longest pattern that is not on the list.
+const MAX_BYTES: usize = 2048;
+/// What each automaton of such a pattern may take.
+const MAX_AUTOMATON: usize = 512 << 10;
+/// How often one attempt at a match may backtrack. Patterns that split words do so once for each
+/// alternative.
+const BACKTRACKS: usize = 10_000;
+/// What one text may take of such patterns, and what every MiB of it adds: some fifty times what they
+/// need.
+const TIME: Duration = Duration::from_secs(2);
+const TIME_PER_MIB: Duration = Duration::from_secs(5);
+
+/// What `ByteLevel` splits with.
+pub(super) const GPT_2: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// The patterns of published tokenizers, as their `tokenizer.json` writes them. At each place they try
+/// a few alternatives, none of which looks further than it matches.
+#[rustfmt::skip]
+const PUBLISHED: &[&str] = &[
+    GPT_2,
+    // The same without its last alternative, and Falcon's digits.
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"[0-9][0-9][0-9]",
+    // Llama 3, GLM-4, OLMo 2, DBRX
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    // Qwen 2, 2.5 and 3, StableLM 2, Hunyuan, Grok 2; Qwen 3.5
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    // GPT-4o, gpt-oss, Llama 4, MiniMax M2; Mistral's tekken
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    // DeepSeek LLM, Coder and V2
+    r"[\r\n]",
+    r"\s?\p{L}+",
+    r"\s?\p{P}+",
+    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+    r"\s+$",
+    r"[一-龥ࠀ-一가-퟿]+",
+    r"\p{N}",
+    r"\p{N}+",
+    // DeepSeek V3
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+    // Kimi K2
+    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    // Ling
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+    // BLOOM
+    r" ?[^(\s|[.,!?…。，、।۔،])]+",
+    // Gemma 4, Laguna
+    r"[^\n]+|[\n]+",
+];
+
+/// Finds a pattern.
+#[derive(Debug)]
+pub(super) enum Find {
+    /// Letter for letter.
+    Text(String),
+    /// A pattern that a published tokenizer uses, which takes time in proportion to the text.
+    Published(Regex),
+    /// Any other. It is tried at one place after another, so that it can be stopped in between.
+    Other(Regex),
+}
+
+impl Find {
+    /// Or why it is not supported.
+    pub(super) fn text(text: &str) -> Result<Find, String> {
+        match text {
+            "" => Err("an empty pattern".to_owned()),
+            text => Ok(Find::Text(text.to_owned())),
+        }
+    }
+
+    /// Or why it is not supported.
+    pub(super) fn regex(pattern: &str) -> Result<Find, String> {
+        let refused = |why: String| {
+            let why = why.lines().next().unwrap_or_default().to_owned();
+            format!("the pattern `{}` ({why})", short(pattern))
+        };
+        if Find::is_published(pattern) {
+            let regex = Regex::new(pattern).map_err(|e| refused(e.to_string()))?;
+            return Ok(Find::Published(regex));
+        }
+        match pattern.len() {
+            0 => return Err("an empty pattern".to_owned()),
+            1..=MAX_BYTES => {}
+            len => return Err(refused(format!("{len} bytes"))),
+        }
+        if pattern.contains("\\G") {
+            return Err(refused("with `\\G`".to_owned()));
+        }
+        let build = |pattern: &str| {
+            let mut builder = RegexBuilder::new(pattern);
+            builder.backtrack_limit(BACKTRACKS).delegate_size_limit(MAX_AUTOMATON);
+            builder.build().map_err(|e| refused(e.to_string()))
+        };
+        // By itself first: a bracket too many would end the group.
+        build(pattern)?;
+        build(&anchored(pattern)).map(Find::Other)
+    }
+
+    /// True for a pattern on the list.
+    pub(super) fn is_published(pattern: &str) -> bool {
+        PUBLISHED.contains(&pattern)
+    }
+
+    /// All of a text in order: matches and what lies between them.
+    pub(super) fn find(&self, text: &str, room: &Room) -> Result<Found, TokenizerError> {
+        let (mut parts, mut matches, mut matched, mut end) = (Vec::new(), 0, 0, 0);
+        let mut add = |start: usize, stop: usize| {
+            if end < start {
+                parts.push(((end, start), false));
+            }
+            parts.push(((start, stop), true));
+            matches += 1;
+            matched += stop - start;
+            end = stop;
+            room.found(parts.len())
+        };
+        match self {
+            Find::Text(part) => {
+                for (start, part) in text.match_indices(part) {
+                    add(start, start + part.len())?;
+                }
+            }
+            Find::Published(regex) => {
+                for match_ in regex.find_iter(text) {
+                    let match_ = match_.map_err(|_| too_long(regex))?;
+                    add(match_.start(), match_.end())?;
+                }
+            }
+            Find::Other(regex) => {
+                let mut tried = Tried { regex, text, at: 0, last: None };
+                while let Some((start, stop)) = tried.next(room)? {
+                    add(start, stop)?;
+                }
+            }
+        }
+        if end < text.len() {
+            parts.push(((end, text.len()), false));
+        }
+        Ok(Found { parts: RefCell::new(parts), matches, matched })
+    }
+}
+
+/// The pattern at the place where a search begins, and nowhere else.
+fn anchored(pattern: &str) -> String {
+    format!("\\G(?:{pattern})")
+}
+
+/// The matches of an [`anchored`] pattern, each the first after the one before.
+struct Tried<'a> {
+    regex: &'a Regex,
+    text: &'a str,
+    at: usize,
+    /// Where the last match ended.
+    last: Option<usize>,
+}
+
+impl Tried<'_> {
+    fn next(&mut self, room: &Room) -> Result<Option<(usize, usize)>, TokenizerError> {
+        while self.at <= self.text.len() {
+            if !room.has_time() {
+                return Err(too_long(self.regex));
+            }
+            let tried = self.regex.find_from_pos(self.text, self.at);
+            let tried = tried.map_err(|_| too_long(self.regex))?;
+            let letter = self.text[self.at..].chars().next().map_or(1, char::len_utf8);
+            self.at += letter;
+            let Some(match_) = tried else { continue };
+            let (start, end) = (match_.start(), match_.end());
+            if start < end {
+                self.at = end;
+            } else if self.last == Some(end) {
+                // An empty match right behind another does not count.
+                continue;
+            } else {
+                self.at = end + self.text[end..].chars().next().map_or(1, char::len_utf8);
+            }
+            self.last = Some(end);
+            return Ok(Some((start, end)));
+        }
+        Ok(None)
+    }
+}
+
+/// What was found, for the `tokenizers` crate to act on.
+#[derive(Debug)]
+pub(super) struct Found {
+    parts: RefCell<Vec<(Offsets, bool)>>,
+    pub(super) matches: usize,
+    /// Bytes of all matches.
+    pub(super) matched: usize,
+}
+
+impl Found {
+    /// Matches become what lies between them, and the other way round.
+    pub(super) fn inverted(mut self) -> Found {
+        for (_, matched) in self.parts.get_mut() {
+            *matched = !*matched;
+        }
+        self
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        self.parts.borrow().len()
+    }
+}
+
+impl Pattern for Found {
+    fn find_matches(&self, inside: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
+        match inside {
+            "" => Ok(vec![((0, 0), false)]),
+            _ => Ok(self.parts.take()),
+        }
+    }
+}
+
+/// Until when patterns that are not on the list may try.
+#[derive(Debug)]
+pub(super) struct Deadline {
+    clock: Clock,
+    end: Duration,
+}
+
+impl Deadline {
+    /// For a text of so many bytes.
+    pub(super) fn of(bytes: usize) -> Deadline {
+        let clock = Clock::real();
+        let end = clock.now() + TIME + TIME_PER_MIB * (bytes >> 20) as u32;
+        Deadline { clock, end }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.clock.now() > self.end
+    }
+}
+
+fn too_long(regex: &Regex) -> TokenizerError {
+    let pattern = regex.as_str();
+    let own = pattern.strip_prefix("\\G(?:").and_then(|rest| rest.strip_suffix(')'));
+    TokenizerError::Pattern(short(own.unwrap_or(pattern)))
+}
+
+/// The start of a pattern, for a sentence.
+fn short(pattern: &str) -> String {
+    pattern.chars().take(60).collect::<String>().escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Patterns that are not on the list: with empty matches, looking around, back and at themselves.
+    const OTHERS: [&str; 12] = [
+        "a*",
+        "b|",
+        "(?=a)|c",
+        "(a|b)\\1",
+        "(?<=a)b|c+",
+        "(?<!a)b",
+        "\\b",
+        "^a|b$",
+        "\\d{1,3}(?=(?:\\d{3})*\\b)",
+        "(?i:A)+(?!b)",
+        "\\s+(?!\\S)|(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+",
+        "a\\Kb",
+    ];
+
+    #[test]
+    fn patterns_of_published_tokenizers_are_told_from_others() {
+        for pattern in PUBLISHED {
+            assert!(matches!(Find::regex(pattern), Ok(Find::Published(_))), "{pattern}");
+        }
+        for pattern in OTHERS {
+            assert!(matches!(Find::regex(pattern), Ok(Find::Other(_))), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_without_a_bound_are_refused() {
+        let long = "a".repeat(MAX_BYTES + 1);
+        for pattern in ["", "(", "a)|(?:b", "\\Ga", "\\p{L}{1000}", &long] {
+            assert!(Find::regex(pattern).is_err(), "{pattern:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn what_is_tried_place_by_place_is_what_the_whole_text_has(
+            text in "([ab c\n1é]|\\PC|'s| the|  |12345|你好){0,30}",
+        ) {
+            let room = Room::new(text.len(), usize::MAX);
+            for pattern in PUBLISHED.iter().chain(&OTHERS) {
+                let span = |m: fancy_regex::Match<'_>| (m.start(), m.end());
+                let whole = Regex::new(pattern).unwrap();
+                let found: Vec<_> = whole.find_iter(&text).map(|m| span(m.unwrap())).collect();
+                let regex = Regex::new(&anchored(pattern)).unwrap();
+                let mut tried = Tried { regex: &regex, text: &text, at: 0, last: None };
+                let tried: Vec<_> = std::iter::from_fn(|| tried.next(&room).unwrap()).collect();
+                prop_assert_eq!(tried, found, "{}", pattern);
+            }
+        }
+    }
+}

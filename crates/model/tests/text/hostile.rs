@@ -1,0 +1,211 @@
+//! Tokenizers made to take memory and time without end, and prompts that help them.
+
+use serde_json::{Value, json};
+use sws_model::text::Tokenizer;
+
+use crate::tokenizer::{byte_level, metaspace, sentencepiece};
+
+fn edited(mut json: Value, edit: impl FnOnce(&mut Value)) -> Value {
+    edit(&mut json);
+    json
+}
+
+fn with(key: &str, value: Value) -> Value {
+    edited(byte_level(), |json| json[key] = value)
+}
+
+fn read(json: &Value) -> Result<Tokenizer, String> {
+    Tokenizer::from_bytes(json.to_string().as_bytes()).map_err(|e| e.to_string())
+}
+
+fn refusal(tokenizer: &Tokenizer, text: &str) -> String {
+    let error = tokenizer.encode(text, true).expect_err("refused").to_string();
+    assert!(!error.contains('\n') && error.len() < 400, "{error}");
+    error
+}
+
+fn replace(pattern: Value, content: &str) -> Value {
+    json!({"type": "Replace", "pattern": pattern, "content": content})
+}
+
+fn growing(steps: usize) -> Value {
+    let tenfold = replace(json!({"String": "a"}), &"a".repeat(10));
+    json!({"type": "Sequence", "normalizers": vec![tenfold; steps]})
+}
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": true})
+}
+
+#[test]
+fn files_that_hold_too_much_are_refused_by_what_it_is() {
+    let long = "a".repeat(5000);
+    let charsmap = |table: &str| json!({"type": "Precompiled", "precompiled_charsmap": table});
+    let decoders = vec![replace(json!({"String": "a"}), &"a".repeat(10)); 12];
+    let normalized = json!([{
+        "id": 300, "content": "a", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": true, "special": false,
+    }]);
+    let scored = json!([["<unk>", 0.0], ["a".repeat(100_000), 0.0]]);
+    #[rustfmt::skip]
+    let cases = [
+        (with("normalizer", growing(65)), "more than 64 steps"),
+        (with("normalizer", replace(json!({"String": "a"}), &"a".repeat(100_000))), "a `content` of 100000 bytes"),
+        (with("normalizer", replace(json!({"String": ""}), "a")), "an empty pattern"),
+        (with("normalizer", replace(json!({"Regex": ""}), "a")), "an empty pattern"),
+        (with("normalizer", json!({"type": "Prepend", "prepend": long})), "a `prepend` of 5000 bytes"),
+        // A trie of no length, then a text of 300 bytes.
+        (with("normalizer", charsmap(&format!("AAAAAGFh{}", "YWFh".repeat(100)))), "a character that becomes"),
+        (edited(with("normalizer", growing(12)), |json| json["added_tokens"] = normalized), "an added token that its normalizer makes too long"),
+        (with("pre_tokenizer", split(r"\p{L}{2000}")), r"the pattern `\\p{L}{2000}`"),
+        (with("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![split("ab"); 9]})), "more than 8 patterns"),
+        (with("decoder", json!({"type": "Sequence", "decoders": decoders})), "steps that make a token longer and longer"),
+        (edited(byte_level(), |json| json["added_tokens"][0]["content"] = json!("")), "an empty added token"),
+        (edited(byte_level(), |json| json["added_tokens"][0]["content"] = json!(long)), "added tokens of"),
+        (edited(byte_level(), |json| json["model"]["vocab"][&long] = json!(300)), "a token of 5000 bytes"),
+        (edited(byte_level(), |json| json["model"]["unk_token"] = json!(long)), "an unk_token, prefix or suffix"),
+        (edited(byte_level(), |json| json["model"]["continuing_subword_prefix"] = json!("é")), "BPE with a continuing_subword_prefix"),
+        // Dropped node by node, it would overflow the stack.
+        (edited(metaspace(), |json| json["model"] = json!({"type": "Unigram", "unk_id": 0, "vocab": scored})), "a token of 100000 bytes"),
+        (edited(sentencepiece(), |json| {
+            let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+            json["post_processor"]["single"] = json!(vec![text; 1000]);
+        }), "repeats the text"),
+    ];
+    for (json, words) in cases {
+        let error = read(&json).expect_err(words);
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn growing_normalizers_are_refused_before_memory_is_taken() {
+    let json = edited(sentencepiece(), |json| json["normalizer"] = growing(12));
+    let mut tokenizer = read(&json).unwrap();
+    tokenizer.bound(usize::MAX, 64 << 20);
+    let before = peak();
+    for letters in [1, 100_000] {
+        let error = refusal(&tokenizer, &"a".repeat(letters));
+        assert!(error.contains("more memory to encode") && error.contains("64 MiB"), "{error}");
+    }
+    // Other tests take some meanwhile.
+    let grown = peak() - before;
+    assert!(grown < 512 << 20, "{grown}");
+    assert_eq!(tokenizer.encode("bcd", false).unwrap().len(), 3);
+}
+
+/// The most memory that the process has had.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn bytes_that_double_at_every_step_are_refused() {
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let doubling = json!({"type": "Sequence", "pretokenizers": vec![bytes; 60]});
+    let mut tokenizer = read(&with("pre_tokenizer", doubling)).unwrap();
+    tokenizer.bound(usize::MAX, 64 << 20);
+    assert!(refusal(&tokenizer, "é").contains("more memory to encode"));
+    assert_eq!(tokenizer.encode("the", false).unwrap().len(), 1);
+}
+
+#[test]
+fn catastrophic_patterns_end_with_a_sentence() {
+    let text = "a".repeat(100_000);
+    for pattern in ["(?=(a+))\\1b", "(a|aa)+\\1c", "(?=(a*)*b)a", "a+b|(?=a+c)a"] {
+        let steps = [
+            ("pre_tokenizer", split(pattern)),
+            ("normalizer", replace(json!({"Regex": pattern}), "x")),
+        ];
+        for (key, step) in steps {
+            let tokenizer = read(&with(key, step)).unwrap();
+            let error = refusal(&tokenizer, &text);
+            assert!(error.contains("takes too long on this text"), "{pattern}: {error}");
+            assert!(tokenizer.encode("the cat", false).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_million_times_one_letter_ends() {
+    let none = json!({"type": "Sequence", "pretokenizers": []});
+    let words = json!({"[UNK]": 0, "a": 1, "##a": 2});
+    let word_piece = |most: u64| {
+        edited(metaspace(), |json| {
+            json["pre_tokenizer"] = Value::Null;
+            json["post_processor"] = Value::Null;
+            json["added_tokens"] = json!([]);
+            json["model"] = json!({
+                "type": "WordPiece", "vocab": words, "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##", "max_input_chars_per_word": most,
+            });
+        })
+    };
+    let unigram = |longest: usize| {
+        let nested = (1..=longest).map(|n| json!(["a".repeat(n), -1.0 / n as f64]));
+        let vocab: Vec<Value> = std::iter::once(json!(["<unk>", 0.0])).chain(nested).collect();
+        edited(metaspace(), |json| {
+            (json["post_processor"], json["added_tokens"]) = (Value::Null, json!([]));
+            json["model"] = json!({"type": "Unigram", "unk_id": 0, "vocab": vocab});
+        })
+    };
+    let marked = edited(byte_level(), |json| {
+        let token = &mut json["added_tokens"][0];
+        for (key, value) in
+            [("content", json!("a")), ("single_word", json!(true)), ("lstrip", json!(true))]
+        {
+            token[key] = value;
+        }
+    });
+    // A tokenizer, and whether texts of 100 thousand and of a million letters are encoded.
+    let cases = [
+        ("bytes", byte_level(), [true, true]),
+        ("never split", with("pre_tokenizer", none), [true, true]),
+        ("sentencepiece", sentencepiece(), [true, true]),
+        ("metaspace", metaspace(), [true, true]),
+        ("marked", marked, [true, true]),
+        ("words too long", word_piece(100), [true, true]),
+        ("long words", word_piece(1 << 40), [false, false]),
+        ("short tokens", unigram(2), [true, true]),
+        ("long tokens", unigram(400), [true, false]),
+    ];
+    for (name, json, expected) in cases {
+        let tokenizer = read(&json).unwrap();
+        for (letters, expected) in [100_000, 1_000_000].into_iter().zip(expected) {
+            let encoded = tokenizer.encode(&"a".repeat(letters), false);
+            assert_eq!(encoded.is_ok(), expected, "{name} {letters}: {:?}", encoded.err());
+        }
+    }
+}
+
+#[test]
+fn texts_are_refused_by_their_length_before_they_are_encoded() {
+    let mut tokenizer = read(&byte_level()).unwrap();
+    tokenizer.bound(1000, 8 << 20);
+    let error = refusal(&tokenizer, &"the ".repeat(16_001));
+    let expected =
+        "the text has 64004 bytes, and the 1000 tokens that fit have at most 64000; shorten it";
+    assert_eq!(error, expected);
+    tokenizer.bound(100_000, 8 << 20);
+    let error = refusal(&tokenizer, &"the ".repeat(25_000));
+    assert!(error.contains("a text of 100000 bytes") && error.contains("the 8 MiB"), "{error}");
+    assert_eq!(tokenizer.encode(&"the ".repeat(5_000), false).unwrap().len(), 5_001);
+}
+
+#[test]
+fn a_usual_text_is_encoded_in_the_memory_that_is_kept_for_it() {
+    let [once, each] = Tokenizer::WORKING;
+    for json in [byte_level(), sentencepiece(), metaspace()] {
+        let mut tokenizer = read(&json).unwrap();
+        for word in [" the", "a ", " cat's 12 é\n", "你好", "                "] {
+            for positions in [512, 4096] {
+                // Not more than a byte a token, whatever the vocabulary.
+                let text = word.repeat(positions / word.len());
+                tokenizer.bound(positions, once + each * positions as u64);
+                tokenizer.encode(&text, false).unwrap_or_else(|e| panic!("{word:?}: {e}"));
+            }
+        }
+    }
+}
