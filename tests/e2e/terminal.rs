@@ -1,7 +1,6 @@
 //! A terminal: what reaches it, and how it is left.
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -33,7 +32,7 @@ impl Terminal {
             .write(true)
             .open(Path::new(name.to_str().unwrap()))
             .unwrap();
-        let outside = std::fs::File::from(OwnedFd::from(outside));
+        let outside = std::fs::File::from(outside);
         let mut reading = outside.try_clone().unwrap();
         let (told, shown) = channel();
         std::thread::spawn(move || {

@@ -154,6 +154,7 @@ mod tests {
             lossy: Vec::new(),
             weight_bytes: 0,
             ram_bytes: None,
+            encoding_bytes: None,
             policy: "lru",
             gauge: None,
             load: Duration::ZERO,
