@@ -224,9 +224,11 @@ pub(crate) fn locate(typed: &Path) -> anyhow::Result<PathBuf> {
     let dir = config.and_then(|path| Some(path.parent()?.to_owned()));
     dir.with_context(|| {
         let place = cache.map_or(String::new(), |cache| format!(" (`{}`)", cache.path().display()));
-        format!(
-            "`{shown}` is neither a directory nor a model in the Hugging Face cache{place}; download it with `hf download {shown}`, or give a directory"
-        )
+        let remedy = match id.contains('/') {
+            true => format!("check the path, or download the model of that id with `hf download {id}`"),
+            false => "give a directory, or the id of a model there: owner/name".to_owned(),
+        };
+        format!("`{shown}` is neither a directory nor a model in the Hugging Face cache{place}; {remedy}")
     })
 }
 

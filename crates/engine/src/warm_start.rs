@@ -53,12 +53,16 @@ impl WarmStart {
         Ok(Some(Saved::read(&bytes, &self.model)?))
     }
 
-    /// Takes the place of what was saved before, all at once.
+    /// Takes the place of what was saved before, all at once; of a link, the place of what it leads to.
     pub(crate) fn write(&self, saved: &Saved) -> io::Result<()> {
         if let Some(dir) = self.path.parent() {
             fs::create_dir_all(dir)?;
         }
-        let mut name = self.path.clone().into_os_string();
+        let target = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        if target.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let mut name = target.clone().into_os_string();
         name.push(format!(".{}.tmp", std::process::id()));
         let unfinished = PathBuf::from(name);
         let written = (|| {
@@ -68,7 +72,7 @@ impl WarmStart {
             file.write_all(&saved.write(&self.model))?;
             // Else a machine that stops may keep the name without what is in it.
             file.sync_all()?;
-            fs::rename(&unfinished, &self.path)
+            fs::rename(&unfinished, &target)
         })();
         if written.is_err() {
             // What is left of it would only be in the way.
@@ -94,6 +98,21 @@ mod tests {
         assert_eq!(warm.read().unwrap(), Some(saved));
         let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["learned"]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn links_stay_links_and_nothing_else_than_a_file_is_replaced() {
+        let dir = std::env::temp_dir().join(format!("sws-warm-links-{}", std::process::id()));
+        fs::create_dir_all(dir.join("directory")).unwrap();
+        std::os::unix::fs::symlink("real", dir.join("link")).unwrap();
+        fs::write(dir.join("real"), b"before").unwrap();
+        WarmStart::new(dir.join("link"), "model").write(&Saved::default()).unwrap();
+        assert!(dir.join("link").is_symlink());
+        let read = WarmStart::new(dir.join("real"), "model").read().unwrap();
+        assert_eq!(read, Some(Saved::default()));
+        let other = WarmStart::new(dir.join("directory"), "model");
+        assert!(other.write(&Saved::default()).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
 }
