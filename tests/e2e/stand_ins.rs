@@ -45,5 +45,13 @@ fn what_stands_in_counts_only_with_a_tolerance() {
     let label = found["metrics"]["lossy"].to_string();
     assert!(label.contains("not exact") && label.contains("not reproducible"), "{label}");
 
-    run(&["--ram", "min", "--stand-ins", "all"]).refused(2, &["no room", "--stand-ins auto"]);
+    // The least has room for them, and so has the budget that a refusal names.
+    assert_eq!(answer(&["--ram", "min", "--stand-ins", "all"])["tokens"], exact["tokens"]);
+    for less in ["8MiB", "42MiB"] {
+        let refused = run(&["--ram", less, "--stand-ins", "all"]).refused(2, &["--ram "]);
+        let (_, named) = refused.sentence().split_once("--ram ").unwrap();
+        let named = named.split([' ', ',']).next().unwrap();
+        let found = answer(&["--ram", named, "--stand-ins", "all"]);
+        assert_eq!(found["tokens"], exact["tokens"], "{named}");
+    }
 }

@@ -128,7 +128,7 @@ fn bytes_that_are_no_text_do_not_end_a_chat() {
     terminal.type_in(b"\xff\xfe\r");
     // What is typed while the editor changes modes is lost, so it is typed until it is heeded.
     for _ in 0..100 {
-        terminal.type_in(b"\r/quit\r");
+        terminal.type_in(b"/quit\r");
         Clock::real().sleep(Duration::from_millis(100));
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success(), "{status}");
