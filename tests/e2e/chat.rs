@@ -41,9 +41,12 @@ fn a_conversation() {
     assert_ne!(answers("hello\n", &["--system", "be kind"]), once);
     // A line goes on, commands are not messages, and nothing comes after /quit.
     assert_eq!(answers("hello\\\nagain\n", &[]).len(), 1);
-    let outcome = chat(&model, "/help\n\n/nonesuch\n/quit\nhello\n", &greedy).succeeded();
+    let outcome = chat(&model, "/help\n\n/nonesuch\n/save x\n/quit\nhello\n", &greedy).succeeded();
     assert_eq!(outcome.stdout, "");
-    assert!(outcome.stderr.contains("/reset") && outcome.stderr.contains("no command /nonesuch"));
+    assert!(outcome.stderr.contains("/reset") && outcome.stderr.contains("no command `/nonesuch`"));
+    assert!(outcome.stderr.contains("no command `/save x`"), "{outcome:?}");
+    // A space makes a message of it.
+    assert_eq!(answers(" /hello\n", &[]).len(), 1);
 }
 
 #[test]

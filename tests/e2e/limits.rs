@@ -84,3 +84,41 @@ fn a_closed_or_full_standard_error_changes_no_exit_code() {
     let full = run(">/dev/full", &[&"run", &model, &"--tokens", &"1,2,3", &"--json"]);
     assert_eq!(full, Some(2), "the answer itself is lost");
 }
+
+#[test]
+fn a_limit_is_not_taken_for_damage() {
+    let model = tales();
+    let outcome = limited("ulimit -n 6", &[&"verify", &model]);
+    outcome.refused(2, &["ulimit -n"]);
+}
+
+/// Where memory ends nothing is dropped, and nothing is left behind all the same.
+#[test]
+fn an_output_that_memory_ended_leaves_nothing_behind() {
+    let temp = tempfile::tempdir().unwrap();
+    let (record, certificate, model) =
+        (temp.path().join("record"), temp.path().join("certificate"), tales());
+    let mut ended = 0;
+    for kib in (60_000..300_000).step_by(11_003) {
+        let args: [&dyn AsRef<std::ffi::OsStr>; 9] = [
+            &"run",
+            &model,
+            &"--tokens",
+            &"1,2",
+            &"--json",
+            &"--record",
+            &record,
+            &"--certify",
+            &certificate,
+        ];
+        let outcome = limited(&format!("ulimit -v {kib}"), &args);
+        if outcome.code == Some(0) {
+            std::fs::remove_file(&record).unwrap();
+            std::fs::remove_file(&certificate).unwrap();
+        } else {
+            ended += u32::from(outcome.stderr.contains("grants no"));
+        }
+        assert_eq!(temp.path().read_dir().unwrap().count(), 0, "{kib} KiB: {outcome:?}");
+    }
+    assert!(ended > 0, "memory ends at one of these");
+}

@@ -100,3 +100,41 @@ fn a_snapshot_of_the_hugging_face_cache_leads_to_its_own_blobs_only() {
     symlink(temp.path().join("moved"), repo("models--a--b/blobs")).unwrap();
     sws(&[&"shard", &snapshot, &"--out", &refused]).refused(2, &["moved", "link"]);
 }
+
+#[test]
+fn a_journal_that_is_a_link_is_refused_and_its_target_stays() {
+    let temp = tempfile::tempdir().unwrap();
+    let (checkpoint, secret, out) = places(temp.path());
+    std::fs::create_dir(&out).unwrap();
+    symlink(&secret, out.join(".sws-journal")).unwrap();
+    sws(&[&"shard", &checkpoint, &"--out", &out]).refused(2, &["other files", ".sws-journal"]);
+    assert_eq!(std::fs::read(&secret).unwrap(), b"not to be passed on");
+}
+
+#[test]
+fn a_file_that_a_model_is_read_by_is_not_left_out_in_silence() {
+    let temp = tempfile::tempdir().unwrap();
+    let (checkpoint, _, out) = places(temp.path());
+    symlink("/nowhere/at-all", checkpoint.join("chat_template.jinja")).unwrap();
+    sws(&[&"shard", &checkpoint, &"--out", &out]).refused(2, &["chat_template.jinja"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn shards_do_not_vouch_for_a_file_that_has_changed_without_a_trace() {
+    let temp = tempfile::tempdir().unwrap();
+    let (checkpoint, _, out) = places(temp.path());
+    let path = checkpoint.join("config.json");
+    sws(&[&"run", &checkpoint, &"--tokens", &"1", &"--json"]).succeeded();
+    let (bytes, modified) =
+        (std::fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+    let flipped: Vec<u8> = bytes.iter().map(|&b| if b == b'6' { b'7' } else { b }).collect();
+    assert_ne!(bytes, flipped);
+    std::fs::write(&path, flipped).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(modified).unwrap();
+    let outcome = sws(&[&"shard", &checkpoint, &"--out", &out]);
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    assert!(outcome.stderr.contains("config.json"), "{outcome:?}");
+    assert!(!out.join("manifest.json").exists());
+}

@@ -80,21 +80,27 @@ fn read(mut child: std::process::Child, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn standard_output_sent_to_a_file_is_appended_to() {
+fn standard_output_gets_the_output_and_nothing_else() {
     let temp = tempfile::tempdir().unwrap();
     let expected = expected(temp.path());
     let file = temp.path().join("file");
-    std::fs::write(&file, b"begun\n").unwrap();
-    let stdout = std::fs::File::options().append(true).open(&file).unwrap();
+    let model = golden_dir(MODEL);
     let before = std::fs::read_link("/dev/stdout").unwrap();
     let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
-        [&"forward", &golden_dir(MODEL), &"--tokens", &"1,2,3", &"--out", &"/dev/stdout"];
-    let done = command(&args).stdout(stdout).output().unwrap();
-    assert!(done.status.success(), "{done:?}");
-    let bytes = std::fs::read(&file).unwrap();
-    let written = bytes.strip_prefix(b"begun\n").unwrap();
-    assert!(written.starts_with(&expected));
+        [&"forward", &model, &"--tokens", &"1,2,3", &"--out", &"/dev/stdout"];
+    // Behind what a shell has written, as one that is truncated, and through a pipe.
+    for begun in [&b"begun\n"[..], b""] {
+        let mut stdout = std::fs::File::create(&file).unwrap();
+        std::io::Write::write_all(&mut stdout, begun).unwrap();
+        let done = command(&args).stdout(stdout).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        assert!(std::fs::read(&file).unwrap() == [begun, &expected].concat());
+    }
+    assert!(command(&args).output().unwrap().stdout == expected);
     assert_eq!(std::fs::read_link("/dev/stdout").unwrap(), before);
+    let run: [&dyn AsRef<std::ffi::OsStr>; 7] =
+        [&"run", &model, &"--tokens", &"1,2", &"--json", &"--certify", &"/dev/stdout"];
+    sws(&run).refused(2, &["/dev/stdout", "holds the answer"]);
 }
 
 #[test]
@@ -106,6 +112,7 @@ fn files_of_the_system_and_directories_are_refused() {
         ("/proc/sws-no-such-file", "among the system's devices"),
         (temp.path().to_str().unwrap(), "is a directory"),
         ("/", "is a directory"),
+        ("no-such-directory-of-sws/", "name of a directory"),
     ];
     for (out, words) in cases {
         forward(Path::new(out)).refused(2, &[out, words]);

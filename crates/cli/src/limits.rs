@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
 use sws_store::Limits;
 
-use crate::REFUSED;
+use crate::{REFUSED, unfinished};
 
 /// The least stack with which the first thread works, with much to spare.
 const STACK: u64 = 1 << 20;
@@ -76,5 +76,6 @@ pub(crate) fn no_memory(bytes: usize) -> ! {
             "sws: the system grants no {bytes} more bytes of memory; close other programs, or lower --ram"
         ),
     };
+    unfinished::remove_all();
     signal_hook::low_level::exit(REFUSED.into())
 }

@@ -1,11 +1,12 @@
 //! The lines of a conversation: from a terminal, where they can be edited, or from anything else.
 
-use std::io::{BufRead, IsTerminal, Read};
+use std::io::{BufRead, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::anyhow;
-use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use rustix::process::getpgrp;
+use rustix::termios::{OptionalActions, tcgetattr, tcgetpgrp, tcsetattr};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
@@ -14,6 +15,9 @@ use signal_hook::iterator::Signals;
 
 /// The most bytes of a line; no context holds as many.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// Ends what the editor began: that pasted text comes marked as such.
+const PASTES_ARE_TYPED: &[u8] = b"\x1b[?2004l\r\n";
 
 /// Where messages come from.
 pub(crate) enum Lines {
@@ -56,6 +60,8 @@ impl Lines {
         loop {
             let line = match self.line(if text.is_empty() { "> " } else { ". " })? {
                 Line::Text(line) => line,
+                // The last line may go on in none.
+                Line::End if !text.is_empty() => return Ok(Line::Text(text)),
                 other => return Ok(other),
             };
             if let Some(begun) = line.strip_suffix('\\') {
@@ -83,7 +89,7 @@ impl Lines {
                     Err(ReadlineError::Interrupted) => Ok(Line::Text(String::new())),
                     Err(ReadlineError::Eof) => Ok(Line::End),
                     Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::InvalidData => {
-                        Ok(Line::Unreadable("that line is not UTF-8; type it again"))
+                        Ok(Line::Unreadable("that message is not UTF-8; type it again"))
                     }
                     Err(error) => Err(anyhow!("the terminal cannot be read: {error}; try again")),
                 }
@@ -102,10 +108,10 @@ fn read_line(from: &mut impl BufRead) -> anyhow::Result<Line> {
     }
     if bytes.len() as u64 == MOST_BYTES && !bytes.ends_with(b"\n") {
         from.skip_until(b'\n')?;
-        return Ok(Line::Unreadable("that line is longer than any context; send less of it"));
+        return Ok(Line::Unreadable("that message is longer than any context; send less of it"));
     }
     let Ok(line) = String::from_utf8(bytes) else {
-        return Ok(Line::Unreadable("that line is not UTF-8; convert it with `iconv -t UTF-8`"));
+        return Ok(Line::Unreadable("that message is not UTF-8; convert it with `iconv -t UTF-8`"));
     };
     Ok(Line::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
@@ -119,9 +125,12 @@ fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGQUIT])?;
     let wait = move || {
         for signal in signals.forever() {
-            if editing.load(Ordering::SeqCst) {
+            // A program in the background that changes the terminal is stopped, instead of ended.
+            let background = tcgetpgrp(std::io::stdin()).is_ok_and(|group| group != getpgrp());
+            if editing.load(Ordering::SeqCst) && !background {
                 // The program ends, whatever becomes of the terminal.
                 let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
+                let _ = std::io::stdout().write_all(PASTES_ARE_TYPED);
             }
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }

@@ -31,7 +31,7 @@ pub(crate) struct Recorder {
     /// Tokens of the passes that are over.
     done: usize,
     passes: Vec<u32>,
-    failed: Option<std::io::Error>,
+    failed: Option<anyhow::Error>,
 }
 
 /// A state for each token and layer.
@@ -82,7 +82,7 @@ impl Recorder {
         if count == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }
-        let mut file = Unfinished::create(path)?;
+        let mut file = Unfinished::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
         let (layers, width) = (spec.layers.len(), spec.hidden);
         let states = |name| {
@@ -115,7 +115,7 @@ impl Recorder {
     /// Completes the file. `tokens` have gone through the layers.
     pub(crate) fn finish(mut self, tokens: &[u32]) -> anyhow::Result<()> {
         if let Some(error) = self.failed {
-            return Err(refused(&self.path, &error));
+            return Err(error);
         }
         let layers = self.places.iter().flatten().count();
         let four = |numbers: &[u32]| -> Vec<u8> {
@@ -162,7 +162,7 @@ impl Recorder {
         self.file.publish()
     }
 
-    fn note(&mut self, result: std::io::Result<()>) {
+    fn note(&mut self, result: anyhow::Result<()>) {
         if let Err(error) = result {
             self.failed.get_or_insert(error);
         }
@@ -173,14 +173,14 @@ impl Observer for Recorder {
     fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
         if let Some([states, _]) = &mut self.states {
             let written = states.write(first, layer, hidden, &[]);
-            self.note(written);
+            self.note(written.map_err(|e| refused(&self.path, &e)));
         }
     }
 
     fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
         if let Some([_, states]) = &mut self.states {
             let written = states.write(first, layer, state, shared);
-            self.note(written);
+            self.note(written.map_err(|e| refused(&self.path, &e)));
         }
     }
 
@@ -198,7 +198,7 @@ impl Observer for Recorder {
         }
         if place + 1 == layers {
             let bytes: Vec<u8> = self.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            let written = self.file.write(&bytes).map_err(std::io::Error::other);
+            let written = self.file.write(&bytes);
             self.note(written);
             self.done += tokens;
             self.passes.push(tokens as u32);

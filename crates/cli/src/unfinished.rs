@@ -2,8 +2,10 @@
 
 use std::fs::{File, FileType, Permissions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use anyhow::{anyhow, bail};
 use sws_store::{open_stream, remedy};
@@ -11,6 +13,9 @@ use tempfile::NamedTempFile;
 
 /// The most links in a row, as in the kernel.
 const MOST_LINKS: usize = 40;
+
+/// Files under way, for an end at which nothing is dropped.
+static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A file that nobody sees until it is complete.
 pub(crate) struct Unfinished {
@@ -23,7 +28,7 @@ enum Unseen {
     /// Takes the place of the file `target`, all at once.
     Beside { file: NamedTempFile, target: PathBuf },
     /// Goes to a pipe or a device, which can be written to only once.
-    Apart { file: File, stream: File },
+    Apart { file: File, stream: File, is_stdout: bool },
 }
 
 /// Where an output goes, links followed.
@@ -42,15 +47,11 @@ impl Unfinished {
         let file = match target(path)? {
             Target::File(target) => Unseen::Beside { file: beside(path, &target)?, target },
             Target::Stream => {
-                let stream = open_stream(path).map_err(|e| match e.kind() {
-                    ErrorKind::NotConnected => anyhow!(
-                        "`{}` is a pipe that nothing reads; start its reader first",
-                        path.display()
-                    ),
-                    _ => refused(path, &e),
-                })?;
+                let stdout = stdout_if(path);
+                let is_stdout = stdout.is_some();
+                let stream = stdout.map_or_else(|| opened(path), Ok)?;
                 let file = tempfile::tempfile().map_err(|e| refused(&std::env::temp_dir(), &e))?;
-                Unseen::Apart { file, stream }
+                Unseen::Apart { file, stream, is_stdout }
             }
         };
         Ok(Unfinished { file, path: path.to_owned() })
@@ -65,6 +66,20 @@ impl Unfinished {
             }
             Unseen::Apart { .. } => tempfile::tempfile().map_err(|e| refused(&self.path, &e)),
         }
+    }
+
+    /// True if it goes to standard output, where nothing else may go then.
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self.file, Unseen::Apart { is_stdout: true, .. })
+    }
+
+    /// The same, refused if that is standard output: it has something else to hold.
+    pub(crate) fn create_apart(path: &Path) -> anyhow::Result<Unfinished> {
+        let file = Unfinished::create(path)?;
+        if file.is_stdout() {
+            bail!("`{}` is standard output, which holds the answer; name a file", path.display());
+        }
+        Ok(file)
     }
 
     /// True if both would take the place of one file.
@@ -99,9 +114,11 @@ impl Unfinished {
         match self.file {
             Unseen::Beside { file, target } => {
                 file.as_file().sync_all().map_err(|e| refused(&path, &e))?;
+                let at = file.path().to_owned();
                 file.persist(target).map_err(|e| refused(&path, &e.error))?;
+                under_way(|files| files.retain(|file| *file != at));
             }
-            Unseen::Apart { mut file, mut stream } => {
+            Unseen::Apart { mut file, mut stream, .. } => {
                 let copied = file
                     .seek(SeekFrom::Start(0))
                     .and_then(|_| std::io::copy(&mut file, &mut stream));
@@ -121,6 +138,37 @@ impl Unseen {
     }
 }
 
+/// Removes what is unfinished, where the program ends and nothing is dropped. Takes no memory.
+pub(crate) fn remove_all() {
+    if let Ok(files) = UNDER_WAY.try_lock() {
+        for file in &*files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
+    change(&mut UNDER_WAY.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+}
+
+/// Standard output, if `path` leads there. Opened anew it would be written to from its beginning,
+/// behind the back of whoever writes to it as well.
+fn stdout_if(path: &Path) -> Option<File> {
+    let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned().ok()?);
+    let (there, here) = (path.metadata().ok()?, stdout.metadata().ok()?);
+    let same = (there.dev(), there.ino()) == (here.dev(), here.ino());
+    (same && !there.file_type().is_char_device()).then_some(stdout)
+}
+
+fn opened(path: &Path) -> anyhow::Result<File> {
+    open_stream(path).map_err(|e| match e.kind() {
+        ErrorKind::NotConnected if path.metadata().is_ok_and(|m| m.file_type().is_fifo()) => {
+            anyhow!("`{}` is a pipe that nothing reads; start its reader first", path.display())
+        }
+        _ => refused(path, &e),
+    })
+}
+
 fn target(path: &Path) -> anyhow::Result<Target> {
     let shown = path.display();
     let chain = links(path).map_err(|e| refused(path, &e))?;
@@ -133,9 +181,15 @@ fn target(path: &Path) -> anyhow::Result<Target> {
     let kind = match path.metadata() {
         Ok(there) => there.file_type(),
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            return match chain.iter().any(system) {
-                true => bail!("`{shown}` lies among the system's devices; name another place"),
-                false => Ok(Target::File(last)),
+            let typed = path.as_os_str().as_encoded_bytes();
+            return match () {
+                () if chain.iter().any(system) => {
+                    bail!("`{shown}` lies among the system's devices; name another place")
+                }
+                () if typed.ends_with(b"/") || typed.ends_with(b"/.") => {
+                    bail!("`{shown}` is the name of a directory; name a file to write to")
+                }
+                () => Ok(Target::File(last)),
             };
         }
         Err(e) => return Err(refused(path, &e)),
@@ -189,7 +243,9 @@ fn beside(path: &Path, target: &Path) -> anyhow::Result<NamedTempFile> {
     // As any other program would: the system takes off what the user does not want.
     builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
     let dir = target.parent().unwrap_or(Path::new("/"));
-    builder.tempfile_in(dir).map_err(|e| refused(path, &e))
+    let file = builder.tempfile_in(dir).map_err(|e| refused(path, &e))?;
+    under_way(|files| files.push(file.path().to_owned()));
+    Ok(file)
 }
 
 pub(crate) fn refused(path: &Path, error: &std::io::Error) -> anyhow::Error {

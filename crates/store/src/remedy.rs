@@ -12,7 +12,7 @@ const TOO_MANY_OPEN_IN_ALL: i32 = 23;
 /// "Too many open files" is a sentence that few readers can act upon; the command that raises the
 /// limit is one that all of them can type.
 pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
-    match (cause.kind(), cause.raw_os_error()) {
+    match (cause.kind(), number(cause)) {
         (_, Some(TOO_MANY_OPEN)) => "raise the limit of open files (`ulimit -n`)",
         (_, Some(TOO_MANY_OPEN_IN_ALL)) => {
             "close other programs: the system has no more open files to give"
@@ -29,6 +29,20 @@ pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
         (ErrorKind::ReadOnlyFilesystem, _) => "name a place that can be written to",
         _ => otherwise,
     }
+}
+
+/// The system's number of an error, which may be wrapped in one that names a path.
+fn number(cause: &io::Error) -> Option<i32> {
+    let mut inner = cause.get_ref().and_then(|inner| inner.source());
+    cause.raw_os_error().or_else(|| {
+        while let Some(error) = inner {
+            if let Some(found) = error.downcast_ref::<io::Error>() {
+                return number(found);
+            }
+            inner = error.source();
+        }
+        None
+    })
 }
 
 #[cfg(test)]

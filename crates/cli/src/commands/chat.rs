@@ -82,8 +82,9 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
             }
             (true, "/quit" | "/exit") => return Ok(ExitCode::SUCCESS),
             (true, words) => {
-                let word = words.split_whitespace().next().unwrap_or_default();
-                note!("there is no command {word}; /help lists the commands");
+                note!(
+                    "there is no command `{words}`; /help lists the commands, which take no words"
+                );
             }
             (false, text) => {
                 if let Err(error) = chat.answer(&model, text) {

@@ -13,6 +13,7 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::model::Model;
 use crate::progress::{Meter, Unit};
 use crate::running::{Running, check};
+use crate::terminal::note;
 use crate::unfinished::Unfinished;
 
 /// Tokens of which the logits are in memory at a time. Not a bit depends on it.
@@ -24,7 +25,11 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let shapes = Shapes::of(&model.spec, args.tokens.len());
     // Before there is a file: a signal that nobody heeds would leave it behind.
     let interrupt = Interrupt::of_the_program()?;
-    let mut file = Unfinished::create(&args.out)?;
+    let mut file = match args.json {
+        true => Unfinished::create_apart(&args.out)?,
+        false => Unfinished::create(&args.out)?,
+    };
+    let is_stdout = file.is_stdout();
     file.write(&shapes.header(args.routes)?)?;
 
     let positions = args.tokens.len();
@@ -60,7 +65,11 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         print_json(&json!({ "out": args.out, "logits": logits, "routes": routes }))?;
     } else {
         let routes = routes.map_or(String::new(), |shape| format!(", routes {shape:?}"));
-        print(&format!("{}: logits {logits:?}{routes}\n", args.out.display()))?;
+        let line = format!("{}: logits {logits:?}{routes}", args.out.display());
+        match is_stdout {
+            true => note!("{line}"),
+            false => print(&(line + "\n"))?,
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

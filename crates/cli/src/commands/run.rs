@@ -118,7 +118,7 @@ impl Watchers {
                 if let Some(lossy) = args.model.backend.lossy {
                     bail!("what is {lossy}, cannot be certified; leave out --backend");
                 }
-                Some((Witness::new(&model.spec, prompt), Unfinished::create(path)?))
+                Some((Witness::new(&model.spec, prompt), Unfinished::create_apart(path)?))
             }
             None => None,
         };

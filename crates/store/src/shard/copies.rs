@@ -9,10 +9,11 @@ use rustix::fs::{Mode, OFlags};
 
 use super::ShardError;
 use super::outdir::OutDir;
+use crate::book::first_reading_agrees;
 use crate::manifest::MAX_COPY_BYTES;
 use crate::path::is_plain_name;
 use crate::regular::open_regular;
-use crate::{CopiedFile, MANIFEST_FILE, SmallFileError};
+use crate::{CopiedFile, MANIFEST_FILE, SmallFileError, user_cache};
 
 /// Weights, and what lists them: neither means anything beside shards.
 const WEIGHTS: [&str; 12] = [
@@ -28,6 +29,15 @@ const WEIGHTS: [&str; 12] = [
     ".msgpack",
     ".ckpt",
     ".npz",
+];
+
+/// Those that a model is read by: none of them is left out in silence.
+const READ: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
 ];
 
 /// The small files of a checkpoint, none of which lies elsewhere.
@@ -51,8 +61,17 @@ impl Small {
         for entry in dir.read_dir().map_err(refused)? {
             let entry = entry.map_err(refused)?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            let about = entry.path().metadata();
-            let fits = about.is_ok_and(|m| m.is_file() && m.len() <= MAX_COPY_BYTES);
+            let fits = match entry.path().metadata() {
+                Ok(about) if about.is_file() && about.len() <= MAX_COPY_BYTES => true,
+                Ok(_) if READ.contains(&&*name) => {
+                    let what = format!("it is no file of at most {MAX_COPY_BYTES} bytes");
+                    return Err(ShardError::reading(&entry.path(), io::Error::other(what)));
+                }
+                Err(e) if READ.contains(&&*name) => {
+                    return Err(ShardError::reading(&entry.path(), e));
+                }
+                _ => false,
+            };
             let hidden = name.starts_with('.') || name == MANIFEST_FILE;
             if fits
                 && !hidden
@@ -75,9 +94,16 @@ impl Small {
     /// Copies them beside the shards.
     pub(super) fn copy(&self, to: &OutDir) -> Result<Vec<CopiedFile>, ShardError> {
         let copy = |name: &String| {
+            let path = self.dir.join(name);
+            let refused = |e| ShardError::reading(&path, e);
+            let file = self.open(name)?;
+            let about = file.metadata().map_err(refused)?;
             let mut bytes = Vec::new();
-            let read = self.open(name)?.take(MAX_COPY_BYTES).read_to_end(&mut bytes);
-            read.map_err(|e| ShardError::reading(&self.dir.join(name), e))?;
+            file.take(MAX_COPY_BYTES).read_to_end(&mut bytes).map_err(refused)?;
+            // Shards vouch for what they were made of.
+            if !first_reading_agrees(&about, &bytes, user_cache().as_deref()) {
+                return Err(SmallFileError::Changed { path }.into());
+            }
             to.write_small(name, &bytes)?;
             let blake3 = blake3::hash(&bytes).to_hex().to_string();
             Ok(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 })
@@ -123,28 +149,40 @@ fn blobs(dir: &Path) -> Option<PathBuf> {
 /// Copies them back, as they were.
 pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Result<(), ShardError> {
     for copy in copies {
-        let bytes = copy.read(from).map_err(|error| ShardError::DamagedCopy {
-            path: from.join(&copy.path),
-            what: what(error),
-        })?;
+        let bytes = match copy.read(from) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let (path, what) = (from.join(&copy.path), what(error)?);
+                return Err(ShardError::DamagedCopy { path, what });
+            }
+        };
         to.write_small(&copy.path, &bytes)?;
     }
     Ok(())
 }
 
 /// What is wrong with a copy, as the end of a sentence that begins with its name.
-pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Option<String> {
-    copy.read(dir).err().map(what)
+pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Result<Option<String>, ShardError> {
+    copy.read(dir).err().map(what).transpose()
 }
 
-fn what(error: SmallFileError) -> String {
-    match error {
+/// True if a failed read is the file's fault: not a limit of the process, nor its rights.
+pub(super) fn is_damage(cause: &io::Error) -> bool {
+    let number = rustix::io::Errno::from_io_error(cause);
+    number.is_none_or(|number| number == rustix::io::Errno::IO)
+}
+
+fn what(error: SmallFileError) -> Result<String, ShardError> {
+    Ok(match error {
         SmallFileError::Missing { .. } => "is missing".to_owned(),
         SmallFileError::NotAFile { .. } => "is not a regular file".to_owned(),
         SmallFileError::Length { expected, found, .. } => {
             format!("has {found} bytes instead of {expected}")
         }
+        SmallFileError::Read { path, cause } if !is_damage(&cause) => {
+            return Err(ShardError::reading(&path, cause));
+        }
         SmallFileError::Read { cause, .. } => format!("cannot be read ({cause})"),
         _ => "is damaged".to_owned(),
-    }
+    })
 }

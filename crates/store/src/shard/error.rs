@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sws_kernels::{EncodeError, Encoding};
 
-use crate::{CheckpointError, ManifestError, PieceId, remedy};
+use crate::{CheckpointError, ManifestError, PieceId, SmallFileError, remedy};
 
 /// Why shards could not be made, verified or turned back.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum ShardError {
         free: u64,
     },
     /// The system has no memory for a buffer.
-    #[error("there is no memory for a buffer of {}; close something else", bytes(*len as u64))]
+    #[error("there is no memory for a buffer of {}; close other programs, or raise the limit of address space (`ulimit -v`)", bytes(*len as u64))]
     Memory {
         /// Its length.
         len: usize,
@@ -68,6 +68,9 @@ pub enum ShardError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A small file of the checkpoint cannot be used.
+    #[error(transparent)]
+    Small(#[from] SmallFileError),
     /// The shards cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

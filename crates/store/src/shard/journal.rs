@@ -40,10 +40,13 @@ impl Journal {
             .write(true)
             .create(true)
             .truncate(false)
-            // A pipe in its place would never end.
-            .custom_flags(OFlags::NONBLOCK.bits() as i32)
+            // A pipe in its place would never end, and a link would lead to somebody else's file.
+            .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
             .open(&path)
-            .map_err(|e| ShardError::writing(&path, e))?;
+            .map_err(|e| match rustix::io::Errno::from_io_error(&e) {
+                Some(rustix::io::Errno::LOOP) => foreign(dir),
+                _ => ShardError::writing(&path, e),
+            })?;
         if !file.metadata().map_err(|e| ShardError::reading(&path, e))?.is_file() {
             return Err(foreign(dir));
         }

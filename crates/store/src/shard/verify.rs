@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
+use super::copies::is_damage;
 use super::direct::{Source, buffer};
 use super::{Progress, ShardError, copies, layout, start};
 use crate::regular::open_regular;
@@ -110,12 +111,13 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         piece: Some(shards[index].piece),
         what,
     });
-    let damaged_copies = manifest.copies.iter().filter_map(|copy| {
-        let what = copies::damage(copy, dir);
+    let mut damage: Vec<Damage> = damage.collect();
+    for copy in &manifest.copies {
+        let what = copies::damage(copy, dir)?;
         report(copy.len);
-        Some(Damage { file: copy.path.clone(), piece: None, what: what? })
-    });
-    let damage = damage.chain(damaged_copies).collect();
+        let file = copy.path.clone();
+        damage.extend(what.map(|what| Damage { file, piece: None, what }));
+    }
     Ok(Verified { shards: shards.len(), bytes: total, damage })
 }
 
@@ -184,7 +186,7 @@ impl Shard<'_> {
         let mut walk = Walk::new(self.tensors, &header, self.len);
         let source = match Source::open(&path) {
             Ok(source) => source,
-            Err(ShardError::Read { cause, .. }) => {
+            Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
                 return given_up(format!("cannot be read ({cause})"));
             }
             Err(error) => return Err(error),
@@ -194,7 +196,7 @@ impl Shard<'_> {
             let n = (self.len - at).min(STEP as u64) as usize;
             match source.read(at, n, buffer) {
                 Ok(range) => walk.feed(&buffer[range]),
-                Err(ShardError::Read { cause, .. }) => {
+                Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
                     report(self.len - at);
                     walk.damage.push(format!("cannot be read ({cause})"));
                     return Ok(walk.damage);

@@ -51,7 +51,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::of_the_program()?;
     let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
     // A place that cannot be written to is refused before anything is computed.
-    let mut file = Unfinished::create(&out)?;
+    let mut file = Unfinished::create_apart(&out)?;
     let sequences = recorded.sequences();
     if sequences.len() < 2 {
         bail!("there is one sequence, and one is held out; record more with `sws run --record`");
