@@ -96,8 +96,8 @@ fn emit(pieces: &Pieces, strip: &mut usize, mut new: &str, text: &mut String) {
     text.push_str(new);
 }
 
-/// The most bytes that a token may become; tokens themselves have at most some thousand.
-const MAX_PIECE: usize = 1 << 20;
+/// The most bytes that a token may become; tokens themselves have at most 4096.
+const MAX_PIECE: usize = 16 << 10;
 
 /// How one token becomes bytes: the `decoder` of a `tokenizer.json`, which is defined on all tokens at
 /// once, taken apart so that a token costs its own length and no more.

@@ -79,6 +79,92 @@ fn files_that_hold_too_much_are_refused_by_what_it_is() {
 }
 
 #[test]
+fn what_is_put_around_a_text_is_counted_before_it_is_run() {
+    let piece = json!({"SpecialToken": {"id": "x", "type_id": 0}});
+    let template = |ids: usize, pieces: usize| {
+        json!({
+            "type": "TemplateProcessing", "single": vec![piece.clone(); pieces], "pair": [],
+            "special_tokens": {"x": {"id": "x", "ids": vec![1; ids], "tokens": vec!["a"; ids]}},
+        })
+    };
+    let error = read(&with("post_processor", template(10_000, 5000))).expect_err("refused");
+    assert!(error.contains("more than 4096 bytes or tokens"), "{error}");
+    let sequence = |steps: Value| json!({"type": "Sequence", "processors": steps});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+    let nested = sequence(json!(vec![sequence(json!(vec![bytes; 40])); 2]));
+    let error = read(&with("post_processor", nested)).expect_err("refused");
+    assert!(error.contains("more than 64 steps"), "{error}");
+}
+
+#[test]
+fn repetitions_that_look_around_are_refused() {
+    for pattern in ["(?:(?=[^b]*)a)*", "(?:(?=[^b]*c|a)a)*", "(?:(?>a*)|b)+", "((?:(?!b)a)?){2}"] {
+        let error = read(&with("pre_tokenizer", split(pattern))).expect_err(pattern);
+        assert!(error.contains("with a repetition of more than"), "{error}");
+    }
+}
+
+#[test]
+fn a_run_of_blanks_is_split_by_a_copy_of_a_published_pattern() {
+    let copy =
+        r"(?:[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    let tokenizer = read(&with("pre_tokenizer", split(copy))).unwrap();
+    tokenizer.encode(&format!("{}the", " ".repeat(11_000)), false).unwrap();
+}
+
+#[test]
+fn decoders_that_make_long_texts_are_refused() {
+    let decoders = [
+        replace(json!({"String": ""}), &"b".repeat(4000)),
+        replace(json!({"String": "b"}), &"c".repeat(60)),
+    ];
+    let error = read(&with("decoder", json!({"type": "Sequence", "decoders": decoders})));
+    assert!(error.expect_err("refused").contains("longer and longer"));
+}
+
+#[test]
+fn more_merges_than_any_vocabulary_has_are_refused() {
+    let json =
+        edited(byte_level(), |json| json["model"]["merges"] = json!(vec![["!", "!"]; 100_000]));
+    let error = read(&json).expect_err("refused");
+    assert!(error.contains("100000 merges for"), "{error}");
+}
+
+#[test]
+fn patterns_are_bounded_together() {
+    let patterns: Vec<Value> = (0..3).map(|i| split(&format!("{i}{}", "a".repeat(1000)))).collect();
+    let json = json!({"type": "Sequence", "pretokenizers": patterns});
+    let error = read(&with("pre_tokenizer", json)).expect_err("refused");
+    assert!(error.contains("3003 bytes together"), "{error}");
+}
+
+#[test]
+fn added_tokens_have_one_time_together() {
+    let tokens: Vec<Value> = (0..200)
+        .map(|i| {
+            json!({
+                "id": 300 + i, "content": format!("{}{i}", "a".repeat(4000)), "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": true, "special": false,
+            })
+        })
+        .collect();
+    let json =
+        edited(with("normalizer", replace(json!({"Regex": "a+b|(?=(a+)\\1c)a"}), "x")), |json| {
+            json["added_tokens"] = json!(tokens);
+        });
+    let error = read(&json).expect_err("refused");
+    assert!(error.contains("takes too long on this text"), "{error}");
+}
+
+#[test]
+fn a_budget_that_leaves_nothing_is_named() {
+    let mut tokenizer = read(&byte_level()).unwrap();
+    tokenizer.bound(1000, 0);
+    let expected = "the memory budget leaves nothing for encoding a text; raise --ram";
+    assert_eq!(refusal(&tokenizer, "the"), expected);
+}
+
+#[test]
 fn growing_normalizers_are_refused_before_memory_is_taken() {
     let json = edited(sentencepiece(), |json| json["normalizer"] = growing(12));
     let mut tokenizer = read(&json).unwrap();
@@ -114,7 +200,7 @@ fn bytes_that_double_at_every_step_are_refused() {
 #[test]
 fn catastrophic_patterns_end_with_a_sentence() {
     let text = "a".repeat(100_000);
-    for pattern in ["(?=(a+))\\1b", "(a|aa)+\\1c", "(?=(a*)*b)a", "a+b|(?=a+c)a"] {
+    for pattern in ["(?=(a+))\\1b", "(a|aa)\\1a*a*c", "(?=(a*)*b)a", "a+b|(?=a+c)a"] {
         let steps = [
             ("pre_tokenizer", split(pattern)),
             ("normalizer", replace(json!({"Regex": pattern}), "x")),

@@ -86,7 +86,8 @@ pub enum TokenizerError {
     Dropout,
     /// It does not belong to the model.
     #[error(
-        "tokenizer.json gives the token `{token}` the id {id}, and the model knows only {vocab_size} tokens; take the tokenizer.json that was published with the weights"
+        "tokenizer.json gives the token `{}` the id {id}, and the model knows only {vocab_size} tokens; take the tokenizer.json that was published with the weights",
+        start(token, 40)
     )]
     Vocabulary {
         /// The token with the largest id.
@@ -98,7 +99,8 @@ pub enum TokenizerError {
     },
     /// A text spells a token that the model does not know.
     #[error(
-        "the text has the token `{token}`, to which tokenizer.json gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text"
+        "the text has the token `{}`, to which tokenizer.json gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text",
+        start(token, 40)
     )]
     Unknown {
         /// The token.
@@ -136,6 +138,9 @@ pub enum TokenizerError {
         /// What there is.
         most: usize,
     },
+    /// Not even a short text could be encoded.
+    #[error("the memory budget leaves nothing for encoding a text; raise --ram")]
+    NoRoom,
     /// A text whose words take too much time.
     #[error(
         "with this tokenizer.json, whose words or tokens are very long, a text of {bytes} bytes takes minutes to encode; shorten it"
@@ -394,6 +399,11 @@ fn tries(model: &ModelWrapper, word: &str, longest: usize) -> u64 {
             _ => square(word.len()).saturating_mul(word.len() as u64),
         },
     }
+}
+
+/// The start of a pattern or a token, for a sentence.
+fn start(text: &str, chars: usize) -> String {
+    text.chars().take(chars).collect::<String>().escape_debug().to_string()
 }
 
 /// Runs a part of the `tokenizers` crate. It indexes and unwraps by what the file says in more places

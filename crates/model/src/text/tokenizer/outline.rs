@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokenizers::PostProcessorWrapper;
 
 use super::steps::MAX_PRECOMPILED;
 
@@ -22,6 +23,11 @@ const MAX_TOKENS: usize = 1 << 20;
 const MAX_ADDED: usize = 4 << 20;
 /// Tokens with scores become a tree with a node for each byte.
 const MAX_SCORED: usize = 8 << 20;
+/// Rules that join two tokens: published vocabularies have about two for each token.
+const MAX_MERGES: usize = 1 << 20;
+const MERGES_PER_TOKEN: usize = 16;
+/// Pieces, tokens and bytes of tokens that are put around a text.
+const MAX_AROUND: usize = 4096;
 /// Words such as `<unk>` and `##`, which are repeated for every word or letter.
 const MAX_AFFIX: usize = 64;
 
@@ -58,6 +64,8 @@ struct Model<'a> {
     kind: Option<Cow<'a, str>>,
     #[serde(default)]
     vocab: Vocabulary,
+    #[serde(default)]
+    merges: Option<Merges>,
     #[serde(borrow, default)]
     unk_token: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -78,6 +86,9 @@ impl Outline<'_> {
         for section in steps.into_iter().flatten() {
             let value = serde_json::from_str(section.get()).map_err(|e| e.to_string())?;
             said.add(&value)?;
+        }
+        if let Some(section) = self.post_processor {
+            check_around(section.get())?;
         }
         let mut added = 0;
         for token in &self.added_tokens {
@@ -109,6 +120,10 @@ impl Model<'_> {
         if tokens > MAX_TOKENS {
             return Err(format!("{tokens} tokens"));
         }
+        let merges = self.merges.as_ref().map_or(0, |merges| merges.0);
+        if merges > MAX_MERGES.min(tokens.saturating_mul(MERGES_PER_TOKEN)) {
+            return Err(format!("{merges} merges for {tokens} tokens"));
+        }
         if longest > MAX_TOKEN {
             return Err(format!("a token of {longest} bytes"));
         }
@@ -126,6 +141,54 @@ impl Model<'_> {
             return Err("BPE with a continuing_subword_prefix".to_owned());
         }
         Ok(())
+    }
+}
+
+/// What is put around a text is run once as the file is read, step after step on what the one before
+/// made: how much that may become is counted from the file. What cannot be read is left to the
+/// `tokenizers` crate to refuse.
+fn check_around(section: &str) -> Result<(), String> {
+    // By the crate's own reading: it takes lists for objects as well.
+    let Ok(Some(steps)) = serde_json::from_str::<Option<PostProcessorWrapper>>(section) else {
+        return Ok(());
+    };
+    let steps = serde_json::to_value(steps).map_err(|e| e.to_string())?;
+    let (mut count, mut cost) = (0, 1);
+    around(&steps, &mut count, &mut cost);
+    match (count, cost) {
+        (..=MAX_STEPS, ..=MAX_AROUND) => Ok(()),
+        (..=MAX_STEPS, _) => Err(format!(
+            "a post_processor that puts more than {MAX_AROUND} bytes or tokens around a text"
+        )),
+        _ => Err(format!("a post_processor of more than {MAX_STEPS} steps")),
+    }
+}
+
+fn around(step: &Value, count: &mut usize, cost: &mut usize) {
+    *count += 1;
+    let list = |value: &Value| value.as_array().map_or(0, Vec::len);
+    let bytes = |value: &Value| value.as_str().map_or(0, str::len);
+    match step["type"].as_str() {
+        Some("Sequence") => {
+            let steps = step["processors"].as_array();
+            steps.into_iter().flatten().for_each(|step| around(step, count, cost));
+        }
+        Some("TemplateProcessing") => {
+            let pieces = ["single", "pair"].iter().filter_map(|&name| step[name].as_array());
+            let sum = pieces.flatten().fold(0usize, |sum, piece| {
+                let name = piece["SpecialToken"]["id"].as_str().unwrap_or_default();
+                let token = &step["special_tokens"][name];
+                let words = token["tokens"].as_array().into_iter().flatten().map(bytes);
+                let len = list(&token["ids"]).max(list(&token["tokens"])) + words.sum::<usize>();
+                sum.saturating_add(1 + len)
+            });
+            *cost = cost.saturating_mul(sum.max(1));
+        }
+        Some("BertProcessing" | "RobertaProcessing") => {
+            let words = bytes(&step["sep"][0]) + bytes(&step["cls"][0]);
+            *cost = cost.saturating_mul(3 + words);
+        }
+        _ => {}
     }
 }
 
@@ -170,6 +233,32 @@ impl Said {
             }
             (_, value) => self.add(value),
         }
+    }
+}
+
+/// How many rules there are that join two tokens.
+#[derive(Default)]
+struct Merges(usize);
+
+impl<'de> Deserialize<'de> for Merges {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Rules;
+        impl<'de> Visitor<'de> for Rules {
+            type Value = Merges;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of merges")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Merges, A::Error> {
+                let mut merges = Merges::default();
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    merges.0 += 1;
+                }
+                Ok(merges)
+            }
+        }
+        from.deserialize_seq(Rules)
     }
 }
 

@@ -3,21 +3,27 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use fancy_regex::{Regex, RegexBuilder};
+use fancy_regex::{Expr, Regex, RegexBuilder};
 use sws_store::Clock;
 use tokenizers::Offsets;
 use tokenizers::pattern::Pattern;
 
-use super::TokenizerError;
 use super::room::Room;
+use super::{TokenizerError, start};
 
 /// The longest pattern that is not on the list.
 const MAX_BYTES: usize = 2048;
 /// What each automaton of such a pattern may take.
 const MAX_AUTOMATON: usize = 512 << 10;
-/// How often one attempt at a match may backtrack. Patterns that split words do so once for each
-/// alternative.
-const BACKTRACKS: usize = 10_000;
+/// Longer texts allow fewer backtracks, for each may go through all of the text.
+const SHORT: usize = 32 << 10;
+/// What one attempt at a match may go through in all, in bytes.
+const WORK: usize = 1 << 30;
+/// How often one attempt at a match may backtrack, whatever the text: patterns that split words do so
+/// once for each alternative, and for each blank of a run.
+const LEAST_BACKTRACKS: usize = 1000;
+/// Lookarounds of a pattern.
+const MAX_LOOKAROUNDS: usize = 4;
 /// What one text may take of such patterns, and what every MiB of it adds: some fifty times what they
 /// need.
 const TIME: Duration = Duration::from_secs(2);
@@ -105,11 +111,9 @@ impl Find {
         if pattern.contains("\\G") {
             return Err(refused("with `\\G`".to_owned()));
         }
-        let build = |pattern: &str| {
-            let mut builder = RegexBuilder::new(pattern);
-            builder.backtrack_limit(BACKTRACKS).delegate_size_limit(MAX_AUTOMATON);
-            builder.build().map_err(|e| refused(e.to_string()))
-        };
+        let build = |pattern: &str| build(pattern, SHORT).map_err(|e| refused(e.to_string()));
+        let tree = Expr::parse_tree(pattern).map_err(|e| refused(e.to_string()))?;
+        check(&tree.expr).map_err(|why| refused(why.to_owned()))?;
         // By itself first: a bracket too many would end the group.
         build(pattern)?;
         build(&anchored(pattern)).map(Find::Other)
@@ -146,6 +150,11 @@ impl Find {
                 }
             }
             Find::Other(regex) => {
+                let slower = match text.len() {
+                    ..=SHORT => None,
+                    len => Some(build(regex.as_str(), len).map_err(|_| too_long(regex))?),
+                };
+                let regex = slower.as_ref().unwrap_or(regex);
                 let mut tried = Tried { regex, text, at: 0, last: None };
                 while let Some((start, stop)) = tried.next(room)? {
                     add(start, stop)?;
@@ -156,6 +165,44 @@ impl Find {
             parts.push(((end, text.len()), false));
         }
         Ok(Found { parts: RefCell::new(parts), matches, matched })
+    }
+}
+
+/// A pattern for texts of so many bytes.
+fn build(pattern: &str, bytes: usize) -> fancy_regex::Result<Regex> {
+    let backtracks = (WORK / bytes.max(1)).max(LEAST_BACKTRACKS);
+    let mut builder = RegexBuilder::new(pattern);
+    builder.backtrack_limit(backtracks).delegate_size_limit(MAX_AUTOMATON).build()
+}
+
+/// Between two backtracks an attempt goes through the text once, and once for each lookaround, as long
+/// as no repetition looks around. Or what is not supported.
+fn check(pattern: &Expr) -> Result<(), &'static str> {
+    let mut looks = 0;
+    check_part(pattern, false, &mut looks)?;
+    if looks > MAX_LOOKAROUNDS {
+        return Err("with more than 4 lookarounds");
+    }
+    Ok(())
+}
+
+fn check_part(part: &Expr, repeated: bool, looks: &mut usize) -> Result<(), &'static str> {
+    match part {
+        Expr::Empty | Expr::Any { .. } | Expr::Assertion(_) => Ok(()),
+        Expr::Literal { .. } | Expr::Delegate { .. } => Ok(()),
+        Expr::Concat(all) | Expr::Alt(all) => {
+            all.iter().try_for_each(|one| check_part(one, repeated, looks))
+        }
+        Expr::Group(inner) => check_part(inner, repeated, looks),
+        Expr::Repeat { child, hi, .. } => check_part(child, repeated || *hi > 1, looks),
+        Expr::LookAround(inner, _) if !repeated => {
+            *looks += 1;
+            check_part(inner, false, looks)
+        }
+        Expr::AtomicGroup(inner) if !repeated => check_part(inner, false, looks),
+        Expr::Backref { .. } | Expr::KeepOut if !repeated => Ok(()),
+        _ if repeated => Err("with a repetition of more than letters, classes and groups"),
+        _ => Err("with a condition or a call"),
     }
 }
 
@@ -260,7 +307,7 @@ fn too_long(regex: &Regex) -> TokenizerError {
 
 /// The start of a pattern, for a sentence.
 fn short(pattern: &str) -> String {
-    pattern.chars().take(60).collect::<String>().escape_debug().to_string()
+    start(pattern, 60)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) const ADDED: usize = FIXED + (4 << 20);
 #[derive(Debug)]
 pub(super) struct Room {
     given: usize,
-    most: usize,
+    most: Cell<usize>,
     deadline: OnceCell<Deadline>,
     /// Bytes of all parts of the text as they stand.
     bytes: Cell<usize>,
@@ -35,8 +35,14 @@ pub(super) struct Room {
 impl Room {
     /// For a text of so many bytes, in so much memory.
     pub(super) fn new(given: usize, most: usize) -> Room {
-        let (bytes, parts) = (Cell::new(given), Cell::new(1));
+        let (most, bytes, parts) = (Cell::new(most), Cell::new(given), Cell::new(1));
         Room { given, most, deadline: OnceCell::new(), bytes, parts }
+    }
+
+    /// For another text of so many bytes, in so much memory, and the time that is left.
+    pub(super) fn restart(&self, bytes: usize, most: usize) {
+        self.most.set(most);
+        self.stands(bytes, 1);
     }
 
     /// Bytes of the text as it was given.
@@ -73,9 +79,11 @@ impl Room {
 
     fn check(&self, bytes: usize, parts: usize, more: usize) -> Result<(), TokenizerError> {
         let each = bytes.saturating_mul(BYTE).saturating_add(parts.saturating_mul(PART));
-        match each.saturating_add(more).saturating_add(FIXED) <= self.most {
+        let most = self.most.get();
+        match each.saturating_add(more).saturating_add(FIXED) <= most {
             true => Ok(()),
-            false => Err(TokenizerError::Room { bytes: self.given, most: self.most }),
+            false if most >> 20 == 0 => Err(TokenizerError::NoRoom),
+            false => Err(TokenizerError::Room { bytes: self.given, most }),
         }
     }
 

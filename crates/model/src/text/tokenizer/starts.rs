@@ -54,6 +54,9 @@ pub(super) fn of(outline: &Outline<'_>) -> Result<[Starts; 2], TokenizerError> {
     let normalizer = outline.normalizer().map(serde_json::from_str::<Option<NormalizerWrapper>>);
     let normalizer = normalizer.transpose().map_err(damaged)?.flatten();
     let steps = Steps::new(normalizer.as_ref(), None).map_err(TokenizerError::Unsupported)?;
+    // One for all of them: a file may have very many.
+    let bytes = outline.added_tokens.iter().map(|token| token.content.len()).sum();
+    let room = Room::new(bytes, usize::MAX);
     let [mut plain, mut normalized] = [Starts::new(), Starts::new()];
     for token in &outline.added_tokens {
         if !token.normalized {
@@ -61,10 +64,13 @@ pub(super) fn of(outline: &Outline<'_>) -> Result<[Starts; 2], TokenizerError> {
             continue;
         }
         let mut text = NormalizedString::from(&*token.content);
-        let room = Room::new(text.len(), room::ADDED);
-        steps.normalize(&mut text, &room).map_err(|_| {
-            let grown = "an added token that its normalizer makes too long";
-            TokenizerError::Unsupported(grown.to_owned())
+        room.restart(text.len(), room::ADDED);
+        steps.normalize(&mut text, &room).map_err(|error| match error {
+            TokenizerError::Room { .. } => {
+                let grown = "an added token that its normalizer makes too long";
+                TokenizerError::Unsupported(grown.to_owned())
+            }
+            other => other,
         })?;
         normalized.add(text.get().as_bytes());
     }

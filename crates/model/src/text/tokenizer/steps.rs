@@ -21,6 +21,8 @@ use super::{TokenizerError, failed};
 const PIECE: usize = 512;
 /// Patterns that are not on the list.
 const MAX_PATTERNS: usize = 8;
+/// Bytes of all of them together.
+const MAX_PATTERN_BYTES: usize = 2048;
 /// The longest that a character becomes by a table of a file.
 pub(super) const MAX_PRECOMPILED: usize = 256;
 
@@ -83,9 +85,14 @@ impl Steps {
     /// What patterns would cost, before the `tokenizers` crate builds them. Or why one is not supported.
     pub(super) fn check_patterns(patterns: &[String]) -> Result<(), String> {
         let others = patterns.iter().filter(|pattern| !Find::is_published(pattern));
+        let mut bytes = 0;
         for (before, pattern) in others.enumerate() {
+            bytes += pattern.len();
             if before == MAX_PATTERNS {
                 return Err(format!("more than {MAX_PATTERNS} patterns of its own"));
+            }
+            if before > 0 && bytes > MAX_PATTERN_BYTES {
+                return Err(format!("patterns of its own of {bytes} bytes together"));
             }
             Find::regex(pattern)?;
         }
