@@ -200,7 +200,8 @@ fn bytes_that_double_at_every_step_are_refused() {
 #[test]
 fn catastrophic_patterns_end_with_a_sentence() {
     let text = "a".repeat(100_000);
-    for pattern in ["(?=(a+))\\1b", "(a|aa)\\1a*a*c", "(?=(a*)*b)a", "a+b|(?=a+c)a"] {
+    for pattern in ["(?=(a+))\\1b", "(a|aa)+\\1c", "(a|aa)\\1a*a*c", "(?=(a*)*b)a", "a+b|(?=a+c)a"]
+    {
         let steps = [
             ("pre_tokenizer", split(pattern)),
             ("normalizer", replace(json!({"Regex": pattern}), "x")),
@@ -211,6 +212,14 @@ fn catastrophic_patterns_end_with_a_sentence() {
             assert!(error.contains("takes too long on this text"), "{pattern}: {error}");
             assert!(tokenizer.encode("the cat", false).is_ok());
         }
+    }
+}
+
+#[test]
+fn patterns_that_count_far_are_refused() {
+    for pattern in ["(?:a?){1000000}(?!b)", "(?:(?:a?){100}){100}(?!b)", "(?:a?){2000,}(?!b)"] {
+        let error = read(&with("pre_tokenizer", split(pattern))).unwrap_err().to_string();
+        assert!(error.contains("more than 1,024 times"), "{pattern}: {error}");
     }
 }
 

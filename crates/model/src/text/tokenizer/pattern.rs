@@ -22,6 +22,8 @@ const WORK: usize = 1 << 30;
 /// How often one attempt at a match may backtrack, whatever the text: patterns that split words do so
 /// once for each alternative, and for each blank of a run.
 const LEAST_BACKTRACKS: usize = 1000;
+/// The most that counted repetitions may come to, one within another: published ones count to 3.
+const MOST_TIMES: usize = 1024;
 /// Lookarounds of a pattern.
 const MAX_LOOKAROUNDS: usize = 4;
 /// What one text may take of such patterns, and what every MiB of it adds: some fifty times what they
@@ -179,27 +181,40 @@ fn build(pattern: &str, bytes: usize) -> fancy_regex::Result<Regex> {
 /// as no repetition looks around. Or what is not supported.
 fn check(pattern: &Expr) -> Result<(), &'static str> {
     let mut looks = 0;
-    check_part(pattern, false, &mut looks)?;
+    check_part(pattern, false, 1, &mut looks)?;
     if looks > MAX_LOOKAROUNDS {
         return Err("with more than 4 lookarounds");
     }
     Ok(())
 }
 
-fn check_part(part: &Expr, repeated: bool, looks: &mut usize) -> Result<(), &'static str> {
+/// `times`: how often repetitions that say so ask for this part.
+fn check_part(
+    part: &Expr,
+    repeated: bool,
+    times: usize,
+    looks: &mut usize,
+) -> Result<(), &'static str> {
     match part {
         Expr::Empty | Expr::Any { .. } | Expr::Assertion(_) => Ok(()),
         Expr::Literal { .. } | Expr::Delegate { .. } => Ok(()),
         Expr::Concat(all) | Expr::Alt(all) => {
-            all.iter().try_for_each(|one| check_part(one, repeated, looks))
+            all.iter().try_for_each(|one| check_part(one, repeated, times, looks))
         }
-        Expr::Group(inner) => check_part(inner, repeated, looks),
-        Expr::Repeat { child, hi, .. } => check_part(child, repeated || *hi > 1, looks),
+        Expr::Group(inner) => check_part(inner, repeated, times, looks),
+        Expr::Repeat { child, lo, hi, .. } => {
+            let counted = if *hi == usize::MAX { *lo } else { *hi };
+            let times = times.saturating_mul(counted.max(1));
+            if times > MOST_TIMES {
+                return Err("with a repetition of more than 1,024 times");
+            }
+            check_part(child, repeated || *hi > 1, times, looks)
+        }
         Expr::LookAround(inner, _) if !repeated => {
             *looks += 1;
-            check_part(inner, false, looks)
+            check_part(inner, false, times, looks)
         }
-        Expr::AtomicGroup(inner) if !repeated => check_part(inner, false, looks),
+        Expr::AtomicGroup(inner) if !repeated => check_part(inner, false, times, looks),
         Expr::Backref { .. } | Expr::KeepOut if !repeated => Ok(()),
         _ if repeated => Err("with a repetition of more than letters, classes and groups"),
         _ => Err("with a condition or a call"),
