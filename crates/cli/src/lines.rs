@@ -100,14 +100,14 @@ impl Lines {
 }
 
 fn read_line(from: &mut impl BufRead) -> anyhow::Result<Line> {
+    let refused = |e| anyhow!("standard input cannot be read: {e}; send the lines by a pipe");
     let mut bytes = Vec::new();
-    let read = from.take(MOST_BYTES).read_until(b'\n', &mut bytes);
-    read.map_err(|e| anyhow!("standard input cannot be read: {e}; send the lines by a pipe"))?;
+    from.take(MOST_BYTES).read_until(b'\n', &mut bytes).map_err(refused)?;
     if bytes.is_empty() {
         return Ok(Line::End);
     }
     if bytes.len() as u64 == MOST_BYTES && !bytes.ends_with(b"\n") {
-        from.skip_until(b'\n')?;
+        from.skip_until(b'\n').map_err(refused)?;
         return Ok(Line::Unreadable("that message is longer than any context; send less of it"));
     }
     let Ok(line) = String::from_utf8(bytes) else {

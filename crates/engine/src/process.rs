@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sws_store::{MANIFEST_FILE, Manifest, release_freed_memory};
+use sws_store::{MANIFEST_FILE, Manifest, SMALL_FILES, release_freed_memory};
 
 use crate::ledger::Process;
 use crate::metrics::status;
@@ -25,16 +25,6 @@ const KERNEL_FILE: u64 = 2 * KIB;
 const CHARGED_AHEAD: u64 = 64 * 4 * KIB;
 /// A first read of a file brings as much into the page cache.
 const READAHEAD: u64 = 128 * KIB;
-/// Files beside the weights that are read as a whole.
-const SMALL_FILES: [&str; 6] = [
-    MANIFEST_FILE,
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-];
-
 impl Process {
     /// Measures this process, which should have everything but the weights of the model in `dir`: what
     /// it takes later is what a plan does not know of.
@@ -69,7 +59,7 @@ impl Process {
 
 /// What reading a model's small files brings into the page cache.
 fn small_files(dir: &Path, manifest: &Manifest) -> u64 {
-    let lens = SMALL_FILES.iter().filter_map(|name| {
+    let lens = SMALL_FILES.iter().chain([&MANIFEST_FILE]).filter_map(|name| {
         let file = dir.join(name).metadata().ok()?;
         Some(file.len().next_multiple_of(4 * KIB))
     });

@@ -88,7 +88,7 @@ pub use manifest::{
     Tensor,
 };
 #[cfg(feature = "io")]
-pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SmallFileError};
+pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};
 pub use naming::{Naming, Placement};
 pub use number::ModelNumber;
 pub use remedy::remedy;

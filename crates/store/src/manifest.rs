@@ -16,7 +16,7 @@ use crate::PieceId;
 #[cfg(feature = "io")]
 pub use file::{InvalidManifest, MANIFEST_FILE, ManifestError};
 #[cfg(feature = "io")]
-pub use small::SmallFileError;
+pub use small::{SMALL_FILES, SmallFileError};
 
 /// The contents of a shard directory, or of a checkpoint read in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

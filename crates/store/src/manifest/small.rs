@@ -9,6 +9,15 @@ use super::{CopiedFile, MAX_COPY_BYTES, Manifest};
 use crate::book;
 use crate::regular::open_regular;
 
+/// The files beside the weights that a model is read by.
+pub const SMALL_FILES: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
 /// Why a small file beside the weights cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@ use crate::book::first_reading_agrees;
 use crate::manifest::MAX_COPY_BYTES;
 use crate::path::is_plain_name;
 use crate::regular::open_regular;
-use crate::{CopiedFile, MANIFEST_FILE, SmallFileError, user_cache};
+use crate::{CopiedFile, MANIFEST_FILE, SMALL_FILES, SmallFileError, user_cache};
 
 /// Weights, and what lists them: neither means anything beside shards.
 const WEIGHTS: [&str; 12] = [
@@ -29,15 +29,6 @@ const WEIGHTS: [&str; 12] = [
     ".msgpack",
     ".ckpt",
     ".npz",
-];
-
-/// Those that a model is read by: none of them is left out in silence.
-const READ: [&str; 5] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
 ];
 
 /// The small files of a checkpoint, none of which lies elsewhere.
@@ -63,11 +54,12 @@ impl Small {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let fits = match entry.path().metadata() {
                 Ok(about) if about.is_file() && about.len() <= MAX_COPY_BYTES => true,
-                Ok(_) if READ.contains(&&*name) => {
+                // None that a model is read by is left out in silence.
+                Ok(_) if SMALL_FILES.contains(&&*name) => {
                     let what = format!("it is no file of at most {MAX_COPY_BYTES} bytes");
                     return Err(ShardError::reading(&entry.path(), io::Error::other(what)));
                 }
-                Err(e) if READ.contains(&&*name) => {
+                Err(e) if SMALL_FILES.contains(&&*name) => {
                     return Err(ShardError::reading(&entry.path(), e));
                 }
                 _ => false,
