@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 mod cases;
+mod instructions;
 mod report;
 
 use cases::{CASES, Case, Prepared};
@@ -41,6 +42,9 @@ pub struct VersionsArguments {
     /// Threads of each
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
+    /// Count instructions on one thread with valgrind, instead of measuring time
+    #[arg(long, conflicts_with_all = ["only", "pairs", "json", "threads"])]
+    instructions: bool,
     /// Write every run there, after each pair
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -55,6 +59,10 @@ pub fn run(arguments: &VersionsArguments) -> Result<bool> {
             .with_context(|| format!("cannot copy `{}` to --scratch", program.display()))
     };
     let programs = [copied(&arguments.old, "old")?, copied(&arguments.new, "new")?];
+    if arguments.instructions {
+        let VersionsArguments { tales, scratch, bar, .. } = arguments;
+        return instructions::run(&programs, tales, scratch, *bar);
+    }
     let mut report = Report::new([&arguments.old, &arguments.new], arguments.bar);
     for case in cases {
         let pairs = arguments.pairs.unwrap_or(case.pairs);
