@@ -11,7 +11,7 @@ use sws_engine::policy::PolicyKind;
 use sws_engine::{
     Costs, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
 };
-use sws_model::{Ffn, Inventory, Model, ModelSpec};
+use sws_model::{Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 use crate::child::Done;
@@ -94,10 +94,7 @@ const DRAFT_BYTES: usize = 1 << 20;
 
 /// Our draft for a model all of whose layers have experts, as it begins.
 pub(crate) fn draft(spec: &ModelSpec) -> Result<MicroDraftModel> {
-    let layers = spec.layers.iter().map(|layer| match layer.ffn {
-        Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
-        _ => None,
-    });
+    let layers = spec.layers.iter().map(|layer| layer.moe().map(|moe| (moe.experts, moe.top_k)));
     let layers: Option<Vec<_>> = layers.collect();
     let layers = layers.filter(|all| all.iter().all(|layer| *layer == all[0]));
     let layers = layers.context("a model whose layers do not all have the same experts")?;

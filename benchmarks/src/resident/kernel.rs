@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use sws_kernels::{Input, Output, ThreadScratch, Tier, matmul_rows};
-use sws_model::{Ffn, ModelSpec, Role, Weights};
+use sws_model::{ModelSpec, ReadStep, Role, TensorSpec, Weights};
 use sws_store::{PieceId, PieceKind};
 
 use super::watch::Block;
@@ -25,34 +25,31 @@ pub(super) type Routes = Vec<Vec<(u32, usize)>>;
 pub(super) fn products(spec: &ModelSpec, routes: &Routes, tokens: usize) -> Vec<Product> {
     let mut all = Vec::new();
     let mut add = |block, piece, role, tokens| all.push(Product { block, piece, role, tokens });
-    let mlp = [Role::Gate, Role::Up, Role::Down];
-    for (l, layer) in spec.layers.iter().enumerate() {
-        let routes = routes.get(l).map_or(&[][..], Vec::as_slice);
-        let id = |kind| PieceId::new(l as u32, kind);
-        for role in [Role::Query, Role::Key, Role::Value, Role::Output] {
-            add(Block::Attention, id(PieceKind::Attention), role, tokens);
-        }
-        match layer.ffn {
-            Ffn::Moe(moe) => {
-                add(Block::Attention, id(PieceKind::Router), Role::Router, tokens);
-                if let Some(shared) = moe.shared {
-                    let gate = shared.gated.then_some(Role::SharedGate);
-                    for role in mlp.into_iter().chain(gate) {
-                        add(Block::Experts, id(PieceKind::SharedExpert), role, tokens);
-                    }
+    for layer in 0..spec.layers.len() {
+        let routes = routes.get(layer).map_or(&[][..], Vec::as_slice);
+        for read in spec.reads(layer) {
+            match read {
+                ReadStep::Tensor(kind, TensorSpec { role, .. }) if role.is_matrix() => {
+                    let block = match kind {
+                        PieceKind::Attention | PieceKind::Router => Block::Attention,
+                        _ => Block::Experts,
+                    };
+                    add(block, PieceId::new(layer as u32, kind), role, tokens);
                 }
-                for &(expert, rows) in routes {
-                    for role in mlp {
-                        add(Block::Experts, PieceId::expert(l as u32, expert), role, rows);
+                ReadStep::Tensor(..) => {}
+                ReadStep::Experts { tensors, .. } => {
+                    for &(expert, rows) in routes {
+                        let piece = PieceId::expert(layer as u32, expert);
+                        for TensorSpec { role, .. } in &tensors {
+                            add(Block::Experts, piece, *role, rows);
+                        }
                     }
                 }
             }
-            _ => mlp
-                .into_iter()
-                .for_each(|role| add(Block::Experts, id(PieceKind::Mlp), role, tokens)),
         }
     }
-    add(Block::Head, PieceId::LM_HEAD, Role::Head, 1);
+    let (head, TensorSpec { role, .. }) = spec.head();
+    add(Block::Head, head, role, 1);
     all
 }
 

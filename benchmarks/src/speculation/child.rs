@@ -15,7 +15,7 @@ use sws_engine::{
     StandInUse, Use,
 };
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Ffn, Inventory, Model, ModelSpec};
+use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
 
 use super::Without;
@@ -158,10 +158,7 @@ impl Run {
 
 /// Our draft as it begins.
 fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
-    let moe = |layer: &sws_model::LayerSpec| match layer.ffn {
-        Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
-        _ => None,
-    };
+    let moe = |layer: &sws_model::LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let layers: Option<Vec<_>> = spec.layers.iter().map(moe).collect();
     let layers = layers.context("a model with layers that have no experts")?;
     let &(experts, top_k) = layers.first().context("a model without layers")?;

@@ -31,7 +31,7 @@ impl Turns {
     pub(crate) fn new(rope: &Rope, first: usize, tokens: usize) -> Result<Turns> {
         let positions: Vec<f32> = (first..first + tokens).map(|position| position as f32).collect();
         let positions = Tensor::from_vec(positions, (tokens, 1), &Device::Cpu)?;
-        let steps = steps(rope).expect("refused by `turns_whole_heads` before anything is loaded");
+        let steps = steps(rope);
         let steps = Tensor::new(steps, &Device::Cpu)?.unsqueeze(0)?;
         let angles = positions.matmul(&steps)?;
         let factor = f64::from(rope.factor);
@@ -168,23 +168,22 @@ impl Attention {
 pub(crate) fn turns_whole_heads(rope: &Rope, head_dim: usize) -> bool {
     let halves = matches!(rope.pairs, sws_kernels::functional::RopePairs::HalfSplit);
     let whole = rope.offset == 0 && 2 * rope.inv_freq.len() == head_dim;
-    halves && whole && steps(rope).is_some()
+    halves && whole
 }
 
 /// The angle of each pair of a head from one position to the next, from what the configuration says and
-/// not from what our layers made of it. None of a scaling that is not known here.
-fn steps(rope: &Rope) -> Option<Vec<f32>> {
+/// not from what our layers made of it.
+fn steps(rope: &Rope) -> Vec<f32> {
     let pairs = rope.inv_freq.len();
     let scale = |angle: f64| match rope.scaling {
-        RopeScaling::None => Some(angle),
-        RopeScaling::Linear { factor } => Some(angle / factor),
+        RopeScaling::None => angle,
+        RopeScaling::Linear { factor } => angle / factor,
         RopeScaling::Llama3 { factor, low, high, trained } => {
             let waves = trained * angle / std::f64::consts::TAU;
             let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-            Some(angle * (kept + (1.0 - kept) / factor))
+            angle * (kept + (1.0 - kept) / factor)
         }
-        _ => None,
     };
     let angle = |pair| rope.theta.powf(-(pair as f64) / pairs as f64);
-    (0..pairs).map(|pair| Some(scale(angle(pair))? as f32)).collect()
+    (0..pairs).map(|pair| scale(angle(pair)) as f32).collect()
 }

@@ -65,9 +65,7 @@ impl Moe {
         spec: &MoeSpec,
         hidden: usize,
     ) -> weights::Result<Moe> {
-        let Router::Softmax { renormalise } = spec.router else {
-            return Err(unknown("its router"));
-        };
+        let Router::Softmax { renormalise } = spec.router;
         let (block, names) = match model_type {
             "mixtral" => (format!("{layer}.block_sparse_moe"), MIXTRAL),
             _ => (format!("{layer}.mlp"), QWEN),

@@ -5,7 +5,7 @@ use std::path::Path;
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm};
 use sws_model::{
-    CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer, Routed, Router,
+    CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer, Routed,
     check_tokens,
 };
 use sws_store::NVMeWeightStore;
@@ -59,20 +59,11 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             "the model type `{model_type}` but only {known}"
         )));
     }
-    let Norm::Rms { .. } = spec.final_norm else { return Err(unknown("the last norm")) };
     for layer in &spec.layers {
-        let Norm::Rms { .. } = layer.norm else { return Err(unknown("a norm")) };
-        let Mixer::Attention(attention) = &layer.mixer else {
-            return Err(unknown("a layer without attention"));
-        };
+        let Mixer::Attention(attention) = &layer.mixer;
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
             return Err(unknown("a rotary embedding of parts of heads"));
-        }
-        match layer.ffn {
-            Ffn::Dense(_) => {}
-            Ffn::Moe(moe) if matches!(moe.router, Router::Softmax { .. }) => {}
-            _ => return Err(unknown("a feed-forward block")),
         }
     }
     Ok(())
@@ -244,10 +235,8 @@ impl Layer {
     fn load(from: &mut Loader<'_>, spec: &ModelSpec, number: usize) -> Result<Layer> {
         let (layer, hidden) = (&spec.layers[number], spec.hidden);
         let prefix = format!("model.layers.{number}");
-        let Norm::Rms { eps } = layer.norm else { return Err(unknown("a norm")) };
-        let Mixer::Attention(attention) = &layer.mixer else {
-            return Err(unknown("a layer without attention"));
-        };
+        let Norm::Rms { eps } = layer.norm;
+        let Mixer::Attention(attention) = &layer.mixer;
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
         let self_attn = format!("{prefix}.self_attn");
@@ -268,7 +257,6 @@ impl Layer {
                 Ffn::Moe(moe) => {
                     Block::Moe(Moe::load(from, &prefix, &spec.model_type, moe, hidden)?)
                 }
-                _ => return Err(unknown("a feed-forward block")),
             },
         })
     }
@@ -293,7 +281,7 @@ impl Layer {
 }
 
 fn norm(from: &mut Loader<'_>, name: &str, norm: Norm, width: usize) -> Result<RmsNorm> {
-    let Norm::Rms { eps } = norm else { return Err(unknown("a norm")) };
+    let Norm::Rms { eps } = norm;
     Ok(RmsNorm::new(from.get(name, &[width])?, f64::from(eps)))
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_engine::Budget;
-use sws_model::{Ffn, ModelSpec};
+use sws_model::ModelSpec;
 use sws_store::{Memory, Piece, PieceKind, open_regular};
 
 use crate::commands::size;
@@ -37,10 +37,7 @@ pub(crate) fn path(model: &Model) -> PathBuf {
 
 /// What a draft has to know of a model; none if it has no experts, or layers that differ in them.
 pub(crate) fn shape(spec: &ModelSpec) -> Option<DraftShape> {
-    let moe = |layer: &sws_model::LayerSpec| match layer.ffn {
-        Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
-        _ => None,
-    };
+    let moe = |layer: &sws_model::LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
     let (first, (experts, top_k)) = moes.next()?;
     let mut layers = vec![first];

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use serde_json::json;
-use sws_model::{Ffn, ModelSpec, Observer, Routed};
+use sws_model::{LayerSpec, ModelSpec, Observer, Routed};
 
 use crate::unfinished::{Unfinished, refused};
 
@@ -73,12 +73,12 @@ impl States {
 impl Recorder {
     pub(crate) fn create(path: &Path, spec: &ModelSpec, hidden: bool) -> anyhow::Result<Recorder> {
         let mut count = 0;
-        let mut place = |ffn: &Ffn| {
-            let moe = matches!(ffn, Ffn::Moe(_));
-            count += usize::from(moe);
-            moe.then(|| count - 1)
+        let place = |layer: &LayerSpec| {
+            layer.moe()?;
+            count += 1;
+            Some(count - 1)
         };
-        let places: Vec<_> = spec.layers.iter().map(|layer| place(&layer.ffn)).collect();
+        let places: Vec<_> = spec.layers.iter().map(place).collect();
         if count == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
-use sws_model::{CausalLm, Ffn, ForwardError, KvPrecision, ModelSpec, Observer, Routed};
+use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed};
 use sws_store::{Manifest, ModelIdentity};
 
 /// The version of the file. Another is refused.
@@ -300,7 +300,7 @@ impl Witness {
             layers += usize::from(moe);
             moe.then(|| layers - 1)
         };
-        let places = spec.layers.iter().map(|l| place(matches!(l.ffn, Ffn::Moe(_)))).collect();
+        let places = spec.layers.iter().map(|l| place(l.moe().is_some())).collect();
         let bytes: Vec<u8> = prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
         let top_k = spec.max_top_k();
         Witness {

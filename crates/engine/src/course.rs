@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use sws_kernels::{Encoding, PartRows};
-use sws_model::{Ffn, Held, Inventory, ModelSpec, Role};
+use sws_model::{Held, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read, Tensor};
 
 /// A matrix that is read when it is needed, whole or in blocks of rows.
@@ -124,9 +124,6 @@ pub(crate) struct Next {
     pub(crate) read: usize,
 }
 
-/// The matrices of an MLP in the order of computing.
-const MLP: [Role; 3] = [Role::Gate, Role::Up, Role::Down];
-
 impl Course {
     /// Everything that `kept` does not name. `limit`: bytes of a block.
     pub(crate) fn new(
@@ -152,35 +149,33 @@ impl Course {
             course.blocks += streamed.blocks();
             Some(streamed)
         };
-        for (l, layer) in spec.layers.iter().enumerate() {
-            let mut add = |kind, roles: &[Role]| {
-                let id = PieceId::new(l as u32, kind);
-                let found = roles.iter().filter_map(|&role| find(id, role));
-                course.steps.extend(found.map(Step::Matrix).filter(|_| !kept(id)));
-            };
-            add(PieceKind::Attention, &[Role::Query, Role::Key, Role::Value, Role::Output]);
-            match layer.ffn {
-                Ffn::Moe(moe) => {
-                    add(PieceKind::Router, &[Role::Router]);
-                    add(PieceKind::SharedExpert, &MLP);
-                    add(PieceKind::SharedExpert, &[Role::SharedGate]);
-                    if with_experts {
-                        for expert in 0..moe.experts as u32 {
-                            let id = PieceId::expert(l as u32, expert);
-                            let matrices = MLP.iter().filter_map(|&role| find(id, role));
-                            course.experts.insert(id, matrices.collect());
+        for layer in 0..spec.layers.len() {
+            for read in spec.reads(layer) {
+                match read {
+                    ReadStep::Tensor(kind, TensorSpec { role, .. }) => {
+                        let id = PieceId::new(layer as u32, kind);
+                        if role.is_matrix() && !kept(id) {
+                            course.steps.extend(find(id, role).map(Step::Matrix));
                         }
-                        course.steps.push(Step::Experts(l));
                     }
+                    ReadStep::Experts { count, tensors } if with_experts => {
+                        let roles = || tensors.iter().map(|tensor| tensor.role);
+                        for expert in 0..count as u32 {
+                            let id = PieceId::expert(layer as u32, expert);
+                            let matrices = roles().filter(|role| role.is_matrix());
+                            let matrices = matrices.filter_map(|role| find(id, role)).collect();
+                            course.experts.insert(id, matrices);
+                        }
+                        course.steps.push(Step::Experts(layer));
+                    }
+                    ReadStep::Experts { .. } => {}
                 }
-                _ => add(PieceKind::Mlp, &MLP),
             }
         }
-        let (head, role) = match spec.tied {
-            true => (PieceId::EMBED, Role::Embedding),
-            false => (PieceId::LM_HEAD, Role::Head),
-        };
-        course.steps.extend(find(head, role).map(Step::Matrix).filter(|_| !kept(head)));
+        let (head, TensorSpec { role, .. }) = spec.head();
+        if !kept(head) {
+            course.steps.extend(find(head, role).map(Step::Matrix));
+        }
         course
     }
 
@@ -283,10 +278,11 @@ impl Course {
 
     /// The n-th matrix of the experts chosen in a layer.
     fn expert(&self, layer: usize, n: usize) -> Option<Streamed> {
-        let (routed, experts) = self.routed.as_ref()?;
-        let expert = *experts.get(n / MLP.len()).filter(|_| *routed == layer)?;
-        let matrices = self.experts.get(&PieceId::expert(layer as u32, expert))?;
-        matrices.get(n % MLP.len()).copied()
+        let (_, experts) = self.routed.as_ref().filter(|(routed, _)| *routed == layer)?;
+        let matrices = |expert| self.experts.get(&PieceId::expert(layer as u32, expert));
+        // Experts of a layer have the same tensors.
+        let each = matrices(*experts.first()?)?.len();
+        matrices(*experts.get(n.checked_div(each)?)?)?.get(n % each).copied()
     }
 
     /// Whether it is the end of a pass, which prompts reach in their last chunk only.

@@ -1,7 +1,7 @@
 //! What can go wrong on the way from the device to the pass.
 
-use sws_model::{LoadError, WeightsError};
-use sws_store::{FetchError, LayoutError};
+use sws_model::{LoadError, Role, SourceError, WeightsError};
+use sws_store::{FetchError, LayoutError, PieceId};
 
 use crate::cache::NoRoom;
 use crate::wait::WaitError;
@@ -45,6 +45,16 @@ pub enum StreamError {
         /// Bytes there are.
         have: usize,
     },
+}
+
+impl StreamError {
+    /// A source is asked for a matrix that it does not hold: a fault of ours.
+    pub(crate) fn not_resident(piece: PieceId, role: Role) -> SourceError {
+        format!(
+            "{piece} is not in memory when its {role:?} is asked for; this is a bug, please report it"
+        )
+        .into()
+    }
 }
 
 impl From<WeightsError> for StreamError {

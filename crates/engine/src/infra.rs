@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use sws_draft::Gates;
 use sws_kernels::Matrix;
-use sws_model::{Held, Inventory, Model, ModelSpec, Role, SourceError, Weights};
+use sws_model::{Held, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, Weights};
 use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
 
 use crate::course::Course;
 use crate::error::StreamError;
 use crate::lookup::Lookup;
-use crate::pinned::Pinned;
+use crate::pinned::{Pinned, PinnedWeights};
 use crate::plan::Plan;
 use crate::ring::Ring;
 use crate::room::Room;
-use crate::routers::Routers;
 use crate::wait::Waiter;
 
 /// What stays, and how much room there is for what does not.
@@ -47,8 +46,8 @@ pub struct Infrastructure {
     pinned: Pinned,
     lookup: Option<Lookup>,
     ring: Ring,
-    tied: bool,
-    routers: Routers,
+    spec: ModelSpec,
+    probe: RouterProbe,
 }
 
 /// The embedding rows that are read at once may take one part in so many of the ring.
@@ -92,8 +91,8 @@ impl Infrastructure {
             }
         };
         let ring = Ring::new(Arc::clone(&store), waiter.clone(), course, Room::new(slot));
-        let (tied, routers) = (spec.tied, Routers::new(spec, model.functionals()));
-        Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, tied, routers })
+        let (spec, probe) = (spec.clone(), RouterProbe::new(model.functionals()));
+        Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, spec, probe })
     }
 
     /// The shortest ring that a plan works with.
@@ -154,14 +153,6 @@ impl Infrastructure {
         }
         result
     }
-
-    /// Where the matrix of a role is, with a tied head.
-    fn place(&self, piece: PieceId, role: Role) -> (PieceId, Role) {
-        match role {
-            Role::Head if self.tied => (PieceId::EMBED, Role::Embedding),
-            role => (piece, role),
-        }
-    }
 }
 
 /// What a plan leaves to be streamed.
@@ -199,18 +190,16 @@ impl Streams<'_> {
 
 impl Gates for Infrastructure {
     fn logits(&mut self, layer: usize, state: &[f32], logits: &mut [f32]) -> bool {
-        self.routers.logits(&self.pinned, layer, state, logits)
+        self.probe.scores(&self.spec, layer, &mut PinnedWeights(&self.pinned), state, logits)
     }
 }
 
 impl Weights for Infrastructure {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
-        let found = self.pinned.vector(piece, role);
-        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+        self.pinned.vector(piece, role)
     }
 
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
-        let (piece, role) = self.place(piece, role);
         self.pinned.matrix(piece, role)
     }
 
@@ -220,7 +209,6 @@ impl Weights for Infrastructure {
         role: Role,
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
-        let (piece, role) = self.place(piece, role);
         self.ring.blocks(piece, role, compute)
     }
 }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix, MatrixError};
-use sws_model::{Held, Inventory, LoadError, Role, WeightsError, first_not_finite};
+use sws_model::{
+    Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_not_finite,
+};
 use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Slot, TensorLayout};
 
 use crate::error::StreamError;
@@ -85,11 +87,16 @@ impl Pinned {
     }
 
     /// A norm or bias.
-    pub(crate) fn vector(&self, piece: PieceId, role: Role) -> Option<&[f32]> {
-        self.vectors.get(&(piece, role)).map(Vec::as_slice)
+    ///
+    /// # Panics
+    ///
+    /// If the inventory has none.
+    pub(crate) fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        let found = self.vectors.get(&(piece, role));
+        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
     }
 
-    /// A matrix.
+    /// A matrix, if its piece stays.
     pub(crate) fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
         let stored = self.matrices.get(&(piece, role))?;
         stored.matrix(&self.slots[stored.slot]).ok()
@@ -122,6 +129,28 @@ impl Pinned {
             self.slots.push(slot);
         }
         Ok(())
+    }
+}
+
+/// The pieces that stay, and no others.
+pub(crate) struct PinnedWeights<'a>(pub(crate) &'a Pinned);
+
+impl Weights for PinnedWeights<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        self.0.vector(piece, role)
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        self.0.matrix(piece, role)
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        _: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        Err(StreamError::not_resident(piece, role))
     }
 }
 

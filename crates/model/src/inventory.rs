@@ -6,8 +6,9 @@ use sws_kernels::Encoding;
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
 use crate::families::{self, Family};
+use crate::order::{ReadStep, TensorSpec};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNorm};
+use crate::spec::ModelSpec;
 
 /// The tensors of every piece that the forward pass asks for, by what they do.
 #[derive(Debug)]
@@ -119,14 +120,12 @@ impl Inventory {
             .filter(|_| manifest.model.model_type == spec.model_type)
             .ok_or_else(model_type)?;
         let mut search = Search { family, manifest, found: HashMap::new(), missing: Vec::new() };
-        let hidden = spec.hidden;
-        search.take(PieceId::EMBED, &[Wanted::matrix(Role::Embedding, spec.vocab, hidden)])?;
-        search.take(PieceId::FINAL_NORM, &[Wanted::vector(Role::FinalNorm, hidden)])?;
-        if !spec.tied {
-            search.take(PieceId::LM_HEAD, &[Wanted::matrix(Role::Head, spec.vocab, hidden)])?;
+        let ends = [spec.embedding(), spec.final_norm(), spec.head()];
+        for (id, tensor) in &ends[..if spec.tied { 2 } else { 3 }] {
+            search.take(*id, &[*tensor])?;
         }
-        for (number, layer) in (0..).zip(&spec.layers) {
-            search.layer(number, layer, hidden)?;
+        for layer in 0..spec.layers.len() {
+            search.layer(layer as u32, spec.reads(layer))?;
             if search.missing.len() > NAMED {
                 break;
             }
@@ -144,7 +143,7 @@ impl Inventory {
         }
     }
 
-    /// The tensors of a piece in the order of the manifest; none if nothing asks for the piece.
+    /// The tensors of a piece in the order of computing; none if nothing asks for the piece.
     pub fn piece(&self, id: PieceId) -> &[Held] {
         self.pieces.get(&id).map_or(&[], Vec::as_slice)
     }
@@ -152,29 +151,6 @@ impl Inventory {
     /// The pieces that the forward pass asks for, in no order.
     pub fn pieces(&self) -> impl Iterator<Item = PieceId> {
         self.pieces.keys().copied()
-    }
-}
-
-struct Wanted {
-    role: Role,
-    rows: usize,
-    cols: usize,
-}
-
-impl Wanted {
-    fn matrix(role: Role, rows: usize, cols: usize) -> Self {
-        Wanted { role, rows, cols }
-    }
-
-    fn vector(role: Role, len: usize) -> Self {
-        Wanted { role, rows: 1, cols: len }
-    }
-
-    fn shape(&self) -> Vec<u64> {
-        match self.role.is_matrix() {
-            true => vec![self.rows as u64, self.cols as u64],
-            false => vec![self.cols as u64],
-        }
     }
 }
 
@@ -186,39 +162,35 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn layer(&mut self, l: u32, layer: &LayerSpec, hidden: usize) -> Result<(), WeightsError> {
-        let norms = [Role::MixerNorm, Role::FfnNorm].map(|role| Wanted::vector(role, hidden));
-        self.take(PieceId::new(l, PieceKind::Norms), &norms)?;
-        match &layer.mixer {
-            Mixer::Attention(spec) => {
-                self.take(PieceId::new(l, PieceKind::Attention), &attention(spec, hidden))?;
+    fn layer(&mut self, l: u32, reads: Vec<ReadStep>) -> Result<(), WeightsError> {
+        let mut pieces: Vec<(PieceKind, Vec<TensorSpec>)> = Vec::new();
+        let mut experts = None;
+        for read in reads {
+            match read {
+                ReadStep::Tensor(kind, tensor) => {
+                    match pieces.iter_mut().find(|(other, _)| *other == kind) {
+                        Some((_, tensors)) => tensors.push(tensor),
+                        None => pieces.push((kind, vec![tensor])),
+                    }
+                }
+                ReadStep::Experts { count, tensors } => experts = Some((count, tensors)),
             }
         }
-        match layer.ffn {
-            Ffn::Dense(spec) => self.take(PieceId::new(l, PieceKind::Mlp), &mlp(spec, hidden))?,
-            Ffn::Moe(moe) => {
-                let router = Wanted::matrix(Role::Router, moe.experts, hidden);
-                self.take(PieceId::new(l, PieceKind::Router), &[router])?;
-                if let Some(shared) = moe.shared {
-                    let mut wanted = mlp(MlpSpec { width: shared.width, bias: false }, hidden);
-                    if shared.gated {
-                        wanted.push(Wanted::matrix(Role::SharedGate, 1, hidden));
-                    }
-                    self.take(PieceId::new(l, PieceKind::SharedExpert), &wanted)?;
-                }
-                let wanted = mlp(MlpSpec { width: moe.width, bias: false }, hidden);
-                for expert in 0..moe.experts as u32 {
-                    self.take(PieceId::expert(l, expert), &wanted)?;
-                    if self.missing.len() > NAMED {
-                        break;
-                    }
+        for (kind, tensors) in pieces {
+            self.take(PieceId::new(l, kind), &tensors)?;
+        }
+        if let Some((count, tensors)) = experts {
+            for expert in 0..count as u32 {
+                self.take(PieceId::expert(l, expert), &tensors)?;
+                if self.missing.len() > NAMED {
+                    break;
                 }
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, id: PieceId, wanted: &[Wanted]) -> Result<(), WeightsError> {
+    fn take(&mut self, id: PieceId, wanted: &[TensorSpec]) -> Result<(), WeightsError> {
         let piece = self.manifest.piece(id);
         let mut held = Vec::with_capacity(wanted.len());
         for wanted in wanted {
@@ -231,51 +203,9 @@ impl Search<'_> {
                 None => self.missing.push(name),
             }
         }
-        held.sort_by_key(|held| held.index);
         self.found.insert(id, held);
         Ok(())
     }
-}
-
-fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<Wanted> {
-    let (q, kv) = (spec.q_width(), spec.kv_width());
-    let mut wanted = vec![
-        Wanted::matrix(Role::Query, q, hidden),
-        Wanted::matrix(Role::Key, kv, hidden),
-        Wanted::matrix(Role::Value, kv, hidden),
-        Wanted::matrix(Role::Output, hidden, q),
-    ];
-    if spec.qkv_bias {
-        let biases = [(Role::QueryBias, q), (Role::KeyBias, kv), (Role::ValueBias, kv)];
-        wanted.extend(biases.map(|(role, len)| Wanted::vector(role, len)));
-    }
-    if spec.output_bias {
-        wanted.push(Wanted::vector(Role::OutputBias, hidden));
-    }
-    let norms = match spec.qk_norm {
-        QkNorm::None => None,
-        QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
-        QkNorm::FullWidth => Some((q, kv)),
-    };
-    if let Some((q, k)) = norms {
-        wanted.push(Wanted::vector(Role::QueryNorm, q));
-        wanted.push(Wanted::vector(Role::KeyNorm, k));
-    }
-    wanted
-}
-
-fn mlp(spec: MlpSpec, hidden: usize) -> Vec<Wanted> {
-    let MlpSpec { width, bias } = spec;
-    let mut wanted = vec![
-        Wanted::matrix(Role::Gate, width, hidden),
-        Wanted::matrix(Role::Up, width, hidden),
-        Wanted::matrix(Role::Down, hidden, width),
-    ];
-    if bias {
-        let biases = [(Role::GateBias, width), (Role::UpBias, width), (Role::DownBias, hidden)];
-        wanted.extend(biases.map(|(role, len)| Wanted::vector(role, len)));
-    }
-    wanted
 }
 
 fn name_of(family: &Family, id: PieceId, role: Role) -> String {
@@ -295,7 +225,7 @@ fn name_of(family: &Family, id: PieceId, role: Role) -> String {
     format!("{prefix}layers.{layer}.{name}")
 }
 
-fn check(piece: &Piece, index: usize, wanted: &Wanted) -> Result<Held, WeightsError> {
+fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, WeightsError> {
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
     if tensor.shape != expected {

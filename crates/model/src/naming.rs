@@ -64,8 +64,8 @@ impl FamilyNaming {
     fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
         let (layer, rest) = rest.split_once('.')?;
         let layer = number_below(layer, self.layers)?;
-        let rules = (0..).zip(self.family.layer.iter().copied().flatten());
-        for (rank, &Rule { name, target, matrix, .. }) in rules {
+        for &Rule { name, target, role, matrix } in self.family.layer.iter().copied().flatten() {
+            let rank = role as u16;
             let kind = match target {
                 Target::Experts if name == rest && shape.first() == Some(&self.experts.into()) => {
                     return Some(Placement::Experts { layer, rank, matrix });

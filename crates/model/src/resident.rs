@@ -75,7 +75,7 @@ impl<'a> Loader<'a> {
     /// Checks that the weights are those of `spec`.
     pub fn new(spec: &ModelSpec, manifest: &'a Manifest) -> Result<Loader<'a>, WeightsError> {
         let inventory = Inventory::new(spec, manifest)?;
-        let weights = Resident { pieces: HashMap::new(), tied: spec.tied };
+        let weights = Resident { pieces: HashMap::new() };
         Ok(Loader { manifest, inventory, weights })
     }
 
@@ -141,15 +141,10 @@ impl WeightSource for ResidentSource {
 #[derive(Debug)]
 struct Resident {
     pieces: HashMap<PieceId, Loaded>,
-    tied: bool,
 }
 
 impl Resident {
     fn find(&self, piece: PieceId, role: Role) -> (&Loaded, &Stored) {
-        let (piece, role) = match role {
-            Role::Head if self.tied => (PieceId::EMBED, Role::Embedding),
-            role => (piece, role),
-        };
         let found = self.pieces.get(&piece).and_then(|loaded| {
             let stored = loaded.tensors.iter().find(|stored| stored.role == role)?;
             Some((loaded, stored))

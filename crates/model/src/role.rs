@@ -1,55 +1,66 @@
 //! What a tensor does in its piece.
 
-/// What a tensor does in its piece. Layer code asks for these; families say what they are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+/// What a tensor does in its piece: families map their names to roles, layers ask for roles. Declared in
+/// the order of computing, in which shards store the tensors of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Role {
     Embedding,
-    Head,
-    FinalNorm,
     /// The norm before what mixes positions.
     MixerNorm,
-    /// The norm before the feed-forward block.
-    FfnNorm,
     Query,
-    QueryBias,
-    QueryNorm,
     Key,
-    KeyBias,
-    KeyNorm,
     Value,
+    QueryBias,
+    KeyBias,
     ValueBias,
+    QueryNorm,
+    KeyNorm,
     Output,
     OutputBias,
+    /// The norm before the feed-forward block.
+    FfnNorm,
     /// A row of it for each routed expert.
     Router,
-    /// One row: how much of the shared expert a token takes.
-    SharedGate,
     Gate,
-    GateBias,
     Up,
+    GateBias,
     UpBias,
     Down,
     DownBias,
+    /// One row: how much of the shared expert a token takes.
+    SharedGate,
+    FinalNorm,
+    Head,
 }
 
 impl Role {
-    /// Whether it multiplies activations, rather than standing beside them.
+    /// True for a tensor that multiplies activations; the others are added to them or scale them.
     pub const fn is_matrix(self) -> bool {
-        matches!(
-            self,
+        match self {
             Role::Embedding
-                | Role::Head
-                | Role::Query
-                | Role::Key
-                | Role::Value
-                | Role::Output
-                | Role::Router
-                | Role::SharedGate
-                | Role::Gate
-                | Role::Up
-                | Role::Down
-        )
+            | Role::Query
+            | Role::Key
+            | Role::Value
+            | Role::Output
+            | Role::Router
+            | Role::Gate
+            | Role::Up
+            | Role::Down
+            | Role::SharedGate
+            | Role::Head => true,
+            Role::MixerNorm
+            | Role::QueryBias
+            | Role::KeyBias
+            | Role::ValueBias
+            | Role::QueryNorm
+            | Role::KeyNorm
+            | Role::OutputBias
+            | Role::FfnNorm
+            | Role::GateBias
+            | Role::UpBias
+            | Role::DownBias
+            | Role::FinalNorm => false,
+        }
     }
 }

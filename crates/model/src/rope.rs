@@ -25,7 +25,6 @@ pub struct Rope {
 
 /// How the angles of a rotary embedding were changed for texts longer than a model was first made for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum RopeScaling {
     /// Not at all.
     None,

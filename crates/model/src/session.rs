@@ -112,7 +112,7 @@ impl<S: WeightSource> Session<S> {
         let first = state.len(0);
         model.begin(state, &[Chunk { sequence: 0, tokens }], source)?;
         for (l, layer) in model.spec().layers.iter().enumerate() {
-            let experts = matches!(layer.ffn, crate::Ffn::Moe(_));
+            let experts = layer.moe().is_some();
             observer.entering(first, l, state.hidden());
             let mut source = Watched { source, observer, first, untold: Some(l) };
             model.attend(l, state, &mut source)?;

@@ -74,8 +74,8 @@ pub trait WeightSource: Send {
         Ok(false)
     }
 
-    /// Calls `compute` once, with the final norm and the head in reach. With tied embeddings the
-    /// source serves the embedding as the head.
+    /// Calls `compute` once, with the final norm and the head in reach; with tied embeddings the embedding
+    /// is the head.
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError>;
 }
 

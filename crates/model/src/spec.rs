@@ -39,7 +39,6 @@ pub struct LayerSpec {
 
 /// How a hidden state is normed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Norm {
     /// By the root mean square.
     Rms {
@@ -50,7 +49,6 @@ pub enum Norm {
 
 /// What lets a position see those before it.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Mixer {
     /// Softmax attention with grouped heads.
     Attention(AttentionSpec),
@@ -94,7 +92,6 @@ pub enum QkNorm {
 
 /// The feed-forward block of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Ffn {
     /// One gated MLP for every token.
     Dense(MlpSpec),
@@ -128,7 +125,6 @@ pub struct MoeSpec {
 
 /// How experts are chosen from the router's logits, and weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Router {
     /// The largest of the softmax over all experts.
     Softmax {
@@ -160,10 +156,17 @@ impl ModelSpec {
 
     /// The layers with experts.
     pub fn moes(&self) -> impl Iterator<Item = &MoeSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.ffn {
+        self.layers.iter().filter_map(LayerSpec::moe)
+    }
+}
+
+impl LayerSpec {
+    /// Its experts; none of a dense layer.
+    pub fn moe(&self) -> Option<&MoeSpec> {
+        match &self.ffn {
             Ffn::Moe(moe) => Some(moe),
             Ffn::Dense(_) => None,
-        })
+        }
     }
 }
 

@@ -73,10 +73,11 @@ fn tensors_of_a_piece_stand_in_the_order_of_computing() {
     let cases: &[(&str, &str, &[&str])] = &[
         ("mixtral", "block_sparse_moe.experts.3", &["w1.weight", "w3.weight", "w2.weight"]),
         ("qwen3_moe", "mlp.experts.3", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
-        ("qwen2_moe", "mlp.shared_expert", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
+        ("qwen2_moe", "mlp", &["shared_expert.gate_proj.weight", "shared_expert.up_proj.weight",
+            "shared_expert.down_proj.weight", "shared_expert_gate.weight"]),
         ("llama", "mlp", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
-        ("qwen2", "self_attn", &["q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias",
-            "v_proj.weight", "v_proj.bias", "o_proj.weight"]),
+        ("qwen2", "self_attn", &["q_proj.weight", "k_proj.weight", "v_proj.weight", "q_proj.bias",
+            "k_proj.bias", "v_proj.bias", "o_proj.weight"]),
         ("qwen3", "self_attn", &["q_proj.weight", "k_proj.weight", "v_proj.weight", "q_norm.weight",
             "k_norm.weight", "o_proj.weight"]),
     ];

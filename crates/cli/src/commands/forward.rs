@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws_model::{Ffn, ModelSpec, Observer, Routed};
+use sws_model::{LayerSpec, ModelSpec, Observer, Routed};
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
@@ -122,14 +122,12 @@ impl Shapes {
 /// The numbers of each layer with experts among those; none for the others.
 fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
     let mut count = 0;
-    let mut number = |ffn: &Ffn| match ffn {
-        Ffn::Moe(_) => {
-            count += 1;
-            Some(count - 1)
-        }
-        _ => None,
+    let number = |layer: &LayerSpec| {
+        layer.moe()?;
+        count += 1;
+        Some(count - 1)
     };
-    spec.layers.iter().map(|layer| number(&layer.ffn)).collect()
+    spec.layers.iter().map(number).collect()
 }
 
 /// Writes down what a pass computes.

@@ -14,13 +14,10 @@ use sws_store::{
 
 use super::DynamicAssembler;
 use super::reading::Reading;
-use super::weights::{matrix, no_vector, not_there};
+use super::weights::{matrix, no_vector};
 use crate::error::StreamError;
 use crate::policy::Key;
 use crate::wait::Waiter;
-
-/// The matrix that is computed with last.
-const LAST: Role = Role::Down;
 
 /// An expert of which everything but the last matrix is there.
 struct Arriving<'a> {
@@ -94,11 +91,12 @@ impl DynamicAssembler {
 /// it does not lie before that matrix, or if no whole read is to come after it.
 fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usize> {
     let (mut before, mut last) = (0, usize::MAX);
+    let computed_last = held.last()?.role;
     for held in held {
         for part in layout.tensors().get(held.index)?.parts.iter().flatten() {
-            match held.role {
-                LAST => last = last.min(part.start),
-                _ => before = before.max(part.end),
+            match held.role == computed_last {
+                true => last = last.min(part.start),
+                false => before = before.max(part.end),
             }
         }
     }
@@ -162,9 +160,13 @@ impl Weights for Arriving<'_> {
         role: Role,
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
-        let held = self.held(piece, role).copied().ok_or_else(|| not_there(piece, role))?;
+        let held = self
+            .held(piece, role)
+            .copied()
+            .ok_or_else(|| StreamError::not_resident(piece, role))?;
         let Completion { layout, slot, .. } = self.rest()?;
-        let last = matrix(layout, slot, &held).ok_or_else(|| not_there(piece, role))?;
+        let last =
+            matrix(layout, slot, &held).ok_or_else(|| StreamError::not_resident(piece, role))?;
         compute(0, &last);
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_draft::{Draft, Gates, ReassemblyBlueprint, Saved, SavedError};
-use sws_model::{Ffn, Inventory, ModelSpec, Ready, Routed, SourceError};
+use sws_model::{Inventory, ModelSpec, Ready, Routed, SourceError};
 use sws_store::{Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Slot};
 
 use crate::cache::{Lookup, NoRoom, PredictiveCache};
@@ -136,9 +136,9 @@ impl DynamicAssembler {
         let Deciders { policy, draft, confidence, ahead, governed } = deciders;
         let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
         let (reply, arrived) = unbounded();
-        let layers = spec.layers.iter().map(|layer| match layer.ffn {
-            Ffn::Moe(moe) => Some((moe.experts, moe.top_k)),
-            _ => None,
+        let layers = spec.layers.iter().map(|layer| {
+            let moe = layer.moe()?;
+            Some((moe.experts, moe.top_k))
         });
         DynamicAssembler {
             store,

@@ -136,7 +136,7 @@ impl Fixture {
 
     fn layers(&self) -> Vec<usize> {
         let layers = self.spec.layers.iter().enumerate();
-        layers.filter(|(_, layer)| matches!(layer.ffn, Ffn::Moe(_))).map(|(l, _)| l).collect()
+        layers.filter(|(_, layer)| layer.moe().is_some()).map(|(l, _)| l).collect()
     }
 
     fn oracle(&self) -> Recorded {

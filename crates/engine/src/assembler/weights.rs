@@ -11,6 +11,7 @@ use sws_store::{ModelNumber, PieceId, PieceLayout, Slot};
 
 use super::DynamicAssembler;
 use crate::cache::PredictiveCache;
+use crate::error::StreamError;
 use crate::policy::Key;
 use crate::stand_ins::StandIns;
 use crate::verifier::Verifier;
@@ -115,19 +116,12 @@ impl Weights for Assembled<'_> {
         role: Role,
         _: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
-        Err(not_there(piece, role))
+        Err(StreamError::not_resident(piece, role))
     }
 }
 
 pub(super) fn no_vector(piece: PieceId, role: Role) -> ! {
     panic!("{piece} has no {role:?}: routed experts are matrices")
-}
-
-pub(super) fn not_there(piece: PieceId, role: Role) -> SourceError {
-    format!(
-        "{piece} is not in memory when its {role:?} is asked for; this is a bug, please report it"
-    )
-    .into()
 }
 
 impl DynamicAssembler {

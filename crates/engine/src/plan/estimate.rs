@@ -1,6 +1,6 @@
 //! What a plan is expected to read. An estimate, and called one wherever it is shown.
 
-use sws_model::{Ffn, ModelSpec};
+use sws_model::ModelSpec;
 
 use super::pieces::Pieces;
 use super::{Cut, Planner, SlotClass};
@@ -81,13 +81,10 @@ impl Planner {
 
 /// Experts that a step of so many sequences uses, over all layers, if each chooses for itself.
 fn experts_per_step(spec: &ModelSpec, batch: u64) -> f64 {
-    let layers = spec.layers.iter().map(|layer| match layer.ffn {
-        Ffn::Moe(moe) => {
-            let experts = moe.experts as f64;
-            let unused = 1.0 - moe.top_k as f64 / experts;
-            experts * (1.0 - unused.powf(batch as f64))
-        }
-        _ => 0.0,
+    let layers = spec.moes().map(|moe| {
+        let experts = moe.experts as f64;
+        let unused = 1.0 - moe.top_k as f64 / experts;
+        experts * (1.0 - unused.powf(batch as f64))
     });
     layers.sum()
 }

@@ -2,7 +2,7 @@
 
 use sws_draft::history::{History, Shape};
 use sws_draft::{Saved, SavedError};
-use sws_model::{Ffn, ModelSpec};
+use sws_model::ModelSpec;
 use sws_store::{ModelNumber, PieceId, PieceKind};
 
 use super::{Choice, Key, Now, Policy};
@@ -46,7 +46,7 @@ impl Layers {
         Layers {
             count: spec.layers.len() as u32,
             with_experts: layers
-                .filter(|(layer, _)| matches!(layer.ffn, Ffn::Moe(_)))
+                .filter(|(layer, _)| layer.moe().is_some())
                 .map(|(_, number)| number)
                 .collect(),
             experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),

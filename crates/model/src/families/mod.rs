@@ -18,8 +18,7 @@ pub(crate) struct Family {
     pub(crate) model_types: &'static [&'static str],
     /// What stands before `layers.` and `embed_tokens`.
     pub(crate) prefix: &'static str,
-    /// The tensors of a layer. Within a piece they are stored in the order of this table, which is
-    /// the order of computing.
+    /// The tensors of a layer, in any order: [`Role`] has the order in which they are stored.
     pub(crate) layer: &'static [&'static [Rule]],
     /// What a configuration means.
     pub(crate) spec: fn(&Config) -> Result<ModelSpec, ConfigError>,

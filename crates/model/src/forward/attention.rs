@@ -6,7 +6,7 @@ use sws_kernels::functional::{
 use sws_kernels::{Functionals, Tier};
 use sws_store::{PieceId, PieceKind};
 
-use super::linear::{Product, multiply};
+use super::linear::{Product, Threads, multiply};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
 use crate::role::Role;
 use crate::rope::Rope;
@@ -48,7 +48,7 @@ pub(super) fn attention(
         Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
         Some(Product::new(id, Role::Value, input, &mut *v, kv_width)),
     ];
-    multiply(linear, weights, &mut products, scratch)?;
+    multiply(linear, Threads::All, weights, &mut products, scratch)?;
     if spec.qkv_bias {
         add_bias(linear, weights.vector(id, Role::QueryBias), q);
         add_bias(linear, weights.vector(id, Role::KeyBias), k);
@@ -121,7 +121,7 @@ pub(super) fn attention(
     packed.pack(linear, mixed, tokens, q_width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(linear, weights, &mut [Some(output)], scratch)?;
+    multiply(linear, Threads::All, weights, &mut [Some(output)], scratch)?;
     if spec.output_bias {
         add_bias(linear, weights.vector(id, Role::OutputBias), branch);
     }

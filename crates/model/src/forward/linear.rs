@@ -30,6 +30,15 @@ impl<'a> Product<'a> {
     }
 }
 
+/// Which threads of the pool compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Threads {
+    /// The calling one.
+    One,
+    /// All of them, where there is enough to do.
+    All,
+}
+
 /// The most products that are divided together.
 pub(super) const MAX: usize = 32;
 
@@ -37,6 +46,7 @@ pub(super) const MAX: usize = 32;
 /// blocks of rows come.
 pub(super) fn multiply(
     tier: Tier,
+    threads: Threads,
     weights: &mut dyn Weights,
     products: &mut [Option<Product<'_>>],
     scratch: &mut Vec<ThreadScratch>,
@@ -50,14 +60,14 @@ pub(super) fn multiply(
             *job = Some(Job { matrix, x, y: Output::new(y, x.tokens(), rows) });
         }
     }
-    run(tier, jobs, scratch);
+    run(tier, threads, jobs, scratch);
     for Product { piece, role, x, y, rows } in products.iter_mut().filter_map(Option::take) {
         weights.blocks(piece, role, &mut |first, block| {
             let (_, y) = Output::new(y, x.tokens(), rows).split_at(first);
             let (y, _) = y.split_at(block.row_count());
             let mut jobs = [const { None }; MAX];
             jobs[0] = Some(Job { matrix: *block, x, y });
-            run(tier, jobs, scratch);
+            run(tier, threads, jobs, scratch);
         })?;
     }
     Ok(())
@@ -74,10 +84,13 @@ type Jobs<'a> = [Option<Job<'a>>; MAX];
 /// Below this many multiplications a second thread costs more to wake than it saves.
 const WORTH_SPLITTING: usize = 1 << 18;
 
-fn run(tier: Tier, jobs: Jobs<'_>, scratch: &mut Vec<ThreadScratch>) {
+fn run(tier: Tier, threads: Threads, jobs: Jobs<'_>, scratch: &mut Vec<ThreadScratch>) {
     let work = |job: &Job<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
     let work: usize = jobs.iter().flatten().map(work).sum();
-    let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads() };
+    let threads = match threads {
+        Threads::All if work >= WORTH_SPLITTING => rayon::current_num_threads(),
+        Threads::All | Threads::One => 1,
+    };
     if scratch.len() < threads {
         scratch.resize_with(threads, ThreadScratch::default);
     }

@@ -4,6 +4,7 @@ mod attention;
 mod judging;
 mod linear;
 mod moe;
+mod router;
 mod size;
 mod work;
 
@@ -16,7 +17,8 @@ use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Norm};
 use crate::state::{Span, State};
 use attention::{Pass, attention};
-use linear::{Product, multiply};
+use linear::{Product, Threads, multiply};
+pub use router::RouterProbe;
 pub use size::PassSize;
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
@@ -275,11 +277,13 @@ impl Model {
                     }
                 }
             }
-            let weight = weights.vector(PieceId::FINAL_NORM, Role::FinalNorm);
+            let (piece, tensor) = self.spec.final_norm();
+            let weight = weights.vector(piece, tensor.role);
             by_rows(x, width, |_, x| norm(tier, self.spec.final_norm, x, width, weight));
             input.pack(linear, x, count, width);
-            let head = Product::new(PieceId::LM_HEAD, Role::Head, input, &mut *logits, vocab);
-            multiply(linear, weights, &mut [Some(head)], scratch)
+            let (piece, tensor) = self.spec.head();
+            let head = Product::new(piece, tensor.role, input, &mut *logits, vocab);
+            multiply(linear, Threads::All, weights, &mut [Some(head)], scratch)
         })?;
         Ok(logits)
     }
@@ -295,12 +299,9 @@ impl Model {
         let (functionals, width) = (self.functionals, self.spec.hidden);
         let layer = &self.spec.layers[l];
         let id = |kind| PieceId::new(l as u32, kind);
-        let experts = match layer.ffn {
-            Ffn::Moe(moe) => moe.experts,
-            Ffn::Dense(_) => 0,
-        };
+        let moe = layer.moe();
         let pieces = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
-        let pieces = if experts > 0 { &pieces[..] } else { &pieces[..2] };
+        let pieces = if moe.is_some() { &pieces[..] } else { &pieces[..2] };
         let State { work, hidden, caches, spans, .. } = state;
         let tokens = hidden.len() / width;
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
@@ -328,12 +329,11 @@ impl Model {
                 width,
                 weights.vector(id(pieces[0]), Role::FfnNorm),
             );
-            if experts > 0 {
+            if let Some(moe) = moe {
                 let Workspace { input, router, scratch, .. } = &mut *work;
-                let router = grown(router, tokens * experts);
-                let product =
-                    Product::new(id(PieceKind::Router), Role::Router, input, router, experts);
-                multiply(functionals.linear, weights, &mut [Some(product)], scratch)?;
+                let logits = grown(router, tokens * moe.experts);
+                let how = (functionals, Threads::All);
+                router::logits(how, l, moe, weights, input, logits, scratch)?;
             }
             Ok(())
         })?;

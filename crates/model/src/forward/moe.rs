@@ -1,18 +1,18 @@
 //! The feed-forward block of a layer: one MLP, or experts.
 
-use rayon::prelude::*;
-use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid, softmax, top_k};
+use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid};
 use sws_kernels::{Functionals, Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
 use super::judging::{Judging, norm};
-use super::linear::{MAX, Product, multiply};
+use super::linear::{MAX, Product, Threads, multiply};
+use super::router;
 use super::work::{ExpertWork, MlpWork, Workspace, by_rows, each, grown};
 use super::{ForwardError, Model};
 use crate::role::Role;
 use crate::source::{Contribution, Routed, SourceError, WeightSource, Weights};
-use crate::spec::{MlpSpec, MoeSpec, Router};
+use crate::spec::{MlpSpec, MoeSpec};
 use crate::state::State;
 
 impl Model {
@@ -45,7 +45,7 @@ impl Model {
         let (functionals, hidden) = (self.functionals, self.spec.hidden);
         let Workspace { input, router, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
-        choose(functionals.moe, spec, &mut router[..tokens * spec.experts], routed);
+        router::select(functionals.moe, &spec, &mut router[..tokens * spec.experts], routed);
         group(routed, experts);
         source.routed(l, routed)?;
 
@@ -59,7 +59,7 @@ impl Model {
                 if shared.gated {
                     let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
                     let linear = functionals.linear;
-                    multiply(linear, weights, &mut [Some(product)], scratch)?;
+                    multiply(linear, Threads::All, weights, &mut [Some(product)], scratch)?;
                     sigmoid(functionals.moe, gates);
                     by_rows(y, hidden, |first, rows| {
                         for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
@@ -138,7 +138,7 @@ fn gated_mlp(
         Some(Product::new(piece, Role::Gate, x, &mut *gates, width)),
         Some(Product::new(piece, Role::Up, x, &mut *ups, width)),
     ];
-    multiply(linear, weights, &mut products, scratch)?;
+    multiply(linear, Threads::All, weights, &mut products, scratch)?;
     if spec.bias {
         add_bias(linear, weights.vector(piece, Role::GateBias), gates);
         add_bias(linear, weights.vector(piece, Role::UpBias), ups);
@@ -150,7 +150,7 @@ fn gated_mlp(
     work.packed[0].pack(linear, gates, tokens, width);
     let hidden = y.len() / tokens;
     let down = Product::new(piece, Role::Down, &work.packed[0], &mut *y, hidden);
-    multiply(linear, weights, &mut [Some(down)], scratch)?;
+    multiply(linear, Threads::All, weights, &mut [Some(down)], scratch)?;
     if spec.bias {
         add_bias(linear, weights.vector(piece, Role::DownBias), y);
     }
@@ -161,40 +161,6 @@ fn activate(tier: Tier, width: usize, gates: &mut [f32], ups: &[f32]) {
     by_rows(gates, width, |first, gates| {
         gate(tier, Activation::Silu, gates, &ups[first * width..][..gates.len()]);
     });
-}
-
-/// Tokens for which a thread chooses experts at a time.
-const CHOOSE_ROWS: usize = 32;
-
-/// Chooses the experts of each token from the router's logits [tokens, experts].
-fn choose(tier: Tier, spec: MoeSpec, logits: &mut [f32], routed: &mut Routed) {
-    let Router::Softmax { renormalise } = spec.router;
-    let (experts, k) = (spec.experts, spec.top_k);
-    let choices = logits.len() / experts * k;
-    routed.top_k = k;
-    routed.choices.resize(choices, 0);
-    routed.weights.resize(choices, 0.0);
-    let logits = logits.par_chunks_mut(CHOOSE_ROWS * experts);
-    let choices = routed.choices.par_chunks_mut(CHOOSE_ROWS * k);
-    let weights = routed.weights.par_chunks_mut(CHOOSE_ROWS * k);
-    logits.zip(choices).zip(weights).for_each(|((logits, choices), weights)| {
-        softmax(tier, logits, experts);
-        let chosen = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-        for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(chosen) {
-            top_k(probabilities, choices);
-            for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                *weight = probabilities[expert as usize];
-            }
-            if renormalise {
-                let sum: f32 = weights.iter().sum();
-                weights.iter_mut().for_each(|weight| *weight /= sum);
-            }
-        }
-    });
-    routed.distinct.clear();
-    routed.distinct.extend_from_slice(&routed.choices);
-    routed.distinct.sort_unstable();
-    routed.distinct.dedup();
 }
 
 /// Sorts the choices by expert, then by token.
@@ -312,7 +278,7 @@ impl Batch<'_> {
             pair[0] = Some(Product::new(piece(expert), Role::Gate, input, gate, width));
             pair[1] = Some(Product::new(piece(expert), Role::Up, input, up, width));
         }
-        multiply(linear, weights, &mut products, scratch)?;
+        multiply(linear, Threads::All, weights, &mut products, scratch)?;
 
         let mut judging = Judging::default();
         let mut first = 0;
@@ -362,7 +328,7 @@ impl Batch<'_> {
             let piece = piece(ready[i]);
             *product = Some(Product::new(piece, Role::Down, &mlp.packed[i], y, hidden));
         }
-        multiply(linear, weights, &mut products, scratch)
+        multiply(linear, Threads::All, weights, &mut products, scratch)
     }
 
     /// What is known of a choice without its expert.

@@ -5,6 +5,7 @@ mod bad;
 mod bits;
 mod failures;
 mod goldens;
+mod order;
 mod rewind;
 mod size;
 mod support;

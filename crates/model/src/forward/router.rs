@@ -1,0 +1,117 @@
+//! The router of a layer: its logits, and the selection of experts.
+//!
+//! The pass and forecasts that ask a router early ([`RouterProbe`]) call the same functions.
+
+use rayon::prelude::*;
+use sws_kernels::functional::{softmax, top_k};
+use sws_kernels::{Functionals, Input, ThreadScratch, Tier};
+use sws_store::{PieceId, PieceKind};
+
+use super::linear::{Product, Threads, multiply};
+use super::norm;
+use crate::role::Role;
+use crate::source::{Routed, SourceError, Weights};
+use crate::spec::{ModelSpec, MoeSpec, Router};
+
+/// Tokens for which a thread selects experts at a time.
+const SELECT_ROWS: usize = 32;
+
+/// Computes the router's logits [tokens, experts] of layer `l` from the normed state in `input`.
+pub(super) fn logits(
+    (functionals, threads): (Functionals, Threads),
+    l: usize,
+    spec: &MoeSpec,
+    weights: &mut dyn Weights,
+    input: &Input,
+    logits: &mut [f32],
+    scratch: &mut Vec<ThreadScratch>,
+) -> Result<(), SourceError> {
+    let piece = PieceId::new(l as u32, PieceKind::Router);
+    let product = Product::new(piece, Role::Router, input, logits, spec.experts);
+    multiply(functionals.linear, threads, weights, &mut [Some(product)], scratch)
+}
+
+/// Selects the experts of each token from the router's logits [tokens, experts], which it overwrites.
+pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mut Routed) {
+    let (experts, k) = (spec.experts, spec.top_k);
+    let choices = logits.len() / experts * k;
+    routed.top_k = k;
+    routed.choices.resize(choices, 0);
+    routed.weights.resize(choices, 0.0);
+    let logits = logits.par_chunks_mut(SELECT_ROWS * experts);
+    let choices = routed.choices.par_chunks_mut(SELECT_ROWS * k);
+    let weights = routed.weights.par_chunks_mut(SELECT_ROWS * k);
+    logits.zip(choices).zip(weights).for_each(|((logits, choices), weights)| match spec.router {
+        Router::Softmax { renormalise } => {
+            softmax(tier, logits, experts);
+            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+            for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
+                top_k(probabilities, choices);
+                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                    *weight = probabilities[expert as usize];
+                }
+                if renormalise {
+                    let sum: f32 = weights.iter().sum();
+                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                }
+            }
+        }
+    });
+    routed.distinct.clear();
+    routed.distinct.extend_from_slice(&routed.choices);
+    routed.distinct.sort_unstable();
+    routed.distinct.dedup();
+}
+
+/// Asks routers about states that are not those of their own layer, for a forecast.
+#[derive(Debug)]
+pub struct RouterProbe {
+    functionals: Functionals,
+    normed: Vec<f32>,
+    input: Input,
+    scratch: Vec<ThreadScratch>,
+}
+
+impl RouterProbe {
+    /// A probe that computes as a pass with these functionals.
+    pub fn new(functionals: Functionals) -> RouterProbe {
+        let (normed, input, scratch) = Default::default();
+        RouterProbe { functionals, normed, input, scratch }
+    }
+
+    /// Writes to `scores` [tokens, experts] what the router of a layer ranks experts by, if `state`
+    /// [tokens, hidden] were what the layer's attention has left. Returns false, with `scores` as they
+    /// were, for a layer without experts or with another number of them, and where the router is not in
+    /// memory.
+    ///
+    /// Runs on the calling thread: for one token, waking another takes longer.
+    pub fn scores(
+        &mut self,
+        spec: &ModelSpec,
+        layer: usize,
+        weights: &mut dyn Weights,
+        state: &[f32],
+        scores: &mut [f32],
+    ) -> bool {
+        let Some(found) = spec.layers.get(layer) else { return false };
+        let Some(moe) = found.moe() else { return false };
+        let (width, tokens) = (spec.hidden, state.len() / spec.hidden);
+        let router = PieceId::new(layer as u32, PieceKind::Router);
+        if scores.len() != tokens * moe.experts || weights.matrix(router, Role::Router).is_none() {
+            return false;
+        }
+        let RouterProbe { functionals, normed, input, scratch } = self;
+        normed.clear();
+        normed.extend_from_slice(state);
+        let weight = weights.vector(PieceId::new(layer as u32, PieceKind::Norms), Role::FfnNorm);
+        norm(functionals.norm, found.norm, normed, width, weight);
+        input.pack(functionals.linear, normed, tokens, width);
+        let how = (*functionals, Threads::One);
+        match moe.router {
+            // The softmax keeps the order of the logits.
+            Router::Softmax { .. } => {
+                logits(how, layer, moe, weights, input, scores, scratch).is_ok()
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The read order: every tensor that a pass asks for, in the order in which it asks.
+//!
+//! The inventory, the streaming schedule, the order of tensors in a shard and the benchmarks are all made
+//! from it. A test records the requests of real passes and compares.
+
+use sws_store::{PieceId, PieceKind};
+
+use crate::role::Role;
+use crate::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNorm};
+
+/// A tensor of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// What it does in the piece.
+    pub role: Role,
+    /// Rows; 1 for a vector.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+}
+
+/// One step of the read order of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadStep {
+    /// A tensor of one of the layer's pieces.
+    Tensor(PieceKind, TensorSpec),
+    /// The tensors of each expert that the router selects.
+    Experts {
+        /// Experts to select from.
+        count: usize,
+        /// The tensors of one, in order.
+        tensors: Vec<TensorSpec>,
+    },
+}
+
+impl TensorSpec {
+    const fn matrix(role: Role, rows: usize, cols: usize) -> TensorSpec {
+        TensorSpec { role, rows, cols }
+    }
+
+    const fn vector(role: Role, len: usize) -> TensorSpec {
+        TensorSpec { role, rows: 1, cols: len }
+    }
+
+    /// The shape in a checkpoint.
+    pub fn shape(&self) -> Vec<u64> {
+        match self.role.is_matrix() {
+            true => vec![self.rows as u64, self.cols as u64],
+            false => vec![self.cols as u64],
+        }
+    }
+}
+
+impl ModelSpec {
+    /// The first read of a pass.
+    pub fn embedding(&self) -> (PieceId, TensorSpec) {
+        (PieceId::EMBED, TensorSpec::matrix(Role::Embedding, self.vocab, self.hidden))
+    }
+
+    /// The reads of a layer, in order.
+    ///
+    /// # Panics
+    ///
+    /// If the model has no such layer.
+    pub fn reads(&self, layer: usize) -> Vec<ReadStep> {
+        self.layers[layer].reads(self.hidden)
+    }
+
+    /// The norm after the last layer.
+    pub fn final_norm(&self) -> (PieceId, TensorSpec) {
+        (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, self.hidden))
+    }
+
+    /// The last read of a pass: the head, or the embedding again where the two are tied.
+    pub fn head(&self) -> (PieceId, TensorSpec) {
+        match self.tied {
+            true => self.embedding(),
+            false => (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.vocab, self.hidden)),
+        }
+    }
+}
+
+impl LayerSpec {
+    fn reads(&self, hidden: usize) -> Vec<ReadStep> {
+        let mut reads = Vec::new();
+        let mut read = |kind, tensors: Vec<TensorSpec>| {
+            reads.extend(tensors.into_iter().map(|tensor| ReadStep::Tensor(kind, tensor)));
+        };
+        read(PieceKind::Norms, vec![TensorSpec::vector(Role::MixerNorm, hidden)]);
+        match &self.mixer {
+            Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
+        }
+        read(PieceKind::Norms, vec![TensorSpec::vector(Role::FfnNorm, hidden)]);
+        match self.ffn {
+            Ffn::Dense(spec) => read(PieceKind::Mlp, mlp(spec, hidden)),
+            Ffn::Moe(moe) => {
+                let router = TensorSpec::matrix(Role::Router, moe.experts, hidden);
+                read(PieceKind::Router, vec![router]);
+                if let Some(shared) = moe.shared {
+                    let spec = MlpSpec { width: shared.width, bias: false };
+                    let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
+                    let mut tensors = mlp(spec, hidden);
+                    tensors.extend(shared.gated.then_some(gate));
+                    read(PieceKind::SharedExpert, tensors);
+                }
+                let spec = MlpSpec { width: moe.width, bias: false };
+                reads.push(ReadStep::Experts { count: moe.experts, tensors: mlp(spec, hidden) });
+            }
+        }
+        reads
+    }
+}
+
+fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (q, kv) = (spec.q_width(), spec.kv_width());
+    let mut tensors = vec![
+        TensorSpec::matrix(Role::Query, q, hidden),
+        TensorSpec::matrix(Role::Key, kv, hidden),
+        TensorSpec::matrix(Role::Value, kv, hidden),
+    ];
+    if spec.qkv_bias {
+        let biases = [(Role::QueryBias, q), (Role::KeyBias, kv), (Role::ValueBias, kv)];
+        tensors.extend(biases.map(|(role, len)| TensorSpec::vector(role, len)));
+    }
+    let norms = match spec.qk_norm {
+        QkNorm::None => None,
+        QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
+        QkNorm::FullWidth => Some((q, kv)),
+    };
+    if let Some((q, k)) = norms {
+        tensors.push(TensorSpec::vector(Role::QueryNorm, q));
+        tensors.push(TensorSpec::vector(Role::KeyNorm, k));
+    }
+    tensors.push(TensorSpec::matrix(Role::Output, hidden, q));
+    if spec.output_bias {
+        tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
+    }
+    tensors
+}
+
+fn mlp(MlpSpec { width, bias }: MlpSpec, hidden: usize) -> Vec<TensorSpec> {
+    let mut tensors = vec![
+        TensorSpec::matrix(Role::Gate, width, hidden),
+        TensorSpec::matrix(Role::Up, width, hidden),
+    ];
+    if bias {
+        tensors.push(TensorSpec::vector(Role::GateBias, width));
+        tensors.push(TensorSpec::vector(Role::UpBias, width));
+    }
+    tensors.push(TensorSpec::matrix(Role::Down, hidden, width));
+    if bias {
+        tensors.push(TensorSpec::vector(Role::DownBias, hidden));
+    }
+    tensors
+}
