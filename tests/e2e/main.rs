@@ -17,6 +17,7 @@ mod large;
 mod limits;
 mod links;
 mod memory;
+mod old_versions;
 mod outputs;
 mod pipes;
 mod refusals;
