@@ -1,7 +1,8 @@
 //! A recorded run, and a draft that is as often right as it says: the run, corrupted. For tests and gates.
 
 use sws_draft::{Draft, Gates, LayerBlueprint};
-use sws_model::{Observer, Routed};
+use sws_model::{Observer, Routed, SourceError};
+use sws_store::Pass;
 
 /// What a run has computed, or is to compute.
 #[derive(Clone, Debug, Default)]
@@ -14,8 +15,9 @@ pub(crate) struct Answer {
 }
 
 impl Observer for Answer {
-    fn routed(&mut self, _: usize, _: usize, routed: &Routed) {
+    fn routed(&mut self, _: &Pass, _: usize, routed: &Routed) -> Result<(), SourceError> {
         self.routes.extend(routed.choices.iter().map(|&expert| expert as u16));
+        Ok(())
     }
 }
 
@@ -39,7 +41,6 @@ pub(crate) struct Noisy {
     /// How many layers it looks ahead.
     depth: usize,
     begun: usize,
-    told: usize,
     said: Vec<LayerBlueprint>,
 }
 
@@ -51,8 +52,8 @@ impl Noisy {
     /// with this probability.
     pub(crate) fn new(shape: [usize; 3], ids: Vec<u16>, recall: f32, depth: usize) -> Noisy {
         let [layers, experts, top_k] = shape;
-        let (begun, told, said) = Default::default();
-        Noisy { layers, experts, top_k, ids, recall, depth, begun, told, said }
+        let (begun, said) = Default::default();
+        Noisy { layers, experts, top_k, ids, recall, depth, begun, said }
     }
 
     /// What it says of a layer that many layers away.
@@ -91,8 +92,8 @@ impl Noisy {
 }
 
 impl Draft for Noisy {
-    fn tokens(&mut self, tokens: &[u32]) {
-        self.told += tokens.len();
+    fn begin(&mut self, pass: &Pass) {
+        self.begun += pass.len();
     }
 
     fn entering(
@@ -101,7 +102,6 @@ impl Draft for Noisy {
         _: &[f32],
         _: &mut dyn Gates,
     ) -> Option<&[LayerBlueprint]> {
-        self.begun += std::mem::take(&mut self.told);
         let last = (layer + self.depth).min(self.layers - 1);
         self.said = (layer..=last).map(|other| self.layer(other, other - layer)).collect();
         Some(&self.said)

@@ -1,6 +1,7 @@
 //! Any bytes as what was learned of a tiny model: as its draft, which then has to go through tokens.
 
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, MicroDraftModel};
+use sws_store::Pass;
 
 /// Of the model that they have to be of.
 const FINGERPRINT: &str = "m";
@@ -50,7 +51,7 @@ fn passes(file: &[u8]) -> bool {
     };
     let limit = MicroDraftModel::most_bytes(&shape, 1 << 10);
     for token in 0..3 {
-        draft.tokens(&[token]);
+        draft.begin(&Pass::single(token as usize, &[token]));
         for layer in 0..3 {
             let state = [0.5, -1.0, token as f32, layer as f32];
             for attended in [false, true] {

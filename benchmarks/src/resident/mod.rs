@@ -13,9 +13,10 @@ use serde::Serialize;
 use sws_kernels::Functionals;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, WeightSource, Weights,
+    CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, SourceError,
+    WeightSource, Weights,
 };
-use sws_store::Clock;
+use sws_store::{Clock, Pass};
 
 pub use load::{load, open, tokenizer};
 
@@ -261,11 +262,12 @@ impl Blocks {
 struct Recorder(Routes);
 
 impl Observer for Recorder {
-    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         // Layers without experts choose nobody.
         self.0.resize(layer, Vec::new());
         let rows = |expert: &u32| routed.choices.iter().filter(|&c| c == expert).count();
         self.0.push(routed.distinct.iter().map(|expert| (*expert, rows(expert))).collect());
+        Ok(())
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sws_model::{Compute, Ready, Routed, SourceError, WeightSource};
-use sws_store::{Clock, PieceKind};
+use sws_model::{Compute, Observer, PassSource, Ready, Routed, SourceError, WeightSource};
+use sws_store::{Clock, Pass, PieceKind};
 
 /// What the time between two moments of a source went into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +59,6 @@ impl<S: WeightSource> WeightSource for Watched<S> {
         self.source.embed(tokens, rows)
     }
 
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        self.lap(if layer == 0 { Block::Attention } else { Block::Sum });
-        self.source.entering(layer, hidden)
-    }
-
     fn infrastructure(
         &mut self,
         layer: usize,
@@ -74,15 +69,6 @@ impl<S: WeightSource> WeightSource for Watched<S> {
         let attention = pieces.contains(&PieceKind::Attention);
         self.lap(if attention { Block::Attention } else { Block::Experts });
         done
-    }
-
-    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        self.lap(Block::Routing);
-        self.source.routed(layer, routed)
-    }
-
-    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
-        self.source.attended(layer, state, shared)
     }
 
     fn experts(
@@ -101,5 +87,19 @@ impl<S: WeightSource> WeightSource for Watched<S> {
         let done = self.source.head(compute);
         self.lap(Block::Head);
         done
+    }
+}
+
+impl<S: WeightSource> PassSource for Watched<S> {}
+
+impl<S: WeightSource> Observer for Watched<S> {
+    fn layer_begins(&mut self, _: &Pass, layer: usize, _: &[f32]) -> Result<(), SourceError> {
+        self.lap(if layer == 0 { Block::Attention } else { Block::Sum });
+        Ok(())
+    }
+
+    fn routed(&mut self, _: &Pass, _: usize, _: &Routed) -> Result<(), SourceError> {
+        self.lap(Block::Routing);
+        Ok(())
     }
 }

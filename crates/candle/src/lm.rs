@@ -8,7 +8,7 @@ use sws_model::{
     CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer, Routed,
     check_tokens,
 };
-use sws_store::NVMeWeightStore;
+use sws_store::{NVMeWeightStore, Pass};
 
 use crate::attention::{Attention, Turns, turns_whole_heads};
 use crate::ffn::{Mlp, Moe, QWEN, unknown};
@@ -147,19 +147,21 @@ impl CandleLm {
         let turns = |rope| Turns::new(rope, first, tokens.len());
         let turns: Vec<Turns> =
             self.spec.ropes.iter().map(turns).collect::<candle_core::Result<_>>()?;
+        let pass = Pass::single(first, tokens);
         let mut x = self.embedding.forward(&Tensor::new(tokens, &Device::Cpu)?)?;
+        observer.pass_begins(&pass).map_err(CandleError::Observer)?;
         for (number, layer) in self.layers.iter_mut().enumerate() {
-            observer.entering(first, number, &x.flatten_all()?.to_vec1::<f32>()?);
+            let hidden = x.flatten_all()?.to_vec1::<f32>()?;
+            observer.layer_begins(&pass, number, &hidden).map_err(CandleError::Observer)?;
             let turns = layer.rope.map(|rope| &turns[rope]);
             let (y, routed) = layer.forward(&x, first, turns)?;
             if let Some(routed) = routed {
-                observer.routed(first, number, &routed);
+                observer.routed(&pass, number, &routed).map_err(CandleError::Observer)?;
             }
             x = y;
         }
         self.len += tokens.len();
         self.partial = false;
-        observer.processed(self.len);
         Ok(x)
     }
 

@@ -40,6 +40,9 @@ pub enum CandleError {
     /// A piece cannot be read.
     #[error(transparent)]
     Store(Box<dyn std::error::Error + Send + Sync>),
+    /// An observer ended the pass.
+    #[error(transparent)]
+    Observer(Box<dyn std::error::Error + Send + Sync>),
     /// The weights are not those of the configuration.
     #[error(transparent)]
     Weights(#[from] WeightsError),

@@ -11,10 +11,10 @@ use sws_candle::{CandleError, CandleLm, supports};
 use sws_kernels::Encoding;
 use sws_model::{
     CausalLm, ForwardError, KvPrecision, Model, ModelHandle, ModelSpec, Observer, ResidentSource,
-    Routed, Session,
+    Routed, Session, SourceError,
 };
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Manifest, NVMeWeightStore, StoreOptions};
+use sws_store::{Checkpoint, Manifest, NVMeWeightStore, Pass, StoreOptions};
 
 #[path = "../../../tests/variants.rs"]
 mod variants;
@@ -75,9 +75,11 @@ struct Recorder {
 }
 
 impl Observer for Recorder {
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let first = pass.first_position();
         let rows = routed.choices.chunks(routed.top_k).enumerate();
         self.routes.extend(rows.map(|(row, choices)| (first + row, layer, choices.to_vec())));
+        Ok(())
     }
 
     fn logits(&mut self, _: usize, logits: &[f32]) {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use serde_json::json;
-use sws_model::{LayerSpec, ModelSpec, Observer, Routed};
+use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
+use sws_store::Pass;
 
 use crate::unfinished::{Unfinished, refused};
 
@@ -170,22 +171,35 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
+    fn layer_begins(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        hidden: &[f32],
+    ) -> Result<(), SourceError> {
         if let Some([states, _]) = &mut self.states {
-            let written = states.write(first, layer, hidden, &[]);
+            let written = states.write(pass.first_position(), layer, hidden, &[]);
             self.note(written.map_err(|e| refused(&self.path, &e)));
         }
+        Ok(())
     }
 
-    fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
+    fn attended(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+    ) -> Result<(), SourceError> {
         if let Some([_, states]) = &mut self.states {
-            let written = states.write(first, layer, state, shared);
+            let written = states.write(pass.first_position(), layer, state, shared);
             self.note(written.map_err(|e| refused(&self.path, &e)));
         }
+        Ok(())
     }
 
-    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
-        let Some(Some(place)) = self.places.get(layer).copied() else { return };
+    fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let Some(Some(place)) = self.places.get(layer).copied() else { return Ok(()) };
         let layers = self.places.iter().flatten().count();
         let row = layers * self.top_k;
         let tokens = routed.choices.len() / routed.top_k.max(1);
@@ -203,5 +217,6 @@ impl Observer for Recorder {
             self.done += tokens;
             self.passes.push(tokens as u32);
         }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sws_store::{PieceId, PieceKind};
+use sws_store::{Pass, PieceId, PieceKind};
 
 use crate::saved::{Saved, SavedError};
 
@@ -75,16 +75,15 @@ impl ReassemblyBlueprint {
 /// Forecasts which experts will be needed. Whatever it says, the result of a pass is the same: a
 /// forecast is only ever a reason to read earlier.
 ///
-/// In each pass it is told of the [`tokens`](Self::tokens), and then for each layer of the state
-/// [`entering`](Self::entering) it; once the router has chosen, of its choice
-/// ([`adapt`](Self::adapt)), and last of the state that the router has seen
-/// ([`attended`](Self::attended)). A pass may end anywhere; the next begins with its tokens.
+/// A pass [begins](Self::begin) with its tokens. Each layer gives the state [`entering`](Self::entering) it;
+/// once the router has selected, its selection ([`adapt`](Self::adapt)); and last the state that the router
+/// has seen ([`attended`](Self::attended)). A pass may end anywhere; the next begins with its tokens.
 ///
 /// A forecast stands until there is another for the same layer, or the layer's router has chosen.
 pub trait Draft: fmt::Debug + Send {
-    /// These tokens go through the layers next, together with those told since the last pass began.
-    fn tokens(&mut self, tokens: &[u32]) {
-        let _ = tokens;
+    /// A pass begins.
+    fn begin(&mut self, pass: &Pass) {
+        let _ = pass;
     }
 
     /// `hidden` [tokens, hidden] is about to enter a layer: what this one and those after it will
@@ -169,8 +168,6 @@ pub struct Recorded {
     lies: bool,
     /// Tokens of passes that have begun.
     begun: usize,
-    /// Tokens told since.
-    told: usize,
     /// What it said last.
     said: Vec<LayerBlueprint>,
 }
@@ -185,8 +182,8 @@ impl Recorded {
     pub fn oracle(layers: Vec<usize>, experts: usize, top_k: usize, ids: Vec<u16>) -> Recorded {
         assert!(top_k > 0 || ids.is_empty(), "tokens that choose no experts");
         assert!(ids.iter().all(|&id| usize::from(id) < experts), "an id that is no expert");
-        let (begun, told, said) = Default::default();
-        Recorded { layers, experts, top_k, ids, lies: false, begun, told, said }
+        let (begun, said) = Default::default();
+        Recorded { layers, experts, top_k, ids, lies: false, begun, said }
     }
 
     /// As sure of itself, and always wrong: it names as many experts as will be used, none of which
@@ -221,8 +218,10 @@ impl Recorded {
 }
 
 impl Draft for Recorded {
-    fn tokens(&mut self, tokens: &[u32]) {
-        self.told += tokens.len();
+    fn begin(&mut self, pass: &Pass) {
+        let (first, all) = (self.begun, 0..self.layers.len());
+        self.begun += pass.len();
+        self.said = all.map(|place| self.layer(place, first, pass.len())).collect();
     }
 
     fn entering(
@@ -231,14 +230,7 @@ impl Draft for Recorded {
         _: &[f32],
         _: &mut dyn Gates,
     ) -> Option<&[LayerBlueprint]> {
-        if layer > 0 {
-            return None;
-        }
-        let (first, tokens) = (self.begun, std::mem::take(&mut self.told));
-        self.begun += tokens;
-        let all = 0..self.layers.len();
-        self.said = all.map(|place| self.layer(place, first, tokens)).collect();
-        Some(&self.said)
+        (layer == 0).then_some(&self.said)
     }
 }
 
@@ -268,20 +260,20 @@ mod tests {
         let ids = vec![0, 1, 2, 3, 1, 2, 2, 3, 3, 0, 0, 1];
         let truth = Recorded::oracle(vec![0, 2], 4, 2, ids);
         /// Tokens of a pass, and what is named for the layers 0 and 2.
-        type Pass = (usize, [&'static [u32]; 2]);
-        let cases: [(_, &[Pass]); 2] = [
+        type Named = (usize, [&'static [u32]; 2]);
+        let cases: [(_, &[Named]); 2] = [
             (truth.clone(), &[(2, [&[0, 1, 2], &[2, 3]]), (1, [&[0, 3], &[0, 1]])]),
             (truth.adversarial(), &[(2, [&[3], &[0, 1]]), (1, [&[1, 2], &[2, 3]])]),
         ];
         for (mut draft, passes) in cases {
             for (tokens, expected) in passes {
-                draft.tokens(&vec![7; *tokens]);
+                draft.begin(&Pass::single(0, &vec![7; *tokens]));
                 let said = draft.entering(0, &[], &mut ()).unwrap();
                 let named = said.iter().map(|layer| &layer.selected_experts[..]);
                 assert!(named.eq(expected.iter().copied()), "{said:?}");
                 assert_eq!(draft.entering(2, &[], &mut ()), None);
             }
-            draft.tokens(&[7]);
+            draft.begin(&Pass::single(0, &[7]));
             let beyond = draft.entering(0, &[], &mut ()).unwrap();
             assert!(beyond.iter().all(|layer| layer.selected_experts.is_empty()), "{beyond:?}");
         }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use sws_engine::cache::{Lookup, Need, PredictiveCache};
-use sws_engine::policy::{Key, Layers, PolicyKind};
-use sws_store::{Clock, ModelNumber};
+use sws_engine::policy::{Choice, Key, Layers, PolicyKind};
+use sws_store::{Clock, ModelNumber, Pass};
 
 const TOKENS: usize = 400;
 
@@ -72,6 +72,7 @@ fn run(
     let (mut routed, mut begun) = (Spent::default(), Spent::default());
     let mut chosen = vec![vec![0u32; TOP_K]; count as usize];
     let mut state = 1u64;
+    let pass = Pass::default();
     for token in 0..TOKENS {
         for (layer, chosen) in (0u32..).zip(&mut chosen) {
             for (place, expert) in chosen.iter_mut().enumerate() {
@@ -82,7 +83,8 @@ fn run(
                     *expert = (place as u64 * each + (state >> 32) % each) as u32;
                 }
             }
-            routed.time(&clock, || cache.routed(model, layer, chosen, TOP_K));
+            let choice = Choice { model, pass: &pass, layer, experts: chosen, per_step: TOP_K };
+            routed.time(&clock, || cache.routed(&choice));
             for &expert in &*chosen {
                 let key = Key::expert(model, layer, expert);
                 if cache.lookup(key) == Lookup::Absent {

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
-use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed};
-use sws_store::{Manifest, ModelIdentity};
+use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
+use sws_store::{Manifest, ModelIdentity, Pass};
 
 /// The version of the file. Another is refused.
 const FORMAT: &str = "sws-certificate-1";
@@ -316,8 +316,9 @@ impl Witness {
 }
 
 impl Observer for Witness {
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
-        let Some(Some(place)) = self.places.get(layer) else { return };
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let first = pass.first_position();
+        let Some(Some(place)) = self.places.get(layer) else { return Ok(()) };
         let start = first - *self.first.get_or_insert(first);
         for (token, choices) in routed.choices.chunks(routed.top_k.max(1)).enumerate() {
             let row = (start + token) * self.row;
@@ -327,6 +328,7 @@ impl Observer for Witness {
             let to = &mut self.routes[row + place * self.top_k..][..choices.len()];
             to.iter_mut().zip(choices).for_each(|(to, &expert)| *to = expert as u16);
         }
+        Ok(())
     }
 
     fn logits(&mut self, _: usize, logits: &[f32]) {

@@ -132,13 +132,18 @@ impl Infrastructure {
         self.whole(|it| it.ring.fill())
     }
 
+    /// What it waits with.
+    pub(crate) fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
     /// Gives up what is being read. A pass that goes on, or another, may follow.
     pub fn interrupt(&mut self) {
         self.ring.interrupt();
     }
 
     /// The bytes of the ring that hold nothing.
-    pub fn free_bytes(&self) -> usize {
+    pub(crate) fn free_bytes(&self) -> usize {
         self.ring.free_bytes()
     }
 

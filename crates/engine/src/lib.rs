@@ -15,6 +15,7 @@ mod governor;
 mod infra;
 mod ledger;
 mod lookup;
+mod meter;
 mod metrics;
 mod pinned;
 mod plan;
@@ -39,6 +40,7 @@ pub use error::StreamError;
 pub use governor::Speculation;
 pub use infra::{Infrastructure, InfrastructurePlan};
 pub use ledger::{Ledger, Process, Use};
+pub use meter::Costs;
 pub use metrics::{
     Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
     StandInMetrics, memory, peak_memory,
@@ -47,6 +49,6 @@ pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub use routers::RouterSet;
 pub use source::StreamingSource;
 pub use stand_ins::{ErrorBound, StandInUse, StandIns};
-pub use streamer::{Costs, Gauge, Options, SpeculativeWeightStreamer, StreamerError};
+pub use streamer::{Gauge, Options, SpeculativeWeightStreamer, StreamerError};
 pub use verifier::{Exactness, Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
 pub use wait::{Kind, Stalls, WaitError, Waiter};

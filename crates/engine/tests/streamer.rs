@@ -17,8 +17,10 @@ use sws_engine::{
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, KvPrecision, Loader, Model, ModelHandle, ModelSpec, Observer, Routed};
-use sws_store::{Arena, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions};
+use sws_model::{
+    CausalLm, KvPrecision, Loader, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
+};
+use sws_store::{Arena, Manifest, NVMeWeightStore, Pass, Read, ReaderKind, StoreOptions};
 
 const MIB: u64 = 1 << 20;
 const PROMPT: [u32; 10] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12];
@@ -284,10 +286,12 @@ fn what_is_no_certificate_of_this_model_is_refused() {
 struct Routes(Vec<(usize, usize, Vec<u32>)>);
 
 impl Observer for Routes {
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let first = pass.first_position();
         for (token, choices) in routed.choices.chunks(routed.top_k).enumerate() {
             self.0.push((first + token, layer, choices.to_vec()));
         }
+        Ok(())
     }
 }
 
@@ -353,7 +357,7 @@ struct Control {
 }
 
 impl Draft for Control {
-    fn tokens(&mut self, _: &[u32]) {
+    fn begin(&mut self, _: &Pass) {
         self.entered.clear();
     }
 
@@ -471,11 +475,12 @@ struct Recording {
 }
 
 impl Observer for Recording {
-    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         self.layers.push(routed.choices.clone());
         if layer + 1 == self.trace.shape().layers {
             self.trace.push(&self.tokens, &std::mem::take(&mut self.layers)).unwrap();
         }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A model that is ready to run, whatever computes it: asked for what it can do, never for what it is.
 
 use crate::forward::ForwardError;
-use crate::session::Observer;
+use crate::observer::Observer;
 use crate::spec::ModelSpec;
 
 /// A model that is ready to run. Who needs a capability asks for it, and says in a sentence of his own

@@ -30,6 +30,7 @@ mod handle;
 mod inventory;
 mod kv;
 mod naming;
+mod observer;
 mod order;
 mod resident;
 mod role;
@@ -48,13 +49,14 @@ pub use handle::{CausalLm, ModelHandle, check_tokens};
 pub use inventory::{Held, Inventory, WeightsError};
 pub use kv::KvPrecision;
 pub use naming::naming;
+pub use observer::Observer;
 pub use order::{ReadStep, TensorSpec};
 pub use resident::{LoadError, Loader, ResidentSource};
 pub use role::Role;
 pub use rope::{Rope, RopeScaling};
-pub use session::{Observer, Session};
+pub use session::Session;
 pub use source::{
-    Compute, Contribution, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
+    Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
     AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,

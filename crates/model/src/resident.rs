@@ -8,8 +8,9 @@ use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
 
 use crate::finite::first_not_finite;
 use crate::inventory::{Held, Inventory, WeightsError};
+use crate::observer::Observer;
 use crate::role::Role;
-use crate::source::{Compute, Ready, Routed, SourceError, WeightSource, Weights};
+use crate::source::{Compute, PassSource, Ready, Routed, SourceError, WeightSource, Weights};
 use crate::spec::ModelSpec;
 
 /// All weights in memory, as they are stored. The reference for every other source.
@@ -137,6 +138,10 @@ impl WeightSource for ResidentSource {
         compute(self.reach())
     }
 }
+
+impl Observer for ResidentSource {}
+
+impl PassSource for ResidentSource {}
 
 #[derive(Debug)]
 struct Resident {

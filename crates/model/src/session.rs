@@ -1,11 +1,10 @@
 //! One sequence, from tokens to logits.
 
-use sws_store::PieceKind;
-
 use crate::forward::{Chunk, ForwardError, Model, Rows};
 use crate::handle::{CausalLm, ModelHandle};
 use crate::kv::KvPrecision;
-use crate::source::{Compute, Ready, Routed, RunAhead, SourceError, WeightSource};
+use crate::observer::Observer;
+use crate::source::{PassSource, RunAhead, SourceError};
 use crate::spec::ModelSpec;
 use crate::state::State;
 
@@ -18,52 +17,10 @@ pub struct Session<S> {
     chunk: usize,
 }
 
-/// Looks on while a pass runs.
-pub trait Observer: Send {
-    /// `hidden` [tokens, hidden] of the tokens at the positions from `first` on is about to enter a
-    /// layer.
-    fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
-        let _ = (first, layer, hidden);
-    }
-
-    /// The attention of a layer has left `state` [tokens, hidden], from which its router chooses, and
-    /// its shared expert will add `shared`, empty without one.
-    fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
-        let _ = (first, layer, state, shared);
-    }
-
-    /// The router of a layer has chosen for the tokens at the positions from `first` on.
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
-        let _ = (first, layer, routed);
-    }
-
-    /// Positions below `done` have been processed.
-    fn processed(&mut self, done: usize) {
-        let _ = done;
-    }
-
-    /// The logits [tokens, vocab] of the tokens at the positions from `first` on.
-    fn logits(&mut self, first: usize, logits: &[f32]) {
-        let _ = (first, logits);
-    }
-}
-
-/// Looks away.
-impl Observer for () {}
-
-/// A source that tells an observer what only it is shown.
-struct Watched<'a, S> {
-    source: &'a mut S,
-    observer: &'a mut dyn Observer,
-    first: usize,
-    /// The layer whose state it has not been told yet; others are not for it.
-    untold: Option<usize>,
-}
-
 /// Tokens of a prompt that go through the layers together, unless one asks otherwise.
 const CHUNK: usize = 512;
 
-impl<S: WeightSource> Session<S> {
+impl<S: PassSource> Session<S> {
     /// A sequence of up to `limit` positions, or as many as the model was made for.
     pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Self {
         let mut state = State::new(model.spec(), limit, precision);
@@ -109,25 +66,48 @@ impl<S: WeightSource> Session<S> {
 
     fn run(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
         let Session { model, source, state, .. } = self;
-        let first = state.len(0);
         model.begin(state, &[Chunk { sequence: 0, tokens }], source)?;
-        for (l, layer) in model.spec().layers.iter().enumerate() {
-            let experts = layer.moe().is_some();
-            observer.entering(first, l, state.hidden());
-            let mut source = Watched { source, observer, first, untold: Some(l) };
-            model.attend(l, state, &mut source)?;
+        tell(source, observer, |o| o.pass_begins(state.pass()))?;
+        for l in 0..model.spec().layers.len() {
+            attend(model, l, state, source, observer)?;
             // In a prompt most experts are needed anyway.
-            if experts && tokens.len() == 1 && source.run_ahead(RunAhead::From(l))? {
-                run_ahead(model, l, state, &mut source)?;
+            let alone = tokens.len() == 1 && model.spec().layers[l].moe().is_some();
+            if alone && source.run_ahead(RunAhead::From(l))? {
+                run_ahead(model, l, state, source)?;
             }
-            model.finish(l, state, &mut source)?;
-            if experts {
-                observer.routed(first, l, state.routed());
-            }
+            model.finish(l, state, source)?;
         }
-        observer.processed(first + tokens.len());
         Ok(())
     }
+}
+
+/// Tells the source first: it may begin to read.
+fn tell(
+    source: &mut dyn PassSource,
+    observer: &mut dyn Observer,
+    mut moment: impl FnMut(&mut dyn Observer) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    moment(source)?;
+    moment(observer)
+}
+
+/// Runs a layer up to its experts.
+fn attend(
+    model: &Model,
+    l: usize,
+    state: &mut State,
+    source: &mut dyn PassSource,
+    observer: &mut dyn Observer,
+) -> Result<(), ForwardError> {
+    tell(source, observer, |o| o.layer_begins(state.pass(), l, state.hidden()))?;
+    model.attend(l, state, source)?;
+    if model.spec().layers[l].moe().is_some() {
+        tell(source, observer, |o| o.routed(state.pass(), l, state.routed()))?;
+        model.share(l, state, source)?;
+        let shared = model.shared(l, state);
+        tell(source, observer, |o| o.attended(state.pass(), l, state.hidden(), shared))?;
+    }
+    Ok(())
 }
 
 /// Finishes a layer that has been attended, and runs those behind it, as far as the source asks for
@@ -136,7 +116,7 @@ fn run_ahead(
     model: &Model,
     l: usize,
     state: &mut State,
-    source: &mut dyn WeightSource,
+    source: &mut dyn PassSource,
 ) -> Result<(), ForwardError> {
     let saved = state.save();
     let ran = (|| {
@@ -145,7 +125,8 @@ fn run_ahead(
             if !source.run_ahead(RunAhead::On(next))? {
                 break;
             }
-            model.layer(next, state, source)?;
+            attend(model, next, state, source, &mut ())?;
+            model.finish(next, state, source)?;
         }
         source.run_ahead(RunAhead::Done)?;
         Ok(())
@@ -158,7 +139,7 @@ fn run_ahead(
     ran
 }
 
-impl<S: WeightSource> ModelHandle for Session<S> {
+impl<S: PassSource> ModelHandle for Session<S> {
     fn spec(&self) -> &ModelSpec {
         self.model.spec()
     }
@@ -168,7 +149,7 @@ impl<S: WeightSource> ModelHandle for Session<S> {
     }
 }
 
-impl<S: WeightSource> CausalLm for Session<S> {
+impl<S: PassSource> CausalLm for Session<S> {
     fn vocab(&self) -> usize {
         self.model.spec().vocab
     }
@@ -206,52 +187,5 @@ impl<S: WeightSource> CausalLm for Session<S> {
                 .logits(first, self.model.logits(Rows::All, &mut self.state, &mut self.source)?);
         }
         Ok(())
-    }
-}
-
-impl<S: WeightSource> WeightSource for Watched<'_, S> {
-    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
-        self.source.embed(tokens, rows)
-    }
-
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        self.source.entering(layer, hidden)
-    }
-
-    fn infrastructure(
-        &mut self,
-        layer: usize,
-        pieces: &[PieceKind],
-        compute: Compute<'_>,
-    ) -> Result<(), SourceError> {
-        self.source.infrastructure(layer, pieces, compute)
-    }
-
-    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        self.source.routed(layer, routed)
-    }
-
-    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
-        if self.untold.take_if(|untold| *untold == layer).is_some() {
-            self.observer.attended(self.first, layer, state, shared);
-        }
-        self.source.attended(layer, state, shared)
-    }
-
-    fn experts(
-        &mut self,
-        layer: usize,
-        routed: &Routed,
-        ready: Ready<'_>,
-    ) -> Result<(), SourceError> {
-        self.source.experts(layer, routed, ready)
-    }
-
-    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
-        self.source.run_ahead(step)
-    }
-
-    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
-        self.source.head(compute)
     }
 }

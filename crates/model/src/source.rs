@@ -3,6 +3,7 @@
 use sws_kernels::Matrix;
 use sws_store::{PieceId, PieceKind};
 
+use crate::observer::Observer;
 use crate::role::Role;
 
 /// What went wrong in a source; only the source knows its kinds.
@@ -16,22 +17,16 @@ pub type Ready<'a> = &'a mut dyn FnMut(&[u32], &mut dyn Weights) -> Result<(), S
 
 /// Gives the forward pass its weights: from memory, or from wherever it has to fetch them.
 ///
-/// The pass calls these in a fixed order: `embed`; for each layer `entering`, `infrastructure` for
-/// what comes before the feed-forward block, then for a layer with experts `routed`,
-/// `infrastructure` for the shared expert if there is one, `attended` and `experts`, for a dense
-/// layer `infrastructure` for its MLP; and `head` where logits are wanted. A caller may start over at an
-/// earlier layer (see [`State::rewind`](crate::State::rewind)), or repeat one.
+/// A pass calls `embed`; then for each layer `infrastructure` for what comes before the feed-forward block,
+/// and either once more for the MLP of a dense layer, or for the shared expert if there is one, and
+/// `experts`; and `head` where logits are wanted. The tensors are asked for in the order of
+/// [`ModelSpec::reads`](crate::ModelSpec::reads). A caller may start over at an earlier layer (see
+/// [`State::rewind`](crate::State::rewind)), or repeat one.
 ///
 /// Every tensor served must have the shape that [`Inventory`](crate::Inventory) has found right.
 pub trait WeightSource: Send {
     /// Writes the embeddings of `tokens` to `rows` [tokens, hidden].
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError>;
-
-    /// `hidden` [tokens, hidden] is about to enter a layer: a chance to look ahead.
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        let _ = (layer, hidden);
-        Ok(())
-    }
 
     /// Calls `compute` once, with these pieces of the layer in reach.
     fn infrastructure(
@@ -41,25 +36,10 @@ pub trait WeightSource: Send {
         compute: Compute<'_>,
     ) -> Result<(), SourceError>;
 
-    /// The router has chosen; [`experts`](Self::experts) follows once the shared expert has been
-    /// computed. A chance to begin reading.
-    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        let _ = (layer, routed);
-        Ok(())
-    }
-
-    /// `state` [tokens, hidden] is what the layer's attention has left, `shared` what its shared
-    /// expert adds to it, empty without one: the best there is to look ahead from until the experts
-    /// are done. It comes after [`routed`](Self::routed), so that no read waits for it.
-    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
-        let _ = (layer, state, shared);
-        Ok(())
-    }
-
     /// Calls `ready` with every expert of `routed.distinct` exactly once, and once more with one whose
     /// stand-in was judged to be too far off: one at a time or several together, in any order, as they
-    /// come. Those given together are computed together, which
-    /// with one token is faster. The order leaves no trace in the result.
+    /// arrive. Those given together are computed together, which with one token is faster. The order leaves
+    /// no trace in the result.
     fn experts(
         &mut self,
         layer: usize,
@@ -67,28 +47,32 @@ pub trait WeightSource: Send {
         ready: Ready<'_>,
     ) -> Result<(), SourceError>;
 
-    /// Asks, of a pass of one token, whether a layer may be computed with something else than its own
-    /// experts, to learn what later layers need; see [`RunAhead`]. No source needs to.
-    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
-        let _ = step;
-        Ok(false)
-    }
-
     /// Calls `compute` once, with the final norm and the head in reach; with tied embeddings the embedding
     /// is the head.
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError>;
 }
 
-/// A pass that computes with stand-ins while it waits for experts, to learn what later layers will
-/// ask for. What it has computed is forgotten, and computed again with the experts themselves.
+/// A source that follows the pass it serves: it hears of every moment, and may have later layers computed
+/// ahead.
+pub trait PassSource: WeightSource + Observer {
+    /// Decides, in a pass of one token, whether a layer is computed with something else than its own
+    /// experts, to learn what later layers need; see [`RunAhead`].
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        let _ = step;
+        Ok(false)
+    }
+}
+
+/// A step of computing with stand-ins while experts are awaited, to learn what later layers will ask for.
+/// The results are dropped, and computed again with the experts themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunAhead {
-    /// This layer's router has chosen. Is it to be computed with what is there, for now?
+    /// The router of this layer has selected. Is the layer to be computed with stand-ins?
     From(usize),
-    /// Is this layer to be computed as well? It is one behind the last.
+    /// Is this layer, the next one, to be computed as well?
     On(usize),
-    /// That was all. What comes next is [`experts`](WeightSource::experts) of the first layer again,
-    /// and nothing but these counts. The answer does not matter.
+    /// The last layer has been computed. The next call is [`experts`](WeightSource::experts) of the first
+    /// layer again. The answer does not matter.
     Done,
 }
 

@@ -1,5 +1,7 @@
 //! What a forward pass carries: the hidden state of a batch, and the caches of its sequences.
 
+use sws_store::Pass;
+
 use crate::forward::{Middle, Workspace};
 use crate::kv::{Copies, KvPrecision, LayerCache};
 use crate::source::Routed;
@@ -11,15 +13,24 @@ pub struct State {
     limit: usize,
     precision: KvPrecision,
     pub(crate) caches: Caches,
-    /// The rows of the batch.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) pass: Pass,
     /// [tokens, hidden]
     pub(crate) hidden: Vec<f32>,
-    /// The layer that comes next; none if the last one failed.
-    pub(crate) layer: Option<usize>,
-    /// The layer of which only the feed-forward block is left.
-    pub(crate) attended: Option<usize>,
+    pub(crate) progress: Progress,
     pub(crate) work: Workspace,
+}
+
+/// How far the batch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// A step failed, or is under way.
+    Interrupted,
+    /// This layer comes next.
+    Before(usize),
+    /// The shared expert of this layer comes next, if it has one, or else its feed-forward block.
+    Attended(usize),
+    /// The feed-forward block of this layer comes next.
+    Shared(usize),
 }
 
 /// The keys and values of all sequences.
@@ -38,27 +49,18 @@ pub(crate) struct Sequence {
     pub(crate) layers: Vec<LayerCache>,
 }
 
-/// The rows of a batch that belong to one sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) sequence: usize,
-    pub(crate) first_position: usize,
-    pub(crate) first_row: usize,
-    pub(crate) tokens: usize,
-}
-
 /// A state to go back to. While one exists, window rings keep what they overwrite: hand it to
 /// [`State::rewind`] or [`State::keep`].
 #[derive(Debug)]
 #[must_use]
 pub struct Saved {
     hidden: Vec<f32>,
-    spans: Vec<Span>,
-    layer: Option<usize>,
-    /// In the middle of a layer, which one, and what its experts need.
-    attended: Option<(usize, Middle)>,
-    /// Of each sequence.
-    progress: Vec<(usize, bool)>,
+    pass: Pass,
+    progress: Progress,
+    /// In the middle of a layer, what its experts need.
+    middle: Option<Middle>,
+    /// The length of each sequence, and whether it is in a pass.
+    sequences: Vec<(usize, bool)>,
     mark: usize,
 }
 
@@ -84,10 +86,9 @@ impl State {
             limit: limit.min(spec.context),
             precision,
             caches: Caches::default(),
-            spans: Vec::new(),
+            pass: Pass::default(),
             hidden: Vec::new(),
-            layer: Some(0),
-            attended: None,
+            progress: Progress::Before(0),
             work: Workspace::default(),
         }
     }
@@ -142,9 +143,17 @@ impl State {
         &self.hidden
     }
 
-    /// The layer that comes next; none if the last one failed.
+    /// The layer that comes next; none within a layer, or if one failed.
     pub fn layer(&self) -> Option<usize> {
-        self.layer
+        match self.progress {
+            Progress::Before(layer) => Some(layer),
+            _ => None,
+        }
+    }
+
+    /// The batch that is under way, or was last.
+    pub fn pass(&self) -> &Pass {
+        &self.pass
     }
 
     /// What the router of the layer last run chose. After a dense layer: of the last with experts.
@@ -168,10 +177,15 @@ impl State {
         self.caches.journal.saves += 1;
         Saved {
             hidden: self.hidden.clone(),
-            spans: self.spans.clone(),
-            layer: self.layer,
-            attended: self.attended.map(|l| (l, self.work.middle(self.hidden.len()))),
-            progress: self.caches.sequences.iter().map(|s| (s.len, s.partial)).collect(),
+            pass: self.pass.clone(),
+            progress: self.progress,
+            middle: match self.progress {
+                Progress::Interrupted | Progress::Before(_) => None,
+                Progress::Attended(_) | Progress::Shared(_) => {
+                    Some(self.work.middle(self.hidden.len()))
+                }
+            },
+            sequences: self.caches.sequences.iter().map(|s| (s.len, s.partial)).collect(),
             mark: self.caches.journal.slots.len(),
         }
     }
@@ -184,22 +198,20 @@ impl State {
     /// If sequences have been added since.
     pub fn rewind(&mut self, mut saved: Saved) {
         let sequences = self.caches.sequences.len();
-        assert_eq!(saved.progress.len(), sequences, "sequences were added since the save");
+        assert_eq!(saved.sequences.len(), sequences, "sequences were added since the save");
         for Slot { sequence, layer, position } in
             self.caches.journal.slots.drain(saved.mark..).rev()
         {
             let cache = &mut self.caches.sequences[sequence].layers[layer];
             cache.copy_back(position, &mut self.caches.journal.copies);
         }
-        for (sequence, progress) in self.caches.sequences.iter_mut().zip(&saved.progress) {
-            (sequence.len, sequence.partial) = *progress;
+        for (sequence, before) in self.caches.sequences.iter_mut().zip(&saved.sequences) {
+            (sequence.len, sequence.partial) = *before;
         }
         self.hidden.clone_from(&saved.hidden);
-        self.spans.clone_from(&saved.spans);
-        self.layer = saved.layer;
-        let middle = saved.attended.take();
-        self.attended = middle.as_ref().map(|(l, _)| *l);
-        if let Some((_, middle)) = middle {
+        self.pass.clone_from(&saved.pass);
+        self.progress = saved.progress;
+        if let Some(middle) = saved.middle.take() {
             self.work.resume(middle);
         }
         self.keep(saved);

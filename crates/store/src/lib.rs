@@ -42,6 +42,7 @@ mod manifest;
 mod memory;
 mod naming;
 mod number;
+mod pass;
 #[cfg(feature = "io")]
 mod path;
 mod remedy;
@@ -91,6 +92,7 @@ pub use manifest::{
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};
 pub use naming::{Naming, Placement};
 pub use number::ModelNumber;
+pub use pass::{Pass, Span};
 pub use remedy::remedy;
 
 #[cfg(feature = "io")]

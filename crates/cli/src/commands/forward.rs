@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws_model::{LayerSpec, ModelSpec, Observer, Routed};
+use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
+use sws_store::Pass;
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let mut running = Running::start(&model, &args.model, needs)?;
     let lm = running.causal_lm()?;
     let meter = Meter::quiet("processing", Unit::Tokens);
-    let mut pass = Pass {
+    let mut pass = Written {
         routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
         shapes,
         layers: moe_layers(&model.spec),
@@ -131,7 +132,7 @@ fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
 }
 
 /// Writes down what a pass computes.
-struct Pass {
+struct Written {
     shapes: Shapes,
     layers: Vec<Option<usize>>,
     /// The logits of a chunk.
@@ -140,8 +141,9 @@ struct Pass {
     routes: Vec<u32>,
 }
 
-impl Observer for Pass {
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+impl Observer for Written {
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let first = pass.first_position();
         let Shapes { tokens, top_k, .. } = self.shapes;
         if let Some(layer) = self.layers[layer]
             && let Some(rows) = self.routes.get_mut((layer * tokens + first) * top_k..)
@@ -151,6 +153,7 @@ impl Observer for Pass {
                 row[..routed.top_k].copy_from_slice(choices);
             }
         }
+        Ok(())
     }
 
     fn logits(&mut self, _: usize, logits: &[f32]) {

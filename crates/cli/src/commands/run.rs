@@ -7,7 +7,8 @@ use anyhow::{anyhow, bail};
 use serde::Serialize;
 use sws_engine::{Certificate, Witness};
 use sws_model::text::{Position, SAMPLER, Sampling, TextStream, Tokenizer};
-use sws_model::{Observer, Routed};
+use sws_model::{Observer, Routed, SourceError};
+use sws_store::Pass;
 
 use super::{count, print, size};
 use crate::backend::Needs;
@@ -161,24 +162,38 @@ impl Watchers {
 }
 
 impl Observer for Watchers {
-    fn entering(&mut self, first: usize, layer: usize, hidden: &[f32]) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.entering(first, layer, hidden);
+    fn layer_begins(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        hidden: &[f32],
+    ) -> Result<(), SourceError> {
+        match &mut self.recorder {
+            Some(recorder) => recorder.layer_begins(pass, layer, hidden),
+            None => Ok(()),
         }
     }
 
-    fn attended(&mut self, first: usize, layer: usize, state: &[f32], shared: &[f32]) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.attended(first, layer, state, shared);
+    fn attended(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+    ) -> Result<(), SourceError> {
+        match &mut self.recorder {
+            Some(recorder) => recorder.attended(pass, layer, state, shared),
+            None => Ok(()),
         }
     }
 
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         if let Some(recorder) = &mut self.recorder {
-            recorder.routed(first, layer, routed);
+            recorder.routed(pass, layer, routed)?;
         }
-        if let Some((witness, _)) = &mut self.witness {
-            witness.routed(first, layer, routed);
+        match &mut self.witness {
+            Some((witness, _)) => witness.routed(pass, layer, routed),
+            None => Ok(()),
         }
     }
 

@@ -10,22 +10,20 @@ use crate::history::math::logistic;
 const NAMED: f32 = 0.05;
 
 impl MicroDraftModel {
-    /// Takes note of the tokens of a pass, if it has just begun.
-    pub(super) fn begin(&mut self) -> bool {
+    /// Forecasts all layers of a pass by its tokens and by what was used so far.
+    pub(super) fn forecast_pass(&mut self, tokens_of_pass: &[u32]) {
         let MicroDraftModel { shape, known, pass, scratch, learned, said, adapting, .. } = self;
-        if pass.told.is_empty() {
-            return false;
-        }
         let tokens = &mut known.tokens;
         pass.rows.clear();
-        pass.rows.extend(pass.told.drain(..).map(|token| match adapting {
+        pass.rows.extend(tokens_of_pass.iter().map(|&token| match adapting {
             Adapting::All => tokens.meet(token),
             Adapting::History => tokens.find(token),
         }));
         pass.last = None;
         pass.pending.iter_mut().for_each(|pending| pending.live = false);
+        pass.fresh = true;
         if pass.rows.len() > MAX_TOKENS {
-            return true;
+            return;
         }
         let experts = shape.experts;
         for (place, said) in said.iter_mut().enumerate() {
@@ -55,7 +53,6 @@ impl MicroDraftModel {
             }
             name(said);
         }
-        true
     }
 
     /// Forecasts the layers at `distances` after the one at `place` from a state.

@@ -17,7 +17,7 @@ use learned::FEATURES;
 pub use learned::{DEPTH, Learned};
 use safetensors::Dtype;
 pub use shape::{DraftShape, DraftSize};
-use sws_store::{PieceId, PieceKind};
+use sws_store::{Pass, PieceId, PieceKind};
 use tokens::Tokens;
 
 /// The most tokens of a pass that are looked at each for itself. Of more, each layer needs so many
@@ -48,18 +48,19 @@ pub enum Adapting {
 ///
 /// ```
 /// use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
+/// use sws_store::Pass;
 ///
 /// let shape = DraftShape { hidden: 4, layers: vec![0, 1], experts: 8, top_k: 2 };
 /// let size = DraftSize { rank: 0, tokens: 64, distances: 1 };
 /// let mut draft = MicroDraftModel::new(shape, size);
 /// for token in [7, 9].repeat(50) {
-///     draft.tokens(&[token]);
+///     draft.begin(&Pass::single(0, &[token]));
 ///     for layer in 0..2 {
 ///         draft.entering(layer, &[0.0; 4], &mut ());
 ///         draft.adapt(layer, if token == 7 { &[1, 2] } else { &[5, 6] }, 2);
 ///     }
 /// }
-/// draft.tokens(&[7]);
+/// draft.begin(&Pass::single(0, &[7]));
 /// let layers = draft.entering(0, &[0.0; 4], &mut ()).unwrap();
 /// assert_eq!(layers.len(), 2, "the token is known, and with it all layers");
 /// assert!(layers[1].expert_probs[1] > 0.5 && layers[1].expert_probs[5] < 0.5);
@@ -72,7 +73,7 @@ pub struct MicroDraftModel {
     adapting: Adapting,
     learned: Learned,
     known: Known,
-    pass: Pass,
+    pass: Ongoing,
     /// The forecast for each layer with experts.
     said: Vec<LayerBlueprint>,
     scratch: Scratch,
@@ -92,10 +93,10 @@ struct Known {
 
 /// What is known of the pass under way.
 #[derive(Clone, Debug, Default)]
-struct Pass {
-    /// Tokens told since the last began.
-    told: Vec<u32>,
-    /// Their rows in the table of tokens.
+struct Ongoing {
+    /// Whether its first forecast is yet to be given.
+    fresh: bool,
+    /// The rows of its tokens in the table of tokens.
     rows: Vec<Option<usize>>,
     /// What the layers before have chosen: the last [`DEPTH`] + 1, by place modulo that.
     routes: Vec<Vec<u32>>,
@@ -157,11 +158,11 @@ impl MicroDraftModel {
             u: vec![0.0; size.rank + 1],
             ..Pending::default()
         };
-        let pass = Pass {
+        let pass = Ongoing {
             routes: vec![Vec::new(); DEPTH + 1],
             odds: vec![0.0; places * (1 + MAX_TOKENS) * experts],
             pending: vec![pending; (DEPTH + 1) * (DEPTH + 1)],
-            ..Pass::default()
+            ..Ongoing::default()
         };
         let said = shape.layers.iter().map(|&layer_idx| LayerBlueprint {
             layer_idx,
@@ -231,8 +232,7 @@ impl MicroDraftModel {
         let tokens = hidden.len() / self.shape.hidden.max(1);
         if self.shape.layers.first().is_none_or(|&first| layer <= first) {
             let first = token_history.len().saturating_sub(tokens);
-            self.pass.told.clear();
-            self.tokens(&token_history[first..]);
+            self.forecast_pass(&token_history[first..]);
         }
         let confidence = self.confidence;
         let layers = self.entering(layer, hidden, gates).unwrap_or_default();
@@ -267,8 +267,8 @@ impl Draft for MicroDraftModel {
         Ok(())
     }
 
-    fn tokens(&mut self, tokens: &[u32]) {
-        self.pass.told.extend_from_slice(tokens);
+    fn begin(&mut self, pass: &Pass) {
+        self.forecast_pass(&pass.tokens);
     }
 
     fn entering(
@@ -277,7 +277,7 @@ impl Draft for MicroDraftModel {
         hidden: &[f32],
         gates: &mut dyn Gates,
     ) -> Option<&[LayerBlueprint]> {
-        let began = self.begin();
+        let fresh = std::mem::take(&mut self.pass.fresh);
         let tokens = hidden.len() / self.shape.hidden;
         if tokens != self.pass.rows.len() || tokens > MAX_TOKENS {
             return None;
@@ -285,7 +285,7 @@ impl Draft for MicroDraftModel {
         let from = self.shape.layers.partition_point(|&l| l < layer);
         if let Some(place) = self.shape.place(layer) {
             self.look(place, 0..=0, hidden, gates);
-        } else if !began {
+        } else if !fresh {
             return None;
         }
         Some(&self.said[from..])
@@ -312,8 +312,6 @@ impl Draft for MicroDraftModel {
         if top_k != self.shape.top_k || !known {
             return;
         }
-        // A pass of which nobody has asked anything.
-        self.begin();
         let all = self.adapting == Adapting::All;
         if all {
             self.judge(place, choices);

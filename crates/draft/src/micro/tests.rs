@@ -60,7 +60,7 @@ impl Toy {
         mut seen: impl FnMut(usize, usize, &[f32], &[u32]),
     ) {
         let token = (self.number().abs() * 20.0) as u32;
-        draft.tokens(&[token]);
+        draft.begin(&Pass::single(0, &[token]));
         let mut state = self.numbers(HIDDEN);
         let mut forecasts: Vec<Vec<(usize, Vec<f32>)>> = vec![Vec::new(); LAYERS.len()];
         for layer in 0..8 {
@@ -211,7 +211,7 @@ fn memory_is_what_the_size_says_and_does_not_grow() {
         (0..100).map(|i| (toy.numbers(HIDDEN), [i % 12, (i + 3) % 12, (i * 5 + 1) % 12])).collect();
     let mut run = |draft: &mut MicroDraftModel| {
         for (n, (state, chosen)) in tokens.iter().enumerate() {
-            draft.tokens(&[n as u32 % 7]);
+            draft.begin(&Pass::single(0, &[n as u32 % 7]));
             for layer in LAYERS {
                 draft.entering(layer, state, &mut toy);
                 draft.adapt(layer, chosen, TOP_K);
@@ -262,7 +262,7 @@ proptest! {
             let gates: &mut dyn Gates = if gate { &mut toy } else { &mut () };
             let said = match what {
                 0 => {
-                    draft.tokens(&vec![7; tokens]);
+                    draft.begin(&Pass::single(0, &vec![7; tokens]));
                     None
                 }
                 1 => draft.entering(layer, &state, gates),
@@ -302,7 +302,7 @@ fn what_has_learned_as_it_went_goes_on_at_the_next_start() {
     let size = DraftSize { rank: 0, ..SIZE };
     let mut draft = MicroDraftModel::new(shape(), size);
     for n in 0..60u32 {
-        draft.tokens(&[n % 3]);
+        draft.begin(&Pass::single(0, &[n % 3]));
         for &layer in &LAYERS {
             draft.entering(layer, &[0.5; HIDDEN], &mut ());
             draft.adapt(layer, &[n % 3, 4 + n % 3, 9], TOP_K);
@@ -343,7 +343,7 @@ fn what_has_learned_as_it_went_goes_on_at_the_next_start() {
 fn what_was_not_asked_is_told_all_the_same() {
     let mut draft = MicroDraftModel::new(shape(), DraftSize { rank: 0, ..SIZE });
     for n in 0..80u32 {
-        draft.tokens(&[n % 2]);
+        draft.begin(&Pass::single(0, &[n % 2]));
         for &layer in &LAYERS {
             if n % 4 == 0 {
                 draft.entering(layer, &[0.5; HIDDEN], &mut ());
@@ -352,7 +352,7 @@ fn what_was_not_asked_is_told_all_the_same() {
         }
     }
     for (token, used) in [(0, 0), (1, 5)] {
-        draft.tokens(&[token]);
+        draft.begin(&Pass::single(0, &[token]));
         let said = draft.entering(LAYERS[0], &[0.5; HIDDEN], &mut ()).unwrap();
         assert!(
             said[3].expert_probs[used] > 0.6 && said[3].expert_probs[5 - used] < 0.4,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sws_store::{PieceId, StoreStats, Timing};
+use sws_store::{Pass, PieceId, StoreStats, Timing};
 
 use super::DynamicAssembler;
 use super::books::Books;
@@ -35,8 +35,6 @@ pub(super) struct Speculating {
     demands: (f64, f64),
     /// When the last read ended.
     ended: Duration,
-    /// Tokens told of since the last pass began.
-    told: Vec<u32>,
     /// Nanoseconds of this pass, and those of them that were waited, up to a moment.
     pass: f64,
     waited: f64,
@@ -76,18 +74,12 @@ impl Speculating {
             speculative: None,
             demands: (0.0, 0.0),
             ended: Duration::ZERO,
-            told: Vec::new(),
             pass: 0.0,
             waited: 0.0,
             upto: Moment::default(),
             stats: StoreStats::default(),
             layer: Layer::default(),
         }
-    }
-
-    /// These tokens, too, go through the layers next.
-    pub(super) fn told(&mut self, tokens: &[u32]) {
-        self.told.extend_from_slice(tokens);
     }
 
     /// A demanded read of so many bytes takes so many nanoseconds, if that is known.
@@ -149,42 +141,46 @@ impl DynamicAssembler {
         Moment { now: self.waiter.clock().now(), waited }
     }
 
-    /// A layer is entered; with the first, a pass begins.
-    pub(super) fn note_entering(&mut self, layer: usize) {
+    /// A pass begins.
+    pub(super) fn note_pass(&mut self, pass: &Pass) {
         let at = self.moment();
-        let account = &mut self.speculating;
-        let begins = !account.told.is_empty();
-        if begins && account.pass > 0.0 {
+        if self.speculating.pass > 0.0 {
             self.filling_begins();
         }
         let account = &mut self.speculating;
-        if begins {
-            account.pace.pass(account.told.len());
-            if account.pass > 0.0 && !self.sweeping {
-                account.governor.passed(account.pass, account.waited);
-            }
-            (account.pass, account.waited, account.upto) = (0.0, 0.0, at);
-            let stats = self.store.stats();
-            let (now, before) = (&stats.speculative, &account.stats.speculative);
-            let (reads, bytes) = (now.reads - before.reads, now.bytes - before.bytes);
-            if reads > 0 && bytes > 0 {
-                let time = nanos(now.on_device.saturating_sub(before.on_device));
-                let (byte, chunk) = (time / bytes as f64, time / reads as f64);
-                let (old_byte, old_chunk) = account.speculative.unwrap_or((byte, chunk));
-                account.speculative = Some(((byte + old_byte) / 2.0, (chunk + old_chunk) / 2.0));
-            }
-            account.stats = stats;
-            if account.governor.teaches() {
-                self.draft.tokens(&account.told);
-            }
-            account.told.clear();
-            if !account.governor.on() {
-                let (cache, model) = (&self.cache, self.store.number());
-                let there = |piece| cache.contains(Key { model, piece });
-                account.books.rest(cache.len(), there);
-            }
+        account.pace.pass(pass.len());
+        if account.pass > 0.0 && !self.sweeping {
+            account.governor.passed(account.pass, account.waited);
         }
-        account.pace.entering(layer, at);
+        (account.pass, account.waited, account.upto) = (0.0, 0.0, at);
+        let stats = self.store.stats();
+        let (now, before) = (&stats.speculative, &account.stats.speculative);
+        let (reads, bytes) = (now.reads - before.reads, now.bytes - before.bytes);
+        if reads > 0 && bytes > 0 {
+            let time = nanos(now.on_device.saturating_sub(before.on_device));
+            let (byte, chunk) = (time / bytes as f64, time / reads as f64);
+            let (old_byte, old_chunk) = account.speculative.unwrap_or((byte, chunk));
+            account.speculative = Some(((byte + old_byte) / 2.0, (chunk + old_chunk) / 2.0));
+        }
+        account.stats = stats;
+        let (teaches, on) = (account.governor.teaches(), account.governor.on());
+        if !on {
+            let (cache, model) = (&self.cache, self.store.number());
+            let there = |piece| cache.contains(Key { model, piece });
+            account.books.rest(cache.len(), there);
+        }
+        if teaches {
+            let started = self.waiter.clock().now();
+            self.draft.begin(pass);
+            self.note_draft(started);
+            self.note_forecast(started);
+        }
+    }
+
+    /// A layer is entered.
+    pub(super) fn note_entering(&mut self, layer: usize) {
+        let at = self.moment();
+        self.speculating.pace.entering(layer, at);
     }
 
     /// A draft has been asked, or told what came, since then.

@@ -18,12 +18,12 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_draft::{Draft, Gates, ReassemblyBlueprint, Saved, SavedError};
 use sws_model::{Inventory, ModelSpec, Ready, Routed, SourceError};
-use sws_store::{Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Slot};
+use sws_store::{Completion, LayoutError, NVMeWeightStore, Pass, PieceId, PieceLayout, Slot};
 
 use crate::cache::{Lookup, NoRoom, PredictiveCache};
 use crate::error::StreamError;
 use crate::governor::Speculation;
-use crate::policy::{Key, Policy};
+use crate::policy::{Choice, Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::Waiter;
 use account::Speculating;
@@ -38,10 +38,9 @@ pub use weights::Loaded;
 
 /// Serves the routed experts of a model from a cache, and fetches what is not in it.
 ///
-/// A [`WeightSource`](sws_model::WeightSource) hands its moments on: [`tokens`](Self::tokens) when it
-/// embeds, [`entering`](Self::entering), [`routed`](Self::routed), [`attended`](Self::attended),
-/// [`experts`](Self::experts). Once
-/// the router has chosen, a [`Verifier`] compares with what is there; what is missing is demanded
+/// A [`PassSource`](sws_model::PassSource) hands its moments on: [`begin`](Self::begin),
+/// [`entering`](Self::entering), [`routed`](Self::routed), [`attended`](Self::attended),
+/// [`experts`](Self::experts). Once the router has chosen, a [`Verifier`] compares with what is there; what is missing is demanded
 /// at once, in the order of the disk, while experts that are there compute. An expert is read at
 /// most once for all tokens of a pass, however few slots there are: one that has been computed
 /// makes room for the next of its layer, if nothing else can.
@@ -170,12 +169,12 @@ impl DynamicAssembler {
         }
     }
 
-    /// These tokens go through the layers next.
-    pub fn tokens(&mut self, tokens: &[u32]) {
+    /// A pass begins.
+    pub fn begin(&mut self, pass: &Pass) {
         self.forget_run_ahead();
-        self.cache.tokens(self.store.number(), tokens);
+        self.cache.begin_pass(self.store.number(), pass);
         if self.ahead {
-            self.speculating.told(tokens);
+            self.note_pass(pass);
         }
     }
 
@@ -215,11 +214,16 @@ impl DynamicAssembler {
     }
 
     /// The router of a layer has chosen: what is missing is asked for at once.
-    pub fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
+    pub fn routed(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        routed: &Routed,
+    ) -> Result<(), StreamError> {
         let result = if self.is_beyond(layer) {
             self.foresee(layer, routed)
         } else {
-            self.verify(layer, routed)
+            self.verify(pass, layer, routed)
         };
         self.or_abandon(result)
     }
@@ -382,7 +386,7 @@ impl DynamicAssembler {
         }
     }
 
-    fn verify(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
+    fn verify(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         self.waiter.check()?;
         self.drain()?;
         self.layer = layer as u32;
@@ -390,7 +394,8 @@ impl DynamicAssembler {
         self.wanted.clear();
         self.needed.clone_from(&routed.distinct);
         let (model, number) = (self.store.number(), self.layer);
-        self.cache.routed(model, number, &routed.choices, routed.top_k);
+        let (experts, per_step) = (&routed.choices[..], routed.top_k);
+        self.cache.routed(&Choice { model, pass, layer: number, experts, per_step });
         if self.ahead {
             self.note_choice(layer, &routed.distinct);
         }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sws_draft::{NoDraft, Recorded};
 use sws_model::{
-    CausalLm, Compute, KvPrecision, Loader, Model, Observer, ResidentSource, Role, Session,
-    WeightSource,
+    CausalLm, Compute, KvPrecision, Loader, Model, Observer, PassSource, ResidentSource, Role,
+    Session, WeightSource,
 };
 use sws_store::{
-    Arena, Checkpoint, Clock, Failing, Manifest, PieceKind, Read, ReaderKind, ShardReader, Short,
-    Slow, StoreOptions,
+    Arena, Checkpoint, Clock, Failing, Manifest, Pass, PieceKind, Read, ReaderKind, ShardReader,
+    Short, Slow, StoreOptions,
 };
 
 use super::*;
@@ -106,7 +106,7 @@ impl Fixture {
         loader.finish()
     }
 
-    fn session<S: WeightSource>(&self, source: S) -> Session<S> {
+    fn session<S: PassSource>(&self, source: S) -> Session<S> {
         Session::new(Model::new(self.spec.clone()), source, 512, KvPrecision::F32)
     }
 
@@ -145,7 +145,7 @@ impl Fixture {
     }
 
     /// The prompt, then the likeliest token, again and again.
-    fn generate<S: WeightSource>(
+    fn generate<S: PassSource>(
         &self,
         session: &mut Session<S>,
         chunk: usize,
@@ -175,7 +175,8 @@ struct Recorder {
 }
 
 impl Observer for Recorder {
-    fn routed(&mut self, first: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let first = pass.first_position();
         let place = self.layers.iter().position(|&l| l == layer).unwrap();
         let row = self.layers.len() * self.top_k;
         for (token, choices) in routed.choices.chunks(self.top_k).enumerate() {
@@ -184,6 +185,7 @@ impl Observer for Recorder {
             let to = &mut self.run.routes[at..][..self.top_k];
             to.iter_mut().zip(choices).for_each(|(to, &id)| *to = id as u16);
         }
+        Ok(())
     }
 
     fn logits(&mut self, first: usize, logits: &[f32]) {
@@ -210,12 +212,7 @@ struct Streaming {
 
 impl WeightSource for Streaming {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
-        self.assembler.tokens(tokens);
         self.infrastructure.embed(tokens, rows)
-    }
-
-    fn entering(&mut self, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        Ok(self.assembler.entering(layer, hidden, &mut ())?)
     }
 
     fn infrastructure(
@@ -225,14 +222,6 @@ impl WeightSource for Streaming {
         compute: Compute<'_>,
     ) -> Result<(), SourceError> {
         self.infrastructure.infrastructure(layer, pieces, compute)
-    }
-
-    fn routed(&mut self, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        Ok(self.assembler.routed(layer, routed)?)
-    }
-
-    fn attended(&mut self, layer: usize, state: &[f32], shared: &[f32]) -> Result<(), SourceError> {
-        Ok(self.assembler.attended(layer, state, shared, &mut ())?)
     }
 
     fn experts(
@@ -256,6 +245,33 @@ impl WeightSource for Streaming {
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
         self.infrastructure.head(compute)
+    }
+}
+
+impl PassSource for Streaming {}
+
+impl Observer for Streaming {
+    fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
+        self.assembler.begin(pass);
+        Ok(())
+    }
+
+    fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        Ok(self.assembler.entering(layer, hidden, &mut ())?)
+    }
+
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        Ok(self.assembler.routed(pass, layer, routed)?)
+    }
+
+    fn attended(
+        &mut self,
+        _: &Pass,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+    ) -> Result<(), SourceError> {
+        Ok(self.assembler.attended(layer, state, shared, &mut ())?)
     }
 }
 
@@ -380,9 +396,10 @@ fn a_prompt_reads_what_is_not_cached_and_no_more() {
 struct Distinct(HashSet<PieceId>);
 
 impl Observer for Distinct {
-    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         let ids = routed.distinct.iter().map(|&expert| PieceId::expert(layer as u32, expert));
         self.0.extend(ids);
+        Ok(())
     }
 }
 

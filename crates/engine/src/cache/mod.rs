@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use sws_store::{ModelNumber, PieceId, PieceKind};
+use sws_store::{ModelNumber, Pass, PieceId, PieceKind};
 
 use crate::policy::{Choice, Key, Now, Policy};
 use state::{Demand, Entry, State};
@@ -23,14 +23,15 @@ use state::{Demand, Entry, State};
 ///
 /// ```
 /// use sws_engine::cache::{Lookup, Need, PredictiveCache};
-/// use sws_engine::policy::{Key, Lru};
-/// use sws_store::ModelNumber;
+/// use sws_engine::policy::{Choice, Key, Lru};
+/// use sws_store::{ModelNumber, Pass};
 ///
 /// let model = ModelNumber::next();
 /// // Two slots of 4096 bytes, whose memory is a number.
 /// let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(4096, 'a'), (4096, 'b')]);
 /// for expert in [7, 8, 7, 9] {
-///     cache.routed(model, 0, &[expert], 1);
+///     let pass = Pass::default();
+///     cache.routed(&Choice { model, pass: &pass, layer: 0, experts: &[expert], per_step: 1 });
 ///     let key = Key::expert(model, 0, expert);
 ///     if cache.lookup(key) == Lookup::Absent {
 ///         let claim = cache.begin(0, key, 4000, Need::Now)?;
@@ -392,16 +393,16 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// These tokens go through the layers of a model next.
-    pub fn tokens(&mut self, model: ModelNumber, tokens: &[u32]) {
-        self.policy.tokens(model, tokens);
+    /// A pass of a model begins.
+    pub fn begin_pass(&mut self, model: ModelNumber, pass: &Pass) {
+        self.policy.begin(model, pass);
     }
 
-    /// The router of a layer has chosen: the layer is running, and its experts stay until they are
-    /// [`computed`](Self::computed) or another layer runs. See [`Choice`] for `experts` and
-    /// `per_step`.
-    pub fn routed(&mut self, model: ModelNumber, layer: u32, experts: &[u32], per_step: usize) {
-        self.policy.routed(&Choice { model, layer, experts, per_step });
+    /// The router of a layer has selected: the layer is running, and its experts stay until they are
+    /// [`computed`](Self::computed) or another layer runs.
+    pub fn routed(&mut self, choice: &Choice<'_>) {
+        let &Choice { model, layer, experts, .. } = choice;
+        self.policy.routed(choice);
         self.now = Some(Now { model, piece: PieceId::new(layer, PieceKind::Router) });
         let mut distinct = self.stop().map_or_else(Vec::new, |running| running.experts);
         distinct.clear();

@@ -122,7 +122,13 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
                 assert_eq!(cache.lookup(key), expected);
             }
             Op::Routed { layer, experts } => {
-                cache.routed(model, layer, &experts, experts.len());
+                cache.routed(&Choice {
+                    model,
+                    pass: &Pass::default(),
+                    layer,
+                    experts: &experts,
+                    per_step: experts.len(),
+                });
                 needed = experts.iter().map(|&e| Key::expert(model, layer, e)).collect();
             }
             Op::Computed { which } if !needed.is_empty() => {
@@ -251,7 +257,13 @@ fn room_is_made_in_this_order() {
         assert_eq!(bring(&mut cache, expert, len), expected, "{why}");
     }
     // 1, 3 and 4 are there. The running layer needs 3 and 4: 1 goes, though used last.
-    cache.routed(model, 0, &[3, 4], 2);
+    cache.routed(&Choice {
+        model,
+        pass: &Pass::default(),
+        layer: 0,
+        experts: &[3, 4],
+        per_step: 2,
+    });
     cache.lookup(key(1));
     assert_eq!(bring(&mut cache, 6, 8), Ok(('a', Some(key(1)))));
     assert!(cache.pin(key(6)));

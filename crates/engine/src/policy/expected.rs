@@ -3,7 +3,7 @@
 use sws_draft::history::{History, Shape};
 use sws_draft::{Saved, SavedError};
 use sws_model::ModelSpec;
-use sws_store::{ModelNumber, PieceId, PieceKind};
+use sws_store::{ModelNumber, Pass, PieceId, PieceKind};
 
 use super::{Choice, Key, Now, Policy};
 
@@ -64,9 +64,6 @@ struct Model {
     /// For each distance in layers, the binary logarithm of the time to each span.
     spans: Vec<[f32; 4]>,
     at: PieceId,
-    /// The tokens told for the pass that began last, or will next.
-    told: Vec<u32>,
-    begun: bool,
 }
 
 /// The experts of a layer.
@@ -123,8 +120,6 @@ impl ExpectedUse {
             layers,
             spans,
             at: PieceId::EMBED,
-            told: Vec::new(),
-            begun: true,
         });
     }
 
@@ -199,13 +194,9 @@ impl Policy for ExpectedUse {
         }
     }
 
-    fn tokens(&mut self, number: ModelNumber, tokens: &[u32]) {
+    fn begin(&mut self, number: ModelNumber, pass: &Pass) {
         if let Some(model) = self.models.iter_mut().find(|model| model.number == number) {
-            if std::mem::take(&mut model.begun) {
-                model.told.clear();
-            }
-            model.told.extend(tokens);
-            model.history.announce(tokens);
+            model.history.announce(&pass.tokens);
         }
     }
 
@@ -213,16 +204,11 @@ impl Policy for ExpectedUse {
         let Some(model) = self.models.iter_mut().find(|model| model.number == choice.model) else {
             return;
         };
-        model.begun = true;
         if let Ok(layer) = model.layers.with_experts.binary_search(&choice.layer) {
             let steps = choice.steps().len();
-            // What was told for a pass that never began is none of these.
-            let each = match model.told.len().checked_rem(steps) {
-                Some(0) => model.told.len() / steps,
-                _ => 0,
-            };
+            let each = choice.pass.len().checked_div(steps).unwrap_or(0);
             for (number, step) in choice.steps().enumerate() {
-                model.history.step_of(layer, step, &model.told[number * each..][..each]);
+                model.history.step_of(layer, step, &choice.pass.tokens[number * each..][..each]);
             }
             model.experts[layer].stale = true;
             if std::mem::take(&mut model.experts[layer].foresees) {
@@ -329,8 +315,7 @@ impl Policy for ExpectedUse {
 
     fn bytes(&self) -> usize {
         let of = |model: &Model| ExpectedUse::bytes_for(model.history.shape());
-        let told = |model: &Model| model.told.capacity() * size_of::<u32>();
-        self.models.iter().map(|model| of(model) + told(model)).sum::<usize>()
+        self.models.iter().map(of).sum::<usize>()
             + self.cyclic.capacity() * size_of::<(usize, Key)>()
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use sws_draft::{Saved, SavedError};
-use sws_store::{ModelNumber, PieceId};
+use sws_store::{ModelNumber, Pass, PieceId};
 
 pub use expected::{ExpectedUse, Layers};
 pub use lru::Lru;
@@ -42,6 +42,8 @@ impl fmt::Display for Key {
 pub struct Choice<'a> {
     /// The model.
     pub model: ModelNumber,
+    /// The pass; empty if its tokens are not known.
+    pub pass: &'a Pass,
     /// The layer, counted among all layers.
     pub layer: u32,
     /// The experts: those of the first step, of the second, and so on. An expert may stand here
@@ -144,10 +146,9 @@ pub trait Policy: fmt::Debug + Send {
     /// The piece in `slot` is gone.
     fn left(&mut self, slot: usize, key: Key);
 
-    /// These tokens go through the layers of a model next, together with those told since its last
-    /// pass began. Told before any router of the pass has chosen, so their experts are not known yet.
-    fn tokens(&mut self, model: ModelNumber, tokens: &[u32]) {
-        let _ = (model, tokens);
+    /// A pass of a model begins; its routers have not selected yet.
+    fn begin(&mut self, model: ModelNumber, pass: &Pass) {
+        let _ = (model, pass);
     }
 
     /// A router has chosen.

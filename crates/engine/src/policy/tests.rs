@@ -9,6 +9,12 @@ fn layers(count: u32, experts: usize) -> Layers {
     Layers { count, with_experts: (0..count).collect(), experts, top_k: 2 }
 }
 
+/// A selection in a pass whose tokens are not known.
+fn chosen(model: ModelNumber, layer: u32, experts: &[u32], per_step: usize) -> Choice<'_> {
+    static UNKNOWN: Pass = Pass { spans: Vec::new(), tokens: Vec::new() };
+    Choice { model, pass: &UNKNOWN, layer, experts, per_step }
+}
+
 /// Goes once around pieces used in turn; how many were there.
 fn go_around(cache: &mut PredictiveCache<()>, model: ModelNumber, pieces: &[PieceId]) -> usize {
     let mut hits = 0;
@@ -69,7 +75,7 @@ fn misses(
     for (step, route) in routes.iter().enumerate() {
         for (layer, experts) in route.iter().enumerate() {
             let layer = layer as u32;
-            cache.routed(model, layer, experts, 2);
+            cache.routed(&chosen(model, layer, experts, 2));
             for &expert in experts.iter().collect::<BTreeSet<_>>() {
                 let key = Key::expert(model, layer, expert);
                 if cache.lookup(key) == Lookup::Absent {
@@ -143,9 +149,9 @@ fn a_guess_pushes_out_only_what_is_expected_later() {
     let mut cache = PredictiveCache::new(Box::new(policy), vec![(1, ()); 2]);
     // Experts 0 and 1 of layer 0 are used in every step, and of the others only 6 and 7.
     for _ in 0..100 {
-        cache.routed(model, 0, &[0, 1], 2);
-        cache.routed(model, 2, &[6, 7], 2);
-        cache.routed(model, 3, &[6, 7], 2);
+        cache.routed(&chosen(model, 0, &[0, 1], 2));
+        cache.routed(&chosen(model, 2, &[6, 7], 2));
+        cache.routed(&chosen(model, 3, &[6, 7], 2));
     }
     let bring = |cache: &mut PredictiveCache<()>, layer, expert, need| {
         let key = Key::expert(model, layer, expert);
@@ -180,8 +186,8 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
         let model = ModelNumber::next();
         let mut cache = PredictiveCache::new(kind.build([(model, layers(4, 8))]), vec![(1, ()); 2]);
         for _ in 0..50 {
-            cache.routed(model, 1, &[0, 1], 2);
-            cache.routed(model, 2, &[4, 5], 2);
+            cache.routed(&chosen(model, 1, &[0, 1], 2));
+            cache.routed(&chosen(model, 2, &[4, 5], 2));
         }
         let key = |layer, expert| Key::expert(model, layer, expert);
         let mut bring = |layer, expert| {
@@ -194,7 +200,7 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
                 cache.foresee(key(3, 7), 0.95);
             }
             if (layer, expert) == (1, 0) {
-                cache.routed(model, 3, &[7], 1);
+                cache.routed(&chosen(model, 3, &[7], 1));
             }
             evicted
         };
@@ -213,7 +219,7 @@ fn what_would_go_is_what_goes() {
     for step in 0..60 {
         for layer in 0..4 {
             let choice = [(step * layer) % 8, 7 - layer];
-            policy.routed(&Choice { model, layer, experts: &choice, per_step: 2 });
+            policy.routed(&chosen(model, layer, &choice, 2));
         }
     }
     let there: Vec<PieceId> =
@@ -233,7 +239,7 @@ fn what_would_go_is_what_goes() {
         }
         assert_eq!(policy.last(now, &|piece| left.contains(&piece)), Some(last));
         for layer in 0..4 {
-            policy.routed(&Choice { model, layer, experts: &[0, 7 - layer], per_step: 2 });
+            policy.routed(&chosen(model, layer, &[0, 7 - layer], 2));
         }
         left.retain(|&piece| piece != last);
     }
@@ -246,7 +252,7 @@ fn what_is_used_in_every_step_is_used_within_four() {
     let mut policy = ExpectedUse::new();
     policy.add(model, layers(2, 8));
     for _ in 0..200 {
-        policy.routed(&Choice { model, layer: 0, experts: &[0, 1], per_step: 2 });
+        policy.routed(&chosen(model, 0, &[0, 1], 2));
     }
     let mut within = |expert, steps| policy.within(Key::expert(model, 0, expert), steps);
     assert!(within(0, 1) > 0.98 && within(0, 4) > 0.98, "{}", within(0, 1));

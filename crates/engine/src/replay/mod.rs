@@ -19,10 +19,10 @@ use std::str::FromStr;
 
 use sws_draft::Trace;
 use sws_draft::history::Shape;
-use sws_store::ModelNumber;
+use sws_store::{ModelNumber, Pass};
 
 use crate::cache::{Counts, Lookup, Need, PredictiveCache};
-use crate::policy::{Key, Layers, Policy, PolicyKind};
+use crate::policy::{Choice, Key, Layers, Policy, PolicyKind};
 use belady::Belady;
 
 /// A policy that routes can be replayed with.
@@ -49,7 +49,7 @@ pub struct UnknownReplayPolicy(pub String);
 #[derive(Debug)]
 pub struct Replay<'a> {
     trace: &'a Trace,
-    passes: Vec<Pass>,
+    passes: Vec<Together>,
     /// The first that is counted.
     counted: usize,
 }
@@ -69,7 +69,7 @@ pub struct Outcome {
 
 /// Tokens that go through the layers together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pass {
+struct Together {
     tokens: Tokens,
     /// How many of them are one step.
     step: usize,
@@ -138,13 +138,11 @@ impl<'a> Replay<'a> {
             if number >= self.counted {
                 tokens += together;
             }
-            if !self.trace.tokens().is_empty() {
-                let ids = pass.tokens.iter().map(|token| self.trace.tokens()[token]);
-                player.cache.tokens(model, &ids.collect::<Vec<_>>());
-            }
+            let told = self.told(pass);
+            player.cache.begin_pass(model, &told);
             for layer in 0..shape.layers {
                 self.experts(pass, layer, &mut experts);
-                player.layer(layer as u32, &experts, pass.step * shape.top_k);
+                player.layer(&told, layer as u32, &experts, pass.step * shape.top_k);
             }
             progress(together);
         }
@@ -156,8 +154,24 @@ impl<'a> Replay<'a> {
         Outcome { tokens, uses: hits + misses, misses, layers }
     }
 
+    /// The tokens of a pass; none if the trace does not have them.
+    fn told(&self, pass: &Together) -> Pass {
+        let mut told = Pass::default();
+        let ids = self.trace.tokens();
+        match &pass.tokens {
+            _ if ids.is_empty() => {}
+            Tokens::Run(run) => told.push(0, run.start, &ids[run.clone()]),
+            Tokens::Each(tokens) => {
+                for (sequence, &token) in tokens.iter().enumerate() {
+                    told.push(sequence, token, &ids[token..=token]);
+                }
+            }
+        }
+        told
+    }
+
     /// What the tokens of a pass chose in a layer.
-    fn experts(&self, pass: &Pass, layer: usize, experts: &mut Vec<u32>) {
+    fn experts(&self, pass: &Together, layer: usize, experts: &mut Vec<u32>) {
         experts.clear();
         for token in pass.tokens.iter() {
             experts.extend(self.trace.experts(token, layer).iter().map(|&e| u32::from(e)));
@@ -194,26 +208,30 @@ struct Player {
 
 /// A cache by itself, driven route by route: what would have been there, and what not.
 #[derive(Debug)]
-pub struct Residency(Player);
+pub struct Residency {
+    player: Player,
+    pass: Pass,
+}
 
 impl Residency {
     /// An empty cache with so many slots.
     pub fn new(shape: Shape, policy: PolicyKind, slots: usize) -> Residency {
         let model = ModelNumber::next();
         let policy = policy.build([(model, layers(shape))]);
-        Residency(Player::new(shape, model, policy, slots))
+        Residency { player: Player::new(shape, model, policy, slots), pass: Pass::default() }
     }
 
-    /// These tokens go through the layers next.
-    pub fn tokens(&mut self, tokens: &[u32]) {
-        self.0.cache.tokens(self.0.model, tokens);
+    /// A pass begins.
+    pub fn begin(&mut self, pass: &Pass) {
+        self.pass.clone_from(pass);
+        self.player.cache.begin_pass(self.player.model, pass);
     }
 
     /// A layer, counted among those with experts, has chosen these, `per_step` in each step: those
     /// that were not there, ascending.
     pub fn layer(&mut self, layer: usize, experts: &[u32], per_step: usize) -> &[u32] {
-        self.0.layer(layer as u32, experts, per_step);
-        &self.0.missing
+        self.player.layer(&self.pass, layer as u32, experts, per_step);
+        &self.player.missing
     }
 }
 
@@ -231,9 +249,9 @@ impl Player {
         Player { cache, model, missing: Vec::new() }
     }
 
-    fn layer(&mut self, layer: u32, experts: &[u32], per_step: usize) {
+    fn layer(&mut self, pass: &Pass, layer: u32, experts: &[u32], per_step: usize) {
         let Player { cache, model, missing } = self;
-        cache.routed(*model, layer, experts, per_step);
+        cache.routed(&Choice { model: *model, pass, layer, experts, per_step });
         missing.clear();
         let mut distinct: Vec<u32> = experts.to_vec();
         distinct.sort_unstable();
@@ -271,17 +289,17 @@ impl Tokens {
 }
 
 /// Sequences in the order of the file, `batch` at a time: where one ends, the next begins.
-fn arrange(trace: &Trace, sequences: &[Range<usize>], batch: usize) -> Vec<Pass> {
+fn arrange(trace: &Trace, sequences: &[Range<usize>], batch: usize) -> Vec<Together> {
     if batch <= 1 {
         let passes = sequences.iter().flat_map(|sequence| trace.passes(sequence.clone()));
-        return passes.map(|run| Pass { tokens: Tokens::Run(run), step: 1 }).collect();
+        return passes.map(|run| Together { tokens: Tokens::Run(run), step: 1 }).collect();
     }
     let mut waiting = sequences.iter().filter(|sequence| !sequence.is_empty()).cloned();
     let mut running: Vec<Range<usize>> = waiting.by_ref().take(batch).collect();
     let mut passes = Vec::new();
     while !running.is_empty() {
         let tokens: Vec<usize> = running.iter().map(|sequence| sequence.start).collect();
-        passes.push(Pass { step: tokens.len(), tokens: Tokens::Each(tokens) });
+        passes.push(Together { step: tokens.len(), tokens: Tokens::Each(tokens) });
         running.retain_mut(|sequence| {
             sequence.start += 1;
             if sequence.start >= sequence.end

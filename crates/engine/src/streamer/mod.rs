@@ -1,7 +1,6 @@
 //! The engine as a library: a model, a store and a budget in, tokens and metrics out.
 
 mod options;
-mod timed;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,8 +25,6 @@ use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 use crate::warm_start::WarmStart;
 pub use options::{Options, StreamerError};
-pub use timed::Costs;
-use timed::{Source, Timed};
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
 ///
@@ -55,7 +52,7 @@ use timed::{Source, Timed};
 /// ```
 #[derive(Debug)]
 pub struct SpeculativeWeightStreamer {
-    session: Session<Timed>,
+    session: Session<StreamingSource>,
     store: Option<Arc<NVMeWeightStore>>,
     arena: Option<Arena>,
     sampling: Sampling,
@@ -167,10 +164,9 @@ impl SpeculativeWeightStreamer {
             }
             Some(assembler)
         };
-        let source = Source::Streaming(Box::new(StreamingSource::new(infrastructure, assembler)));
-        let mut timed = Timed::new(source, waiter);
-        timed.pace(Arc::clone(&store), options.costs);
-        let mut session = Session::new(model, timed, plan.context, options.kv);
+        let mut source = StreamingSource::new(infrastructure, assembler);
+        source.pace(Arc::clone(&store), options.costs);
+        let mut session = Session::new(model, source, plan.context, options.kv);
         session.set_chunk(plan.chunk);
         let mut streamer =
             SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling);
@@ -183,13 +179,13 @@ impl SpeculativeWeightStreamer {
     /// A model that is wholly in memory, measured in the same way.
     pub fn resident(model: Model, source: ResidentSource, limit: usize, kv: KvPrecision) -> Self {
         let waiter = Waiter::new(Clock::real());
-        let source = Timed::new(Source::Resident(source), waiter);
+        let source = StreamingSource::resident(source, waiter);
         let session = Session::new(model, source, limit, kv);
         SpeculativeWeightStreamer::around(session, None, Sampling::default())
     }
 
     fn around(
-        session: Session<Timed>,
+        session: Session<StreamingSource>,
         streaming: Option<(Arc<NVMeWeightStore>, Plan)>,
         sampling: Sampling,
     ) -> SpeculativeWeightStreamer {
@@ -245,9 +241,9 @@ impl SpeculativeWeightStreamer {
     /// The counters as of now.
     pub fn counters(&mut self) -> Counters {
         let (tokens, passes) = (self.tokens, self.passes);
-        let timed = self.session.source();
-        let clocks = timed.clocks();
-        let bytes = timed.waiter().bytes();
+        let source = self.session.source();
+        let clocks = source.meter().clocks();
+        let bytes = source.meter().waiter().bytes();
         let mut counters = Counters { clocks, passes, tokens, bytes, ..Counters::default() };
         let Some(store) = &self.store else { return counters };
         let stats = store.stats();
@@ -256,7 +252,7 @@ impl SpeculativeWeightStreamer {
             .iter()
             .sum();
         counters.device_busy = stats.busy;
-        if let Some(assembler) = timed.assembler() {
+        if let Some(assembler) = source.assembler() {
             let verifier = assembler.verifier();
             (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
             (counters.offered, counters.caught) = (verifier.offered, verifier.caught);
@@ -281,7 +277,7 @@ impl SpeculativeWeightStreamer {
 
     /// What a run waits with, by which it can be cancelled.
     pub fn waiter(&mut self) -> Waiter {
-        self.session.source().waiter().clone()
+        self.session.source().meter().waiter().clone()
     }
 
     /// How the budget is divided; none if everything is in memory.
@@ -349,9 +345,9 @@ impl SpeculativeWeightStreamer {
     fn pass<T>(
         &mut self,
         tokens: usize,
-        pass: impl FnOnce(&mut Session<Timed>) -> Result<T, ForwardError>,
+        pass: impl FnOnce(&mut Session<StreamingSource>) -> Result<T, ForwardError>,
     ) -> Result<T, ForwardError> {
-        let clock = self.session.source().waiter().clock().clone();
+        let clock = self.session.source().meter().waiter().clock().clone();
         let started = clock.now();
         match tokens {
             1 => self.lend(),

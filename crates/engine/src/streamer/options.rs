@@ -6,11 +6,11 @@ use sws_draft::{Draft, NoDraft};
 use sws_model::text::{SampleError, Sampling};
 use sws_model::{ForwardError, KvPrecision, WeightsError};
 
-use super::Costs;
 use crate::assembler::Mechanisms;
 use crate::budget::Budget;
 use crate::error::StreamError;
 use crate::ledger::Process;
+use crate::meter::Costs;
 use crate::plan::PlanError;
 use crate::policy::PolicyKind;
 use crate::stand_ins::StandInUse;

@@ -161,14 +161,14 @@ fn a_cancelled_pass_gives_its_memory_back() {
             let plan = fixture.plan(0, 30_000);
             let store = fixture.store(Some(Arc::new(reader)));
             let mut session = fixture.streaming(&plan, store, waiter.clone()).unwrap();
-            let idle = session.source().infrastructure().free_bytes();
+            let idle = session.source().free_ring_bytes();
             let error = loop {
                 if let Err(error) = try_hash(&mut session, &tokens) {
                     break error.to_string();
                 }
             };
             assert_eq!(error, "the pass was cancelled", "{}", fixture.name);
-            assert_eq!(session.source().infrastructure().free_bytes(), idle, "{at}");
+            assert_eq!(session.source().free_ring_bytes(), idle, "{at}");
             waiter.resume();
             assert_eq!(hash(&mut session, &tokens), expected, "{}: {at}", fixture.name);
         }

@@ -10,8 +10,8 @@ use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
 use sws_kernels::Encoding;
 use sws_model::{
-    CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, ResidentSource,
-    Session, WeightSource,
+    CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource,
+    ResidentSource, Session,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{
@@ -116,7 +116,7 @@ impl Fixture {
         Ok(self.session(StreamingSource::new(infra, None)))
     }
 
-    pub(crate) fn session<S: WeightSource>(&self, source: S) -> Session<S> {
+    pub(crate) fn session<S: PassSource>(&self, source: S) -> Session<S> {
         Session::new(Model::new(self.spec.clone()), source, usize::MAX, KvPrecision::F32)
     }
 
@@ -139,11 +139,11 @@ impl Fixture {
 
 /// A hash of everything that a text of these tokens gives: logits of every position of the first
 /// half, then one by one.
-pub(crate) fn hash<S: WeightSource>(session: &mut Session<S>, tokens: &[u32]) -> u64 {
+pub(crate) fn hash<S: PassSource>(session: &mut Session<S>, tokens: &[u32]) -> u64 {
     try_hash(session, tokens).unwrap()
 }
 
-pub(crate) fn try_hash<S: WeightSource>(
+pub(crate) fn try_hash<S: PassSource>(
     session: &mut Session<S>,
     tokens: &[u32],
 ) -> Result<u64, ForwardError> {

@@ -4,7 +4,7 @@ use sws_kernels::functional::{
     Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
 };
 use sws_kernels::{Functionals, Tier};
-use sws_store::{PieceId, PieceKind};
+use sws_store::{PieceId, PieceKind, Span};
 
 use super::linear::{Product, Threads, multiply};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
@@ -12,10 +12,10 @@ use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{AttentionSpec, Norm, QkNorm};
-use crate::state::{Caches, Span};
+use crate::state::Caches;
 
 /// What stays the same for all layers of a pass.
-pub(super) struct Pass<'a> {
+pub(super) struct Context<'a> {
     pub(super) functionals: Functionals,
     pub(super) hidden: usize,
     pub(super) ropes: &'a [Rope],
@@ -24,7 +24,7 @@ pub(super) struct Pass<'a> {
 
 /// Attends with the normed hidden state in `work.input`; the result is left in `work.branch`.
 pub(super) fn attention(
-    pass: &Pass<'_>,
+    context: &Context<'_>,
     l: usize,
     spec: &AttentionSpec,
     norm: Norm,
@@ -32,7 +32,7 @@ pub(super) fn attention(
     caches: &mut Caches,
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Pass { functionals, hidden, ropes, spans } = pass;
+    let &Context { functionals, hidden, ropes, spans } = context;
     let linear = functionals.linear;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
@@ -84,9 +84,9 @@ pub(super) fn attention(
         }
     }
     for span in spans {
-        let keys = Span::of(span, k, kv_width);
-        let values = Span::of(span, v, kv_width);
-        let queries = Span::of(span, q, q_width);
+        let keys = rows_of(span, k, kv_width);
+        let values = rows_of(span, v, kv_width);
+        let queries = rows_of(span, q, q_width);
         let out = &mut mixed[span.first_row * q_width..][..span.tokens * q_width];
         let chunk = caches.sequences[span.sequence].layers[l].chunk;
         for start in (0..span.tokens).step_by(chunk) {
@@ -148,11 +148,9 @@ fn scratch_for<'a>(
     &mut scratch[..threads]
 }
 
-impl Span {
-    /// Its rows of `x`.
-    fn of<'x>(&self, x: &'x [f32], width: usize) -> &'x [f32] {
-        &x[self.first_row * width..][..self.tokens * width]
-    }
+/// The rows of a sequence in `x`.
+fn rows_of<'x>(span: &Span, x: &'x [f32], width: usize) -> &'x [f32] {
+    &x[span.first_row * width..][..span.tokens * width]
 }
 
 /// Adds `bias` to every row.

@@ -15,8 +15,8 @@ use sws_store::{PieceId, PieceKind};
 use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Norm};
-use crate::state::{Span, State};
-use attention::{Pass, attention};
+use crate::state::{Progress, State};
+use attention::{Context, attention};
 use linear::{Product, Threads, multiply};
 pub use router::RouterProbe;
 pub use size::PassSize;
@@ -127,24 +127,20 @@ impl Model {
     ) -> Result<(), ForwardError> {
         self.check(state, batch)?;
         let hidden = self.spec.hidden;
-        state.spans.clear();
-        (state.layer, state.attended) = (None, None);
-        let mut rows = 0;
+        state.pass.clear();
+        state.progress = Progress::Interrupted;
         for &Chunk { sequence, tokens } in batch {
-            let twice = state.spans.iter().any(|span| span.sequence == sequence);
+            let twice = state.pass.spans.iter().any(|span| span.sequence == sequence);
             assert!(!twice, "two chunks continue the sequence {sequence}");
-            let (first_position, tokens) = (state.len(sequence), tokens.len());
-            state.spans.push(Span { sequence, first_position, first_row: rows, tokens });
-            rows += tokens;
+            let first_position = state.len(sequence);
+            state.pass.push(sequence, first_position, tokens);
         }
+        let rows = state.pass.len();
         // Not the doubling of `resize`: a budget counts on the length.
         state.hidden.reserve_exact((rows * hidden).saturating_sub(state.hidden.len()));
         state.hidden.resize(rows * hidden, 0.0);
-        for (span, chunk) in state.spans.iter().zip(batch) {
-            let rows = &mut state.hidden[span.first_row * hidden..][..span.tokens * hidden];
-            source.embed(chunk.tokens, rows)?;
-        }
-        state.layer = Some(0);
+        source.embed(&state.pass.tokens, &mut state.hidden)?;
+        state.progress = Progress::Before(0);
         Ok(())
     }
 
@@ -184,11 +180,13 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         self.attend(l, state, source)?;
+        self.share(l, state, source)?;
         self.finish(l, state, source)
     }
 
-    /// Runs a layer up to what its experts are for: attention, the router's choice, the shared expert.
-    /// [`finish`](Self::finish) has to follow; [`State::save`] before it remembers the choice.
+    /// Runs a layer up to its feed-forward block: attention, and the router's selection.
+    /// [`share`](Self::share) and [`finish`](Self::finish) have to follow; [`State::save`] in between
+    /// remembers the selection.
     ///
     /// # Panics
     ///
@@ -199,49 +197,79 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let next = state.layer.take().ok_or(ForwardError::Interrupted)?;
+        let next = state.layer().ok_or(ForwardError::Interrupted)?;
         assert_eq!(l, next, "the layer that comes next");
-        for span in &state.spans {
+        state.progress = Progress::Interrupted;
+        for span in &state.pass.spans {
             state.caches.sequences[span.sequence].partial = true;
         }
-        source.entering(l, &state.hidden)?;
-        state.work.tables(&self.spec.ropes, &state.spans);
+        state.work.tables(&self.spec.ropes, &state.pass.spans);
         self.mix(l, state, source)?;
-        if let Ffn::Moe(moe) = self.spec.layers[l].ffn {
-            self.choose(l, moe, state, source)?;
+        if let Some(moe) = self.spec.layers[l].moe() {
+            self.route(moe, state);
         }
-        state.attended = Some(l);
+        state.progress = Progress::Attended(l);
         Ok(())
+    }
+
+    /// Computes the shared expert of a layer, if it has one.
+    ///
+    /// # Panics
+    ///
+    /// If [`attend`](Self::attend) was not what came before.
+    pub fn share(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        assert_eq!(state.progress, Progress::Attended(l), "the layer that has been attended");
+        state.progress = Progress::Interrupted;
+        state.work.restore(self.functionals, self.spec.hidden, state.hidden.len());
+        if let Some(shared) = self.spec.layers[l].moe().and_then(|moe| moe.shared) {
+            self.shared_expert(l, shared, state, source)?;
+        }
+        state.progress = Progress::Shared(l);
+        Ok(())
+    }
+
+    /// What the shared expert of a layer adds to the hidden state: [tokens, hidden]; empty without one.
+    /// [`share`](Self::share) must have come before.
+    pub fn shared<'s>(&self, l: usize, state: &'s State) -> &'s [f32] {
+        let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
+        state.work.shared(if has_shared { state.hidden.len() } else { 0 })
     }
 
     /// Runs the feed-forward block of a layer, by which it is complete.
     ///
     /// # Panics
     ///
-    /// If [`attend`](Self::attend) was not what came before.
+    /// If [`share`](Self::share) was not what came before.
     pub fn finish(
         &self,
         l: usize,
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        assert_eq!(state.attended.take(), Some(l), "the layer that has begun");
+        assert_eq!(state.progress, Progress::Shared(l), "the layer that has begun");
+        state.progress = Progress::Interrupted;
+        state.work.restore(self.functionals, self.spec.hidden, state.hidden.len());
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
         }
-        let State { work, hidden, caches, spans, .. } = state;
+        let State { work, hidden, caches, pass, .. } = state;
         let (tier, width) = (self.functionals.norm, self.spec.hidden);
         by_rows(hidden, width, |first, rows| {
             add(tier, &work.branch[first * width..][..rows.len()], rows);
         });
         if l + 1 == self.spec.layers.len() {
-            for span in spans {
+            for span in &pass.spans {
                 let sequence = &mut caches.sequences[span.sequence];
                 (sequence.len, sequence.partial) = (span.first_position + span.tokens, false);
             }
         }
-        state.layer = Some(l + 1);
+        state.progress = Progress::Before(l + 1);
         Ok(())
     }
 
@@ -256,13 +284,13 @@ impl Model {
         state: &'s mut State,
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
-        assert_eq!(state.layer, Some(self.spec.layers.len()), "the layer that comes next");
+        assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
         let Functionals { linear, norm: tier, .. } = self.functionals;
         let (width, vocab) = (self.spec.hidden, self.spec.vocab);
-        let State { work, hidden, spans, .. } = state;
+        let State { work, hidden, pass, .. } = state;
         let count = match rows {
             Rows::All => hidden.len() / width,
-            Rows::Last => spans.len(),
+            Rows::Last => pass.spans.len(),
         };
         let Workspace { x, input, scratch, logits, .. } = work;
         let x = grown(x, count * width);
@@ -271,7 +299,7 @@ impl Model {
             match rows {
                 Rows::All => x.copy_from_slice(hidden),
                 Rows::Last => {
-                    for (x, span) in x.chunks_exact_mut(width).zip(&*spans) {
+                    for (x, span) in x.chunks_exact_mut(width).zip(&pass.spans) {
                         let last = span.first_row + span.tokens - 1;
                         x.copy_from_slice(&hidden[last * width..][..width]);
                     }
@@ -302,7 +330,7 @@ impl Model {
         let moe = layer.moe();
         let pieces = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
         let pieces = if moe.is_some() { &pieces[..] } else { &pieces[..2] };
-        let State { work, hidden, caches, spans, .. } = state;
+        let State { work, hidden, caches, pass, .. } = state;
         let tokens = hidden.len() / width;
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
             work.norm(
@@ -315,8 +343,9 @@ impl Model {
             match &layer.mixer {
                 Mixer::Attention(spec) => {
                     let ropes = &self.spec.ropes;
-                    let pass = Pass { functionals, hidden: width, ropes, spans };
-                    attention(&pass, l, spec, layer.norm, weights, caches, work)?;
+                    let spans = &pass.spans;
+                    let context = Context { functionals, hidden: width, ropes, spans };
+                    attention(&context, l, spec, layer.norm, weights, caches, work)?;
                 }
             }
             by_rows(hidden, width, |first, rows| {

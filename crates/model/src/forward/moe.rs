@@ -12,7 +12,7 @@ use super::work::{ExpertWork, MlpWork, Workspace, by_rows, each, grown};
 use super::{ForwardError, Model};
 use crate::role::Role;
 use crate::source::{Contribution, Routed, SourceError, WeightSource, Weights};
-use crate::spec::{MlpSpec, MoeSpec};
+use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
 use crate::state::State;
 
 impl Model {
@@ -34,45 +34,45 @@ impl Model {
         Ok(())
     }
 
-    /// Chooses the experts of a layer, into `work.routed`, and computes the shared one.
-    pub(super) fn choose(
+    /// Selects the experts of a layer, into `work.routed`.
+    pub(super) fn route(&self, spec: &MoeSpec, state: &mut State) {
+        let Workspace { input, router, routed, experts, .. } = &mut state.work;
+        let logits = &mut router[..input.tokens() * spec.experts];
+        router::select(self.functionals.moe, spec, logits, routed);
+        group(routed, experts);
+    }
+
+    /// Computes the shared expert of a layer, into `work.experts.shared`.
+    pub(super) fn shared_expert(
         &self,
         l: usize,
-        spec: MoeSpec,
+        shared: SharedSpec,
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (functionals, hidden) = (self.functionals, self.spec.hidden);
-        let Workspace { input, router, routed, mlp, experts, scratch, .. } = &mut state.work;
+        let Workspace { input, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
-        router::select(functionals.moe, &spec, &mut router[..tokens * spec.experts], routed);
-        group(routed, experts);
-        source.routed(l, routed)?;
-
-        if let Some(shared) = spec.shared {
-            let piece = PieceId::new(l as u32, PieceKind::SharedExpert);
-            let y = grown(&mut experts.shared, tokens * hidden);
-            let gates = grown(&mut experts.shared_gate, tokens);
-            source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
-                let spec = MlpSpec { width: shared.width, bias: false };
-                gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)?;
-                if shared.gated {
-                    let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
-                    let linear = functionals.linear;
-                    multiply(linear, Threads::All, weights, &mut [Some(product)], scratch)?;
-                    sigmoid(functionals.moe, gates);
-                    by_rows(y, hidden, |first, rows| {
-                        for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
-                            row.iter_mut().for_each(|y| *y *= gate);
-                        }
-                    });
-                }
-                Ok(())
-            })?;
-        }
-
-        let shared = if spec.shared.is_some() { &experts.shared[..tokens * hidden] } else { &[] };
-        Ok(source.attended(l, &state.hidden, shared)?)
+        let piece = PieceId::new(l as u32, PieceKind::SharedExpert);
+        let y = grown(&mut experts.shared, tokens * hidden);
+        let gates = grown(&mut experts.shared_gate, tokens);
+        source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+            let spec = MlpSpec { width: shared.width, bias: false };
+            gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)?;
+            if shared.gated {
+                let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
+                let linear = functionals.linear;
+                multiply(linear, Threads::All, weights, &mut [Some(product)], scratch)?;
+                sigmoid(functionals.moe, gates);
+                by_rows(y, hidden, |first, rows| {
+                    for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
+                        row.iter_mut().for_each(|y| *y *= gate);
+                    }
+                });
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// The chosen experts of a layer, and the shared one, into `work.branch`.
@@ -84,14 +84,9 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (functionals, hidden) = (self.functionals, self.spec.hidden);
-        let Functionals { linear, moe, .. } = functionals;
-        let Workspace { x, input, branch, routed, mlp, experts, scratch, resumed, .. } =
-            &mut state.work;
+        let moe = functionals.moe;
+        let Workspace { x, input, branch, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = state.hidden.len() / hidden;
-        if std::mem::take(resumed) {
-            input.pack(linear, &x[..tokens * hidden], tokens, hidden);
-            group(routed, experts);
-        }
         grown(&mut experts.outputs, tokens * spec.top_k * hidden);
         let x = &x[..tokens * hidden];
         source.experts(l, routed, &mut |ready, weights| {
@@ -164,7 +159,7 @@ fn activate(tier: Tier, width: usize, gates: &mut [f32], ups: &[f32]) {
 }
 
 /// Sorts the choices by expert, then by token.
-fn group(routed: &Routed, work: &mut ExpertWork) {
+pub(super) fn group(routed: &Routed, work: &mut ExpertWork) {
     let ExpertWork { starts, rows, by_token, found, done, .. } = work;
     rows.clear();
     rows.extend(0..routed.choices.len());

@@ -3,12 +3,13 @@
 use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
 use sws_kernels::{Functionals, Input, ThreadScratch};
+use sws_store::Span;
 
+use super::moe::group;
 use super::norm;
 use crate::rope::Rope;
 use crate::source::Routed;
 use crate::spec::Norm;
-use crate::state::Span;
 
 /// Positions whose sines a thread computes at a time: some twenty microseconds.
 const TABLE_ROWS: usize = 8;
@@ -119,6 +120,20 @@ impl Workspace {
         self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
         self.routed = middle.routed;
         self.resumed = true;
+    }
+
+    /// After [`resume`](Self::resume), makes the rest from what was put back, of a batch with so many
+    /// `numbers` in its hidden state.
+    pub(super) fn restore(&mut self, functionals: Functionals, width: usize, numbers: usize) {
+        if std::mem::take(&mut self.resumed) {
+            self.input.pack(functionals.linear, &self.x[..numbers], numbers / width, width);
+            group(&self.routed, &mut self.experts);
+        }
+    }
+
+    /// The first numbers of what the shared expert has computed.
+    pub(super) fn shared(&self, numbers: usize) -> &[f32] {
+        &self.experts.shared[..numbers]
     }
 
     /// Makes the rotary tables of a batch, unless they are there.

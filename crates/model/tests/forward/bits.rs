@@ -3,8 +3,8 @@
 use rayon::ThreadPoolBuilder;
 use sws_kernels::{Encoding, Functionals, Kind, Matrix, Tier};
 use sws_model::{
-    CausalLm, Chunk, Compute, KvPrecision, Model, Ready, Role, Routed, Rows, Session, SourceError,
-    State, WeightSource, Weights,
+    CausalLm, Chunk, Compute, KvPrecision, Model, Observer, PassSource, Ready, Role, Routed, Rows,
+    Session, SourceError, State, WeightSource, Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Manifest, PieceId, PieceKind};
@@ -21,14 +21,14 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// The logits of every position.
-fn score<S: WeightSource>(mut session: Session<S>, tokens: &[u32], chunk: usize) -> Vec<u32> {
+fn score<S: PassSource>(mut session: Session<S>, tokens: &[u32], chunk: usize) -> Vec<u32> {
     let mut seen = Recorder::default();
     session.set_chunk(chunk);
     session.score(tokens, &mut seen).unwrap();
     bits(&seen.logits)
 }
 
-fn session<S: WeightSource>(
+fn session<S: PassSource>(
     fixture: &Fixture,
     functionals: impl Into<Functionals>,
     source: S,
@@ -242,6 +242,10 @@ impl<S: WeightSource> WeightSource for Piecemeal<S> {
         self.inner.head(&mut |inner| compute(&mut Blocks { inner, rows }))
     }
 }
+
+impl<S: WeightSource> Observer for Piecemeal<S> {}
+
+impl<S: WeightSource> PassSource for Piecemeal<S> {}
 
 impl Weights for Blocks<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {

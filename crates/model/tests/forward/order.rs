@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use sws_kernels::Matrix;
 use sws_model::{
-    CausalLm, Compute, KvPrecision, Model, ReadStep, Ready, ResidentSource, Role, Routed, Session,
-    SourceError, TensorSpec, WeightSource, Weights,
+    CausalLm, Compute, KvPrecision, Model, Observer, PassSource, ReadStep, Ready, ResidentSource,
+    Role, Routed, Session, SourceError, TensorSpec, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -128,6 +128,10 @@ impl WeightSource for Recording {
         inner.head(&mut |inner| compute(&mut Recorded { inner, asked }))
     }
 }
+
+impl Observer for Recording {}
+
+impl PassSource for Recording {}
 
 impl Weights for Recorded<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {

@@ -6,8 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
-use sws_model::{KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session};
-use sws_store::{Checkpoint, Manifest};
+use sws_model::{
+    KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
+};
+use sws_store::{Checkpoint, Manifest, Pass};
 
 #[path = "../../../../tests/variants.rs"]
 mod variants;
@@ -103,8 +105,9 @@ pub(crate) struct Recorder {
 }
 
 impl Observer for Recorder {
-    fn routed(&mut self, _: usize, layer: usize, routed: &Routed) {
+    fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         self.routes.entry(layer).or_default().extend(&routed.choices);
+        Ok(())
     }
 
     fn logits(&mut self, _: usize, logits: &[f32]) {

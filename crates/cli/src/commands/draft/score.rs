@@ -10,6 +10,7 @@ use sws_draft::{
 };
 use sws_engine::policy::PolicyKind;
 use sws_engine::replay::Residency;
+use sws_store::Pass;
 use sws_store::shard::Progress;
 
 use super::{Recorded, Sequence};
@@ -211,8 +212,9 @@ impl Judge {
         for token in sequence.tokens.clone() {
             states.token(token, &mut both)?;
             let id = states.trace.tokens()[token];
-            self.residency.tokens(&[id]);
-            draft.tokens(&[id]);
+            let pass = Pass::single(token, &[id]);
+            self.residency.begin(&pass);
+            draft.begin(&pass);
             self.forecasts.values_mut().for_each(Vec::clear);
             for (place, &layer) in shape.layers.iter().enumerate() {
                 let entering = &both[layer * hidden..][..hidden];

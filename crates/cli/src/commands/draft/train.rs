@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::sync::Mutex;
 use sws_candle::draft::{Samples, Trained, Training, train};
 use sws_draft::{DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, margin};
+use sws_store::Pass;
 use sws_store::shard::Progress;
 
 use super::{Recorded, Sequence};
@@ -163,7 +164,7 @@ fn follow(
     for token in sequence.tokens.clone() {
         go_on(interrupt)?;
         states.token(token, &mut both)?;
-        draft.tokens(&states.trace.tokens()[token..=token]);
+        draft.begin(&Pass::single(token, &states.trace.tokens()[token..=token]));
         let (entering, attended) = both.split_at(layers * shape.hidden);
         for (place, &layer) in shape.layers.iter().enumerate() {
             let at = layer * shape.hidden..(layer + 1) * shape.hidden;

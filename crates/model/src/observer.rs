@@ -1,0 +1,54 @@
+//! The moments of a pass, and who hears of them.
+
+use sws_store::Pass;
+
+use crate::source::{Routed, SourceError};
+
+/// Follows a pass. The owner of the layer loop tells every observer of each moment; an error ends the pass.
+///
+/// A layer that is computed ahead, and again later, is told once.
+pub trait Observer: Send {
+    /// A pass has begun: its tokens are embedded.
+    fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
+        let _ = pass;
+        Ok(())
+    }
+
+    /// `hidden` [tokens, hidden] is about to enter a layer.
+    fn layer_begins(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        hidden: &[f32],
+    ) -> Result<(), SourceError> {
+        let _ = (pass, layer, hidden);
+        Ok(())
+    }
+
+    /// The router of a layer has selected experts; the shared expert, if there is one, comes next.
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let _ = (pass, layer, routed);
+        Ok(())
+    }
+
+    /// The attention of a layer with experts has left `state` [tokens, hidden], from which its router has
+    /// selected, and its shared expert adds `shared`, empty without one. The experts come next.
+    fn attended(
+        &mut self,
+        pass: &Pass,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+    ) -> Result<(), SourceError> {
+        let _ = (pass, layer, state, shared);
+        Ok(())
+    }
+
+    /// The logits [tokens, vocab] of the tokens at the positions from `first` on.
+    fn logits(&mut self, first: usize, logits: &[f32]) {
+        let _ = (first, logits);
+    }
+}
+
+/// Observes nothing.
+impl Observer for () {}

@@ -1,0 +1,90 @@
+//! The tokens that go through a model together: the word that the forward pass, caches and forecasts share.
+
+use std::ops::Range;
+
+/// The tokens that go through the layers together, in rows: all of a sequence one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// The rows of each sequence, ascending.
+    pub spans: Vec<Span>,
+    /// The token of each row.
+    pub tokens: Vec<u32>,
+}
+
+/// The rows of a pass that belong to one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The number of the sequence.
+    pub sequence: usize,
+    /// The position of the first row in its sequence.
+    pub first_position: usize,
+    /// The first row.
+    pub first_row: usize,
+    /// Rows.
+    pub tokens: usize,
+}
+
+impl Pass {
+    /// A pass of one sequence, whose number is 0.
+    pub fn single(first_position: usize, tokens: &[u32]) -> Pass {
+        let mut pass = Pass::default();
+        pass.push(0, first_position, tokens);
+        pass
+    }
+
+    /// Adds the rows of another sequence.
+    pub fn push(&mut self, sequence: usize, first_position: usize, tokens: &[u32]) {
+        let first_row = self.tokens.len();
+        self.spans.push(Span { sequence, first_position, first_row, tokens: tokens.len() });
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Removes all rows, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.spans.clear();
+        self.tokens.clear();
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// True if there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The first position of the first sequence, for callers that have only one; 0 of an empty pass.
+    pub fn first_position(&self) -> usize {
+        self.spans.first().map_or(0, |span| span.first_position)
+    }
+}
+
+impl Span {
+    /// Its rows in the pass.
+    pub fn rows(&self) -> Range<usize> {
+        self.first_row..self.first_row + self.tokens
+    }
+
+    /// The positions of its rows.
+    pub fn positions(&self) -> Range<usize> {
+        self.first_position..self.first_position + self.tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_sequences_follow_each_other() {
+        let mut pass = Pass::single(7, &[1, 2, 3]);
+        pass.push(4, 0, &[9]);
+        let spans: Vec<_> = pass.spans.iter().map(|s| (s.rows(), s.positions())).collect();
+        assert_eq!(spans, [(0..3, 7..10), (3..4, 0..1)]);
+        assert_eq!((pass.len(), pass.first_position()), (4, 7));
+        pass.clear();
+        assert!(pass.is_empty() && pass.first_position() == 0);
+    }
+}
