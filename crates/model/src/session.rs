@@ -101,9 +101,12 @@ fn attend(
 ) -> Result<(), ForwardError> {
     tell(source, observer, |o| o.layer_begins(state.pass(), l, state.hidden()))?;
     model.attend(l, state, source)?;
-    if model.spec().layers[l].moe().is_some() {
+    let routes = model.spec().layers[l].moe().is_some();
+    if routes {
         tell(source, observer, |o| o.routed(state.pass(), l, state.routed()))?;
-        model.share(l, state, source)?;
+    }
+    model.share(l, state, source)?;
+    if routes {
         let shared = model.shared(l, state);
         tell(source, observer, |o| o.attended(state.pass(), l, state.hidden(), shared))?;
     }
