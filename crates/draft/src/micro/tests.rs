@@ -209,9 +209,10 @@ fn memory_is_what_the_size_says_and_does_not_grow() {
     // Rows of states and choices as an engine has them: made before anything is counted.
     let tokens: Vec<(Vec<f32>, [u32; TOP_K])> =
         (0..100).map(|i| (toy.numbers(HIDDEN), [i % 12, (i + 3) % 12, (i * 5 + 1) % 12])).collect();
+    let passes: Vec<Pass> = (0..100).map(|n| Pass::single(0, &[n % 7])).collect();
     let mut run = |draft: &mut MicroDraftModel| {
-        for (n, (state, chosen)) in tokens.iter().enumerate() {
-            draft.begin(&Pass::single(0, &[n as u32 % 7]));
+        for ((state, chosen), pass) in tokens.iter().zip(&passes) {
+            draft.begin(pass);
             for layer in LAYERS {
                 draft.entering(layer, state, &mut toy);
                 draft.adapt(layer, chosen, TOP_K);
