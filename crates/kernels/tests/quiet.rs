@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Encoded;
 use sws_kernels::functional::{
-    Activation, Attention, AttentionScratch, CacheLayout, KvCache, KvData, NormWeight, attention,
-    gate, rms_norm, softmax, top_k,
+    Activation, Attention, AttentionScratch, CacheLayout, KvCache, KvData, NormWeight, Page,
+    attention, gate, rms_norm, softmax, top_k,
 };
 use sws_kernels::{Encoding, Scratch, Tier, matmul};
 
@@ -70,9 +70,9 @@ fn products(tier: Tier, encoding: Encoding) {
 
 fn attention_of_some(tier: Tier) {
     let (heads, kv_heads, dim, positions) = (8, 2, 64, 100);
-    let layout = CacheLayout::head_major(positions, dim);
-    let numbers = vec![0.5; kv_heads * positions * dim];
-    let data = KvData::F32 { keys: &numbers, values: &numbers };
+    let layout = CacheLayout { capacity: positions, page: 64, heads: kv_heads, dim };
+    let pages = vec![Page::from(vec![0.5; kv_heads * 64 * dim]); 2];
+    let data = KvData::F32 { keys: &pages, values: &pages };
     let cache = KvCache { data, keys: layout, values: layout };
     let spec = Attention {
         heads,

@@ -2,7 +2,7 @@
 
 use crate::forward::{Chunk, ForwardError, Model, Rows};
 use crate::handle::{CausalLm, ModelHandle};
-use crate::kv::KvPrecision;
+use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
 use crate::source::{PassSource, RunAhead, SourceError};
 use crate::spec::ModelSpec;

@@ -1,18 +1,19 @@
-//! What a forward pass carries: the hidden state of a batch, and the caches of its sequences.
+//! What a forward pass carries: the hidden state of a batch, and what layers remember of its sequences.
 
 use sws_store::Pass;
 
 use crate::forward::{Middle, Workspace};
-use crate::kv::{Copies, KvPrecision, LayerCache};
+use crate::layer_state::{KvPrecision, Sequence, Snapshot};
 use crate::source::Routed;
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::ModelSpec;
 
 /// The hidden state of the batch that is under way, and the keys and values of every sequence.
 #[derive(Debug)]
 pub struct State {
     limit: usize,
     precision: KvPrecision,
-    pub(crate) caches: Caches,
+    page: usize,
+    pub(crate) sequences: Vec<Sequence>,
     pub(crate) pass: Pass,
     /// [tokens, hidden]
     pub(crate) hidden: Vec<f32>,
@@ -33,23 +34,7 @@ pub(crate) enum Progress {
     Shared(usize),
 }
 
-/// The keys and values of all sequences.
-#[derive(Debug, Default)]
-pub(crate) struct Caches {
-    pub(crate) sequences: Vec<Sequence>,
-    journal: Journal,
-}
-
-#[derive(Debug)]
-pub(crate) struct Sequence {
-    /// Positions whose keys and values are in every layer.
-    pub(crate) len: usize,
-    /// Whether some layers have more: a ring may then have dropped what a new pass would see.
-    pub(crate) partial: bool,
-    pub(crate) layers: Vec<LayerCache>,
-}
-
-/// A state to go back to. While one exists, window rings keep what they overwrite: hand it to
+/// A state to go back to. While one exists, sequences keep what they overwrite: hand it to
 /// [`State::rewind`] or [`State::keep`].
 #[derive(Debug)]
 #[must_use]
@@ -59,24 +44,7 @@ pub struct Saved {
     progress: Progress,
     /// In the middle of a layer, what its experts need.
     middle: Option<Middle>,
-    /// The length of each sequence, and whether it is in a pass.
-    sequences: Vec<(usize, bool)>,
-    mark: usize,
-}
-
-/// What rings have overwritten since the first save.
-#[derive(Debug, Default)]
-struct Journal {
-    saves: usize,
-    slots: Vec<Slot>,
-    copies: Copies,
-}
-
-#[derive(Debug)]
-struct Slot {
-    sequence: usize,
-    layer: usize,
-    position: usize,
+    sequences: Vec<Snapshot>,
 }
 
 impl State {
@@ -85,7 +53,8 @@ impl State {
         State {
             limit: limit.min(spec.context),
             precision,
-            caches: Caches::default(),
+            page: usize::MAX,
+            sequences: Vec::new(),
             pass: Pass::default(),
             hidden: Vec::new(),
             progress: Progress::Before(0),
@@ -93,39 +62,57 @@ impl State {
         }
     }
 
+    /// Lets sequences that are added from now on keep keys and values in pages of so many positions, rounded
+    /// up to a power of two from 64 on, instead of one: they take memory as they grow and share what forks
+    /// have in common. Short pages make attention to thousands of positions slower; pages of 512 hardly do.
+    pub fn with_pages(mut self, positions: usize) -> State {
+        self.page = positions;
+        self
+    }
+
     /// Adds an empty sequence and returns its number.
     pub fn add_sequence(&mut self, spec: &ModelSpec) -> usize {
-        let cache = |layer: &crate::LayerSpec| match &layer.mixer {
-            Mixer::Attention(attention) => LayerCache::new(attention, self.limit, self.precision),
-        };
-        let layers = spec.layers.iter().map(cache).collect();
-        self.caches.sequences.push(Sequence { len: 0, partial: false, layers });
-        self.caches.sequences.len() - 1
+        self.sequences.push(Sequence::new(spec, self.limit, self.precision, self.page));
+        self.sequences.len() - 1
     }
 
-    /// The bytes that the caches of one sequence of `limit` positions take.
+    /// The most bytes that the layers' memory of one sequence of `limit` positions takes.
     pub fn cache_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
-        let limit = limit.min(spec.context);
-        let bytes = |layer: &crate::LayerSpec| match &layer.mixer {
-            Mixer::Attention(attention) => LayerCache::bytes(attention, limit, precision),
-        };
-        spec.layers.iter().map(bytes).sum()
+        Sequence::bytes_for(spec, limit.min(spec.context), precision)
     }
 
-    /// Forgets what a sequence holds, so that another can begin in its place.
+    /// Forgets what a sequence holds, so that another can begin in its place and its memory.
     pub fn clear(&mut self, sequence: usize) {
-        let sequence = &mut self.caches.sequences[sequence];
-        (sequence.len, sequence.partial) = (0, false);
+        self.sequences[sequence].clear();
+    }
+
+    /// Adds a sequence with the same positions as another, whose memory it shares until one of the two goes
+    /// on. None where a pass over that one failed in the middle.
+    pub fn fork(&mut self, sequence: usize) -> Option<usize> {
+        let fork = self.sequences[sequence].fork()?;
+        self.sequences.push(fork);
+        Some(self.sequences.len() - 1)
+    }
+
+    /// Forgets the positions of a sequence from `len` on. Returns false, and forgets nothing, where a layer
+    /// cannot: a window has overwritten what it would see again.
+    pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
+        self.sequences[sequence].truncate(len)
+    }
+
+    /// Bytes that layers hold of a sequence; those shared with forks count for each.
+    pub fn held_bytes(&self, sequence: usize) -> u64 {
+        self.sequences[sequence].bytes()
     }
 
     /// The positions of a sequence that all layers have seen.
     pub fn len(&self, sequence: usize) -> usize {
-        self.caches.sequences[sequence].len
+        self.sequences[sequence].len
     }
 
     /// Whether there is no sequence.
     pub fn is_empty(&self) -> bool {
-        self.caches.sequences.is_empty()
+        self.sequences.is_empty()
     }
 
     /// The most positions of a sequence.
@@ -174,7 +161,6 @@ impl State {
 
     /// Remembers where the pass is.
     pub fn save(&mut self) -> Saved {
-        self.caches.journal.saves += 1;
         Saved {
             hidden: self.hidden.clone(),
             pass: self.pass.clone(),
@@ -185,8 +171,7 @@ impl State {
                     Some(self.work.middle(self.hidden.len()))
                 }
             },
-            sequences: self.caches.sequences.iter().map(|s| (s.len, s.partial)).collect(),
-            mark: self.caches.journal.slots.len(),
+            sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
         }
     }
 
@@ -196,57 +181,26 @@ impl State {
     /// # Panics
     ///
     /// If sequences have been added since.
-    pub fn rewind(&mut self, mut saved: Saved) {
-        let sequences = self.caches.sequences.len();
-        assert_eq!(saved.sequences.len(), sequences, "sequences were added since the save");
-        for Slot { sequence, layer, position } in
-            self.caches.journal.slots.drain(saved.mark..).rev()
-        {
-            let cache = &mut self.caches.sequences[sequence].layers[layer];
-            cache.copy_back(position, &mut self.caches.journal.copies);
+    pub fn rewind(&mut self, saved: Saved) {
+        let Saved { hidden, pass, progress, middle, sequences } = saved;
+        let count = self.sequences.len();
+        assert_eq!(sequences.len(), count, "sequences were added since the save");
+        for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
+            sequence.restore(snapshot);
         }
-        for (sequence, before) in self.caches.sequences.iter_mut().zip(&saved.sequences) {
-            (sequence.len, sequence.partial) = *before;
-        }
-        self.hidden.clone_from(&saved.hidden);
-        self.pass.clone_from(&saved.pass);
-        self.progress = saved.progress;
-        if let Some(middle) = saved.middle.take() {
+        // Into the memory that is there, whose length a budget counts on.
+        self.hidden.clone_from(&hidden);
+        self.pass = pass;
+        self.progress = progress;
+        if let Some(middle) = middle {
             self.work.resume(middle);
         }
-        self.keep(saved);
     }
 
     /// Gives up the possibility to go back to `saved`.
     pub fn keep(&mut self, saved: Saved) {
-        drop(saved);
-        self.caches.journal.saves -= 1;
-        if self.caches.journal.saves == 0 {
-            self.caches.journal.slots.clear();
-            self.caches.journal.copies.clear();
+        for (sequence, snapshot) in self.sequences.iter_mut().zip(saved.sequences) {
+            sequence.keep(snapshot);
         }
-    }
-}
-
-impl Caches {
-    /// Stores keys and values of consecutive positions of a sequence.
-    pub(crate) fn store(
-        &mut self,
-        sequence: usize,
-        layer: usize,
-        first: usize,
-        tokens: usize,
-        rows: [&[f32]; 2],
-    ) -> &LayerCache {
-        let cache = &mut self.sequences[sequence].layers[layer];
-        if self.journal.saves > 0 {
-            // Below the capacity a slot holds nothing that anybody could want back.
-            for position in first.max(cache.capacity())..first + tokens {
-                cache.copy_out(position, &mut self.journal.copies);
-                self.journal.slots.push(Slot { sequence, layer, position });
-            }
-        }
-        cache.store(first, rows[0], rows[1]);
-        cache
     }
 }

@@ -26,7 +26,8 @@ mod select;
 mod vector;
 
 pub use attention::{
-    Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, attention, store,
+    Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero,
+    attention, store, zeroed,
 };
 pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};

@@ -128,17 +128,17 @@ pub(super) fn attention(
 ) {
     let group = spec.heads / spec.kv_heads;
     let key = |head, position| {
-        let at = cache.keys.offset(head, position);
+        let (page, at) = cache.keys.place(head, position);
         match cache.data {
-            KvData::F32 { keys, .. } => keys[at..at + spec.key_dim].to_vec(),
-            KvData::Bf16 { keys, .. } => widened(&keys[at..at + spec.key_dim]),
+            KvData::F32 { keys, .. } => keys[page][at..at + spec.key_dim].to_vec(),
+            KvData::Bf16 { keys, .. } => widened(&keys[page][at..at + spec.key_dim]),
         }
     };
     let value = |head, position| {
-        let at = cache.values.offset(head, position);
+        let (page, at) = cache.values.place(head, position);
         match cache.data {
-            KvData::F32 { values, .. } => values[at..at + spec.value_dim].to_vec(),
-            KvData::Bf16 { values, .. } => widened(&values[at..at + spec.value_dim]),
+            KvData::F32 { values, .. } => values[page][at..at + spec.value_dim].to_vec(),
+            KvData::Bf16 { values, .. } => widened(&values[page][at..at + spec.value_dim]),
         }
     };
     let queries = q.chunks(spec.key_dim).zip(y.chunks_mut(spec.value_dim));

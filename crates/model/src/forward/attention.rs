@@ -8,11 +8,11 @@ use sws_store::{PieceId, PieceKind, Span};
 
 use super::linear::{Product, Threads, multiply};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
+use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{AttentionSpec, Norm, QkNorm};
-use crate::state::Caches;
 
 /// What stays the same for all layers of a pass.
 pub(super) struct Context<'a> {
@@ -29,7 +29,7 @@ pub(super) fn attention(
     spec: &AttentionSpec,
     norm: Norm,
     weights: &mut dyn Weights,
-    caches: &mut Caches,
+    sequences: &mut [Sequence],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
     let &Context { functionals, hidden, ropes, spans } = context;
@@ -88,13 +88,13 @@ pub(super) fn attention(
         let values = rows_of(span, v, kv_width);
         let queries = rows_of(span, q, q_width);
         let out = &mut mixed[span.first_row * q_width..][..span.tokens * q_width];
-        let chunk = caches.sequences[span.sequence].layers[l].chunk;
+        let cache = sequences[span.sequence].layers[l].kv();
+        let chunk = cache.chunk;
         for start in (0..span.tokens).step_by(chunk) {
             let tokens = chunk.min(span.tokens - start);
             let first = span.first_position + start;
             let cut = |width: usize| start * width..(start + tokens) * width;
-            let rows = [&keys[cut(kv_width)], &values[cut(kv_width)]];
-            let cache = caches.store(span.sequence, l, first, tokens, rows);
+            cache.append(first, tokens, &keys[cut(kv_width)], &values[cut(kv_width)]);
             let rule = Attention {
                 heads: spec.heads,
                 kv_heads: spec.kv_heads,

@@ -134,6 +134,7 @@ impl Model {
             assert!(!twice, "two chunks continue the sequence {sequence}");
             let first_position = state.len(sequence);
             state.pass.push(sequence, first_position, tokens);
+            state.sequences[sequence].reserve(tokens.len());
         }
         let rows = state.pass.len();
         // Not the doubling of `resize`: a budget counts on the length.
@@ -149,7 +150,7 @@ impl Model {
         let limit = state.limit();
         for &Chunk { sequence, tokens } in batch {
             let used = state.len(sequence);
-            if state.caches.sequences[sequence].partial {
+            if state.sequences[sequence].partial {
                 return Err(ForwardError::Interrupted);
             }
             if tokens.is_empty() {
@@ -201,7 +202,7 @@ impl Model {
         assert_eq!(l, next, "the layer that comes next");
         state.progress = Progress::Interrupted;
         for span in &state.pass.spans {
-            state.caches.sequences[span.sequence].partial = true;
+            state.sequences[span.sequence].partial = true;
         }
         state.work.tables(&self.spec.ropes, &state.pass.spans);
         self.mix(l, state, source)?;
@@ -258,14 +259,14 @@ impl Model {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
         }
-        let State { work, hidden, caches, pass, .. } = state;
+        let State { work, hidden, sequences, pass, .. } = state;
         let (tier, width) = (self.functionals.norm, self.spec.hidden);
         by_rows(hidden, width, |first, rows| {
             add(tier, &work.branch[first * width..][..rows.len()], rows);
         });
         if l + 1 == self.spec.layers.len() {
             for span in &pass.spans {
-                let sequence = &mut caches.sequences[span.sequence];
+                let sequence = &mut sequences[span.sequence];
                 (sequence.len, sequence.partial) = (span.first_position + span.tokens, false);
             }
         }
@@ -330,7 +331,7 @@ impl Model {
         let moe = layer.moe();
         let pieces = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
         let pieces = if moe.is_some() { &pieces[..] } else { &pieces[..2] };
-        let State { work, hidden, caches, pass, .. } = state;
+        let State { work, hidden, sequences, pass, .. } = state;
         let tokens = hidden.len() / width;
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
             work.norm(
@@ -345,7 +346,7 @@ impl Model {
                     let ropes = &self.spec.ropes;
                     let spans = &pass.spans;
                     let context = Context { functionals, hidden: width, ropes, spans };
-                    attention(&context, l, spec, layer.norm, weights, caches, work)?;
+                    attention(&context, l, spec, layer.norm, weights, sequences, work)?;
                 }
             }
             by_rows(hidden, width, |first, rows| {

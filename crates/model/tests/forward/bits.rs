@@ -106,7 +106,7 @@ fn alone_or_in_a_batch() {
 
         let (spec, mut source) = (&fixture.spec, fixture.source());
         let model = Model::new(spec.clone());
-        let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+        let mut state = State::new(spec, usize::MAX, KvPrecision::F32).with_pages(64);
         let mut found = [const { Vec::new() }; 3];
         for _ in texts {
             state.add_sequence(spec);

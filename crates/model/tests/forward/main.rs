@@ -7,6 +7,7 @@ mod failures;
 mod goldens;
 mod order;
 mod rewind;
+mod sequences;
 mod size;
 mod support;
 mod two_models;

@@ -1,48 +1,78 @@
 //! Where keys and values lie in memory.
 
+use std::sync::Arc;
+
 use half::bf16;
 
 use super::super::lanes::{LANES, Lanes};
 use super::super::vector::Wide;
 
-/// How the rows of a cache lie in a slice: position p of head h starts at
-/// `h · head_stride + (p mod capacity) · slot_stride`.
+/// The fewest positions of a page: whole blocks of lanes, so that a page begins in lane 0.
+pub const LEAST_PAGE: usize = 2 * LANES;
+
+/// The rows of some positions, of all heads. Sequences that begin alike can share one.
+pub type Page<E> = Arc<[E]>;
+
+/// How rows lie in pages of [heads, positions, dim]. The row of position p is in page s / `page`, where s is
+/// p mod capacity; a head's rows of a page lie together, which is how attention reads them.
+///
+/// Long runs of rows are read fastest: thousands of positions in the shortest pages take measurably longer than
+/// in one page or in pages of 512. Rotating the heads from page to page, and prefetching the next page, gained
+/// nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLayout {
     /// Positions that are kept. A cache never filled beyond this is linear, otherwise a ring.
     pub capacity: usize,
-    /// Elements from one head to the next.
-    pub head_stride: usize,
-    /// Elements from one position to the next.
-    pub slot_stride: usize,
+    /// Positions of a page: a power of two from [`LEAST_PAGE`] on. If it is not below the capacity there is one
+    /// page, no longer than that.
+    pub page: usize,
+    /// Key-value heads.
+    pub heads: usize,
+    /// Elements from one position to the next: as many as a key has, or a value.
+    pub dim: usize,
 }
 
 impl CacheLayout {
-    /// [heads, capacity, dim]: a head's rows lie together, which is how attention reads them.
-    pub fn head_major(capacity: usize, dim: usize) -> Self {
-        CacheLayout { capacity, head_stride: capacity * dim, slot_stride: dim }
+    /// The page of `position`, and where its row begins there.
+    pub fn place(&self, head: usize, position: usize) -> (usize, usize) {
+        let slot = position % self.capacity;
+        (slot / self.page, self.head(head) + slot % self.page * self.dim)
     }
 
-    /// [capacity, heads, dim]: a position's rows lie together, so that the cache can grow.
-    pub fn token_major(capacity: usize, heads: usize, dim: usize) -> Self {
-        CacheLayout { capacity, head_stride: dim, slot_stride: heads * dim }
-    }
-
-    /// Where the row of `position` begins.
+    /// Where the rows of a head begin in a page.
     #[inline(always)]
-    pub fn offset(&self, head: usize, position: usize) -> usize {
-        head * self.head_stride + position % self.capacity * self.slot_stride
+    pub(super) fn head(&self, head: usize) -> usize {
+        head * self.page.min(self.capacity) * self.dim
     }
 
-    /// The length that a slice needs to hold the positions before `end`.
-    pub fn needed(&self, heads: usize, dim: usize, end: usize) -> usize {
-        let slots = self.capacity.min(end);
-        if heads == 0 || slots == 0 {
-            return 0;
-        }
-        (heads - 1) * self.head_stride + (slots - 1) * self.slot_stride + dim
+    /// Pages that hold the positions before `end`.
+    pub fn pages(&self, end: usize) -> usize {
+        self.capacity.min(end).div_ceil(self.page)
+    }
+
+    /// Elements of a page; none if they are more than can be counted.
+    pub fn page_len(&self) -> Option<usize> {
+        self.page.min(self.capacity).checked_mul(self.heads)?.checked_mul(self.dim)
     }
 }
+
+/// A page of zeros, in memory that is not touched yet.
+pub fn zeroed<E: Zero>(len: usize) -> Page<E> {
+    // SAFETY: `Zero` is for numbers of which all bits 0 are one.
+    unsafe { Arc::new_zeroed_slice(len).assume_init() }
+}
+
+/// Numbers of a cache, which are 0 if all bits are.
+///
+/// # Safety
+///
+/// All bits 0 must be a value.
+pub unsafe trait Zero: Copy {}
+
+// SAFETY: 0.0.
+unsafe impl Zero for f32 {}
+// SAFETY: 0.
+unsafe impl Zero for u16 {}
 
 /// The cached keys and values of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -55,56 +85,56 @@ pub struct KvCache<'a> {
     pub values: CacheLayout,
 }
 
-/// Cached numbers in one of two precisions. Keys and values may be the same slice, as in latent
+/// Cached numbers in one of two precisions. Keys and values may be the same pages, as in latent
 /// attention, where a value is the beginning of its key.
 #[derive(Clone, Copy, Debug)]
 pub enum KvData<'a> {
     /// As computed.
     F32 {
         /// Keys.
-        keys: &'a [f32],
+        keys: &'a [Page<f32>],
         /// Values.
-        values: &'a [f32],
+        values: &'a [Page<f32>],
     },
     /// Rounded to bf16.
     Bf16 {
         /// Keys.
-        keys: &'a [u16],
+        keys: &'a [Page<u16>],
         /// Values.
-        values: &'a [u16],
+        values: &'a [Page<u16>],
     },
 }
 
-/// A cache to store into.
+/// Pages to store into; one that is shared is copied first.
 #[derive(Debug)]
 pub enum CacheMut<'a> {
     /// As computed.
-    F32(&'a mut [f32]),
+    F32(&'a mut [Page<f32>]),
     /// Rounded to bf16, to nearest, ties to even.
-    Bf16(&'a mut [u16]),
+    Bf16(&'a mut [Page<u16>]),
 }
 
 /// Stores `rows` [tokens, heads, dim] at consecutive absolute positions from `first_position` on.
-pub fn store(
-    cache: CacheMut,
-    layout: CacheLayout,
-    first_position: usize,
-    heads: usize,
-    dim: usize,
-    rows: &[f32],
-) {
+pub fn store(cache: CacheMut, layout: CacheLayout, first_position: usize, rows: &[f32]) {
+    let CacheLayout { heads, dim, .. } = layout;
     assert!(heads * dim > 0 && rows.len().is_multiple_of(heads * dim), "store: shapes");
     let places = rows.chunks_exact(dim).enumerate().map(|(i, row)| {
-        let start = layout.offset(i % heads, first_position + i / heads);
-        (start..start + dim, row)
+        let (page, start) = layout.place(i % heads, first_position + i / heads);
+        (page, start..start + dim, row)
     });
     match cache {
-        CacheMut::F32(cache) => places.for_each(|(place, row)| cache[place].copy_from_slice(row)),
-        CacheMut::Bf16(cache) => places.for_each(|(place, row)| {
-            for (slot, &x) in cache[place].iter_mut().zip(row) {
-                *slot = bf16::from_f32(x).to_bits();
+        CacheMut::F32(pages) => {
+            for (page, place, row) in places {
+                Arc::make_mut(&mut pages[page])[place].copy_from_slice(row);
             }
-        }),
+        }
+        CacheMut::Bf16(pages) => {
+            for (page, place, row) in places {
+                for (slot, &x) in Arc::make_mut(&mut pages[page])[place].iter_mut().zip(row) {
+                    *slot = bf16::from_f32(x).to_bits();
+                }
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::elementary::exp;
 use super::super::lanes::{LANES, greater, maximum, padded};
 use super::super::row::{capped, exp_and_sum};
 use super::super::vector::Wide;
-use super::cache::{CacheLayout, Element};
+use super::cache::{CacheLayout, Element, Page};
 use super::{AttentionScratch, Block, Job, KvData, ROWS};
 
 /// The units of one thread: every `threads`-th.
@@ -40,8 +40,8 @@ fn run_unit<S: Wide, E: Element>(
     simd: S,
     job: Job,
     unit: usize,
-    keys: &[E],
-    values: &[E],
+    keys: &[Page<E>],
+    values: &[Page<E>],
     scratch: &mut AttentionScratch,
 ) {
     let spec = job.spec;
@@ -66,14 +66,14 @@ fn run_unit<S: Wide, E: Element>(
     let scores = &mut scratch.scores[..count * width];
     let span = Span { start, end, base, width };
 
-    let keys = Head { data: keys, layout: job.cache.keys, head: kv_head, dim: spec.key_dim };
+    let keys = Head { pages: keys, layout: job.cache.keys, head: kv_head, dim: spec.key_dim };
     score(simd, job, rows, span, keys, scores);
     let mut sums = [0.0; ROWS];
     for ((row, scores), sum) in rows.iter().zip(scores.chunks_exact_mut(width)).zip(&mut sums) {
         *sum = weigh(job, *row, base, scores);
     }
     let values =
-        Head { data: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
+        Head { pages: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
     let chunks = spec.value_dim.div_ceil(LANES);
     let acc = &mut scratch.acc[..chunks * count * LANES];
     mix(
@@ -117,35 +117,45 @@ struct Span {
 /// The cached rows of one key-value head.
 #[derive(Clone, Copy)]
 struct Head<'a, E> {
-    data: &'a [E],
+    pages: &'a [Page<E>],
     layout: CacheLayout,
     head: usize,
     dim: usize,
 }
 
-/// Positions start..end, whose rows lie at even distances from `offset` on.
+/// Positions start..end of a head, which lie in one page.
 #[derive(Clone, Copy)]
-struct Tile {
+struct Tile<'a, E> {
     start: usize,
     end: usize,
-    offset: usize,
+    /// From the row of `start` on.
+    rows: &'a [E],
+    stride: usize,
+    dim: usize,
 }
 
 impl<'a, E: Element> Head<'a, E> {
-    /// Up to `size` positions from `start` on, not beyond `end` nor the end of the ring.
+    /// Up to `size` positions from `start` on, not beyond `end` nor the end of the page or the ring.
     #[inline(always)]
-    fn tile(&self, start: usize, end: usize, size: usize) -> Tile {
-        let to_wrap = self.layout.capacity - start % self.layout.capacity;
-        let end = end.min(start + size.min(to_wrap));
-        Tile { start, end, offset: self.layout.offset(self.head, start) }
-    }
-
-    #[inline(always)]
-    fn row(&self, tile: Tile, position: usize) -> &'a [E] {
-        let at = tile.offset + (position - tile.start) * self.layout.slot_stride;
-        &self.data[at..at + self.dim]
+    fn tile(&self, start: usize, end: usize, size: usize) -> Tile<'a, E> {
+        let Head { pages, layout, head, dim } = *self;
+        let slot = start % layout.capacity;
+        let first = slot % layout.page;
+        let size = size.min(layout.capacity - slot).min(layout.page - first);
+        let rows = &pages[slot / layout.page][layout.head(head) + first * layout.dim..];
+        Tile { start, end: end.min(start + size), rows, stride: layout.dim, dim }
     }
 }
+
+impl<'a, E: Element> Tile<'a, E> {
+    #[inline(always)]
+    fn row(&self, position: usize) -> &'a [E] {
+        &self.rows[(position - self.start) * self.stride..][..self.dim]
+    }
+}
+
+/// Positions whose keys are multiplied before the next are looked at.
+const SCORED: usize = 32;
 
 /// All products of the rows' queries with the keys of the span, by tiles that stay in the
 /// first-level cache from one group of rows to the next.
@@ -160,7 +170,7 @@ fn score<S: Wide, E: Element>(
 ) {
     let mut start = span.start;
     while start < span.end {
-        let tile = keys.tile(start, span.end, 32);
+        let tile = keys.tile(start, span.end, SCORED);
         let (mut first, width) = (0, span.width);
         while first < rows.len() {
             let rows = &rows[first..];
@@ -168,15 +178,13 @@ fn score<S: Wide, E: Element>(
             // Eight products at once: as many as the registers hold, and as `fold8` adds up.
             first += match rows.len() {
                 4.. if S::SUMS >= 8 => {
-                    score_rows::<_, _, 4, 2>(simd, job, rows, span, tile, keys, scores)
+                    score_rows::<_, _, 4, 2>(simd, job, rows, span, tile, scores)
                 }
                 2.. if S::SUMS >= 8 => {
-                    score_rows::<_, _, 2, 4>(simd, job, rows, span, tile, keys, scores)
+                    score_rows::<_, _, 2, 4>(simd, job, rows, span, tile, scores)
                 }
-                _ if S::SUMS >= 8 => {
-                    score_rows::<_, _, 1, 8>(simd, job, rows, span, tile, keys, scores)
-                }
-                _ => score_rows::<_, _, 1, 1>(simd, job, rows, span, tile, keys, scores),
+                _ if S::SUMS >= 8 => score_rows::<_, _, 1, 8>(simd, job, rows, span, tile, scores),
+                _ => score_rows::<_, _, 1, 1>(simd, job, rows, span, tile, scores),
             };
         }
         start = tile.end;
@@ -190,19 +198,18 @@ fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
     job: Job,
     rows: &[Row],
     span: Span,
-    tile: Tile,
-    keys: Head<E>,
+    keys: Tile<E>,
     scores: &mut [f32],
 ) -> usize {
     let mut q: [&[f32]; R] = [&[]; R];
     for (q, row) in q.iter_mut().zip(rows) {
         *q = &job.q[row.index * keys.dim..][..keys.dim];
     }
-    let mut position = tile.start;
-    while position + K <= tile.end && R * K == 8 {
+    let mut position = keys.start;
+    while position + K <= keys.end && R * K == 8 {
         let mut key: [&[E]; K] = [&[]; K];
         for (i, key) in key.iter_mut().enumerate() {
-            *key = keys.row(tile, position + i);
+            *key = keys.row(position + i);
         }
         let products = simd.fold8(dots(simd, q, key));
         for (r, products) in products.chunks_exact(K).enumerate() {
@@ -210,8 +217,8 @@ fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
         }
         position += K;
     }
-    for position in position..tile.end {
-        let key = keys.row(tile, position);
+    for position in position..keys.end {
+        let key = keys.row(position);
         for (r, q) in q.into_iter().enumerate() {
             scores[r * span.width + position - span.base] = dot(simd, q, key);
         }
@@ -354,7 +361,7 @@ fn mix<S: Wide, E: Element>(
                     to: rows[r].end.min(from),
                     c,
                 };
-                mix_own(simd, own, span, values, &weights[r * span.width..], acc);
+                mix_own(simd, own, span, &weights[r * span.width..], acc);
             }
             let part = Part { tile, from, to, c };
             let mut first = 0;
@@ -362,22 +369,16 @@ fn mix<S: Wide, E: Element>(
                 let weights = &weights[first * span.width..];
                 let acc = &mut acc[first..];
                 first += match acc.len() {
-                    8.. if S::SUMS >= 8 => {
-                        mix_rows::<_, _, 8>(simd, part, span, values, weights, acc)
-                    }
-                    4.. if S::SUMS >= 8 => {
-                        mix_rows::<_, _, 4>(simd, part, span, values, weights, acc)
-                    }
-                    2.. if S::SUMS >= 2 => {
-                        mix_rows::<_, _, 2>(simd, part, span, values, weights, acc)
-                    }
-                    _ => mix_rows::<_, _, 1>(simd, part, span, values, weights, acc),
+                    8.. if S::SUMS >= 8 => mix_rows::<_, _, 8>(simd, part, span, weights, acc),
+                    4.. if S::SUMS >= 8 => mix_rows::<_, _, 4>(simd, part, span, weights, acc),
+                    2.. if S::SUMS >= 2 => mix_rows::<_, _, 2>(simd, part, span, weights, acc),
+                    _ => mix_rows::<_, _, 1>(simd, part, span, weights, acc),
                 };
             }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let own =
                     Part { tile, from: rows[r].start.max(to), to: rows[r].end.min(tile.end), c };
-                mix_own(simd, own, span, values, &weights[r * span.width..], acc);
+                mix_own(simd, own, span, &weights[r * span.width..], acc);
             }
             if tile.end == span.end {
                 finish(c, acc);
@@ -389,8 +390,8 @@ fn mix<S: Wide, E: Element>(
 
 /// The `c`-th 32 elements of the positions from..to of a tile; none if `to` is below `from`.
 #[derive(Clone, Copy)]
-struct Part {
-    tile: Tile,
+struct Part<'a, E> {
+    tile: Tile<'a, E>,
     from: usize,
     to: usize,
     c: usize,
@@ -400,14 +401,13 @@ struct Part {
 #[inline(always)]
 fn mix_own<S: Wide, E: Element>(
     simd: S,
-    Part { tile, from, to, c }: Part,
+    Part { tile, from, to, c }: Part<E>,
     span: Span,
-    values: Head<E>,
     weights: &[f32],
     acc: &mut [Block; LANES],
 ) {
     for position in from..to {
-        let value = chunk(simd, values.row(tile, position), c);
+        let value = chunk(simd, tile.row(position), c);
         let acc = &mut acc[position % LANES].0;
         let weight = simd.splat(weights[position - span.base]);
         simd.store(simd.fma(weight, value, simd.load(acc)), acc);
@@ -418,9 +418,8 @@ fn mix_own<S: Wide, E: Element>(
 #[inline(always)]
 fn mix_rows<S: Wide, E: Element, const R: usize>(
     simd: S,
-    Part { tile, from, to, c }: Part,
+    Part { tile, from, to, c }: Part<E>,
     span: Span,
-    values: Head<E>,
     weights: &[f32],
     acc: &mut [[Block; LANES]],
 ) -> usize {
@@ -437,7 +436,7 @@ fn mix_rows<S: Wide, E: Element, const R: usize>(
         }
         let mut position = first;
         while position < to {
-            let value = chunk(simd, values.row(tile, position), c);
+            let value = chunk(simd, tile.row(position), c);
             for r in 0..R {
                 sums[r] = simd.fma(simd.splat(of_row[r][position - span.base]), value, sums[r]);
             }

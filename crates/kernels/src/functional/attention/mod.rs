@@ -18,7 +18,7 @@
 mod cache;
 mod lanes;
 
-pub use cache::{CacheLayout, CacheMut, KvCache, KvData, store};
+pub use cache::{CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed};
 use rayon::prelude::*;
 
 use super::lanes::{LANES, Lanes};
@@ -149,13 +149,24 @@ fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) 
     assert_eq!(q.len(), tokens * row, "attention: queries");
     assert_eq!(Some(y.len()), (tokens * heads).checked_mul(value_dim), "attention: outputs");
     assert!(spec.sinks.is_none_or(|s| s.len() == heads), "attention: sinks");
+    /// Pages, and elements of the shortest.
+    fn lens<E>(pages: &[Page<E>]) -> (usize, usize) {
+        (pages.len(), pages.iter().map(|page| page.len()).min().unwrap_or(0))
+    }
     let (keys, values) = match cache.data {
-        KvData::F32 { keys, values } => (keys.len(), values.len()),
-        KvData::Bf16 { keys, values } => (keys.len(), values.len()),
+        KvData::F32 { keys, values } => (lens(keys), lens(values)),
+        KvData::Bf16 { keys, values } => (lens(keys), lens(values)),
     };
     let end = first.checked_add(tokens).expect("attention: positions");
-    for (layout, dim, len) in [(cache.keys, key_dim, keys), (cache.values, value_dim, values)] {
-        assert!(layout.needed(kv_heads, dim, end) <= len, "attention: cache too short");
+    for (layout, dim, (pages, shortest)) in
+        [(cache.keys, key_dim, keys), (cache.values, value_dim, values)]
+    {
+        // Latent values are the beginnings of keys.
+        assert!(layout.heads == kv_heads && layout.dim >= dim, "attention: shapes");
+        assert!(layout.page.is_power_of_two() && layout.page >= LEAST_PAGE, "attention: pages");
+        let page = layout.page_len().expect("attention: shapes");
+        let needed = layout.pages(end);
+        assert!(needed <= pages && (needed == 0 || page <= shortest), "attention: cache too short");
         assert!(
             spec.first_visible(first) + layout.capacity >= end,
             "attention: the cache has already dropped a key that is visible"

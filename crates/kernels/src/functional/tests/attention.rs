@@ -67,7 +67,7 @@ struct Way {
     chunk: usize,
     /// No more slots than the window needs.
     ring: bool,
-    token_major: bool,
+    page: usize,
     bf16: bool,
 }
 
@@ -76,7 +76,7 @@ const PLAIN: Way = Way {
     threads: 1,
     chunk: usize::MAX,
     ring: false,
-    token_major: false,
+    page: 1 << 20,
     bf16: false,
 };
 
@@ -87,15 +87,14 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         Some(window) if way.ring => (window + chunk - 1).clamp(1, positions),
         _ => positions,
     };
-    let layout = |dim| match way.token_major {
-        true => CacheLayout::token_major(capacity, case.kv_heads, dim),
-        false => CacheLayout::head_major(capacity, dim),
-    };
-    let (key_layout, value_layout) = (layout(case.key_dim), layout(case.value_dim));
-    let lens = [case.key_dim, case.value_dim].map(|dim| capacity * case.kv_heads * dim);
+    let dims = [case.key_dim, case.value_dim];
+    let [key_layout, value_layout] =
+        dims.map(|dim| CacheLayout { capacity, page: way.page, heads: case.kv_heads, dim });
     // What was never stored must not matter: it is NaN, in both precisions.
-    let mut wide = lens.map(|len| vec![f32::NAN; len]);
-    let mut narrow = lens.map(|len| vec![0x7FFFu16; len]);
+    let pages = |layout: CacheLayout| (layout.pages(capacity), layout.page_len().unwrap());
+    let layouts = [key_layout, value_layout];
+    let mut wide = layouts.map(pages).map(|(n, len)| vec![Page::from(vec![f32::NAN; len]); n]);
+    let mut narrow = layouts.map(pages).map(|(n, len)| vec![Page::from(vec![0x7FFFu16; len]); n]);
     let mut scratch: Vec<_> =
         (0..way.threads).map(|_| AttentionScratch::new(case.value_dim, capacity)).collect();
     let mut out = Vec::new();
@@ -106,13 +105,12 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         .zip(case.q.chunks(chunk * case.heads * case.key_dim))
         .zip(kv_rows.zip(v_rows))
     {
-        let stored = [(k, key_layout, case.key_dim), (v, value_layout, case.value_dim)];
-        for (i, (rows, layout, dim)) in stored.into_iter().enumerate() {
+        for (i, (rows, layout)) in [(k, key_layout), (v, value_layout)].into_iter().enumerate() {
             let cache = match way.bf16 {
                 true => CacheMut::Bf16(&mut narrow[i]),
                 false => CacheMut::F32(&mut wide[i]),
             };
-            store(cache, layout, first, case.kv_heads, dim, rows);
+            store(cache, layout, first, rows);
         }
         let data = match way.bf16 {
             true => KvData::Bf16 { keys: &narrow[0], values: &narrow[1] },
@@ -149,16 +147,10 @@ fn any_case() -> impl Strategy<Value = Case> {
 fn any_way() -> impl Strategy<Value = Way> {
     let tier = prop::sample::select(Tier::available());
     let chunk = prop_oneof![Just(1usize), Just(usize::MAX), 1usize..40];
-    (tier, 1usize..4, chunk, any::<bool>(), any::<bool>()).prop_map(
-        |(tier, threads, chunk, ring, token_major)| Way {
-            tier,
-            threads,
-            chunk,
-            ring,
-            token_major,
-            bf16: false,
-        },
-    )
+    let page = prop_oneof![Just(64usize), Just(128), Just(1 << 20)];
+    (tier, 1usize..4, chunk, any::<bool>(), page).prop_map(|(tier, threads, chunk, ring, page)| {
+        Way { tier, threads, chunk, ring, page, bf16: false }
+    })
 }
 
 proptest! {
@@ -280,8 +272,10 @@ fn more_positions_than_are_mixed_at_once() {
         let case = Case { window, ..Case::new(600, heads, (33, 34), 5) };
         let expected = run(&case, PLAIN);
         for tier in Tier::available() {
-            for (chunk, ring) in [(1, true), (7, true), (usize::MAX, false)] {
-                let way = Way { tier, chunk, ring, threads: 2, ..PLAIN };
+            for (chunk, ring, page) in
+                [(1, true, 64), (7, true, 1 << 20), (usize::MAX, false, 64), (60, false, 256)]
+            {
+                let way = Way { tier, chunk, ring, page, threads: 2, ..PLAIN };
                 assert_same(&run(&case, way), &expected, format!("{heads:?}, {way:?}"));
             }
         }
@@ -293,12 +287,11 @@ fn more_positions_than_are_mixed_at_once() {
 #[should_panic(expected = "attention: outputs")]
 fn shapes_whose_product_wraps_are_refused() {
     let value_dim = 1usize << (usize::BITS - 3);
-    let wraps_too =
-        CacheLayout { slot_stride: value_dim.wrapping_neg(), ..CacheLayout::head_major(2, 1) };
+    let layout = CacheLayout { capacity: 2, page: 64, heads: 1, dim: 1 };
     let cache = KvCache {
-        data: KvData::F32 { keys: &[0.0; 2], values: &[] },
-        keys: CacheLayout::head_major(2, 1),
-        values: wraps_too,
+        data: KvData::F32 { keys: &[Page::from([0.0; 2])], values: &[] },
+        keys: layout,
+        values: CacheLayout { dim: value_dim, ..layout },
     };
     let case = Case::new(1, (8, 1), (1, 1), 4);
     let spec = Attention { value_dim, ..case.spec() };
@@ -309,10 +302,11 @@ fn shapes_whose_product_wraps_are_refused() {
 #[test]
 #[should_panic(expected = "already dropped a key that is visible")]
 fn a_ring_too_small_is_refused() {
+    let pages = [Page::from([0.0; 8])];
     let cache = KvCache {
-        data: KvData::F32 { keys: &[0.0; 8], values: &[0.0; 8] },
-        keys: CacheLayout::head_major(4, 2),
-        values: CacheLayout::head_major(4, 2),
+        data: KvData::F32 { keys: &pages, values: &pages },
+        keys: CacheLayout { capacity: 4, page: 64, heads: 1, dim: 2 },
+        values: CacheLayout { capacity: 4, page: 64, heads: 1, dim: 2 },
     };
     let case = Case { window: Some(4), ..Case::new(2, (1, 1), (2, 2), 3) };
     let mut scratch = [AttentionScratch::new(2, 4)];

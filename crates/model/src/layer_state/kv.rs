@@ -1,0 +1,241 @@
+//! Keys and values of one layer of one sequence, in pages.
+
+use std::sync::Arc;
+
+use sws_kernels::functional::{
+    CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed,
+};
+
+use super::KvPrecision;
+use crate::spec::AttentionSpec;
+
+/// A layer with a window keeps, beside the window, room for this many tokens less one: so many
+/// are stored and attended with at a time. A longer chunk is cut.
+const RING_CHUNK: usize = 64;
+
+/// Keys and values. Pages are allocated as positions come, and shared with sequences that begin alike;
+/// memory of a page that was never written is never backed, where the system hands out fresh zero pages.
+#[derive(Clone, Debug)]
+pub(crate) struct KvState {
+    data: Data,
+    layout: CacheLayout,
+    /// How many tokens can be stored before they are attended with.
+    pub(crate) chunk: usize,
+    journal: Journal,
+}
+
+#[derive(Clone, Debug)]
+enum Data {
+    F32 { keys: Vec<Page<f32>>, values: Vec<Page<f32>> },
+    Bf16 { keys: Vec<Page<u16>>, values: Vec<Page<u16>> },
+}
+
+/// What a ring has overwritten since the first snapshot: a later pass may want it back.
+#[derive(Clone, Debug, Default)]
+struct Journal {
+    snapshots: usize,
+    positions: Vec<usize>,
+    f32: Vec<f32>,
+    bf16: Vec<u16>,
+}
+
+impl KvState {
+    /// For positions below `limit`, in pages of `page`; none has memory yet.
+    pub(super) fn new(
+        spec: &AttentionSpec,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> Self {
+        let (capacity, chunk) = shape(spec, limit);
+        let page = page.max(LEAST_PAGE).checked_next_power_of_two().unwrap_or(1 << 62);
+        let data = match precision {
+            KvPrecision::F32 => Data::F32 { keys: Vec::new(), values: Vec::new() },
+            KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
+        };
+        let journal = Journal::default();
+        let layout = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
+        KvState { data, layout, chunk, journal }
+    }
+
+    /// The most bytes that `limit` positions take in one page.
+    pub(super) fn bytes_for(spec: &AttentionSpec, limit: usize, precision: KvPrecision) -> u64 {
+        let element = match precision {
+            KvPrecision::F32 => size_of::<f32>(),
+            KvPrecision::Bf16 => size_of::<u16>(),
+        };
+        2 * (shape(spec, limit).0 as u64) * (spec.kv_width() * element) as u64
+    }
+
+    /// Bytes held, shared pages included; without what snapshots keep.
+    pub(super) fn bytes(&self) -> u64 {
+        let (pages, element) = match &self.data {
+            Data::F32 { keys, .. } => (keys.len(), size_of::<f32>()),
+            Data::Bf16 { keys, .. } => (keys.len(), size_of::<u16>()),
+        };
+        2 * (pages * self.page_len() * element) as u64
+    }
+
+    /// Makes room for the positions below `end`.
+    pub(super) fn reserve(&mut self, end: usize) {
+        fn grow<E: Zero>(pages: &mut Vec<Page<E>>, needed: usize, len: usize) {
+            // Not the doubling of `push`: a budget counts on the length.
+            pages.reserve_exact(needed.saturating_sub(pages.len()));
+            while pages.len() < needed {
+                pages.push(zeroed(len));
+            }
+        }
+        let (needed, len) = (self.layout.pages(end), self.page_len());
+        match &mut self.data {
+            Data::F32 { keys, values } => {
+                grow(keys, needed, len);
+                grow(values, needed, len);
+            }
+            Data::Bf16 { keys, values } => {
+                grow(keys, needed, len);
+                grow(values, needed, len);
+            }
+        }
+    }
+
+    /// Keeps the memory; pages that are shared are the other sequence's from now on.
+    pub(super) fn clear(&mut self) {
+        fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
+            for pages in [&mut *keys, &mut *values] {
+                pages.retain_mut(|page| Arc::get_mut(page).is_some());
+            }
+            let both = keys.len().min(values.len());
+            keys.truncate(both);
+            values.truncate(both);
+        }
+        match &mut self.data {
+            Data::F32 { keys, values } => own(keys, values),
+            Data::Bf16 { keys, values } => own(keys, values),
+        }
+    }
+
+    /// The same positions for another sequence, in the same pages: whoever writes to one next, copies it.
+    pub(super) fn fork(&self) -> KvState {
+        KvState { journal: Journal::default(), ..self.clone() }
+    }
+
+    /// True if positions below `len` are still there after `from` positions were stored.
+    pub(super) fn has(&self, len: usize, from: usize) -> bool {
+        // Of a ring; a linear cache has all positions.
+        let capacity = self.layout.capacity;
+        let window = capacity + 1 - self.chunk;
+        len == 0 || from <= capacity + (len + 1).saturating_sub(window)
+    }
+
+    /// Begins to keep what is overwritten.
+    pub(super) fn snapshot(&mut self) -> usize {
+        self.journal.snapshots += 1;
+        self.journal.positions.len()
+    }
+
+    /// Goes back to the snapshot with this mark.
+    pub(super) fn restore(&mut self, mark: usize) {
+        let Journal { positions, f32, bf16, .. } = &mut self.journal;
+        let rows = Rows(self.layout);
+        for position in positions.drain(mark..).rev() {
+            match &mut self.data {
+                Data::F32 { keys, values } => {
+                    rows.put_back(position, values, f32);
+                    rows.put_back(position, keys, f32);
+                }
+                Data::Bf16 { keys, values } => {
+                    rows.put_back(position, values, bf16);
+                    rows.put_back(position, keys, bf16);
+                }
+            }
+        }
+        self.keep();
+    }
+
+    /// Gives up a snapshot.
+    pub(super) fn keep(&mut self) {
+        self.journal.snapshots -= 1;
+        if self.journal.snapshots == 0 {
+            self.journal = Journal::default();
+        }
+    }
+
+    /// Stores keys and values of consecutive positions, for which there is [room](Self::reserve).
+    pub(crate) fn append(&mut self, first: usize, tokens: usize, keys: &[f32], values: &[f32]) {
+        let layout = self.layout;
+        if self.journal.snapshots > 0 {
+            // Until the ring wraps there is nothing to keep.
+            for position in first.max(layout.capacity)..first + tokens {
+                let rows = Rows(layout);
+                let Journal { positions, f32, bf16, .. } = &mut self.journal;
+                positions.push(position);
+                match &self.data {
+                    Data::F32 { keys, values } => {
+                        rows.copy(position, keys, f32);
+                        rows.copy(position, values, f32);
+                    }
+                    Data::Bf16 { keys, values } => {
+                        rows.copy(position, keys, bf16);
+                        rows.copy(position, values, bf16);
+                    }
+                }
+            }
+        }
+        let (to_keys, to_values) = match &mut self.data {
+            Data::F32 { keys, values } => (CacheMut::F32(keys), CacheMut::F32(values)),
+            Data::Bf16 { keys, values } => (CacheMut::Bf16(keys), CacheMut::Bf16(values)),
+        };
+        store(to_keys, layout, first, keys);
+        store(to_values, layout, first, values);
+    }
+
+    pub(crate) fn view(&self) -> KvCache<'_> {
+        let data = match &self.data {
+            Data::F32 { keys, values } => KvData::F32 { keys, values },
+            Data::Bf16 { keys, values } => KvData::Bf16 { keys, values },
+        };
+        KvCache { data, keys: self.layout, values: self.layout }
+    }
+
+    /// Positions that are kept.
+    pub(crate) fn capacity(&self) -> usize {
+        self.layout.capacity
+    }
+
+    fn page_len(&self) -> usize {
+        self.layout.page_len().expect("the formula has counted it before")
+    }
+}
+
+/// The rows of a position, one of each head.
+struct Rows(CacheLayout);
+
+impl Rows {
+    fn copy<E: Copy>(&self, position: usize, from: &[Page<E>], to: &mut Vec<E>) {
+        for head in 0..self.0.heads {
+            let (page, start) = self.0.place(head, position);
+            to.extend_from_slice(&from[page][start..start + self.0.dim]);
+        }
+    }
+
+    /// What was copied last.
+    fn put_back<E: Copy>(&self, position: usize, to: &mut [Page<E>], from: &mut Vec<E>) {
+        for head in (0..self.0.heads).rev() {
+            let (page, start) = self.0.place(head, position);
+            let row = from.len() - self.0.dim;
+            let to = &mut Arc::make_mut(&mut to[page])[start..][..from.len() - row];
+            to.copy_from_slice(&from[row..]);
+            from.truncate(row);
+        }
+    }
+}
+
+/// Positions kept, and how many tokens can be stored at once.
+fn shape(spec: &AttentionSpec, limit: usize) -> (usize, usize) {
+    match spec.window {
+        Some(window) if window.saturating_add(RING_CHUNK - 1) < limit => {
+            (window + RING_CHUNK - 1, RING_CHUNK)
+        }
+        _ => (limit, limit),
+    }
+}

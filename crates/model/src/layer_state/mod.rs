@@ -1,0 +1,227 @@
+//! What the layers of a model remember of a sequence.
+
+mod kv;
+#[cfg(test)]
+mod recurrent;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use kv::KvState;
+
+use crate::spec::{Mixer, ModelSpec};
+
+/// In which precision keys and values are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvPrecision {
+    /// As computed.
+    #[default]
+    F32,
+    /// Rounded: half the memory, and other bits than `F32` gives. Lossy.
+    Bf16,
+}
+
+/// What a layer remembers of a sequence, by the kind of its mixer.
+#[derive(Debug)]
+pub(crate) enum LayerState {
+    /// Keys and values, each at its position.
+    Kv(KvState),
+    /// A state in which positions leave no place of their own: the double that stands for recurrent layers.
+    #[cfg(test)]
+    Recurrent(recurrent::Recurrent),
+}
+
+/// A state of a layer to go back to.
+#[derive(Debug)]
+enum LayerSnapshot {
+    /// The length of the journal of overwritten rows.
+    Kv(usize),
+    #[cfg(test)]
+    Recurrent(recurrent::Recurrent),
+}
+
+/// A sequence, as all layers remember it.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    /// Positions that every layer has seen.
+    pub(crate) len: usize,
+    /// True while some layers have seen more, in a pass or after one that failed.
+    pub(crate) partial: bool,
+    pub(crate) layers: Vec<LayerState>,
+}
+
+/// A sequence to go back to.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Snapshot {
+    len: usize,
+    partial: bool,
+    layers: Vec<LayerSnapshot>,
+}
+
+impl Sequence {
+    /// An empty sequence of up to `limit` positions, with keys and values in pages of `page`.
+    pub(crate) fn new(
+        spec: &ModelSpec,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> Sequence {
+        let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => {
+                LayerState::Kv(KvState::new(attention, limit, precision, page))
+            }
+        });
+        Sequence { len: 0, partial: false, layers: layers.collect() }
+    }
+
+    /// The most bytes that a sequence of `limit` positions takes.
+    pub(crate) fn bytes_for(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
+        let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision),
+        });
+        layers.sum()
+    }
+
+    /// Bytes held; pages that are shared with other sequences are counted for each.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.layers.iter().map(LayerState::bytes).sum()
+    }
+
+    /// Makes room for so many more positions.
+    pub(crate) fn reserve(&mut self, tokens: usize) {
+        let end = self.len + tokens;
+        self.layers.iter_mut().for_each(|layer| layer.reserve(end));
+    }
+
+    /// Forgets everything, and keeps the memory. Snapshots of before are void.
+    pub(crate) fn clear(&mut self) {
+        (self.len, self.partial) = (0, false);
+        self.layers.iter_mut().for_each(LayerState::clear);
+    }
+
+    /// Another sequence with the same positions. Pages of keys and values are shared until one of the two
+    /// writes to them. None in the middle of a pass.
+    pub(crate) fn fork(&self) -> Option<Sequence> {
+        let layers = || self.layers.iter().map(LayerState::fork).collect();
+        (!self.partial).then(|| Sequence { len: self.len, partial: false, layers: layers() })
+    }
+
+    /// Forgets the positions from `len` on. Returns false, and forgets nothing, where a layer cannot:
+    /// a window has overwritten what it would need, or a recurrent state has taken them in.
+    pub(crate) fn truncate(&mut self, len: usize) -> bool {
+        let can = !self.partial && self.layers.iter().all(|layer| layer.has(len, self.len));
+        if len >= self.len {
+            return !self.partial;
+        }
+        if can {
+            match len {
+                0 => self.clear(),
+                _ => self.len = len,
+            }
+        }
+        can
+    }
+
+    /// Remembers where the sequence is.
+    pub(crate) fn snapshot(&mut self) -> Snapshot {
+        let layers = self.layers.iter_mut().map(LayerState::snapshot).collect();
+        Snapshot { len: self.len, partial: self.partial, layers }
+    }
+
+    /// Goes back. Snapshots made later than this one are void.
+    pub(crate) fn restore(&mut self, snapshot: Snapshot) {
+        (self.len, self.partial) = (snapshot.len, snapshot.partial);
+        for (layer, snapshot) in self.layers.iter_mut().zip(snapshot.layers) {
+            layer.restore(snapshot);
+        }
+    }
+
+    /// Gives up the possibility to go back.
+    pub(crate) fn keep(&mut self, snapshot: Snapshot) {
+        for (layer, snapshot) in self.layers.iter_mut().zip(snapshot.layers) {
+            layer.keep(snapshot);
+        }
+    }
+}
+
+impl LayerState {
+    /// Keys and values.
+    ///
+    /// # Panics
+    ///
+    /// If the layer remembers something else.
+    pub(crate) fn kv(&mut self) -> &mut KvState {
+        match self {
+            LayerState::Kv(kv) => kv,
+            #[cfg(test)]
+            LayerState::Recurrent(_) => panic!("a recurrent layer has no keys and values"),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            LayerState::Kv(kv) => kv.bytes(),
+            #[cfg(test)]
+            LayerState::Recurrent(state) => state.bytes(),
+        }
+    }
+
+    fn reserve(&mut self, end: usize) {
+        match self {
+            LayerState::Kv(kv) => kv.reserve(end),
+            #[cfg(test)]
+            LayerState::Recurrent(_) => {}
+        }
+    }
+
+    fn clear(&mut self) {
+        match self {
+            LayerState::Kv(kv) => kv.clear(),
+            #[cfg(test)]
+            LayerState::Recurrent(state) => *state = recurrent::Recurrent::default(),
+        }
+    }
+
+    fn fork(&self) -> LayerState {
+        match self {
+            LayerState::Kv(kv) => LayerState::Kv(kv.fork()),
+            #[cfg(test)]
+            LayerState::Recurrent(state) => LayerState::Recurrent(state.clone()),
+        }
+    }
+
+    /// True if the layer can go back from `from` to `len` positions without a snapshot.
+    fn has(&self, len: usize, from: usize) -> bool {
+        match self {
+            LayerState::Kv(kv) => kv.has(len, from),
+            #[cfg(test)]
+            LayerState::Recurrent(_) => len == 0 || len >= from,
+        }
+    }
+
+    fn snapshot(&mut self) -> LayerSnapshot {
+        match self {
+            LayerState::Kv(kv) => LayerSnapshot::Kv(kv.snapshot()),
+            #[cfg(test)]
+            LayerState::Recurrent(state) => LayerSnapshot::Recurrent(state.clone()),
+        }
+    }
+
+    fn restore(&mut self, snapshot: LayerSnapshot) {
+        match (self, snapshot) {
+            (LayerState::Kv(kv), LayerSnapshot::Kv(mark)) => kv.restore(mark),
+            #[cfg(test)]
+            (LayerState::Recurrent(state), LayerSnapshot::Recurrent(before)) => *state = before,
+            #[cfg(test)]
+            _ => panic!("a snapshot of another kind of layer"),
+        }
+    }
+
+    fn keep(&mut self, snapshot: LayerSnapshot) {
+        match (self, snapshot) {
+            (LayerState::Kv(kv), LayerSnapshot::Kv(_)) => kv.keep(),
+            #[cfg(test)]
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Sequences of every kind of layer, taken through anything that can happen to them.
+
+use proptest::prelude::*;
+use sws_kernels::functional::KvData;
+
+use super::recurrent::Recurrent;
+use super::*;
+use crate::spec::AttentionSpec;
+
+const LIMIT: usize = 400;
+
+/// Two heads of three elements.
+fn attention(window: Option<usize>) -> AttentionSpec {
+    AttentionSpec {
+        heads: 2,
+        kv_heads: 2,
+        head_dim: 3,
+        qkv_bias: false,
+        output_bias: false,
+        qk_norm: crate::QkNorm::None,
+        clip: None,
+        window,
+        scale: 1.0,
+        rope: None,
+    }
+}
+
+/// The windows of the layers with keys and values; a recurrent layer follows.
+const WINDOWS: [Option<usize>; 3] = [None, Some(5), Some(90)];
+
+fn sequence(precision: KvPrecision, page: usize) -> Sequence {
+    let kv = |window| LayerState::Kv(KvState::new(&attention(window), LIMIT, precision, page));
+    let mut layers: Vec<_> = WINDOWS.map(kv).into();
+    layers.push(LayerState::Recurrent(Recurrent::default()));
+    Sequence { len: 0, partial: false, layers }
+}
+
+/// What a layer makes of a token at a position.
+fn row(layer: usize, position: usize, token: u32) -> [f32; 6] {
+    let number = |i: usize| (layer * 1000 + position) as f32 + token as f32 / 64.0 + i as f32 / 8.0;
+    std::array::from_fn(number)
+}
+
+/// Takes tokens through all layers, as a pass does; before the layer `fails`, it ends.
+fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
+    sequence.reserve(tokens.len());
+    let first = sequence.len;
+    for (l, layer) in sequence.layers.iter_mut().enumerate() {
+        sequence.partial = true;
+        if fails == Some(l) {
+            return;
+        }
+        match layer {
+            LayerState::Kv(kv) => {
+                for (n, chunk) in tokens.chunks(kv.chunk).enumerate() {
+                    let start = first + n * kv.chunk;
+                    let rows = (start..).zip(chunk).flat_map(|(p, &token)| row(l, p, token));
+                    let rows: Vec<f32> = rows.collect();
+                    let negated: Vec<f32> = rows.iter().map(|x| -x).collect();
+                    kv.append(start, chunk.len(), &rows, &negated);
+                }
+            }
+            LayerState::Recurrent(state) => tokens.iter().for_each(|&t| state.append(t as f32)),
+        }
+    }
+    (sequence.len, sequence.partial) = (first + tokens.len(), false);
+}
+
+/// What the next query of each layer would see.
+fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
+    let of = |(l, layer): (usize, &LayerState)| match layer {
+        LayerState::Kv(kv) => {
+            let (view, window) = (kv.view(), WINDOWS[l].unwrap_or(usize::MAX));
+            let first = (sequence.len + 1).saturating_sub(window);
+            let mut rows = Vec::new();
+            for position in first..sequence.len {
+                for head in 0..2 {
+                    let (page, at) = view.keys.place(head, position);
+                    match view.data {
+                        KvData::F32 { keys, values } => {
+                            rows.extend([keys, values].map(|of| of[page][at..at + 3].to_vec()));
+                        }
+                        KvData::Bf16 { keys, values } => {
+                            let bits = |of: &[u16]| of.iter().map(|&x| x.into()).collect();
+                            rows.extend([keys, values].map(|of| bits(&of[page][at..at + 3])));
+                        }
+                    }
+                }
+            }
+            rows.concat()
+        }
+        LayerState::Recurrent(state) => state.numbers(),
+    };
+    sequence.layers.iter().enumerate().map(of).collect()
+}
+
+/// One thing that can happen.
+#[derive(Clone, Debug)]
+enum Event {
+    Pass(Vec<u32>),
+    Fail(Vec<u32>, usize),
+    Save,
+    Restore,
+    Keep,
+    Clear,
+    /// Goes on with the other of two sequences that began alike.
+    Fork,
+    Swap,
+    Truncate(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let tokens = || prop::collection::vec(0u32..64, 1..90);
+    prop_oneof![
+        4 => tokens().prop_map(Event::Pass),
+        2 => (tokens(), 0usize..5).prop_map(|(tokens, layer)| Event::Fail(tokens, layer)),
+        2 => Just(Event::Save),
+        2 => Just(Event::Restore),
+        1 => Just(Event::Keep),
+        1 => Just(Event::Clear),
+        2 => Just(Event::Fork),
+        2 => Just(Event::Swap),
+        2 => (0usize..LIMIT).prop_map(Event::Truncate),
+    ]
+}
+
+/// A sequence, the tokens that it should have seen, and where it can go back to.
+struct Told {
+    sequence: Sequence,
+    tokens: Vec<u32>,
+    saved: Vec<(Snapshot, Vec<u32>)>,
+}
+
+proptest! {
+    /// Whatever happened, a sequence is what one is that was given its tokens and nothing else.
+    #[test]
+    fn nothing_but_its_tokens_shows(
+        events in prop::collection::vec(event(), 1..40),
+        precision in prop::sample::select(vec![KvPrecision::F32, KvPrecision::Bf16]),
+        page in prop::sample::select(vec![64, 128, usize::MAX]),
+    ) {
+        let fresh = || Told { sequence: sequence(precision, page), tokens: vec![], saved: vec![] };
+        let (mut one, mut other) = (fresh(), fresh());
+        for event in events {
+            let Told { sequence: it, tokens, saved } = &mut one;
+            match event {
+                Event::Pass(new) if !it.partial && tokens.len() + new.len() <= LIMIT => {
+                    pass(it, &new, None);
+                    tokens.extend(new);
+                }
+                // After a failure it has to be cleared, or to go back.
+                Event::Fail(new, layer) if !it.partial && tokens.len() + new.len() <= LIMIT => {
+                    let before = saved.pop();
+                    pass(it, &new, Some(layer));
+                    match before {
+                        Some((snapshot, then)) if it.partial => {
+                            it.restore(snapshot);
+                            *tokens = then;
+                        }
+                        before => {
+                            saved.extend(before);
+                            saved.drain(..).for_each(|(snapshot, _)| it.keep(snapshot));
+                            it.clear();
+                            tokens.clear();
+                        }
+                    }
+                }
+                Event::Save if saved.len() < 3 => saved.push((it.snapshot(), tokens.clone())),
+                Event::Restore => {
+                    if let Some((snapshot, then)) = saved.pop() {
+                        it.restore(snapshot);
+                        *tokens = then;
+                    }
+                }
+                Event::Keep => {
+                    if let Some((snapshot, _)) = saved.pop() {
+                        it.keep(snapshot);
+                    }
+                }
+                Event::Clear => {
+                    saved.drain(..).for_each(|(snapshot, _)| it.keep(snapshot));
+                    it.clear();
+                    tokens.clear();
+                }
+                Event::Fork => {
+                    let sequence = it.fork().unwrap();
+                    other = Told { sequence, tokens: tokens.clone(), saved: vec![] };
+                }
+                Event::Swap => std::mem::swap(&mut one, &mut other),
+                // A snapshot of a longer sequence would be void.
+                Event::Truncate(len) if saved.is_empty() => {
+                    let can = it.truncate(len);
+                    prop_assert_eq!(can, len == 0 || len >= tokens.len(), "a recurrent layer");
+                    if can {
+                        tokens.truncate(len);
+                    }
+                }
+                _ => {}
+            }
+            for Told { sequence: it, tokens, .. } in [&one, &other] {
+                let mut alone = sequence(precision, usize::MAX);
+                pass(&mut alone, tokens, None);
+                prop_assert_eq!(it.len, tokens.len());
+                prop_assert_eq!(seen(it), seen(&alone));
+            }
+        }
+    }
+
+    /// Without a recurrent layer a sequence can forget what its windows still have.
+    #[test]
+    fn the_end_can_be_forgotten(first in 1usize..200, more in 0usize..150, then in 1usize..80) {
+        let mut it = sequence(KvPrecision::F32, 64);
+        it.layers.pop();
+        let tokens: Vec<u32> = (0..first as u32 + more as u32).collect();
+        for chunk in tokens.chunks(50) {
+            pass(&mut it, chunk, None);
+        }
+        let kept = it.truncate(first);
+        // Rows go in chunks of 64: after `more` of at most 64 all that a window sees is there.
+        prop_assert!(kept || more > 0 && tokens.len() > 5 + 63);
+        prop_assert!(kept || more >= 63, "{first} {more}");
+        if kept {
+            let new: Vec<u32> = (500..500 + then as u32).collect();
+            pass(&mut it, &new, None);
+            let mut alone = sequence(KvPrecision::F32, 64);
+            alone.layers.pop();
+            pass(&mut alone, &[&tokens[..first], &new].concat(), None);
+            prop_assert_eq!(seen(&it), seen(&alone));
+        }
+    }
+}
+
+#[test]
+fn forks_share_pages_until_one_writes() {
+    let mut one = sequence(KvPrecision::F32, 64);
+    pass(&mut one, &[1; 300], None);
+    let page = |sequence: &Sequence, n: usize| match &sequence.layers[0] {
+        LayerState::Kv(kv) => match kv.view().data {
+            KvData::F32 { keys, .. } => keys[n].as_ptr(),
+            KvData::Bf16 { .. } => panic!("f32"),
+        },
+        LayerState::Recurrent(_) => panic!("keys and values"),
+    };
+    let mut other = one.fork().unwrap();
+    assert!((0..5).all(|n| page(&one, n) == page(&other, n)));
+    pass(&mut other, &[2; 1], None);
+    assert!((0..4).all(|n| page(&one, n) == page(&other, n)), "full pages stay shared");
+    assert_ne!(page(&one, 4), page(&other, 4), "the last is written to");
+    // What is cleared keeps its own pages and leaves shared ones.
+    let held = other.bytes();
+    other.clear();
+    assert!(other.bytes() < held && other.bytes() > 0);
+}
+
+#[test]
+fn bytes_are_bounded_by_the_formula() {
+    for (window, limit) in [(None, 1), (None, 64), (None, 65), (Some(5), 300), (Some(290), 300)] {
+        for precision in [KvPrecision::F32, KvPrecision::Bf16] {
+            let spec = attention(window);
+            let most = KvState::bytes_for(&spec, limit, precision);
+            for page in [64, usize::MAX] {
+                let mut kv = KvState::new(&spec, limit, precision, page);
+                assert_eq!(kv.bytes(), 0);
+                kv.reserve(limit);
+                // Of keys and values, two heads of three numbers.
+                let page_less_one = 2 * 2 * 3 * 4 * 63;
+                let found = kv.bytes();
+                assert!(
+                    (most..=most + page_less_one).contains(&found),
+                    "{window:?} {limit} {page}"
+                );
+                assert!(page == 64 || found == most, "{window:?} {limit}");
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Sequences that begin alike, go on apart, and go back.
+
+use sws_model::{Chunk, KvPrecision, Model, ResidentSource, Rows, State};
+
+use crate::support::{Fixture, variants};
+
+/// A model with any number of sequences.
+struct Sequences {
+    model: Model,
+    source: ResidentSource,
+    state: State,
+}
+
+impl Sequences {
+    fn new(fixture: &Fixture, page: usize) -> Sequences {
+        let model = Model::new(fixture.spec.clone());
+        let state = State::new(&fixture.spec, usize::MAX, KvPrecision::F32).with_pages(page);
+        Sequences { model, source: fixture.source(), state }
+    }
+
+    /// The bits of the logits of all tokens.
+    fn go_on(&mut self, sequence: usize, tokens: &[u32]) -> Vec<u32> {
+        let Sequences { model, source, state } = self;
+        model.begin(state, &[Chunk { sequence, tokens }], source).unwrap();
+        let layers = model.spec().layers.len();
+        (0..layers).for_each(|l| model.layer(l, state, source).unwrap());
+        let logits = model.logits(Rows::All, state, source).unwrap();
+        logits.iter().map(|x| x.to_bits()).collect()
+    }
+}
+
+#[test]
+fn forks_and_truncated_sequences_are_as_if_alone() {
+    for name in variants() {
+        let fixture = Fixture::open(&name);
+        let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(180).collect();
+        let (shared, rest) = tokens.split_at(100);
+        let (one, other) = rest.split_at(50);
+        let alone = |ends: &[u32]| {
+            let mut alone = Sequences::new(&fixture, usize::MAX);
+            let sequence = alone.state.add_sequence(&fixture.spec);
+            alone.go_on(sequence, shared);
+            alone.go_on(sequence, ends)
+        };
+        let expected = [one, other].map(alone);
+        for page in [64, usize::MAX] {
+            let mut it = Sequences::new(&fixture, page);
+            let first = it.state.add_sequence(&fixture.spec);
+            it.go_on(first, shared);
+            let second = it.state.fork(first).unwrap();
+            assert_eq!(it.state.len(second), 100);
+            assert!(it.go_on(first, one) == expected[0], "{name}, {page}");
+            assert!(it.go_on(second, other) == expected[1], "{name}, {page}");
+            // Back to where the two were one: 50 tokens are no more than rings keep beside a window.
+            assert!(it.state.truncate(first, 100), "{name}");
+            assert!(it.go_on(first, other) == expected[1], "{name}, {page}: the end of another");
+            assert!(it.state.truncate(second, 0) && it.state.len(second) == 0);
+        }
+    }
+}
