@@ -83,9 +83,11 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let lm = running.causal_lm()?;
     let aside = Aside { interrupt: &interrupt, observer: &mut watchers, gauge, live };
     let made = generate(lm, (&[], &prompt), &generation, most, text, aside, &mut show)?;
+    let metrics = running.metrics(&made);
+    // Before outputs are complete: saving what was learned takes memory, and may be refused it.
+    drop(running);
     watchers.finish(&args, &model, &generation.sampling, &prompt, &made)?;
 
-    let metrics = running.metrics(&made);
     let seed = generation.sampling.seed;
     let end = made.end;
     if !args.json && std::io::stdout().is_terminal() {
