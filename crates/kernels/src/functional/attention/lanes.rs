@@ -140,9 +140,11 @@ impl<'a, E: Element> Head<'a, E> {
     fn tile(&self, start: usize, end: usize, size: usize) -> Tile<'a, E> {
         let Head { pages, layout, head, dim } = *self;
         let slot = start % layout.capacity;
-        let first = slot % layout.page;
+        // A power of two, as is checked before.
+        let first = slot & (layout.page - 1);
+        let page = &pages[slot >> layout.page.trailing_zeros()];
         let size = size.min(layout.capacity - slot).min(layout.page - first);
-        let rows = &pages[slot / layout.page][layout.head(head) + first * layout.dim..];
+        let rows = &page[layout.head(head) + first * layout.dim..];
         Tile { start, end: end.min(start + size), rows, stride: layout.dim, dim }
     }
 }
@@ -150,7 +152,8 @@ impl<'a, E: Element> Head<'a, E> {
 impl<'a, E: Element> Tile<'a, E> {
     #[inline(always)]
     fn row(&self, position: usize) -> &'a [E] {
-        &self.rows[(position - self.start) * self.stride..][..self.dim]
+        let at = (position - self.start) * self.stride;
+        &self.rows[at..at + self.dim]
     }
 }
 
