@@ -86,8 +86,9 @@ impl State {
         self.sequences[sequence].clear();
     }
 
-    /// Adds a sequence with the same positions as another, whose memory it shares until one of the two goes
-    /// on. None where a pass over that one failed in the middle.
+    /// Adds a sequence with the same positions as another, whose pages it shares until one of the two writes
+    /// to them: then that page is copied, which is all of a layer's without [`with_pages`](Self::with_pages).
+    /// None where a pass over the other one failed in the middle.
     pub fn fork(&mut self, sequence: usize) -> Option<usize> {
         let fork = self.sequences[sequence].fork()?;
         self.sequences.push(fork);

@@ -91,7 +91,7 @@ impl DynamicAssembler {
 /// it does not lie before that matrix, or if no whole read is to come after it.
 fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usize> {
     let (mut before, mut last) = (0, usize::MAX);
-    let computed_last = held.last()?.role;
+    let computed_last = held.iter().rfind(|held| held.role.is_matrix())?.role;
     for held in held {
         for part in layout.tensors().get(held.index)?.parts.iter().flatten() {
             match held.role == computed_last {

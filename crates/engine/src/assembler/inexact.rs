@@ -88,7 +88,7 @@ impl DynamicAssembler {
         self.inexact.counts
     }
 
-    /// As [`WeightSource::run_ahead`](sws_model::PassSource::run_ahead).
+    /// As [`PassSource::run_ahead`](sws_model::PassSource::run_ahead).
     pub fn run_ahead(&mut self, step: RunAhead) -> Result<bool, StreamError> {
         let result = match step {
             RunAhead::From(layer) => self.begins(layer),

@@ -40,7 +40,8 @@ pub use weights::Loaded;
 ///
 /// A [`PassSource`](sws_model::PassSource) hands its moments on: [`begin`](Self::begin),
 /// [`entering`](Self::entering), [`routed`](Self::routed), [`attended`](Self::attended),
-/// [`experts`](Self::experts). Once the router has chosen, a [`Verifier`] compares with what is there; what is missing is demanded
+/// [`experts`](Self::experts). Once the router has chosen, a [`Verifier`] compares with what is there; what is
+/// missing is demanded
 /// at once, in the order of the disk, while experts that are there compute. An expert is read at
 /// most once for all tokens of a pass, however few slots there are: one that has been computed
 /// makes room for the next of its layer, if nothing else can.

@@ -48,7 +48,8 @@ impl KvState {
         page: usize,
     ) -> Self {
         let (capacity, chunk) = shape(spec, limit);
-        let page = page.max(LEAST_PAGE).checked_next_power_of_two().unwrap_or(1 << 62);
+        let page =
+            page.max(LEAST_PAGE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1));
         let data = match precision {
             KvPrecision::F32 => Data::F32 { keys: Vec::new(), values: Vec::new() },
             KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },

@@ -118,22 +118,33 @@ pub enum CacheMut<'a> {
 pub fn store(cache: CacheMut, layout: CacheLayout, first_position: usize, rows: &[f32]) {
     let CacheLayout { heads, dim, .. } = layout;
     assert!(heads * dim > 0 && rows.len().is_multiple_of(heads * dim), "store: shapes");
-    let places = rows.chunks_exact(dim).enumerate().map(|(i, row)| {
-        let (page, start) = layout.place(i % heads, first_position + i / heads);
-        (page, start..start + dim, row)
-    });
     match cache {
         CacheMut::F32(pages) => {
-            for (page, place, row) in places {
-                Arc::make_mut(&mut pages[page])[place].copy_from_slice(row);
-            }
+            store_rows(pages, layout, first_position, rows, |to, row| to.copy_from_slice(row));
         }
-        CacheMut::Bf16(pages) => {
-            for (page, place, row) in places {
-                for (slot, &x) in Arc::make_mut(&mut pages[page])[place].iter_mut().zip(row) {
-                    *slot = bf16::from_f32(x).to_bits();
-                }
+        CacheMut::Bf16(pages) => store_rows(pages, layout, first_position, rows, |to, row| {
+            for (slot, &x) in to.iter_mut().zip(row) {
+                *slot = bf16::from_f32(x).to_bits();
             }
+        }),
+    }
+}
+
+/// Has a page to itself once for every position, not for every row.
+fn store_rows<E: Copy>(
+    pages: &mut [Page<E>],
+    layout: CacheLayout,
+    first_position: usize,
+    rows: &[f32],
+    store: impl Fn(&mut [E], &[f32]),
+) {
+    let CacheLayout { heads, dim, .. } = layout;
+    for (position, rows) in (first_position..).zip(rows.chunks_exact(heads * dim)) {
+        let (page, _) = layout.place(0, position);
+        let to = Arc::make_mut(&mut pages[page]);
+        for (head, row) in rows.chunks_exact(dim).enumerate() {
+            let (_, start) = layout.place(head, position);
+            store(&mut to[start..start + dim], row);
         }
     }
 }
