@@ -89,7 +89,7 @@ fn decode_panel<'a, S: Simd, D: Decoder<S>>(
                 // SAFETY: the cursor is of this matrix, and block `b` is whole.
                 unsafe { decoder.block(s, at, b) }
             } else {
-                super::one::load_block(s, &at.tail(m))
+                decoder.tail(s, at, m)
             };
             let first = 2 * (b - col / BLOCK);
             for (k, w) in w.into_iter().enumerate() {

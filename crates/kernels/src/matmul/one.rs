@@ -85,7 +85,7 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
     if let [x] = last {
         let x = load_block(s, x);
         for i in 0..R {
-            let w = load_block(s, &{ at[i] }.tail(m));
+            let w = decoder.tail(s, &mut { at[i] }, m);
             low[i] = s.fma(w[0], x[0], low[i]);
             high[i] = s.fma(w[1], x[1], high[i]);
             low[i] = s.fma(w[2], x[2], low[i]);

@@ -12,6 +12,8 @@ mod portable;
 
 pub(crate) use portable::Portable;
 
+use crate::reference::BLOCK;
+
 /// Decoding works on 16 lanes, `F` and `U`; tiles of many tokens on `T`, one register.
 ///
 /// Every method is `#[inline(always)]`: left alone it would be compiled for the baseline CPU.
@@ -84,7 +86,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_i8(self, p: *const u8) -> Self::F;
     /// Reads 32 bytes, which are f16.
     unsafe fn load_f16(self, p: *const u8) -> Self::F;
-    /// Reads 8 bytes and brings their nibbles, the low one first, to the low bits of the lanes.
+    /// Reads 8 bytes and brings their nibbles, the low one first, to the low bits of the lanes. Bits
+    /// above may be anything.
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U;
 
     /// Asks for the cache line at `p`, which may be any address.
@@ -117,9 +120,9 @@ pub(crate) trait Simd: Copy {
     );
 }
 
-/// A table of exponents for [`bf12_by_lanes`]: at bits 23 to 30.
+/// A table of exponents for [`bf12_columns`]: at bits 23 to 30.
 #[inline(always)]
-fn exponent_lanes<S: Simd>(s: S, table: &[u8; 16]) -> S::F {
+pub(crate) fn exponent_lanes<S: Simd>(s: S, table: &[u8; 16]) -> S::F {
     let table = table.map(|e| f32::from_bits(u32::from(e) << 23));
     // SAFETY: 16 × f32 are 64 bytes.
     unsafe { s.load(table.as_ptr()) }
@@ -139,6 +142,73 @@ unsafe fn bf12_by_lanes<S: Simd>(
 ) -> [S::F; 4] {
     // SAFETY: 64 and 32 bytes of the block's 96.
     let (bytes, codes) = unsafe { (s.load_u32(p), s.load_u16(p.add(64))) };
+    bf12_columns(s, exponents, bytes, codes, patches)
+}
+
+/// The `n` columns behind the last whole block of a bf12 row, with zeros behind them. They stand in
+/// order: `n` bytes of signs and mantissas, then the codes.
+#[inline(always)]
+pub(crate) fn bf12_tail<S: Simd>(
+    s: S,
+    exponents: S::F,
+    tail: &[u8],
+    n: usize,
+    patches: &mut &[u8],
+) -> [S::F; 4] {
+    static KEPT: [u32; 2 * BLOCK] = {
+        let mut kept = [0; 2 * BLOCK];
+        let mut i = 0;
+        while i < BLOCK {
+            kept[i] = u32::MAX;
+            i += 1;
+        }
+        kept
+    };
+    let (mut bytes, mut codes) = ([0; BLOCK], [0; BLOCK / 2]);
+    bytes[..n].copy_from_slice(&tail[..n]);
+    codes[..n.div_ceil(2)].copy_from_slice(&tail[n..]);
+    let kept = &KEPT[BLOCK - n..][..BLOCK];
+    let fifteen = s.splat_u(15);
+    let (b, c) = (bytes.as_ptr(), codes.as_ptr());
+    // As the words of a whole block are.
+    // SAFETY: 64 bytes, 16 a load.
+    let bytes = unsafe {
+        let low = s.or(s.load_u8(b), s.shl::<8>(s.load_u8(b.add(16))));
+        s.or(low, s.or(s.shl::<16>(s.load_u8(b.add(32))), s.shl::<24>(s.load_u8(b.add(48)))))
+    };
+    // SAFETY: 32 bytes, 8 a load.
+    let [c0, c1, c2, c3] = unsafe {
+        [
+            s.and(s.load_nibbles(c), fifteen),
+            s.and(s.load_nibbles(c.add(8)), fifteen),
+            s.and(s.load_nibbles(c.add(16)), fifteen),
+            s.and(s.load_nibbles(c.add(24)), fifteen),
+        ]
+    };
+    let codes = s.or(s.or(c0, s.shl::<4>(c1)), s.or(s.shl::<8>(c2), s.shl::<12>(c3)));
+    let w = bf12_columns(s, exponents, bytes, codes, patches);
+    // SAFETY: 64 numbers, 16 a load.
+    unsafe {
+        let kept: *const u8 = kept.as_ptr().cast();
+        [
+            s.float(s.and(s.bits(w[0]), s.load_u32(kept))),
+            s.float(s.and(s.bits(w[1]), s.load_u32(kept.add(64)))),
+            s.float(s.and(s.bits(w[2]), s.load_u32(kept.add(128)))),
+            s.float(s.and(s.bits(w[3]), s.load_u32(kept.add(192)))),
+        ]
+    }
+}
+
+/// 64 columns of bf12. Lane `i` of `bytes` and of `codes` holds columns `i`, `16 + i`, `32 + i` and
+/// `48 + i`, from its low bits up.
+#[inline(always)]
+fn bf12_columns<S: Simd>(
+    s: S,
+    exponents: S::F,
+    bytes: S::U,
+    codes: S::U,
+    patches: &mut &[u8],
+) -> [S::F; 4] {
     let codes = [codes, s.shr::<4>(codes), s.shr::<8>(codes), s.shr::<12>(codes)];
     let mut exponents = [
         s.bits(s.lookup(exponents, codes[0])),
