@@ -1,6 +1,6 @@
 //! Any bytes as recorded routes.
 
-use sws_draft::Trace;
+use sws_cache::Trace;
 
 /// Whether they were accepted: as they are, or as the numbers of routes in a file that is otherwise
 /// right.

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sws_benchmarks::resident::{load, open};
+use sws_cache::policy::PolicyKind;
 use sws_draft::{Adapting, Draft, NoDraft};
-use sws_engine::policy::PolicyKind;
 use sws_engine::{
     Certificate, Metrics, Options, Outcome, Plan, PlanOptions, Planner, Process,
     SpeculativeWeightStreamer, Use, Witness, memory, peak_memory,

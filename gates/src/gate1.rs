@@ -6,7 +6,7 @@
 use anyhow::{Result, ensure};
 use sws_benchmarks::fio;
 use sws_benchmarks::paired::median;
-use sws_engine::policy::PolicyKind;
+use sws_cache::policy::PolicyKind;
 use sws_model::text::Sampling;
 
 use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};

@@ -7,9 +7,9 @@
 
 use anyhow::Result;
 use sws_benchmarks::resident::open;
+use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
-use sws_engine::policy::PolicyKind;
 use sws_model::CausalLm;
 use sws_model::text::Sampler;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sws_benchmarks::resident::open;
-use sws_engine::policy::PolicyKind;
+use sws_cache::policy::PolicyKind;
 use sws_engine::{
     Budget, Costs, Counters, Exactness, Metrics, Options, Process, SpeculativeWeightStreamer,
     StandInUse,

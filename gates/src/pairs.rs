@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sws_benchmarks::paired::{Ratios, median};
 use sws_benchmarks::resident::tokenizer;
 
-use sws_engine::policy::PolicyKind;
+use sws_cache::policy::PolicyKind;
 
 use crate::Setting;
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};

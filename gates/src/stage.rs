@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use sws_benchmarks::resident::open;
+use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
-use sws_engine::policy::PolicyKind;
 use sws_engine::{
     Costs, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
 };

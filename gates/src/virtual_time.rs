@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use sws_benchmarks::resident::open;
-use sws_engine::policy::PolicyKind;
+use sws_cache::policy::PolicyKind;
 use sws_engine::{Budget, Costs, Counters, Metrics, Options, Process, SpeculativeWeightStreamer};
 use sws_model::{CausalLm, Model};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel, NoDraft};
-use sws_engine::policy::PolicyKind;
 use sws_engine::{
     Budget, Mechanisms, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
     StandInUse, Use,

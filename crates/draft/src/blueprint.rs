@@ -4,7 +4,7 @@ use std::fmt;
 
 use sws_store::{Pass, PieceId, PieceKind};
 
-use crate::saved::{Saved, SavedError};
+use sws_cache::{Saved, SavedError};
 
 /// A forecast for some layers to come, and what follows from it for whoever assembles weights.
 #[derive(Clone, Debug, Default)]

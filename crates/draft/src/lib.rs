@@ -6,17 +6,12 @@
 //! forecast is worth.
 
 mod blueprint;
-pub mod history;
 mod micro;
-mod saved;
 mod score;
-mod trace;
 
 pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
 pub use micro::{
     Adapting, DEPTH, DraftError, DraftShape, DraftSize, Learned, MAX_RANK, MicroDraftModel, margin,
     norm,
 };
-pub use saved::{Saved, SavedError};
 pub use score::{Forecaster, Outcome, Score};
-pub use trace::{Trace, TraceError};

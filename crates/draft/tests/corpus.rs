@@ -5,8 +5,6 @@ use std::path::Path;
 
 #[path = "../../../fuzz/src/draft.rs"]
 mod draft;
-#[path = "../../../fuzz/src/routes.rs"]
-mod routes;
 
 fn replay(target: &str, check: fn(&[u8]) -> bool) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -18,9 +16,4 @@ fn replay(target: &str, check: fn(&[u8]) -> bool) {
 #[test]
 fn drafts() {
     replay("draft", draft::check);
-}
-
-#[test]
-fn recorded_routes() {
-    replay("routes", routes::check);
 }

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use sws_engine::cache::{Lookup, Need, PredictiveCache};
-use sws_engine::policy::{Choice, Key, Layers, PolicyKind};
-use sws_store::{Clock, ModelNumber, Pass};
+use sws_cache::policy::{Choice, Layers, PolicyKind};
+use sws_cache::{Lookup, Need, PredictiveCache};
+use sws_store::{Clock, Pass, PieceId};
 
 const TOKENS: usize = 400;
 
@@ -65,10 +65,10 @@ fn run(
     policy: PolicyKind,
 ) -> Result<(Spent, Spent), Box<dyn Error>> {
     const TOP_K: usize = 8;
-    let (clock, model) = (Clock::real(), ModelNumber::next());
+    let clock = Clock::real();
     let with_experts = (0..count).collect();
     let layers = Layers { count, with_experts, experts: experts as usize, top_k: TOP_K };
-    let mut cache = PredictiveCache::new(policy.build([(model, layers)]), vec![(1, ()); slots]);
+    let mut cache = PredictiveCache::new(policy.build(layers), vec![(1, ()); slots]);
     let (mut routed, mut begun) = (Spent::default(), Spent::default());
     let mut chosen = vec![vec![0u32; TOP_K]; count as usize];
     let mut state = 1u64;
@@ -83,16 +83,16 @@ fn run(
                     *expert = (place as u64 * each + (state >> 32) % each) as u32;
                 }
             }
-            let choice = Choice { model, pass: &pass, layer, experts: chosen, per_step: TOP_K };
+            let choice = Choice { pass: &pass, layer, experts: chosen, per_step: TOP_K };
             routed.time(&clock, || cache.routed(&choice));
             for &expert in &*chosen {
-                let key = Key::expert(model, layer, expert);
-                if cache.lookup(key) == Lookup::Absent {
+                let piece = PieceId::expert(layer, expert);
+                if cache.lookup(piece) == Lookup::Absent {
                     let full = cache.bytes() == cache.capacity();
                     let mut free = Spent::default();
                     let spent = if full { &mut begun } else { &mut free };
-                    spent.time(&clock, || cache.begin(layer, key, 1, Need::Now))?;
-                    cache.ready(key, ());
+                    spent.time(&clock, || cache.begin(layer, piece, 1, Need::Now))?;
+                    cache.ready(piece, ());
                 }
             }
         }

@@ -3,8 +3,8 @@
 use sws_model::{LoadError, Role, SourceError, WeightsError};
 use sws_store::{FetchError, LayoutError, PieceId};
 
-use crate::cache::NoRoom;
 use crate::wait::WaitError;
+use sws_cache::NoRoom;
 
 /// Why weights are not there.
 #[derive(Debug, thiserror::Error)]

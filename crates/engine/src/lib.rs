@@ -7,7 +7,6 @@
 
 mod assembler;
 mod budget;
-pub mod cache;
 mod certificate;
 mod course;
 mod error;
@@ -19,10 +18,8 @@ mod meter;
 mod metrics;
 mod pinned;
 mod plan;
-pub mod policy;
 mod price;
 mod process;
-pub mod replay;
 mod ring;
 mod room;
 mod routers;

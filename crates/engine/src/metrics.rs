@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::assembler::RunAheadCounts;
-use crate::cache::Counts;
 use crate::governor::Speculation;
 use crate::wait::{Kind, Stalls};
+use sws_cache::Counts;
 
 /// Readings of the clocks of a run.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use sws_draft::{Saved, SavedError};
+use sws_cache::{Saved, SavedError};
 use sws_store::open_regular;
 
 /// The longest file that is read: several times what the largest models' tables take.

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sws_draft::history::Shape;
+use sws_cache::history::Shape;
+use sws_cache::policy::PolicyKind;
+use sws_cache::replay::{Replay, ReplayPolicy};
+use sws_cache::{Counts, Trace};
 use sws_draft::{
-    Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded, Trace,
+    Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded,
 };
-use sws_engine::cache::Counts;
-use sws_engine::policy::PolicyKind;
-use sws_engine::replay::{Replay, ReplayPolicy};
 use sws_engine::{
     Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, Process,
     SlotClass, SpeculativeWeightStreamer, Use, Witness,

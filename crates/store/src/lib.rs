@@ -1,7 +1,7 @@
 //! Pieces of a model on disk.
 //!
 //! A model is cut into pieces, each with a name ([`PieceId`]): an expert, a layer's attention, the
-//! embedding. Where several models live together each has a [`ModelNumber`] besides. A [`Manifest`] says in which file and where every byte of a piece lies and what its
+//! embedding. A [`Manifest`] says in which file and where every byte of a piece lies and what its
 //! checksum is. It is loaded from a directory of shards, or made from the headers of a
 //! [`Checkpoint`] together with a [`Naming`], which knows how a family calls its tensors.
 //!
@@ -41,7 +41,6 @@ mod manifest;
 #[cfg(feature = "io")]
 mod memory;
 mod naming;
-mod number;
 mod pass;
 #[cfg(feature = "io")]
 mod path;
@@ -91,7 +90,6 @@ pub use manifest::{
 #[cfg(feature = "io")]
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};
 pub use naming::{Naming, Placement};
-pub use number::ModelNumber;
 pub use pass::{Pass, Span};
 pub use remedy::remedy;
 

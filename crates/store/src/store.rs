@@ -21,7 +21,7 @@ use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::{Arena, Clock, Manifest, ModelNumber, PieceId, Slot};
+use crate::{Arena, Clock, Manifest, PieceId, Slot};
 pub use landed::{Landed, NotLanded};
 
 /// How a store reads.
@@ -70,7 +70,6 @@ pub fn user_cache() -> Option<PathBuf> {
 /// with its completion, every byte in it verified. A failed fetch says which piece and which file;
 /// the store goes on.
 pub struct NVMeWeightStore {
-    number: ModelNumber,
     chunk: usize,
     shared: Arc<Shared>,
     manifest: Arc<Manifest>,
@@ -119,11 +118,10 @@ impl NVMeWeightStore {
         let (queue, work, progress) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
-        let (number, lanes) = (ModelNumber::next(), Vec::new());
+        let lanes = Vec::new();
         let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
         let simulation = simulated.map(Simulation::new);
         let mut store = NVMeWeightStore {
-            number,
             chunk: chunk.max(1),
             shared,
             manifest,
@@ -142,11 +140,6 @@ impl NVMeWeightStore {
             store.lanes.push(thread);
         }
         Ok(store)
-    }
-
-    /// The number of the model: with the name of a piece, a key that no other store's pieces have.
-    pub fn number(&self) -> ModelNumber {
-        self.number
     }
 
     /// Bytes of one demanded read.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sws_engine::policy::PolicyKind;
+use sws_cache::policy::PolicyKind;
 use sws_engine::{Budget, Exactness, StandInUse};
 use sws_kernels::{Functionals, Kind, TIER_VARIABLE, Tier, UnknownFunctional};
 use sws_model::KvPrecision;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use sws_cache::replay::ReplayPolicy;
 use sws_engine::Budget;
-use sws_engine::replay::ReplayPolicy;
 
 /// Count what a cache of experts would have read for recorded routes.
 ///

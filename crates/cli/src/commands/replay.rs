@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{anyhow, bail};
 use rayon::prelude::*;
 use serde::Serialize;
-use sws_draft::Trace;
-use sws_engine::policy::PolicyKind;
-use sws_engine::replay::{Outcome, Replay, ReplayPolicy};
+use sws_cache::Trace;
+use sws_cache::policy::PolicyKind;
+use sws_cache::replay::{Outcome, Replay, ReplayPolicy};
 use sws_store::shard::Progress;
 use sws_store::{Clock, open_regular};
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use serde_json::Value;
-use sws_draft::{DraftShape, Trace};
+use sws_cache::Trace;
+use sws_draft::DraftShape;
 use sws_store::open_regular;
 
 /// The longest header of a recording.

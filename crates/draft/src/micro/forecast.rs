@@ -3,8 +3,8 @@
 use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN, dot};
 use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
 use crate::blueprint::{Gates, LayerBlueprint};
-use crate::history::log_odds;
-use crate::history::math::logistic;
+use sws_cache::history::log_odds;
+use sws_cache::history::logistic;
 
 /// From this probability on an expert is named.
 const NAMED: f32 = 0.05;

@@ -9,14 +9,14 @@ mod tests;
 mod tokens;
 
 use crate::blueprint::{Draft, Gates, LayerBlueprint, ReassemblyBlueprint};
-use crate::history::{History, Pairs};
-use crate::saved::{Saved, SavedError};
 pub use file::{DraftError, MAX_RANK};
 pub use forecast::{margin, norm};
 use learned::FEATURES;
 pub use learned::{DEPTH, Learned};
 use safetensors::Dtype;
 pub use shape::{DraftShape, DraftSize};
+use sws_cache::history::{History, Pairs};
+use sws_cache::{Saved, SavedError};
 use sws_store::{Pass, PieceId, PieceKind};
 use tokens::Tokens;
 

@@ -4,7 +4,7 @@ use super::learned::{DEPTH, FEATURES};
 use super::tokens::Tokens;
 use super::{Learned, MAX_TOKENS, Pending};
 use crate::blueprint::LayerBlueprint;
-use crate::history::{History, Pairs, Shape};
+use sws_cache::history::{History, Pairs, Shape};
 
 /// What a draft has to know of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,9 @@ use super::DynamicAssembler;
 use super::books::Books;
 use super::fill::Filling;
 use super::reading::Reading;
-use crate::cache::Lookup;
 use crate::governor::{Governor, nanos};
-use crate::policy::{Key, Now};
 use crate::price::{Moment, Offer, Pace, Service, stall};
+use sws_cache::Lookup;
 
 /// How much of the past the rate of demands keeps with each layer.
 const KEEP: f64 = 0.98;
@@ -165,8 +164,8 @@ impl DynamicAssembler {
         account.stats = stats;
         let (teaches, on) = (account.governor.teaches(), account.governor.on());
         if !on {
-            let (cache, model) = (&self.cache, self.store.number());
-            let there = |piece| cache.contains(Key { model, piece });
+            let cache = &self.cache;
+            let there = |piece| cache.contains(piece);
             account.books.rest(cache.len(), there);
         }
         if teaches {
@@ -221,10 +220,9 @@ impl DynamicAssembler {
         };
         for &expert in distinct {
             let id = PieceId::expert(layer as u32, expert);
-            let now = Now { model: store.number(), piece: id };
-            let lookup = cache.find(Key { model: now.model, piece: id });
+            let lookup = cache.find(id);
             let missing = lookup != Lookup::Ready;
-            let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().last(now, may);
+            let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().last(id, may);
             let known = books.would_have(id, |other| !running(other), last);
             let there = known.unwrap_or(!missing);
             let brought = books.settle(id);
@@ -294,9 +292,8 @@ impl DynamicAssembler {
     }
 
     /// A read has begun into a slot, perhaps in the place of another piece.
-    pub(super) fn note_begun(&mut self, id: PieceId, speculative: bool, evicted: Option<Key>) {
+    pub(super) fn note_begun(&mut self, id: PieceId, speculative: bool, evicted: Option<PieceId>) {
         let DynamicAssembler { cache, speculating, .. } = self;
-        let evicted = evicted.map(|key| key.piece);
         if speculative {
             let before = cache.pieces().filter(|&piece| piece != id).chain(evicted);
             speculating.books.depart(cache.slots(), before);

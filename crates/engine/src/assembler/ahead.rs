@@ -7,9 +7,9 @@ use sws_store::{PieceId, Priority};
 
 use super::DynamicAssembler;
 use super::reading::Reading;
-use crate::cache::{Claim, Need, NoRoom};
-use crate::policy::{Key, Policy};
 use crate::price::{Offer, SOON};
+use sws_cache::policy::Policy;
+use sws_cache::{Claim, Need, NoRoom};
 
 /// A piece that is expected.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl DynamicAssembler {
             let Some(offers) = self.speculating.offers.get_mut(number) else { continue };
             let mut offers = std::mem::take(offers);
             for (expert, _) in offers.drain(..) {
-                self.cache.foresee(self.key(PieceId::expert(number as u32, expert)), 0.0);
+                self.cache.foresee(PieceId::expert(number as u32, expert), 0.0);
             }
             let least = self.confidence.max(IMPROBABLE);
             offers.extend(layer.selected_experts.iter().filter_map(|&expert| {
@@ -61,7 +61,7 @@ impl DynamicAssembler {
                 (probability >= least).then_some((expert, probability))
             }));
             for &(expert, probability) in &offers {
-                self.cache.foresee(self.key(PieceId::expert(number as u32, expert)), probability);
+                self.cache.foresee(PieceId::expert(number as u32, expert), probability);
             }
             self.speculating.offers[number] = offers;
         }
@@ -122,8 +122,7 @@ impl DynamicAssembler {
                     return;
                 }
                 let id = PieceId::expert(layer as u32, expert);
-                let key = self.key(id);
-                if self.cache.contains(key) {
+                if self.cache.contains(id) {
                     continue;
                 }
                 let Ok(layout) = self.layout(id) else { continue };
@@ -132,12 +131,12 @@ impl DynamicAssembler {
                 if !certain && !offer.is_some_and(|offer| offer.earns()) {
                     continue;
                 }
-                let worth = |policy: &mut dyn Policy, old: Key| {
+                let worth = |policy: &mut dyn Policy, old: PieceId| {
                     let victim = f64::from(policy.within(old, SOON));
                     certain || offer.is_some_and(|offer| Offer { victim, ..offer }.earns())
                 };
                 let need = Need::Forecast(probability);
-                match self.cache.begin_if(self.layer, key, bytes, need, worth) {
+                match self.cache.begin_if(self.layer, id, bytes, need, worth) {
                     Ok(claim) => {
                         let Claim { payload, evicted, .. } = claim;
                         self.note_begun(id, true, evicted);
@@ -205,18 +204,17 @@ impl DynamicAssembler {
         while under_way < most
             && let Some(&Expected { id, probability, priority }) = self.forecast.front()
         {
-            let key = self.key(id);
             if let Ok(layout) = self.layout(id) {
                 let bytes = layout.slot_len();
                 let need = Need::Forecast(probability);
                 // In the sweep of a prompt all will be used; else it is what a layer computed ahead chose.
                 let speculative = !self.sweeping;
                 let offer = self.offer(id, bytes, probability);
-                let worth = |policy: &mut dyn Policy, old: Key| {
+                let worth = |policy: &mut dyn Policy, old: PieceId| {
                     let victim = f64::from(policy.within(old, SOON));
                     !speculative || offer.is_some_and(|offer| Offer { victim, ..offer }.earns())
                 };
-                match self.cache.begin_if(self.layer, key, bytes, need, worth) {
+                match self.cache.begin_if(self.layer, id, bytes, need, worth) {
                     Ok(claim) => {
                         // What fails here is read when it is asked for.
                         self.note_begun(id, speculative, claim.evicted);
@@ -245,8 +243,7 @@ impl DynamicAssembler {
 
     /// Keeps a piece that is there until its layer has chosen.
     pub(super) fn promise(&mut self, id: PieceId) {
-        let key = self.key(id);
-        if !self.promised.contains(&id) && self.cache.pin(key) {
+        if !self.promised.contains(&id) && self.cache.pin(id) {
             self.promised.insert(id);
         }
     }
@@ -254,8 +251,7 @@ impl DynamicAssembler {
     /// Keeps nothing any more.
     pub(super) fn withdraw_promises(&mut self) {
         for id in std::mem::take(&mut self.promised) {
-            let key = self.key(id);
-            self.cache.unpin(key);
+            self.cache.unpin(id);
         }
     }
 
@@ -267,8 +263,7 @@ impl DynamicAssembler {
             && id.layer() <= Some(layer)
         {
             self.promised.pop_first();
-            let key = self.key(id);
-            self.cache.unpin(key);
+            self.cache.unpin(id);
         }
         self.forecast.retain(|expected| expected.id.layer() > Some(layer));
         let over = (layer as usize + 1).min(self.speculating.offers.len());

@@ -16,7 +16,6 @@ use super::DynamicAssembler;
 use super::reading::Reading;
 use super::weights::{matrix, no_vector};
 use crate::error::StreamError;
-use crate::policy::Key;
 use crate::wait::Waiter;
 
 /// An expert of which everything but the last matrix is there.
@@ -81,7 +80,7 @@ impl DynamicAssembler {
         }
         result?;
         kept?;
-        self.cache.computed(Key::expert(self.store.number(), self.layer, expert));
+        self.cache.computed(PieceId::expert(self.layer, expert));
         self.needed.clear();
         Ok(true)
     }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use sws_store::{PieceId, Priority};
 
 use super::DynamicAssembler;
-use crate::cache::{Claim, Need};
-use crate::policy::{Key, Policy};
+use sws_cache::policy::Policy;
+use sws_cache::{Claim, Need};
 
 /// Tokens within which a piece has to be probable.
 const SOON: usize = 64;
@@ -33,9 +33,8 @@ impl DynamicAssembler {
         for (layer, experts) in (0..).zip(&self.layers) {
             for expert in 0..experts.map_or(0, |(experts, _)| experts as u32) {
                 let id = PieceId::expert(layer, expert);
-                let key = Key { model: self.store.number(), piece: id };
-                if !self.cache.contains(key) {
-                    probable.push((self.cache.policy_mut().within(key, SOON), id));
+                if !self.cache.contains(id) {
+                    probable.push((self.cache.policy_mut().within(id, SOON), id));
                 }
             }
         }
@@ -51,7 +50,7 @@ impl DynamicAssembler {
         if busy || !self.ahead || !self.speculating.governor.on() {
             return;
         }
-        let there = |id: &&PieceId| self.cache.contains(self.key(**id));
+        let there = |id: &&PieceId| self.cache.contains(**id);
         let passed = probable.iter().take_while(there).count();
         let next = probable.get(passed).copied();
         if let Filling::With(probable) = &mut self.speculating.filling {
@@ -59,9 +58,9 @@ impl DynamicAssembler {
         }
         let Some(id) = next else { return self.filled() };
         let Ok(layout) = self.layout(id) else { return self.filled() };
-        let (key, bytes) = (self.key(id), layout.slot_len());
-        let none_goes = |_: &mut dyn Policy, _: Key| false;
-        match self.cache.begin_if(self.layer, key, bytes, Need::Forecast(0.0), none_goes) {
+        let bytes = layout.slot_len();
+        let none_goes = |_: &mut dyn Policy, _: PieceId| false;
+        match self.cache.begin_if(self.layer, id, bytes, Need::Forecast(0.0), none_goes) {
             Ok(Claim { payload, .. }) => {
                 self.note_begun(id, true, None);
                 // What fails here is read when it is asked for.

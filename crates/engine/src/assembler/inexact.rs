@@ -10,7 +10,6 @@ use super::ahead::Expected;
 use super::weights::Assembled;
 use super::{DynamicAssembler, Presence};
 use crate::error::StreamError;
-use crate::policy::Key;
 use crate::stand_ins::StandIns;
 use crate::verifier::Exactness;
 
@@ -125,7 +124,7 @@ impl DynamicAssembler {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        let mut weights = Assembled::exact(&self.cache, &self.inventory, self.store.number());
+        let mut weights = Assembled::exact(&self.cache, &self.inventory);
         weights.stand_ins = Some(&self.inexact.stand_ins);
         ready(&routed.distinct, &mut weights)
     }
@@ -137,7 +136,7 @@ impl DynamicAssembler {
         if judging.is_empty() {
             return Ok(());
         }
-        let mut weights = Assembled::exact(&self.cache, &self.inventory, self.store.number());
+        let mut weights = Assembled::exact(&self.cache, &self.inventory);
         weights.stand_ins = Some(&self.inexact.stand_ins);
         weights.verifier = Some(&self.verifier);
         ready(&judging, &mut weights)?;
@@ -148,7 +147,7 @@ impl DynamicAssembler {
             judging.contains(&expert) && !refused.contains(&PieceId::expert(layer, expert))
         };
         for &expert in judging.iter().filter(|&&expert| counts(expert)) {
-            self.cache.computed(Key::expert(self.store.number(), layer, expert));
+            self.cache.computed(PieceId::expert(layer, expert));
         }
         self.needed.retain(|&expert| !counts(expert));
         let refused = self.in_order(refused);

@@ -16,14 +16,13 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_draft::{Draft, Gates, ReassemblyBlueprint, Saved, SavedError};
+use sws_cache::{Saved, SavedError};
+use sws_draft::{Draft, Gates, ReassemblyBlueprint};
 use sws_model::{Inventory, ModelSpec, Ready, Routed, SourceError};
 use sws_store::{Completion, LayoutError, NVMeWeightStore, Pass, PieceId, PieceLayout, Slot};
 
-use crate::cache::{Lookup, NoRoom, PredictiveCache};
 use crate::error::StreamError;
 use crate::governor::Speculation;
-use crate::policy::{Choice, Key, Policy};
 use crate::verifier::{Presence, RealPath, Verdict, Verifier, detect_miss};
 use crate::wait::Waiter;
 use account::Speculating;
@@ -33,6 +32,8 @@ use inexact::Inexact;
 pub use inexact::RunAheadCounts;
 use layouts::Layouts;
 use reading::Reading;
+use sws_cache::policy::{Choice, Layers, Policy};
+use sws_cache::{Lookup, NoRoom, PredictiveCache};
 use weights::Assembled;
 pub use weights::Loaded;
 
@@ -119,6 +120,18 @@ impl Default for Mechanisms {
     }
 }
 
+/// The layers of a model as a policy sees them.
+pub(crate) fn layers_with_experts(spec: &ModelSpec) -> Layers {
+    let moe = |layer: &u32| spec.layers[*layer as usize].moe().is_some();
+    let count = spec.layers.len() as u32;
+    Layers {
+        count,
+        with_experts: (0..count).filter(moe).collect(),
+        experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
+        top_k: spec.max_top_k(),
+    }
+}
+
 /// Experts that are computed together while others of their layer wait for their slots: few enough
 /// to free a slot soon, enough for all threads.
 const WHILE_OTHERS_WAIT: usize = 4;
@@ -173,7 +186,7 @@ impl DynamicAssembler {
     /// A pass begins.
     pub fn begin(&mut self, pass: &Pass) {
         self.forget_run_ahead();
-        self.cache.begin_pass(self.store.number(), pass);
+        self.cache.begin_pass(pass);
         if self.ahead {
             self.note_pass(pass);
         }
@@ -340,14 +353,13 @@ impl DynamicAssembler {
 
     /// What has been learned of the model, for its next start.
     pub fn save(&self, to: &mut Saved) {
-        self.cache.policy().save(self.store.number(), to);
+        self.cache.policy().save(to);
         self.draft.save(to);
     }
 
     /// Goes on from what [`save`](Self::save) added.
     pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
-        let model = self.store.number();
-        self.cache.policy_mut().recall(model, saved)?;
+        self.cache.policy_mut().recall(saved)?;
         self.speculating.filling = Filling::After;
         self.draft.recall(saved)
     }
@@ -373,13 +385,9 @@ impl DynamicAssembler {
         self.cache.reset_counts();
     }
 
-    fn key(&self, piece: PieceId) -> Key {
-        Key { model: self.store.number(), piece }
-    }
-
     fn presence(&self, expert: u32) -> Presence {
         let id = PieceId::expert(self.layer, expert);
-        match self.cache.get(self.key(id)) {
+        match self.cache.get(id) {
             Some(_) => Presence::Exact,
             None if self.reading.contains_key(&id) => Presence::Coming,
             None if self.inexact.stand_ins.contains(id) => Presence::Inexact,
@@ -394,16 +402,16 @@ impl DynamicAssembler {
         self.failed.clear();
         self.wanted.clear();
         self.needed.clone_from(&routed.distinct);
-        let (model, number) = (self.store.number(), self.layer);
+        let number = self.layer;
         let (experts, per_step) = (&routed.choices[..], routed.top_k);
-        self.cache.routed(&Choice { model, pass, layer: number, experts, per_step });
+        self.cache.routed(&Choice { pass, layer: number, experts, per_step });
         if self.ahead {
             self.note_choice(layer, &routed.distinct);
         }
         let (cache, real) = (&mut self.cache, RealPath { layer, experts: &routed.distinct });
         let stand_ins = &self.inexact.stand_ins;
         let verdict = self.verifier.check(real, |expert| {
-            match cache.lookup(Key::expert(model, number, expert)) {
+            match cache.lookup(PieceId::expert(number, expert)) {
                 Lookup::Ready => Presence::Exact,
                 Lookup::Loading => Presence::Coming,
                 Lookup::Absent if stand_ins.contains(PieceId::expert(number, expert)) => {
@@ -455,8 +463,7 @@ impl DynamicAssembler {
             let coming = |&expert: &u32| self.presence(expert) == Presence::Coming;
             if now.is_empty() || held && self.needed.iter().any(coming) {
                 if let (true, Some(&piece)) = (self.reading.is_empty(), self.wanted.front()) {
-                    let key = self.key(piece);
-                    return Err(StreamError::from(NoRoom::InUse { key }).into());
+                    return Err(StreamError::from(NoRoom::InUse { piece }).into());
                 }
                 if self.compute_arriving(ready)? {
                     continue;
@@ -468,11 +475,11 @@ impl DynamicAssembler {
             if !self.wanted.is_empty() {
                 now.truncate(WHILE_OTHERS_WAIT);
             }
-            let DynamicAssembler { cache, inventory, store, .. } = self;
-            let mut weights = Assembled::exact(cache, inventory, store.number());
+            let DynamicAssembler { cache, inventory, .. } = self;
+            let mut weights = Assembled::exact(cache, inventory);
             ready(&now, &mut weights)?;
             for &expert in &now {
-                self.cache.computed(Key::expert(self.store.number(), self.layer, expert));
+                self.cache.computed(PieceId::expert(self.layer, expert));
             }
             self.needed.retain(|expert| !now.contains(expert));
         }

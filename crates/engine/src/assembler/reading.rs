@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sws_store::{Cancelled, Completion, FetchError, PieceId, PieceLayout, Priority, Ticket};
 
 use super::{DynamicAssembler, Loaded};
-use crate::cache::{Need, NoRoom};
 use crate::error::StreamError;
+use sws_cache::{Need, NoRoom};
 
 /// Slots through which the experts of a layer go in turn, while what later layers need stays: enough
 /// for one to be computed with while others are read.
@@ -39,8 +39,7 @@ impl DynamicAssembler {
     pub(super) fn fallback_reassemble(&mut self) -> Result<(), StreamError> {
         while let Some(&id) = self.wanted.front() {
             let layout = self.layout(id)?;
-            let key = self.key(id);
-            match self.cache.begin(self.layer, key, layout.slot_len(), Need::Now) {
+            match self.cache.begin(self.layer, id, layout.slot_len(), Need::Now) {
                 Ok(claim) => {
                     self.note_begun(id, false, claim.evicted);
                     self.fetch(id, layout, claim.payload, Priority::Demanded, false)?;
@@ -76,9 +75,9 @@ impl DynamicAssembler {
                 Ok(())
             }
             Err(small) => {
-                let (key, len) = (self.key(id), small.need);
-                self.cache.failed(key, Loaded::empty(small.slot));
-                Err(NoRoom::TooLarge { key, len }.into())
+                let len = small.need;
+                self.cache.failed(id, Loaded::empty(small.slot));
+                Err(NoRoom::TooLarge { piece: id, len }.into())
             }
         }
     }
@@ -97,7 +96,6 @@ impl DynamicAssembler {
         let Completion { layout, slot, result, timing, .. } = completion;
         let id = layout.read().piece();
         let reading = self.reading.remove(&id);
-        let key = self.key(id);
         let unasked = reading.as_ref().is_some_and(Reading::unasked);
         if let (Some(reading), Ok(())) = (&reading, &result) {
             self.speculating.ended(reading, &timing);
@@ -110,7 +108,7 @@ impl DynamicAssembler {
                 let loaded = Loaded { slot, layout: Some(layout) };
                 match self.look_at(id, &loaded) {
                     Ok(()) => {
-                        self.cache.ready(key, loaded);
+                        self.cache.ready(id, loaded);
                         match reading {
                             Some(reading) if unasked => {
                                 self.speculating.governor.issued(reading.bytes);
@@ -124,13 +122,13 @@ impl DynamicAssembler {
                         return Ok(());
                     }
                     Err(error) => {
-                        self.cache.failed(key, Loaded::empty(loaded.slot));
+                        self.cache.failed(id, Loaded::empty(loaded.slot));
                         error.into()
                     }
                 }
             }
             Err(error) => {
-                self.cache.failed(key, Loaded::empty(slot));
+                self.cache.failed(id, Loaded::empty(slot));
                 StreamError::from(error)
             }
         };
@@ -152,8 +150,7 @@ impl DynamicAssembler {
         self.reading.insert(id, Reading { ending: true, ..reading });
         if let Cancelled::Withdrawn(slot) = self.store.cancel(reading.ticket) {
             self.reading.remove(&id);
-            let key = self.key(id);
-            self.cache.failed(key, Loaded::empty(slot));
+            self.cache.failed(id, Loaded::empty(slot));
         }
     }
 
@@ -167,8 +164,7 @@ impl DynamicAssembler {
     /// can be given up at once.
     fn give_way(&mut self) -> bool {
         if let Some(id) = self.promised.pop_last() {
-            let key = self.key(id);
-            self.cache.unpin(key);
+            self.cache.unpin(id);
             return true;
         }
         let idle = |r: &Reading| !r.demanded && !r.ending;

@@ -16,7 +16,7 @@ use sws_store::{
 };
 
 use super::*;
-use crate::policy::{Layers, PolicyKind};
+use sws_cache::policy::PolicyKind;
 
 /// A model on disk, and what it says with everything in memory.
 struct Fixture {
@@ -123,7 +123,7 @@ impl Fixture {
     ) -> Session<Streaming> {
         let arena = Arena::new(slots * self.slot).unwrap();
         let slots: Vec<Slot> = (0..slots).map(|_| arena.take(self.slot).unwrap()).collect();
-        let policy = policy.build([(store.number(), Layers::of(&self.spec))]);
+        let policy = policy.build(layers_with_experts(&self.spec));
         let deciders = Deciders { policy, draft, confidence: 0.5, ahead: true, governed: false };
         let inventory = Arc::new(Inventory::new(&self.spec, &self.manifest).unwrap());
         let waiter = Waiter::new(Clock::real());
@@ -377,7 +377,7 @@ fn a_prompt_reads_what_is_not_cached_and_no_more() {
             let assembler = &session.source().assembler;
             let all = (0..8).flat_map(|l| (0..32).map(move |e| PieceId::expert(l, e)));
             let there: HashSet<PieceId> =
-                all.filter(|id| assembler.cache.get(assembler.key(*id)).is_some()).collect();
+                all.filter(|id| assembler.cache.get(*id).is_some()).collect();
             let reads = |assembler: &DynamicAssembler| {
                 let stats = assembler.store.stats();
                 stats.demanded.completed + stats.ahead.completed + stats.speculative.completed

@@ -7,14 +7,13 @@ use sws_model::{
     Contribution, Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError,
     first_not_finite,
 };
-use sws_store::{ModelNumber, PieceId, PieceLayout, Slot};
+use sws_store::{PieceId, PieceLayout, Slot};
 
 use super::DynamicAssembler;
-use crate::cache::PredictiveCache;
 use crate::error::StreamError;
-use crate::policy::Key;
 use crate::stand_ins::StandIns;
 use crate::verifier::Verifier;
+use sws_cache::PredictiveCache;
 
 /// A slot, and what lies in it.
 #[derive(Debug)]
@@ -56,7 +55,6 @@ pub(super) fn matrix<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> O
 pub(super) struct Assembled<'a> {
     pub(super) cache: &'a PredictiveCache<Loaded>,
     pub(super) inventory: &'a Inventory,
-    pub(super) model: ModelNumber,
     /// None where nothing but the experts themselves will do.
     pub(super) stand_ins: Option<&'a StandIns>,
     /// Who judges what they compute; none if it is forgotten.
@@ -70,14 +68,13 @@ impl<'a> Assembled<'a> {
     pub(super) fn exact(
         cache: &'a PredictiveCache<Loaded>,
         inventory: &'a Inventory,
-        model: ModelNumber,
     ) -> Assembled<'a> {
         let (stand_ins, verifier, refused) = (None, None, Vec::new());
-        Assembled { cache, inventory, model, stand_ins, verifier, refused }
+        Assembled { cache, inventory, stand_ins, verifier, refused }
     }
 
     fn stand_in(&self, expert: PieceId) -> Option<&'a StandIns> {
-        let there = self.cache.get(Key { model: self.model, piece: expert }).is_some();
+        let there = self.cache.get(expert).is_some();
         self.stand_ins.filter(|_| !there)
     }
 }
@@ -91,7 +88,7 @@ impl Weights for Assembled<'_> {
         if let Some(stand_ins) = self.stand_in(piece) {
             return stand_ins.matrix(piece, role);
         }
-        let loaded = self.cache.get(Key { model: self.model, piece })?;
+        let loaded = self.cache.get(piece)?;
         let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
         matrix(loaded.layout.as_ref()?, &loaded.slot, held)
     }

@@ -9,7 +9,7 @@ mod tests;
 pub use estimate::PerToken;
 pub use slots::SlotClass;
 
-use sws_draft::history::{History, Shape};
+use sws_cache::history::{History, Shape};
 use sws_kernels::Functionals;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};

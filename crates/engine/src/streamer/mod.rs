@@ -5,7 +5,8 @@ mod options;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_draft::{NoDraft, Saved};
+use sws_cache::Saved;
+use sws_draft::NoDraft;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
@@ -13,13 +14,12 @@ use sws_model::{
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
-use crate::assembler::{Deciders, DynamicAssembler};
+use crate::assembler::{Deciders, DynamicAssembler, layers_with_experts};
 use crate::error::StreamError;
 use crate::infra::{Infrastructure, InfrastructurePlan};
 use crate::ledger::{Process, Use};
 use crate::metrics::{Counters, Metrics};
 use crate::plan::{Plan, PlanOptions, Planner, SlotClass};
-use crate::policy::Layers;
 use crate::source::StreamingSource;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
@@ -147,7 +147,7 @@ impl SpeculativeWeightStreamer {
             let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
             let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
             let deciders = Deciders {
-                policy: options.policy.build([(store.number(), Layers::of(spec))]),
+                policy: options.policy.build(layers_with_experts(spec)),
                 draft: options.draft,
                 confidence: options.confidence_threshold,
                 ahead: options.speculation,
@@ -258,7 +258,7 @@ impl SpeculativeWeightStreamer {
             (counters.offered, counters.caught) = (verifier.offered, verifier.caught);
             counters.run_ahead = assembler.run_ahead_counts();
             let layers = assembler.cache().counts().iter();
-            counters.layers = layers.map(|(&(_, layer), &counts)| (layer, counts)).collect();
+            counters.layers = layers.map(|(&layer, &counts)| (layer, counts)).collect();
             counters.speculation = assembler.speculation();
             counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;
         }

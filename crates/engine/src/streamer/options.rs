@@ -12,9 +12,9 @@ use crate::error::StreamError;
 use crate::ledger::Process;
 use crate::meter::Costs;
 use crate::plan::PlanError;
-use crate::policy::PolicyKind;
 use crate::stand_ins::StandInUse;
 use crate::verifier::Exactness;
+use sws_cache::policy::PolicyKind;
 
 /// How to run.
 #[derive(Debug)]

@@ -10,4 +10,3 @@ mod rewind;
 mod sequences;
 mod size;
 mod support;
-mod two_models;

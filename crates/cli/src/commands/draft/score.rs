@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde::Serialize;
+use sws_cache::policy::PolicyKind;
+use sws_cache::replay::Residency;
 use sws_draft::{
     Adapting, DEPTH, Draft, DraftSize, Forecaster, Gates, MicroDraftModel, Outcome, Score,
 };
-use sws_engine::policy::PolicyKind;
-use sws_engine::replay::Residency;
 use sws_store::Pass;
 use sws_store::shard::Progress;
 

@@ -17,8 +17,8 @@ const MAX_EXPERTS: usize = 1 << 20;
 /// The experts that each token of some sequences used in each layer that has experts.
 ///
 /// ```
-/// use sws_draft::Trace;
-/// use sws_draft::history::Shape;
+/// use crate::Trace;
+/// use crate::history::Shape;
 ///
 /// let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 2 })?;
 /// // A prompt of two tokens goes through the layers together, then comes one token more.
@@ -29,7 +29,7 @@ const MAX_EXPERTS: usize = 1 << 20;
 /// assert_eq!(same, trace);
 /// assert_eq!(same.experts(1, 1), [0, 3]);
 /// assert_eq!(same.passes(0..3).collect::<Vec<_>>(), [0..2, 2..3]);
-/// # Ok::<(), sws_draft::TraceError>(())
+/// # Ok::<(), sws_cache::TraceError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {

@@ -9,39 +9,15 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
-use sws_draft::{Saved, SavedError};
-use sws_store::{ModelNumber, Pass, PieceId};
+use crate::{Saved, SavedError};
+use sws_store::{Pass, PieceId};
 
 pub use expected::{ExpectedUse, Layers};
 pub use lru::Lru;
 
-/// A piece of one of the models that share a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// The model.
-    pub model: ModelNumber,
-    /// The piece.
-    pub piece: PieceId,
-}
-
-impl Key {
-    /// A routed expert.
-    pub const fn expert(model: ModelNumber, layer: u32, expert: u32) -> Key {
-        Key { model, piece: PieceId::expert(layer, expert) }
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.model, self.piece)
-    }
-}
-
 /// The experts that the router of a layer has chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// The model.
-    pub model: ModelNumber,
     /// The pass; empty if its tokens are not known.
     pub pass: &'a Pass,
     /// The layer, counted among all layers.
@@ -90,16 +66,10 @@ impl PolicyKind {
         }
     }
 
-    /// The policy, for these models.
-    pub fn build(self, models: impl IntoIterator<Item = (ModelNumber, Layers)>) -> Box<dyn Policy> {
+    /// The policy, for a model with these layers.
+    pub fn build(self, layers: Layers) -> Box<dyn Policy> {
         match self {
-            PolicyKind::Expected => {
-                let mut policy = ExpectedUse::new();
-                for (number, layers) in models {
-                    policy.add(number, layers);
-                }
-                Box::new(policy)
-            }
+            PolicyKind::Expected => Box::new(ExpectedUse::new(layers)),
             PolicyKind::Lru => Box::new(Lru::new()),
         }
     }
@@ -120,15 +90,6 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// Where computing stands when a piece has to go.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// The model that is computed.
-    pub model: ModelNumber,
-    /// The piece whose turn it is.
-    pub piece: PieceId,
-}
-
 /// Decides which piece a [`PredictiveCache`](crate::cache::PredictiveCache) gives up.
 ///
 /// The cache tells what it holds, by the number of the slot; the policy keeps what order it needs.
@@ -138,17 +99,17 @@ pub trait Policy: fmt::Debug + Send {
     fn name(&self) -> &'static str;
 
     /// A piece is now in `slot`, or being read into it.
-    fn arrived(&mut self, slot: usize, key: Key);
+    fn arrived(&mut self, slot: usize, piece: PieceId);
 
     /// The piece in `slot` is used.
-    fn used(&mut self, slot: usize, key: Key);
+    fn used(&mut self, slot: usize, piece: PieceId);
 
     /// The piece in `slot` is gone.
-    fn left(&mut self, slot: usize, key: Key);
+    fn left(&mut self, slot: usize, piece: PieceId);
 
-    /// A pass of a model begins; its routers have not selected yet.
-    fn begin(&mut self, model: ModelNumber, pass: &Pass) {
-        let _ = (model, pass);
+    /// A pass begins; its routers have not selected yet.
+    fn begin(&mut self, pass: &Pass) {
+        let _ = pass;
     }
 
     /// A router has chosen.
@@ -157,43 +118,43 @@ pub trait Policy: fmt::Debug + Send {
     }
 
     /// The slot to empty among those that `may` go.
-    fn victim(&mut self, now: Now, may: &dyn Fn(usize) -> bool) -> Option<usize>;
+    fn victim(&mut self, now: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize>;
 
-    /// Of the pieces of this model that `may` go, in the cache or not, the one that is expected last by
+    /// Of the pieces that `may` go, in the cache or not, the one that is expected last by
     /// what is known without forecasts; none from a policy that knows only of pieces in the cache.
-    fn last(&mut self, now: Now, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+    fn last(&mut self, now: PieceId, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
         let _ = (now, may);
         None
     }
 
     /// Whether the piece `old` is expected later than `new`, which will be used in this step with
     /// that probability: a speculative read is allowed to push it out.
-    fn later(&mut self, now: Now, old: Key, new: Key, probability: f32) -> bool {
+    fn later(&mut self, now: PieceId, old: PieceId, new: PieceId, probability: f32) -> bool {
         let _ = (now, old, new, probability);
         true
     }
 
     /// The piece in `slot` will be used when its layer comes next, with that probability: until its
     /// router has chosen that counts for more than what is known otherwise.
-    fn foreseen(&mut self, slot: usize, key: Key, probability: f32) {
-        let _ = (slot, key, probability);
+    fn foreseen(&mut self, slot: usize, piece: PieceId, probability: f32) {
+        let _ = (slot, piece, probability);
     }
 
     /// How probably a piece is used within so many steps. One that has no opinion says as probably
     /// as not.
-    fn within(&mut self, key: Key, steps: usize) -> f32 {
-        let _ = (key, steps);
+    fn within(&mut self, piece: PieceId, steps: usize) -> f32 {
+        let _ = (piece, steps);
         0.5
     }
 
-    /// Adds what has been learned of a model, for its next start.
-    fn save(&self, model: ModelNumber, to: &mut Saved) {
-        let _ = (model, to);
+    /// Adds what has been learned, for the next start.
+    fn save(&self, to: &mut Saved) {
+        let _ = to;
     }
 
     /// Goes on from what [`save`](Self::save) added.
-    fn recall(&mut self, model: ModelNumber, saved: &Saved) -> Result<(), SavedError> {
-        let _ = (model, saved);
+    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        let _ = saved;
         Ok(())
     }
 

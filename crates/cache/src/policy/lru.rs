@@ -2,7 +2,9 @@
 
 use lru::LruCache;
 
-use super::{Key, Now, Policy};
+use sws_store::PieceId;
+
+use super::Policy;
 
 /// What is as probable as this is as good as used.
 const PROBABLE: f32 = 0.5;
@@ -29,27 +31,27 @@ impl Policy for Lru {
         "lru"
     }
 
-    fn arrived(&mut self, slot: usize, _: Key) {
+    fn arrived(&mut self, slot: usize, _: PieceId) {
         self.0.put(slot, ());
     }
 
-    fn used(&mut self, slot: usize, _: Key) {
+    fn used(&mut self, slot: usize, _: PieceId) {
         self.0.promote(&slot);
     }
 
-    fn left(&mut self, slot: usize, _: Key) {
+    fn left(&mut self, slot: usize, _: PieceId) {
         self.0.pop(&slot);
     }
 
-    fn victim(&mut self, _: Now, may: &dyn Fn(usize) -> bool) -> Option<usize> {
+    fn victim(&mut self, _: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| may(slot))
     }
 
-    fn later(&mut self, _: Now, _: Key, _: Key, probability: f32) -> bool {
+    fn later(&mut self, _: PieceId, _: PieceId, _: PieceId, probability: f32) -> bool {
         probability >= PROBABLE
     }
 
-    fn foreseen(&mut self, slot: usize, _: Key, probability: f32) {
+    fn foreseen(&mut self, slot: usize, _: PieceId, probability: f32) {
         if probability >= PROBABLE {
             self.0.promote(&slot);
         }

@@ -1,5 +1,5 @@
+use crate::history::Shape;
 use proptest::prelude::*;
-use sws_draft::history::Shape;
 
 use super::*;
 

@@ -75,21 +75,20 @@ fn piece_len(layer: u32) -> usize {
 }
 
 fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
-    let model = ModelNumber::next();
     let lens = [1000, 2000, 1000, 2000, 1000, 2000, 1000];
     let mut cache = PredictiveCache::new(policy, lens.into_iter().zip(0usize..));
     let mut budget: usize = lens.iter().sum();
     let mut memory = SLOTS;
     // The truth, kept apart: who reads into what, who is pinned, what the running layer needs.
-    let mut reading: Vec<(Key, usize)> = Vec::new();
-    let mut pinned: Vec<Key> = Vec::new();
-    let mut needed: HashSet<Key> = HashSet::new();
+    let mut reading: Vec<(PieceId, usize)> = Vec::new();
+    let mut pinned: Vec<PieceId> = Vec::new();
+    let mut needed: HashSet<PieceId> = HashSet::new();
     let mut given_up: Vec<usize> = Vec::new();
     for op in ops {
-        let ready_before: Vec<Key> = held(&cache);
+        let ready_before: Vec<PieceId> = held(&cache);
         match op {
             Op::Begin { layer, expert, forecast } => {
-                let key = Key::expert(model, layer, expert);
+                let key = PieceId::expert(layer, expert);
                 let need = if forecast { Need::Forecast(0.5) } else { Need::Now };
                 match cache.begin(layer, key, piece_len(layer), need) {
                     Ok(claim) => {
@@ -113,7 +112,7 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
                 assert_eq!(cache.get(key), well.then_some(&payload));
             }
             Op::Lookup { layer, expert } => {
-                let key = Key::expert(model, layer, expert);
+                let key = PieceId::expert(layer, expert);
                 let expected = match cache.get(key) {
                     Some(_) => Lookup::Ready,
                     None if reading.iter().any(|(k, _)| *k == key) => Lookup::Loading,
@@ -123,23 +122,22 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
             }
             Op::Routed { layer, experts } => {
                 cache.routed(&Choice {
-                    model,
                     pass: &Pass::default(),
                     layer,
                     experts: &experts,
                     per_step: experts.len(),
                 });
-                needed = experts.iter().map(|&e| Key::expert(model, layer, e)).collect();
+                needed = experts.iter().map(|&e| PieceId::expert(layer, e)).collect();
             }
             Op::Computed { which } if !needed.is_empty() => {
-                let mut keys: Vec<Key> = needed.iter().copied().collect();
+                let mut keys: Vec<PieceId> = needed.iter().copied().collect();
                 keys.sort_unstable();
                 let key = keys[which % keys.len()];
                 cache.computed(key);
                 needed.remove(&key);
             }
             Op::Pin { layer, expert } => {
-                let key = Key::expert(model, layer, expert);
+                let key = PieceId::expert(layer, expert);
                 assert_eq!(cache.pin(key), cache.get(key).is_some());
                 if cache.get(key).is_some() {
                     pinned.push(key);
@@ -189,7 +187,7 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
     }
 }
 
-fn held<T>(cache: &PredictiveCache<T>) -> Vec<Key> {
+fn held<T>(cache: &PredictiveCache<T>) -> Vec<PieceId> {
     cache.index.keys().copied().filter(|&key| cache.get(key).is_some()).collect()
 }
 
@@ -210,11 +208,10 @@ proptest! {
 
     #[test]
     fn lru_is_the_naive_one(uses in prop::collection::vec(0u32..12, 1..200), slots in 1usize..9) {
-        let model = ModelNumber::next();
         let mut cache = PredictiveCache::new(Box::new(Lru::new()), vec![(1, ()); slots]);
         let mut naive: Vec<u32> = Vec::new();
         for expert in uses {
-            let key = Key::expert(model, 0, expert);
+            let key = PieceId::expert(0, expert);
             let hit = naive.iter().position(|&other| other == expert);
             match hit {
                 Some(at) => { naive.remove(at); }
@@ -234,8 +231,7 @@ proptest! {
 
 #[test]
 fn room_is_made_in_this_order() {
-    let model = ModelNumber::next();
-    let key = |expert| Key::expert(model, 0, expert);
+    let key = |expert| PieceId::expert(0, expert);
     let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(10, 'a'), (10, 'b'), (20, 'c')]);
     let bring = |cache: &mut PredictiveCache<char>, expert, len| {
         let claim = cache.begin(0, key(expert), len, Need::Now)?;
@@ -250,24 +246,18 @@ fn room_is_made_in_this_order() {
         (2, 8, Ok(('c', None)), "a longer empty one, before anything is pushed out"),
         (3, 8, Ok(('b', Some(key(0)))), "the oldest in a slot made for this length"),
         (4, 15, Ok(('c', Some(key(2)))), "the only slot that is long enough, though 1 is older"),
-        (5, 21, Err(NoRoom::TooLarge { key: key(5), len: 21 }), "no slot is that long"),
-        (4, 15, Err(NoRoom::Present { key: key(4) }), "it is there"),
+        (5, 21, Err(NoRoom::TooLarge { piece: key(5), len: 21 }), "no slot is that long"),
+        (4, 15, Err(NoRoom::Present { piece: key(4) }), "it is there"),
     ];
     for (expert, len, expected, why) in cases {
         assert_eq!(bring(&mut cache, expert, len), expected, "{why}");
     }
     // 1, 3 and 4 are there. The running layer needs 3 and 4: 1 goes, though used last.
-    cache.routed(&Choice {
-        model,
-        pass: &Pass::default(),
-        layer: 0,
-        experts: &[3, 4],
-        per_step: 2,
-    });
+    cache.routed(&Choice { pass: &Pass::default(), layer: 0, experts: &[3, 4], per_step: 2 });
     cache.lookup(key(1));
     assert_eq!(bring(&mut cache, 6, 8), Ok(('a', Some(key(1)))));
     assert!(cache.pin(key(6)));
-    assert_eq!(bring(&mut cache, 7, 8), Err(NoRoom::InUse { key: key(7) }));
+    assert_eq!(bring(&mut cache, 7, 8), Err(NoRoom::InUse { piece: key(7) }));
     // What has been computed goes when nothing else can.
     cache.computed(key(4));
     assert_eq!(bring(&mut cache, 7, 8), Ok(('c', Some(key(4)))));
@@ -282,17 +272,16 @@ fn room_is_made_in_this_order() {
 
 #[test]
 fn lookups_are_counted_by_layer() {
-    let model = ModelNumber::next();
     let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(1, ())]);
-    let key = Key::expert(model, 5, 0);
+    let key = PieceId::expert(5, 0);
     cache.lookup(key);
     cache.begin(5, key, 1, Need::Now).unwrap();
     cache.lookup(key);
     cache.ready(key, ());
     cache.lookup(key);
     cache.lookup(key);
-    cache.lookup(Key::expert(model, 6, 0));
-    let of = |layer| cache.counts()[&(model, layer)];
+    cache.lookup(PieceId::expert(6, 0));
+    let of = |layer| cache.counts()[&layer];
     assert_eq!(of(5), Counts { hits: 2, late: 1, misses: 1 });
     assert_eq!(of(6), Counts { hits: 0, late: 0, misses: 1 });
 }

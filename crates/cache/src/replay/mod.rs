@@ -17,12 +17,12 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use sws_draft::Trace;
-use sws_draft::history::Shape;
-use sws_store::{ModelNumber, Pass};
+use crate::Trace;
+use crate::history::Shape;
+use sws_store::{Pass, PieceId};
 
 use crate::cache::{Counts, Lookup, Need, PredictiveCache};
-use crate::policy::{Choice, Key, Layers, Policy, PolicyKind};
+use crate::policy::{Choice, Layers, Policy, PolicyKind};
 use belady::Belady;
 
 /// A policy that routes can be replayed with.
@@ -122,12 +122,11 @@ impl<'a> Replay<'a> {
         progress: &mut dyn FnMut(usize),
     ) -> Outcome {
         let shape = self.trace.shape();
-        let model = ModelNumber::next();
         let policy: Box<dyn Policy> = match policy {
             ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
-            ReplayPolicy::Engine(kind) => kind.build([(model, layers(shape))]),
+            ReplayPolicy::Engine(kind) => kind.build(layers(shape)),
         };
-        let mut player = Player::new(shape, model, policy, slots);
+        let mut player = Player::new(shape, policy, slots);
         let mut experts = Vec::new();
         let mut tokens = 0;
         for (number, pass) in self.passes.iter().enumerate() {
@@ -139,7 +138,7 @@ impl<'a> Replay<'a> {
                 tokens += together;
             }
             let told = self.told(pass);
-            player.cache.begin_pass(model, &told);
+            player.cache.begin_pass(&told);
             for layer in 0..shape.layers {
                 self.experts(pass, layer, &mut experts);
                 player.layer(&told, layer as u32, &experts, pass.step * shape.top_k);
@@ -147,7 +146,7 @@ impl<'a> Replay<'a> {
             progress(together);
         }
         let counts = player.cache.counts();
-        let of = |layer: usize| counts.get(&(model, layer as u32)).copied().unwrap_or_default();
+        let of = |layer: usize| counts.get(&(layer as u32)).copied().unwrap_or_default();
         let layers: Vec<Counts> = (0..shape.layers).map(of).collect();
         let hits: u64 = layers.iter().map(|layer| layer.hits).sum();
         let misses = layers.iter().map(|layer| layer.misses).sum();
@@ -202,7 +201,6 @@ impl<'a> Replay<'a> {
 #[derive(Debug)]
 struct Player {
     cache: PredictiveCache<()>,
-    model: ModelNumber,
     missing: Vec<u32>,
 }
 
@@ -216,15 +214,14 @@ pub struct Residency {
 impl Residency {
     /// An empty cache with so many slots.
     pub fn new(shape: Shape, policy: PolicyKind, slots: usize) -> Residency {
-        let model = ModelNumber::next();
-        let policy = policy.build([(model, layers(shape))]);
-        Residency { player: Player::new(shape, model, policy, slots), pass: Pass::default() }
+        let policy = policy.build(layers(shape));
+        Residency { player: Player::new(shape, policy, slots), pass: Pass::default() }
     }
 
     /// A pass begins.
     pub fn begin(&mut self, pass: &Pass) {
         self.pass.clone_from(pass);
-        self.player.cache.begin_pass(self.player.model, pass);
+        self.player.cache.begin_pass(pass);
     }
 
     /// A layer, counted among those with experts, has chosen these, `per_step` in each step: those
@@ -242,37 +239,37 @@ fn layers(shape: Shape) -> Layers {
 }
 
 impl Player {
-    fn new(shape: Shape, model: ModelNumber, policy: Box<dyn Policy>, slots: usize) -> Player {
+    fn new(shape: Shape, policy: Box<dyn Policy>, slots: usize) -> Player {
         // More slots than pieces would change nothing.
         let slots = slots.min(shape.layers * shape.experts);
         let cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
-        Player { cache, model, missing: Vec::new() }
+        Player { cache, missing: Vec::new() }
     }
 
     fn layer(&mut self, pass: &Pass, layer: u32, experts: &[u32], per_step: usize) {
-        let Player { cache, model, missing } = self;
-        cache.routed(&Choice { model: *model, pass, layer, experts, per_step });
+        let Player { cache, missing } = self;
+        cache.routed(&Choice { pass, layer, experts, per_step });
         missing.clear();
         let mut distinct: Vec<u32> = experts.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
         for &expert in &distinct {
-            match cache.lookup(Key::expert(*model, layer, expert)) {
+            match cache.lookup(PieceId::expert(layer, expert)) {
                 // With too few slots for all of them, what is there is computed first.
                 Lookup::Ready if distinct.len() > cache.capacity() => {
-                    cache.computed(Key::expert(*model, layer, expert));
+                    cache.computed(PieceId::expert(layer, expert));
                 }
                 Lookup::Ready => {}
                 Lookup::Loading | Lookup::Absent => missing.push(expert),
             }
         }
         for &expert in missing.iter() {
-            let key = Key::expert(*model, layer, expert);
-            if cache.begin(layer, key, 1, Need::Now).is_ok() {
-                cache.ready(key, ());
+            let piece = PieceId::expert(layer, expert);
+            if cache.begin(layer, piece, 1, Need::Now).is_ok() {
+                cache.ready(piece, ());
             }
             if distinct.len() > cache.capacity() {
-                cache.computed(key);
+                cache.computed(piece);
             }
         }
     }

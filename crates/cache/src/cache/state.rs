@@ -1,6 +1,6 @@
 //! What a slot can be.
 
-use crate::policy::Key;
+use sws_store::PieceId;
 
 /// One slot.
 #[derive(Debug)]
@@ -16,9 +16,9 @@ pub(super) enum State<T> {
     /// Nothing: here is its memory.
     Empty(T),
     /// Its memory is with whoever reads.
-    Loading { key: Key },
+    Loading { piece: PieceId },
     /// A piece.
-    Ready { key: Key, payload: T, pins: u32 },
+    Ready { piece: PieceId, payload: T, pins: u32 },
     /// The slot is no more; its memory was given up.
     Gone,
 }
@@ -46,9 +46,9 @@ impl<T> Entry<T> {
 }
 
 impl<T> State<T> {
-    pub(super) fn key(&self) -> Option<Key> {
+    pub(super) fn piece(&self) -> Option<PieceId> {
         match self {
-            State::Loading { key } | State::Ready { key, .. } => Some(*key),
+            State::Loading { piece } | State::Ready { piece, .. } => Some(*piece),
             State::Empty(_) | State::Gone => None,
         }
     }

@@ -6,9 +6,9 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use sws_store::{ModelNumber, Pass, PieceId, PieceKind};
+use sws_store::{Pass, PieceId, PieceKind};
 
-use crate::policy::{Choice, Key, Now, Policy};
+use crate::policy::{Choice, Policy};
 use state::{Demand, Entry, State};
 
 /// Books of a fixed set of slots in which pieces come and go. Which piece goes is for a [`Policy`];
@@ -22,43 +22,42 @@ use state::{Demand, Entry, State};
 /// [`ready`](Self::ready) or [`failed`](Self::failed) takes it back.
 ///
 /// ```
-/// use sws_engine::cache::{Lookup, Need, PredictiveCache};
-/// use sws_engine::policy::{Choice, Key, Lru};
-/// use sws_store::{ModelNumber, Pass};
+/// use sws_cache::{Lookup, Need, PredictiveCache};
+/// use sws_cache::policy::{Choice, Lru};
+/// use sws_store::{Pass, PieceId};
 ///
-/// let model = ModelNumber::next();
 /// // Two slots of 4096 bytes, whose memory is a number.
 /// let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(4096, 'a'), (4096, 'b')]);
 /// for expert in [7, 8, 7, 9] {
 ///     let pass = Pass::default();
-///     cache.routed(&Choice { model, pass: &pass, layer: 0, experts: &[expert], per_step: 1 });
-///     let key = Key::expert(model, 0, expert);
-///     if cache.lookup(key) == Lookup::Absent {
-///         let claim = cache.begin(0, key, 4000, Need::Now)?;
+///     cache.routed(&Choice { pass: &pass, layer: 0, experts: &[expert], per_step: 1 });
+///     let piece = PieceId::expert(0, expert);
+///     if cache.lookup(piece) == Lookup::Absent {
+///         let claim = cache.begin(0, piece, 4000, Need::Now)?;
 ///         // Here the piece is read into what `claim.payload` stands for.
-///         cache.ready(key, claim.payload);
+///         cache.ready(piece, claim.payload);
 ///     }
-///     assert!(cache.get(key).is_some());
+///     assert!(cache.get(piece).is_some());
 /// }
-/// assert!(cache.get(Key::expert(model, 0, 8)).is_none());
-/// # Ok::<(), sws_engine::cache::NoRoom>(())
+/// assert!(cache.get(PieceId::expert(0, 8)).is_none());
+/// # Ok::<(), sws_cache::NoRoom>(())
 /// ```
 #[derive(Debug)]
 pub struct PredictiveCache<T> {
     entries: Vec<Entry<T>>,
-    index: HashMap<Key, usize>,
+    index: HashMap<PieceId, usize>,
     /// By the length of their slots.
     classes: BTreeMap<usize, Class>,
     policy: Box<dyn Policy>,
     running: Option<Running>,
     /// Where computing stood last.
-    now: Option<Now>,
+    now: Option<PieceId>,
     bytes: usize,
     peak: usize,
     /// The length of all slots, and what it shall not exceed.
     memory: usize,
     budget: usize,
-    counts: BTreeMap<(ModelNumber, u32), Counts>,
+    counts: BTreeMap<u32, Counts>,
 }
 
 /// Slots of one length.
@@ -73,7 +72,6 @@ struct Class {
 /// The layer being computed.
 #[derive(Debug)]
 struct Running {
-    model: ModelNumber,
     layer: u32,
     /// Its experts, ascending, and which of them have been computed.
     experts: Vec<(u32, bool)>,
@@ -108,7 +106,7 @@ pub struct Claim<T> {
     /// Its length.
     pub len: usize,
     /// What was in it.
-    pub evicted: Option<Key>,
+    pub evicted: Option<PieceId>,
 }
 
 /// Why there is no room for a piece.
@@ -116,36 +114,36 @@ pub struct Claim<T> {
 #[non_exhaustive]
 pub enum NoRoom {
     /// No slot is that long.
-    #[error("the piece {key} needs {len} bytes and no slot of the cache is that long")]
+    #[error("the piece {piece} needs {len} bytes and no slot of the cache is that long")]
     TooLarge {
         /// The piece.
-        key: Key,
+        piece: PieceId,
         /// What it needs.
         len: usize,
     },
     /// Every slot that is long enough is pinned, being read, or needed in the running layer.
-    #[error("every slot that {key} would fit into is in use")]
+    #[error("every slot that {piece} would fit into is in use")]
     InUse {
         /// The piece.
-        key: Key,
+        piece: PieceId,
     },
     /// Everything that could go is expected sooner.
-    #[error("everything in the cache is expected sooner than {key}")]
+    #[error("everything in the cache is expected sooner than {piece}")]
     ExpectedSooner {
         /// The piece.
-        key: Key,
+        piece: PieceId,
     },
     /// What would have to go is worth more.
-    #[error("what {key} would push out is worth more")]
+    #[error("what {piece} would push out is worth more")]
     NotWorth {
         /// The piece.
-        key: Key,
+        piece: PieceId,
     },
     /// It is in the cache or on its way.
-    #[error("{key} is in the cache already")]
+    #[error("{piece} is in the cache already")]
     Present {
         /// The piece.
-        key: Key,
+        piece: PieceId,
     },
 }
 
@@ -201,8 +199,8 @@ impl<T> PredictiveCache<T> {
         let mut given_up = Vec::new();
         while self.entries.len() > slots {
             let number = self.entries.len() - 1;
-            if let Some(key) = self.entries[number].state.key() {
-                self.forget(number, key);
+            if let Some(piece) = self.entries[number].state.piece() {
+                self.forget(number, piece);
             }
             let Some(Entry { len, state, .. }) = self.entries.pop() else { break };
             match state {
@@ -220,13 +218,13 @@ impl<T> PredictiveCache<T> {
     }
 
     /// Asks for a piece that is about to be computed with, and counts the answer.
-    pub fn lookup(&mut self, key: Key) -> Lookup {
-        let counts = self.counts.entry((key.model, key.piece.layer().unwrap_or(0))).or_default();
-        let Some(&slot) = self.index.get(&key) else {
+    pub fn lookup(&mut self, piece: PieceId) -> Lookup {
+        let counts = self.counts.entry(piece.layer().unwrap_or(0)).or_default();
+        let Some(&slot) = self.index.get(&piece) else {
             counts.misses += 1;
             return Lookup::Absent;
         };
-        self.policy.used(slot, key);
+        self.policy.used(slot, piece);
         match self.entries[slot].state {
             State::Ready { .. } => {
                 counts.hits += 1;
@@ -240,16 +238,16 @@ impl<T> PredictiveCache<T> {
     }
 
     /// A piece that is ready.
-    pub fn get(&self, key: Key) -> Option<&T> {
-        match &self.entries[*self.index.get(&key)?].state {
+    pub fn get(&self, piece: PieceId) -> Option<&T> {
+        match &self.entries[*self.index.get(&piece)?].state {
             State::Ready { payload, .. } => Some(payload),
             _ => None,
         }
     }
 
     /// What a [`lookup`](Self::lookup) would find. Counts nothing.
-    pub fn find(&self, key: Key) -> Lookup {
-        match self.index.get(&key).map(|&slot| &self.entries[slot].state) {
+    pub fn find(&self, piece: PieceId) -> Lookup {
+        match self.index.get(&piece).map(|&slot| &self.entries[slot].state) {
             Some(State::Ready { .. }) => Lookup::Ready,
             Some(_) => Lookup::Loading,
             None => Lookup::Absent,
@@ -257,13 +255,13 @@ impl<T> PredictiveCache<T> {
     }
 
     /// Whether a piece is ready or on its way. Counts nothing.
-    pub fn contains(&self, key: Key) -> bool {
-        self.index.contains_key(&key)
+    pub fn contains(&self, piece: PieceId) -> bool {
+        self.index.contains_key(&piece)
     }
 
     /// What is ready or on its way, in no order.
     pub fn pieces(&self) -> impl Iterator<Item = PieceId> {
-        self.index.keys().map(|key| key.piece)
+        self.index.keys().copied()
     }
 
     /// How many these are.
@@ -283,9 +281,9 @@ impl<T> PredictiveCache<T> {
 
     /// A piece will be used when its layer comes next, with that probability: whether it stays until
     /// then is for the policy to say. Nothing if it is not here.
-    pub fn foresee(&mut self, key: Key, probability: f32) {
-        if let Some(&slot) = self.index.get(&key) {
-            self.policy.foreseen(slot, key, probability);
+    pub fn foresee(&mut self, piece: PieceId, probability: f32) {
+        if let Some(&slot) = self.index.get(&piece) {
+            self.policy.foreseen(slot, piece, probability);
         }
     }
 
@@ -293,49 +291,48 @@ impl<T> PredictiveCache<T> {
     pub fn begin(
         &mut self,
         layer: u32,
-        key: Key,
+        piece: PieceId,
         len: usize,
         need: Need,
     ) -> Result<Claim<T>, NoRoom> {
-        self.begin_if(layer, key, len, need, |_, _| true)
+        self.begin_if(layer, piece, len, need, |_, _| true)
     }
 
     /// The same if it is worth the piece in whose place it comes.
     pub fn begin_if(
         &mut self,
         layer: u32,
-        key: Key,
+        piece: PieceId,
         len: usize,
         need: Need,
-        worth: impl FnOnce(&mut dyn Policy, Key) -> bool,
+        worth: impl FnOnce(&mut dyn Policy, PieceId) -> bool,
     ) -> Result<Claim<T>, NoRoom> {
-        if self.index.contains_key(&key) {
-            return Err(NoRoom::Present { key });
+        if self.index.contains_key(&piece) {
+            return Err(NoRoom::Present { piece });
         }
-        let piece = match need {
-            Need::Now => key.piece,
+        self.now = Some(match need {
+            Need::Now => piece,
             Need::Forecast(_) => PieceId::new(layer, PieceKind::Router),
-        };
-        self.now = Some(Now { model: key.model, piece });
+        });
         let empty = self.classes.range_mut(len..).find_map(|(_, class)| class.free.pop());
         let slot = match empty {
             Some(slot) => slot,
             None => {
-                let slot = self.choose(key, len, need)?;
-                let old = self.entries[slot].state.key();
+                let slot = self.choose(piece, len, need)?;
+                let old = self.entries[slot].state.piece();
                 if old.is_some_and(|old| !worth(self.policy.as_mut(), old)) {
-                    return Err(NoRoom::NotWorth { key });
+                    return Err(NoRoom::NotWorth { piece });
                 }
                 slot
             }
         };
-        let demand = self.demand(key);
+        let demand = self.demand(piece);
         let entry = &mut self.entries[slot];
         entry.demand = demand;
-        let old = std::mem::replace(&mut entry.state, State::Loading { key });
+        let old = std::mem::replace(&mut entry.state, State::Loading { piece });
         let (payload, evicted) = match old {
             State::Empty(payload) => (payload, None),
-            State::Ready { payload, key, .. } => (payload, Some(key)),
+            State::Ready { payload, piece, .. } => (payload, Some(piece)),
             State::Loading { .. } | State::Gone => unreachable!("neither is free or chosen"),
         };
         if let Some(old) = evicted {
@@ -345,26 +342,26 @@ impl<T> PredictiveCache<T> {
             self.bytes += self.entries[slot].len;
             self.peak = self.peak.max(self.bytes);
         }
-        self.index.insert(key, slot);
-        self.policy.arrived(slot, key);
+        self.index.insert(piece, slot);
+        self.policy.arrived(slot, piece);
         if let Need::Forecast(probability) = need {
-            self.policy.foreseen(slot, key, probability);
+            self.policy.foreseen(slot, piece, probability);
         }
         Ok(Claim { payload, len: self.entries[slot].len, evicted })
     }
 
     /// A piece that was loading has been read. Returns the payload if nobody was waiting for it.
-    pub fn ready(&mut self, key: Key, payload: T) -> Option<T> {
-        let Some(slot) = self.loading(key) else { return Some(payload) };
-        self.entries[slot].state = State::Ready { key, payload, pins: 0 };
+    pub fn ready(&mut self, piece: PieceId, payload: T) -> Option<T> {
+        let Some(slot) = self.loading(piece) else { return Some(payload) };
+        self.entries[slot].state = State::Ready { piece, payload, pins: 0 };
         None
     }
 
     /// A piece that was loading has not been read: its slot is empty again. Returns the payload if
     /// nobody was waiting for it.
-    pub fn failed(&mut self, key: Key, payload: T) -> Option<T> {
-        let Some(slot) = self.loading(key) else { return Some(payload) };
-        self.forget(slot, key);
+    pub fn failed(&mut self, piece: PieceId, payload: T) -> Option<T> {
+        let Some(slot) = self.loading(piece) else { return Some(payload) };
+        self.forget(slot, piece);
         let entry = &mut self.entries[slot];
         entry.state = State::Empty(payload);
         self.classes.entry(entry.len).or_default().free.push(slot);
@@ -372,8 +369,8 @@ impl<T> PredictiveCache<T> {
     }
 
     /// Keeps a ready piece until it is unpinned as often as it was pinned. False if it is not ready.
-    pub fn pin(&mut self, key: Key) -> bool {
-        match self.state_mut(key) {
+    pub fn pin(&mut self, piece: PieceId) -> bool {
+        match self.state_mut(piece) {
             Some(State::Ready { pins, .. }) => {
                 *pins += 1;
                 true
@@ -383,8 +380,8 @@ impl<T> PredictiveCache<T> {
     }
 
     /// Takes a pin away. False if there is none.
-    pub fn unpin(&mut self, key: Key) -> bool {
-        match self.state_mut(key) {
+    pub fn unpin(&mut self, piece: PieceId) -> bool {
+        match self.state_mut(piece) {
             Some(State::Ready { pins, .. }) if *pins > 0 => {
                 *pins -= 1;
                 true
@@ -393,35 +390,35 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// A pass of a model begins.
-    pub fn begin_pass(&mut self, model: ModelNumber, pass: &Pass) {
-        self.policy.begin(model, pass);
+    /// A pass begins.
+    pub fn begin_pass(&mut self, pass: &Pass) {
+        self.policy.begin(pass);
     }
 
     /// The router of a layer has selected: the layer is running, and its experts stay until they are
     /// [`computed`](Self::computed) or another layer runs.
     pub fn routed(&mut self, choice: &Choice<'_>) {
-        let &Choice { model, layer, experts, .. } = choice;
+        let &Choice { layer, experts, .. } = choice;
         self.policy.routed(choice);
-        self.now = Some(Now { model, piece: PieceId::new(layer, PieceKind::Router) });
+        self.now = Some(PieceId::new(layer, PieceKind::Router));
         let mut distinct = self.stop().map_or_else(Vec::new, |running| running.experts);
         distinct.clear();
         distinct.extend(experts.iter().map(|&expert| (expert, false)));
         distinct.sort_unstable();
         distinct.dedup();
         for &(expert, _) in &distinct {
-            if let Some(&slot) = self.index.get(&Key::expert(model, layer, expert)) {
+            if let Some(&slot) = self.index.get(&PieceId::expert(layer, expert)) {
                 self.entries[slot].demand = Demand::Needed;
             }
         }
-        self.running = Some(Running { model, layer, experts: distinct });
+        self.running = Some(Running { layer, experts: distinct });
     }
 
     /// The running layer has used one of its experts. It goes if nothing else can.
-    pub fn computed(&mut self, key: Key) {
-        if let Some((running, at)) = self.running.as_mut().and_then(|r| Some((r.find(key)?, r))) {
+    pub fn computed(&mut self, piece: PieceId) {
+        if let Some((running, at)) = self.running.as_mut().and_then(|r| Some((r.find(piece)?, r))) {
             at.experts[running].1 = true;
-            if let Some(&slot) = self.index.get(&key) {
+            if let Some(&slot) = self.index.get(&piece) {
                 self.entries[slot].demand = Demand::Computed;
             }
         }
@@ -441,8 +438,8 @@ impl<T> PredictiveCache<T> {
             // Empty ones first; among them the longest.
             let empty = self.classes.values_mut().rev().find_map(|class| class.free.pop());
             let Some(slot) = empty.or_else(|| self.victim(0)) else { break };
-            if let Some(key) = self.entries[slot].state.key() {
-                self.forget(slot, key);
+            if let Some(piece) = self.entries[slot].state.piece() {
+                self.forget(slot, piece);
             }
             let entry = &mut self.entries[slot];
             self.memory -= entry.len;
@@ -463,8 +460,8 @@ impl<T> PredictiveCache<T> {
         assert_eq!(self.memory, live.map(|e| e.len).sum::<usize>(), "the length of all slots");
         assert_eq!(self.bytes, held.clone().map(|e| e.len).sum::<usize>(), "bytes held");
         assert_eq!(self.index.len(), held.clone().count(), "one name for each piece held");
-        for (key, &slot) in &self.index {
-            assert_eq!(self.entries[slot].state.key(), Some(*key), "a name leads to its piece");
+        for (piece, &slot) in &self.index {
+            assert_eq!(self.entries[slot].state.piece(), Some(*piece), "a name leads to its piece");
         }
         let stuck: usize = held.filter(|e| !e.may_go(true)).map(|e| e.len).sum();
         assert!(
@@ -491,7 +488,7 @@ impl<T> PredictiveCache<T> {
     }
 
     /// What the lookups of each layer found.
-    pub fn counts(&self) -> &BTreeMap<(ModelNumber, u32), Counts> {
+    pub fn counts(&self) -> &BTreeMap<u32, Counts> {
         &self.counts
     }
 
@@ -511,18 +508,18 @@ impl<T> PredictiveCache<T> {
         self.policy.as_mut()
     }
 
-    fn choose(&mut self, key: Key, len: usize, need: Need) -> Result<usize, NoRoom> {
+    fn choose(&mut self, piece: PieceId, len: usize, need: Need) -> Result<usize, NoRoom> {
         let Some(slot) = self.victim(len) else {
             return Err(match self.class_for(len) {
-                Some(_) => NoRoom::InUse { key },
-                None => NoRoom::TooLarge { key, len },
+                Some(_) => NoRoom::InUse { piece },
+                None => NoRoom::TooLarge { piece, len },
             });
         };
         if let Need::Forecast(probability) = need
-            && let (Some(now), Some(old)) = (self.now, self.entries[slot].state.key())
-            && !self.policy.later(now, old, key, probability)
+            && let (Some(now), Some(old)) = (self.now, self.entries[slot].state.piece())
+            && !self.policy.later(now, old, piece, probability)
         {
-            return Err(NoRoom::ExpectedSooner { key });
+            return Err(NoRoom::ExpectedSooner { piece });
         }
         Ok(slot)
     }
@@ -550,24 +547,24 @@ impl<T> PredictiveCache<T> {
         None
     }
 
-    fn loading(&self, key: Key) -> Option<usize> {
-        let slot = *self.index.get(&key)?;
+    fn loading(&self, piece: PieceId) -> Option<usize> {
+        let slot = *self.index.get(&piece)?;
         matches!(self.entries[slot].state, State::Loading { .. }).then_some(slot)
     }
 
-    fn state_mut(&mut self, key: Key) -> Option<&mut State<T>> {
-        Some(&mut self.entries[*self.index.get(&key)?].state)
+    fn state_mut(&mut self, piece: PieceId) -> Option<&mut State<T>> {
+        Some(&mut self.entries[*self.index.get(&piece)?].state)
     }
 
-    fn forget(&mut self, slot: usize, key: Key) {
-        self.index.remove(&key);
-        self.policy.left(slot, key);
+    fn forget(&mut self, slot: usize, piece: PieceId) {
+        self.index.remove(&piece);
+        self.policy.left(slot, piece);
         self.bytes -= self.entries[slot].len;
         self.entries[slot].demand = Demand::None;
     }
 
-    fn demand(&self, key: Key) -> Demand {
-        match self.running.as_ref().and_then(|r| Some(r.experts[r.find(key)?].1)) {
+    fn demand(&self, piece: PieceId) -> Demand {
+        match self.running.as_ref().and_then(|r| Some(r.experts[r.find(piece)?].1)) {
             None => Demand::None,
             Some(false) => Demand::Needed,
             Some(true) => Demand::Computed,
@@ -577,8 +574,8 @@ impl<T> PredictiveCache<T> {
     fn stop(&mut self) -> Option<Running> {
         let running = self.running.take()?;
         for &(expert, _) in &running.experts {
-            let key = Key::expert(running.model, running.layer, expert);
-            if let Some(&slot) = self.index.get(&key) {
+            let piece = PieceId::expert(running.layer, expert);
+            if let Some(&slot) = self.index.get(&piece) {
                 self.entries[slot].demand = Demand::None;
             }
         }
@@ -587,9 +584,9 @@ impl<T> PredictiveCache<T> {
 }
 
 impl Running {
-    fn find(&self, key: Key) -> Option<usize> {
-        let PieceKind::Expert(expert) = key.piece.kind() else { return None };
-        if key.model != self.model || key.piece.layer() != Some(self.layer) {
+    fn find(&self, piece: PieceId) -> Option<usize> {
+        let PieceKind::Expert(expert) = piece.kind() else { return None };
+        if piece.layer() != Some(self.layer) {
             return None;
         }
         self.experts.binary_search_by_key(&expert, |&(expert, _)| expert).ok()

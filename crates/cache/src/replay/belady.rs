@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use sws_draft::history::Shape;
-use sws_store::PieceKind;
+use crate::history::Shape;
+use sws_store::{PieceId, PieceKind};
 
-use crate::policy::{Choice, Key, Now, Policy};
+use crate::policy::{Choice, Policy};
 
 /// Gives up what is used again last.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ impl Belady {
     }
 
     /// The next layer of a pass, all passes counted through, that uses a piece.
-    fn next_use(&self, key: Key) -> u64 {
-        let PieceKind::Expert(expert) = key.piece.kind() else { return u64::MAX };
-        let layer = key.piece.layer().unwrap_or(0) as usize;
-        let piece = layer * self.shape.experts + expert as usize;
-        match self.uses[piece].get(self.over[piece]) {
+    fn next_use(&self, piece: PieceId) -> u64 {
+        let PieceKind::Expert(expert) = piece.kind() else { return u64::MAX };
+        let layer = piece.layer().unwrap_or(0) as usize;
+        let place = layer * self.shape.experts + expert as usize;
+        match self.uses[place].get(self.over[place]) {
             Some(&pass) => u64::from(pass) * self.shape.layers as u64 + layer as u64,
             None => u64::MAX,
         }
@@ -42,18 +42,18 @@ impl Policy for Belady {
         "belady"
     }
 
-    fn arrived(&mut self, slot: usize, key: Key) {
-        let next = self.next_use(key);
+    fn arrived(&mut self, slot: usize, piece: PieceId) {
+        let next = self.next_use(piece);
         self.order.insert((next, slot));
         self.next.insert(slot, next);
     }
 
-    fn used(&mut self, slot: usize, key: Key) {
-        self.left(slot, key);
-        self.arrived(slot, key);
+    fn used(&mut self, slot: usize, piece: PieceId) {
+        self.left(slot, piece);
+        self.arrived(slot, piece);
     }
 
-    fn left(&mut self, slot: usize, _: Key) {
+    fn left(&mut self, slot: usize, _: PieceId) {
         if let Some(next) = self.next.remove(&slot) {
             self.order.remove(&(next, slot));
         }
@@ -68,7 +68,7 @@ impl Policy for Belady {
         }
     }
 
-    fn victim(&mut self, _: Now, may: &dyn Fn(usize) -> bool) -> Option<usize> {
+    fn victim(&mut self, _: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.order.iter().rev().map(|&(_, slot)| slot).find(|&slot| may(slot))
     }
 

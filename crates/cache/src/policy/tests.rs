@@ -10,16 +10,16 @@ fn layers(count: u32, experts: usize) -> Layers {
 }
 
 /// A selection in a pass whose tokens are not known.
-fn chosen(model: ModelNumber, layer: u32, experts: &[u32], per_step: usize) -> Choice<'_> {
+fn chosen(layer: u32, experts: &[u32], per_step: usize) -> Choice<'_> {
     static UNKNOWN: Pass = Pass { spans: Vec::new(), tokens: Vec::new() };
-    Choice { model, pass: &UNKNOWN, layer, experts, per_step }
+    Choice { pass: &UNKNOWN, layer, experts, per_step }
 }
 
 /// Goes once around pieces used in turn; how many were there.
-fn go_around(cache: &mut PredictiveCache<()>, model: ModelNumber, pieces: &[PieceId]) -> usize {
+fn go_around(cache: &mut PredictiveCache<()>, pieces: &[PieceId]) -> usize {
     let mut hits = 0;
     for &piece in pieces {
-        let key = Key { model, piece };
+        let key = piece;
         match cache.lookup(key) {
             Lookup::Absent => {
                 cache.begin(piece.layer().unwrap_or(0), key, 1, Need::Now).unwrap();
@@ -35,7 +35,6 @@ fn go_around(cache: &mut PredictiveCache<()>, model: ModelNumber, pieces: &[Piec
 /// (n - 1) / (m - 1) of the uses: all but one slot keep what they have, and that one changes.
 #[test]
 fn of_what_is_used_in_turn_a_fixed_part_stays() {
-    let model = ModelNumber::next();
     let mut pieces = vec![PieceId::EMBED];
     for layer in 0..6 {
         pieces.extend(
@@ -45,8 +44,8 @@ fn of_what_is_used_in_turn_a_fixed_part_stays() {
     }
     pieces.extend([PieceId::FINAL_NORM, PieceId::LM_HEAD]);
     for slots in 1..=pieces.len() + 1 {
-        let mut policy = ExpectedUse::new();
-        policy.add(model, Layers { count: 6, with_experts: Vec::new(), experts: 0, top_k: 0 });
+        let policy =
+            ExpectedUse::new(Layers { count: 6, with_experts: Vec::new(), experts: 0, top_k: 0 });
         let mut expected = PredictiveCache::new(Box::new(policy), vec![(1, ()); slots]);
         let mut lru = PredictiveCache::new(Box::new(Lru::new()), vec![(1, ()); slots]);
         for round in 0..5 {
@@ -55,29 +54,24 @@ fn of_what_is_used_in_turn_a_fixed_part_stays() {
                 n if n >= pieces.len() => pieces.len()..=pieces.len(),
                 n => n - 1..=n,
             };
-            let hits = go_around(&mut expected, model, &pieces);
+            let hits = go_around(&mut expected, &pieces);
             assert!(best.contains(&hits), "{hits} of {best:?} with {slots} slots");
             let all = round > 0 && slots >= pieces.len();
-            assert_eq!(go_around(&mut lru, model, &pieces), if all { pieces.len() } else { 0 });
+            assert_eq!(go_around(&mut lru, &pieces), if all { pieces.len() } else { 0 });
         }
     }
 }
 
 /// Plays routes; misses of the second half.
-fn misses(
-    policy: Box<dyn Policy>,
-    model: ModelNumber,
-    slots: usize,
-    routes: &[Vec<[u32; 2]>],
-) -> usize {
+fn misses(policy: Box<dyn Policy>, slots: usize, routes: &[Vec<[u32; 2]>]) -> usize {
     let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
     let mut misses = 0;
     for (step, route) in routes.iter().enumerate() {
         for (layer, experts) in route.iter().enumerate() {
             let layer = layer as u32;
-            cache.routed(&chosen(model, layer, experts, 2));
+            cache.routed(&chosen(layer, experts, 2));
             for &expert in experts.iter().collect::<BTreeSet<_>>() {
-                let key = Key::expert(model, layer, expert);
+                let key = PieceId::expert(layer, expert);
                 if cache.lookup(key) == Lookup::Absent {
                     cache.begin(layer, key, 1, Need::Now).unwrap();
                     cache.ready(key, ());
@@ -123,11 +117,9 @@ fn there_is_no_cliff_below_the_pieces_of_one_step() {
     // One step uses up to 24 pieces.
     let mut before = usize::MAX;
     for slots in [4, 8, 12, 16, 20, 23, 26, 32, 48, 96] {
-        let model = ModelNumber::next();
-        let mut policy = ExpectedUse::new();
-        policy.add(model, layers(count as u32, experts as usize));
-        let ours = misses(Box::new(policy), model, slots, &routes);
-        let lru = misses(Box::new(Lru::new()), model, slots, &routes);
+        let policy = ExpectedUse::new(layers(count as u32, experts as usize));
+        let ours = misses(Box::new(policy), slots, &routes);
+        let lru = misses(Box::new(Lru::new()), slots, &routes);
         assert!(ours < before, "{slots} slots: {ours} misses, and {before} with fewer");
         assert!(ours < lru, "{slots} slots: {ours} misses, LRU {lru}");
         if slots < 16 {
@@ -143,35 +135,33 @@ fn there_is_no_cliff_below_the_pieces_of_one_step() {
 
 #[test]
 fn a_guess_pushes_out_only_what_is_expected_later() {
-    let model = ModelNumber::next();
-    let mut policy = ExpectedUse::new();
-    policy.add(model, layers(4, 8));
+    let policy = ExpectedUse::new(layers(4, 8));
     let mut cache = PredictiveCache::new(Box::new(policy), vec![(1, ()); 2]);
     // Experts 0 and 1 of layer 0 are used in every step, and of the others only 6 and 7.
     for _ in 0..100 {
-        cache.routed(&chosen(model, 0, &[0, 1], 2));
-        cache.routed(&chosen(model, 2, &[6, 7], 2));
-        cache.routed(&chosen(model, 3, &[6, 7], 2));
+        cache.routed(&chosen(0, &[0, 1], 2));
+        cache.routed(&chosen(2, &[6, 7], 2));
+        cache.routed(&chosen(3, &[6, 7], 2));
     }
     let bring = |cache: &mut PredictiveCache<()>, layer, expert, need| {
-        let key = Key::expert(model, layer, expert);
+        let key = PieceId::expert(layer, expert);
         let evicted = cache.begin(1, key, 1, need)?.evicted;
         cache.ready(key, ());
         Ok::<_, NoRoom>(evicted)
     };
-    let key = |layer, expert| Key::expert(model, layer, expert);
+    let key = |layer, expert| PieceId::expert(layer, expert);
     bring(&mut cache, 0, 0, Need::Now).unwrap();
     bring(&mut cache, 3, 0, Need::Now).unwrap();
     #[rustfmt::skip]
     let cases = [
         // layer, expert, probability, what comes of it
-        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { key: key(3, 1) })), // as unlikely as what is there
+        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })), // as unlikely as what is there
         (3, 1, 0.1, Ok(Some(key(3, 0)))),
-        (2, 5, 0.0, Err(NoRoom::ExpectedSooner { key: key(2, 5) })), // a little was said of that one
+        (2, 5, 0.0, Err(NoRoom::ExpectedSooner { piece: key(2, 5) })), // a little was said of that one
         (2, 5, 0.1, Ok(Some(key(3, 1)))), // as unlikely, but it would come a layer sooner
-        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { key: key(3, 1) })),
+        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })),
         (3, 6, 0.0, Ok(Some(key(2, 5)))),
-        (3, 1, 0.5, Err(NoRoom::ExpectedSooner { key: key(3, 1) })),
+        (3, 1, 0.5, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })),
     ];
     for (layer, expert, probability, expected) in cases {
         let came = bring(&mut cache, layer, expert, Need::Forecast(probability));
@@ -183,13 +173,12 @@ fn a_guess_pushes_out_only_what_is_expected_later() {
 #[test]
 fn what_is_foreseen_stays_until_its_layer_has_chosen() {
     for kind in PolicyKind::ALL {
-        let model = ModelNumber::next();
-        let mut cache = PredictiveCache::new(kind.build([(model, layers(4, 8))]), vec![(1, ()); 2]);
+        let mut cache = PredictiveCache::new(kind.build(layers(4, 8)), vec![(1, ()); 2]);
         for _ in 0..50 {
-            cache.routed(&chosen(model, 1, &[0, 1], 2));
-            cache.routed(&chosen(model, 2, &[4, 5], 2));
+            cache.routed(&chosen(1, &[0, 1], 2));
+            cache.routed(&chosen(2, &[4, 5], 2));
         }
-        let key = |layer, expert| Key::expert(model, layer, expert);
+        let key = |layer, expert| PieceId::expert(layer, expert);
         let mut bring = |layer, expert| {
             let _ = cache.lookup(key(layer, expert));
             let evicted = cache.begin(layer, key(layer, expert), 1, Need::Now).unwrap().evicted;
@@ -200,7 +189,7 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
                 cache.foresee(key(3, 7), 0.95);
             }
             if (layer, expert) == (1, 0) {
-                cache.routed(&chosen(model, 3, &[7], 1));
+                cache.routed(&chosen(3, &[7], 1));
             }
             evicted
         };
@@ -213,54 +202,50 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
 /// What would go of some pieces is what goes if they are there, whatever is foreseen.
 #[test]
 fn what_would_go_is_what_goes() {
-    let model = ModelNumber::next();
-    let mut policy = ExpectedUse::new();
-    policy.add(model, layers(4, 8));
+    let mut policy = ExpectedUse::new(layers(4, 8));
     for step in 0..60 {
         for layer in 0..4 {
             let choice = [(step * layer) % 8, 7 - layer];
-            policy.routed(&chosen(model, layer, &choice, 2));
+            policy.routed(&chosen(layer, &choice, 2));
         }
     }
     let there: Vec<PieceId> =
         (0..4).flat_map(|layer| [1, 3, 4].map(|expert| PieceId::expert(layer, expert))).collect();
     let mut left = there.clone();
     while !left.is_empty() {
-        let now = Now { model, piece: PieceId::expert(left.len() as u32 % 4, 0) };
+        let now = PieceId::expert(left.len() as u32 % 4, 0);
         let last = policy.last(now, &|piece| left.contains(&piece)).unwrap();
         for (slot, &piece) in left.iter().enumerate() {
-            policy.arrived(slot, Key { model, piece });
+            policy.arrived(slot, piece);
         }
         let victim = policy.victim(now, &|_| true).map(|slot| left[slot]);
         assert_eq!(victim, Some(last), "of {}", left.len());
         for (slot, &piece) in left.iter().enumerate() {
-            policy.foreseen(slot, Key { model, piece }, 0.9);
-            policy.left(slot, Key { model, piece });
+            policy.foreseen(slot, piece, 0.9);
+            policy.left(slot, piece);
         }
         assert_eq!(policy.last(now, &|piece| left.contains(&piece)), Some(last));
         for layer in 0..4 {
-            policy.routed(&chosen(model, layer, &[0, 7 - layer], 2));
+            policy.routed(&chosen(layer, &[0, 7 - layer], 2));
         }
         left.retain(|&piece| piece != last);
     }
-    assert_eq!(policy.last(Now { model, piece: PieceId::EMBED }, &|_| false), None);
+    assert_eq!(policy.last(PieceId::EMBED, &|_| false), None);
 }
 
 #[test]
 fn what_is_used_in_every_step_is_used_within_four() {
-    let model = ModelNumber::next();
-    let mut policy = ExpectedUse::new();
-    policy.add(model, layers(2, 8));
+    let mut policy = ExpectedUse::new(layers(2, 8));
     for _ in 0..200 {
-        policy.routed(&chosen(model, 0, &[0, 1], 2));
+        policy.routed(&chosen(0, &[0, 1], 2));
     }
-    let mut within = |expert, steps| policy.within(Key::expert(model, 0, expert), steps);
+    let mut within = |expert, steps| policy.within(PieceId::expert(0, expert), steps);
     assert!(within(0, 1) > 0.98 && within(0, 4) > 0.98, "{}", within(0, 1));
     assert!(within(5, 4) < 0.1, "{}", within(5, 4));
     for steps in [1, 4, 16] {
         assert!(within(5, steps) <= within(5, 4 * steps));
     }
-    assert_eq!(policy.within(Key { model, piece: PieceId::LM_HEAD }, 4), 1.0);
-    let lru = Lru::new().within(Key::expert(model, 0, 0), 4);
+    assert_eq!(policy.within(PieceId::LM_HEAD, 4), 1.0);
+    let lru = Lru::new().within(PieceId::expert(0, 0), 4);
     assert_eq!(lru, 0.5, "no opinion");
 }

@@ -8,7 +8,7 @@
 //! on those.
 //!
 //! ```
-//! use sws_draft::history::{History, Shape};
+//! use crate::history::{History, Shape};
 //!
 //! let mut history = History::new(Shape { layers: 1, experts: 8, top_k: 2 });
 //! for step in 0..50 {
@@ -22,11 +22,12 @@
 //! ```
 
 mod followers;
-pub(crate) mod math;
+mod math;
 mod saved;
 
 use followers::Followers;
-use math::{ln, logistic};
+use math::ln;
+pub use math::logistic;
 
 /// The half-lives of the moving averages, in steps.
 const HALF_LIVES: [f32; 5] = [2.0, 8.0, 32.0, 128.0, 1024.0];
@@ -126,14 +127,14 @@ struct Layer {
 
 /// How often the experts of one step were followed by those of a later one.
 #[derive(Clone, Debug)]
-pub(crate) struct Pairs {
+pub struct Pairs {
     /// Steps with expert `a` that had a successor.
-    pub(crate) seen: Vec<u16>,
+    pub seen: Vec<u16>,
     /// By `a`, then by the expert that followed.
     ///
     /// A byte is enough: when one is full, what is known of `a` is halved. The table then follows
     /// the text, and is small beside a single expert's weights.
-    pub(crate) followed: Vec<u8>,
+    pub followed: Vec<u8>,
 }
 
 impl Shape {
@@ -277,15 +278,18 @@ impl History {
 }
 
 impl Pairs {
-    pub(crate) fn new(experts: usize) -> Pairs {
+    /// An empty table.
+    pub fn new(experts: usize) -> Pairs {
         Pairs { seen: vec![0; experts], followed: vec![0; experts * experts] }
     }
 
-    pub(crate) fn bytes_for(experts: usize) -> usize {
+    /// Memory of a table.
+    pub fn bytes_for(experts: usize) -> usize {
         size_of::<Pairs>() + experts * (experts + size_of::<u16>())
     }
 
-    pub(crate) fn note(&mut self, before: usize, after: &[u32]) {
+    /// Counts that the experts `after` followed `before`.
+    pub fn note(&mut self, before: usize, after: &[u32]) {
         let experts = self.seen.len();
         let row = &mut self.followed[before * experts..][..experts];
         let full = self.seen[before] == u16::MAX
@@ -302,7 +306,7 @@ impl Pairs {
 
     /// Writes to `chances` how probable each expert is after those of `last`; `prior` is where each
     /// is without knowledge.
-    pub(crate) fn chances(&self, last: &[u32], prior: &[f32], chances: &mut [f32]) {
+    pub fn chances(&self, last: &[u32], prior: &[f32], chances: &mut [f32]) {
         let experts = self.seen.len();
         let share = 1.0 / last.len() as f32;
         let mut rest = 0.0;
@@ -418,7 +422,8 @@ impl Layer {
     }
 }
 
-pub(crate) fn log_odds(p: f32) -> f32 {
+/// ln(p / (1 - p)), with p kept at least 0.0005 away from 0 and 1.
+pub fn log_odds(p: f32) -> f32 {
     let p = p.clamp(0.0005, 0.9995);
     ln(p / (1.0 - p))
 }

@@ -1,0 +1,349 @@
+//! The default: what is expected to be needed last.
+
+use crate::history::{History, Shape};
+use crate::{Saved, SavedError};
+use sws_store::{Pass, PieceId, PieceKind};
+
+use super::{Choice, Policy};
+
+/// Gives up the piece whose next use is expected last.
+///
+/// Times are counted in steps, of which each goes through all layers, and compared by their binary
+/// logarithm: the expected logarithm closes more of the distance to the optimum than the expected
+/// time (a step more or less matters when it is one of two, not when it is one of a hundred).
+///
+/// When the next use of an expert comes is a distribution over five spans, in which a
+/// [`History`] says how probable each is: the next time computing comes to its layer, within 4 steps,
+/// 16, 64, later. A piece that every step uses is the case without doubt: it comes with the next
+/// time its turn comes. So one rule keeps a fixed part of what is used in turn, without the cliff
+/// that what was used longest ago has there, and keeps the likely experts.
+#[derive(Debug)]
+pub struct ExpectedUse {
+    layers: Layers,
+    history: History,
+    experts: Vec<Experts>,
+    /// For each distance in layers, the binary logarithm of the time to each span.
+    spans: Vec<[f32; 4]>,
+    at: PieceId,
+    /// Cyclic pieces: those that every pass uses.
+    cyclic: Vec<(usize, PieceId)>,
+    scores: Vec<f32>,
+}
+
+/// The layers of a model.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    /// All of them.
+    pub count: u32,
+    /// Those with experts, ascending.
+    pub with_experts: Vec<u32>,
+    /// Experts of such a layer; the most there are.
+    pub experts: usize,
+    /// Experts that a token uses of a layer; the most there are.
+    pub top_k: usize,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Debug)]
+struct Experts {
+    /// In which slot each is, or `ABSENT`.
+    slots: Vec<u32>,
+    present: usize,
+    /// For each span, how probable each expert's next use is in it; the last times its logarithm.
+    spans: [Vec<f32>; 5],
+    stale: bool,
+    /// How probably each is used when the layer comes next, as far as a forecast has said so since
+    /// it came last.
+    foreseen: Vec<f32>,
+    foresees: bool,
+}
+
+const ABSENT: u32 = u32::MAX;
+
+/// A time in each span but the first, in steps, the distance of the layer to be added. The first
+/// is what the last is for experts: everything from 64 steps on.
+const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
+const NEVER: f32 = 150.0;
+
+impl ExpectedUse {
+    /// A policy for a model with these layers, without any history yet.
+    pub fn new(layers: Layers) -> ExpectedUse {
+        let shape = Shape {
+            layers: layers.with_experts.len(),
+            experts: layers.experts,
+            top_k: layers.top_k,
+        };
+        let experts = Experts {
+            slots: vec![ABSENT; layers.experts],
+            present: 0,
+            spans: std::array::from_fn(|_| vec![0.0; layers.experts]),
+            stale: true,
+            foreseen: vec![0.0; layers.experts],
+            foresees: false,
+        };
+        let count = layers.count.max(1);
+        let spans = (1..=count)
+            .map(|distance| TIMES.map(|t| (t + distance as f32 / count as f32).log2()))
+            .collect();
+        ExpectedUse {
+            history: History::with_tokens(shape),
+            experts: vec![experts; shape.layers],
+            layers,
+            spans,
+            at: PieceId::EMBED,
+            cyclic: Vec::new(),
+            scores: Vec::new(),
+        }
+    }
+
+    /// Memory held for a model of this shape.
+    pub fn bytes_for(shape: Shape) -> usize {
+        let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
+        History::bytes_for(shape)
+            + History::bytes_of_tokens(shape)
+            + shape.layers * (size_of::<Experts>() + shape.experts * expert)
+    }
+
+    /// The history of the experts.
+    pub fn history(&mut self) -> &mut History {
+        &mut self.history
+    }
+
+    /// The expected binary logarithm of the steps until a piece is used that will be used with this
+    /// probability when its turn comes; none for what was foreseen of it.
+    fn score(&mut self, now: PieceId, piece: PieceId, probability: Option<f32>) -> f32 {
+        self.at = now;
+        let turn = self.turn(piece);
+        let Some((layer, expert)) = self.expert(piece) else { return turn };
+        self.refresh(layer);
+        let probability = probability.unwrap_or(self.experts[layer].foreseen[expert]);
+        mix(self.experts[layer].score(expert, self.times(layer)), turn, probability)
+    }
+
+    /// An expert's entry in the tables; none for a cyclic piece.
+    fn place(&mut self, piece: PieceId) -> Option<(&mut Experts, usize)> {
+        let (layer, expert) = self.expert(piece)?;
+        Some((&mut self.experts[layer], expert))
+    }
+
+    /// The place of a layer among those with experts, and the expert.
+    fn expert(&self, piece: PieceId) -> Option<(usize, usize)> {
+        let PieceKind::Expert(expert) = piece.kind() else { return None };
+        let layer = self.layers.with_experts.binary_search(&piece.layer()?).ok()?;
+        let expert = expert as usize;
+        (expert < self.layers.experts).then_some((layer, expert))
+    }
+
+    fn refresh(&mut self, layer: usize) {
+        let experts = &mut self.experts[layer];
+        if !std::mem::take(&mut experts.stale) {
+            return;
+        }
+        let absence = self.history.absence(layer);
+        let [first, second, third, fourth, last] = &mut experts.spans;
+        for e in 0..first.len() {
+            first[e] = 1.0 - absence.within_1[e];
+            second[e] = absence.within_1[e] - absence.within_4[e];
+            third[e] = absence.within_4[e] - absence.within_16[e];
+            fourth[e] = absence.within_16[e] - absence.within_64[e];
+            last[e] = absence.within_64[e] * NEVER.log2();
+        }
+    }
+
+    /// The times to the spans of a layer's experts, seen from where computing stands.
+    fn times(&self, layer: usize) -> [f32; 4] {
+        let count = self.layers.count.max(1);
+        let here = self.at.layer().unwrap_or(0);
+        let there = self.layers.with_experts[layer];
+        // The experts of this very layer are needed in the next step.
+        let distance = (there + count - here % count) % count;
+        self.spans[(if distance == 0 { count } else { distance }) as usize - 1]
+    }
+
+    /// The same measure for a piece that is used whenever its turn comes.
+    fn turn(&self, piece: PieceId) -> f32 {
+        if piece == PieceId::EXTRA {
+            return NEVER.log2();
+        }
+        let layers = self.layers.count.max(1) as f32;
+        // A pass begins with the embedding and ends with norm and head.
+        let cycle = layers + 2.0;
+        let ahead = (place(piece, layers) - place(self.at, layers)) / cycle;
+        let distance = if ahead > 0.0 { ahead } else { ahead + 1.0 };
+        (TIMES[0] + distance).log2()
+    }
+}
+
+impl Policy for ExpectedUse {
+    fn name(&self) -> &'static str {
+        "expected"
+    }
+
+    fn arrived(&mut self, slot: usize, piece: PieceId) {
+        match self.place(piece) {
+            Some((experts, expert)) => {
+                experts.slots[expert] = slot as u32;
+                experts.present += 1;
+            }
+            None => self.cyclic.push((slot, piece)),
+        }
+    }
+
+    fn used(&mut self, _: usize, _: PieceId) {}
+
+    fn left(&mut self, slot: usize, piece: PieceId) {
+        match self.place(piece) {
+            Some((experts, expert)) => {
+                experts.slots[expert] = ABSENT;
+                experts.present -= 1;
+            }
+            None => self.cyclic.retain(|&(other, _)| other != slot),
+        }
+    }
+
+    fn begin(&mut self, pass: &Pass) {
+        self.history.announce(&pass.tokens);
+    }
+
+    fn routed(&mut self, choice: &Choice<'_>) {
+        if let Ok(layer) = self.layers.with_experts.binary_search(&choice.layer) {
+            let steps = choice.steps().len();
+            let each = choice.pass.len().checked_div(steps).unwrap_or(0);
+            for (number, step) in choice.steps().enumerate() {
+                self.history.step_of(layer, step, &choice.pass.tokens[number * each..][..each]);
+            }
+            let experts = &mut self.experts[layer];
+            experts.stale = true;
+            if std::mem::take(&mut experts.foresees) {
+                experts.foreseen.fill(0.0);
+            }
+        }
+    }
+
+    fn victim(&mut self, now: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.at = now;
+        let mut last: Option<(f32, usize)> = None;
+        let mut consider = |score: f32, slot: usize| {
+            if last.is_none_or(|(latest, _)| score > latest) && may(slot) {
+                last = Some((score, slot));
+            }
+        };
+        for &(slot, piece) in &self.cyclic {
+            consider(self.turn(piece), slot);
+        }
+        for layer in 0..self.experts.len() {
+            if self.experts[layer].present == 0 {
+                continue;
+            }
+            self.refresh(layer);
+            let times = self.times(layer);
+            let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
+            let experts = &self.experts[layer];
+            experts.scores(times, &mut self.scores);
+            if experts.foresees {
+                for (score, &probability) in self.scores.iter_mut().zip(&experts.foreseen) {
+                    *score = mix(*score, soon, probability);
+                }
+            }
+            for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
+                if slot != ABSENT {
+                    consider(score, slot as usize);
+                }
+            }
+        }
+        last.map(|(_, slot)| slot)
+    }
+
+    fn last(&mut self, now: PieceId, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+        self.at = now;
+        let mut last: Option<(f32, PieceId)> = None;
+        for layer in 0..self.experts.len() {
+            self.refresh(layer);
+            self.experts[layer].scores(self.times(layer), &mut self.scores);
+            for (&score, expert) in self.scores.iter().zip(0..) {
+                let piece = PieceId::expert(self.layers.with_experts[layer], expert);
+                if last.is_none_or(|(latest, _)| score > latest) && may(piece) {
+                    last = Some((score, piece));
+                }
+            }
+        }
+        last.map(|(_, piece)| piece)
+    }
+
+    fn later(&mut self, now: PieceId, old: PieceId, new: PieceId, probability: f32) -> bool {
+        self.score(now, old, None) > self.score(now, new, Some(probability))
+    }
+
+    fn foreseen(&mut self, _: usize, piece: PieceId, probability: f32) {
+        if let Some((experts, expert)) = self.place(piece) {
+            experts.foreseen[expert] = probability;
+            experts.foresees = true;
+        }
+    }
+
+    fn within(&mut self, piece: PieceId, steps: usize) -> f32 {
+        let Some((layer, expert)) = self.expert(piece) else { return 1.0 };
+        let absence = self.history.absence(layer);
+        let horizon = match steps {
+            0..=1 => absence.within_1,
+            2..=4 => absence.within_4,
+            5..=16 => absence.within_16,
+            _ => absence.within_64,
+        };
+        1.0 - horizon[expert]
+    }
+
+    fn save(&self, to: &mut Saved) {
+        self.history.save(to);
+    }
+
+    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        self.history.recall(saved)?;
+        self.experts.iter_mut().for_each(|experts| experts.stale = true);
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        ExpectedUse::bytes_for(self.history.shape())
+            + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
+    }
+}
+
+impl Experts {
+    fn score(&self, expert: usize, times: [f32; 4]) -> f32 {
+        let spans = self.spans.iter().zip(times.into_iter().chain([1.0]));
+        spans.map(|(span, time)| span[expert] * time).sum()
+    }
+
+    /// Those of all experts: a span after the other, which the compiler turns into vector code.
+    fn scores(&self, times: [f32; 4], scores: &mut Vec<f32>) {
+        let [first, second, third, fourth, last] = &self.spans;
+        scores.clear();
+        scores.extend_from_slice(last);
+        for (span, time) in [first, second, third, fourth].into_iter().zip(times) {
+            for (score, span) in scores.iter_mut().zip(span) {
+                *score += span * time;
+            }
+        }
+    }
+}
+
+/// What is expected if `soon` is as probable as that, and `otherwise` is expected if not.
+fn mix(otherwise: f32, soon: f32, probability: f32) -> f32 {
+    otherwise + probability * (soon - otherwise)
+}
+
+/// Where in a pass a piece is used, in layers.
+fn place(piece: PieceId, layers: f32) -> f32 {
+    let within = match piece.kind() {
+        PieceKind::Embed => return 0.0,
+        PieceKind::FinalNorm => return 1.0 + layers,
+        PieceKind::LmHead | PieceKind::Extra => return 1.5 + layers,
+        PieceKind::Norms => 0.0,
+        PieceKind::Attention => 0.2,
+        PieceKind::Router => 0.4,
+        PieceKind::SharedExpert | PieceKind::Mlp => 0.6,
+        PieceKind::Expert(_) => 0.8,
+    };
+    1.0 + piece.layer().unwrap_or(0) as f32 + within
+}
