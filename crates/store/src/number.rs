@@ -1,18 +1,19 @@
-//! Which of the models in a process something belongs to.
+//! Numbers of the models in a process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of a model in this process. A [`PieceId`](crate::PieceId) names a piece within its
-/// model; whatever is shared by several, such as a cache, has both in its keys.
+/// model; a structure that several models share, such as a cache, has both in its keys.
 ///
-/// Each [`NVMeWeightStore`](crate::NVMeWeightStore) that is opened has a number of its own, whether or
-/// not another was opened on the same files: what one has verified says nothing about the other.
+/// Each [`NVMeWeightStore`](crate::NVMeWeightStore) gets a number of its own when it is opened,
+/// even if another is open on the same files: bytes verified by one store are not verified for the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelNumber(u32);
 
 impl ModelNumber {
-    /// One that nothing else in this process has.
+    /// Returns a number that is unique in this process.
     pub fn next() -> ModelNumber {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         ModelNumber(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_are_alike_whoever_asks() {
+    fn numbers_are_unique_across_threads() {
         let ask = || (0..100).map(|_| ModelNumber::next()).collect::<Vec<_>>();
         let numbers: Vec<ModelNumber> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
