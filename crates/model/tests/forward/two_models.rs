@@ -1,4 +1,4 @@
-//! Two models in one process, their pieces side by side under keys with a model number.
+//! Two models in one process, with their pieces in one map under keys with a model number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::support::Fixture;
 type Cache = BTreeMap<(ModelNumber, PieceId), Completion>;
 
 #[test]
-fn interleaved_sessions_give_what_each_gives_alone() {
+fn interleaved_sessions_equal_separate_ones() {
     let fixtures = ["mixtral", "qwen3_moe"].map(Fixture::open);
     let arena = Arena::new(4 << 20).unwrap();
     let mut cache = Cache::new();
@@ -38,7 +38,7 @@ fn interleaved_sessions_give_what_each_gives_alone() {
     }
 }
 
-/// Reads all pieces of a model, and says under which number they are kept.
+/// Reads all pieces of a model into the map; returns their model number.
 fn fill(cache: &mut Cache, fixture: &Fixture, arena: &Arena) -> ModelNumber {
     let manifest = Arc::new(fixture.manifest.clone());
     let options = StoreOptions { cache: None, ..StoreOptions::default() };
