@@ -1,16 +1,17 @@
-//! Control groups of version 1, which count memory as the kernel does, and kill for too much of it.
+//! Control groups of version 1, which count memory as the kernel does, and kill above a limit.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A control group, removed at the end.
+/// A control group, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Group(PathBuf);
 
 impl Group {
-    /// One with a limit. Fails, and leaves nothing, where this process may not make any.
+    /// Creates a group with a limit. Fails, and leaves nothing behind, if this process may not
+    /// create groups.
     pub(crate) fn new(name: &str, limit: u64) -> io::Result<Group> {
         let name = format!("sws-{}-{name}", std::process::id());
         let group = Group(Path::new("/sys/fs/cgroup/memory").join(name));
@@ -22,21 +23,21 @@ impl Group {
     /// Sets another limit.
     pub(crate) fn allow(&self, limit: u64) -> io::Result<()> {
         let write = |name| std::fs::write(self.0.join(name), limit.to_string());
-        // Where the kernel counts swap, there shall be none. That limit is never below the other one, so
-        // one of the two times is refused if they change.
+        // Forbids swap on kernels that count it. The limit with swap must never be below the other
+        // one, so one of the two writes is refused when the limit changes.
         let _ = write("memory.memsw.limit_in_bytes");
         write("memory.limit_in_bytes")?;
         let _ = write("memory.memsw.limit_in_bytes");
         Ok(())
     }
 
-    /// The most bytes that were charged to it at any time, page cache and kernel included.
+    /// The highest number of bytes charged at any time, page cache and kernel included.
     pub(crate) fn peak(&self) -> io::Result<u64> {
         let text = std::fs::read_to_string(self.0.join("memory.max_usage_in_bytes"))?;
         text.trim().parse().map_err(io::Error::other)
     }
 
-    /// A program that will run in it from its first instruction on.
+    /// A command that runs in the group from its first instruction.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]);
@@ -47,9 +48,9 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What stays in the page cache has to leave before the group can.
+        // The group's page cache has to be emptied before the group can be removed.
         let _ = std::fs::write(self.0.join("memory.force_empty"), "0");
-        // Refused while a process that has ended is still being taken down.
+        // Refused while a process that has ended is still being torn down.
         while std::fs::remove_dir(&self.0).is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy) {
             std::thread::yield_now();
         }

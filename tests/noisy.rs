@@ -1,10 +1,11 @@
-//! A recorded run, and a draft that is as often right as it says: the run, corrupted. For tests and gates.
+//! A recorded run, and a draft whose probabilities are calibrated: the run, corrupted. For tests
+//! and gates.
 
 use sws_draft::{Draft, Gates, LayerBlueprint};
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::Pass;
 
-/// What a run has computed, or is to compute.
+/// Tokens, routes and logits of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<u32>,
@@ -21,15 +22,15 @@ impl Observer for Answer {
     }
 }
 
-/// Differs if a bit of the logits does.
+/// A hash that depends on every bit of the logits.
 pub(crate) fn hash(logits: &[f32]) -> u64 {
     logits.iter().fold(0, |hash: u64, logit| {
         hash.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(logit.to_bits())
     })
 }
 
-/// Forecasts a layer and those after it as a draft does that has learned a model: with every layer
-/// of distance its recall falls by four points.
+/// Forecasts a layer and those after it like a draft that has learned the model. Recall falls by
+/// four points with every layer of distance.
 #[derive(Clone, Debug)]
 pub(crate) struct Noisy {
     layers: usize,
@@ -38,25 +39,25 @@ pub(crate) struct Noisy {
     /// [tokens, layers, top-k]
     ids: Vec<u16>,
     recall: f32,
-    /// How many layers it looks ahead.
+    /// Lookahead in layers.
     depth: usize,
     begun: usize,
     said: Vec<LayerBlueprint>,
 }
 
-/// What recall loses with each layer of distance.
+/// Loss of recall with each layer of distance.
 const FADING: f32 = 0.04;
 
 impl Noisy {
-    /// Knows the experts `ids` [tokens, layers, top-k], each token of which is a pass, and tells of each
-    /// with this probability.
+    /// A draft that knows the experts `ids` [tokens, layers, top-k], with one pass per token, and
+    /// names each with probability `recall`.
     pub(crate) fn new(shape: [usize; 3], ids: Vec<u16>, recall: f32, depth: usize) -> Noisy {
         let [layers, experts, top_k] = shape;
         let (begun, said) = Default::default();
         Noisy { layers, experts, top_k, ids, recall, depth, begun, said }
     }
 
-    /// What it says of a layer that many layers away.
+    /// The forecast for a layer at this distance.
     fn layer(&self, layer: usize, distance: usize) -> LayerBlueprint {
         let recall = self.recall - FADING * distance as f32;
         let at = ((self.begun - 1) * self.layers + layer) * self.top_k;
@@ -65,13 +66,13 @@ impl Noisy {
         let wrong = (1.0 - recall) * count / (self.experts as f32 - count);
         let mut expert_probs = vec![wrong; self.experts];
         let mut selected: Vec<u32> = Vec::new();
-        // Half of what it names it is surer of, and more often right.
+        // Half of the named experts have a higher probability, and are right more often.
         let swing = recall.min(1.0 - recall) / 2.0;
         for (rank, &expert) in truth.iter().enumerate() {
             let probability = if rank % 2 == 0 { recall + swing } else { recall - swing };
             let mut named = u32::from(expert);
             let mut draw = mix(at as u64 + rank as u64);
-            // The same draw at every distance: what it knows from afar it does not forget.
+            // The same draw at every distance: a forecast that is right from afar stays right.
             if (draw >> 40) as f32 / (1u64 << 24) as f32 >= probability {
                 named = loop {
                     draw = mix(draw);
@@ -108,7 +109,7 @@ impl Draft for Noisy {
     }
 }
 
-/// Spreads a number over all numbers.
+/// Mixes the bits of a number.
 fn mix(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,14 +1,14 @@
-//! Where the goldens of `tests/goldens` lie, for the tests of several crates.
+//! Location of the goldens in `tests/goldens`, for the tests of several crates.
 
 use std::path::{Path, PathBuf};
 
-/// The directory of all.
+/// The directory of the goldens.
 pub(crate) fn goldens() -> PathBuf {
     // Each crate that includes this file lies two directories below the root.
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens")
 }
 
-/// Every checkpoint among them.
+/// Names of all checkpoints among the goldens.
 pub(crate) fn variants() -> Vec<String> {
     let entries = goldens().read_dir().unwrap().map(|entry| entry.unwrap());
     let mut names: Vec<String> = entries

@@ -1,4 +1,4 @@
-//! What fio reads of a model's files in the way in which the store reads.
+//! Random reads of a model's files with fio, in the same pattern as the store's.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -7,24 +7,24 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// How many of a model's files it opens.
+/// Maximum number of model files to open.
 const FILES: usize = 64;
 
-/// The system's count of huge pages that a program may ask for by name.
+/// The system's count of reserved huge pages.
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Whether it is there to be run.
+/// True if fio can be run.
 pub fn available() -> bool {
     Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Whether the system has huge pages for its buffers.
+/// True if the system has reserved huge pages.
 pub fn has_huge_pages() -> bool {
     std::fs::read_to_string(HUGE_PAGES).is_ok_and(|pages| pages.trim() != "0")
 }
 
-/// Bytes a second of random reads of the largest files of the directory `model`, `bytes` in all, past the page
-/// cache, 4 of 1 MiB in flight, into huge pages if asked for.
+/// Bytes per second of random reads from the largest files in the directory `model`, `bytes` in
+/// all. The reads bypass the page cache, 4 of 1 MiB in flight, into huge pages if `huge_pages`.
 pub fn random_reads(model: &Path, bytes: u64, huge_pages: bool) -> Result<f64> {
     let mut files = Vec::new();
     for entry in model.read_dir()? {

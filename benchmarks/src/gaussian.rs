@@ -1,9 +1,9 @@
-//! Normal numbers at disk speed, the same for any thread count and chunking.
+//! Normally distributed numbers at disk speed, independent of thread count and chunking.
 //!
 //! A number is a function of `(key, index)` alone: a counter is mixed into 64 random bits, and each
-//! 16 of them pick one of 65,536 equally likely values of the bell curve from a table. That costs
-//! two multiplications and four loads for four weights, so one core fills buffers faster than any
-//! disk takes them. The table ends at 4.3 standard deviations.
+//! 16 of them select one of 65,536 equally likely values of the normal distribution from a table.
+//! That costs two multiplications and four loads for four weights, so one core fills buffers faster
+//! than any disk can write them. The table ends at 4.3 standard deviations.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use half::bf16;
 
 const STEPS: usize = 1 << 16;
 
-/// The values of one normal distribution, as bf16, ready to be drawn from.
+/// The values of one normal distribution as bf16, ready for sampling.
 pub struct Gaussian {
     table: Box<[u16; STEPS]>,
 }
@@ -54,7 +54,7 @@ impl Gaussian {
     }
 }
 
-/// The name of a stream: a seed and a word (FNV-1a, then mixed).
+/// The key of a stream, from a seed and a word (FNV-1a, then mixed).
 pub fn stream(seed: u64, word: &str) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for byte in word.bytes() {
@@ -71,8 +71,8 @@ pub fn mix(key: u64, counter: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The standard normal quantiles at `(i + 1/2) / STEPS`, found by walking up the bell curve's
-/// integral from zero; the lower half mirrors the upper.
+/// The standard normal quantiles at `(i + 1/2) / STEPS`, from integrating the density upwards from
+/// zero; the lower half mirrors the upper.
 static QUANTILES: LazyLock<Vec<f32>> = LazyLock::new(|| {
     const STEP: f64 = 1.0 / 65536.0;
     let density = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_bell_curve() {
+    fn quantiles_match_the_normal_distribution() {
         // From tables of the normal distribution.
         for (p, z) in [(0.5, 0.0), (0.841_344_7, 1.0), (0.975, 1.959_964), (0.999, 3.090_232)] {
             let got = QUANTILES[(p * STEPS as f64) as usize];
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn any_cut_gives_the_same_numbers() {
+    fn any_chunking_gives_the_same_numbers() {
         let g = Gaussian::new(0.0, 0.02);
         let whole = draw(&g, 7, 0, 100);
         for (first, n) in

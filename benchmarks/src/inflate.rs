@@ -1,11 +1,11 @@
-//! Makes the experts of a trained checkpoint larger without changing what they compute.
+//! Enlarges the experts of a trained checkpoint without changing their function.
 //!
 //! An expert is `down · (silu(gate · x) * (up · x))`. A further inner neuron, a row of gate, a row
 //! of up and a column of down, adds nothing when its column of down is zero. So the model's
-//! function, its routing included, stays the trained one, while its experts take as long to read
-//! as those of a large model.
+//! function, its routing included, stays the trained one, while its experts take as long to read as
+//! those of a large model.
 //!
-//! The trained neurons are scattered over the whole width, one by one, yet neuron `j` keeps its
+//! The trained neurons are scattered over the whole width, one by one, but neuron `j` keeps its
 //! index modulo 32 and its order among the neurons that share it. A reduction over 32 fixed lanes
 //! therefore adds the same terms in the same order, with zeros between them, and the result keeps
 //! even its rounding.
@@ -22,13 +22,13 @@ use serde_json::Value;
 use crate::checkpoint::{Output, PlannedTensor, Source, SourceTensor};
 use crate::gaussian::{Gaussian, mix, stream};
 
-/// Trained neurons keep their index modulo this.
+/// Trained neurons keep their index modulo this number.
 const LANES: usize = 32;
-/// The inner width is rounded up to a multiple of this, so that files stay aligned.
+/// Step of the inner width, which keeps files aligned.
 const WIDTH_STEP: u64 = 64;
 
-/// The families whose experts are three matrices of their own, and the config's name for the inner
-/// width of an expert. Elsewhere that key means other matrices too.
+/// Families whose experts are three separate matrices, and the config's name for the inner width of
+/// an expert. In other families that key covers other matrices too.
 const FAMILIES: [(&str, &str); 4] = [
     ("mixtral", "intermediate_size"),
     ("olmoe", "intermediate_size"),
@@ -38,8 +38,8 @@ const FAMILIES: [(&str, &str); 4] = [
 
 /// Writes `checkpoint` with experts of at least `expert_bytes` into the new directory `out`.
 ///
-/// The inner width is the smallest multiple of 64 that reaches the size. Everything that is no
-/// expert is copied. Files hold at most `file_bytes`.
+/// The inner width is the smallest multiple of 64 that reaches the size. All other tensors are
+/// copied. Files hold at most `file_bytes`.
 pub fn inflate(
     checkpoint: &Path,
     expert_bytes: u64,
@@ -59,10 +59,10 @@ pub fn inflate(
     output.finish()
 }
 
-/// Where each of `trained` neurons goes among `width`: as the module's head describes.
+/// New index of each of `trained` neurons within `width`, as described at the head of the module.
 ///
-/// Each run of 32 neurons has a stretch of the new width for itself, and each neuron a place of
-/// its own in it.
+/// Each run of 32 neurons has its own stretch of the new width, and each neuron its own place in
+/// it.
 pub fn positions(trained: usize, width: usize, key: u64) -> Vec<usize> {
     let (runs, blocks) = (trained.div_ceil(LANES), width / LANES);
     (0..trained)
@@ -78,7 +78,7 @@ pub fn positions(trained: usize, width: usize, key: u64) -> Vec<usize> {
 struct Plan {
     config: Value,
     tensors: Vec<PlannedTensor>,
-    /// For each tensor what it is of an expert, if it is.
+    /// Role of each tensor; `None` for tensors that are not of experts.
     roles: Vec<Option<Role>>,
     hidden: usize,
     trained: usize,
@@ -86,7 +86,7 @@ struct Plan {
 }
 
 struct Role {
-    /// The expert's name: the tensors of one expert scatter their neurons alike.
+    /// Name of the expert. All tensors of an expert scatter their neurons alike.
     expert: String,
     part: Part,
 }
@@ -179,7 +179,7 @@ fn number(config: &Value, key: &str, dir: &dyn std::fmt::Display) -> Result<usiz
     Ok(value as usize)
 }
 
-/// Reads `….experts.7.gate_proj.weight` and its like.
+/// Parses names like `….experts.7.gate_proj.weight`.
 fn role(name: &str) -> Option<Role> {
     let (expert, matrix) = name.strip_suffix(".weight")?.rsplit_once('.')?;
     let part = match matrix {
@@ -192,7 +192,8 @@ fn role(name: &str) -> Option<Role> {
     routed.then(|| Role { expert: expert.to_owned(), part })
 }
 
-/// Tokenizer, chat template, generation config: all but weights and what is written anew.
+/// Copies tokenizer, chat template and generation config: all but the weights and the files that
+/// are rewritten.
 fn copy_companions(checkpoint: &Path, output: &Output) -> Result<()> {
     let told = || format!("cannot list `{}`", checkpoint.display());
     for entry in checkpoint.read_dir().with_context(told)? {
@@ -215,11 +216,11 @@ struct Filler<'a> {
     current: Option<(usize, Scattered)>,
 }
 
-/// What is drawn once a tensor.
+/// Random choices for one tensor.
 struct Scattered {
     /// New index of each trained neuron.
     positions: Vec<usize>,
-    /// Trained neuron at each new index.
+    /// Trained neuron at each new index, if there is one.
     trained: Vec<Option<usize>>,
     key: u64,
     random: Gaussian,
@@ -253,12 +254,12 @@ impl Filler<'_> {
             Part::Down => 0.0,
         };
         let random = Gaussian::new(0.0, std);
-        // Not the bare name: that is the stream that a random checkpoint's own rows came from.
+        // Not the bare name: a random checkpoint draws its own rows from that stream.
         let key = stream(self.seed, &format!("inflate {}", tensor.name));
         Ok(Scattered { positions, trained: inverse, key, random })
     }
 
-    /// The scale of the trained weights, which the random ones take.
+    /// Root mean square of the trained weights, which becomes the scale of the random ones.
     fn root_mean_square(&self, tensor: &SourceTensor) -> Result<f32> {
         let mut buffer = vec![0u8; (1 << 20).min(tensor.bytes as usize)];
         let (mut sum, mut offset) = (0f64, 0);
@@ -273,13 +274,14 @@ impl Filler<'_> {
         let scale = (sum / (tensor.bytes / 2) as f64).sqrt() as f32;
         ensure!(
             scale.is_finite(),
-            "`{}` holds infinities or NaNs, beside which no weight is harmless",
+            "`{}` holds infinities or NaNs; name a checkpoint of finite weights",
             tensor.name
         );
         Ok(scale)
     }
 
-    /// Rows of gate or up: a trained one where a trained neuron stands, else a random one.
+    /// Fills rows of gate or up: trained rows at the places of trained neurons, random ones
+    /// elsewhere.
     fn fill_rows(
         &self,
         tensor: &SourceTensor,
@@ -301,7 +303,7 @@ impl Filler<'_> {
         })
     }
 
-    /// Rows of down: the trained columns at their new places, zeros elsewhere.
+    /// Fills rows of down: the trained columns at their new places, zeros elsewhere.
     fn fill_columns(
         &self,
         tensor: &SourceTensor,

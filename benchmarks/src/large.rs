@@ -1,4 +1,4 @@
-//! The model that comes with the project, its experts made large: as a checkpoint and as shards.
+//! The bundled model with enlarged experts, as a checkpoint and as shards.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,9 @@ use sws_store::shard::{ShardOptions, shard, unshard};
 
 use crate::inflate::inflate;
 
-/// Makes `checkpoint` (bf16) and `shards` (bf12) in `dir`, of the shards `tales` with experts of at least
-/// `expert_bytes`; with `stand_ins` also a directory of that name, which has them.
+/// Makes `checkpoint` (bf16) and `shards` (bf12) in `dir` from the shards `tales`, with experts of
+/// at least `expert_bytes`. With `stand_ins`, also makes the directory `stand-ins`, whose shards
+/// include them.
 pub fn make(tales: &Path, dir: &Path, expert_bytes: u64, stand_ins: bool) -> Result<()> {
     let checkpoint = make_checkpoint(tales, dir, expert_bytes)?;
     make_shards(&checkpoint, &dir.join("shards"), &ShardOptions::default())?;
@@ -21,7 +22,7 @@ pub fn make(tales: &Path, dir: &Path, expert_bytes: u64, stand_ins: bool) -> Res
     Ok(())
 }
 
-/// Makes `checkpoint` in `dir`, if that has not been done yet; returns where it is.
+/// Makes `checkpoint` in `dir` unless it exists, and returns its path.
 pub fn make_checkpoint(tales: &Path, dir: &Path, expert_bytes: u64) -> Result<PathBuf> {
     let (small, checkpoint) = (dir.join("small"), dir.join("checkpoint"));
     if !checkpoint.join("config.json").exists() {
@@ -33,7 +34,7 @@ pub fn make_checkpoint(tales: &Path, dir: &Path, expert_bytes: u64) -> Result<Pa
     Ok(checkpoint)
 }
 
-/// Shards a checkpoint, if that has not been done yet.
+/// Shards a checkpoint unless `out` exists.
 pub fn make_shards(checkpoint: &Path, out: &Path, options: &ShardOptions) -> Result<()> {
     if out.join("manifest.json").exists() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Benches, and the checkpoints they need.
+//! Benchmarks, and the checkpoints they need.
 //!
 //! [`random::write_random`] makes checkpoints of random weights in the [`shapes`] of real models;
-//! [`inflate::inflate`] makes a small trained checkpoint large without changing what it computes,
-//! so that a trained router's routing can be measured with experts of real size. Both write
-//! through [`checkpoint::Output`], which streams and lets nothing half-written appear under its
-//! final name. `sws-bench` is the command in front of them.
+//! [`inflate::inflate`] enlarges a small trained checkpoint without changing its function, so that
+//! trained routing can be measured with experts of real size. Both write through
+//! [`checkpoint::Output`], which streams, and gives a checkpoint its final name only when it is
+//! complete. `sws-bench` is the command-line program.
 
 pub mod checkpoint;
 pub mod fio;

@@ -18,7 +18,7 @@ use sws_benchmarks::stream::{self, StreamArguments};
 use sws_benchmarks::versions::{self, VersionsArguments};
 use sws_kernels::Encoding;
 
-/// Benches of SWS, and the checkpoints they need.
+/// Benchmarks of SWS, and the checkpoints they need.
 #[derive(Parser)]
 #[command(name = "sws-bench", version)]
 struct Arguments {
@@ -28,15 +28,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the experts of a trained checkpoint larger without changing what they compute
+    /// Enlarge the experts of a trained checkpoint without changing their function
     ///
     /// Each expert gets further inner neurons, scattered among the trained ones, with random rows
     /// of gate and up and zero columns of down.
     Inflate {
         /// A bf16 checkpoint directory of the Mixtral, Qwen-MoE or OLMoE family
         checkpoint: PathBuf,
-        /// The size an expert shall have, for instance 14MiB; its width becomes the smallest
-        /// multiple of 64 that reaches it
+        /// Target size of an expert, for instance 14MiB; its width becomes the smallest multiple of
+        /// 64 that reaches it
         #[arg(long, value_parser = parse_size, value_name = "SIZE")]
         expert_bytes: u64,
         #[command(flatten)]
@@ -44,47 +44,47 @@ enum Command {
     },
     /// Write a checkpoint of random weights in the shape of a real or a tiny model
     Random {
-        /// The shape's name; a wrong one lists them all
+        /// Name of the shape; an unknown one lists them all
         #[arg(long, value_parser = Shape::named)]
         shape: Shape,
-        /// Fewer layers than the shape has (or more)
+        /// Number of layers, if not that of the shape
         #[arg(long)]
         layers: Option<usize>,
         #[command(flatten)]
         output: OutputArguments,
     },
-    /// Measure a model in memory next to the kernel alone on the same weights, and to llama.cpp
+    /// Measure a resident model against the kernel alone on the same weights, and against llama.cpp
     Resident(ResidentArguments),
-    /// Measure a model that streams, at several budgets, next to llama.cpp and fio
+    /// Measure a streaming model at several budgets, against llama.cpp and fio
     Stream(StreamArguments),
-    /// Measure what speculation and each mechanism around it is worth, over budgets and disks
+    /// Measure the gain of speculation and of each mechanism around it, over budgets and disks
     Speculation(SpeculationArguments),
-    /// A run of `speculation`: for itself
+    /// One run of `speculation`: used by the command itself
     #[command(hide = true)]
     SpeculationChild,
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
-    /// Measure the sharder next to a plain copy of the same numbers of bytes
+    /// Measure the sharder against a plain copy of the same number of bytes
     Sharding {
-        /// A checkpoint, best of 2 GB or more
+        /// A checkpoint, preferably of 2 GB or more
         checkpoint: PathBuf,
-        /// A directory to be made on the device to be measured, and deleted afterwards
+        /// New directory on the device under test, deleted afterwards
         #[arg(long, value_name = "DIR")]
         scratch: PathBuf,
-        /// The encoding
+        /// Encoding of the shards
         #[arg(long, default_value = "bf12", value_parser = |word: &str| word.parse::<Encoding>())]
         encoding: Encoding,
-        /// How many copies and shardings
+        /// Number of copies and shardings
         #[arg(long, default_value_t = 5)]
         pairs: usize,
-        /// Give the copy its memory in huge pages, as the sharder has it
+        /// Let the copy use huge pages, as the sharder does
         #[arg(long)]
         huge_pages: bool,
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
     },
-    /// Compare two builds of `sws`, which take turns, and exit with 1 if the new one is slower
+    /// Compare two builds of `sws` in alternating runs, and exit with 1 if the new one is slower
     Versions(VersionsArguments),
     /// Print the kernel table: every encoding and tier next to a plain sum, candle and gemm
     Kernels(kernels::Options),
@@ -92,13 +92,13 @@ enum Command {
 
 #[derive(clap::Args)]
 struct OutputArguments {
-    /// The directory to make
+    /// New directory for the checkpoint
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The largest file; a larger checkpoint becomes several with an index
+    /// Maximum file size; a larger checkpoint is split into several files with an index
     #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "5GB")]
     sharded: u64,
-    /// Another seed gives other random weights
+    /// Seed of the random weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs it; returns false if a bar was missed.
+/// Runs a command. Returns false if a criterion was missed.
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Inflate { checkpoint, expert_bytes, output } => {

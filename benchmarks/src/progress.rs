@@ -1,4 +1,4 @@
-//! Progress for people: a bar on a terminal, plain lines elsewhere.
+//! Progress reports: a bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use sws_store::Clock;
 
-/// Lines elsewhere than on a terminal stay this far apart.
+/// Minimum interval between plain lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(2);
 
-/// Counts bytes towards a known total and says so on standard error.
+/// Counts bytes towards a known total, and reports on standard error.
 pub struct Progress {
     label: String,
     total: u64,
@@ -32,7 +32,7 @@ impl Progress {
         Progress { label: label.to_owned(), total, done: 0, last_line: Duration::ZERO, bar, clock }
     }
 
-    /// `bytes` more are done.
+    /// Counts `bytes` more.
     pub fn add(&mut self, bytes: u64) {
         self.done += bytes;
         match &self.bar {
@@ -51,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// Ends with one line that gives size, time and rate.
+    /// Prints a final line with size, time and rate.
     pub fn finish(self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

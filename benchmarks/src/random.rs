@@ -1,4 +1,4 @@
-//! Checkpoints of random weights in true shapes.
+//! Checkpoints of random weights in the shapes of published models.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::checkpoint::{Output, PlannedTensor};
 use crate::gaussian::{Gaussian, mix, stream};
 use crate::shapes::Shape;
 
-/// What one task of the thread pool fills.
+/// Bytes that one task of the thread pool fills.
 const TASK: usize = 256 << 10;
 
 /// Writes a checkpoint of this shape into the new directory `out`.
@@ -39,8 +39,8 @@ pub fn write_random(shape: &Shape, out: &Path, file_bytes: u64, seed: u64) -> Re
     output.finish()
 }
 
-/// What keeps a deep random model's activations near 1: matrices scaled by their fan-in, varied a
-/// little from one to the next as trained ones are.
+/// Distribution that keeps a deep random model's activations near 1: matrices are scaled by their
+/// fan-in, and vary a little from one to the next as trained ones do.
 fn distribution(tensor: &PlannedTensor, key: u64) -> Gaussian {
     let varied = 0.75 + mix(key, u64::MAX) as f32 / u64::MAX as f32 * 0.5;
     match tensor.shape[..] {

@@ -1,36 +1,36 @@
-//! The shapes of models: their configs and tensors as the hub has them.
+//! Shapes of models: configs and tensors as published on the hub.
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use crate::checkpoint::PlannedTensor;
 
-/// What distinguishes one model from another of its family.
+/// Parameters that distinguish a model within its family.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// The name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// `model_type` of the config.
     pub family: &'static str,
     /// Width of the hidden state.
     pub hidden: usize,
-    /// Layers of the true model; the command line may ask for fewer.
+    /// Layers of the published model; the command line may ask for fewer.
     pub layers: usize,
     /// Query heads, key/value heads, and the width of one.
     pub heads: (usize, usize, usize),
     /// Inner width of a dense block.
     pub dense: usize,
-    /// Experts a layer, experts a token, and the inner width of one; `None` for dense models.
+    /// Experts per layer, experts per token, and the inner width of one; `None` for dense models.
     pub experts: Option<(usize, usize, usize)>,
     /// Inner width of the shared expert, 0 without one.
     pub shared: usize,
     /// Entries of the vocabulary.
     pub vocab: usize,
-    /// The head is the embedding.
+    /// True if the head shares the embedding's weights.
     pub tied: bool,
 }
 
-/// Every shape that has a name.
+/// All named shapes.
 pub const SHAPES: &[Shape] = &[
     Shape {
         name: "mixtral-8x7b",
@@ -92,8 +92,8 @@ pub const SHAPES: &[Shape] = &[
         vocab: 32000,
         tied: false,
     },
-    // What bounds a sharder's memory: an embedding of 2 GB, which is the head too, and experts of
-    // 350 MB.
+    // Worst case for a sharder's memory: an embedding of 2 GB, which is the head too, and experts
+    // of 350 MB.
     Shape {
         name: "big-tensor",
         family: "mixtral",
@@ -114,7 +114,7 @@ pub const SHAPES: &[Shape] = &[
     tiny("tiny-qwen3", "qwen3", None, 0),
 ];
 
-/// A model of some hundred kilobytes; no width but the head's is a power of two.
+/// A model of a few hundred kilobytes; no width but the head's is a power of two.
 const fn tiny(
     name: &'static str,
     family: &'static str,
@@ -136,7 +136,7 @@ const fn tiny(
 }
 
 impl Shape {
-    /// The shape of this name, or the sentence that says which there are.
+    /// Returns the shape of this name, or an error that lists the names.
     pub fn named(name: &str) -> Result<Self, String> {
         SHAPES.iter().find(|shape| shape.name == name).cloned().ok_or_else(|| {
             let names: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
@@ -144,7 +144,7 @@ impl Shape {
         })
     }
 
-    /// `config.json`.
+    /// Content of `config.json`.
     pub fn config(&self) -> Value {
         let (heads, kv_heads, head_dim) = self.heads;
         let (experts, top_k, inner) = self.experts.unwrap_or_default();
@@ -232,7 +232,7 @@ impl Shape {
         config
     }
 
-    /// `generation_config.json`.
+    /// Content of `generation_config.json`.
     pub fn generation_config(&self) -> Value {
         let config = self.config();
         let mut generation =
@@ -245,7 +245,7 @@ impl Shape {
         generation
     }
 
-    /// Every tensor, in the order in which it is computed with.
+    /// All tensors, in the order of computation.
     pub fn tensors(&self) -> Vec<PlannedTensor> {
         let mut list = List(Vec::new());
         let h = self.hidden;
@@ -301,7 +301,7 @@ impl Shape {
         }
     }
 
-    /// A token id of the true model, or the nearest one that a smaller vocabulary has.
+    /// A token id of the published model, limited to the vocabulary of a smaller one.
     fn token(&self, id: usize) -> usize {
         id.min(self.vocab - 1)
     }

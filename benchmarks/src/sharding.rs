@@ -1,9 +1,9 @@
-//! How fast the sharder is, next to a plain copy that moves the same numbers of bytes.
+//! Speed of the sharder, compared with a plain copy that moves the same number of bytes.
 //!
-//! The copy knows nothing of tensors: the same number of threads as the sharder has workers read
-//! blocks past the page cache and write three quarters of each (or whatever the encoding leaves)
-//! into one file. What the sharder does beyond that (counting, encoding, hashing, many files, each
-//! synced and renamed) has to hide behind the device.
+//! The copy knows nothing of tensors: as many threads as the sharder has workers read blocks past
+//! the page cache and write three quarters of each (or the share that the encoding leaves) into one
+//! file. The sharder's additional work (counting, encoding, hashing, many files, each synced and
+//! renamed) has to hide behind the device.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -21,35 +21,35 @@ use sws_store::{Checkpoint, Clock, Naming, SLOT_ALIGN, Slot};
 
 use crate::paired::median;
 
-/// What is measured.
+/// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The checkpoint.
+    /// Checkpoint to shard.
     pub checkpoint: PathBuf,
-    /// A directory to be made for the outputs, and deleted afterwards.
+    /// New directory for the outputs, deleted afterwards.
     pub scratch: PathBuf,
-    /// The encoding.
+    /// Encoding of the shards.
     pub encoding: Encoding,
-    /// Copies and shardings, alternating.
+    /// Number of copies and shardings, which alternate.
     pub pairs: usize,
-    /// Whether the copy's memory lies in huge pages, as the sharder's does, or in ordinary ones.
+    /// True if the copy uses huge pages, as the sharder does.
     pub huge_pages: bool,
 }
 
-/// What was measured.
+/// Results of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The encoding.
+    /// Encoding of the shards.
     pub encoding: &'static str,
-    /// Bytes of weights read by either.
+    /// Bytes of weights read by each contender.
     pub bytes_read: u64,
-    /// Bytes written by either.
+    /// Bytes written by each contender.
     pub bytes_written: u64,
-    /// Shards.
+    /// Number of shards.
     pub shards: usize,
-    /// Each pair in the order of measuring.
+    /// Pairs in the order of measurement.
     pub pairs: Vec<Pair>,
-    /// The median over the pairs of what the sharder reaches of the copy's speed.
+    /// Median over the pairs of the sharder's speed relative to the copy's.
     pub ratio: f64,
 }
 
@@ -60,11 +60,11 @@ pub struct Pair {
     pub copy: f64,
     /// Seconds of the sharding.
     pub shard: f64,
-    /// The sharding's speed as a part of the copy's.
+    /// The sharding's speed relative to the copy's.
     pub ratio: f64,
 }
 
-/// Measures and cleans up.
+/// Measures, and deletes the outputs.
 pub fn measure(settings: &Settings) -> Result<Report> {
     ensure!(settings.pairs > 0, "--pairs must be at least 1");
     std::fs::create_dir(&settings.scratch).with_context(|| {
@@ -80,7 +80,7 @@ fn measure_in(settings: &Settings) -> Result<Report> {
     let naming = sws_model::naming(checkpoint.config_json())?;
     let out = settings.scratch.join("shards");
     let sharding = || timed_sharding(&checkpoint, &*naming, &out, settings.encoding);
-    // The first one warms up and tells how much there is to write.
+    // The first run warms up, and gives the number of bytes to write.
     let (_, done) = sharding()?;
     let files: Vec<PathBuf> =
         checkpoint.files().iter().map(|file| settings.checkpoint.join(&file.name)).collect();
@@ -89,7 +89,7 @@ fn measure_in(settings: &Settings) -> Result<Report> {
     let copying = || timed_copy(&files, read, &to, written, settings.huge_pages);
     let mut pairs = Vec::new();
     for number in 0..settings.pairs {
-        // Whatever the first of two leaves for the second must not always favour the same one.
+        // Alternate, so that side effects of the first run do not always favour the same contender.
         let (copy, shard) = if number % 2 == 0 {
             let copy = copying()?;
             (copy, sharding()?.0)
@@ -126,15 +126,15 @@ fn timed_sharding(
     Ok((time, done))
 }
 
-/// Waits until deletions and whatever else was written are through.
+/// Waits until deletions and other pending writes are complete.
 pub(crate) fn settle() {
     rustix::fs::sync();
     Clock::real().sleep(Duration::from_millis(500));
 }
 
-/// What one thread reads at a time.
+/// Bytes that one thread reads at a time.
 const BLOCK: u64 = 4 << 20;
-/// The number of the sharder's workers.
+/// Number of the sharder's workers.
 const THREADS: usize = 3;
 
 fn timed_copy(
@@ -215,7 +215,7 @@ fn copy_blocks(
 }
 
 impl Report {
-    /// The table for people.
+    /// The results as a table.
     pub fn table(&self) -> String {
         let gb = |bytes: u64, seconds: f64| bytes as f64 / 1e9 / seconds;
         let both = self.bytes_read + self.bytes_written;

@@ -1,6 +1,6 @@
-//! Sizes as people write them.
+//! Sizes with units.
 
-/// Reads `14MiB`, `1.5GB`, `4096`.
+/// Parses `14MiB`, `1.5GB`, `4096`.
 pub fn parse_size(word: &str) -> Result<u64, String> {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: f64 = match &word[digits.len()..] {

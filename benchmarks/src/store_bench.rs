@@ -1,4 +1,4 @@
-//! Reads whole pieces at random through the store and with fio, by turns, from the same files.
+//! Random reads of whole pieces through the store and with fio, alternating, from the same files.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,30 +17,30 @@ use sws_store::{
 use crate::paired::median;
 use crate::size::parse_size;
 
-/// What to measure.
+/// Options of `sws-bench store`.
 #[derive(clap::Args)]
 pub struct StoreArguments {
-    /// Where the pieces are made, if they are not there from an earlier run; a file system that
-    /// takes direct reads
+    /// Directory for the pieces, which are reused by later runs; on a file system that supports
+    /// direct reads
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// The sizes of the pieces
+    /// Sizes of the pieces
     #[arg(long, value_parser = parse_size, value_delimiter = ',', value_name = "SIZES",
           default_value = "1MiB,5MiB,20MiB,350MiB")]
     sizes: Vec<u64>,
-    /// How much to read in one run
+    /// Bytes to read in one run
     #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "2GiB")]
     total: u64,
-    /// Runs of each
+    /// Runs of each contender
     #[arg(long, default_value_t = 7)]
     pairs: usize,
-    /// Reads in flight, of both
+    /// Reads in flight, for both contenders
     #[arg(long, default_value_t = 4)]
     depth: usize,
-    /// Bytes of one read, of both
+    /// Bytes per read, for both contenders
     #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "1MiB")]
     chunk: u64,
-    /// The reader
+    /// Reader under test
     #[arg(long, default_value = "direct")]
     reader: ReaderKind,
     /// Compare with another reader of the store instead of fio
@@ -49,7 +49,7 @@ pub struct StoreArguments {
     /// Further options for fio, for instance `--fio-option=--iomem=mmaphuge`
     #[arg(long, value_name = "OPTION")]
     fio_option: Vec<String>,
-    /// Where to write every run's figures
+    /// File for the figures of every run
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -58,9 +58,9 @@ pub struct StoreArguments {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Run {
     bytes_per_second: f64,
-    /// User and system time over elapsed time.
+    /// User and system time divided by elapsed time.
     cpu: f64,
-    /// Time of checksums over elapsed time.
+    /// Time of checksums divided by elapsed time.
     checksum: f64,
 }
 
@@ -73,7 +73,7 @@ struct Row {
     chunk: u64,
     store: Vec<Run>,
     other: Vec<Run>,
-    /// Median over pairs of the store's speed over the other's.
+    /// Median over pairs of the store's speed relative to the other's.
     ratio: f64,
 }
 
@@ -118,8 +118,8 @@ fn measure(arguments: &StoreArguments, size: u64) -> Result<Row> {
     let pieces = (arguments.total / size).max(4);
     let dir = arguments.dir.join(format!("{size}"));
     let manifest = Arc::new(prepare(&dir, size, pieces)?);
-    // Slots are pinned by the device again and again, as an engine's are; fresh ones would measure
-    // page faults.
+    // The device pins slots again and again, as it does in an engine; fresh ones would measure page
+    // faults.
     let waiting = 2.max((arguments.depth as u64 + 2) * arguments.chunk / size + 1);
     let arena = Arena::new(usize::try_from(waiting.min(pieces) * size)?)?;
     arena.take(arena.bytes()).context("an empty arena")?.fill(1);
@@ -140,7 +140,7 @@ fn measure(arguments: &StoreArguments, size: u64) -> Result<Row> {
             Some(kind) => store(kind),
             None => run_fio(arguments, &dir, size, pieces, pair as u64 + 1),
         };
-        // Who goes first alternates too.
+        // The contender that goes first alternates too.
         if pair % 2 == 0 {
             row.store.push(store(arguments.reader)?);
             row.other.push(other()?);
@@ -205,13 +205,14 @@ fn run_store(
     })
 }
 
-/// The time that this process has kept processors busy.
+/// CPU time used by this process.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// fio reads each file once from beginning to end, in blocks of the same size, the files at random.
+/// Lets fio read each file once from start to end, in blocks of the same size, the files in random
+/// order.
 fn run_fio(
     arguments: &StoreArguments,
     dir: &Path,
@@ -248,7 +249,7 @@ fn run_fio(
     })
 }
 
-/// Makes the pieces, unless files of the right size are there, and describes them.
+/// Describes the pieces, and writes those that are missing or of another size.
 fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     let mut manifest = Manifest {
@@ -258,7 +259,8 @@ fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
         pieces: Vec::new(),
         copies: Vec::new(),
     };
-    // One piece's numbers, and for each piece another eight bytes at every checksum's beginning.
+    // All pieces have the same random bytes, except for eight bytes at the start of every
+    // checksummed block.
     let mut bytes = Vec::with_capacity(usize::try_from(size)?);
     let mut state = 1u64;
     while bytes.len() < bytes.capacity() {

@@ -1,4 +1,4 @@
-//! `sws-bench random` and `sws-bench inflate`, through the command.
+//! Tests of `sws-bench random` and `sws-bench inflate`, through the command.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +39,7 @@ impl Tensor {
     }
 }
 
-/// Every tensor of a checkpoint, as the `safetensors` crate reads it, and the size of each file.
+/// All tensors of a checkpoint, as the `safetensors` crate reads them, and the size of each file.
 fn load(dir: &Path) -> (BTreeMap<String, Tensor>, BTreeMap<String, u64>) {
     let (mut tensors, mut files) = (BTreeMap::new(), BTreeMap::new());
     for entry in dir.read_dir().unwrap() {
@@ -62,7 +62,7 @@ fn config(dir: &Path) -> Value {
     serde_json::from_slice(&fs::read(dir.join("config.json")).unwrap()).unwrap()
 }
 
-/// What one expert answers, its last sum taken over 32 lanes.
+/// Output of one expert, with its last sum taken over 32 lanes.
 fn expert(
     tensors: &BTreeMap<String, Tensor>,
     [gate, up, down]: &[String; 3],
@@ -83,7 +83,7 @@ fn expert(
     tensors[down].rows().into_iter().map(lanes).collect()
 }
 
-/// The names of each expert's gate, up and down.
+/// Names of each expert's gate, up and down.
 fn experts(tensors: &BTreeMap<String, Tensor>) -> Vec<[String; 3]> {
     let gates = tensors.keys().filter(|name| {
         name.contains(".experts.")
@@ -137,7 +137,7 @@ fn inflating_changes_size_and_nothing_else() {
     }
 }
 
-/// Trained neurons stand among the random ones, each at its index modulo 32, in order.
+/// Checks that trained neurons stand among the random ones, each at its index modulo 32, in order.
 fn check_scattering(
     small: &BTreeMap<String, Tensor>,
     large: &BTreeMap<String, Tensor>,
@@ -181,7 +181,7 @@ fn check_scattering(
 }
 
 #[test]
-fn every_cut_holds_the_same_tensors() {
+fn every_split_holds_the_same_tensors() {
     let dir = TempDir::new().unwrap();
     for (out, limit, seed) in [("one", "5GB", "0"), ("many", "100KB", "0"), ("other", "5GB", "1")] {
         let arguments = [
@@ -217,7 +217,7 @@ fn every_cut_holds_the_same_tensors() {
         assert!(SafeTensors::deserialize(&bytes).unwrap().tensor(name).is_ok());
     }
 
-    // A checkpoint in many files inflates to the same as one in a single file.
+    // A checkpoint in many files inflates to the same weights as one in a single file.
     for (from, out) in [("one", "one-large"), ("many", "many-large")] {
         succeed(&["inflate", from, "--expert-bytes", "100KB", "--out", out], dir.path());
     }
@@ -258,10 +258,10 @@ fn bad_input_gets_one_sentence_and_leaves_nothing() {
             fs::write(dir.join("in/model.safetensors"), [255; 100]).unwrap();
         }),
         ("its header is not valid", |dir| patch(dir, |bytes| bytes[8] = b'x')),
-        ("where its header tells of another length", |dir| {
+        ("where its header describes another length", |dir| {
             patch(dir, |bytes| bytes.truncate(bytes.len() - 1));
         }),
-        ("where its header tells of another length", |dir| patch(dir, |bytes| bytes.push(0))),
+        ("where its header describes another length", |dir| patch(dir, |bytes| bytes.push(0))),
         ("which is no file beside it", |dir| index(dir, "../in/model.safetensors")),
         ("which is no file beside it", |dir| index(dir, "/etc/passwd")),
         ("does not hold `x`", |dir| index(dir, "model.safetensors")),

@@ -1,4 +1,4 @@
-//! `sws-bench kernels`, through the command; no test looks at a time.
+//! Tests of `sws-bench kernels`, through the command; no test asserts a time.
 
 use std::process::{Command, Output};
 

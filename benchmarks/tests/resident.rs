@@ -1,4 +1,4 @@
-//! `sws-bench resident` on models that take a moment.
+//! Tests of `sws-bench resident`, on models that take a moment.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn bytes_per_token(feed_forward: u64) -> u64 {
 }
 
 #[test]
-fn a_token_is_held_against_the_weights_it_reads() {
+fn bytes_per_token_count_the_weights_it_reads() {
     let cases = [
         ("tiny-llama", bytes_per_token(3 * 72 * 144)),
         ("tiny-qwen3-moe", bytes_per_token(16 * 72 + 4 * 3 * 72 * 48)),

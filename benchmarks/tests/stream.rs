@@ -1,4 +1,4 @@
-//! `sws-bench stream` with a program that only says what `sws` would.
+//! Tests of `sws-bench stream`, with a script in place of `sws`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// 100 experts, of which a budget of so many MiB less 10 holds one for each MiB.
+/// A model of 100 experts. A budget of N MiB holds N - 10 of them.
 const PROGRAM: &str = r#"#!/bin/sh
 for word in "$@"; do
     case $before in --ram) ram=${word%MiB};; --policy) policy=$word;; esac
@@ -40,7 +40,7 @@ fn every_budget_and_policy_gets_a_row_and_must_give_the_same_tokens() {
     let output = bench("none");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
-    // The floor of a process differs from one start to the next, for which a MiB is added.
+    // One MiB is added, as the floor of a process differs from one start to the next.
     let budget = |mib: u64| Value::from((mib + 1) << 20);
     let expected = [
         (Value::Null, "", Value::Null),

@@ -1,10 +1,10 @@
-//! Any bytes as the parts of a bf12 matrix, and any bf16 matrix there and back.
+//! Any bytes as the parts of a bf12 matrix, and any bf16 matrix encoded and decoded.
 
 use sws_kernels::{
     EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Scratch, Tally, Tier, matmul,
 };
 
-/// Whether the bytes made a matrix.
+/// True if the bytes made a matrix.
 pub fn check(data: &[u8]) -> bool {
     let [rows, cols, first, rest @ ..] = data else { return false };
     let (rows, cols) = (usize::from(*rows % 9), usize::from(*cols));
@@ -12,7 +12,7 @@ pub fn check(data: &[u8]) -> bool {
     decode(rows, cols, usize::from(*first), rest)
 }
 
-/// Codes, table and patches as they come; the patches may lie about everything.
+/// Decodes arbitrary codes, table and patches; the patches may be invalid in any way.
 fn decode(rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
     let codes_len = rows * (cols + cols.div_ceil(2));
     let Some((codes, rest)) = bytes.split_at_checked(codes_len) else { return false };
@@ -51,14 +51,14 @@ fn decode(rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
     true
 }
 
-/// Every tier computes the same with it, for one token and for several.
+/// Checks that all tiers compute the same product, for one token and for several.
 fn multiply(matrix: &Matrix) {
     for tokens in [1, 5] {
         let x: Vec<f32> = (0..tokens * matrix.cols()).map(|i| (i % 7) as f32 - 3.0).collect();
         let results = Tier::available().into_iter().map(|tier| {
             let mut y = vec![0.0; tokens * matrix.row_count()];
             matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::default());
-            // Any NaN equals any NaN.
+            // All NaNs count as equal.
             y.iter().map(|y| if y.is_nan() { None } else { Some(y.to_bits()) }).collect::<Vec<_>>()
         });
         let results: Vec<_> = results.collect();

@@ -2,7 +2,7 @@
 
 use sws_model::{KvPrecision, ModelSpec, State};
 
-/// Whether they were accepted.
+/// True if the config was accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let Ok(spec) = ModelSpec::parse(data) else { return false };
     assert_eq!(ModelSpec::parse(data).ok().as_ref(), Some(&spec));
@@ -11,7 +11,7 @@ pub(crate) fn check(data: &[u8]) -> bool {
     for moe in spec.moes() {
         assert!((1..=1 << 16).contains(&moe.experts) && (1..=moe.experts).contains(&moe.top_k));
     }
-    // Sizes are computed before they are believed.
+    // Sizes are computed before the config is trusted, so they must not overflow.
     State::cache_bytes(&spec, spec.context.min(1 << 20), KvPrecision::F32);
     true
 }

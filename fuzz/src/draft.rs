@@ -1,17 +1,17 @@
-//! Any bytes as what was learned of a tiny model: as its draft, which then has to go through tokens.
+//! Any bytes as the learned file of a tiny model: as its draft, which then processes tokens.
 
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, MicroDraftModel};
 use sws_store::Pass;
 
-/// Of the model that they have to be of.
+/// Fingerprint of the model that the draft must match.
 const FINGERPRINT: &str = "m";
 
-/// Its shape.
+/// Shape of the draft.
 fn shape() -> DraftShape {
     DraftShape { hidden: 4, layers: vec![0, 2], experts: 4, top_k: 2 }
 }
 
-/// Its routers.
+/// Routers of the model.
 struct Routers;
 
 impl Gates for Routers {
@@ -25,14 +25,14 @@ impl Gates for Routers {
     }
 }
 
-/// Whether they were accepted: as they are, or as the numbers in a draft that is otherwise right.
+/// True if the bytes were accepted: as they are, or as the numbers in an otherwise valid draft.
 pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let numbers = data.split_first().is_some_and(|(&form, numbers)| passes(&filled(form, numbers)));
     whole || numbers
 }
 
-/// A draft of one of four sizes, the first of its numbers replaced.
+/// A draft of one of four sizes, whose first numbers are replaced.
 fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
     let sizes = [(0, 0, 0), (1, 4, 1), (2, 4, 4), (0, 8, 2)];
     let (rank, tokens, distances) = sizes[usize::from(form % 4)];

@@ -1,8 +1,8 @@
-//! Any bytes as a `generation_config.json`, and behind a zero the `config.json` beside it.
+//! Any bytes as a `generation_config.json`, followed by a zero byte and a `config.json`.
 
 use sws_model::text::{Generation, GenerationOptions};
 
-/// Whether they were accepted.
+/// True if the files were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let mut files = data.splitn(2, |&byte| byte == 0);
     let file = files.next().filter(|file| !file.is_empty());

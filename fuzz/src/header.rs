@@ -1,4 +1,4 @@
-//! Any bytes as the JSON of a safetensors header; then as a checkpoint read in place.
+//! Any bytes as the JSON of a safetensors header; if valid, also as a checkpoint read in place.
 
 use std::cell::LazyCell;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::Write;
 
 use sws_store::{Checkpoint, Header, HeaderError, Manifest, Naming, PieceId, PieceKind, Placement};
 
-/// Larger files are not made, however well described.
+/// Limit on the data of files that are created.
 const MAX_DATA: u64 = 1 << 20;
 
 thread_local! {
@@ -17,14 +17,14 @@ thread_local! {
     });
 }
 
-/// Whether it was accepted.
+/// True if the header was accepted.
 pub fn check(json: &[u8]) -> bool {
     let first = json.first_chunk().copied().unwrap_or_default();
     if let Ok(len) = Header::json_len(first, json.len() as u64) {
         assert!(len + 8 <= json.len() as u64);
     }
 
-    // A file as long as the header says: any other is refused for that alone.
+    // Parse with the length that the header describes, as any other is refused.
     let start = 8 + json.len() as u64;
     let data = match Header::parse(json, start) {
         Ok(_) => 0,
@@ -34,7 +34,7 @@ pub fn check(json: &[u8]) -> bool {
     let Some(file_len) = start.checked_add(data) else { return false };
     let header = match Header::parse(json, file_len) {
         Ok(header) => header,
-        // Looked for when the rest is right.
+        // Checked only after everything else.
         Err(HeaderError::Duplicate(_)) => return false,
         Err(other) => panic!("the length was the only thing wrong, but now {other}"),
     };
@@ -67,7 +67,7 @@ fn check_in_place(dir: &std::path::Path, json: &[u8], file_len: u64) {
     assert_eq!(Manifest::from_json(&written).unwrap(), manifest);
 }
 
-/// Reaches every kind of placement with short names.
+/// Maps the first letter of a name to a kind of placement, so that short names reach every kind.
 struct ByFirstLetter;
 
 impl Naming for ByFirstLetter {

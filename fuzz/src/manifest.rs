@@ -1,16 +1,16 @@
-//! Any bytes as a `manifest.json`, and as the body of one whose checksum is right.
+//! Any bytes as a `manifest.json`, and as the body of one with a valid checksum.
 
 use sws_store::Manifest;
 
-/// Whether it was accepted.
+/// True if the manifest was accepted.
 pub fn check(data: &[u8]) -> bool {
-    // Nobody guesses a checksum, so this ends before the body.
+    // Random bytes never match their checksum, so this ends before the body.
     let _ = Manifest::from_json(data);
 
     let Ok(body) = std::str::from_utf8(data) else { return false };
     let hash = blake3::hash(data);
     let sealed = format!(r#"{{"blake3":"{hash}","body":{body}}}"#);
-    // The end of the body may be elsewhere than where it was sealed.
+    // The JSON body may end elsewhere than the sealed bytes.
     let Ok(manifest) = Manifest::from_json(sealed.as_bytes()) else { return false };
     let written = manifest.to_json().expect("what was read can be written");
     let read = Manifest::from_json(&written).expect("what was written can be read");

@@ -2,15 +2,16 @@
 
 use sws_cache::Trace;
 
-/// Whether they were accepted: as they are, or as the numbers of routes in a file that is otherwise
-/// right.
+/// True if the bytes were accepted: as they are, or as the route numbers in an otherwise valid
+/// file.
 pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let numbers = data.split_first_chunk().is_some_and(|(form, ids)| passes(&framed(form, ids)));
     whole || numbers
 }
 
-/// Layers, experts for each, the bytes of a number, and the lengths of two sequences.
+/// A file of routes. The first bytes give the layers, the experts per layer and token, the bytes
+/// per number, and the lengths of two sequences.
 fn framed(&[layers, top_k, wide, first, second]: &[u8; 5], ids: &[u8]) -> Vec<u8> {
     let (dtype, width) = [("U8", 1), ("U16", 2), ("I32", 4)][usize::from(wide % 3)];
     let row = usize::from(layers) * usize::from(top_k) * width;

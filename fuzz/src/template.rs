@@ -1,8 +1,8 @@
-//! Any bytes as a chat template, and as a `tokenizer_config.json`, which has one.
+//! Any bytes as a chat template, and as a `tokenizer_config.json` that contains one.
 
 use sws_model::text::{ChatOptions, ChatTemplate, Message};
 
-/// Whether they were accepted.
+/// True if either was accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let both = [(None, Some(data)), (Some(data), None)];
     both.map(|(config, template)| passes(config, template)).contains(&true)

@@ -1,12 +1,12 @@
-//! Any bytes as a `tokenizer.json`, and as a step of one that is otherwise right: a text then goes
-//! through it and comes back.
+//! Any bytes as a `tokenizer.json`, and as one step of an otherwise valid one. A text is then
+//! encoded and decoded.
 
 use sws_model::text::Tokenizer;
 
-/// A text with what tokenizers make something of.
+/// A text with characters that tokenizers treat specially.
 const TEXT: &str = " The cat's\n\n12345 caf\u{e9} \u{fdfa}\u{130}   aaaa<s> \u{4f60}\u{597d}!";
 
-/// The steps, and what stands there usually.
+/// Steps of a tokenizer, with their usual values.
 const STEPS: [(&str, &str); 5] = [
     ("normalizer", "null"),
     ("pre_tokenizer", r#"{"type":"Metaspace","replacement":"_","prepend_scheme":"always"}"#),
@@ -15,15 +15,15 @@ const STEPS: [(&str, &str); 5] = [
     ("model", r#"{"type":"BPE","vocab":{"a":0,"aa":1,"_":2,"<s>":3},"merges":[["a","a"]]}"#),
 ];
 
-/// Whether they were accepted.
+/// True if the bytes were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let Ok(step) = std::str::from_utf8(data) else { return whole };
-    // All are tried: each has its own idea of what a step may be.
+    // All steps are tried, as each accepts other values.
     STEPS.map(|(name, _)| passes(filled(name, step).as_bytes())).contains(&true) || whole
 }
 
-/// A tokenizer one of whose steps is replaced.
+/// A tokenizer with one step replaced.
 fn filled(name: &str, step: &str) -> String {
     let steps = STEPS
         .map(|(other, usual)| format!("\"{other}\":{},", if other == name { step } else { usual }));

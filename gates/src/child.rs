@@ -1,5 +1,5 @@
-//! What is measured in a process of its own: memory is the whole process's, and has a high-water mark
-//! that nothing lowers.
+//! Measurements in a process of their own: memory is counted for the whole process, and its
+//! high-water mark is never lowered.
 
 use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -27,7 +27,7 @@ use crate::stage;
 
 const MIB: u64 = 1 << 20;
 
-/// What a child is asked to do.
+/// A task for a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) model: PathBuf,
@@ -38,19 +38,19 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     #[serde(default)]
     pub(crate) draft: Drafting,
-    /// Whether it is only said what would be done.
+    /// True if the child only reports its plan.
     #[serde(default)]
     pub(crate) only_plan: bool,
 }
 
-/// Who forecasts.
+/// Draft used by a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Drafting {
     #[default]
     No,
-    /// Our draft as it begins, which stays as it is.
+    /// Our draft, untrained, which does not learn.
     Frozen,
-    /// The same, which learns.
+    /// Our draft, untrained at the start, which learns.
     Learning,
 }
 
@@ -67,16 +67,16 @@ impl Drafting {
     }
 }
 
-/// Memory for it.
+/// Memory for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Ram {
-    /// Everything is loaded.
+    /// All weights are loaded.
     Resident,
-    /// The smallest budget that works in this very process, all weights only passing through.
+    /// The smallest budget that works in this very process, with all weights streamed.
     Least,
-    /// The smallest that works in another one, too.
+    /// The smallest budget that also works in another process.
     Min,
-    /// What leaves slots for this share of the experts' bytes.
+    /// The budget that leaves slots for this share of the experts' bytes.
     Share(f64),
     Bytes(u64),
 }
@@ -87,33 +87,33 @@ pub(crate) enum Work {
     Score(Vec<u32>),
     /// Makes certificates of answers.
     Certify { prompt: Vec<u32>, tokens: usize, samplings: Vec<Sampling> },
-    /// Computes them again.
+    /// Replays certificates.
     Replay(Vec<String>),
-    /// Continues a text by prompts of so many tokens and a few of its own after each, anew where it has
-    /// become too long.
+    /// Continues a text by prompts of these lengths, with a few tokens of its own after each.
+    /// Starts again when the text no longer fits.
     Talk(Vec<usize>),
-    /// Gives so many short answers, then lowers the budget by half of the slots.
+    /// Gives this many short answers, then lowers the budget by half of the slots.
     Endure(usize),
-    /// Continues a text whenever it is asked to.
+    /// Continues a text on each request.
     Turns { prompt: Vec<u32>, sampling: Sampling },
 }
 
 /// The model's own tokens in each turn of [`Work::Talk`].
 const SAID: usize = 3;
 
-/// What came of it.
+/// Result of a task.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// The budget, and how it was divided; nothing for a resident model.
+    /// Budget; 0 for a resident model. The fields after it say how it was divided.
     pub(crate) budget: u64,
-    /// What the process takes without the model.
+    /// Bytes of the process without the model.
     pub(crate) floor: u64,
     pub(crate) pinned: usize,
     pub(crate) slots: u64,
-    /// Of slots that are there while tokens come one at a time.
+    /// Bytes of the slots that exist only while tokens come one at a time.
     pub(crate) lent: u64,
     pub(crate) arena: u64,
-    /// All weights, and those of the experts.
+    /// Bytes of all weights; `experts` has those of the experts.
     pub(crate) weights: u64,
     pub(crate) experts: u64,
     pub(crate) peak_rss: u64,
@@ -121,25 +121,25 @@ pub(crate) struct Done {
     /// Bits of logits.
     pub(crate) logits: Vec<u32>,
     pub(crate) certificates: Vec<String>,
-    /// Steps of which every bit agreed, of how many.
+    /// Number of steps whose every bit agreed, out of `steps`.
     pub(crate) agreed: usize,
     pub(crate) steps: usize,
     pub(crate) differs: Option<String>,
     pub(crate) endured: Endured,
 }
 
-/// The process's memory as the system tells it.
+/// Memory of the process as reported by the system.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Endured {
-    /// After a few answers, and after many more.
+    /// After a few answers; `late` is after many more.
     pub(crate) early: u64,
     pub(crate) late: u64,
-    /// After the budget was lowered, and by how much less the plan then had in slots.
+    /// After the budget was lowered; `given_up` is the drop in slot bytes.
     pub(crate) lowered: u64,
     pub(crate) given_up: u64,
 }
 
-/// How a child ended that did not finish.
+/// End of a child that did not finish.
 #[derive(Debug)]
 pub(crate) enum Ended {
     Killed(i32),
@@ -147,12 +147,12 @@ pub(crate) enum Ended {
 }
 
 impl Task {
-    /// Does it in a process of its own, in a control group if there is one.
+    /// Runs the task in a process of its own, in a control group if one is given.
     pub(crate) fn run(&self, group: Option<&Group>) -> Result<Done, Ended> {
         let run = || -> Result<std::process::Output> {
             let mut child = self.start(group)?;
             let mut stdin = child.stdin.take().context("a child without an input")?;
-            // One that ends early says why by itself.
+            // A child that ends early reports the reason itself.
             let _ = stdin.write_all(&serde_json::to_vec(self)?);
             drop(stdin);
             Ok(child.wait_with_output()?)
@@ -169,7 +169,7 @@ impl Task {
     }
 }
 
-/// What came of it, of one that should finish.
+/// Turns an unfinished child into an error.
 pub(crate) fn finished(ended: Result<Done, Ended>) -> Result<Done> {
     match ended {
         Ok(done) => Ok(done),
@@ -178,7 +178,7 @@ pub(crate) fn finished(ended: Result<Done, Ended>) -> Result<Done> {
     }
 }
 
-/// The child: reads a task, does it and writes what came of it.
+/// Entry point of a child: reads a task, runs it and writes the result.
 pub(crate) fn main() -> Result<()> {
     let json = hear()?;
     let task: Task = serde_json::from_str(&json)?;
@@ -186,7 +186,7 @@ pub(crate) fn main() -> Result<()> {
     tell(&task.work()?)
 }
 
-/// A line that its parent has written.
+/// Reads a line from the parent.
 fn hear() -> Result<String> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
@@ -201,7 +201,7 @@ fn tell(what: &impl Serialize) -> Result<()> {
 }
 
 impl Task {
-    /// A child that waits to be told what to do.
+    /// Starts a child that waits for its task on standard input.
     pub(crate) fn start(&self, group: Option<&Group>) -> Result<Child> {
         let program = std::env::current_exe()?;
         let mut command = match group {
@@ -212,13 +212,13 @@ impl Task {
         Ok(command.stderr(Stdio::piped()).spawn()?)
     }
 
-    /// The same, but only planned: with everything at hand that it would have.
+    /// The same task, planned but not run. The child holds all that it would hold for the run.
     pub(crate) fn planned(mut self) -> Task {
         self.only_plan = true;
         self
     }
 
-    /// The same with a draft.
+    /// The same task with a draft.
     pub(crate) fn with(mut self, draft: Drafting) -> Task {
         self.draft = draft;
         self
@@ -236,7 +236,7 @@ impl Task {
         let (manifest, spec) = open(&self.model)?;
         let inventory = Inventory::new(&spec, &manifest)?;
         let (policy, reader) = (self.policy.parse::<PolicyKind>()?, self.reader.parse()?);
-        // The threads that compute are part of the process.
+        // The compute threads are part of the process.
         rayon::broadcast(|_| ());
         let process = Process::measure(&self.model, &manifest);
         let draft = self.draft.make(&spec)?;
@@ -280,7 +280,7 @@ impl Task {
         let ram = match self.ram {
             Ram::Bytes(bytes) => bytes,
             Ram::Share(share) => {
-                // More memory never means fewer slots where all experts have one length.
+                // With experts of one length, more memory never means fewer slots.
                 let enough = |ram: u64| -> Result<bool> {
                     Ok(slots(&planner.plan(ram)?) as f64 >= share * experts as f64)
                 };
@@ -289,7 +289,7 @@ impl Task {
                     let middle = low + (high - low) / 2;
                     if enough(middle)? { high = middle } else { low = middle }
                 }
-                // As a process that takes a little more needs it.
+                // Margin for a process that takes a little more.
                 (high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
             }
             Ram::Least => planner.minimum(),
@@ -308,7 +308,7 @@ impl Task {
 
     fn store(&self, manifest: Manifest, reader: ReaderKind) -> Result<Arc<NVMeWeightStore>> {
         let manifest = Arc::new(manifest);
-        // Checksums of earlier processes are not asked for: each run stands for itself.
+        // No checksums of earlier processes: each run stands for itself.
         let options = StoreOptions { cache: None, ..StoreOptions::default() };
         let reader = reader.open(&manifest, &self.model, options.depth)?;
         let options = StoreOptions { reader: Some(reader), ..options };
@@ -391,7 +391,7 @@ fn endure(lm: &mut SpeculativeWeightStreamer, times: usize) -> Result<Endured> {
     Ok(Endured { early, late, lowered: rss()?, given_up: had - slots(lm) })
 }
 
-/// Until it is told nothing more.
+/// Serves requests until an empty line.
 fn take_turns(
     lm: &mut SpeculativeWeightStreamer,
     prompt: &[u32],
@@ -447,7 +447,7 @@ fn take_turns(
     }
 }
 
-/// What the process takes without a model.
+/// Bytes of the process without a model.
 fn floor(process: &Process) -> u64 {
     let Process { program, stacks, heap, tokenizer, slack, files, kernel, peak: _ } = *process;
     program + stacks + heap + tokenizer + slack + files + kernel
@@ -477,7 +477,7 @@ fn certify(
     Ok(Certificate::new(manifest, kv, sampling.clone(), prompt, &answer, witness))
 }
 
-/// Keeps the logits.
+/// Collects the bits of the logits.
 struct Bits<'a>(&'a mut Vec<u32>);
 
 impl Observer for Bits<'_> {

@@ -1,7 +1,7 @@
 //! Gate 0: sharding and the lazy store.
 //!
-//! A forward pass with nothing in memory but what is being computed with. It stays within its budget,
-//! its logits are those of transformers, and shards become the checkpoint again, bit for bit.
+//! A forward pass with nothing in memory but the weights in use. It stays within its budget, its
+//! logits match those of transformers, and unsharding restores the checkpoint bit for bit.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -25,7 +25,7 @@ const SAME: &str = "a large model gives the same bits as in memory";
 const SMALL: &str = "the large model has at least 8 times the memory of the process without it";
 const BACK: &str = "shards become the checkpoint again, byte for byte";
 
-/// The name of its cases.
+/// Name of the large model's cases.
 const LARGE: &str = "tales, large";
 
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
@@ -108,7 +108,7 @@ fn finished(ended: Result<Done, Ended>) -> Result<Done> {
     }
 }
 
-/// What transformers computes.
+/// Reference logits from transformers.
 struct Golden {
     tokens: Vec<u32>,
     logits: Vec<f32>,
@@ -145,7 +145,7 @@ impl Golden {
         let done = finished(task.run(None)).with_context(|| case.to_owned())?;
         let largest = self.logits.iter().fold(1f32, |most, logit| most.max(logit.abs()));
         let found = done.logits.iter().map(|&bits| f32::from_bits(bits));
-        // A NaN is as far from anything as can be.
+        // A NaN counts as an infinite error.
         let apart = |(a, b): (f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
         let error = found.zip(&self.logits).map(apart).fold(0f32, f32::max);
         let all = done.logits.len() == self.logits.len() && !self.logits.is_empty();
@@ -163,7 +163,7 @@ fn shown(difference: &Option<String>) -> &str {
     difference.as_deref().unwrap_or("the same")
 }
 
-/// The first thing in which two checkpoints differ.
+/// The first difference between two checkpoints.
 fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
     let (a, b) = (Checkpoint::open(a)?, Checkpoint::open(b)?);
     if a.config_json() != b.config_json() {
@@ -185,7 +185,7 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
     for (file, tensor) in tensors(&a) {
         let (other_file, other) = tensors(&b)
             .find(|(_, other)| other.name == tensor.name)
-            .context("a name that is there has gone")?;
+            .context("a tensor's name has gone")?;
         let [mut left, mut right] = [Vec::new(), Vec::new()];
         let open = |checkpoint: &Checkpoint, name| File::open(checkpoint.dir().join(name));
         let (file, other_file) = (open(&a, file)?, open(&b, other_file)?);

@@ -1,7 +1,7 @@
 //! Gate 1: on-demand streaming.
 //!
-//! A model larger than the process by far gives the same bits as in memory at any budget, and the
-//! budget is the process as the kernel counts it.
+//! A model far larger than the process gives the same bits as in memory at any budget, and the
+//! budget bounds the process as the kernel counts it.
 
 use anyhow::{Result, ensure};
 use sws_benchmarks::fio;
@@ -29,13 +29,13 @@ const TEXT: &str = "both contenders give the same text";
 const CACHED: &str = "with everything cached at least 0.9 of the resident model's speed";
 const FASTER: &str = "the default policy is not slower than lru";
 const READING: &str =
-    "disk-bound, at most 1.15 of fio's time for as many bytes (fio's buffers as they come)";
+    "disk-bound, at most 1.15 of fio's time for as many bytes (fio with ordinary buffers)";
 
-/// What the allocator may still come to keep: less than a twentieth of what one answer reads.
+/// Growth left to the allocator: less than a twentieth of the bytes that one answer reads.
 const STEADY_WITHIN: u64 = 256 << 10;
 
-/// The share of the experts' bytes that a budget has room for, none for the smallest budget, and a
-/// further reader that it is tried with.
+/// Shares of the experts' bytes that fit into a budget, each with one further reader to try. `None`
+/// is the smallest budget.
 const BUDGETS: [(Option<f64>, Try); 5] = [
     (Some(0.75), Try { policy: "expected", reader: "mmap", above: COUNTING }),
     (Some(0.50), Try { policy: "expected", reader: "uring", above: COUNTING }),
@@ -44,18 +44,18 @@ const BUDGETS: [(Option<f64>, Try); 5] = [
     (None, Try { policy: "expected", reader: "mmap", above: 0 }),
 ];
 
-/// What a budget is tried with.
+/// Configuration to try at a budget.
 #[derive(Clone, Copy)]
 struct Try {
     policy: &'static str,
     reader: &'static str,
-    /// How much more than the budget its control group allows: nothing, or enough to only count.
+    /// Control group limit above the budget: 0, or enough to count without killing.
     above: u64,
 }
 
 impl Try {
-    /// In the group that kills everything is as it comes by default, so with a draft, which the smallest
-    /// budget here has no room for.
+    /// In the group that kills, the run uses all defaults and therefore a draft. The smallest
+    /// budget has no room for one.
     fn draft(self, share: Option<f64>) -> Drafting {
         match (self.reader, self.above, share) {
             ("direct", 0, Some(_)) => Drafting::Learning,
@@ -65,7 +65,7 @@ impl Try {
 }
 
 const COUNTING: u64 = 2 << 30;
-/// What every budget is tried with.
+/// Configurations tried at every budget.
 const TRIES: [Try; 3] = [
     Try { policy: "expected", reader: "direct", above: 0 },
     Try { policy: "expected", reader: "direct", above: COUNTING },
@@ -100,9 +100,9 @@ fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|n| (n * 131 + 5) % 4096).collect()
 }
 
-/// The same bits as in memory, at every budget, as the kernel counts it.
+/// Same bits as in memory at every budget, with memory as the kernel counts it.
 fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
-    // In place the way to the disk is another, and nothing else: one budget will do.
+    // In place, only the read path differs: one budget is enough.
     let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..4] };
     let case = |share: Option<f64>, how: Try| {
         let Try { policy, reader, above } = how;
@@ -154,7 +154,7 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
             Ok(group) => Some(group),
             Err(error) => {
                 report.note(format!(
-                    "skipped: what the kernel counts and kills for, as no control group of version 1 can be made here ({error})"
+                    "skipped: memory as the kernel counts and limits it, as no control group of version 1 can be made here ({error})"
                 ));
                 None
             }
@@ -191,7 +191,7 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
     Ok(())
 }
 
-/// A prompt that needs every expert, of which a quarter is in memory.
+/// A prompt that needs every expert, with a quarter of them in memory.
 fn reread(report: &mut Report, setting: &Setting) -> Result<()> {
     for form in FORMS {
         let case = format!("{form}, 25 %, a prompt of 512 tokens, warm");
@@ -211,9 +211,9 @@ fn reread(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// With fio, which takes longer than the rest together: between the 2nd and the 8th.
+/// Pairs with fio, which takes longer than all the rest. The interval is from the 2nd to the 8th.
 const FIO_PAIRS: usize = 9;
-/// Wall time, in a quiet machine.
+/// Wall time on a quiet machine.
 fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
     for form in FORMS {
         let case = format!("wall, {form}, all cached over resident");
@@ -258,7 +258,7 @@ fn duel(
     Ok(())
 }
 
-/// Beside fio, which reads as many bytes from the same files.
+/// Compares with fio, which reads the same number of bytes from the same files.
 fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> Result<()> {
     if !fio::available() {
         report.note("skipped: wall time beside fio, which is not installed".to_owned());
@@ -296,7 +296,8 @@ fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> R
     Ok(())
 }
 
-/// Prompts, long and short, by turns with a few tokens: what the ones compute in the others have for experts.
+/// Alternates prompts, long and short, with a few generated tokens: prompts compute in memory that
+/// is lent to expert slots during decoding.
 fn talk(report: &mut Report, setting: &Setting) -> Result<()> {
     let case = "shards, 25 %, turns of a talk, kills";
     if !setting.wants(case) {
@@ -311,7 +312,7 @@ fn talk(report: &mut Report, setting: &Setting) -> Result<()> {
     let group = Group::new("gate", budget).ok();
     if group.is_none() {
         report.note(format!(
-            "skipped: whether {case}, as no control group of version 1 can be made here"
+            "skipped: the limit of `{case}`, as no control group of version 1 can be made here"
         ));
     }
     let ended = Task { ram: Ram::Bytes(budget), ..task }.run(group.as_ref());
@@ -330,7 +331,7 @@ fn talk(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// Many answers in one process, and a budget that is lowered under it.
+/// Many answers in one process, then a lowered budget.
 fn endure(report: &mut Report, case: &str, times: usize) -> Result<()> {
     let task = Task {
         model: root().join("shards/tales-moe"),

@@ -1,9 +1,9 @@
 //! Gate 2: speculation that pays.
 //!
-//! The default policy with a draft that reads ahead, beside the same without, in virtual time: over
-//! budgets, and over disks from one that is never waited for to one that is always. The draft is our own as
-//! it begins, which has learned nothing of the model, and one that is made to be right so often. At full
-//! size also in wall time, on a real disk.
+//! Compares the default policy with and without a prefetching draft, in virtual time: over several
+//! budgets, and over disks from one that never stalls computing to one that always does. The drafts
+//! are our own, which has learned nothing of the model, and an artificial one of a given recall. At
+//! full size also in wall time, on a real disk.
 
 use anyhow::Result;
 use sws_benchmarks::resident::open;
@@ -25,18 +25,20 @@ const SAME: &str = "every logit is the same";
 const TEXT: &str = "both contenders give the same text";
 const STALL: &str = "computing waits less at 25 and 50 %";
 const EARLY: &str =
-    "a twentieth of the bytes missed is there or on its way when the router asks, at 25 and 50 %";
+    "at 25 and 50 %, at least 5 % of the missed bytes are resident or in flight when needed";
 const NEVER: &str = "the time is at most 1.02 of that without, at any budget";
-const OFF: &str = "on a disk that is never waited for, or always, speculation is switched off";
+const OFF: &str = "speculation is off on a disk that never stalls computing, or always does";
 const ON: &str = "between the two it is switched on";
 
 const BUDGETS: [f64; 6] = [0.10, 0.25, 0.35, 0.50, 0.75, 1.0];
-/// Recall of a draft of the next layer's router on this layer's state, and its layers.
+/// Recall of a draft made from the next layer's router on this layer's state, and its lookahead in
+/// layers.
 const RECALL: f32 = 0.75;
 const DEPTH: usize = 4;
 /// Layers, experts and top-k of the model.
 const SHAPE: [usize; 3] = [8, 32, 4];
-/// All windows but so many: the first and those of attempts, each time twice as long after the last.
+/// Most windows with speculation on at the extremes: the first, and retries that are each twice as
+/// long after the last.
 const ATTEMPTS: u64 = 5;
 
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
@@ -45,7 +47,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let answer = answer(tokens)?;
     for share in BUDGETS {
         for disk in [EXTREMES[0], 10 * MIDDLE, MIDDLE, MIDDLE / 4, EXTREMES[1]] {
-            // What is never or always waited for is so at any budget; one will do.
+            // The extremes behave alike at any budget: one is enough.
             if EXTREMES.contains(&disk) && share != 0.50 {
                 continue;
             }
@@ -69,7 +71,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
     Ok(report)
 }
 
-/// The large model with our draft as it begins, beside the same without, in a quiet machine.
+/// The large model with our untrained draft against none, on a quiet machine.
 fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
     for share in BUDGETS {
         let case = format!("wall, {:.0} %, with our draft over without", 100.0 * share);
@@ -92,7 +94,8 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
             let sum = |of: &dyn Fn(&[Turn; 2]) -> u64| turns.iter().map(of).sum::<u64>() as f64;
             let early = sum(&|pair| pair[0].early) / sum(&|pair| pair[1].bytes);
             report.check(EARLY, early >= 0.05, || format!("{case}: {early:.3}"));
-            report.note(format!("{case}: {early:.3} of the bytes missed without were there early"));
+            report
+                .note(format!("{case}: {early:.3} of the bytes missed without a draft were early"));
         }
         for (name, done) in ["with", "without"].into_iter().zip(&ended) {
             report.row(&format!("{case}, {name}"), "-".to_owned(), done, None);
@@ -101,7 +104,7 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What has to hold of a run with a draft, beside the same without.
+/// Criteria for a run with a draft against the same run without.
 fn hold(report: &mut Report, case: &str, (share, disk): (f64, u64), without: &Run, with: &Run) {
     report.check(SAME, without.same && with.same, || case.to_owned());
     let ratio = with.metrics.seconds / without.metrics.seconds;
@@ -127,12 +130,12 @@ fn hold(report: &mut Report, case: &str, (share, disk): (f64, u64), without: &Ru
     }
 }
 
-/// Who says what will be needed.
+/// Drafts under test.
 #[derive(Clone, Copy)]
 enum Drafts {
-    /// Ours, untrained.
+    /// Our draft, untrained.
     Own,
-    /// Right so often, and calibrated.
+    /// An artificial draft of recall [`RECALL`], calibrated.
     Noisy,
 }
 
@@ -142,7 +145,7 @@ impl Drafts {
     fn name(self) -> &'static str {
         match self {
             Drafts::Own => "our draft",
-            Drafts::Noisy => "made to be right",
+            Drafts::Noisy => "artificial draft",
         }
     }
 
@@ -157,7 +160,7 @@ impl Drafts {
     }
 }
 
-/// Sampled as people do, with everything in memory.
+/// Samples an answer as users do, with everything in memory.
 fn answer(tokens: usize) -> Result<Answer> {
     let mut lm = stage(1.0, EXTREMES[0]).streamer(Box::new(NoDraft))?;
     let mut sampler = Sampler::new(sampled(), lm.vocab());

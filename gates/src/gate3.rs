@@ -1,7 +1,7 @@
 //! Gate 3: the verifier.
 //!
-//! Stand-ins that are wrong on purpose, for every expert, do not change a bit; without the verifier one
-//! of them does.
+//! Deliberately wrong stand-ins for every expert do not change a bit; without the verifier a single
+//! one does.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::report::Report;
 const SAME: &str = "exact mode: every bit of the logits is that of the model without stand-ins";
 const CAUGHT: &str = "exact mode: inexact pieces are offered, and each is caught";
 const WRONG: &str = "one that is let through changes the logits";
-const FAR: &str = "their bounds, which know nothing of the damage, would not hold them back";
+const FAR: &str = "their error bounds, blind to the damage, would let them through";
 const AHEAD: &str = "running ahead on them happens, and changes nothing";
 const SOUND: &str = "their shards are sound, so that nothing else finds them";
 
@@ -97,7 +97,7 @@ fn all(exactness: Exactness) -> Options {
     Options { stand_ins: StandInUse::All, exactness, ..Options::default() }
 }
 
-/// The model that comes with the project, with stand-ins of random weights.
+/// The bundled model, with stand-ins of random weights.
 struct Wrong {
     dir: PathBuf,
     _temp: TempDir,
@@ -117,7 +117,7 @@ impl Wrong {
         Ok(Wrong { dir, _temp: temp })
     }
 
-    /// A hash of the logits of some tokens in virtual time, and what was counted.
+    /// A hash of the logits of some tokens in virtual time, with the counters and metrics.
     fn run(&self, tokens: u32, mib: u64, options: Options) -> Result<(u64, Counters, Metrics)> {
         let (manifest, spec) = open(&self.dir)?;
         let clock = Clock::simulated();
@@ -146,7 +146,7 @@ impl Wrong {
     }
 }
 
-/// Gives every code of every stand-in a random value, and the manifest the checksums of that.
+/// Randomises every code of every stand-in, and updates the checksums in the manifest.
 fn randomise(dir: &Path) -> Result<()> {
     let mut manifest = Manifest::load(dir)?;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

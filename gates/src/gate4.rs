@@ -1,7 +1,8 @@
 //! Gate 4: a streamer that adapts.
 //!
-//! One streamer goes from topic to topic, and what its cache and its draft have learned goes with it. In
-//! virtual time, beside the same without a draft, with one that does not learn, and with an LRU cache.
+//! One streamer goes from topic to topic, and keeps what its cache and draft have learned. In
+//! virtual time, against the same streamer without a draft, with one that does not learn, and with
+//! an LRU cache.
 
 use anyhow::Result;
 use sws_benchmarks::paired::Ratios;
@@ -30,30 +31,30 @@ const TEXT: &str = "both contenders give the same text";
 const FASTER: &str = "disk-bound, at 25 % cached, at least 1.2 times as fast as lru";
 
 const BUDGETS: [f64; 5] = [0.10, 0.25, 0.50, 0.75, 1.0];
-/// A disk that is waited for most of the time at 25 % cached, however the cache is kept.
+/// A disk that dominates the time at 25 % cached under any policy.
 const SLOW: u64 = MIDDLE / 4;
-/// Where everything is cached there is nothing to win, and a thousandth to be lost.
+/// With everything cached there is nothing to gain, and a loss of one thousandth is allowed.
 const GRAIN: f64 = 0.999;
 
-/// Beginnings of texts that have little in common, a paragraph each.
+/// Openings of texts that have little in common, a paragraph each.
 const TOPICS: &str = include_str!("topics.txt");
 
-/// A text: its beginning, and what the resident model makes of it.
+/// A text: an opening, and its continuation by the resident model.
 struct Topic {
     tokens: Vec<u32>,
     /// Hashes of the logits after each token.
     logits: Vec<u64>,
 }
 
-/// Who streams.
+/// Streamers that are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Lru,
     /// The default policy, and no draft.
     One,
-    /// With a draft that has learned nothing and does not learn.
+    /// With an untrained draft that does not learn.
     Two,
-    /// With one that learns.
+    /// With a draft that learns.
     Four,
 }
 
@@ -131,7 +132,7 @@ fn stream_all(
     Ok(())
 }
 
-/// Pairs of turns, each a topic of its own, in a quiet machine.
+/// Pairs of turns, each on a topic of its own, on a quiet machine.
 fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
     let asks = beginnings()?.into_iter().zip(7..);
     let asks: Vec<Ask> =
@@ -168,7 +169,7 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What topics begin with, as tokens.
+/// Openings of the topics, as tokens.
 fn beginnings() -> Result<Vec<Vec<u32>>> {
     let tokenizer = tokenizer(&root().join("shards/tales-moe"))?;
     let encode = |text: &str| Ok(tokenizer.encode(text.trim_end(), true)?);
@@ -199,8 +200,8 @@ fn topics(beginnings: Vec<Vec<u32>>, tokens: usize) -> Result<Vec<Topic>> {
     Ok(topics)
 }
 
-/// Every token of every topic, those of its beginning one by one, too: of a chunk each expert would be looked
-/// up once, however many of its tokens choose it, and a topic begins where it begins.
+/// Streams every token of every topic one by one, openings included. In a chunk each expert would
+/// be looked up once, however many tokens choose it, and a topic starts with its opening.
 fn stream(phase: Phase, share: f64, disk: u64, topics: &[Topic]) -> Result<Long> {
     let mut lm = Stage { share, disk, policy: phase.policy() }.streamer(phase.draft()?)?;
     let (began, mut same, mut quarters) = (lm.counters(), true, Vec::new());
@@ -224,7 +225,7 @@ fn stream(phase: Phase, share: f64, disk: u64, topics: &[Topic]) -> Result<Long>
 }
 
 impl Long {
-    /// Misses of the last quarter of each topic over those of its first.
+    /// Ratio of the misses in the last quarter of each topic to those in its first.
     fn settling(&self) -> Ratios {
         let of = |quarter: usize| self.quarters.iter().map(|q| q[quarter]).collect::<Vec<_>>();
         Ratios::new(&of(1), &of(0))

@@ -1,8 +1,8 @@
-//! The gates: what must hold before the next part is built.
+//! Gates: criteria that must hold before the next part is built.
 //!
-//! `cargo run --release -p sws-gates` runs all of them at a size that fits into minutes, `--full` at
-//! the real one. Each prints what was measured, and fails by the name of its criterion. What memory
-//! is measured of runs in a process of its own, this program started anew.
+//! `cargo run --release -p sws-gates` runs all of them at a size that takes minutes, `--full` at
+//! the real one. Each prints its measurements and names the criteria that failed. Measurements of
+//! memory run in a process of their own, started from this same program.
 
 mod child;
 mod gate0;
@@ -30,27 +30,27 @@ use clap::{Parser, Subcommand};
 use models::Large;
 use report::Report;
 
-/// What must hold before the next part is built, with the figures.
+/// Checks the criteria that must hold before the next part is built, and prints the figures.
 #[derive(Parser)]
 #[command(name = "sws-gates", version)]
 struct Arguments {
     /// Only this gate (may be repeated)
     #[arg(long = "gate", value_parser = clap::value_parser!(u32).range(0..=4))]
     gates: Vec<u32>,
-    /// At full size: experts of 14 MiB, 128 tokens, 1,000 answers, and wall time, for which the machine must
-    /// be quiet
+    /// Run at full size: experts of 14 MiB, 128 tokens, 1,000 answers, and wall time, for which the
+    /// machine must be quiet
     #[arg(long)]
     full: bool,
-    /// Only cases that have these words in their name
+    /// Only cases whose name contains these words
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
-    /// Where the large model is made, and deleted afterwards: a disk with room for it
+    /// Directory for the large model, which is deleted afterwards: on a disk with room for it
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// The large model, already there: a directory with `checkpoint` and `shards`
+    /// Existing large model: a directory with `checkpoint` and `shards`
     #[arg(long, value_name = "DIR", conflicts_with = "scratch")]
     large: Option<PathBuf>,
     #[command(subcommand)]
@@ -59,7 +59,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Child {
-    /// Reads a task and does it: for the gates themselves
+    /// Runs one task read from standard input: for the gates themselves
     #[command(hide = true)]
     Child,
 }
@@ -70,7 +70,7 @@ type Gate = fn(&Setting) -> Result<Report>;
 const GATES: [(u32, Gate); 5] =
     [(0, gate0::run), (1, gate1::run), (2, gate2::run), (3, gate3::run), (4, gate4::run)];
 
-/// How gates are run.
+/// Settings shared by all gates.
 pub(crate) struct Setting {
     pub(crate) full: bool,
     only: Option<String>,
@@ -79,12 +79,12 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Whether a case is to be tried.
+    /// True if this case is selected.
     pub(crate) fn wants(&self, case: &str) -> bool {
         self.only.as_ref().is_none_or(|words| case.contains(words))
     }
 
-    /// The model that is larger than the process by far, made when it is first asked for.
+    /// The model that is far larger than the process, made on first use.
     pub(crate) fn large(&self) -> Result<&Large> {
         if let Some(large) = self.large.get() {
             return Ok(large);
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all gates held.
+/// Runs the selected gates. Returns true if all criteria hold.
 fn run(arguments: &Arguments) -> Result<bool> {
     let scratch = arguments.scratch.clone().unwrap_or_else(|| models::root().join("target/gates"));
     let large = arguments.large.as_deref().map(Large::at).transpose()?;
@@ -140,7 +140,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(!reports.iter().any(Report::failed))
 }
 
-/// For people.
+/// Formats bytes for readers.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }

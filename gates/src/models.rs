@@ -1,4 +1,5 @@
-//! The models that gates run: tiny ones of every family, and one that is larger than the process by far.
+//! Models used by the gates: tiny ones of every family, and one that is far larger than the
+//! process.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +11,17 @@ use tempfile::TempDir;
 
 use crate::Setting;
 
-/// Where the repository lies.
+/// Root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// As people sample; the likeliest token, always, would soon loop, and flatter any cache.
+/// Sampling as users do it. Greedy decoding would soon loop, and flatter any cache.
 pub(crate) fn sampled() -> Sampling {
     Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
 }
 
-/// Every checkpoint among the goldens.
+/// All checkpoints among the goldens.
 pub(crate) fn goldens() -> Result<Vec<PathBuf>> {
     let mut dirs = Vec::new();
     for entry in root().join("tests/goldens").read_dir()? {
@@ -34,16 +35,16 @@ pub(crate) fn goldens() -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-/// The model that comes with the project, its experts made large.
+/// The bundled model with its experts enlarged.
 #[derive(Debug)]
 pub(crate) struct Large {
     dir: PathBuf,
-    /// What is deleted at the end.
+    /// Deleted on drop.
     _temp: Option<TempDir>,
 }
 
 impl Large {
-    /// With experts of at least `expert_bytes`, made in a new directory below `scratch`.
+    /// Makes a model with experts of at least `expert_bytes` in a new directory below `scratch`.
     pub(crate) fn make(scratch: &Path, expert_bytes: u64) -> Result<Large> {
         std::fs::create_dir_all(scratch)?;
         let temp = TempDir::with_prefix_in("gates-", scratch)?;
@@ -52,7 +53,7 @@ impl Large {
         Ok(large)
     }
 
-    /// One that is there already.
+    /// Opens an existing model.
     pub(crate) fn at(dir: &Path) -> Result<Large> {
         let large = Large { dir: dir.to_owned(), _temp: None };
         for part in [large.checkpoint(), large.shards()] {
@@ -65,18 +66,18 @@ impl Large {
         Ok(large)
     }
 
-    /// As published: bf16, in place.
+    /// The checkpoint as published: bf16, in place.
     pub(crate) fn checkpoint(&self) -> PathBuf {
         self.dir.join("checkpoint")
     }
 
-    /// In shards, without loss.
+    /// The model in shards, without loss.
     pub(crate) fn shards(&self) -> PathBuf {
         self.dir.join("shards")
     }
 }
 
-/// Where the large model lies in a form: `shards`, or `in place`.
+/// Path of the large model in a form: `shards`, or `in place`.
 pub(crate) fn model(setting: &Setting, form: &str) -> Result<PathBuf> {
     let large = setting.large()?;
     Ok(if form == "shards" { large.shards() } else { large.checkpoint() })

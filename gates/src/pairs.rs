@@ -1,5 +1,5 @@
-//! Wall time, as ratios of contenders that take turns: each a process of its own with its own memory, of
-//! which one computes while the others wait.
+//! Wall time, as ratios of contenders that take turns. Each is a process with its own memory, and
+//! one computes while the other waits.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout};
@@ -17,35 +17,35 @@ use crate::Setting;
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
 use crate::models::{model, root, sampled};
 
-/// What a contender is asked for in a turn.
+/// Request to a contender for one turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// So many further tokens of its text.
+    /// This many further tokens of its text.
     Generate(usize),
-    /// The logits after a prompt, with nothing before it but what the cache has kept.
+    /// The logits after a prompt in an empty context, with the cache as it is.
     Prompt(Vec<u32>),
-    /// A new text of so many tokens, what is sampled drawn with this seed. Its beginning is no part of what
-    /// the turn takes.
+    /// A new text of this many tokens, sampled with this seed. The turn's figures leave out its
+    /// prompt.
     Topic { prompt: Vec<u32>, seed: u64, tokens: usize },
 }
 
-/// What a turn took.
+/// Measurements of one turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Turn {
     pub(crate) seconds: f64,
-    /// Read from the device.
+    /// Bytes read from the device.
     pub(crate) bytes: u64,
-    /// The share of the time in which a read was under way.
+    /// Share of the time in which a read was in flight.
     pub(crate) busy: f64,
-    /// Seconds in which computing waited.
+    /// Seconds in which computing stalled.
     pub(crate) stalled: f64,
-    /// Bytes there or on their way before a router asked for them, as they had been forecast.
+    /// Forecast bytes that were resident or in flight when a router asked for them.
     pub(crate) early: u64,
-    /// What was generated.
+    /// Generated tokens.
     pub(crate) tokens: Vec<u32>,
 }
 
-/// Texts, and turns of each, together enough to tell one or two in a hundred: the median of 32 ratios lies
+/// Texts, and turns of each. Together enough to resolve 1 to 2 %: the median of 32 ratios lies
 /// between the 10th smallest and the 10th largest.
 const TEXTS: u64 = 4;
 const TURNS: usize = 8;
@@ -61,7 +61,7 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// Starts it, and waits until its prompt is through.
+    /// Starts the process, and waits until its prompt is processed.
     pub(crate) fn new(task: &Task) -> Result<Contender> {
         let mut child = task.start(None)?;
         let mut asks = child.stdin.take().context("a child without an input")?;
@@ -77,7 +77,7 @@ impl Contender {
         self.hear()
     }
 
-    /// Ends it. Its metrics are those of its turns: it has waited between them.
+    /// Ends the process. Its metrics are those of its turns, as it has waited between them.
     pub(crate) fn finish<'a>(mut self, turns: impl Iterator<Item = &'a Turn>) -> Result<Done> {
         writeln!(self.asks)?;
         let done: Done = self.hear()?;
@@ -98,7 +98,7 @@ impl Contender {
     }
 }
 
-/// None outlives what asked for it, whatever went wrong.
+/// The process never outlives its contender, even after an error.
 impl Drop for Contender {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -106,7 +106,7 @@ impl Drop for Contender {
     }
 }
 
-/// What continues a text that has filled its cache.
+/// A task that continues a text after a prompt that fills the cache.
 pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) -> Result<Task> {
     let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
     let prompt = tokenizer(&root().join("shards/tales-moe"))?.encode(&prompt, true)?;
@@ -122,16 +122,17 @@ pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) 
     })
 }
 
-/// The budget with slots for this share of the experts, if nothing else is to have room.
+/// The budget with slots for this share of the experts, without room for a draft.
 pub(crate) fn budget(setting: &Setting, form: &str, share: f64) -> Result<Ram> {
     let task = task(setting, form, Ram::Share(share), PolicyKind::default())?;
     Ok(Ram::Bytes(finished(task.planned().run(None))?.budget))
 }
 
-/// What two have to say in turns that continue several texts, and what they come to at the last of their ends.
+/// Turns of two contenders that continue several texts, and their results at the end of the last.
 ///
-/// For each text they are started anew, by turns one and the other first: how fast a process is also depends on
-/// where its memory happens to lie. Beside itself one took 0.988 to 1.009 of the time in one start.
+/// For each text both processes are started anew, in alternating order: the speed of a process also
+/// depends on the placement of its memory. Paired with itself, a contender took 0.988 to 1.009 of
+/// the time in one start.
 pub(crate) fn duels(mut tasks: [Task; 2]) -> Result<(Vec<[Turn; 2]>, [Done; 2])> {
     let (mut turns, mut ended) = (Vec::new(), Default::default());
     for text in 0..TEXTS {
@@ -150,12 +151,12 @@ pub(crate) fn duels(mut tasks: [Task; 2]) -> Result<(Vec<[Turn; 2]>, [Done; 2])>
     Ok((turns, ended))
 }
 
-/// What two have to say to the same, in turns, and what they come to at their ends.
+/// Turns of two contenders on the same requests, and their results at the end.
 pub(crate) fn duel(tasks: &[Task; 2], asks: &[Ask]) -> Result<(Vec<[Turn; 2]>, [Done; 2])> {
     started(tasks, asks, false)
 }
 
-/// The same, the second of them started first if so.
+/// As [`duel`], optionally with the second contender started first.
 fn started(
     [first, second]: &[Task; 2],
     asks: &[Ask],
@@ -176,7 +177,7 @@ fn started(
     Ok((turns, [first, second]))
 }
 
-/// What turns come to.
+/// Metrics over all turns.
 fn metrics<'a>(turns: impl Iterator<Item = &'a Turn>) -> Value {
     let (mut seconds, mut tokens, mut bytes) = (Vec::new(), 0, 0);
     for turn in turns {
@@ -193,7 +194,7 @@ fn metrics<'a>(turns: impl Iterator<Item = &'a Turn>) -> Value {
     }
 }
 
-/// Turns of two, each of which is the first of every other pair.
+/// Turns of two contenders, where each goes first in every other pair.
 pub(crate) fn turns(
     pairs: usize,
     first: &mut dyn FnMut() -> Result<Turn>,
@@ -212,12 +213,12 @@ pub(crate) fn turns(
     Ok(turns)
 }
 
-/// What the first took over what the second took.
+/// Ratios of the first contender's time to the second's.
 pub(crate) fn ratios(turns: &[[Turn; 2]]) -> Ratios {
     ratios_of(turns, |turn| turn.seconds)
 }
 
-/// The same of something else that turns have.
+/// Ratios of another figure of the turns.
 pub(crate) fn ratios_of(turns: &[[Turn; 2]], what: impl Fn(&Turn) -> f64) -> Ratios {
     let all = |of: usize| turns.iter().map(|pair| what(&pair[of])).collect::<Vec<_>>();
     Ratios::new(&all(0), &all(1))
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_first_in_every_other_pair() {
+    fn each_contender_is_first_in_every_other_pair() {
         let order = std::cell::RefCell::new(String::new());
         let turn = |name: char, seconds| {
             order.borrow_mut().push(name);

@@ -1,4 +1,4 @@
-//! What a gate found, as a table and as JSON.
+//! Findings of a gate, as a table and as JSON.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use sws_benchmarks::paired::Ratios;
 
 use crate::child::Done;
 
-/// What a gate found.
+/// Findings of a gate.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     gate: u32,
@@ -23,27 +23,27 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) case: String,
-    /// Against resident, or against what transformers computes.
+    /// Agreement with the resident model, or error against transformers.
     pub(crate) fidelity: String,
     pub(crate) budget_bytes: u64,
     pub(crate) peak_rss_bytes: u64,
-    /// The high-water mark of a control group that counts, page cache and kernel included.
+    /// High-water mark of a control group that counts, page cache and kernel included.
     pub(crate) counted_bytes: Option<u64>,
     pub(crate) metrics: Value,
 }
 
-/// Of one contender over another, of wall time for the most part.
+/// Ratios of one contender to another, mostly of wall time.
 #[derive(Debug, Serialize)]
 struct Ratio {
     case: String,
     ratios: Ratios,
     median: f64,
     interval: Option<(f64, f64)>,
-    /// What it may be at most; nothing if it is only told.
+    /// Upper limit; `None` for a ratio that is only reported.
     bar: Option<f64>,
 }
 
-/// What must hold.
+/// A criterion, and its results.
 #[derive(Debug, Serialize)]
 struct Criterion {
     what: &'static str,
@@ -57,7 +57,7 @@ impl Report {
         Report { gate, about, rows, ratios, criteria, notes }
     }
 
-    /// Whether nothing was tried.
+    /// True if no case has run.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.ratios.is_empty()
     }
@@ -73,7 +73,7 @@ impl Report {
         });
     }
 
-    /// Holds a case against a criterion; `figure` is what is told if it fails.
+    /// Records a case against a criterion; `figure` is reported on failure.
     pub(crate) fn check(&mut self, what: &'static str, holds: bool, figure: impl Fn() -> String) {
         let at = self.criteria.iter().position(|criterion| criterion.what == what);
         let at = at.unwrap_or_else(|| {
@@ -86,8 +86,8 @@ impl Report {
         }
     }
 
-    /// Holds a ratio of wall times against the most that it may be: it fails if all of the interval in
-    /// which its median lies with 95 % is above that.
+    /// Records a ratio of wall times against its upper limit. It fails if the whole 95 % interval
+    /// of the median is above the limit.
     pub(crate) fn ratio(&mut self, what: &'static str, case: &str, ratios: Ratios, bar: f64) {
         let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
         self.check(what, !ratios.above(bar), || {
@@ -96,7 +96,8 @@ impl Report {
         self.ratios.push(Ratio { case, ratios, median, interval, bar: Some(bar) });
     }
 
-    /// Holds a ratio against what it must stay below: it fails unless all of the interval does.
+    /// Records a ratio against a strict upper limit. It fails unless the whole interval is below
+    /// the limit.
     pub(crate) fn below(&mut self, what: &'static str, case: &str, ratios: Ratios, bar: f64) {
         let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
         self.check(what, interval.is_some_and(|(_, high)| high < bar), || {
@@ -105,13 +106,13 @@ impl Report {
         self.ratios.push(Ratio { case, ratios, median, interval, bar: Some(bar) });
     }
 
-    /// Tells one that nothing is held against.
+    /// Reports a ratio without a limit.
     pub(crate) fn tell_ratio(&mut self, case: &str, ratios: Ratios) {
         let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
         self.ratios.push(Ratio { case, ratios, median, interval, bar: None });
     }
 
-    /// What was left out, and why.
+    /// Records an omission and its reason, or another remark.
     pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
@@ -122,7 +123,7 @@ impl Report {
         self.criteria.iter().any(|criterion| !criterion.failures.is_empty())
     }
 
-    /// For people.
+    /// The report as text.
     pub(crate) fn table(&self) -> String {
         let mut text = format!("gate {}: {}\n\n", self.gate, self.about);
         if !self.rows.is_empty() {
@@ -170,7 +171,7 @@ fn within(interval: Option<(f64, f64)>) -> String {
     interval.map_or("-".to_owned(), |(low, high)| format!("{low:.3} to {high:.3}"))
 }
 
-/// Cells below each other, the first of a line to the left.
+/// Aligned columns, the first one to the left.
 fn write_lines<const N: usize>(text: &mut String, lines: &[[String; N]]) {
     let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max();
     let widths: Vec<usize> = (0..N).filter_map(width).collect();
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_case_that_does_not_hold_fails_a_gate() {
+    fn one_failing_case_fails_a_gate() {
         let mut report = Report::new(7, "what is asked");
         let metrics = serde_json::json!({
             "tokens_per_second": 12.34, "seconds": 2.0, "time": { "stall": 0.5 },

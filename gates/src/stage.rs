@@ -1,5 +1,4 @@
-//! Where speculation is tried in virtual time: the model that comes with the project, on a disk of any
-//! speed.
+//! Stage for speculation in virtual time: the bundled model, on a disk of any speed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +16,18 @@ use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 use crate::child::Done;
 use crate::models::root;
 
-/// A token computes for 5 ms.
+/// 5 ms of computing per token.
 const COSTS: Costs = Costs {
     infrastructure: Duration::from_micros(200),
     expert: Duration::from_micros(100),
     head: Duration::from_micros(200),
 };
-/// Millions of bytes that a disk brings in a second with which, at 25 % cached, reading takes about as long
-/// as computing.
+/// Disk speed in MB/s at which, at 25 % cached, reading takes about as long as computing.
 pub(crate) const MIDDLE: u64 = 200;
-/// Disks that are never waited for, and always.
+/// Disks in MB/s that never stall computing, and that always do.
 pub(crate) const EXTREMES: [u64; 2] = [10_000_000, 1];
 
-/// A share of the experts that has slots, a disk by its millions of bytes a second, and a policy.
+/// A share of the experts that has slots, a disk speed in MB/s, and a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stage {
     pub(crate) share: f64,
@@ -37,7 +35,7 @@ pub(crate) struct Stage {
     pub(crate) policy: PolicyKind,
 }
 
-/// What a run takes, and whether every logit of it was that of the resident model.
+/// Metrics of a run. `same` is true if every logit was that of the resident model.
 pub(crate) struct Run {
     pub(crate) metrics: Metrics,
     pub(crate) same: bool,
@@ -65,7 +63,7 @@ impl Stage {
             cache: None,
             clock: Clock::simulated(),
             simulated: Some(simulated),
-            // So small that these experts are to it what large ones are to 1 MiB.
+            // So small that its ratio to these experts is that of 1 MiB to large ones.
             chunk: 16 << 10,
             ..StoreOptions::default()
         };
@@ -89,10 +87,10 @@ impl Stage {
     }
 }
 
-/// Memory for a draft.
+/// Bytes for a draft.
 const DRAFT_BYTES: usize = 1 << 20;
 
-/// Our draft for a model all of whose layers have experts, as it begins.
+/// Our untrained draft for a model all of whose layers have experts.
 pub(crate) fn draft(spec: &ModelSpec) -> Result<MicroDraftModel> {
     let layers = spec.layers.iter().map(|layer| layer.moe().map(|moe| (moe.experts, moe.top_k)));
     let layers: Option<Vec<_>> = layers.collect();

@@ -1,5 +1,5 @@
-//! A run in virtual time: the same cache, policy and queue, with fixed costs for each layer and read,
-//! so that time can be asserted to the nanosecond.
+//! A run in virtual time: the same cache, policy and queue, with fixed costs for each layer and
+//! read, so that time can be asserted to the nanosecond.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
             report.check(EXACT, told(&first) == told(&second), || {
                 format!("{case}: {:?} and {:?}", told(&first), told(&second))
             });
-            // Of the model, none of whose layers has a shared expert.
+            // Layers of the model. They have no shared experts.
             let layers = 8;
             let token = COSTS.infrastructure * layers + COSTS.expert * 4 * layers + COSTS.head;
             let (passes, stalls) = (first.passes, first.clocks.stalls.time);
@@ -62,7 +62,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Some tokens of the model that comes with the project, whose slots are not enough for it.
+/// Decodes some tokens of the bundled model with fewer slots than it needs.
 fn generate(policy: PolicyKind, bytes: u64) -> Result<(Counters, Metrics)> {
     let dir = root().join("shards/tales-moe");
     let (manifest, spec) = open(&dir)?;

@@ -1,5 +1,5 @@
-//! What `sws run`, `forward` and `chat` say of models and prompts that will not do: one sentence with
-//! the name and the remedy, exit code 2, nothing written.
+//! Errors of `sws run`, `forward` and `chat` on bad models and prompts: one sentence with the name
+//! and the remedy, exit code 2, nothing written.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn spoil(dir: &Path, change: impl FnOnce(&mut Tensors)) {
     tensors.write(&path);
 }
 
-/// Whatever computes, what cannot be computed is refused alike.
+/// Every backend refuses the same models.
 const BACKENDS: &[&str] = if cfg!(feature = "candle") {
     &["--backend=sws", "--backend=candle"]
 } else {
@@ -54,7 +54,7 @@ fn models() {
         copy("qwen3_moe", &dir);
         spoil(&dir);
         let words = [words, &["model"]].concat();
-        // What streams is looked at when it is first used.
+        // Resident, as streamed weights are only checked on first use.
         let args: [&dyn AsRef<OsStr>; 6] =
             [&"run", &dir, &"--prompt", &"a", &"--json", &"--resident"];
         let outcome = sws(&args).refused(2, &words);
@@ -125,9 +125,9 @@ fn prompts_and_options() {
     }
 }
 
-/// A finished file is renamed to its name, which would replace a device, a pipe or a socket.
+/// A finished file is renamed over its target, which would replace a device, a pipe or a socket.
 #[test]
-fn what_is_no_file_is_not_replaced() {
+fn only_regular_files_are_replaced() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&out).unwrap();
@@ -139,7 +139,7 @@ fn what_is_no_file_is_not_replaced() {
 }
 
 #[test]
-fn tokens_that_only_the_tokenizer_knows() {
+fn tokens_unknown_to_the_model_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("model");
     copy("qwen3_moe", &dir);
@@ -169,7 +169,8 @@ fn a_damaged_shard_is_never_computed_with() {
     let layer = name.to_str().unwrap().split_once('/').unwrap().0;
     sws(&[&"run", &shards, &"--tokens", &"1", &"--json", &"--resident"])
         .refused(2, &["expert_3", "sws verify"]);
-    // Streamed, it is found when a router asks for it, which some token's will.
+    // When streaming, the damage is found on first use of the expert, which one of these tokens
+    // chooses.
     let all: Vec<String> = (0..64).map(|token| token.to_string()).collect();
     sws(&[&"run", &shards, &"--tokens", &all.join(","), &"--json"])
         .refused(2, &[layer, "expert_3", "sws verify"]);

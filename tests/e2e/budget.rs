@@ -1,4 +1,4 @@
-//! A memory budget: what is planned within it, what is refused, and what the kernel counts.
+//! Memory budgets: their plans, refusals, and memory as the kernel counts it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn json(outcome: Outcome) -> Value {
 }
 
 #[test]
-fn what_is_planned_adds_up() {
+fn plan_adds_up_to_the_budget() {
     for model in [tales(), golden_dir("llama"), golden_dir("qwen3_moe_tied")] {
         for ram in ["min", "auto", "200MiB", "50%"] {
             let plan = json(plan(&model, &["--ram", ram, "--json"]));
@@ -34,7 +34,7 @@ fn what_is_planned_adds_up() {
             let sum: u64 = ledger.values().map(|bytes| bytes.as_u64().unwrap()).sum();
             assert_eq!(Some(sum), plan["budget"].as_u64(), "{plan}");
             assert!(ledger["heap"].as_u64() > Some(0) && ledger["program"].as_u64() > Some(MIB));
-            // What more memory gives: never more reading.
+            // More memory never means more reading.
             let rows = plan["budgets"].as_array().unwrap();
             let reads = rows.iter().map(|row| row["read_bytes_per_token"].as_u64().unwrap());
             assert!(reads.rev().is_sorted(), "{plan}");
@@ -55,7 +55,7 @@ fn a_budget_that_is_too_small_is_refused_with_one_that_works() {
             let (_, rest) = refused.sentence().split_once("here is --ram ").unwrap();
             let smallest = rest.split(' ').next().unwrap();
             let works = json(plan(&model, &["--ram", smallest, "--context", context, "--json"]));
-            // It is the smallest: a little less is refused again.
+            // It is the smallest: a slightly lower budget is refused again.
             let least = works["smallest_budget"].as_u64().unwrap();
             let less = format!("{}MiB", (least / MIB).saturating_sub(8));
             plan(&model, &["--ram", &less, "--context", context]).refused(2, &["too small"]);
@@ -69,8 +69,8 @@ fn a_budget_that_is_too_small_is_refused_with_one_that_works() {
     }
 }
 
-/// What a ledger says the process takes without weights is no less than what the kernel counts of
-/// one that has loaded none, and not far above.
+/// The ledger's figure for a process without weights is at least what the kernel counts for a
+/// process that has loaded none, and not far above it.
 #[test]
 fn the_kernel_counts_no_more_than_the_ledger() {
     let Some(group) = Group::new("plan", 1 << 30) else { return };

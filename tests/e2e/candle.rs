@@ -1,4 +1,4 @@
-//! `--backend candle`: another way to the same logits, and it says that it is another.
+//! `--backend candle`: the same logits by another implementation, which is labelled as such.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn assert_close(found: &[f32], expected: &[f32], what: &str) {
 }
 
 #[test]
-fn its_logits_are_those_of_transformers_and_of_the_default() {
+fn logits_match_transformers_and_the_default() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out");
     for name in variants() {
@@ -41,7 +41,7 @@ fn its_logits_are_those_of_transformers_and_of_the_default() {
 }
 
 #[test]
-fn it_decodes_shards_lossy_ones_too() {
+fn shards_are_decoded_lossy_ones_too() {
     let temp = tempfile::tempdir().unwrap();
     let tokens = golden("qwen2_moe").tokens;
     for encoding in ["bf12", "q8", "f32"] {
@@ -74,7 +74,7 @@ fn tell(more: &[&str]) -> Outcome {
 }
 
 #[test]
-fn it_tells_the_same_tale_and_says_who_does() {
+fn same_tale_as_the_default_with_a_label() {
     let json = |outcome: &Outcome| -> Value { serde_json::from_str(&outcome.stdout).unwrap() };
     let own = json(&tell(&[]).succeeded());
     let outcome = tell(&["--backend", "candle"]).succeeded();
@@ -85,7 +85,7 @@ fn it_tells_the_same_tale_and_says_who_does() {
     assert_eq!((&own["backend"], &own["lossy"]), (&Value::from("sws"), &Value::Array(vec![])));
     assert_eq!((&candle["backend"], &candle["tier"]), (&"candle".into(), &"candle".into()));
     assert_eq!(candle["lossy"].as_array().unwrap().len(), 1);
-    // Every weight of 12 bits takes 32 here, and the process has room for that and no second copy.
+    // Every weight of 12 bits takes 32 here. The process has room for that and no second copy.
     let bytes = |metrics: &Value, name: &str| metrics[name].as_u64().unwrap();
     let weights = bytes(candle, "weight_bytes");
     assert!(weights > 2 * bytes(own, "weight_bytes"), "{own} {candle}");
@@ -94,7 +94,7 @@ fn it_tells_the_same_tale_and_says_who_does() {
 }
 
 #[test]
-fn what_it_cannot_do_is_refused() {
+fn unsupported_options_are_refused() {
     tell(&["--backend", "candle", "--kv", "bf16"]).refused(2, &["candle", "f32", "--kv"]);
     tell(&["--backend", "candle", "--ram", "1GiB"]).refused(2, &["candle", "--ram"]);
     let unknown = tell(&["--backend", "abacus"]);
@@ -119,7 +119,7 @@ fn what_it_cannot_do_is_refused() {
 }
 
 #[test]
-fn options_mean_what_they_mean_for_the_default() {
+fn options_mean_the_same_as_for_the_default() {
     let temp = tempfile::tempdir().unwrap();
     let hidden = |backend: &str| {
         let trace = temp.path().join(backend);

@@ -1,5 +1,5 @@
-//! Control groups, which count memory as the kernel does and kill for too much. A model that does not
-//! fit into its group is refused before that.
+//! Control groups, which count memory as the kernel does, and kill above a limit. A model that does
+//! not fit into its group is refused before that.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ mod group;
 pub(crate) struct Group(group::Group);
 
 impl Group {
-    /// None, with a line that says so, where this process may not make one.
+    /// Creates a group. `None`, with a line that says so, if this process may not create groups.
     pub(crate) fn new(name: &str, limit: u64) -> Option<Group> {
         let made = group::Group::new(name, limit);
         made.inspect_err(|e| eprintln!("skipped: no control group can be made here ({e})"))
@@ -24,12 +24,12 @@ impl Group {
         self.0.allow(limit).unwrap();
     }
 
-    /// The most bytes that were charged to it at any time, page cache and kernel included.
+    /// The highest number of bytes charged at any time, page cache and kernel included.
     pub(crate) fn peak(&self) -> u64 {
         self.0.peak().unwrap()
     }
 
-    /// Runs `sws` in it.
+    /// Runs `sws` in the group.
     pub(crate) fn sws(&self, args: &[&str]) -> Outcome {
         let mut command = self.0.command(env!("CARGO_BIN_EXE_sws"));
         Outcome::of(command.args(args).stdin(Stdio::null()).output().unwrap())

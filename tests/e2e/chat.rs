@@ -14,7 +14,7 @@ fn chat(model: &Path, lines: &str, more: &[&str]) -> Outcome {
     let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"chat", &model];
     args.extend(more.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
     let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
-    // It may be gone before it has read all.
+    // The child may exit before it has read everything.
     let _ = child.stdin.take().unwrap().write_all(lines.as_bytes());
     Outcome::of(child.wait_with_output().unwrap())
 }
@@ -34,23 +34,23 @@ fn a_conversation() {
     assert_eq!(once.len(), 1);
     let twice = answers("hello\nagain\n", &[]);
     assert_eq!((twice.len(), &twice[0]), (2, &once[0]));
-    // The past is part of the prompt, until it is reset.
+    // The history is part of the prompt, until it is reset.
     let alone = answers("again\n", &[]);
     assert_ne!(twice[1], alone[0]);
     assert_eq!(answers("hello\n/reset\nagain\n", &[]), [&once[..], &alone].concat());
     assert_ne!(answers("hello\n", &["--system", "be kind"]), once);
-    // A line goes on, commands are not messages, and nothing comes after /quit.
+    // A backslash continues a line, commands are not messages, and nothing is read after /quit.
     assert_eq!(answers("hello\\\nagain\n", &[]).len(), 1);
     let outcome = chat(&model, "/help\n\n/nonesuch\n/save x\n/quit\nhello\n", &greedy).succeeded();
     assert_eq!(outcome.stdout, "");
     assert!(outcome.stderr.contains("/reset") && outcome.stderr.contains("no command `/nonesuch`"));
     assert!(outcome.stderr.contains("no command `/save x`"), "{outcome:?}");
-    // A space makes a message of it.
+    // With a leading space it is a message.
     assert_eq!(answers(" /hello\n", &[]).len(), 1);
 }
 
 #[test]
-fn a_question_asked_again_has_noise_of_its_own() {
+fn a_repeated_question_is_sampled_anew() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");
     copy("qwen3_moe", &model);
@@ -59,7 +59,7 @@ fn a_question_asked_again_has_noise_of_its_own() {
         let more = ["--seed", seed, "--temperature", "2", "--max-new-tokens", "8", "--ignore-eos"];
         chat(&model, "hello\n/reset\nhello\n", &more).succeeded().stdout
     };
-    // The same positions again after /reset. Answers may have new lines in them.
+    // The same positions again after /reset. Answers may contain line breaks.
     let (seven, eight) = (answers("7"), answers("8"));
     assert_eq!(answers("7"), seven);
     assert_ne!(seven, eight);
@@ -68,7 +68,7 @@ fn a_question_asked_again_has_noise_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_answered() {
+fn unanswerable_messages_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");
     copy("qwen3_moe", &model);

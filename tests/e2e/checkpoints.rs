@@ -5,10 +5,10 @@ use std::path::Path;
 
 use safetensors::Dtype;
 
-/// A checkpoint before it is written.
+/// A checkpoint in memory, not yet written.
 pub(crate) struct Checkpoint {
     pub(crate) config: serde_json::Value,
-    /// By name.
+    /// Tensors by name.
     pub(crate) tensors: BTreeMap<String, Tensor>,
 }
 
@@ -19,18 +19,19 @@ pub(crate) struct Tensor {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The families that the sharder is tested with.
+/// Families under test in sharding.
 pub(crate) const FAMILIES: [&str; 6] =
     ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "stacked"];
 
 const LAYERS: u64 = 2;
 const EXPERTS: u64 = 3;
-/// No multiple of 64 or 128, and odd, so that every encoding has an incomplete last group.
+/// Not a multiple of 64 or 128, and odd, so that every encoding has an incomplete last group.
 const HIDDEN: u64 = 201;
 const INNER: u64 = 136;
 const VOCABULARY: u64 = 300;
 
-/// A tiny checkpoint. `stacked` is no published family: a layer's experts in one tensor each.
+/// A tiny checkpoint. The family `stacked` is not a published one: it keeps a layer's experts in
+/// one tensor each.
 pub(crate) fn tiny(family: &str, dtype: Dtype, seed: u64) -> Checkpoint {
     let mut shapes: Vec<(String, Vec<u64>)> = vec![
         ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
@@ -104,7 +105,7 @@ pub(crate) fn tiny(family: &str, dtype: Dtype, seed: u64) -> Checkpoint {
     Checkpoint { config, tensors: tensors.collect() }
 }
 
-/// Adds finite, exponentially distributed exponents as training leaves them.
+/// Random finite numbers with exponentially distributed exponents, as training leaves them.
 fn numbers(dtype: Dtype, count: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * dtype.bitsize() / 8);
     for _ in 0..count {
@@ -127,7 +128,7 @@ fn numbers(dtype: Dtype, count: usize, random: &mut Random) -> Vec<u8> {
 }
 
 impl Checkpoint {
-    /// Writes it as one file, or as several with an index.
+    /// Writes the checkpoint as one file, or as several with an index.
     pub(crate) fn write(&self, dir: &Path, files: usize) {
         std::fs::create_dir_all(dir).unwrap();
         std::fs::write(dir.join("config.json"), self.config.to_string()).unwrap();
@@ -148,7 +149,7 @@ impl Checkpoint {
         }
     }
 
-    /// Reads the weights of a directory back, with Hugging Face's own library.
+    /// Reads the weights of a directory back with Hugging Face's own library.
     pub(crate) fn read_tensors(dir: &Path) -> BTreeMap<String, Tensor> {
         let mut tensors = BTreeMap::new();
         for entry in dir.read_dir().unwrap() {

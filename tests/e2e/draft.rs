@@ -1,5 +1,5 @@
-//! Drafts: trained from recordings, scored beside other forecasts, loaded with their model, and without
-//! a trace in any answer.
+//! Drafts: trained from recordings, scored against other forecasts, loaded with their model, and
+//! without effect on any answer.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -37,17 +37,17 @@ fn rows<'a>(report: &'a Value, forecast: &str) -> Vec<&'a Value> {
     rows.filter(|row| row["forecast"] == forecast).collect()
 }
 
-/// Whether a draft was asked while tokens were generated.
+/// True if a draft was queried during generation.
 fn asked(outcome: &Value) -> bool {
     let took = &outcome["metrics"]["cost"]["generation"]["speculation"]["draft_ns"];
     took.as_f64().unwrap() > 0.0
 }
 
-/// The inner width of experts that are nothing but large.
+/// Inner width of experts that are large only by padding.
 const WIDTH: usize = 8192;
 
 #[test]
-fn one_that_has_learned_nothing_is_asked_about_large_experts() {
+fn untrained_draft_is_used_for_large_experts() {
     let temp = tempfile::tempdir().unwrap();
     let small = golden_dir("qwen3_moe");
     let large = temp.path().join("large");
@@ -60,7 +60,7 @@ fn one_that_has_learned_nothing_is_asked_about_large_experts() {
     let mut tensors = Tensors::read(&weights);
     for (name, (_, shape, bytes)) in &mut tensors.0 {
         if name.contains(".experts.") {
-            // Inner neurons that do nothing: further rows of gate and up, further columns of down.
+            // Zeroed inner neurons: further rows of gate and up, further columns of down.
             let down = name.contains("down_proj");
             let row = bytes.len() / shape[0];
             let wide = if down { row / shape[1] * WIDTH } else { row };
@@ -81,7 +81,7 @@ fn one_that_has_learned_nothing_is_asked_about_large_experts() {
     };
     let expected = run(&small, &["--ram", "96MiB"]);
     assert!(!asked(&expected));
-    // The last one has half of the experts in memory.
+    // The last case has half of the experts in memory.
     let cases = [
         (&["--ram", "96MiB"][..], true),
         (&["--ram", "96MiB", "--no-draft"], false),
@@ -119,7 +119,8 @@ fn a_draft_is_trained_scored_and_used() {
     };
     let found = score(&["--draft", &draft]);
     assert_eq!((&found["sequences"], &found["trained"]), (&4.into(), &true.into()));
-    // A layer's own router on its own state names all, or nothing here can be believed.
+    // A layer's own router on its own state must name all experts, or no other figure can be
+    // trusted.
     assert_eq!(rows(&found, "control")[0]["recall"][0], 1.0);
     let recall = |report: &Value, who: &str, distance: usize| {
         let rows = rows(report, who);
@@ -136,7 +137,7 @@ fn a_draft_is_trained_scored_and_used() {
     let small = score(&["--draft", &draft, "--size", "100KiB"]);
     assert!(small["bytes"].as_u64() <= Some(100 << 10), "{small}");
 
-    // Beside its model it is found; with it nothing but reading changes.
+    // A draft in the model's directory is found. It changes nothing but the reads.
     let shards = temp.path().join("shards");
     copy(&tales_dir, &shards);
     fs::copy(&draft, shards.join("draft.safetensors")).unwrap();
@@ -148,7 +149,8 @@ fn a_draft_is_trained_scored_and_used() {
         serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
     };
     let expected = run(&["--resident"]);
-    // Whether a draft is asked: the smallest budget has no slots beside it.
+    // Budgets, and whether a draft is queried: with the smallest budget there are no slots besides
+    // it.
     let cases = [
         (&["--ram", "min"][..], false),
         (&["--ram", "44MiB"], true),
@@ -160,7 +162,7 @@ fn a_draft_is_trained_scored_and_used() {
         assert_eq!(found["tokens"], expected["tokens"], "{more:?}");
         assert_eq!(asked(&found), expects, "{more:?}");
     }
-    // Experts so small are not worth one that has learned nothing.
+    // Such small experts do not justify an untrained draft.
     fs::remove_file(shards.join("draft.safetensors")).unwrap();
     assert!(!asked(&run(&["--ram", "44MiB"])));
     assert_eq!(run(&["--ram", "44MiB", "--draft", &draft])["tokens"], expected["tokens"]);
@@ -177,7 +179,7 @@ fn a_draft_is_trained_scored_and_used() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn bad_recordings_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let files = record(temp.path(), &["Once upon a time", "The king"]);
     let before = tree(temp.path());

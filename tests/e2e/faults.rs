@@ -34,7 +34,7 @@ fn assert_found(dir: &Path, files: &[&str], what: &str) {
         let (piece, file) = (damage["piece"].as_str().unwrap(), damage["file"].as_str().unwrap());
         assert!(file.starts_with(piece), "{piece} is not in {file}");
     }
-    // The same for people: a line for each file, and a sentence.
+    // The same as text: a line for each file, and a sentence.
     let outcome = sws(&[&"verify", &dir]);
     assert_eq!(outcome.code, Some(1), "{what}: {outcome:?}");
     outcome.sentence();
@@ -44,7 +44,7 @@ fn assert_found(dir: &Path, files: &[&str], what: &str) {
     }
 }
 
-/// The regions of a shard: name, first byte, length.
+/// Regions of a shard by name: first byte and length.
 fn regions(bytes: &[u8]) -> BTreeMap<String, (usize, usize)> {
     let (json, _) = SafeTensors::read_metadata(bytes).unwrap();
     let text = 8 + bytes[8..8 + json].iter().rposition(|&b| b != b' ').unwrap() + 1;
@@ -61,7 +61,7 @@ fn regions(bytes: &[u8]) -> BTreeMap<String, (usize, usize)> {
 }
 
 #[test]
-fn a_bit_flipped_in_any_region() {
+fn a_flipped_bit_in_any_region_is_found() {
     let temp = tempfile::tempdir().unwrap();
     let dir = shards(temp.path(), "mixtral", 1);
     let mut random = Random(5);
@@ -106,7 +106,7 @@ fn a_bit_flipped_in_any_region() {
 }
 
 #[test]
-fn a_shard_of_another_model_or_piece_or_length() {
+fn a_wrong_or_truncated_shard_is_found() {
     let temp = tempfile::tempdir().unwrap();
     let dir = shards(temp.path(), "mixtral", 1);
     let other = shards(temp.path(), "mixtral", 2);
@@ -135,7 +135,7 @@ fn a_shard_of_another_model_or_piece_or_length() {
     }
     std::fs::write(&path, &whole).unwrap();
 
-    // Two at once are both named.
+    // Two damaged files are both named.
     std::fs::remove_file(dir.join("embed.safetensors")).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert_found(&dir, &["embed.safetensors", file], "two");
@@ -164,7 +164,7 @@ fn unsharding_finds_damage_and_leaves_no_file() {
 }
 
 #[test]
-fn a_small_file_that_was_changed_or_lost() {
+fn a_changed_or_lost_small_file_is_found() {
     let temp = tempfile::tempdir().unwrap();
     let dir = shards(temp.path(), "mixtral", 1);
     let path = dir.join("tokenizer.json");
@@ -188,7 +188,7 @@ fn a_small_file_that_was_changed_or_lost() {
     }
 }
 
-/// Changes one word of a file to another of the same length; the time of modification stays.
+/// Replaces a word of a file by another of the same length, and keeps the modification time.
 fn misspell(path: &Path, word: &str, other: &str) {
     let modified = std::fs::metadata(path).unwrap().modified().unwrap();
     let text = std::fs::read_to_string(path).unwrap();
@@ -198,7 +198,7 @@ fn misspell(path: &Path, word: &str, other: &str) {
     file.set_modified(modified).unwrap();
 }
 
-/// Of a shard set at once, of a checkpoint from the second reading on.
+/// Found at once in a shard set, and from the second run on in a checkpoint.
 #[test]
 fn a_changed_configuration_is_never_computed_with() {
     let temp = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A disk that becomes full in the middle: one sentence, nothing partial, and it goes on later. And
-//! one that refuses direct transfers: the same bytes.
+//! A disk that becomes full midway: one sentence, no partial file, and the job can be resumed. And
+//! a disk that refuses direct transfers: the same bytes.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use crate::checkpoints::{Checkpoint, Random, tiny};
 use crate::sws::{assert_same_tree, sws, tree};
 
-/// A small file system of its own; needs root.
+/// A small file system of its own. Needs root.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -46,7 +46,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn too_full_to_begin() {
+fn a_full_disk_is_refused_at_the_start() {
     let temp = tempfile::tempdir().unwrap();
     let Some(disk) = Disk::mount(&temp.path().join("disk"), 256) else { return };
     let dir = temp.path().join("in");
@@ -57,10 +57,10 @@ fn too_full_to_begin() {
 }
 
 #[test]
-fn full_in_the_middle_and_on_again() {
+fn sharding_resumes_after_a_full_disk() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, whole) = (temp.path().join("in"), temp.path().join("whole"));
-    // Random bits do not fit bf12, so the shards become larger than what room was asked for.
+    // Random bits do not fit bf12, so the shards need more room than was estimated.
     let mut model = tiny("mixtral", Dtype::BF16, 1);
     for tensor in model.tensors.values_mut() {
         Random(9).fill(&mut tensor.bytes);
@@ -90,7 +90,7 @@ fn full_in_the_middle_and_on_again() {
     assert_same_tree(&whole, &out);
 }
 
-/// Whether files there can be opened for direct transfers.
+/// True if files in this directory can be opened for direct transfers.
 fn takes_direct(dir: &Path) -> bool {
     const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
     let path = dir.join("probe");
@@ -101,13 +101,13 @@ fn takes_direct(dir: &Path) -> bool {
 }
 
 #[test]
-fn where_direct_transfers_are_refused() {
+fn same_bytes_without_direct_transfers() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, whole) = (temp.path().join("in"), temp.path().join("whole"));
     let model = tiny("mixtral", Dtype::BF16, 3);
     model.write(&dir, 2);
     sws(&[&"shard", &dir, &"--out", &whole]).succeeded();
-    // Newer kernels have direct transfers on tmpfs, but none has them on ramfs.
+    // Newer kernels support direct transfers on tmpfs, but none supports them on ramfs.
     let Some(disk) = Disk::of_type("ramfs", &temp.path().join("disk"), 64 << 10) else { return };
     if takes_direct(&disk.0) {
         eprintln!("skipped: this system has no file system that refuses direct transfers");

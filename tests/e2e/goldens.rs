@@ -1,5 +1,5 @@
-//! The checkpoints of `tests/goldens`: what transformers makes of them, copies with a tokenizer, and
-//! copies that were spoilt.
+//! The checkpoints of `tests/goldens`: reference results from transformers, copies with a
+//! tokenizer, and damaged copies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) fn golden_dir(name: &str) -> PathBuf {
     goldens().join(name)
 }
 
-/// What transformers computes.
+/// Reference results from transformers.
 pub(crate) struct Golden {
     pub(crate) tokens: Vec<u32>,
     pub(crate) greedy: Vec<u32>,
@@ -37,7 +37,7 @@ pub(crate) fn golden(name: &str) -> Golden {
     }
 }
 
-/// The tensors of a file, to look at or to change.
+/// The tensors of a file, for reading or editing.
 pub(crate) struct Tensors(pub(crate) BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>);
 
 impl Tensors {
@@ -72,13 +72,13 @@ impl Tensors {
     }
 }
 
-/// A list as `--tokens` takes it.
+/// A list in the form of `--tokens`.
 pub(crate) fn list(tokens: &[u32]) -> String {
     tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A copy of a golden checkpoint, with a tokenizer of as many tokens as it has: id 0 ends a text, 1
-/// to 28 are the letters, the space and the line end, the rest are words that no text has.
+/// Copies a golden checkpoint and adds a tokenizer of the same vocabulary size. Id 0 ends a text, 1
+/// to 28 are the letters, the space and the line break, the rest are words that occur in no text.
 pub(crate) fn copy(name: &str, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in golden_dir(name).read_dir().unwrap() {
@@ -109,7 +109,7 @@ pub(crate) fn tokenizer(vocab: u32) -> Value {
     })
 }
 
-/// Changes a JSON file, and returns what it holds.
+/// Edits a JSON file, and returns its new content.
 pub(crate) fn change(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) -> Value {
     let path = dir.join(file);
     let mut json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Killed at any moment, sharding and unsharding go on and give the same bytes.
+//! Sharding and unsharding can be killed at any moment, resume, and give the same bytes.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,9 +9,9 @@ use sws_store::Clock;
 use crate::checkpoints::{Random, tiny};
 use crate::sws::{assert_same_tree, command, sws, tree};
 
-/// Runs a command that makes a directory (`--out` is added), kills it at a random moment, once more
-/// while it resumes, and lets it finish. Returns how many kills came in the middle: after the first
-/// entry in the journal and before the last step.
+/// Runs a command that makes a directory (`--out` is added), kills it at a random moment and once
+/// more while it resumes, then lets it finish. Returns the number of kills that came in the middle:
+/// after the first journal entry and before the last step.
 fn kill_and_resume(prefix: &[&dyn AsRef<OsStr>], temp: &Path, seed: u64, times: u64) -> u64 {
     let clock = Clock::real();
     let whole = temp.join("whole");
@@ -40,7 +40,7 @@ fn kill_and_resume(prefix: &[&dyn AsRef<OsStr>], temp: &Path, seed: u64, times: 
     interrupted
 }
 
-/// Whatever has its final name is complete.
+/// A file with its final name is complete.
 #[track_caller]
 fn assert_complete_files(out: &Path, whole: &Path) {
     for (name, bytes) in tree(out) {

@@ -1,4 +1,4 @@
-//! Matrices too large for what the sharder holds in memory at a time.
+//! Matrices larger than the sharder's memory limit.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
 const UP: &str = "model.layers.0.mlp.up_proj.weight";
 const DOWN: &str = "model.layers.0.mlp.down_proj.weight";
 
-/// Weights whose exponents all fit a table.
+/// Weights whose exponents all fit into one table.
 fn weights(shape: [u64; 2], random: &mut Random) -> Tensor {
     let mut bytes = vec![0; (2 * shape[0] * shape[1]) as usize];
     random.fill(&mut bytes);
@@ -38,25 +38,25 @@ fn stored<'a>(manifest: &'a Manifest, name: &str) -> &'a sws_store::Tensor {
     manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap()
 }
 
-/// What the samples do not see is met while encoding; the matrix then begins anew as bf16.
+/// Escapes outside the samples are met while encoding; the matrix then starts again as bf16.
 #[test]
-fn escapes_between_the_samples() {
+fn escapes_missed_by_the_samples_give_bf16() {
     const SAMPLE: usize = 256 << 10;
     let temp = tempfile::tempdir().unwrap();
     let mut model = tiny("llama", Dtype::BF16, 5);
     let mut random = Random(8);
     let mut up = weights([10_001, 2049], &mut random);
     assert!(up.bytes.len() > 32 << 20);
-    // The last gap between samples, so that most of the matrix is written before.
+    // The last gap between samples, so that most of the matrix has been written by then.
     let last = up.bytes.len() - SAMPLE;
     let gap = ((last * 14 / 15) & !1) + SAMPLE..last;
     assert!(gap.len() > up.bytes.len() / 20);
     let escapes = &mut up.bytes[gap];
     random.fill(escapes);
-    // Neither infinite nor among the weights' exponents.
+    // Finite, but with exponents outside the weights' table.
     escapes.as_chunks_mut::<2>().0.iter_mut().for_each(|number| number[1] &= 0x9f);
     model.tensors.insert(UP.to_owned(), up);
-    // Neighbours in the same shard, of lengths that leave the large one in the middle of a page.
+    // Neighbours in the same shard, whose lengths place the large matrix in the middle of a page.
     model.tensors.insert(GATE.to_owned(), weights([33, 77], &mut random));
     model.tensors.insert(DOWN.to_owned(), weights([35, 79], &mut random));
     let manifest = shard(&model, temp.path(), Encoding::Bf12);
@@ -68,9 +68,9 @@ fn escapes_between_the_samples() {
     assert!(Checkpoint::read_tensors(&back) == model.tensors);
 }
 
-/// Scales and offsets beyond two megabytes wait in a file while the codes are written.
+/// Scales and offsets beyond two megabytes are spilled to a file while the codes are written.
 #[test]
-fn parts_that_do_not_fit_into_memory() {
+fn parts_too_large_for_memory_are_spilled() {
     const ROWS: u64 = 1_200_000;
     let temp = tempfile::tempdir().unwrap();
     let mut model = tiny("llama", Dtype::BF16, 6);

@@ -1,4 +1,4 @@
-//! Limits of the process: a sentence that names the limit and raises it, never an abort.
+//! Limits of the process: an error that names the limit and how to raise it, never an abort.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use crate::goldens::golden_dir;
 use crate::sws::{Outcome, command};
 use crate::tales::tales;
 
-/// Runs `sws` under limits that a shell sets.
+/// Runs `sws` under limits set by a shell.
 fn limited(limits: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome {
     let sws = command(args);
     let mut shell = Command::new("bash");
@@ -32,9 +32,9 @@ fn limits_of_the_process_are_named() {
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 }
 
-/// Wherever memory ends: in an allocation of any size, in a thread's stack, in a mapping.
+/// Memory may run out in an allocation of any size, in a thread's stack, or in a mapping.
 #[test]
-fn too_little_address_space_is_a_sentence_wherever_it_ends() {
+fn too_little_address_space_is_a_clean_error() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out");
     let model = tales();
@@ -51,11 +51,11 @@ fn too_little_address_space_is_a_sentence_wherever_it_ends() {
             }
         }
     }
-    assert!(refused > 0, "the least of these limits is too little");
+    assert!(refused > 0, "none of these limits is too small");
 }
 
 #[test]
-fn threads_are_counted_by_us_whatever_the_environment_says() {
+fn rayon_environment_does_not_set_the_threads() {
     let model = golden_dir("qwen3_moe");
     let args: [&dyn AsRef<std::ffi::OsStr>; 5] = [&"run", &model, &"--tokens", &"1,2,3", &"--json"];
     let outcome = Outcome::of(command(&args).env("RAYON_NUM_THREADS", "500").output().unwrap());
@@ -92,9 +92,9 @@ fn a_limit_is_not_taken_for_damage() {
     outcome.refused(2, &["ulimit -n"]);
 }
 
-/// Where memory ends nothing is dropped, and nothing is left behind all the same.
+/// Running out of memory skips destructors, and still no file is left behind.
 #[test]
-fn an_output_that_memory_ended_leaves_nothing_behind() {
+fn running_out_of_memory_leaves_nothing_behind() {
     let temp = tempfile::tempdir().unwrap();
     let (record, certificate, model) =
         (temp.path().join("record"), temp.path().join("certificate"), tales());
@@ -120,5 +120,5 @@ fn an_output_that_memory_ended_leaves_nothing_behind() {
         }
         assert_eq!(temp.path().read_dir().unwrap().count(), 0, "{kib} KiB: {outcome:?}");
     }
-    assert!(ended > 0, "memory ends at one of these");
+    assert!(ended > 0, "no run ended for lack of memory");
 }

@@ -1,4 +1,4 @@
-//! Sharding copies what belongs to the checkpoint, and nothing that a link in it leads to elsewhere.
+//! Sharding copies only files of the checkpoint, never the target of a link that leads elsewhere.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::goldens::{copy, golden_dir};
 use crate::sws::{assert_same_tree, sws, tree};
 
-/// A checkpoint, a file beside it that is not its own, and a place for shards.
+/// A checkpoint, a foreign file next to it, and a path for shards.
 fn places(temp: &Path) -> (PathBuf, PathBuf, PathBuf) {
     let [checkpoint, secret, out] = ["checkpoint", "secret", "out"].map(|name| temp.join(name));
     copy("qwen2_moe", &checkpoint);
@@ -63,7 +63,7 @@ fn links_within_the_checkpoint_and_links_to_weights_are_followed() {
     std::fs::create_dir(&drive).unwrap();
     std::fs::rename(checkpoint.join("model.safetensors"), drive.join("weights")).unwrap();
     symlink(drive.join("weights"), checkpoint.join("model.safetensors")).unwrap();
-    // The checkpoint itself may be reached through a link, too.
+    // The checkpoint itself may be reached through a link.
     symlink(&checkpoint, temp.path().join("link")).unwrap();
     sws(&[&"shard", &temp.path().join("link"), &"--out", &out]).succeeded();
     for name in ["README.md", "LICENSE"] {
@@ -75,7 +75,7 @@ fn links_within_the_checkpoint_and_links_to_weights_are_followed() {
 }
 
 #[test]
-fn a_snapshot_of_the_hugging_face_cache_leads_to_its_own_blobs_only() {
+fn a_hugging_face_snapshot_may_link_to_its_own_blobs_only() {
     let temp = tempfile::tempdir().unwrap();
     let repo = |name: &str| temp.path().join("hub").join(name);
     let snapshot = repo("models--a--b/snapshots/0123abc");
@@ -94,7 +94,7 @@ fn a_snapshot_of_the_hugging_face_cache_leads_to_its_own_blobs_only() {
     std::fs::write(repo("models--c--d/blobs/other"), "of another repository").unwrap();
     symlink("../../../models--c--d/blobs/other", snapshot.join("README.md")).unwrap();
     sws(&[&"shard", &snapshot, &"--out", &refused]).refused(2, &["README.md", "models--c--d"]);
-    // Blobs that are a link to all the world are no blobs.
+    // A blobs directory that is a link to elsewhere is refused.
     std::fs::remove_file(snapshot.join("README.md")).unwrap();
     std::fs::rename(repo("models--a--b/blobs"), temp.path().join("moved")).unwrap();
     symlink(temp.path().join("moved"), repo("models--a--b/blobs")).unwrap();
@@ -112,7 +112,7 @@ fn a_journal_that_is_a_link_is_refused_and_its_target_stays() {
 }
 
 #[test]
-fn a_file_that_a_model_is_read_by_is_not_left_out_in_silence() {
+fn a_dangling_link_of_a_needed_file_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     let (checkpoint, _, out) = places(temp.path());
     symlink("/nowhere/at-all", checkpoint.join("chat_template.jinja")).unwrap();
@@ -121,7 +121,7 @@ fn a_file_that_a_model_is_read_by_is_not_left_out_in_silence() {
 }
 
 #[test]
-fn shards_do_not_vouch_for_a_file_that_has_changed_without_a_trace() {
+fn a_file_changed_under_its_old_time_is_not_sharded() {
     let temp = tempfile::tempdir().unwrap();
     let (checkpoint, _, out) = places(temp.path());
     let path = checkpoint.join("config.json");

@@ -1,4 +1,4 @@
-//! End-to-end tests of the `sws` command, one module a subject.
+//! End-to-end tests of the `sws` command, one module per subject.
 
 mod bad_models;
 mod budget;

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::checkpoints::Random;
 use crate::sws::sws;
 
-/// What P4 allows.
+/// Limit set by P4.
 const LIMIT: u64 = 256 << 20;
 
-/// A checkpoint with an embedding of 300 MB and experts of 75 MB, written in a stream.
+/// A checkpoint with an embedding of 300 MB and experts of 75 MB, written as a stream.
 fn large(dir: &Path) {
     const HIDDEN: u64 = 4096;
     let mut shapes = vec![("model.embed_tokens.weight".to_owned(), [37_000, HIDDEN])];
@@ -36,7 +36,7 @@ fn large(dir: &Path) {
     let mut file = std::fs::File::create(dir.join("model.safetensors")).unwrap();
     file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
     file.write_all(json.as_bytes()).unwrap();
-    // Exponents as in training but for one in 4096 that escapes, so that patches are many.
+    // Exponents as in training, but one in 4096 escapes, so that there are many patches.
     let mut random = Random(1);
     let mut block = vec![0u8; 1 << 20];
     random.fill(&mut block);
@@ -53,14 +53,14 @@ fn large(dir: &Path) {
     }
 }
 
-/// Runs the command and watches the high-water mark of its memory, which nobody can ask for after
-/// its end.
+/// Runs the command and polls the high-water mark of its memory, which is not available after its
+/// exit.
 fn peak(args: &[&dyn AsRef<std::ffi::OsStr>]) -> u64 {
     use std::io::Read;
     let mut child = crate::sws::command(args).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
-    // The high-water mark only grows, so the last look counts; between looks the child runs on.
+    // The high-water mark only grows, so the last poll counts. The child runs on between polls.
     while child.try_wait().unwrap().is_none() {
         if let Ok(text) = std::fs::read_to_string(&status) {
             let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! Files that earlier versions wrote open with the same bits.
+//! Files written by earlier versions load with the same bits.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::sws::{Outcome, command, sws};
 const TOKENS: &str = "34,145,16,65,30,126,115,120,97,53,24,124,7,99,110,0,114,68,58,26,81,7,5,6,138,2,\
                       97,55,108,7,135,56,112,126,141,59,88,59,56,117";
 
-/// What the model's manifest calls it.
+/// Fingerprint in the model's manifest.
 const FINGERPRINT: &str = "b9f75fe5a4df1d79d956cdfcf6a745a0d7f431ee36b88ab1d4265726643e34e7";
 
 fn fixture(name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn shards_have_the_same_logits() {
     }
 }
 
-/// Runs with a draft, and with what a cache directory says was learned before.
+/// Runs with a draft, and with a learned file in the cache directory.
 fn run(cache: &Path, draft: &Path, learned: &[u8]) -> Outcome {
     let dir = cache.join("sws/learned");
     std::fs::create_dir_all(&dir).unwrap();
@@ -55,14 +55,14 @@ fn run(cache: &Path, draft: &Path, learned: &[u8]) -> Outcome {
 }
 
 #[test]
-fn drafts_and_learned_files_are_taken_up() {
+fn drafts_and_learned_files_are_used() {
     let temp = tempfile::tempdir().unwrap();
     let draft = fixture("draft.safetensors");
     let mut learned = std::fs::read(fixture("learned.safetensors")).unwrap();
     let outcome = run(temp.path(), &draft, &learned).succeeded();
     assert!(!outcome.stderr.contains("takes its place"), "{outcome:?}");
 
-    // Both are looked at: damaged ones are named.
+    // Both files are really read: damaged ones are named.
     learned.truncate(100);
     let outcome = run(temp.path(), &draft, &learned).succeeded();
     assert!(outcome.stderr.contains("what is learned in this run takes its place"), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! Outputs: through links to what they mean, to pipes and devices, never in the place of either.
+//! Outputs: through links to their targets, into pipes and devices, and never replacing either.
 
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
@@ -56,7 +56,7 @@ fn pipes_and_devices_are_written_to_and_stay() {
     let pipe = temp.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     forward(&pipe).refused(2, &["nothing reads", "start its reader"]);
-    // Open for both, it is there before and after the other end.
+    // A handle open for both directions keeps the pipe alive before and after the writer.
     let reader = Command::new("cat").stdin(both(&pipe)).stdout(Stdio::piped()).spawn().unwrap();
     forward(&pipe).succeeded();
     assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
@@ -70,7 +70,7 @@ fn both(pipe: &Path) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(pipe).unwrap()
 }
 
-/// What a child has printed, of which so many bytes are expected.
+/// Reads `len` bytes of a child's output, then kills the child.
 fn read(mut child: std::process::Child, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut bytes).unwrap();
@@ -88,7 +88,7 @@ fn standard_output_gets_the_output_and_nothing_else() {
     let before = std::fs::read_link("/dev/stdout").unwrap();
     let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
         [&"forward", &model, &"--tokens", &"1,2,3", &"--out", &"/dev/stdout"];
-    // Behind what a shell has written, as one that is truncated, and through a pipe.
+    // After earlier output of a shell, into a truncated file, and through a pipe.
     for begun in [&b"begun\n"[..], b""] {
         let mut stdout = std::fs::File::create(&file).unwrap();
         std::io::Write::write_all(&mut stdout, begun).unwrap();

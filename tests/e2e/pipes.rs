@@ -1,5 +1,5 @@
-//! A pipe where a file should be is refused, or passed over, and never waited for; and one signal ends
-//! a program that is reading.
+//! A pipe in place of a file is refused or skipped, and never blocks. One signal ends a program
+//! that is reading.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -14,14 +14,14 @@ fn make_pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Runs `sws`, which is given up after a minute, with a cache folder of its own.
+/// Runs `sws` with a cache folder of its own, and a time limit of one minute.
 fn within_a_minute(cache: &Path, args: &[&dyn AsRef<OsStr>]) -> Outcome {
     let sws = command(args);
     let mut timed = Command::new("timeout");
     timed.args(["-k", "1", "60"]).arg(sws.get_program()).args(sws.get_args());
     timed.env("XDG_CACHE_HOME", cache).stdin(Stdio::null());
     let outcome = Outcome::of(timed.output().unwrap());
-    assert!(!matches!(outcome.code, Some(124 | 137) | None), "it waits: {outcome:?}");
+    assert!(!matches!(outcome.code, Some(124 | 137) | None), "timed out: {outcome:?}");
     outcome
 }
 
@@ -76,7 +76,7 @@ fn pipes_among_the_files_of_a_model_are_refused() {
         std::fs::write(shards.join(name), kept).unwrap();
         let _ = std::fs::remove_dir_all(at("back"));
     }
-    // What is no regular file is not copied; a journal that is none is somebody else's.
+    // Non-regular files are not copied, and such a journal is treated as a foreign file.
     make_pipe(&at("whole/README.md"));
     std::fs::create_dir(at("out")).unwrap();
     make_pipe(&at("out/.sws-journal"));
@@ -87,7 +87,7 @@ fn pipes_among_the_files_of_a_model_are_refused() {
 }
 
 #[test]
-fn pipes_that_were_named_are_refused() {
+fn pipes_as_arguments_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let (model, pipe) = (temp.path().join("model"), temp.path().join("pipe"));
     copy("qwen3_moe", &model);
@@ -106,7 +106,7 @@ fn pipes_that_were_named_are_refused() {
 }
 
 #[test]
-fn pipes_in_the_cache_folder_are_passed_over() {
+fn pipes_in_the_cache_folder_are_skipped() {
     let temp = tempfile::tempdir().unwrap();
     let (model, cache) = (temp.path().join("model"), temp.path().join("cache"));
     copy("qwen3_moe", &model);
@@ -135,16 +135,16 @@ fn pipes_in_the_cache_folder_are_passed_over() {
             }
         }
     }
-    // One of the weights, one of each small file that was read, and what was learned.
+    // One for the weights, one for each small file that was read, and the learned file.
     assert_eq!(records, 5);
     let (again, said) = run();
     assert_eq!(again, tokens);
     assert!(said.contains("not a regular file"), "{said}");
 }
 
-/// `timeout` sends the signal after two seconds, and kills what has not ended ten seconds later.
+/// `timeout` sends the signal after two seconds, and kills a process still alive ten seconds later.
 #[test]
-fn one_signal_ends_a_program_that_reads_a_prompt_without_end() {
+fn one_signal_ends_the_reading_of_an_endless_prompt() {
     let temp = tempfile::tempdir().unwrap();
     copy("qwen3_moe", &temp.path().join("model"));
     let sws = command(&[&"run", &temp.path().join("model")]);
@@ -153,7 +153,7 @@ fn one_signal_ends_a_program_that_reads_a_prompt_without_end() {
         timed.args(["-k", "10", "-s", signal, "2"]).arg(sws.get_program()).args(sws.get_args());
         timed.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = timed.spawn().unwrap();
-        // Held open until the end: the prompt goes on.
+        // Held open until the end, so that the prompt never ends.
         let prompt = child.stdin.take();
         let status = child.wait().unwrap();
         drop(prompt);

@@ -12,7 +12,7 @@ fn checkpoint(dir: &Path) {
 }
 
 #[test]
-fn checkpoints_that_are_none() {
+fn invalid_checkpoints_are_refused() {
     type Spoil = fn(&Path);
     #[rustfmt::skip]
     let cases: [(&str, Spoil, &[&str]); 9] = [
@@ -51,7 +51,7 @@ fn checkpoints_that_are_none() {
 }
 
 #[test]
-fn output_directories_that_will_not_do() {
+fn unusable_output_directories_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     tiny("mixtral", Dtype::BF16, 1).write(&at("in"), 1);
@@ -85,7 +85,7 @@ fn output_directories_that_will_not_do() {
     }
     let unchanged = tree(temp.path()) == before;
     assert!(unchanged);
-    // The same once more is no mistake.
+    // Repeating the same command is not an error.
     let again = sws(&[&"shard", &at("in"), &"--out", &at("done")]).succeeded();
     assert!(again.stdout.contains("all there before"), "{again:?}");
 }
@@ -97,7 +97,7 @@ fn an_unfinished_directory_is_only_for_the_same_job() {
     checkpoint(&at("in"));
     tiny("llama", Dtype::BF16, 2).write(&at("other"), 1);
     sws(&[&"shard", &at("in"), &"--out", &at("whole")]).succeeded();
-    // A directory as a kill leaves it: a journal whose second line was being written.
+    // A directory left by a kill: a journal whose second line was being written.
     let identity = |json: &str| {
         let sum = xxhash_rust::xxh3::xxh3_64(json.as_bytes());
         format!("{sum:016x} {json}\n0123")
@@ -139,7 +139,7 @@ fn lossy_or_foreign_shards_are_not_unsharded() {
 }
 
 #[test]
-fn weights_that_a_lossy_encoding_has_no_code_for() {
+fn unencodable_weights_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let mut model = tiny("llama", Dtype::BF16, 1);
     let name = "model.layers.0.mlp.down_proj.weight";
@@ -207,9 +207,9 @@ fn a_directory_without_permission() {
     std::fs::set_permissions(at("in"), std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A sharder that stands still in the middle of its work keeps a second one out, and goes on.
+/// A sharder that is halted midway keeps a second one out, and later finishes.
 #[test]
-fn two_sharders_on_one_directory() {
+fn a_second_sharder_on_a_directory_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("in");
     tiny("qwen2_moe", Dtype::BF16, 4).write(&dir, 1);

@@ -1,4 +1,4 @@
-//! `sws replay`: what a cache would have read for recorded routes.
+//! `sws replay`: reads of simulated caches for recorded routes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::sws::sws;
 
-/// Routes of `shards/tales-moe` on tales that it told; see the README there.
+/// Routes of `shards/tales-moe` on its own tales; see the README there.
 fn tales() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces/tales.safetensors")
 }
@@ -38,8 +38,8 @@ fn the_default_policy_is_between_lru_and_the_optimum() {
 }
 
 #[test]
-fn there_is_no_cliff_below_the_experts_of_one_token() {
-    // A token uses 8 × 4 = 32 experts; below that LRU finds nothing.
+fn no_cliff_below_the_experts_of_one_token() {
+    // A token uses 8 × 4 = 32 experts; with fewer slots LRU never hits.
     let slots = "4,8,16,24,31,33,48";
     let ours = misses(&json(&["--slots", slots, "--policies", "expected"]));
     assert!(ours.is_sorted_by(|a, b| a > b), "{ours:?}");
@@ -50,7 +50,7 @@ fn there_is_no_cliff_below_the_experts_of_one_token() {
 }
 
 #[test]
-fn what_forward_writes_can_be_replayed() {
+fn routes_written_by_forward_can_be_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let routes = dir.path().join("routes.safetensors");
     let tokens: Vec<String> = (1..60).map(|i| (i * 37 % 4000).to_string()).collect();
@@ -69,7 +69,7 @@ fn what_forward_writes_can_be_replayed() {
 }
 
 #[test]
-fn several_at_a_time_share_their_experts() {
+fn a_batch_shares_its_experts() {
     let one = json(&["--budgets", "50", "--policies", "expected"]);
     let four = json(&["--budgets", "50", "--policies", "expected", "--batch", "4"]);
     assert_eq!(one["counted"], four["counted"]);

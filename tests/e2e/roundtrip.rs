@@ -13,7 +13,7 @@ use sws_store::{
 use crate::checkpoints::{self, Checkpoint, FAMILIES, tiny};
 use crate::sws::assert_same_tree;
 
-/// A family whose experts are stacked, which no published one known here is.
+/// A family with stacked experts, which no published family known here has.
 struct Stacked(Box<dyn Naming>);
 
 impl Naming for Stacked {
@@ -99,7 +99,7 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
     }
 }
 
-/// Zeros of both signs, subnormals, infinities and NaNs: what is exact keeps them.
+/// Zeros of both signs, subnormals, infinities and NaNs, which exact encodings preserve.
 fn add_oddities(checkpoint: &mut Checkpoint) {
     for (name, tensor) in &mut checkpoint.tensors {
         if !name.contains("proj") || tensor.shape.len() < 2 {
@@ -116,7 +116,7 @@ fn add_oddities(checkpoint: &mut Checkpoint) {
     }
 }
 
-/// A tensor and where it is.
+/// A tensor and its location.
 struct Stored<'a> {
     dir: &'a Path,
     manifest: &'a Manifest,
@@ -148,7 +148,7 @@ impl Stored<'_> {
     }
 }
 
-/// Compares the numbers, and the error that the manifest tells; says whether any number changed.
+/// Compares the weights, and the error in the manifest. Returns true if the tensor is lossy.
 fn compare(case: &str, before: &Stored, after: &Stored) -> bool {
     let name = &after.tensor.name;
     assert_eq!(name, &before.tensor.name, "{case}");
@@ -202,7 +202,8 @@ fn check_stand_in(
     }
 }
 
-/// A shard is legal, begins its tensors where the format says, and says which piece it is.
+/// Checks that a shard is valid and aligned, has its tensors at the manifest's offsets, and names
+/// its piece.
 fn check_shard(dir: &Path, manifest: &Manifest, piece: PieceId, tensors: &[Tensor]) {
     let parts = || tensors.iter().flat_map(|tensor| &tensor.parts);
     let file = &manifest.files[parts().next().unwrap().file as usize];
@@ -230,7 +231,7 @@ fn check_shard(dir: &Path, manifest: &Manifest, piece: PieceId, tensors: &[Tenso
     assert!(parts().map(|part| part.offset).is_sorted(), "{piece}");
 }
 
-/// The same tensors in files of the same names.
+/// Asserts that both directories have the same tensors in files of the same names.
 fn assert_same_files(a: &Path, b: &Path, files: usize) {
     let index = |dir: &Path| {
         let bytes = std::fs::read(dir.join("model.safetensors.index.json")).ok()?;
@@ -270,7 +271,7 @@ fn stand_ins_beside_exact_experts() {
 }
 
 #[test]
-fn a_stand_in_is_read_and_is_as_far_off_as_the_manifest_says() {
+fn the_error_of_a_stand_in_is_that_of_the_manifest() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     tiny("mixtral", Dtype::BF16, 9).write(&at("in"), 1);
@@ -321,8 +322,8 @@ fn a_stand_in_is_read_and_is_as_far_off_as_the_manifest_says() {
     assert!(compared > 3);
 }
 
-/// How much the weights, and what they were changed by, stretch a vector that they have stretched
-/// before.
+/// Power iteration: the factors by which the weights, and the error of the stand-in, stretch a
+/// vector that they have stretched before.
 fn stretch(w: &Matrix, v: &Matrix, seed: u64) -> [f64; 2] {
     let (mut a, mut b) = (vec![0.0; w.cols()], vec![0.0; w.cols()]);
     [false, true].map(|change| {
@@ -353,7 +354,7 @@ fn stretch(w: &Matrix, v: &Matrix, seed: u64) -> [f64; 2] {
 }
 
 #[test]
-fn what_needs_scales_already_stays_as_it_is() {
+fn tensors_with_scales_are_kept() {
     let mut checkpoint = tiny("llama", Dtype::BF16, 3);
     let scaled = |dtype, shape: &[u64], seed| {
         let mut bytes = vec![

@@ -1,4 +1,4 @@
-//! `sws forward` and `sws run` say what transformers says, wherever the model lies.
+//! `sws forward` and `sws run` match transformers, wherever the model is stored.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -27,7 +27,7 @@ fn greedy(model: &Path, tokens: &[u32], count: usize, more: &[&str]) -> Vec<u32>
 }
 
 #[test]
-fn every_family_says_what_transformers_says() {
+fn every_family_matches_transformers() {
     let temp = tempfile::tempdir().unwrap();
     for name in variants() {
         let expected = golden(&name);
@@ -49,12 +49,12 @@ fn every_family_says_what_transformers_says() {
         let found = greedy(&dir, &expected.tokens, expected.greedy.len(), &[]);
         assert_eq!(found, expected.greedy, "{name}");
     }
-    // Nothing half-written is left beside the files.
+    // No unfinished file is left.
     assert_eq!(tree(temp.path()).len(), variants().len());
 }
 
 #[test]
-fn not_a_bit_depends_on_how_a_model_is_stored_or_read() {
+fn no_bit_depends_on_storage_or_reader() {
     let temp = tempfile::tempdir().unwrap();
     for name in ["qwen2_moe", "mixtral_sharded", "llama_linear_tied"] {
         let shards = temp.path().join(name);
@@ -84,12 +84,12 @@ fn not_a_bit_depends_on_how_a_model_is_stored_or_read() {
 }
 
 #[test]
-fn a_context_that_no_memory_holds_is_as_long_as_memory_allows() {
+fn a_huge_context_is_cut_to_what_memory_allows() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("m");
     copy("llama", &dir);
     change(&dir, "config.json", |config| config["max_position_embeddings"] = 1_000_000_000.into());
-    // A plan gives the context its share of the budget, and says so only when it is asked.
+    // A plan gives the context its share of the budget, and reports it only on request.
     for (mode, told) in [("--resident", true), ("--ram=auto", false)] {
         let args: [&dyn AsRef<OsStr>; 7] = [
             &"run",
@@ -106,7 +106,7 @@ fn a_context_that_no_memory_holds_is_as_long_as_memory_allows() {
     }
 }
 
-/// Rings are of the system and of the build: without either the sentence says what to choose.
+/// io_uring depends on the system and the build: without it, the error names the reader to choose.
 #[test]
 fn the_ring_reader_reads_the_same_or_says_why_not() {
     let temp = tempfile::tempdir().unwrap();
@@ -201,25 +201,25 @@ fn a_prompt_in_text() {
         let other = last_line(outcome);
         assert_eq!((&other["tokens"], &other["text"]), (&json["tokens"], &json["text"]));
     };
-    // A shell ends a line; ids are the same prompt.
+    // The final line break of a shell is ignored, and token ids give the same prompt.
     same(&run(&["--json"], Some("a b")));
     same(&run(&["--json"], Some("a b\n")));
     same(&run(&["--json", "--tokens", "1,27,2"], Some("never read")));
-    // The text as it is streamed, and nothing else, is on standard output.
+    // Only the streamed text is on standard output.
     let plain = run(&["--prompt", "a b"], None);
     assert_eq!(plain.stdout, text);
     assert!(plain.stderr.contains("tok/s") && plain.stderr.contains("peak memory"), "{plain:?}");
-    // A stop string ends it before.
+    // A stop string ends the text before it.
     let (before, after) = text.split_at(text.len() / 2);
     let stop: String = after.chars().take(6).collect();
     let stopped = run(&["--prompt", "a b", "--stop", &stop], None);
     assert_eq!(stopped.stdout, text[..text.find(&stop).unwrap()]);
     assert!(before.starts_with(&stopped.stdout) || stopped.stdout == before, "{stopped:?}");
-    // Without any prompt there is an opening, and that is said.
+    // Without a prompt a default opening is used, with a note.
     let opening = run(&[], None);
     assert!(opening.stderr.contains("no prompt was given"), "{opening:?}");
     assert!(opening.stderr.contains("Once upon a time"), "{opening:?}");
-    // What is lossy is labelled.
+    // Lossy results are labelled.
     let lossy = run(&["--prompt", "a b", "--kv", "bf16", "--json"], None);
     assert!(lossy.stderr.contains("sws: lossy: "), "{lossy:?}");
     assert_eq!(last_line(&lossy)["metrics"]["lossy"].as_array().unwrap().len(), 1);
@@ -247,7 +247,7 @@ fn a_text_ends_where_it_should() {
     assert_eq!((made(&length), &length["end"]), (5, &Value::from("length")));
     let none = run(&["--max-new-tokens", "0"]);
     assert_eq!((made(&none), &none["end"]), (0, &Value::from("length")));
-    // The prompt and what is computed fill the context; one more token needs no room.
+    // The prompt and the computed tokens fill the context; the last new token needs no room.
     let context = run(&["--max-new-tokens", "1000", "--ignore-eos"]);
     assert_eq!((made(&context), &context["end"]), (257 - tokens.len(), &Value::from("context")));
     // The file names the token that ends a text, and it is the last one.
@@ -272,7 +272,7 @@ struct Golden {
 fn a_model_in_the_hugging_face_cache() {
     let temp = tempfile::tempdir().unwrap();
     let repo = temp.path().join("hub/models--some--model");
-    // As Python's library lays it out: snapshots of links to blobs.
+    // The layout of the Python library: snapshots of links to blobs.
     let snapshot = repo.join("snapshots/0123abc");
     for dir in ["refs", "blobs"] {
         std::fs::create_dir_all(repo.join(dir)).unwrap();

@@ -1,4 +1,4 @@
-//! Stand-ins: small copies of experts to look ahead with, which count only where that is asked for.
+//! Stand-ins: small copies of experts for looking ahead, which count only on request.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn call(words: &[&str]) -> Outcome {
 }
 
 #[test]
-fn what_stands_in_counts_only_with_a_tolerance() {
+fn stand_ins_count_only_with_a_tolerance() {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
     let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
@@ -45,7 +45,7 @@ fn what_stands_in_counts_only_with_a_tolerance() {
     let label = found["metrics"]["lossy"].to_string();
     assert!(label.contains("not exact") && label.contains("not reproducible"), "{label}");
 
-    // The least has room for them, and so has the budget that a refusal names.
+    // The smallest budget has room for stand-ins, and so has the budget that a refusal names.
     assert_eq!(answer(&["--ram", "min", "--stand-ins", "all"])["tokens"], exact["tokens"]);
     for less in ["8MiB", "42MiB"] {
         let refused = run(&["--ram", less, "--stand-ins", "all"]).refused(2, &["--ram "]);

@@ -1,4 +1,4 @@
-//! Models that stream: the same answer at any budget, with what it cost, recorded and certified.
+//! Streaming: the same answer at any budget, with its cost, recorded and certified.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn answer(model: &Path, more: &[&str]) -> Value {
     serde_json::from_str(outcome.stdout.lines().last().unwrap()).unwrap()
 }
 
-/// The smallest budget that works, as the refusal of a smaller one says.
+/// The smallest budget that works, taken from the refusal of a smaller one.
 fn least(model: &Path) -> u64 {
     let refused = run("run", model, &[&SAMPLED[..], &["--ram", "1MiB"]].concat());
     let refused = refused.refused(2, &["too small", "--ram min"]);
@@ -77,7 +77,7 @@ fn an_answer_does_not_depend_on_memory_policy_or_reader() {
 }
 
 #[test]
-fn every_family_streams_what_it_says_resident() {
+fn every_family_streams_its_resident_logits() {
     let temp = tempfile::tempdir().unwrap();
     for name in variants() {
         let dir = golden_dir(&name);
@@ -166,7 +166,7 @@ fn a_certificate_is_checked_bit_by_bit() {
 
 #[test]
 fn certificates_of_another_sampler_are_refused_by_name() {
-    // Made before certificates named one; those of the likeliest tokens, too.
+    // Made before certificates named their sampler, greedy ones included.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/certificates");
     for file in ["uniform-1.json", "uniform-1-greedy.json"] {
         sws(&[&"certify", &folder.join(file), &golden_dir("qwen3_moe")])

@@ -1,10 +1,10 @@
-//! Calling the built `sws` and looking at what it leaves behind.
+//! Runs the built `sws` and inspects its results.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What a call printed and how it ended.
+/// Output and exit code of a call.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
@@ -21,7 +21,7 @@ impl Outcome {
         }
     }
 
-    /// The one sentence of an error, without the lines of progress before it.
+    /// The single sentence of an error, without progress lines before it.
     pub(crate) fn sentence(&self) -> &str {
         let mut sentences = self.stderr.lines().filter(|line| line.starts_with("sws: "));
         let sentence = sentences.next().unwrap_or_else(|| panic!("no error in {self:?}"));
@@ -36,7 +36,7 @@ impl Outcome {
         self
     }
 
-    /// Asserts a refusal whose sentence has these words.
+    /// Asserts a refusal whose sentence contains these words.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, words: &[&str]) -> Outcome {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -52,7 +52,7 @@ pub(crate) fn command(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sws"));
     command.args(args.iter().map(|arg| arg.as_ref()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // What one test learns of a model is not to be found by another.
+    // Keeps the tests out of the user's cache of checksums and learned files.
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
@@ -62,7 +62,7 @@ pub(crate) fn sws(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome {
     Outcome::of(command(args).output().unwrap())
 }
 
-/// Every file below a directory with its bytes.
+/// All files below a directory with their bytes.
 pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut ahead = vec![dir.to_owned()];

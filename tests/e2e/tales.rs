@@ -1,4 +1,4 @@
-//! The model in `shards/`: what its card says of it, and what needs a model that talks for long.
+//! The model in `shards/`: checks against its card, and tests that need long generations.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) fn tales() -> PathBuf {
 }
 
 #[test]
-fn every_tensor_is_the_one_in_the_card() {
+fn every_tensor_matches_the_card() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out");
     sws(&[&"verify", &tales()]).succeeded();
@@ -35,7 +35,7 @@ fn every_tensor_is_the_one_in_the_card() {
 }
 
 #[test]
-fn it_tells_a_tale_to_whoever_types_run() {
+fn run_without_a_model_tells_a_tale() {
     let tell = || {
         let mut command = command(&[&"run", &"--seed", &"1", &"--max-new-tokens", &"40"]);
         Outcome::of(command.current_dir(root()).output().unwrap()).succeeded()
@@ -51,7 +51,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
-/// Sends a signal as soon as there is an answer.
+/// Sends a signal as soon as the answer starts.
 fn interrupt(child: &mut Child, by: &str) {
     let mut byte = [0];
     child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
@@ -59,7 +59,7 @@ fn interrupt(child: &mut Child, by: &str) {
 }
 
 #[test]
-fn a_text_ends_when_asked_and_what_goes_with_it_is_complete() {
+fn an_interrupted_run_completes_its_certificate() {
     let temp = tempfile::tempdir().unwrap();
     let (model, certificate) = (tales(), temp.path().join("certificate"));
     let (certify, long) = (["--certify", "--prompt"], ["--ignore-eos", "--max-new-tokens", "4000"]);
@@ -79,13 +79,13 @@ fn a_text_ends_when_asked_and_what_goes_with_it_is_complete() {
 }
 
 #[test]
-fn one_signal_while_the_model_is_loaded_ends_it_and_leaves_nothing_behind() {
+fn a_signal_during_loading_leaves_nothing_behind() {
     for (how, name) in [("--resident", "-INT"), ("--ram=auto", "-TERM"), ("--reader=uring", "-INT")]
     {
         let temp = tempfile::tempdir().unwrap();
         let out = temp.path().join("out");
         let ended = (0..40).any(|_| {
-            // Its unfinished file lies there when loading begins.
+            // The unfinished output exists when loading starts.
             let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
                 [&"forward", &tales(), &"--tokens", &"1", &"--out", &out, &how];
             let child = command(&args).spawn().unwrap();
@@ -99,7 +99,7 @@ fn one_signal_while_the_model_is_loaded_ends_it_and_leaves_nothing_behind() {
                 return false;
             }
             assert!(tree(temp.path()).is_empty());
-            // Later it is heeded between tokens.
+            // After loading, signals are handled between tokens.
             let loading = outcome.stderr.contains("still being loaded");
             outcome.refused(130, &["interrupted"]);
             loading

@@ -1,4 +1,4 @@
-//! A terminal: what reaches it, and how it is left.
+//! A terminal: its output, and its state after exit.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -51,7 +51,7 @@ impl Terminal {
         command.stdin(end()).stdout(end()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// What was shown until these words came.
+    /// Output up to these words.
     fn until(&self, words: &str) -> String {
         let mut all = Vec::new();
         while !String::from_utf8_lossy(&all).contains(words) {
@@ -74,7 +74,7 @@ impl Terminal {
     }
 }
 
-/// How a child ended; one that goes on is killed, and the test fails.
+/// The exit status of a child. A child that is still running is killed, and the test fails.
 fn ended(mut child: Child) -> ExitStatus {
     for _ in 0..600 {
         if let Some(status) = child.try_wait().unwrap() {
@@ -83,7 +83,7 @@ fn ended(mut child: Child) -> ExitStatus {
         Clock::real().sleep(Duration::from_millis(100));
     }
     child.kill().unwrap();
-    panic!("it goes on");
+    panic!("the child is still running");
 }
 
 fn conversational(dir: &Path) {
@@ -118,7 +118,7 @@ fn a_chat_gives_the_terminal_back_whatever_ends_it() {
 }
 
 #[test]
-fn bytes_that_are_no_text_do_not_end_a_chat() {
+fn invalid_utf8_does_not_end_a_chat() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");
     conversational(&model);
@@ -126,7 +126,7 @@ fn bytes_that_are_no_text_do_not_end_a_chat() {
     let mut child = terminal.start(&mut command(&[&"chat", &model]));
     terminal.until("> ");
     terminal.type_in(b"\xff\xfe\r");
-    // What is typed while the editor changes modes is lost, so it is typed until it is heeded.
+    // Input is lost while the editor changes modes, so it is repeated until it takes effect.
     for _ in 0..100 {
         terminal.type_in(b"/quit\r");
         Clock::real().sleep(Duration::from_millis(100));
@@ -136,7 +136,7 @@ fn bytes_that_are_no_text_do_not_end_a_chat() {
         }
     }
     child.kill().unwrap();
-    panic!("it goes on");
+    panic!("the child is still running");
 }
 
 #[test]
@@ -147,7 +147,8 @@ fn text_of_a_model_reaches_a_terminal_without_control_characters() {
     let path = model.join("tokenizer.json");
     let mut json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    // Every word becomes one that sets the title of a window, in the letters that stand for its bytes.
+    // Appends to every word a sequence that sets the window title, in the letters that stand for
+    // its bytes.
     let vocab = json["model"]["vocab"].as_object_mut().unwrap();
     let words: Vec<(String, serde_json::Value)> =
         vocab.iter().map(|(word, id)| (format!("{word}ě]0;Tć"), id.clone())).collect();
@@ -182,7 +183,7 @@ fn names_in_messages_are_escaped() {
     let config = std::fs::read(golden_dir("qwen3_moe").join("config.json")).unwrap();
     std::fs::write(hostile.join("config.json"), config).unwrap();
     let option = std::ffi::OsString::from("--\u{1b}]0;T\u{7}");
-    // Clap leaves sequences out of what it says of options.
+    // Clap strips sequences from its messages about options.
     let escaped = "\\u{1b}]0;T\\u{7}";
     let cases: [(&[&dyn AsRef<std::ffi::OsStr>], &str); 4] = [
         (&[&"run", &dir, &"--tokens", &"1"], escaped),

@@ -1,11 +1,11 @@
-//! A hostile `tokenizer.json` costs a sentence: no panic is printed, no budget is left.
+//! A hostile `tokenizer.json` gives one error: no panic is printed, and the budget holds.
 
 use serde_json::{Value, json};
 
 use crate::goldens::{change, copy, tokenizer};
 use crate::sws::{Outcome, command};
 
-/// Runs a prompt through a model whose tokenizer was edited.
+/// Runs a prompt on a model with an edited tokenizer.
 fn run(edit: impl FnOnce(&mut Value), prompt: &str, options: &[&str]) -> Outcome {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("model");

@@ -1,4 +1,4 @@
-//! Hugging Face checkpoints, read and written as streams.
+//! Streaming readers and writers of Hugging Face checkpoints.
 
 mod direct;
 mod read;

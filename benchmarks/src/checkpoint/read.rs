@@ -9,30 +9,30 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use serde_json::Value;
 
-/// The longest header the safetensors format permits.
+/// The longest header that the safetensors format permits.
 const MAX_HEADER: u64 = 100_000_000;
-/// A config is some kilobytes, an index some hundred bytes a tensor.
+/// Limit on JSON files. A config takes a few kilobytes, an index a few hundred bytes per tensor.
 const MAX_JSON: u64 = 64 << 20;
 
 /// A checkpoint directory whose headers have been read; its data stays on disk.
 pub struct Source {
-    /// `config.json`.
+    /// Content of `config.json`.
     pub config: Value,
-    /// Every tensor, in the order of the files.
+    /// All tensors, in the order of the files.
     pub tensors: Vec<SourceTensor>,
     files: Vec<(PathBuf, File)>,
 }
 
-/// Where a tensor is, and what.
+/// Location and type of a tensor.
 #[derive(Clone, Debug)]
 pub struct SourceTensor {
-    /// The name in the header.
+    /// Name in the header.
     pub name: String,
-    /// The type of an element.
+    /// Element type.
     pub dtype: Dtype,
-    /// Rows first.
+    /// Dimensions, rows first.
     pub shape: Vec<usize>,
-    /// The length of the data in bytes.
+    /// Length of the data in bytes.
     pub bytes: u64,
     file: usize,
     offset: u64,
@@ -122,7 +122,7 @@ impl Source {
         let data_start = 8 + header_len;
         ensure!(
             data_start + metadata.data_len() as u64 == len,
-            damaged(&format!("{len} bytes where its header tells of another length"))
+            damaged(&format!("{len} bytes where its header describes another length"))
         );
         for name in metadata.offset_keys() {
             let info = metadata.info(&name).expect("the key comes from the same header");

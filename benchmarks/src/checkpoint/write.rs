@@ -12,19 +12,19 @@ use serde_json::json;
 use super::direct::DirectFile;
 use crate::progress::Progress;
 
-/// What is filled at a time and handed to the thread that writes. With three in flight, this is
-/// what bounds the memory of a maker.
+/// Bytes that are filled at a time and handed to the writer thread. With three buffers in flight,
+/// this bounds the memory of the program.
 const CHUNK: usize = 8 << 20;
 const BUFFERS: usize = 3;
 
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct PlannedTensor {
-    /// The name in the header.
+    /// Name in the header.
     pub name: String,
-    /// The type of an element.
+    /// Element type.
     pub dtype: Dtype,
-    /// Rows first.
+    /// Dimensions, rows first.
     pub shape: Vec<usize>,
 }
 
@@ -33,14 +33,14 @@ impl PlannedTensor {
         self.shape.iter().map(|&n| n as u64).product::<u64>() * self.dtype.bitsize() as u64 / 8
     }
 
-    /// Chunks end at row ends, so that a filler may think in rows.
+    /// Chunks end at row ends, so that a filler works on whole rows.
     fn chunk(&self) -> usize {
         let row = self.shape.last().map_or(1, |&n| (n * self.dtype.bitsize() / 8).max(1));
         (CHUNK / row).max(1) * row
     }
 }
 
-/// A checkpoint directory that appears under its name when it is whole, and not before.
+/// A checkpoint directory that gets its final name only when it is complete.
 pub struct Output {
     finished: PathBuf,
     partial: PathBuf,
@@ -48,7 +48,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Takes the name `out`, which must be free.
+    /// Reserves the name `out`, which must not exist.
     pub fn create(out: &Path) -> Result<Self> {
         ensure!(
             !out.exists(),
@@ -78,7 +78,7 @@ impl Output {
         fs::write(&path, content).with_context(|| format!("cannot write `{}`", path.display()))
     }
 
-    /// Adds a copy of `from` under its own name.
+    /// Adds a copy of `from` under the same name.
     pub fn copy(&self, from: &Path) -> Result<()> {
         let to = self.partial.join(from.file_name().unwrap_or_default());
         // Not `fs::copy`, which would also copy a read-only source's permissions.
@@ -88,10 +88,10 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the tensors: one file, or numbered ones of at most `file_bytes` with an index.
+    /// Writes the tensors: one file, or numbered files of at most `file_bytes` with an index.
     ///
-    /// `fill(i, offset, chunk)` gives the bytes of `tensors[i]` from `offset` on; it is asked for
-    /// every tensor in order, in chunks of whole rows.
+    /// `fill(i, offset, chunk)` provides the bytes of `tensors[i]` from `offset` on. It is called
+    /// for every tensor in order, in chunks of whole rows.
     pub fn tensors(
         &self,
         label: &str,
@@ -115,7 +115,7 @@ impl Output {
                     let bytes = tensor.bytes();
                     let mut offset = 0;
                     while offset < bytes {
-                        // The writer hangs up only when it failed, and then its error is told.
+                        // The writer hangs up only on failure, and then its error is returned.
                         let Ok(mut buffer) = empty.recv() else { return Ok(()) };
                         let len = (bytes - offset).min(tensor.chunk() as u64);
                         buffer.resize(len as usize, 0);
@@ -141,7 +141,7 @@ impl Output {
         Ok(())
     }
 
-    /// Gives the directory its name.
+    /// Gives the directory its final name.
     pub fn finish(mut self) -> Result<()> {
         let renamed = File::open(&self.partial)
             .and_then(|dir| dir.sync_all())
@@ -179,11 +179,11 @@ impl Output {
             file.write_all(&header(tensors)?).with_context(told)?;
             let mut left: u64 = tensors.iter().map(PlannedTensor::bytes).sum();
             while left > 0 {
-                // The filler hangs up early only when it failed, and then its error is told.
+                // The filler hangs up early only on failure, and then its error is returned.
                 let Ok(buffer) = filled.recv() else { return Ok(()) };
                 file.write_all(&buffer).with_context(told)?;
                 left -= buffer.len() as u64;
-                // At the end nobody waits for empty buffers any more.
+                // At the end the filler no longer receives empty buffers.
                 let _ = give_back.send(buffer);
             }
             file.finish().with_context(told)?;
@@ -204,13 +204,13 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if !self.keep {
-            // What could not be removed is named by the next run.
+            // If this fails, the next run names the leftover directory.
             let _ = fs::remove_dir_all(&self.partial);
         }
     }
 }
 
-/// Cuts the list into files of at most `file_bytes`, a longer tensor standing alone.
+/// Splits the list into files of at most `file_bytes`; a longer tensor gets a file of its own.
 fn split(tensors: &[PlannedTensor], file_bytes: u64) -> Vec<(String, &[PlannedTensor])> {
     let mut cuts = vec![0];
     let mut filled = 0;
@@ -250,7 +250,7 @@ fn header(tensors: &[PlannedTensor]) -> Result<Vec<u8>> {
             (tensor.name.clone(), info)
         })
         .collect();
-    // transformers refuses files that do not say for which framework they were saved.
+    // transformers rejects files that do not name the framework they were saved for.
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let mut json = serde_json::to_vec(&Metadata::new(Some(metadata), infos)?)?;
     json.resize(json.len().next_multiple_of(8), b' ');

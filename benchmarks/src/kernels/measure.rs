@@ -1,4 +1,4 @@
-//! Several contenders, measured in turns.
+//! Measures several contenders in turns.
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use sws_store::Clock;
 
 use crate::paired::{Ratios, median};
 
-/// One way of doing a cell's work.
+/// One implementation of a cell's work.
 pub(super) struct Contender<'a> {
-    /// The name in tables.
+    /// Name in tables.
     pub(super) name: String,
-    /// Bytes of weights that one call reads.
+    /// Bytes of weights read per call.
     pub(super) bytes: f64,
-    /// Weights that one call uses.
+    /// Number of weights used per call.
     pub(super) weights: f64,
-    /// One call: the `i`th, so that calls can go round a working set.
+    /// One call. The argument is its number, so that calls can cycle through a working set.
     pub(super) call: Box<dyn FnMut(usize) -> Result<()> + 'a>,
 }
 
-/// How long one contender took a call, round by round.
+/// Time of one contender per call, for each round.
 pub(super) struct Timing {
-    /// Seconds a call, one number a round.
+    /// Seconds per call, one number per round.
     pub(super) rounds: Vec<f64>,
 }
 
 impl Timing {
-    /// The middle one.
+    /// The median of the rounds.
     pub(super) fn median(&self) -> f64 {
         median(self.rounds.iter().copied())
     }
 
-    /// How many times faster than `other` in the middle round, each round against the same
-    /// round of the other: what slows the machine for a while slows both.
+    /// Median speed-up over `other`, compared round by round: a temporary slowdown of the machine
+    /// affects both.
     pub(super) fn speed_over(&self, other: &Timing) -> f64 {
         Ratios::new(&other.rounds, &self.rounds).median()
     }
 }
 
-/// Lets every contender run for a slice of time in each of `rounds` rounds, forwards and backwards
-/// in turn; each gets `seconds` in all, and as many calls a slice as fit, at least one.
+/// Runs every contender for a slice of time in each of `rounds` rounds, in forward and backward
+/// order alternately. Each contender gets `seconds` in all, and at least one call per slice.
 pub(super) fn alternate(
     contenders: &mut [Contender<'_>],
     rounds: usize,
@@ -50,7 +50,7 @@ pub(super) fn alternate(
     let mut calls = vec![0usize; contenders.len()];
     let mut timings: Vec<Timing> =
         contenders.iter().map(|_| Timing { rounds: Vec::with_capacity(rounds) }).collect();
-    // A first call each, unmeasured: threads start, buffers grow, lazy repacking happens.
+    // One unmeasured call each: threads start, buffers grow, lazy repacking happens.
     for (contender, calls) in contenders.iter_mut().zip(&mut calls) {
         (contender.call)(*calls)?;
         *calls += 1;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contenders_take_turns_and_go_round() {
+    fn contenders_alternate_and_number_their_calls() {
         let seen = std::cell::RefCell::new(Vec::new());
         let log = &seen;
         let mut contenders: Vec<_> = ["a", "b"]

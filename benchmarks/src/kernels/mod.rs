@@ -20,22 +20,22 @@ use peers::{CandleFormat, CandleSet, gemm_f32, parallel_sum};
 pub use report::Record;
 use weights::{Encoded, MAX_COPIES, WorkingSet, random_weights, widen};
 
-/// An odd number has a middle.
+/// Odd, so that a median is one of the rounds.
 const ROUNDS: usize = 9;
 
-/// What to measure.
+/// Options of `sws-bench kernels`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Encodings, all without this
+    /// Encodings (default: all)
     #[arg(long, value_delimiter = ',', value_parser = Encoding::from_str)]
     encodings: Vec<Encoding>,
-    /// Kernel tiers, without this those with vector instructions of this CPU's
+    /// Kernel tiers (default: the vector tiers that this CPU supports)
     #[arg(long, value_delimiter = ',', value_parser = Tier::from_str)]
     tiers: Vec<Tier>,
     /// Numbers of tokens
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64, 512])]
     tokens: Vec<usize>,
-    /// Numbers of threads; each is measured in a process of its own
+    /// Numbers of threads; each is measured in its own process
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
     /// Rows of each matrix
@@ -44,19 +44,19 @@ pub struct Options {
     /// Columns of each matrix
     #[arg(long, default_value_t = 2048)]
     cols: usize,
-    /// Size of the weights that calls go round in; far larger than the last cache
+    /// Size of the working set of weights; should be far larger than the last-level cache
     #[arg(long, value_parser = parse_size, default_value = "512MiB", value_name = "SIZE")]
     weights: u64,
-    /// Time for each contender in each cell
+    /// Time per contender and cell
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     seconds_per_cell: f64,
-    /// Without candle and gemm
+    /// Leave out candle and gemm
     #[arg(long)]
     no_peers: bool,
-    /// Write one line of JSON a cell and contender
+    /// Write one line of JSON per cell and contender
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measure in this process and print JSON: how the command calls itself
+    /// Measure in this process and print JSON: used by the command itself
     #[arg(long, hide = true)]
     worker: bool,
 }
@@ -118,8 +118,8 @@ pub fn run(mut options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Candle sizes its pools once a process, from the environment, so every number of threads gets a
-/// process of its own.
+/// Candle sizes its thread pools once per process, from the environment, so every number of threads
+/// gets its own process.
 fn in_worker(threads: usize, options: &Options) -> Result<Vec<Record>> {
     let join = |words: Vec<String>| words.join(",");
     let mut command = Command::new(std::env::current_exe()?);
@@ -157,7 +157,7 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
     };
     let own = set(encoding)?;
     let matrices = own.matrices()?;
-    // What bf12 saves is told against bf16 in the same run.
+    // The gain of bf12 is measured against bf16 in the same run.
     let bf16 = (encoding == Encoding::Bf12).then(|| set(Encoding::Bf16)).transpose()?;
     let bf16 = bf16.as_ref().map(WorkingSet::matrices).transpose()?;
 
@@ -252,7 +252,7 @@ fn ours<'a>(
     }
 }
 
-/// Candle's nearest format, if it has one.
+/// Candle's nearest format, if there is one.
 fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
     match encoding {
         Encoding::F32 => Some(CandleFormat::F32),

@@ -1,15 +1,15 @@
-//! What our kernels are measured against.
+//! Peers of our kernels.
 
 use anyhow::Result;
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module, Tensor};
 use rayon::prelude::*;
 
-/// A sum of all bytes as little-endian u64.
+/// Sum of all bytes as little-endian u64.
 ///
-/// Enough accumulators to wait for memory only, and four streams, as four rows of a matrix are:
-/// hardware prefetching starts anew at every page, and with four it has more in flight. Measured on
-/// one thread that is 39 GB/s where one stream reaches 35.
+/// There are enough accumulators to wait for memory only, and four streams, like four rows of a
+/// matrix: hardware prefetching restarts at every page, and four streams keep more of it in flight.
+/// On one thread this measured 39 GB/s, against 35 with one stream.
 pub fn plain_sum(bytes: &[u8]) -> u64 {
     const BLOCK: usize = 128;
     let (blocks, tail) = bytes.as_chunks::<BLOCK>();
@@ -77,7 +77,7 @@ pub fn gemm_f32(w: &[f32], rows: usize, cols: usize, x: &[f32], tokens: usize, y
     }
 }
 
-/// The formats in which candle is asked.
+/// Formats of candle under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandleFormat {
     /// `Tensor` of f32.
@@ -91,7 +91,7 @@ pub enum CandleFormat {
 }
 
 impl CandleFormat {
-    /// The name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             CandleFormat::F32 => "candle f32",
@@ -101,7 +101,7 @@ impl CandleFormat {
         }
     }
 
-    /// Bits a weight takes.
+    /// Bits per weight.
     pub fn bits(self) -> f64 {
         match self {
             CandleFormat::F32 => 32.0,
@@ -120,7 +120,7 @@ impl CandleFormat {
     }
 }
 
-/// Copies of one matrix, each in memory of its own, as candle holds them.
+/// Copies of one matrix, each in its own memory, as candle stores them.
 pub struct CandleSet {
     matrices: Vec<CandleMatrix>,
     x: Tensor,
@@ -132,7 +132,7 @@ enum CandleMatrix {
 }
 
 impl CandleSet {
-    /// `copies` of `w [rows, cols]`, to be multiplied with `x [tokens, cols]`.
+    /// Makes `copies` of `w [rows, cols]`, to be multiplied with `x [tokens, cols]`.
     pub fn new(
         format: CandleFormat,
         w: &[f32],
@@ -167,8 +167,8 @@ impl CandleSet {
         Ok(CandleSet { matrices, x: Tensor::zeros((1, cols), dtype, &Device::Cpu)? })
     }
 
-    /// Sets the activations, and lets each copy be used once with them: candle repacks quantised
-    /// weights when they are first used.
+    /// Sets the activations, and uses each copy once: candle repacks quantised weights on first
+    /// use.
     pub fn activations(&mut self, x: &[f32], tokens: usize) -> Result<()> {
         let cols = self.x.dims()[1];
         let x = Tensor::from_slice(x, (tokens, cols), &Device::Cpu)?;
@@ -179,7 +179,7 @@ impl CandleSet {
         Ok(())
     }
 
-    /// Multiplies with one of the copies.
+    /// Multiplies the activations with one of the copies.
     pub fn run(&self, copy: usize) -> Result<Tensor> {
         Ok(match &self.matrices[copy % self.matrices.len()] {
             CandleMatrix::Plain(w) => self.x.matmul(&w.t()?)?,
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// A peer that computed something else would be no measure.
+    /// The peers must compute the same product as our kernels.
     #[test]
     fn peers_multiply() {
         let (rows, cols) = (48, 512);

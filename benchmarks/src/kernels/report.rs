@@ -1,4 +1,4 @@
-//! What a cell's timings say, in JSON, as a table, and against the targets.
+//! Results of a cell, as JSON, as a table, and against the targets.
 
 use std::fmt::Write;
 
@@ -16,34 +16,35 @@ pub(super) struct Cell {
     pub(super) cols: usize,
 }
 
-/// What one contender did in one cell.
+/// Results of one contender in one cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Encoding of our weights in this cell.
     pub encoding: String,
-    /// Tokens at once.
+    /// Tokens per call.
     pub tokens: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Rows of a matrix.
     pub rows: usize,
     /// Columns of a matrix.
     pub cols: usize,
-    /// A tier of ours, or whom it is measured against.
+    /// A tier of ours, or the name of a peer.
     pub contender: String,
-    /// Bytes of weights, in its own format, in GB a second: the median round.
+    /// GB of weights per second in the contender's own format: the median round.
     pub gb_per_s: f64,
-    /// Weights in billions a second.
+    /// Billions of weights per second.
     pub gweights_per_s: f64,
-    /// Multiplications and additions in billions a second.
+    /// Billions of multiplications and additions per second.
     pub gflop_per_s: f64,
-    /// For ours: bytes a second over the plain sum's, the median of the rounds' ratios.
+    /// For our tiers: speed-up over the plain sum in bytes per second, the median of the rounds'
+    /// ratios.
     pub over_sum: Option<f64>,
-    /// For ours: weights a second over the `gemm` crate's.
+    /// For our tiers: speed-up over the `gemm` crate in weights per second.
     pub over_gemm: Option<f64>,
-    /// For ours: weights a second over candle's nearest format.
+    /// For our tiers: speed-up over candle's nearest format in weights per second.
     pub over_candle: Option<f64>,
-    /// For bf12: weights a second over our bf16 in the same tier.
+    /// For bf12: speed-up over our bf16 in the same tier, in weights per second.
     pub over_bf16: Option<f64>,
 }
 
@@ -135,7 +136,7 @@ pub(super) fn table(records: &[Record]) -> String {
     text
 }
 
-/// What the fastest tier must reach, by encoding, tokens and threads.
+/// Targets of the fastest tier, by encoding, tokens and threads.
 const TARGETS: [Target; 11] = [
     Target { encoding: Encoding::Bf16, tokens: 1, against: Against::Sum, at_least: 0.95 },
     Target { encoding: Encoding::Bf12, tokens: 1, against: Against::Sum, at_least: 0.95 },
@@ -163,10 +164,10 @@ enum Against {
     Bf16,
 }
 
-/// A line for each target that the records can judge.
+/// One line per target and matching record.
 ///
 /// Targets for one token hold at two threads, which share one memory; those for batches at any
-/// number. The tier is AVX-512 where the CPU has it; AVX2 is only reported.
+/// number of threads. They apply to AVX-512; AVX2 is only reported.
 pub(super) fn targets(records: &[Record]) -> String {
     let mut text = String::new();
     for target in &TARGETS {
@@ -253,7 +254,7 @@ mod tests {
                 &[("sum", 1.0), ("avx512", 1.0), ("bf16 avx512", 1.3)],
                 &["over sum: 1.00 (at least 0.95): ok", "over bf16: 1.30 (at least 1.25): ok"],
             ),
-            // One thread alone has no target, nor have eight tokens, nor what was not measured.
+            // Neither one thread alone nor eight tokens nor an unmeasured peer has a target.
             (1, 1, Bf16, &[("sum", 0.5), ("avx512", 1.0)], &[]),
         ];
         for (tokens, threads, encoding, seconds, expected) in cases {

@@ -9,24 +9,24 @@ use sws_store::Slot;
 
 use crate::gaussian::{Gaussian, stream};
 
-/// Parts start at multiples of this, as they do in a shard, and matrices at whole pages.
+/// Alignment of parts, as in a shard. Matrices are aligned to whole pages.
 const ALIGN: usize = 64;
 const PAGE: usize = 4096;
 
-/// Of a small matrix no more than this many copies are made.
+/// Maximum number of copies of a small matrix.
 pub const MAX_COPIES: usize = 4096;
 
-/// One random matrix as its encoding's parts.
+/// One random matrix in the parts of its encoding.
 pub struct Encoded {
-    /// How it is stored.
+    /// Encoding of the parts.
     pub encoding: Encoding,
-    /// Its shape.
+    /// Rows and columns.
     pub shape: (usize, usize),
-    /// In the order of [`Encoding::parts`].
+    /// Bytes of the parts, in the order of [`Encoding::parts`].
     pub parts: Vec<Vec<u8>>,
 }
 
-/// The bf16 weights that every encoding is made from.
+/// The bf16 weights that all encodings are made from.
 pub fn random_weights(rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; rows * cols * 2];
     let gaussian = Gaussian::new(0.0, 1.0 / (cols as f32).sqrt());
@@ -34,7 +34,7 @@ pub fn random_weights(rows: usize, cols: usize) -> Vec<u8> {
     bytes
 }
 
-/// Those weights as f32.
+/// Converts bf16 weights to f32.
 pub fn widen(weights: &[u8]) -> Vec<f32> {
     weights.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()
 }
@@ -72,19 +72,19 @@ impl Encoded {
         Ok(Encoded { encoding, shape: (rows, cols), parts })
     }
 
-    /// The matrix itself.
+    /// The matrix over these parts.
     pub fn matrix(&self) -> Result<Matrix<'_>> {
         let parts: Vec<&[u8]> = self.parts.iter().map(Vec::as_slice).collect();
         Ok(Matrix::new(self.encoding, self.shape.0, self.shape.1, &parts)?)
     }
 }
 
-/// Copies of one encoded matrix, each in memory of its own: what arithmetic costs does not depend
-/// on the numbers, what memory costs depends on the addresses.
+/// Copies of one encoded matrix, each in its own memory: the cost of arithmetic does not depend on
+/// the numbers, the cost of memory depends on the addresses.
 pub struct WorkingSet {
     encoding: Encoding,
     shape: (usize, usize),
-    /// As an engine holds weights: in huge pages.
+    /// In huge pages, as in an engine.
     memory: Slot,
     stride: usize,
     parts: Vec<std::ops::Range<usize>>,
@@ -92,7 +92,7 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// As many copies of `encoded` as make up `bytes`, at least one and at most [`MAX_COPIES`].
+    /// Makes as many copies of `encoded` as fill `bytes`, at least one and at most [`MAX_COPIES`].
     pub fn new(encoded: &Encoded, bytes: usize) -> Result<Self> {
         let mut end = 0;
         let mut parts = Vec::new();
@@ -114,7 +114,7 @@ impl WorkingSet {
         Ok(WorkingSet { encoding, shape, memory, stride, parts, copies })
     }
 
-    /// How many matrices there are.
+    /// Number of matrices.
     pub fn copies(&self) -> usize {
         self.copies
     }
@@ -125,7 +125,7 @@ impl WorkingSet {
         &self.memory[copy * self.stride..][..end]
     }
 
-    /// Every matrix.
+    /// All matrices.
     pub fn matrices(&self) -> Result<Vec<Matrix<'_>>> {
         let (rows, cols) = self.shape;
         (0..self.copies)

@@ -9,7 +9,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::watch::Block;
 
-/// A product of a pass.
+/// A matrix product of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     pub(super) block: Block,
@@ -18,10 +18,10 @@ pub(super) struct Product {
     tokens: usize,
 }
 
-/// What the routers chose in a pass: of each layer, its experts and the tokens of each.
+/// Routing of a pass: for each layer, its experts and the number of tokens of each.
 pub(super) type Routes = Vec<Vec<(u32, usize)>>;
 
-/// The products of a pass of so many tokens, in their order.
+/// The products of a pass of `tokens` tokens, in their order.
 pub(super) fn products(spec: &ModelSpec, routes: &Routes, tokens: usize) -> Vec<Product> {
     let mut all = Vec::new();
     let mut add = |block, piece, role, tokens| all.push(Product { block, piece, role, tokens });
@@ -53,8 +53,8 @@ pub(super) fn products(spec: &ModelSpec, routes: &Routes, tokens: usize) -> Vec<
     all
 }
 
-/// Runs products on every thread of the pool, each with its share of the rows of all of them: no
-/// thread waits for another before the end.
+/// Runs products on every thread of the pool. Each thread has its share of the rows of every
+/// product, so no thread waits for another before the end.
 pub(super) struct Kernel {
     tier: Tier,
     inputs: HashMap<(usize, usize), Input>,
@@ -67,7 +67,7 @@ impl Kernel {
         Kernel { tier, inputs: HashMap::new(), threads }
     }
 
-    /// Packs activations for products, so that running them does not.
+    /// Packs the activations in advance, so that `run` need not.
     pub(super) fn prepare(&mut self, weights: &dyn Weights, products: &[Product]) {
         for &Product { piece, role, tokens, .. } in products {
             let cols = weights.matrix(piece, role).map_or(0, |matrix| matrix.cols());
@@ -80,14 +80,14 @@ impl Kernel {
         }
     }
 
-    /// The bytes of weights that the products read.
+    /// Bytes of weights that the products read.
     pub(super) fn bytes(&self, weights: &dyn Weights, products: &[Product]) -> usize {
         let bytes = |p: &Product| weights.matrix(p.piece, p.role).map_or(0, |m| m.bytes());
         products.iter().map(bytes).sum()
     }
 
-    /// Multiplications and additions of the products of a prompt, and of those among them that
-    /// llama.cpp does too: in the last layer it computes experts for the last token only.
+    /// Multiplications and additions of the products of a prompt, and of those that llama.cpp does
+    /// too: in its last layer it computes experts for the last token only.
     pub(super) fn operations(&self, weights: &dyn Weights, products: &[Product]) -> (f64, f64) {
         let last =
             products.iter().rev().find(|p| p.block == Block::Experts).map(|p| p.piece.layer());

@@ -1,4 +1,4 @@
-//! A model in memory, as `sws` loads it.
+//! Loads a model into memory, as `sws` does.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use sws_store::{
     Arena, Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, Read, ReaderKind, StoreOptions,
 };
 
-/// Memory for reads under way, beside the largest piece.
+/// Memory for reads in flight, in addition to the largest piece.
 const LOADING_BYTES: usize = 64 << 20;
 
-/// Where the weights of a checkpoint or shard directory lie, and what it computes.
+/// Reads the manifest and the spec of a checkpoint or shard directory.
 pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
     let (manifest, config) = if dir.join(MANIFEST_FILE).exists() {
         let manifest = Manifest::load(dir)?;
@@ -29,7 +29,7 @@ pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
     Ok((manifest, ModelSpec::parse(&config)?))
 }
 
-/// The same with the name of its encoding, and its weights.
+/// Loads a model. Returns its spec, the name of its encoding, and its weights.
 pub fn load(dir: &Path) -> Result<(ModelSpec, String, ResidentSource)> {
     let (manifest, spec) = open(dir)?;
     let encoding = manifest.encoding.map_or("as stored".to_owned(), |e| e.to_string());

@@ -1,4 +1,5 @@
-//! A resident model next to the kernel alone on the same weights, and to llama.cpp, by turns.
+//! Compares a resident model with the kernel alone on the same weights, and with llama.cpp, in
+//! turns.
 
 mod kernel;
 mod load;
@@ -26,10 +27,10 @@ use watch::{BLOCKS, Block, Watched};
 
 use crate::paired::{Ratios, median};
 
-/// What to measure.
+/// Options of `sws-bench resident`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ResidentArguments {
-    /// Checkpoints or shard directories, one after another
+    /// Checkpoints or shard directories, measured one after another
     #[arg(required = true)]
     models: Vec<PathBuf>,
     /// Tokens to generate in a turn
@@ -38,38 +39,39 @@ pub struct ResidentArguments {
     /// Tokens of the prompt
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=4096))]
     prompt: u32,
-    /// Turns of each; of an odd number one is in the middle
+    /// Turns of each contender; for an odd number the median is one of them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Threads of each
+    /// Threads of each contender
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// The `llama-bench` of llama.cpp, to take turns with
+    /// The `llama-bench` of llama.cpp, which alternates with the model
     #[arg(long, value_name = "PROGRAM", requires = "gguf")]
     llama_bench: Option<PathBuf>,
-    /// The weights for it, those of the (one) model
+    /// Weights for llama.cpp, those of the (one) model
     #[arg(long, value_name = "FILE", requires = "llama_bench")]
     gguf: Vec<PathBuf>,
-    /// Write what was measured
+    /// File for the results
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What was measured of a model, in seconds: a number for each round.
+/// Measurements of a model in seconds, one number per round.
 #[derive(Debug, Serialize)]
 pub struct Report {
     model: String,
     encoding: String,
     tier: String,
     threads: u32,
-    /// Of weights that a token reads.
+    /// Bytes of weights read per token.
     bytes_per_token: u64,
     generation: Work,
     prompt: Work,
     prompt_tokens: u32,
     /// Multiplications and additions of the prompt's products.
     prompt_operations: f64,
-    /// Of those, what llama.cpp does too: in the last layer it computes experts for one token only.
+    /// Those of them that llama.cpp does too: in its last layer it computes experts for one
+    /// token only.
     peer_operations: f64,
     peers: Vec<Peer>,
 }
@@ -87,12 +89,12 @@ struct Work {
 #[derive(Debug, Serialize)]
 struct Peer {
     gguf: String,
-    /// Seconds a token, and a prompt.
+    /// Seconds per token; `prompt` has those per prompt.
     generation: Vec<f64>,
     prompt: Vec<f64>,
 }
 
-/// Measures and prints.
+/// Measures all models and prints their tables.
 pub fn run(arguments: &ResidentArguments) -> Result<()> {
     ensure!(
         arguments.gguf.is_empty() || arguments.models.len() == 1,
@@ -124,12 +126,12 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let model = Model::with_functionals(spec.clone(), functionals);
     let mut session = Session::new(model, Watched::new(source), context, KvPrecision::F32);
     session.set_chunk(context);
-    // Any order that a predictor of tokens could not know would do.
+    // An order that no predictor of tokens could know.
     let token = |i: u32| i.wrapping_mul(2_654_435_761).rotate_left(13) % vocab;
     let prompt: Vec<u32> = (0..arguments.prompt).map(token).collect();
     let tokens: Vec<u32> = (0..arguments.tokens).map(|i| token(i + 10_000)).collect();
 
-    // First everything once: buffers grow, and the routers say whom they choose.
+    // One unmeasured run of everything: buffers grow, and the routers' choices are recorded.
     let mut kernel = Kernel::new(functionals.linear);
     let mut routes = Recorder::default();
     let mut steps = Vec::new();
@@ -164,7 +166,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
         let name = gguf.file_name().unwrap_or(gguf.as_os_str()).to_string_lossy().into_owned();
         report.peers.push(Peer { gguf: name, generation: Vec::new(), prompt: Vec::new() });
     }
-    // Drawn as people do; which token comes next is fixed all the same.
+    // Sampled as users do it; the next token is fixed nevertheless.
     let sampling =
         Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
     let mut logits = vec![0.0; spec.vocab];
@@ -241,7 +243,7 @@ enum Turn {
     Peers,
 }
 
-/// Seconds in each of [`BLOCKS`], a row for each round.
+/// Seconds in each of [`BLOCKS`], a row per round.
 #[derive(Default)]
 struct Blocks {
     model: Vec<[f64; BLOCKS.len()]>,
@@ -257,13 +259,13 @@ impl Blocks {
     }
 }
 
-/// Remembers whom the routers choose.
+/// Records the routers' choices.
 #[derive(Default)]
 struct Recorder(Routes);
 
 impl Observer for Recorder {
     fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        // Layers without experts choose nobody.
+        // Layers without experts have no choices.
         self.0.resize(layer, Vec::new());
         let rows = |expert: &u32| routed.choices.iter().filter(|&c| c == expert).count();
         self.0.push(routed.distinct.iter().map(|expert| (*expert, rows(expert))).collect());
@@ -271,7 +273,7 @@ impl Observer for Recorder {
     }
 }
 
-/// Calls `use_them` with all weights in reach: those of a resident model always are.
+/// Calls `use_them` with all weights; those of a resident model are always available.
 fn reach(session: &mut Watching, mut use_them: impl FnMut(&dyn Weights)) -> Result<()> {
     let reached = session.source().source.head(&mut |weights| {
         use_them(weights);
@@ -285,7 +287,7 @@ fn ratio(above: &[f64], below: &[f64]) -> f64 {
 }
 
 impl Report {
-    /// The table for people.
+    /// The results as a table.
     fn table(&self) -> Result<String> {
         let ms = |seconds: &[f64]| 1e3 * median(seconds.iter().copied());
         let (token, prompt) = (&self.generation, &self.prompt);

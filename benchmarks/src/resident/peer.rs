@@ -1,4 +1,4 @@
-//! llama.cpp, through its own `llama-bench`.
+//! Runs of llama.cpp, through its own `llama-bench`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Tokens a second of llama.cpp.
+/// Tokens per second of llama.cpp.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
     pub(super) prompt: f64,
     pub(super) generation: f64,
 }
 
-/// Runs it once: a warm-up, a prompt, a generation.
+/// Runs `llama-bench` once: a warm-up, a prompt, a generation.
 pub(super) fn llama_bench(
     program: &Path,
     gguf: &Path,
@@ -31,12 +31,12 @@ pub(super) fn llama_bench(
         bail!("`{}`: {}", program.display(), String::from_utf8_lossy(&output.stderr).trim());
     }
     let runs: Vec<Value> = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("what `{}` has printed", program.display()))?;
+        .with_context(|| format!("cannot parse the output of `{}`", program.display()))?;
     let rate = |key: &str| -> Result<f64> {
         let run = runs.iter().find(|run| run[key].as_u64().is_some_and(|n| n > 0));
         let rate = run.and_then(|run| run["avg_ts"].as_f64());
-        let rate = rate.with_context(|| format!("llama-bench tells no speed for `{key}`"))?;
-        ensure!(rate > 0.0, "llama-bench tells a speed of {rate}");
+        let rate = rate.with_context(|| format!("llama-bench reports no speed for `{key}`"))?;
+        ensure!(rate > 0.0, "llama-bench reports a speed of {rate}");
         Ok(rate)
     };
     Ok(Speed { prompt: rate("n_prompt")?, generation: rate("n_gen")? })

@@ -1,32 +1,32 @@
-//! Where a pass spends its time, seen from its source of weights.
+//! Time of a pass by block, measured at its source of weights.
 
 use std::time::Duration;
 
 use sws_model::{Compute, Observer, PassSource, Ready, Routed, SourceError, WeightSource};
 use sws_store::{Clock, Pass, PieceKind};
 
-/// What the time between two moments of a source went into.
+/// The work between two calls to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
-    /// Embeddings, norms, attention, the router's product.
+    /// Embeddings, norms, attention, and the router's product.
     Attention,
-    /// The choice of experts.
+    /// Choice of experts.
     Routing,
     /// Experts, or an MLP.
     Experts,
-    /// The sum of their outputs.
+    /// Sum of the experts' outputs.
     Sum,
-    /// The last norm and the head.
+    /// Last norm and head.
     Head,
-    /// The choice of a token.
+    /// Choice of a token.
     Sampling,
 }
 
-/// Every block, in the order of a pass.
+/// All blocks, in the order of a pass.
 pub(super) const BLOCKS: [Block; 6] =
     [Block::Attention, Block::Routing, Block::Experts, Block::Sum, Block::Head, Block::Sampling];
 
-/// A source whose moments are timed.
+/// A source that measures the time between calls.
 pub(super) struct Watched<S> {
     pub(super) source: S,
     clock: Clock,
@@ -40,13 +40,13 @@ impl<S> Watched<S> {
         Watched { source, clock: Clock::real(), since: Duration::ZERO, spent: [0.0; BLOCKS.len()] }
     }
 
-    /// Counts from now.
+    /// Starts a new measurement.
     pub(super) fn restart(&mut self) {
         self.spent = [0.0; BLOCKS.len()];
         self.since = self.clock.now();
     }
 
-    /// What has passed since the last moment belongs to `block`.
+    /// Adds the time since the last call to `block`.
     pub(super) fn lap(&mut self, block: Block) {
         let now = self.clock.now();
         self.spent[block as usize] += (now - self.since).as_secs_f64();

@@ -1,4 +1,4 @@
-//! One run, in a process of its own: its memory is the whole process's.
+//! One run in a process of its own, as memory is counted for the whole process.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -22,44 +22,44 @@ use super::Without;
 use crate::resident::open;
 use crate::stream::group::Group;
 
-/// What a draft may take of a budget, and at least.
+/// A draft may take 1/20 of the budget, or `DRAFT_BYTES` if that is more.
 const DRAFT_SHARE: u64 = 20;
 const DRAFT_BYTES: u64 = 1 << 20;
 const CONTEXT: usize = 1024;
 const MIB: u64 = 1 << 20;
 
-/// What to run.
+/// A run to be measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) model: PathBuf,
     pub(super) ram: u64,
-    /// The most bytes in a second; none for what the disk gives.
+    /// Limit in bytes per second; `None` for the full speed of the disk.
     pub(super) disk: Option<u64>,
     pub(super) without: Vec<Without>,
-    /// Whether stand-ins stay in memory.
+    /// True if stand-ins are kept in memory.
     pub(super) stand_ins: bool,
     pub(super) prompt: Vec<u32>,
     pub(super) tokens: usize,
 }
 
-/// What came of it, its prompt not counted.
+/// Results of a run, without its prompt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) tokens_per_second: f64,
     pub(super) bytes_per_token: f64,
     pub(super) stall_share: f64,
     pub(super) hit_rate: Option<f64>,
-    /// Of the experts that would have been missed, the share that was there or on its way.
+    /// Share of the experts a demand-only run would miss that were resident or in flight.
     pub(super) recall_on_misses: f64,
-    /// Of the bytes read for a forecast, the share that was of no use.
+    /// Share of the bytes read for forecasts that were of no use.
     pub(super) waste: f64,
-    /// The share of windows in which the governor had it switched on.
+    /// Share of windows in which the governor had speculation on.
     pub(super) on: f64,
     pub(super) text: Vec<u32>,
 }
 
 impl Task {
-    /// Does it in a process of its own, in a control group if one can be made.
+    /// Runs the task in a process of its own, in a control group if one can be created.
     pub(super) fn run(&self) -> Result<Run> {
         let group = Group::new("bench", self.ram).ok();
         let program = std::env::current_exe()?;
@@ -68,7 +68,7 @@ impl Task {
         command.arg("speculation-child").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         let mut stdin = child.stdin.take().context("a child without an input")?;
-        // One that ends early says why by itself.
+        // A child that ends early reports the reason itself.
         let _ = stdin.write_all(&serde_json::to_vec(self)?);
         drop(stdin);
         let output = child.wait_with_output()?;
@@ -156,7 +156,7 @@ impl Run {
     }
 }
 
-/// Our draft as it begins.
+/// Our untrained draft.
 fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
     let moe = |layer: &sws_model::LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let layers: Option<Vec<_>> = spec.layers.iter().map(moe).collect();
@@ -168,8 +168,8 @@ fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
     Ok(MicroDraftModel::new(shape, size))
 }
 
-/// The smallest budget with slots for this share of the experts of a model, if nothing but they and what
-/// all need has to have room.
+/// The smallest budget with slots for this share of a model's experts, and without room for
+/// anything optional such as a draft.
 pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
     let (manifest, spec) = open(model)?;
     let inventory = Inventory::new(&spec, &manifest)?;
@@ -184,11 +184,11 @@ pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
         let middle = low + (high - low) / 2;
         if slots(middle)? >= enough { high = middle } else { low = middle }
     }
-    // As a process that takes a little more needs it.
+    // Margin for a process that takes a little more.
     Ok((high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
 }
 
-/// The child: reads a task, does it and writes what came of it.
+/// Entry point of a child: reads a task, runs it and writes the result.
 pub(super) fn main() -> Result<()> {
     let mut json = String::new();
     std::io::stdin().read_line(&mut json)?;

@@ -1,4 +1,5 @@
-//! What speculation, and each mechanism around it, is worth: budgets and disks, each mechanism left out alone.
+//! Gains of speculation and of each mechanism around it, over budgets and disks, leaving out one
+//! mechanism at a time.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -15,60 +16,61 @@ use crate::paired::median;
 use crate::resident::tokenizer;
 use crate::{fio, large};
 
-/// What `sws-bench speculation` can be told.
+/// Options of `sws-bench speculation`.
 #[derive(Debug, clap::Args)]
 pub struct SpeculationArguments {
-    /// Where the models are: `checkpoint` in bf16, `shards` of it in bf12, and `stand-ins`, the same with q4
-    /// copies. What is not there is made, of `shards/tales-moe` with experts of 14 MB (10 GB in all)
+    /// Directory of the models: `checkpoint` in bf16, `shards` in bf12, and `stand-ins`, the same
+    /// with q4 copies. Missing ones are made from `shards/tales-moe` with experts of 14 MB (10 GB
+    /// in all)
     dir: PathBuf,
-    /// The shards that the models are made of
+    /// Shards from which the models are made
     #[arg(long, value_name = "DIR", default_value = "shards/tales-moe")]
     tales: PathBuf,
-    /// Memory: as much as bf16 needs for slots for so many of the experts, in percent
+    /// Memory: the budget that gives bf16 slots for this share of the experts, in percent
     #[arg(long, value_delimiter = ',', default_value = "10,20,30,50,75,100")]
     budgets: Vec<f64>,
-    /// How fast weights come: `real` from where they are, a number of GB a second at most that, and
-    /// `memory:5` from a copy on a file system in memory
+    /// Read speeds: `real` for the disk of the models, a number for a limit in GB per second, and
+    /// `memory:5` for a limit on a copy in an in-memory file system
     #[arg(long, value_delimiter = ',', default_value = "real,0.5,memory:5")]
     disks: Vec<Disk>,
-    /// What is left out, together with `+`: none, eviction (lru in its place), prefetch, promotion, arrival,
-    /// bf12 (bf16 in its place)
+    /// Mechanisms to leave out, joined with `+`: none, eviction (use lru), prefetch, promotion,
+    /// arrival, bf12 (use bf16)
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "none,eviction,prefetch,promotion,arrival,bf12"
     )]
     without: Vec<Left>,
-    /// Also a row with q4 stand-ins in memory, which the default does not keep, and nothing left out
+    /// Add a row with q4 stand-ins in memory, which the default does not keep, and nothing left out
     #[arg(long)]
     with_stand_ins: bool,
-    /// Only rows that have these words in their name
+    /// Only rows whose name contains these words
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
-    /// A text to continue, which fills the cache
+    /// Text to continue, which fills the cache
     #[arg(long, value_name = "FILE", default_value = "benchmarks/prompt.txt")]
     prompt: PathBuf,
     /// Tokens to generate
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=512))]
     tokens: u32,
-    /// Turns of each
+    /// Runs of each row
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// The file system in memory
+    /// In-memory file system
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     memory: PathBuf,
-    /// Also let fio read what each run has read, right after it
+    /// After each run, let fio read as many bytes
     #[arg(long)]
     fio: bool,
-    /// Write what was measured
+    /// File for the results
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Count what is already written there, too: more turns, or further rows
+    /// Keep the results that this file already has, and add further runs or rows
     #[arg(long, requires = "json")]
     resume: bool,
 }
 
-/// What can be left out.
+/// Mechanisms that can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Without {
     Eviction,
@@ -78,7 +80,7 @@ enum Without {
     Bf12,
 }
 
-/// All that is left out of a run.
+/// All mechanisms left out of a run.
 #[derive(Clone, Debug)]
 struct Left(Vec<Without>);
 
@@ -101,10 +103,10 @@ impl FromStr for Left {
     }
 }
 
-/// Where weights come from.
+/// Source of the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Disk {
-    /// The most bytes in a second.
+    /// Limit in bytes per second.
     speed: Option<u64>,
     in_memory: bool,
 }
@@ -127,14 +129,14 @@ impl FromStr for Disk {
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
     name: String,
-    /// Memory of the whole process.
+    /// Budget of the whole process.
     ram: u64,
     runs: Vec<Run>,
-    /// Bytes a second that fio read.
+    /// Bytes per second read by fio.
     fio: Vec<f64>,
 }
 
-/// Measures and prints.
+/// Measures all rows and prints the table.
 pub fn run(arguments: &SpeculationArguments) -> Result<()> {
     let mut contenders = Vec::new();
     for &disk in &arguments.disks {
@@ -220,8 +222,9 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
     Ok(())
 }
 
-/// The rows of one budget and disk together, forward and back by turns, each time from another one on: how
-/// fast a process is depends a little on those before it.
+/// Order of a round. The rows of one budget and disk stay together, forward and backward
+/// alternately, and each time start with another row: the speed of a process depends a little on
+/// those before it.
 fn order(rows: &[Row], round: usize) -> Vec<usize> {
     let place = |at: usize| rows[at].name.rsplit_once(" | ").map(|(place, _)| place);
     let mut order: Vec<usize> = (0..rows.len()).collect();
@@ -234,7 +237,7 @@ fn order(rows: &[Row], round: usize) -> Vec<usize> {
     order
 }
 
-/// What was written before.
+/// Reads earlier results.
 fn read(arguments: &SpeculationArguments) -> Result<Vec<Row>> {
     let Some(path) = arguments.json.as_ref().filter(|path| path.exists()) else {
         return Ok(Vec::new());
@@ -270,7 +273,8 @@ fn name(disk: Disk, budget: f64, Left(left): &Left, stand_ins: bool) -> String {
     format!("{disk} | {budget} % | {left}")
 }
 
-/// Copies of the models on a file system in memory, made here, so that no budget is charged with them.
+/// Copies of the models on an in-memory file system, made by this process so that they are not
+/// charged to any budget.
 struct Copies<'a> {
     dir: &'a Path,
     memory: &'a Path,
@@ -313,7 +317,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The table for people.
+/// The results as a table.
 fn table(rows: &[Row]) -> Result<String> {
     let mut text = "| disk | memory | without | --ram MiB | runs | tok/s | MB a token | hits | waiting | recall on misses | waste | on | fio GB/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
     for Row { name, ram, runs, fio } in rows {
@@ -336,7 +340,7 @@ fn table(rows: &[Row]) -> Result<String> {
     Ok(text)
 }
 
-/// What a child does.
+/// Entry point of a child.
 pub fn child() -> Result<()> {
     child::main()
 }
@@ -365,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_name_of_what_it_is() {
+    fn rows_are_named_by_disk_budget_and_omissions() {
         #[rustfmt::skip]
         let cases = [
             ("real", 25.0, "none", "real disk | 25 % | all"),

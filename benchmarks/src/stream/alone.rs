@@ -1,4 +1,4 @@
-//! The store, which reads a model's experts while nobody computes.
+//! Reads of a model's experts through the store, without any computing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::resident;
 /// Experts that are read at once.
 const SLOTS: usize = 8;
 
-/// Bytes a second of so many bytes of experts, or of all pieces of a model that has none.
+/// Bytes per second when reading at least `bytes` of experts, or of all pieces of a dense model.
 pub(super) fn read(model: &Path, bytes: u64) -> Result<f64> {
     let (manifest, _) = resident::open(model)?;
     let store = NVMeWeightStore::open(Arc::new(manifest), model, StoreOptions::default())?;
@@ -24,7 +24,7 @@ pub(super) fn read(model: &Path, bytes: u64) -> Result<f64> {
         largest = largest.max(store.layout(Read::Piece(id))?.slot_len());
     }
     let arena = Arena::new(SLOTS * largest)?;
-    // Pages that were never touched would cost more than reading.
+    // Untouched pages would cost more than the reads.
     arena.take(arena.bytes()).context("an empty arena")?.fill(1);
     // Far apart, and each as often as the others.
     let step = (0..).map(|n: usize| n * 97 % ids.len());

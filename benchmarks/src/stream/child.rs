@@ -1,4 +1,4 @@
-//! `sws`, as a process of its own.
+//! Runs `sws` as a process of its own.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,44 +9,44 @@ use serde_json::Value;
 
 use super::group::Group;
 
-/// What to have it do.
+/// A run of `sws`.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
-    /// Arguments that say the prompt.
+    /// Arguments that give the prompt.
     pub(crate) prompt: Vec<String>,
     pub(crate) tokens: u32,
     pub(crate) context: u32,
     pub(crate) threads: u32,
 }
 
-/// Text, drawn and not the likeliest: that of a small model soon loops, and flatters any cache.
+/// Sampled text: greedy text of a small model soon loops, and flatters any cache.
 pub(super) const SAMPLING: [&str; 8] =
     ["--temperature", "1", "--top-k", "40", "--top-p", "0.95", "--seed", "7"];
 
-/// How the weights are held.
+/// Residency of the weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Holding<'a> {
     Resident,
     Budget(u64, &'a str),
 }
 
-/// What the program says of a model.
+/// A model's sizes as reported by the program.
 pub(crate) struct Known {
     pub(super) program: PathBuf,
     pub(super) model: PathBuf,
-    /// Bytes of routed experts; none in a dense model.
+    /// Bytes of routed experts; 0 for a dense model.
     pub(super) experts: u64,
     /// Bytes of all weights.
     pub(super) bytes: u64,
-    /// Bytes of everything that a token passes, experts or not: all but the embedding.
+    /// Bytes of all weights but the embedding, which a token passes through, experts or not.
     pub(super) passed: u64,
 }
 
-/// What a run has told.
+/// Results reported by a run.
 pub(super) struct Told {
     pub(super) tokens: Value,
     pub(super) metrics: Value,
-    /// Memory as its control group counts it.
+    /// Memory as counted by the control group.
     pub(super) group_peak: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ impl Known {
             0 => held(plan) as f64 >= share * self.passed as f64,
             experts => slots(plan) >= (share * experts as f64).round() as u64,
         };
-        let nothing = all["smallest_budget"].as_u64().context("`sws plan` tells no smallest")?;
+        let nothing = all["smallest_budget"].as_u64().context("`sws plan` reports no minimum")?;
         let (mut below, mut above) = (nothing >> 20, (8 * nothing + 2 * self.passed) >> 20);
         ensure!(enough(&plan(above << 20)?), "no budget holds {share} of the model");
         while above - below > 1 {
@@ -114,7 +114,7 @@ impl Known {
         let numbers = [task.tokens, task.context, task.threads].map(|n| n.to_string());
         let mut arguments = vec![OsStr::new("run"), self.model.as_os_str()];
         let group = match holding {
-            // Without one the budget alone holds it.
+            // Without a control group only the budget bounds the run.
             Holding::Budget(ram, _) => Group::new("bench", ram).ok(),
             Holding::Resident => None,
         };
@@ -123,7 +123,7 @@ impl Known {
             Holding::Resident => arguments.push(OsStr::new("--resident")),
             Holding::Budget(bytes, policy) => {
                 ram = mib(bytes);
-                // Every run begins as the first would, and reads what is asked for.
+                // Every run starts in the same state, and reads on demand only.
                 let how = ["--ram", &ram, "--policy", policy, "--no-warm-start", "--no-draft"];
                 arguments.extend(how.map(OsStr::new));
             }
@@ -143,22 +143,22 @@ impl Known {
     }
 }
 
-/// A budget as `sws` takes it.
+/// Formats a budget for `sws`.
 fn mib(bytes: u64) -> String {
     format!("{}MiB", bytes >> 20)
 }
 
-/// The JSON that `program` prints.
+/// Runs `program` and parses the JSON that it prints.
 pub(crate) fn ask(
     program: &Path,
     arguments: &[impl AsRef<OsStr>],
     group: Option<&Group>,
 ) -> Result<Value> {
     serde_json::from_slice(&succeed(program, arguments, group)?)
-        .with_context(|| format!("what `{}` has printed", program.display()))
+        .with_context(|| format!("cannot parse the output of `{}`", program.display()))
 }
 
-/// What `program` prints; fails if it does.
+/// Runs `program` and returns its output; fails if it does.
 pub(crate) fn succeed(
     program: &Path,
     arguments: &[impl AsRef<OsStr>],
@@ -173,7 +173,7 @@ pub(crate) fn succeed(
     Ok(output.stdout)
 }
 
-/// Runs `program` to its end, within `group` if there is one.
+/// Runs `program` to its end, within `group` if one is given.
 pub(super) fn output(
     program: &Path,
     arguments: &[impl AsRef<OsStr>],

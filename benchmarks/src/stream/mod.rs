@@ -1,4 +1,5 @@
-//! A model that streams from its disk, next to the same model in memory, to llama.cpp and to fio.
+//! Measures a model that streams from its disk, against the same model in memory, llama.cpp and
+//! fio.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,68 +20,68 @@ use peer::Means;
 
 use crate::{fio, paired};
 
-/// What `sws-bench stream` can be told.
+/// Options of `sws-bench stream`.
 #[derive(Debug, clap::Args)]
 pub struct StreamArguments {
     /// Checkpoints and shard directories of the same weights, whose answers must be the same
     #[arg(required = true)]
     models: Vec<PathBuf>,
-    /// How much of the experts is cached, in percent; of a dense model how much of its weights
+    /// Share of the experts that is cached, in percent; for a dense model, share of its weights
     #[arg(long, value_delimiter = ',', default_value = "100,75,50,25,12")]
     shares: Vec<f64>,
-    /// Shares are of the bytes of the first model's weights, as memory for the whole process, and the
-    /// same for every model
+    /// Take shares as memory for the whole process, relative to the weights of the first model, and
+    /// the same for every model
     #[arg(long)]
     same_ram: bool,
-    /// Who decides what leaves the cache
+    /// Eviction policies of the cache
     #[arg(long, value_delimiter = ',', default_value = "expected,lru")]
     policies: Vec<String>,
-    /// Also measure with all weights in memory from the beginning
+    /// Also measure with all weights in memory from the start
     #[arg(long)]
     resident: bool,
-    /// A text to continue; it also fills the cache
+    /// Text to continue, which also fills the cache
     #[arg(long, value_name = "FILE", conflicts_with = "prompt_tokens")]
     prompt: Option<PathBuf>,
-    /// Instead of a text so many token ids without sense
+    /// Use this number of arbitrary token ids instead of a text
     #[arg(long, value_name = "N")]
     prompt_tokens: Option<u32>,
     /// Tokens to generate
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
     tokens: u32,
-    /// Turns of each; of an odd number one is in the middle
+    /// Runs of each contender; for an odd number the median is one of them
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Threads of each
+    /// Threads of each contender
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// Positions for keys and values
     #[arg(long, default_value_t = 1024)]
     context: u32,
-    /// The `sws` to measure [default: the one beside this program]
+    /// The `sws` to measure [default: the one in the directory of this program]
     #[arg(long, value_name = "PROGRAM")]
     sws: Option<PathBuf>,
-    /// The `llama-completion` of llama.cpp, to take turns with in the same memory
+    /// The `llama-completion` of llama.cpp, which alternates with `sws` in the same memory
     #[arg(long, value_name = "PROGRAM", requires_all = ["gguf", "prompt"])]
     llama: Option<PathBuf>,
-    /// The weights for it
+    /// Weights for llama.cpp
     #[arg(long, value_name = "FILE", requires = "llama")]
     gguf: Option<PathBuf>,
-    /// Tokens that it is to generate [default: as many as the others]
+    /// Tokens that llama.cpp generates [default: as many as `sws`]
     #[arg(long, value_name = "N", requires = "llama")]
     llama_tokens: Option<u32>,
-    /// After each run read as much of its experts without computing
+    /// After each run, read as many bytes of its experts without computing
     #[arg(long)]
     alone: bool,
-    /// After each run let fio read as much
+    /// After each run, let fio read as many bytes
     #[arg(long)]
     fio: bool,
-    /// Let fio read into huge pages, as the store does; the system must have some
+    /// Let fio read into huge pages, as the store does; the system must have some reserved
     #[arg(long, requires = "fio")]
     huge_pages: bool,
-    /// Write what was measured
+    /// File for the results
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Count what is already written there, too: more turns of the same
+    /// Keep the results that this file already has, and add further runs of the same rows
     #[arg(long, requires = "json")]
     resume: bool,
 }
@@ -88,37 +89,37 @@ pub struct StreamArguments {
 /// One contender with one amount of memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
-    /// None if all weights are in memory from the beginning.
+    /// `None` if all weights are in memory from the start.
     share: Option<f64>,
     what: String,
     policy: String,
-    /// Memory of the whole process.
+    /// Budget of the whole process.
     budget: Option<u64>,
-    /// Bytes of weights that do not fit beside those that are cached (of a dense model).
+    /// Bytes of weights beyond those that are cached, for a dense model.
     beyond: Option<u64>,
     runs: Vec<Run>,
 }
 
-/// What was measured of one run, after its prompt.
+/// Measurements of one run, after its prompt.
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
     seconds_per_token: f64,
     bytes_per_token: Option<f64>,
     hit_rate: Option<f64>,
-    /// Of the time: waiting for weights, and a read in flight.
+    /// Shares of the time: waiting for weights, and with a read in flight.
     waiting: Option<f64>,
     reading: Option<f64>,
-    /// What the prompt read.
+    /// Bytes read during the prompt.
     prompt_bytes: Option<u64>,
     group_peak: Option<u64>,
-    /// Bytes a second that the store alone read right after.
+    /// Bytes per second when the store alone reads right after the run.
     #[serde(default)]
     alone: Option<f64>,
-    /// Bytes a second that fio read right after.
+    /// Bytes per second when fio reads right after the run.
     fio: Option<f64>,
 }
 
-/// Measures and prints.
+/// Measures all rows and prints the table.
 pub fn run(arguments: &StreamArguments) -> Result<()> {
     for share in &arguments.shares {
         ensure!((0.0..=100.0).contains(share), "{share} is no share in percent");
@@ -158,7 +159,7 @@ fn prompt(arguments: &StreamArguments) -> Result<Vec<String>> {
     })
 }
 
-/// Token ids, in an order that a predictor of tokens could not know.
+/// Token ids in an order that no predictor of tokens could know.
 pub(crate) fn senseless(n: u32) -> String {
     let id = |i: u32| (i.wrapping_mul(2_654_435_761).rotate_left(13) % 256).to_string();
     (0..n).map(id).collect::<Vec<_>>().join(",")
@@ -166,9 +167,9 @@ pub(crate) fn senseless(n: u32) -> String {
 
 struct Report<'a> {
     rows: Vec<Row>,
-    /// Whose turn each row is: a model, or llama.cpp.
+    /// Contender of each row: a model, or `None` for llama.cpp.
     contenders: Vec<Option<&'a Known>>,
-    /// What all runs must generate.
+    /// Tokens that all runs must generate.
     tokens: Option<Value>,
 }
 
@@ -187,7 +188,7 @@ impl<'a> Report<'a> {
                     Some(share) => Some(model.budget(share / 100.0, task)?),
                     None => None,
                 };
-                // llama.cpp has the weights of the first.
+                // llama.cpp has the weights of the first model.
                 largest = largest.or(budget);
                 let none = [String::new()];
                 let policies = match share {
@@ -274,7 +275,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Adds the runs that were written before, and tells the number of their rounds.
+    /// Adds the runs of an earlier report, and returns the number of their rounds.
     fn resume(&mut self, arguments: &StreamArguments) -> Result<u32> {
         let Some(path) = arguments.json.as_ref().filter(|path| arguments.resume && path.exists())
         else {
@@ -306,11 +307,11 @@ impl<'a> Report<'a> {
         std::fs::write(path, json).with_context(|| format!("writing `{}`", path.display()))
     }
 
-    /// The table for people.
+    /// The results as a table.
     fn table(&self) -> Result<String> {
         let of =
             |row: &Row, value: fn(&Run) -> Option<f64>| median(row.runs.iter().filter_map(value));
-        // What computing alone takes, of the same weights in memory.
+        // Computing time alone, from the same weights in memory.
         let mut computing = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.share.is_none()) {
             computing.insert(&row.what, of(row, |run| Some(run.seconds_per_token)));

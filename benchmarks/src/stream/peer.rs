@@ -1,4 +1,4 @@
-//! llama.cpp.
+//! Runs of llama.cpp.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, bail};
 use super::child::output;
 use super::group::Group;
 
-/// What `llama-completion` has for a run.
+/// Settings of a `llama-completion` run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     pub(super) tokens: u32,
     pub(super) threads: u32,
-    /// Of memory, its page cache included.
+    /// Memory limit, page cache included.
     pub(super) limit: Option<u64>,
-    /// Whether the same run before it has left the page cache warm; else that is empty.
+    /// True if an identical run first warms up the page cache, which otherwise starts empty.
     pub(super) warm: bool,
 }
 
-/// Seconds a token of `llama-completion`.
+/// Seconds per token of `llama-completion`.
 pub(super) fn llama(program: &Path, gguf: &Path, prompt: &Path, means: Means) -> Result<f64> {
     let Means { tokens, threads, limit, warm } = means;
     let group = match limit {
@@ -56,10 +56,10 @@ pub(super) fn llama(program: &Path, gguf: &Path, prompt: &Path, means: Means) ->
         let last: Vec<_> = report.lines().rev().take(3).collect();
         bail!("`{}` ({}): {}", program.display(), output.status, last.join(" | "));
     }
-    eval_time(&report).context("llama.cpp tells no `eval time`")
+    eval_time(&report).context("llama.cpp reports no `eval time`")
 }
 
-/// `eval time = 123.4 ms / 5 runs`, not that of the prompt: seconds a run.
+/// Seconds per run from `eval time = 123.4 ms / 5 runs`, not from the line of the prompt.
 fn eval_time(report: &str) -> Option<f64> {
     let mut lines = report.lines().filter(|line| !line.contains("prompt eval time"));
     let (_, rest) = lines.find_map(|line| line.split_once(" eval time ="))?;
@@ -68,7 +68,7 @@ fn eval_time(report: &str) -> Option<f64> {
     Some(time.trim().parse::<f64>().ok()? / 1e3 / runs.parse::<f64>().ok()?)
 }
 
-/// Else files would be in memory that no group is charged for.
+/// Drops the page cache. Cached files would be in memory that is charged to no group.
 fn drop_page_cache() -> Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").context(
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_tokens_is_found_beside_that_of_the_prompt() {
+    fn eval_time_is_not_that_of_the_prompt() {
         let cases = [
             (
                 "x: prompt eval time =  50.00 ms / 5 tokens\nx:        eval time =  90.00 ms / 3 runs   (",

@@ -1,4 +1,4 @@
-//! The work that versions are compared by.
+//! Workloads for comparing versions.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,20 +20,20 @@ use crate::stream::senseless;
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// So many that the interval of the median is about 1 % to either side where runs scatter as they did on
-    /// the machine of docs/benchmarks.md. Many short runs tell more than few long ones: how fast a process
-    /// is also depends on where its memory happens to lie.
+    /// Chosen so that the interval of the median is about 1 % to either side, for runs that scatter
+    /// as on the machine of docs/benchmarks.md. Many short runs are better than a few long ones:
+    /// the speed of a process also depends on the placement of its memory.
     pub(super) pairs: u32,
     work: Work,
 }
 
 #[derive(Debug)]
 enum Work {
-    /// The likeliest text of so many tokens.
+    /// Greedy text of this many tokens.
     Text(Holding, u32),
-    /// A prompt of so many tokens, the large model in memory.
+    /// A prompt of this many tokens, with the large model in memory.
     Prompt(u32),
-    /// Shards of the large model.
+    /// Sharding of the large model.
     Sharding,
 }
 
@@ -41,7 +41,7 @@ enum Work {
 enum Holding {
     /// The small model, in memory.
     Small,
-    /// The small model, in so many MiB.
+    /// The small model within this many MiB.
     Within(u32),
     /// The large model, with room for this share of its experts.
     Share(f64),
@@ -63,22 +63,22 @@ const CONTEXT: u32 = 640;
 pub(super) struct Prepared {
     programs: [PathBuf; 2],
     kind: Kind,
-    /// The arguments of `sws`, but for a directory to be made.
+    /// The arguments of `sws`, without the output directory.
     pub(super) arguments: Vec<OsString>,
 }
 
 enum Kind {
-    /// Tokens a second of this part of the metrics.
+    /// Tokens per second from this part of the metrics.
     Tokens(&'static str),
-    /// Bytes of a checkpoint in a second, to shards in a directory of this name with a suffix.
+    /// Checkpoint bytes per second when sharding into a directory of this name with a suffix.
     Bytes(u64, PathBuf),
 }
 
-/// What came of a run.
+/// Result of a run.
 pub(super) struct Outcome {
-    /// In [`Prepared::unit`].
+    /// Speed in [`Prepared::unit`].
     pub(super) speed: f64,
-    /// The same for any version.
+    /// Results that must not depend on the version.
     pub(super) work: Value,
 }
 
@@ -93,8 +93,8 @@ impl Case {
             let mut line = vec!["run".into(), model.into()];
             let threads = arguments.threads.to_string();
             let context = CONTEXT.to_string();
-            // No run may depend on those before it. Without a penalty a small model's likeliest text soon
-            // loops, and flatters any cache.
+            // No run may depend on earlier ones. Without a penalty the greedy text of a small model
+            // soon loops, and flatters any cache.
             let all = ["--context", &context, "--threads", &threads, "--temperature", "0"];
             let same = ["--repetition-penalty", "1.3", "--no-warm-start", "--ignore-eos", "--json"];
             let words = holding.iter().chain(&rest).chain(&all).chain(&same);
@@ -138,7 +138,7 @@ impl Case {
     }
 }
 
-/// The small model with large experts, as a checkpoint and as shards in bf12, which `program` makes.
+/// The small model with large experts, as a checkpoint and as shards in bf12 made by `program`.
 fn models(arguments: &VersionsArguments, program: &Path) -> Result<(PathBuf, PathBuf)> {
     let dir = arguments.scratch.join(format!("experts-of-{}", arguments.expert_bytes));
     let checkpoint = large::make_checkpoint(&arguments.tales, &dir, arguments.expert_bytes)?;
@@ -162,7 +162,7 @@ impl Prepared {
         }
     }
 
-    /// Lets the old or the new one do it. In the pair that warms up shards are compared to the byte.
+    /// Runs the old or the new version. In the warm-up pair, shards are compared byte by byte.
     pub(super) fn run(&self, which: usize, warm_up: bool) -> Result<Outcome> {
         let program = &self.programs[which];
         match &self.kind {
@@ -190,7 +190,7 @@ impl Prepared {
                         let [a, b] = [&out, &other].map(|dir| dir.join(file));
                         ensure!(
                             same_bytes(&a, &b)?,
-                            "`{}` and `{}` differ, so the two have not done the same",
+                            "`{}` and `{}` differ, so the two builds gave different results",
                             a.display(),
                             b.display()
                         );
@@ -206,11 +206,12 @@ impl Prepared {
     }
 }
 
-/// What `sws run --json` says of a part of a run.
+/// Reads the speed of a part of the run, and the tokens, from the output of `sws run --json`.
 fn tokens(told: &Value, part: &str) -> Result<Outcome> {
     let speed = told["metrics"][part]["tokens_per_second"].as_f64();
     let speed = speed.filter(|speed| *speed > 0.0);
-    let speed = speed.with_context(|| format!("`sws run --json` tells no speed of its {part}"))?;
+    let speed =
+        speed.with_context(|| format!("`sws run --json` reports no speed of its {part}"))?;
     ensure!(told["tokens"].is_array(), "`sws run --json` lists no tokens");
     Ok(Outcome { speed, work: told["tokens"].clone() })
 }
@@ -224,7 +225,7 @@ fn remove(dir: &Path) -> Result<()> {
     }
 }
 
-/// The safetensors files below a directory, by their paths there, and their lengths.
+/// The safetensors files below a directory, by relative path, with their lengths.
 fn safetensors(dir: &Path) -> Result<BTreeMap<PathBuf, u64>> {
     let mut files = BTreeMap::new();
     let mut dirs = vec![PathBuf::new()];
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_the_same_if_every_byte_is() {
+    fn files_are_compared_byte_by_byte() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, bytes: &[u8]| {
             let path = dir.path().join(name);

@@ -1,5 +1,5 @@
-//! The instructions that two builds execute for a token, counted by valgrind: the same on every run, where
-//! time is not.
+//! Instructions that two builds execute per token, counted by valgrind: the same on every run,
+//! unlike time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::stream::senseless;
 
-/// A case, with the number of tokens of a short and a long run: the difference has no start-up in it.
+/// A case, with the tokens of a short and a long run: their difference excludes start-up.
 struct Case {
     name: &'static str,
     tokens: [u32; 2],
@@ -28,7 +28,8 @@ fn prompt(tokens: u32) -> [String; 4] {
     ["--tokens", &senseless(tokens), "--max-new-tokens", "1"].map(str::to_owned)
 }
 
-/// Counts and prints a table; returns false if the new program executes more than 1 / `bar` times as many.
+/// Counts and prints a table. Returns false if the new program executes more than 1 / `bar` times
+/// as many instructions.
 pub(super) fn run(programs: &[PathBuf; 2], tales: &Path, scratch: &Path, bar: f64) -> Result<bool> {
     let mut met = true;
     println!("| case | old | new | new/old |\n|---|---:|---:|---:|");
@@ -47,7 +48,7 @@ pub(super) fn run(programs: &[PathBuf; 2], tales: &Path, scratch: &Path, bar: f6
     Ok(met)
 }
 
-/// The instructions of a run on one thread.
+/// Instructions of a run on one thread.
 fn counted(program: &Path, tales: &Path, scratch: &Path, arguments: [String; 4]) -> Result<u64> {
     let report = scratch.join("callgrind.out");
     let mut valgrind = Command::new("valgrind");
@@ -57,7 +58,7 @@ fn counted(program: &Path, tales: &Path, scratch: &Path, arguments: [String; 4])
     valgrind.args(["--resident", "--threads", "1", "--context", "640", "--no-warm-start"]);
     valgrind.args(["--temperature", "0", "--ignore-eos", "--json"]);
     if cfg!(target_arch = "x86_64") {
-        // The widest that valgrind knows.
+        // The widest tier that valgrind supports.
         valgrind.env("SWS_TIER", "avx2");
     }
     let output = valgrind.output().context("cannot start valgrind; install it first")?;

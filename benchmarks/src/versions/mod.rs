@@ -1,4 +1,4 @@
-//! Two builds of `sws` that take turns, so that a change can be shown not to be slower.
+//! Compares two builds of `sws` in alternating runs, to show that a change is not slower.
 
 use std::path::{Path, PathBuf};
 
@@ -13,44 +13,44 @@ use report::{Measured, OLD_AND_NEW, Pair, Report};
 
 use crate::size::parse_size;
 
-/// What `sws-bench versions` can be told.
+/// Options of `sws-bench versions`.
 #[derive(Debug, clap::Args)]
 pub struct VersionsArguments {
-    /// The `sws` to compare with
+    /// Path of the old `sws`, the reference
     old: PathBuf,
-    /// The `sws` that must not be slower
+    /// Path of the new `sws`, which must not be slower
     new: PathBuf,
-    /// Where both programs are copied to, so that building meanwhile changes neither, and where models are
-    /// made: a disk with room for five times 256 experts. A model that is there already is used again
+    /// Directory for copies of both programs, so that building meanwhile changes neither, and for
+    /// the models: a disk with room for five times 256 experts. Existing models are used again
     #[arg(long, value_name = "DIR")]
     scratch: PathBuf,
-    /// The shards of the small model
+    /// Shards of the small model
     #[arg(long, value_name = "DIR", default_value = "shards/tales-moe")]
     tales: PathBuf,
-    /// The size of an expert where it is made large
+    /// Size of an enlarged expert
     #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "8MiB")]
     expert_bytes: u64,
-    /// Only cases that have these words in their name
+    /// Only cases whose name contains these words
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
     /// Pairs of runs in each case [default: by the case]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(6..=1000))]
     pairs: Option<u32>,
-    /// What the lower end of each interval must reach
+    /// Minimum for the lower end of each interval
     #[arg(long, value_name = "RATIO", default_value_t = 0.985)]
     bar: f64,
-    /// Threads of each
+    /// Threads of each version
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// Count instructions on one thread with valgrind, instead of measuring time
     #[arg(long, conflicts_with_all = ["only", "pairs", "json", "threads"])]
     instructions: bool,
-    /// Write every run there, after each pair
+    /// File for every run, written after each pair
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Measures and prints; returns false if a bar was missed.
+/// Measures all cases and prints the table. Returns false if a bar was missed.
 pub fn run(arguments: &VersionsArguments) -> Result<bool> {
     ensure!(arguments.bar > 0.0, "--bar must be above 0; leave it out for 0.985");
     let cases = chosen(arguments.only.as_deref())?;
@@ -69,7 +69,7 @@ pub fn run(arguments: &VersionsArguments) -> Result<bool> {
         eprintln!("{}: {pairs} pairs, after one to warm up that does not count", case.name);
         let prepared = case.prepare(arguments, &programs)?;
         report.cases.push(Measured::new(case, &prepared));
-        // The pair before the first warms up.
+        // Pair 0 is the warm-up.
         for number in 0..=pairs {
             let pair = pair(&prepared, number).context(case.name)?;
             let measured = report.cases.last_mut().expect("pushed above");
@@ -95,8 +95,8 @@ fn chosen(only: Option<&str>) -> Result<Vec<&'static Case>> {
     Ok(chosen)
 }
 
-/// A copy in `dir`. Both have paths of one length: where a stack begins depends on that, and speed a
-/// little on where it begins.
+/// Copies a program to `dir`. Both copies have paths of one length: the stack's start depends on
+/// that, and the speed depends a little on the stack's start.
 fn copied(program: &Path, dir: &Path) -> std::io::Result<PathBuf> {
     std::fs::create_dir_all(dir)?;
     let copy = dir.join("sws");
@@ -104,7 +104,7 @@ fn copied(program: &Path, dir: &Path) -> std::io::Result<PathBuf> {
     Ok(copy)
 }
 
-/// A run of each, which must have done the same.
+/// Runs each version once, and requires the same results.
 fn pair(prepared: &Prepared, number: u32) -> Result<Pair> {
     let order = order(number);
     let mut runs = [None, None];
@@ -114,14 +114,15 @@ fn pair(prepared: &Prepared, number: u32) -> Result<Pair> {
     let [Some(old), Some(new)] = runs else { unreachable!("each had its turn") };
     ensure!(
         old.work == new.work,
-        "the two have not done the same, so their speeds cannot be compared: {} beside {}",
+        "the two builds gave different results, so their speeds cannot be compared: {} and {}",
         old.work,
         new.work
     );
     Ok(Pair { first: OLD_AND_NEW[order[0]], old: old.speed, new: new.speed })
 }
 
-/// Whatever the first of two leaves for the second must not always favour the same one.
+/// Order of a pair. It alternates, so that side effects of the first run do not always favour the
+/// same version.
 fn order(number: u32) -> [usize; 2] {
     if number.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_first_in_every_other_pair() {
+    fn each_version_is_first_in_every_other_pair() {
         let first: Vec<usize> = (1..=6).map(|number| order(number)[0]).collect();
         assert_eq!(first, [1, 0, 1, 0, 1, 0]);
         for number in 0..4 {

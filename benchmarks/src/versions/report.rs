@@ -1,4 +1,4 @@
-//! What was measured of two versions, as a table and as JSON.
+//! Results of comparing two versions, as a table and as JSON.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -18,24 +18,24 @@ pub(super) struct Report {
     pub(super) cases: Vec<Measured>,
 }
 
-/// What was measured in a case.
+/// Measurements of a case.
 #[derive(Serialize)]
 pub(super) struct Measured {
     case: &'static str,
     command: String,
     unit: &'static str,
-    /// The pair that does not count.
+    /// The pair that is not counted.
     warm_up: Option<Pair>,
-    /// In the order of measuring.
+    /// Pairs in the order of measurement.
     pairs: Vec<Pair>,
-    /// New over old, the median of the pairs.
+    /// Speed of the new version relative to the old: the median of the pairs.
     speed_up: Option<f64>,
-    /// Where the true median lies with a probability of 95 %.
+    /// Interval of the true median at a confidence of 95 %.
     interval: Option<(f64, f64)>,
     met: bool,
 }
 
-/// The speeds of two runs.
+/// Speeds of two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Pair {
     pub(super) first: &'static str,
@@ -53,7 +53,7 @@ impl Report {
         self.cases.iter().all(|case| case.met)
     }
 
-    /// The table for people.
+    /// The results as a table.
     pub(super) fn table(&self) -> String {
         let mut text = format!(
             "| case | unit | old | new | speed-up new/old | 95 % interval | pairs | lower end at least {} |\n|---|---|---|---|---|---|---|---|\n",
@@ -68,7 +68,7 @@ impl Report {
             let (row, pairs) = (row.join(" | "), case.pairs.len());
             writeln!(text, "| {row} | {between} | {pairs} | {met} |").expect("text");
         }
-        text + "\nold and new: medians; a pair that warmed up before each case is not counted\n"
+        text + "\nold and new: medians; one warm-up pair per case is not counted\n"
     }
 }
 
@@ -91,7 +91,7 @@ impl Measured {
         }
     }
 
-    /// Adds a pair; that of number 0 has warmed up.
+    /// Adds a pair; pair 0 is the warm-up.
     pub(super) fn push(&mut self, number: u32, pair: Pair, bar: f64) {
         if number == 0 {
             self.warm_up = Some(pair);
@@ -114,7 +114,7 @@ impl Measured {
         self.interval.map_or("-".to_owned(), |(low, high)| format!("{low:.4} to {high:.4}"))
     }
 
-    /// The line that says how far it is.
+    /// The progress line of this case.
     pub(super) fn progress(&self, pairs: u32) -> String {
         let (case, unit, done) = (self.case, self.unit, self.pairs.len());
         match (self.speed_up, self.warm_up) {
@@ -135,7 +135,7 @@ mod tests {
 
     fn measured(speeds: impl IntoIterator<Item = f64>, bar: f64) -> Measured {
         let mut measured = Measured::of("case", "run".to_owned(), "tok/s");
-        // Of no consequence, as it warms up.
+        // Not counted, as it is the warm-up.
         measured.push(0, Pair { first: "old", old: 1.0, new: 1e9 }, bar);
         for (number, new) in (1..).zip(speeds) {
             measured.push(number, Pair { first: "new", old: 100.0, new }, bar);
@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_end_decides() {
-        // Of nine pairs the interval is between the second smallest and the second largest ratio.
+    fn the_lower_end_of_the_interval_decides() {
+        // For nine pairs the interval is between the second smallest and the second largest ratio.
         let nine = || (95..=103).map(f64::from);
         for (bar, met) in [(0.95, true), (0.96, true), (0.961, false), (0.985, false)] {
             let case = measured(nine(), bar);

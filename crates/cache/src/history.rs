@@ -1,11 +1,17 @@
-//! What the use of experts so far says about their use to come.
+//! Forecasts from the use of experts so far.
 //!
-//! For every expert of every layer a [`History`] keeps how often it was used lately, over five spans of
-//! time, how often at all, how long ago, which experts of its layer were used one step and two steps
-//! after which, and one step after which token. A logistic model of these gives the chance that it is *not* used within the next 1, 4, 16
-//! and 64 steps. The weights of that model are the same for all layers and models: they were
-//! learned on one model's routes and, frozen, forecast three other models' as well as weights learned
-//! on those.
+//! A [`History`] keeps:
+//!
+//! - the recent use of every expert of every layer, as moving averages over five spans of time,
+//! - the total use of every expert, and the time since its last use,
+//! - for pairs of experts of a layer, how often one followed the other after one step and after
+//!   two,
+//! - for tokens, how often each expert was used one step later.
+//!
+//! A logistic model of these gives the chance that an expert is *not* used within the next 1, 4, 16
+//! and 64 steps. The weights of that model are the same for all layers and models. They were
+//! learned on the routes of one model; frozen, they forecast those of three other models as well as
+//! weights learned on those models.
 //!
 //! ```
 //! use crate::history::{History, Shape};
@@ -32,21 +38,27 @@ pub use math::logistic;
 /// The half-lives of the moving averages, in steps.
 const HALF_LIVES: [f32; 5] = [2.0, 8.0, 32.0, 128.0, 1024.0];
 
-/// What the logistic model sees of an expert: a constant, the log-odds of the moving averages and of
-/// the use in all, the time since the last use, the log-odds of following what was used last, how
-/// much more those of following what was used two steps ago are than those of the use in all, and how
-/// much more those of following the last token are than those of following the last experts.
+/// Number of inputs of the logistic model for an expert. In order, they are:
+///
+/// - a constant,
+/// - the log-odds of the five moving averages,
+/// - the log-odds of the use over all time,
+/// - the time since the last use,
+/// - the log-odds of following the experts used last,
+/// - the log-odds of following the experts used two steps ago, less those of the use over all time,
+/// - the log-odds of following the last token, less those of following the last experts.
 const FEATURES: usize = 11;
 
-/// How much the average over all time counts where pairs of experts were rarely seen.
+/// Weight, in steps, of the average over all time where pairs of experts were rarely seen.
 const PRIOR: f32 = 4.0;
 
-/// Steps that an even use of all experts counts for in the average over all time.
+/// Weight, in steps, of an even use of all experts in the average over all time.
 const EVEN: f32 = 20.0;
 
-/// For 1, 4, 16 and 64 steps: the mean of two fits to the routes of 12,000 tokens of gpt-oss-20b and 5,630
-/// of tales-moe that are no part of what is measured with them, one of them with made-up routes in which
-/// what was used tends to stay. Of DeepSeek and Qwen they have seen nothing.
+/// Weights for 1, 4, 16 and 64 steps: the mean of two fits to the routes of 12,000 tokens of
+/// gpt-oss-20b and 5,630 of tales-moe that are not used for measurements. One of the fits adds
+/// synthetic routes in which experts tend to stay in use. Neither has seen routes of DeepSeek or
+/// Qwen.
 #[rustfmt::skip]
 const WEIGHTS: [[f32; FEATURES]; 4] = [
     [-0.143, 0.037, -0.017, 0.383, -0.270, 0.005, -0.789, -0.376, 1.490, 0.209, 0.776],
@@ -55,7 +67,7 @@ const WEIGHTS: [[f32; FEATURES]; 4] = [
     [5.772, 0.064, 0.082, 0.302, 0.089, 0.045, 0.205, -0.739, 0.225, 0.312, -0.014],
 ];
 
-/// Those of the second fit where nobody says what the tokens are.
+/// Weights of the second fit for use without token ids.
 #[rustfmt::skip]
 const WITHOUT_TOKENS: [[f32; FEATURES]; 4] = [
     [-0.114, 0.017, -0.059, 0.357, -0.315, -0.028, -0.787, -0.631, 1.657, 0.128, 0.000],
@@ -64,17 +76,17 @@ const WITHOUT_TOKENS: [[f32; FEATURES]; 4] = [
     [5.377, 0.031, 0.009, 0.179, 0.137, -0.043, 0.296, -1.215, 0.263, 0.139, 0.000],
 ];
 
-/// Beyond this many pairs in all, pairs are not counted, and a table of them takes no memory.
+/// Most pairs of experts in all layers. A model with more has no pair tables.
 const MAX_PAIRS: usize = 64 << 20;
 
-/// How many experts a model has.
+/// Numbers of layers and experts of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Layers that have experts.
     pub layers: usize,
-    /// Experts of a layer.
+    /// Experts per layer.
     pub experts: usize,
-    /// Experts that a token uses in a layer.
+    /// Experts that a token uses per layer.
     pub top_k: usize,
 }
 
@@ -84,15 +96,15 @@ pub struct History {
     shape: Shape,
     layers: Vec<Layer>,
     followers: Followers,
-    /// How much of a moving average remains after a step.
+    /// Factor by which each moving average decays per step.
     keep: [f32; HALF_LIVES.len()],
     used: Vec<f32>,
     previous: Vec<u32>,
     features: Vec<f32>,
 }
 
-/// The chances that each expert of a layer is not used within so many steps. None of them is above the
-/// one for fewer steps.
+/// The chance that each expert of a layer is not used within 1, 4, 16 and 64 steps. It never
+/// increases with the number of steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Absence<'a> {
     /// In the next step.
@@ -108,9 +120,9 @@ pub struct Absence<'a> {
 #[derive(Clone, Debug)]
 struct Layer {
     steps: f32,
-    /// A moving average after the other, each of all experts.
+    /// [half-lives, experts]
     averages: Vec<f32>,
-    /// Steps in which each expert was used, and since it was.
+    /// For each expert, the number of steps that used it, and of steps since the last use.
     count: Vec<f32>,
     age: Vec<f32>,
     /// The experts of the last step, and of the one before.
@@ -118,22 +130,22 @@ struct Layer {
     before: Vec<u32>,
     /// The tokens of the last step, if they are known.
     tokens: Vec<u32>,
-    /// What came one step after an expert, and what two steps after it.
+    /// Experts used one step after an expert, and two steps after it.
     pairs: Option<[Pairs; 2]>,
-    /// For four horizons, each of all experts.
+    /// [horizons, experts]
     absence: Vec<f32>,
     stale: bool,
 }
 
-/// How often the experts of one step were followed by those of a later one.
+/// Counts of how often the experts of one step were followed by those of a later one.
 #[derive(Clone, Debug)]
 pub struct Pairs {
     /// Steps with expert `a` that had a successor.
     pub seen: Vec<u16>,
     /// By `a`, then by the expert that followed.
     ///
-    /// A byte is enough: when one is full, what is known of `a` is halved. The table then follows
-    /// the text, and is small beside a single expert's weights.
+    /// A byte is enough: when a count is full, all counts of `a` are halved. The table then adapts
+    /// to the text, and is small compared with the weights of a single expert.
     pub followed: Vec<u8>,
 }
 
@@ -145,7 +157,7 @@ impl Shape {
 }
 
 impl History {
-    /// Nothing has been used yet.
+    /// An empty history.
     pub fn new(shape: Shape) -> History {
         let experts = shape.experts;
         let even = shape.top_k as f32 / experts.max(1) as f32;
@@ -172,35 +184,36 @@ impl History {
         }
     }
 
-    /// One that can also learn what follows which token, of those it is
-    /// [told](Self::announce).
+    /// An empty history that also learns which experts follow each token, for
+    /// [announced](Self::announce) tokens.
     pub fn with_tokens(shape: Shape) -> History {
         let followers = Followers::new(shape.layers, shape.experts);
         History { followers, ..History::new(shape) }
     }
 
-    /// What it is a history of.
+    /// The numbers of layers and experts it covers.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Steps seen of a layer.
+    /// Number of steps seen of a layer.
     pub fn steps(&self, layer: usize) -> usize {
         self.layers[layer].steps as usize
     }
 
-    /// These tokens will be among those of the next steps, so that what follows them can be kept.
+    /// Announces tokens of the next steps, so that the experts that follow them can be counted.
     pub fn announce(&mut self, tokens: &[u32]) {
         tokens.iter().for_each(|&token| self.followers.admit(token));
     }
 
-    /// Notes that a step uses these experts of a layer, counted among the layers that have experts.
-    /// An expert may stand here several times; one that the model has not is passed over.
+    /// Records that a step uses these experts of a layer. `layer` is an index among the layers with
+    /// experts. An expert may be listed several times; ids that the model does not have are
+    /// ignored.
     pub fn step(&mut self, layer: usize, experts: &[u32]) {
         self.step_of(layer, experts, &[]);
     }
 
-    /// The same of a step whose tokens are known.
+    /// As [`step`](Self::step), for a step whose tokens are known.
     pub fn step_of(&mut self, layer: usize, experts: &[u32], tokens: &[u32]) {
         let (number, followers) = (layer, &mut self.followers);
         let Some(layer) = self.layers.get_mut(layer) else { return };
@@ -243,7 +256,7 @@ impl History {
         layer.tokens.extend(tokens);
     }
 
-    /// The chances that the experts of a layer are not used soon, as of its last step.
+    /// The chances, as of the last step of a layer, that its experts are not used soon.
     pub fn absence(&mut self, layer: usize) -> Absence<'_> {
         let even = EVEN * self.shape.top_k as f32 / self.shape.experts.max(1) as f32;
         let (number, layer) = (layer, &mut self.layers[layer]);
@@ -260,13 +273,13 @@ impl History {
         History::bytes_for(self.shape) + self.followers.bytes()
     }
 
-    /// Memory that what follows tokens takes besides: at most 2 MiB.
+    /// Additional memory of a history [with tokens](Self::with_tokens): at most 2 MiB.
     pub fn bytes_of_tokens(shape: Shape) -> usize {
         Followers::bytes_for(shape.layers, shape.experts)
     }
 
-    /// Memory that a history of a model of this shape holds: for 48 layers of 128 experts 1.9 MiB,
-    /// for 58 of 256 8.3 MiB.
+    /// Memory of a history for a model of this shape: 1.9 MiB for 48 layers of 128 experts, 8.3 MiB
+    /// for 58 layers of 256.
     pub fn bytes_for(shape: Shape) -> usize {
         let floats = HALF_LIVES.len() + 2 + WEIGHTS.len();
         let pairs = if shape.pairs() { 2 * (shape.experts + size_of::<u16>()) } else { 0 };
@@ -304,8 +317,8 @@ impl Pairs {
         }
     }
 
-    /// Writes to `chances` how probable each expert is after those of `last`; `prior` is where each
-    /// is without knowledge.
+    /// Writes to `chances` the probability of each expert after those of `last`. `prior` is the
+    /// probability without any counts.
     pub fn chances(&self, last: &[u32], prior: &[f32], chances: &mut [f32]) {
         let experts = self.seen.len();
         let share = 1.0 / last.len() as f32;
@@ -397,8 +410,8 @@ impl Layer {
 }
 
 impl Layer {
-    /// Writes to `chances` how probable each expert is after the last tokens; `prior` is where each
-    /// is without knowledge.
+    /// Writes to `chances` the probability of each expert after the last tokens. `prior` is the
+    /// probability without any counts.
     fn after_tokens(
         &self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! What has been learned of a model, kept for its next start.
+//! Learned state of a model, kept for its next start.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,13 @@ use safetensors::tensor::TensorView;
 use serde::Deserialize;
 use sws_store::{Header, HeaderError, HeaderTensor};
 
-/// The longest header: there are a few dozen tensors.
+/// The longest accepted header: there are a few dozen tensors.
 const MAX_HEADER: usize = 1 << 20;
 
-/// Tensors of whoever learns, in one safetensors file that says which model they are of.
+/// Tensors of all components that learn, in one safetensors file that names their model.
 ///
-/// What has been learned decides what is read and kept, never what is computed: a file that is wrong
-/// costs time and nothing else. Each of those who learn names its tensors with a prefix of its own
-/// and passes over the others.
+/// Learned state decides what is read and cached, never what is computed: a wrong file costs time
+/// and nothing else. Each component prefixes the names of its tensors and ignores the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     tensors: Vec<SavedTensor>,
@@ -23,17 +22,17 @@ pub struct Saved {
 /// Name, type, shape, data.
 type SavedTensor = (String, Dtype, Vec<usize>, Vec<u8>);
 
-/// Why what has been saved is of no use. The words follow the name of a file.
+/// Reasons to refuse a saved state. The messages follow the name of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
-    /// It is no safetensors file.
+    /// The file is not a safetensors file.
     #[error("is not a safetensors file: {0}")]
     Header(#[from] HeaderError),
-    /// It is of another model.
+    /// The file was saved for another model.
     #[error("was saved for another model")]
     OtherModel,
-    /// A tensor is not there, not of its type or shape, or has values that cannot be.
+    /// A tensor is missing, has the wrong type or shape, or has impossible values.
     #[error("has `{0}` that does not fit the model")]
     Tensor(String),
 }
@@ -50,8 +49,8 @@ struct WithFacts {
 }
 
 impl Saved {
-    /// Reads what [`write`](Self::write) made for the model of that identity. What is allocated is
-    /// about as long as the bytes.
+    /// Reads what [`write`](Self::write) made for the model of that identity. Allocates about as
+    /// much as the length of `bytes`.
     pub fn read(bytes: &[u8], model: &str) -> Result<Saved, SavedError> {
         let wrong = || SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")));
         let (first, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
@@ -72,7 +71,7 @@ impl Saved {
         Ok(Saved { tensors: header.tensors.into_iter().map(tensor).collect() })
     }
 
-    /// A safetensors file of the model of that identity.
+    /// Returns a safetensors file for the model of that identity.
     pub fn write(&self, model: &str) -> Vec<u8> {
         let views = self.tensors.iter().filter_map(|(name, dtype, shape, data)| {
             Some((name, TensorView::new(*dtype, shape.clone(), data).ok()?))
@@ -81,7 +80,7 @@ impl Saved {
         safetensors::serialize(views, Some(facts)).unwrap_or_default()
     }
 
-    /// Whether nobody has added anything.
+    /// True if it has no tensors.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
@@ -90,14 +89,14 @@ impl Saved {
     ///
     /// # Panics
     ///
-    /// If `data` is not as long as type and shape say.
+    /// If the length of `data` does not match type and shape.
     pub fn push(&mut self, name: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>) {
         let view = TensorView::new(dtype, shape.to_vec(), &data);
         assert!(view.is_ok(), "{name} is not as long as {dtype:?} {shape:?}");
         self.tensors.push((name.to_owned(), dtype, shape.to_vec(), data));
     }
 
-    /// A tensor of that type; `expected` says whether the shape is right.
+    /// Returns the data of a tensor of that type. `expected` returns true if the shape is right.
     pub fn get(
         &self,
         name: &str,
@@ -114,7 +113,7 @@ impl Saved {
         &mut self.tensors
     }
 
-    /// Numbers of a tensor of that shape, if they are all in `range`.
+    /// Returns the numbers of a tensor of that shape, if all are in `range`.
     pub(crate) fn floats(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Recorded routes: which experts the routers of a model chose, token by token.
+//! Recorded routes: the experts that the routers of a model chose, token by token.
 
 mod csv;
 mod file;
@@ -9,19 +9,19 @@ use std::ops::Range;
 
 use crate::history::Shape;
 
-/// The most layers with experts, and experts in all of them, that a trace may have: many times those of
-/// any model, and few enough that what is kept of each is no danger.
+/// Most layers with experts, and most experts in all layers, of a trace. These are many times those
+/// of any model, and few enough to bound the memory kept for each.
 const MAX_LAYERS: usize = 1 << 12;
 const MAX_EXPERTS: usize = 1 << 20;
 
-/// The experts that each token of some sequences used in each layer that has experts.
+/// The experts that each token of some sequences used in each layer with experts.
 ///
 /// ```
 /// use crate::Trace;
 /// use crate::history::Shape;
 ///
 /// let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 2 })?;
-/// // A prompt of two tokens goes through the layers together, then comes one token more.
+/// // A prompt of two tokens goes through the layers together, followed by one more token.
 /// trace.push(&[11, 12], &[[0, 1, 1, 3], [2, 3, 0, 3]])?;
 /// trace.push(&[13], &[[0, 1], [0, 3]])?;
 /// trace.end_sequence();
@@ -34,104 +34,105 @@ const MAX_EXPERTS: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     shape: Shape,
-    /// [tokens, layers, top_k].
+    /// [tokens, layers, top_k]
     ids: Vec<u16>,
-    /// An id for each token, or nothing.
+    /// An id for each token, or empty.
     tokens: Vec<u32>,
-    /// Where sequences end, ascending.
+    /// End of each sequence, ascending.
     sequences: Vec<usize>,
-    /// Where passes end: runs of tokens that went through the layers together.
+    /// End of each pass, ascending. A pass is a run of tokens that went through the layers
+    /// together.
     passes: Vec<usize>,
 }
 
-/// Why something is no trace. The words follow the name of a file.
+/// Reasons to refuse a file as a trace. The messages follow the name of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// It is of none of the kinds that are known.
+    /// The file has none of the known formats.
     #[error(
         "is not a trace: a trace is a safetensors file with `ids` [tokens, layers, k], one with the \
          `routes` that `sws forward --routes` writes, or a CSV file with the columns turn, phase, \
          step, layer, slot, expert"
     )]
     Unknown,
-    /// The header of the safetensors file is wrong.
+    /// The header of the safetensors file is invalid.
     #[error("is not a safetensors file: {0}; record the trace again")]
     Header(#[from] sws_store::HeaderError),
-    /// A tensor is not of the type or shape that it must have.
+    /// A tensor has the wrong type or shape.
     #[error("has `{name}` that is not {expected}; record the trace again")]
     Tensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: &'static str,
-        /// What it must be.
+        /// Expected type and shape.
         expected: &'static str,
     },
-    /// The metadata say something that can not be.
+    /// The metadata contain an impossible value.
     #[error(
         "says in its metadata that `{name}` is `{value}`, which does not fit its routes; record the trace again"
     )]
     Metadata {
-        /// The entry.
+        /// Name of the entry.
         name: &'static str,
-        /// What it says.
+        /// Value of the entry.
         value: String,
     },
-    /// There are no routes.
+    /// The trace has no routes.
     #[error("has no routes; record at least one token")]
     Empty,
-    /// There are more layers or experts than any model has.
+    /// The trace has more layers or experts than any model.
     #[error(
         "has {layers} layers of {experts} experts, more than any model; is it a trace of routes?"
     )]
     TooLarge {
-        /// Layers.
+        /// Number of layers.
         layers: usize,
-        /// Experts of each.
+        /// Experts per layer.
         experts: usize,
     },
-    /// An expert that the model has not.
+    /// A route names an expert that the model does not have.
     #[error("names expert {expert} of a model that has {experts} in each layer")]
     Expert {
-        /// The expert.
+        /// Number of the expert.
         expert: u32,
-        /// How many there are.
+        /// Experts per layer.
         experts: usize,
     },
-    /// The lengths of sequences or passes do not fit the tokens.
+    /// The lengths of routes, tokens, sequences or passes do not match the number of tokens.
     #[error("has {what} that do not add up to its {tokens} tokens")]
     Lengths {
-        /// What.
+        /// The items with the wrong lengths.
         what: &'static str,
-        /// How many tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// A line of a CSV file makes no sense.
+    /// A line of a CSV file is invalid.
     #[error("has a line {line} that is not understood: {what}")]
     Line {
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
-    /// A token of a CSV file has not as many experts as others.
+    /// A token of a CSV file has fewer experts than others.
     #[error(
         "has {found} experts for step {step} of turn {turn} where other steps have {expected}; the \
          recording is not complete"
     )]
     Incomplete {
-        /// The turn.
+        /// Turn of the token.
         turn: u32,
-        /// The step.
+        /// Step of the token.
         step: u32,
-        /// Experts it has.
+        /// Number of experts found.
         found: usize,
-        /// Experts it should have.
+        /// Number of experts expected.
         expected: usize,
     },
 }
 
 impl Trace {
-    /// One without tokens.
+    /// A trace without tokens.
     pub fn new(shape: Shape) -> Result<Trace, TraceError> {
         let Shape { layers, experts, top_k } = shape;
         let all = layers.checked_mul(experts).filter(|&all| all <= MAX_EXPERTS);
@@ -145,9 +146,9 @@ impl Trace {
         Ok(Trace { shape, ids, tokens, sequences, passes })
     }
 
-    /// Appends tokens that went through the layers together: for each layer the experts of each token
-    /// in turn, the most probable first. A layer in which a token uses fewer than `top_k` may have
-    /// that many fewer.
+    /// Appends tokens that went through the layers together. Each layer lists the experts of each
+    /// token in turn, the most probable first. A layer may use fewer than `top_k` experts per
+    /// token, if it does so for every token.
     pub fn push(&mut self, tokens: &[u32], layers: &[impl AsRef<[u32]>]) -> Result<(), TraceError> {
         let Shape { layers: expected, experts, top_k } = self.shape;
         let count = tokens.len();
@@ -177,24 +178,24 @@ impl Trace {
         Ok(())
     }
 
-    /// What comes next belongs to another sequence.
+    /// Ends the sequence: tokens pushed next belong to another one.
     pub fn end_sequence(&mut self) {
         if self.sequences.last() != Some(&self.token_count()) && self.token_count() > 0 {
             self.sequences.push(self.token_count());
         }
     }
 
-    /// The layers that have experts, and how many.
+    /// The numbers of layers and experts.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// How many tokens there are.
+    /// Number of tokens.
     pub fn token_count(&self) -> usize {
         self.ids.len() / (self.shape.layers * self.shape.top_k)
     }
 
-    /// An id for each token; empty if nobody knows.
+    /// An id for each token; empty if the ids are unknown.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -205,23 +206,23 @@ impl Trace {
         ranges(self.sequences.iter().copied().chain(open))
     }
 
-    /// The passes in some of the tokens, which are whole passes: runs of tokens that went through the
-    /// layers together.
+    /// The passes within a range of tokens, which must consist of whole passes. A pass is a run of
+    /// tokens that went through the layers together.
     pub fn passes(&self, tokens: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let first = self.passes.partition_point(|&end| end <= tokens.start);
         let ends = self.passes[first..].iter().copied().take_while(move |&end| end <= tokens.end);
         ends.scan(tokens.start, |start, end| Some(std::mem::replace(start, end)..end))
     }
 
-    /// The experts that a token used in a layer, counted among those that have experts. If it used
-    /// fewer than `top_k` the first stands here again.
+    /// The experts that a token used in a layer. `layer` is an index among those with experts. If
+    /// the token used fewer than `top_k`, the first is repeated.
     pub fn experts(&self, token: usize, layer: usize) -> &[u16] {
         let Shape { layers, top_k, .. } = self.shape;
         &self.ids[(token * layers + layer) * top_k..][..top_k]
     }
 
-    /// Reads a trace that [`write`](Self::write) made, the output of `sws forward --routes`, or a CSV
-    /// file with a line for each choice. What is allocated is a small multiple of the bytes.
+    /// Reads a trace that [`write`](Self::write) made, the output of `sws forward --routes`, or a
+    /// CSV file with a line for each choice. Allocates a small multiple of the length of `bytes`.
     pub fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         match bytes.first() {
             Some(b'#' | b't') => csv::read(bytes),
@@ -229,13 +230,17 @@ impl Trace {
         }
     }
 
-    /// A safetensors file: `ids` [tokens, layers, k] u8 or u16; `tokens` i32 if they are known; `lens`
-    /// i32, the lengths of sequences; `passes` i32, those of passes, if any is longer than one.
+    /// Returns a safetensors file with these tensors:
+    ///
+    /// - `ids` [tokens, layers, k], u8 or u16,
+    /// - `tokens`, i32, if they are known,
+    /// - `lens`, i32, the lengths of sequences,
+    /// - `passes`, i32, the lengths of passes, if any is longer than one token.
     pub fn write(&self) -> Vec<u8> {
         file::write(self)
     }
 
-    /// From what a file says.
+    /// Builds a trace from the contents of a file, after checking them.
     fn checked(
         shape: Shape,
         ids: Vec<u16>,

@@ -16,12 +16,12 @@ pub(crate) struct Attention {
     output: Linear,
     query_norm: Option<RmsNorm>,
     key_norm: Option<RmsNorm>,
-    /// Keys and values [kv heads, positions, head] of the last positions; all there are, or as many
+    /// Keys and values [kv heads, positions, head] of the latest positions: all of them, or as many
     /// as the window reaches back.
     cache: Option<(Tensor, Tensor)>,
 }
 
-/// The cosines and sines [tokens, head / 2] of the tokens that are under way.
+/// Cosines and sines [tokens, head / 2] of the tokens being processed.
 pub(crate) struct Turns {
     cos: Tensor,
     sin: Tensor,
@@ -78,7 +78,7 @@ impl Attention {
         self.cache = None;
     }
 
-    /// `x` [tokens, hidden] are the positions from `first` on.
+    /// Processes `x` [tokens, hidden], the positions from `first` on.
     pub(crate) fn forward(
         &mut self,
         x: &Tensor,
@@ -98,7 +98,7 @@ impl Attention {
         };
         let len = keys.dim(1)?;
 
-        // The heads of a group see the same keys: they are one matrix.
+        // The heads of a group see the same keys, so their queries form one matrix.
         let group = heads / kv_heads;
         let query = query.reshape((kv_heads, group * tokens, head_dim))?;
         let scores = (query.matmul(&keys.t()?)? * f64::from(self.spec.scale))?;
@@ -110,7 +110,7 @@ impl Attention {
         let mixed = mixed.transpose(0, 1)?.reshape((tokens, heads * head_dim))?;
 
         self.cache = match self.spec.window {
-            // The next token sees itself and one less than the window before it.
+            // The next token sees itself and the `window - 1` positions before it.
             Some(1) => None,
             Some(window) if len >= window => {
                 let last = |x: Tensor| x.narrow(1, len + 1 - window, window - 1);
@@ -121,7 +121,7 @@ impl Attention {
         self.output.forward(&mixed)
     }
 
-    /// [heads, tokens, head], normed and turned.
+    /// Projects to [heads, tokens, head], normalised and rotated.
     fn heads(
         &self,
         linear: &Linear,
@@ -149,7 +149,8 @@ impl Attention {
         }
     }
 
-    /// [tokens, len]: minus infinity where a token does not look. The last key is the last token's.
+    /// The mask [tokens, len]: minus infinity where a token must not attend. The last key is that
+    /// of the last token.
     fn mask(&self, first: usize, tokens: usize, len: usize) -> Result<Tensor> {
         let begin = first + tokens - len;
         let window = self.spec.window.unwrap_or(usize::MAX);
@@ -164,14 +165,14 @@ impl Attention {
     }
 }
 
-/// What `rope` can be given.
+/// True if `rope` of candle supports this rotary embedding.
 pub(crate) fn turns_whole_heads(rope: &Rope, head_dim: usize) -> bool {
     let halves = matches!(rope.pairs, sws_kernels::functional::RopePairs::HalfSplit);
     let whole = rope.offset == 0 && 2 * rope.inv_freq.len() == head_dim;
     halves && whole
 }
 
-/// The angle of each pair of a head from one position to the next, from what the configuration says and
+/// The angle of each pair of a head from one position to the next. Computed from the configuration,
 /// not from what our layers made of it.
 fn steps(rope: &Rope) -> Vec<f32> {
     let pairs = rope.inv_freq.len();

@@ -1,56 +1,56 @@
-//! Trains the corrections of a draft: what of a state foretells where later routers will differ from
-//! what they say about it now.
+//! Training of a draft's corrections. A correction predicts from the current state where later
+//! routers will choose differently from what they would choose on that state.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
 
-/// States, and what became of them. Rows are tokens.
+/// Training samples. Rows are tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// [rows, inputs]
     pub inputs: Vec<f32>,
-    /// How far each expert of each layer to come is above the edge, as its router sees the state:
-    /// [rows, targets, experts].
+    /// Margin of each expert of each upcoming layer above the selection threshold, when that
+    /// layer's router is applied to the current state: [rows, targets, experts].
     pub margins: Vec<f32>,
-    /// 1 for those that were used, 0 for the others: as `margins`.
+    /// 1 for experts that were used, 0 for the others; same shape as `margins`.
     pub used: Vec<f32>,
 }
 
-/// How to train.
+/// Parameters of the training.
 #[derive(Clone, Copy, Debug)]
 pub struct Training {
-    /// Numbers of an input.
+    /// Length of an input.
     pub inputs: usize,
-    /// Layers to come.
+    /// Number of upcoming layers.
     pub targets: usize,
-    /// Experts of each.
+    /// Experts per layer.
     pub experts: usize,
-    /// Of the correction.
+    /// Rank of the correction.
     pub rank: usize,
-    /// How often every sample is looked at.
+    /// Number of passes over the samples.
     pub epochs: usize,
-    /// The same seed and samples give the same start and order.
+    /// Seed of the initial weights and of the order of samples.
     pub seed: u64,
 }
 
-/// What was learned.
+/// Result of the training.
 #[derive(Clone, Debug)]
 pub struct Trained {
     /// [rank, inputs]
     pub down: Vec<f32>,
-    /// For each target [experts, rank + 1], a constant last, and what its margin is multiplied by.
+    /// For each target: [experts, rank + 1] with the constant last, and the factor of its margins.
     pub targets: Vec<(Vec<f32>, f32)>,
-    /// The mean loss on what was held out, in nats an expert: before, and at its lowest.
+    /// Mean loss on the held-out samples in nats per expert: before training, and at its lowest.
     pub losses: [f32; 2],
 }
 
-/// Rows that a step learns from.
+/// Rows per training step.
 const BATCH: usize = 256;
-/// Rows that a loss is computed of at a time.
+/// Rows per evaluation of the loss.
 const EVALUATED: usize = 4096;
 const RATE: f64 = 4e-3;
 const DECAY: f64 = 0.02;
-/// What margins begin with.
+/// Initial factor of the margins.
 const SHARPNESS: f32 = 3.0;
 
 struct Net {
@@ -60,8 +60,9 @@ struct Net {
     sharpness: Var,
 }
 
-/// Trains on `samples` with AdamW, and keeps what was best on `held_out`. `progress` hears of every
-/// step, and may end it all by saying no: then there is None.
+/// Trains on `samples` with AdamW and keeps the weights with the lowest loss on `held_out`.
+/// `progress` is called before every step; if it returns false, training stops and the result is
+/// `None`.
 pub fn train(
     training: &Training,
     samples: &Samples,
@@ -98,7 +99,8 @@ pub fn train(
         }
     }
     let (loss, [down, up, constant, sharpness]) = best;
-    // [rank, inputs] and [targets, experts, rank + 1] from what multiplies rows.
+    // Transposes the trained [inputs, rank] and [rank, targets · experts] to [rank, inputs] and
+    // [targets, experts, rank + 1].
     let down = (0..rank * inputs).map(|i| down[i % inputs * rank + i / inputs]).collect();
     let columns = targets * experts;
     let targets = (0..targets).map(|target| {
@@ -114,12 +116,12 @@ pub fn train(
 }
 
 impl Samples {
-    /// How many there are.
+    /// Number of rows.
     pub fn rows_of(&self, training: &Training) -> usize {
         self.inputs.len() / training.inputs.max(1)
     }
 
-    /// Inputs, margins and uses of some rows.
+    /// Inputs, margins and uses of the given rows.
     fn rows(&self, training: &Training, rows: &[usize]) -> Result<[Tensor; 3]> {
         let Training { inputs, targets, experts, .. } = *training;
         let pick = |from: &[f32], width: usize| {
@@ -153,7 +155,7 @@ impl Net {
         })
     }
 
-    /// The mean of the binary cross-entropies.
+    /// Mean binary cross-entropy.
     fn loss(&self, x: &Tensor, margins: &Tensor, used: &Tensor) -> Result<Tensor> {
         let u = x.matmul(&self.down)?;
         let correction = u.matmul(&self.up)?.broadcast_add(&self.constant)?;
@@ -190,7 +192,7 @@ fn next(random: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// From 0 to 1.
+/// A uniform number from 0 to 1.
 fn unit(random: &mut u64) -> f32 {
     (next(random) >> 40) as f32 / (1u64 << 24) as f32
 }
@@ -205,9 +207,9 @@ fn shuffle(order: &mut [usize], random: &mut u64) {
 mod tests {
     use super::*;
 
-    /// Experts are used where a hidden direction of the input says so, and margins say nothing.
+    /// A hidden direction of the input decides which experts are used; the margins are noise.
     #[test]
-    fn a_correction_finds_what_routers_do_not_see() {
+    fn a_correction_learns_what_margins_do_not_show() {
         let training =
             Training { inputs: 12, targets: 2, experts: 6, rank: 3, epochs: 60, seed: 1 };
         let mut random = 7;
@@ -230,7 +232,7 @@ mod tests {
         let trained = train(&training, &many, &held_out, &mut || true).unwrap().unwrap();
         assert!(trained.losses[1] < 0.3 && trained.losses[0] > 0.6, "{:?}", trained.losses);
 
-        // What is handed over computes what was trained.
+        // The returned weights reproduce what was trained.
         let mut right = 0;
         for row in 0..500 {
             let x = &held_out.inputs[row * 12..][..12];

@@ -1,4 +1,4 @@
-//! What follows attention: one MLP, or some of many.
+//! Feed-forward blocks: a single MLP, or a mixture of experts.
 
 use candle_core::{Device, Module, Result, Tensor};
 use candle_nn::Linear;
@@ -15,7 +15,7 @@ pub(crate) struct Mlp {
 }
 
 impl Mlp {
-    /// `names` are those of gate, up and down.
+    /// Loads an MLP. `names` are those of gate, up and down.
     pub(crate) fn load(
         from: &mut Loader<'_>,
         prefix: &str,
@@ -57,7 +57,7 @@ pub(crate) const QWEN: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 const MIXTRAL: [&str; 3] = ["w1", "w3", "w2"];
 
 impl Moe {
-    /// Of the layer whose tensors begin with `layer`.
+    /// Loads the block of the layer whose tensor names begin with `layer`.
     pub(crate) fn load(
         from: &mut Loader<'_>,
         layer: &str,
@@ -90,7 +90,7 @@ impl Moe {
         Ok(Moe { top_k: spec.top_k, renormalise, router, experts, shared })
     }
 
-    /// The output for `x` [tokens, hidden], and what the router chose.
+    /// Returns the output for `x` [tokens, hidden], and the router's choices.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<(Tensor, Routed)> {
         let routed = self.route(x)?;
         let mut sum = match &self.shared {
@@ -121,7 +121,7 @@ impl Moe {
         let mut routed = Routed { top_k: self.top_k, ..Routed::default() };
         for row in probabilities {
             let mut order: Vec<u32> = (0..row.len() as u32).collect();
-            // Stable: of equals the first.
+            // The sort is stable: among equals the first expert wins.
             order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
             order.truncate(self.top_k);
             let chosen = || order.iter().map(|&expert| row[expert as usize]);

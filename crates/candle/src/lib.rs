@@ -1,13 +1,16 @@
 //! A second implementation of the layers, on candle tensors in f32.
 //!
-//! It reads the same [`ModelSpec`](sws_model::ModelSpec) as the forward pass of `sws-model` and shares
-//! no arithmetic with it: names of tensors, attention, rotary frequencies, routing and the cache of keys and
-//! values are its own. Checkpoints are read by its own code; shards come through the store and are decoded
-//! by `sws-kernels`, since what bytes mean is the format's to say and not a layer's. Where the two agree, neither is wrong by itself; and where our kernels do
-//! not run, or run slowly, this does. Its bits are its own too: they may depend on the machine, the
-//! threads, and how a prompt is cut.
+//! It reads the same [`ModelSpec`](sws_model::ModelSpec) as the forward pass of `sws-model` and
+//! shares no arithmetic with it: tensor names, attention, rotary frequencies, routing and the cache
+//! of keys and values are its own. It also has its own code to read checkpoints. Shards are read
+//! through the store and decoded by `sws-kernels`, because the meaning of their bytes belongs to
+//! the format and not to a layer.
 //!
-//! [`draft`] trains what `sws-draft` forecasts with: tensors with gradients are candle's.
+//! It serves two purposes. Where both implementations agree, an error in only one of them is ruled
+//! out. And it runs where our kernels do not run, or run slowly. Its results may differ in their
+//! last bits with the machine, the number of threads, and the split of a prompt.
+//!
+//! [`draft`] trains the predictor of `sws-draft`, with candle's automatic differentiation.
 //!
 //! [`CandleLm`] is a model in memory with one sequence, loaded from a checkpoint or from shards.
 //!

@@ -1,4 +1,4 @@
-//! The model: layers, and one sequence through them.
+//! The model: its layers, and one sequence in progress.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use crate::attention::{Attention, Turns, turns_whole_heads};
 use crate::ffn::{Mlp, Moe, QWEN, unknown};
 use crate::weights::{CandleError, Files, Loader, Result, Shards, Tensors};
 
-/// Families whose tensors have names that are known here.
+/// Families whose tensor names are known here.
 const FAMILIES: [&str; 8] =
     ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "mistral", "qwen2", "qwen3"];
 
-/// Tokens that go through the layers together: it bounds the scores of attention.
+/// Tokens that go through the layers together. It bounds the size of the attention scores.
 const CHUNK: usize = 64;
 
 /// A model in memory, every weight widened to f32, with one sequence.
@@ -32,7 +32,7 @@ pub struct CandleLm {
     limit: usize,
     /// Positions whose keys and values are in every layer.
     len: usize,
-    /// Whether a pass failed in the middle.
+    /// True if a pass failed midway.
     partial: bool,
     /// [vocab]
     logits: Vec<f32>,
@@ -51,7 +51,7 @@ enum Block {
     Moe(Moe),
 }
 
-/// Whether everything that `spec` asks for is known here; if not, the error says what is not.
+/// Checks that every feature of `spec` is supported here; the error names the first that is not.
 pub fn supports(spec: &ModelSpec) -> Result<()> {
     if !FAMILIES.contains(&spec.model_type.as_str()) {
         let (model_type, known) = (&spec.model_type, FAMILIES.join(", "));
@@ -70,8 +70,8 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
 }
 
 impl CandleLm {
-    /// Loads the checkpoint in `dir`, whose `config.json` became `spec`. `progress` is told the bytes of
-    /// weights that are in memory, and says whether to go on.
+    /// Loads the checkpoint in `dir`, whose `config.json` became `spec`. `progress` receives the
+    /// bytes of weights in memory, and returns false to stop loading.
     pub fn from_checkpoint(
         spec: ModelSpec,
         dir: &Path,
@@ -81,7 +81,8 @@ impl CandleLm {
         CandleLm::load(spec, &mut Files::open(dir)?, progress)
     }
 
-    /// Loads pieces in any encoding, decoded to f32, every byte verified by the store.
+    /// Loads the pieces of `store` in any encoding, decoded to f32. The store verifies every byte.
+    /// `progress` works as in [`CandleLm::from_checkpoint`].
     pub fn from_shards(
         spec: ModelSpec,
         store: &NVMeWeightStore,
@@ -122,7 +123,7 @@ impl CandleLm {
         })
     }
 
-    /// The same with a sequence of at most so many positions.
+    /// Limits the sequence to at most this many positions.
     pub fn limited(mut self, positions: usize) -> CandleLm {
         self.limit = self.limit.min(positions);
         self
@@ -140,7 +141,7 @@ impl CandleLm {
         check_tokens(tokens, self.len, self.limit(), self.spec.vocab)
     }
 
-    /// Takes a chunk through the layers; the hidden state [tokens, hidden] behind the last.
+    /// Runs a chunk through the layers. Returns the hidden state [tokens, hidden] after the last.
     fn run(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<Tensor> {
         let first = self.len;
         self.partial = true;
@@ -165,7 +166,7 @@ impl CandleLm {
         Ok(x)
     }
 
-    /// The logits of rows of the hidden state.
+    /// The logits of some rows of the hidden state.
     fn logits(&self, x: &Tensor) -> Result<Vec<f32>> {
         let logits = self.head.forward(&self.norm.forward(x)?)?;
         Ok(logits.flatten_all()?.to_vec1()?)

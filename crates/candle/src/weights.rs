@@ -1,4 +1,4 @@
-//! Where the tensors come from: the files of a checkpoint, or a store of shards.
+//! Sources of tensors: the files of a checkpoint, or a store of shards.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,14 +11,14 @@ use safetensors::tensor::Metadata;
 use sws_model::WeightsError;
 use sws_store::{Arena, Checkpoint, CheckpointError, NVMeWeightStore, PieceId, Read, open_regular};
 
-/// Why a model cannot be loaded, or run.
+/// An error in loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CandleError {
-    /// The backend lacks something.
+    /// The backend does not support a feature of the model.
     #[error("the candle backend does not know {0}; use the default backend, which does")]
     Unsupported(String),
-    /// The directory is no checkpoint.
+    /// The directory is not a checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A file cannot be read.
@@ -34,7 +34,7 @@ pub enum CandleError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// A description of the damage.
         reason: String,
     },
     /// A piece cannot be read.
@@ -43,10 +43,10 @@ pub enum CandleError {
     /// An observer ended the pass.
     #[error(transparent)]
     Observer(Box<dyn std::error::Error + Send + Sync>),
-    /// The weights are not those of the configuration.
+    /// The weights do not match the configuration.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// Whoever was told of the progress said so.
+    /// The progress callback stopped the loading.
     #[error("the model was still being loaded")]
     Stopped,
     /// An operation failed.
@@ -56,20 +56,20 @@ pub enum CandleError {
 
 pub(crate) type Result<T> = std::result::Result<T, CandleError>;
 
-/// Where tensors come from, by the names that they have in a checkpoint.
+/// A source of tensors, by their names in a checkpoint.
 pub(crate) trait Tensors {
-    /// A tensor in f32.
+    /// Reads a tensor, widened to f32.
     fn get(&mut self, name: &str) -> Result<Tensor>;
 }
 
-/// Takes what a model is made of, looking at every number, and counts it.
+/// Loads the tensors of a model, checks shapes and values, and counts their bytes.
 pub(crate) struct Loader<'a> {
     pub(crate) tensors: &'a mut dyn Tensors,
     pub(crate) progress: &'a mut dyn FnMut(u64) -> bool,
     pub(crate) bytes: u64,
 }
 
-/// Numbers of a tensor that are copied to be looked at.
+/// Numbers copied at a time to check that they are finite.
 const LOOKED_AT: usize = 1 << 20;
 
 impl Loader<'_> {
@@ -112,7 +112,7 @@ struct Place {
     shape: Vec<usize>,
 }
 
-/// The most bytes of a header that are believed, as the format has it.
+/// Maximum length of a header, as the format defines it.
 const MAX_HEADER: u64 = 100_000_000;
 
 impl Files {
@@ -173,7 +173,7 @@ impl Tensors for Files {
     }
 }
 
-/// A store, whose encodings are decoded row by row.
+/// The tensors of a store, decoded row by row.
 pub(crate) struct Shards<'a> {
     store: &'a NVMeWeightStore,
     arena: Arena,

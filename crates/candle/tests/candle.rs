@@ -1,4 +1,4 @@
-//! The two implementations of the layers agree, with each other and with transformers.
+//! The two implementations of the layers agree with each other and with transformers.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -42,7 +42,7 @@ fn own(dir: &Path) -> Session<ResidentSource> {
     Session::new(Model::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
 }
 
-/// What transformers computes.
+/// Expected results, computed by transformers.
 struct Golden {
     tokens: Vec<u32>,
     greedy: Vec<u32>,
@@ -66,7 +66,7 @@ impl Golden {
     }
 }
 
-/// Writes down logits and routes.
+/// Records logits and routes.
 #[derive(Default)]
 struct Recorder {
     logits: Vec<f32>,
@@ -104,7 +104,7 @@ fn assert_close(found: &[f32], expected: &[f32], what: &dyn std::fmt::Display) {
 }
 
 #[test]
-fn transformers_agrees_with_and_without_cache() {
+fn agrees_with_transformers_with_and_without_cache() {
     for dir in variants().iter().map(|name| goldens().join(name)) {
         let (name, golden) = (dir.display(), Golden::read(&dir));
         let mut lm = candle(&dir).unwrap();
@@ -125,18 +125,18 @@ fn transformers_agrees_with_and_without_cache() {
 }
 
 #[test]
-fn the_default_backend_agrees_over_several_chunks_and_windows() {
+fn agrees_with_the_default_backend_over_several_chunks_and_windows() {
     for dir in variants().iter().map(|name| goldens().join(name)) {
         let (mut candle, mut own) = (candle(&dir).unwrap(), own(&dir));
         let vocab = candle.vocab() as u32;
         let tokens: Vec<u32> = (0..200u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect();
         let (a, b) = (score(&mut candle, &tokens[..150]), score(&mut own, &tokens[..150]));
         assert_close(&a.logits, &b.logits, &dir.display());
-        // Where two experts are as good as equal, either may be chosen.
+        // Either of two experts with nearly equal probabilities may be chosen.
         let same = a.routes.iter().zip(&b.routes).filter(|(a, b)| a == b).count();
         assert_eq!(a.routes.len(), b.routes.len());
         assert!(same * 100 >= a.routes.len() * 98, "{}: {same}", dir.display());
-        // Cut anywhere.
+        // Prompts can be split anywhere.
         for part in tokens[150..].chunks(7) {
             let (a, b) = (candle.prefill(part).unwrap(), own.prefill(part).unwrap());
             assert_close(a, b, &dir.display());
@@ -170,7 +170,7 @@ fn shards_give_the_bits_of_their_checkpoint() {
 }
 
 #[test]
-fn a_handle_continues_texts() {
+fn a_handle_gives_a_causal_lm() {
     let mut lm = candle(&goldens().join("qwen3_moe")).unwrap();
     let handle: &mut dyn ModelHandle = &mut lm;
     assert_eq!(handle.spec().model_type, "qwen3_moe");
@@ -191,7 +191,7 @@ fn a_handle_continues_texts() {
 }
 
 #[test]
-fn it_can_be_kept_short_and_stopped_early() {
+fn context_can_be_limited_and_loading_stopped() {
     let dir = goldens().join("qwen3_moe");
     let mut short = candle(&dir).unwrap().limited(3);
     assert!(matches!(short.prefill(&[1; 4]), Err(ForwardError::ContextFull { limit: 3, .. })));
@@ -200,7 +200,7 @@ fn it_can_be_kept_short_and_stopped_early() {
 }
 
 #[test]
-fn what_it_does_not_know_is_refused() {
+fn unsupported_models_are_refused() {
     let known = spec(&goldens().join("qwen3_moe"));
     assert!(supports(&known).is_ok());
     let mut other = known.clone();
@@ -214,7 +214,7 @@ fn what_it_does_not_know_is_refused() {
 }
 
 #[test]
-fn rotary_frequencies_are_its_own() {
+fn rotary_frequencies_are_computed_independently() {
     // llama3 and linear scaling, and none.
     for name in ["llama", "llama_linear_tied", "qwen3_moe"] {
         let dir = goldens().join(name);
@@ -227,20 +227,20 @@ fn rotary_frequencies_are_its_own() {
         assert_eq!(
             logits(other),
             logits(spec(&dir)),
-            "{name}: what our layers turn by is not asked"
+            "{name}: the frequencies of `sws-model` were used"
         );
     }
 }
 
-/// The tensors of a file as they are changed.
+/// A change to a tensor of a file; returns false to drop the tensor.
 type Change = fn(&str, &mut Dtype, &mut Vec<usize>, &mut Vec<u8>) -> bool;
 
 #[test]
-fn spoilt_checkpoints_are_refused() {
+fn damaged_checkpoints_are_refused() {
     const ROUTER: &str = "model.layers.1.mlp.gate.weight";
     #[rustfmt::skip]
     let cases: [(Change, &[&str]); 5] = [
-        // Whether a tensor stays, and as what.
+        // The change, and words that the error must contain.
         (|name, _, _, _| name != ROUTER, &["lack", ROUTER]),
         (|name, _, shape, _| { if name == ROUTER { shape.reverse() } true }, &[ROUTER, "[40, 7]", "[7, 40]"]),
         (|name, dtype, _, _| { if name == ROUTER { *dtype = Dtype::I16 } true }, &[ROUTER, "I16", "bf16"]),

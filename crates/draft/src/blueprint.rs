@@ -1,4 +1,4 @@
-//! What a draft says: which experts the next layers will need.
+//! Forecasts of the experts that the next layers will need, and the trait that makes them.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use sws_store::{Pass, PieceId, PieceKind};
 
 use sws_cache::{Saved, SavedError};
 
-/// A forecast for some layers to come, and what follows from it for whoever assembles weights.
+/// A forecast for some upcoming layers, with the pieces to read for them.
 #[derive(Clone, Debug, Default)]
 pub struct ReassemblyBlueprint {
-    /// The layers, in the order in which they come.
+    /// The layers, in execution order.
     pub layers: Vec<LayerBlueprint>,
-    /// Pieces at least as probable as the threshold: worth reading before they are asked for. In
-    /// the order in which they come, within a layer the most probable first.
+    /// Pieces at least as probable as the threshold, worth prefetching. In execution order; within
+    /// a layer the most probable first.
     pub high_priority_pieces: Vec<PieceId>,
-    /// The other pieces that were selected: worth something smaller, or nothing.
+    /// The other selected pieces, worth a cheaper stand-in or nothing.
     pub low_priority_pieces: Vec<PieceId>,
-    /// Memory of layers that an earlier forecast had more.
+    /// Layers left over from a longer earlier forecast, kept for their memory.
     spare: Vec<LayerBlueprint>,
 }
 
 /// The forecast for one layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerBlueprint {
-    /// The number of the layer, those without experts counted.
+    /// The number of the layer, counting layers without experts.
     pub layer_idx: usize,
-    /// The probability that a token of the pass chooses it, for each expert.
+    /// For each expert, the probability that a token of the pass chooses it.
     pub expert_probs: Vec<f32>,
-    /// The experts that are likely enough to name, the most probable first.
+    /// The experts probable enough to list, the most probable first.
     pub selected_experts: Vec<u32>,
 }
 
 impl ReassemblyBlueprint {
-    /// Splits what the layers have selected at `threshold`.
+    /// Splits the selected experts of the layers at `threshold`.
     pub fn new(layers: &[LayerBlueprint], threshold: f32) -> ReassemblyBlueprint {
         let mut blueprint = ReassemblyBlueprint::default();
         blueprint.plan(layers, threshold);
         blueprint
     }
 
-    /// As [`new`](Self::new), in the memory that this one has.
+    /// As [`new`](Self::new), reusing the memory of this blueprint.
     pub fn plan(&mut self, layers: &[LayerBlueprint], threshold: f32) {
         self.high_priority_pieces.clear();
         self.low_priority_pieces.clear();
@@ -64,7 +64,7 @@ impl ReassemblyBlueprint {
         }
     }
 
-    /// The probability of an expert; 0 of what it says nothing about.
+    /// The probability of an expert; 0 for any other piece, and for experts without a forecast.
     pub fn probability(&self, piece: PieceId) -> f32 {
         let PieceKind::Expert(expert) = piece.kind() else { return 0.0 };
         let layer = self.layers.iter().find(|l| piece.layer() == Some(l.layer_idx as u32));
@@ -72,22 +72,23 @@ impl ReassemblyBlueprint {
     }
 }
 
-/// Forecasts which experts will be needed. Whatever it says, the result of a pass is the same: a
-/// forecast is only ever a reason to read earlier.
+/// Forecasts which experts will be needed. Forecasts never change the result of a pass: they only
+/// cause earlier reads.
 ///
-/// A pass [begins](Self::begin) with its tokens. Each layer gives the state [`entering`](Self::entering) it;
-/// once the router has selected, its selection ([`adapt`](Self::adapt)); and last the state that the router
-/// has seen ([`attended`](Self::attended)). A pass may end anywhere; the next begins with its tokens.
+/// A pass [begins](Self::begin) with its tokens. Each layer then reports three things: the state
+/// [`entering`](Self::entering) it, the selection of its router ([`adapt`](Self::adapt)), and last
+/// the state that the router has seen ([`attended`](Self::attended)). A pass may end anywhere; the
+/// next begins with its tokens.
 ///
-/// A forecast stands until there is another for the same layer, or the layer's router has chosen.
+/// A forecast holds until there is another for the same layer, or the layer's router has chosen.
 pub trait Draft: fmt::Debug + Send {
-    /// A pass begins.
+    /// Starts a pass.
     fn begin(&mut self, pass: &Pass) {
         let _ = pass;
     }
 
-    /// `hidden` [tokens, hidden] is about to enter a layer: what this one and those after it will
-    /// need, in their order. None: nothing to add to what was said before.
+    /// Returns forecasts for a layer that `hidden` [tokens, hidden] is about to enter and for the
+    /// layers after it, in order. `None` leaves the earlier forecasts in force.
     fn entering(
         &mut self,
         layer: usize,
@@ -98,8 +99,8 @@ pub trait Draft: fmt::Debug + Send {
         None
     }
 
-    /// The layer's attention and its shared expert have left `state` [tokens, hidden]; its other
-    /// experts are yet to be added: what later layers will need.
+    /// Returns forecasts for later layers from `state` [tokens, hidden], the output of the layer's
+    /// attention and its shared expert. Its other experts are yet to be added.
     fn attended(
         &mut self,
         layer: usize,
@@ -110,53 +111,55 @@ pub trait Draft: fmt::Debug + Send {
         None
     }
 
-    /// Memory that it takes, or will take.
+    /// Bytes of memory it takes, or will take.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// What has been learned of the model, for its next start.
+    /// Adds what it has learned about the model to `to`, for the next start.
     fn save(&self, to: &mut Saved) {
         let _ = to;
     }
 
-    /// Goes on from what [`save`](Self::save) added, if it did. After an error this is as it was.
+    /// Restores what [`save`](Self::save) added, if anything. On error the draft is unchanged.
     fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         let _ = saved;
         Ok(())
     }
 
-    /// The router of a layer has chosen these experts, `top_k` for each token in turn, the most
+    /// Learns from the choice of a layer's router: `top_k` experts for each token in turn, the most
     /// probable first.
     fn adapt(&mut self, layer: usize, choices: &[u32], top_k: usize) {
         let _ = (layer, choices, top_k);
     }
 }
 
-/// The routers of a model, lent to a draft by whoever has them in memory.
+/// The routers of a model, lent to a draft by the caller that holds them in memory.
 pub trait Gates {
-    /// Writes to `logits` [tokens, experts] what the router of a layer would say if `state` [tokens,
-    /// hidden] were what its attention has left. False if it is not in memory, or there is none.
+    /// Writes to `logits` [tokens, experts] the output of a layer's router for `state` [tokens,
+    /// hidden], as if it were the output of the layer's attention. Returns false if the router is
+    /// not in memory, or the layer has none.
     fn logits(&mut self, layer: usize, state: &[f32], logits: &mut [f32]) -> bool;
 }
 
-/// No router is in memory.
+/// No routers in memory.
 impl Gates for () {
     fn logits(&mut self, _: usize, _: &[f32], _: &mut [f32]) -> bool {
         false
     }
 }
 
-/// Says nothing.
+/// A draft without forecasts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDraft;
 
 impl Draft for NoDraft {}
 
-/// Knows a run that was recorded, and tells of each pass all it will need, or all it will not: the
-/// best and the worst a draft can be, against which streaming is tested.
+/// A draft that replays a recorded run. It forecasts for each pass exactly the experts needed, or
+/// only experts not needed. These are the best and the worst possible drafts, for tests of
+/// streaming.
 ///
-/// It follows one sequence from its beginning. Past the end of the record it says nothing.
+/// It follows one sequence from its beginning. Past the end of the record it selects no experts.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// The numbers of the layers with experts.
@@ -166,15 +169,15 @@ pub struct Recorded {
     /// [tokens, layers, top-k]
     ids: Vec<u16>,
     lies: bool,
-    /// Tokens of passes that have begun.
+    /// Tokens of all passes begun so far.
     begun: usize,
-    /// What it said last.
+    /// The latest forecast.
     said: Vec<LayerBlueprint>,
 }
 
 impl Recorded {
-    /// Tells the truth: the experts `ids` [tokens, layers, top-k] of the layers numbered `layers`,
-    /// each of which has `experts`.
+    /// A perfect forecast: the experts `ids` [tokens, layers, top-k] of the layers numbered
+    /// `layers`, each of which has `experts`.
     ///
     /// # Panics
     ///
@@ -186,14 +189,14 @@ impl Recorded {
         Recorded { layers, experts, top_k, ids, lies: false, begun, said }
     }
 
-    /// As sure of itself, and always wrong: it names as many experts as will be used, none of which
-    /// is.
+    /// Makes every forecast wrong, with the same confidence: as many experts as will be used, none
+    /// of which is.
     pub fn adversarial(self) -> Recorded {
         Recorded { lies: true, ..self }
     }
 
-    /// Which experts of a layer, by its place among those with experts, the tokens from `first` on
-    /// use.
+    /// Marks the experts that `tokens` tokens from `first` on use in a layer. `place` is the index
+    /// of the layer among those with experts.
     fn used(&self, place: usize, first: usize, tokens: usize) -> Vec<bool> {
         let mut used = vec![false; self.experts];
         let row = self.layers.len() * self.top_k;
@@ -255,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn a_record_names_what_each_pass_uses_or_what_it_does_not() {
+    fn recorded_draft_selects_used_or_unused_experts() {
         // Three tokens, two layers, two of four experts each.
         let ids = vec![0, 1, 2, 3, 1, 2, 2, 3, 3, 0, 0, 1];
         let truth = Recorded::oracle(vec![0, 2], 4, 2, ids);
-        /// Tokens of a pass, and what is named for the layers 0 and 2.
+        /// Tokens of a pass, and the experts selected for the layers 0 and 2.
         type Named = (usize, [&'static [u32]; 2]);
         let cases: [(_, &[Named]); 2] = [
             (truth.clone(), &[(2, [&[0, 1, 2], &[2, 3]]), (1, [&[0, 3], &[0, 1]])]),

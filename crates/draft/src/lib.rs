@@ -1,9 +1,9 @@
-//! What a model will need next.
+//! Forecasts of the experts that a model will need next.
 //!
-//! Routers choose experts one layer at a time; what they chose before, and what they would choose for
-//! a state seen earlier, says much about what they choose next. This crate turns that into
-//! probabilities. It knows no weights on disk and no memory budget: whoever streams decides what a
-//! forecast is worth.
+//! Routers choose experts one layer at a time. Their earlier choices, and the choices they would
+//! make on the state of an earlier layer, are good predictors of the next ones. This crate turns
+//! them into probabilities. It knows neither weights on disk nor memory budgets: the caller that
+//! streams weights decides whether to act on a forecast.
 
 mod blueprint;
 mod micro;

@@ -1,40 +1,41 @@
-//! How good a forecast is.
+//! Quality of forecasts: recall, precision and calibration.
 
 use serde::Serialize;
 
-/// Bins of probabilities for the calibration error.
+/// Number of probability bins for the calibration error.
 const BINS: usize = 20;
 
-/// Who forecasts.
+/// Source of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forecaster {
     /// The micro draft model.
     Draft,
-    /// The layer's own router, asked about the earlier state.
+    /// The layer's own router, applied to the earlier state.
     Router,
-    /// What is used together with what the last layer has chosen.
+    /// The experts most often used together with those that the last layer chose.
     Together,
-    /// What the token before has used, then what is used most.
+    /// The experts that the previous token used, then the most used.
     Previous,
-    /// What is used most.
+    /// The most used experts.
     Hot,
     /// The micro draft model, from the token alone.
     Token,
-    /// The layer's router on its own state: it must name all, or the measurement is wrong.
+    /// The layer's router on its own state. It must find all experts, or the measurement is wrong.
     Control,
 }
 
-/// What forecasts of one kind were worth.
+/// Accumulated results of one kind of forecast.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     uses: u64,
-    /// Uses among the first k, 1.5 k and 2 k that were named.
+    /// Uses among the k, 1.5 k and 2 k experts forecast first.
     found: [u64; 3],
     named: [u64; 3],
     misses: u64,
     found_misses: [u64; 3],
-    /// Forecasts in each bin, the sum of their probabilities, and how many came true.
+    /// For each bin, the number of forecasts, the sum of their probabilities, and the number that
+    /// came true.
     bins: [(u64, f64, u64); BINS],
     order: Vec<u32>,
 }
@@ -42,24 +43,25 @@ pub struct Outcome {
 /// An [`Outcome`] as figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Score {
-    /// Experts that were used.
+    /// Uses of experts.
     pub uses: u64,
-    /// The share of them among the first k, 1.5 k and 2 k that were named.
+    /// Share of the uses among the k, 1.5 k and 2 k experts forecast first.
     pub recall: [f64; 3],
-    /// The share of those named that were used.
+    /// Share of these experts that were used.
     pub precision: [f64; 3],
     /// Uses of experts that were not in memory.
     pub misses: u64,
-    /// The share of these that was named.
+    /// Share of the misses among the experts forecast first.
     pub recall_on_misses: [f64; 3],
-    /// How far probabilities are from what came, on the average over all experts, and over those that
-    /// were given at least one in twenty. None of what gives no probabilities.
+    /// Mean distance of the probabilities from the observed frequencies, over all experts and over
+    /// those with a probability of at least 1/20. `None` for forecasts without probabilities.
     pub calibration_error: Option<[f64; 2]>,
 }
 
 impl Outcome {
-    /// Adds one forecast: `scores` is higher the surer an expert is, and with `probabilities` the
-    /// probability itself. `used` were, of which `missed` were not in memory.
+    /// Adds one forecast. A higher score means a more probable expert; with `probabilities` the
+    /// scores are probabilities. `used` are the experts used, and `missed` those of them not in
+    /// memory.
     pub fn add(&mut self, scores: &[f32], used: &[u32], missed: &[u32], probabilities: bool) {
         let top_k = used.len();
         self.order.clear();
@@ -86,7 +88,7 @@ impl Outcome {
         }
     }
 
-    /// Adds what another has.
+    /// Adds the results of another outcome.
     pub fn merge(&mut self, other: &Outcome) {
         self.uses += other.uses;
         self.misses += other.misses;
@@ -100,7 +102,7 @@ impl Outcome {
         }
     }
 
-    /// The figures.
+    /// Returns the figures.
     pub fn score(&self) -> Score {
         let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
         let shares =
@@ -127,9 +129,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_what_was_used_named_and_missed() {
+    fn shares_have_the_right_denominators() {
         let mut outcome = Outcome::default();
-        // Of the experts 0 and 3, the first two named have one, the first three both; 3 was missed.
+        // Experts 0 and 3 were used. The first two forecast contain one of them, the first three
+        // both; 3 was a miss.
         outcome.add(&[0.9, 0.8, 0.1, 0.7], &[0, 3], &[3], true);
         let score = outcome.score();
         assert_eq!(score.recall, [0.5, 1.0, 1.0]);
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_that_come_true_as_often_as_they_say_are_calibrated() {
+    fn true_frequencies_are_calibrated() {
         let mut outcome = Outcome::default();
         for i in 0..100 {
             let used: &[u32] = if i < 25 { &[0] } else { &[1] };

@@ -1,6 +1,6 @@
-//! Memory for f32, aligned to cache lines, that grows and never shrinks.
+//! A growable f32 buffer, aligned to cache lines, that never shrinks.
 
-/// One cache line, and the widest register.
+/// The length of a cache line, and of the widest register.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 struct Line([f32; 16]);
@@ -9,12 +9,12 @@ struct Line([f32; 16]);
 pub(crate) struct Buffer(Vec<Line>);
 
 impl Buffer {
-    /// The first `len` numbers, of whatever value, after growing to hold them.
+    /// Grows to at least `len` numbers and returns the first `len`, with unspecified values.
     pub(crate) fn grown(&mut self, len: usize) -> &mut [f32] {
         let lines = len.div_ceil(16);
         if self.0.len() < lines {
-            // Freed before the larger one is there, and no longer than asked for: what a caller
-            // counts on beforehand is what it takes.
+            // The old buffer is freed before the new one is allocated, and the new one has no spare
+            // capacity, so memory use is what callers computed beforehand with `bytes_for`.
             self.0 = Vec::new();
             self.0 = vec![Line([0.0; 16]); lines];
         }
@@ -29,7 +29,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), len) }
     }
 
-    /// Bytes that `len` numbers take.
+    /// Bytes needed for `len` numbers.
     pub(crate) const fn bytes_for(len: usize) -> usize {
         len.div_ceil(16) * size_of::<Line>()
     }

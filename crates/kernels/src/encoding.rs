@@ -1,9 +1,9 @@
-//! The names of the encodings.
+//! Names of the encodings.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How the numbers of a matrix are stored.
+/// Storage format of the numbers of a matrix.
 ///
 /// `docs/format.md` draws the bytes of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

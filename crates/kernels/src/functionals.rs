@@ -1,22 +1,22 @@
-//! The registry of functionals: which implementations there are of each kind, and which were chosen.
+//! Registry of functionals: the available implementations of each kind, and the chosen ones.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::isa::{Tier, UnknownTier};
 
-/// What the layers of a model are made of. Each kind is computed by an implementation of its own choice.
+/// A kind of operation in the layers of a model. The implementation is chosen per kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Products with weights, the packing of what is multiplied, and biases.
+    /// Products with weights, packing of activations, and biases.
     Linear,
     /// Attention over the cache of keys and values.
     Attention,
-    /// Norms, and the sums of branches that they stand between.
+    /// Norms, and the residual sums between them.
     Norm,
     /// Rotary embeddings.
     Rope,
-    /// Gates of MLPs, the choice of experts and the sum of what they give.
+    /// Gates of MLPs, selection of experts, and the sum of their outputs.
     Moe,
 }
 
@@ -35,31 +35,31 @@ impl Kind {
         }
     }
 
-    /// The implementations that this CPU can run, fastest first: so far every kind has all tiers.
+    /// The implementations that this CPU can run, fastest first. So far every kind has all tiers.
     pub fn implementations(self) -> Vec<Tier> {
         Tier::available()
     }
 }
 
-/// Which implementation computes each kind. Not a bit of any result depends on it.
+/// The implementation chosen for each kind. No bit of any result depends on the choice.
 ///
-/// As words: one implementation for all kinds, or others for some of them, `avx2` or
-/// `attention=portable` or `avx512,norm=scalar,rope=scalar`.
+/// Written as a comma-separated list of one implementation for all kinds, others for single kinds,
+/// or both: `avx2`, `attention=portable` or `avx512,norm=scalar,rope=scalar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Functionals {
-    /// Of [`Kind::Linear`].
+    /// Implementation of [`Kind::Linear`].
     pub linear: Tier,
-    /// Of [`Kind::Attention`].
+    /// Implementation of [`Kind::Attention`].
     pub attention: Tier,
-    /// Of [`Kind::Norm`].
+    /// Implementation of [`Kind::Norm`].
     pub norm: Tier,
-    /// Of [`Kind::Rope`].
+    /// Implementation of [`Kind::Rope`].
     pub rope: Tier,
-    /// Of [`Kind::Moe`].
+    /// Implementation of [`Kind::Moe`].
     pub moe: Tier,
 }
 
-/// The variable that chooses implementations, in the words that [`Functionals`] explains.
+/// Environment variable that chooses implementations, in the syntax of [`Functionals`].
 pub const TIER_VARIABLE: &str = "SWS_TIER";
 
 impl Functionals {
@@ -72,7 +72,7 @@ impl Functionals {
         best
     }
 
-    /// The fastest implementations, or those that `SWS_TIER` asks for, if it is neither unset nor empty.
+    /// The implementations that `SWS_TIER` asks for, or the fastest ones if it is unset or empty.
     pub fn from_env() -> Result<Functionals, UnknownFunctional> {
         match std::env::var_os(TIER_VARIABLE).filter(|words| !words.is_empty()) {
             Some(words) => words.to_string_lossy().parse(),
@@ -85,7 +85,7 @@ impl Functionals {
         *self.of_mut(kind)
     }
 
-    /// The same with another implementation of one kind.
+    /// Replaces the implementation of one kind.
     pub fn with(mut self, kind: Kind, tier: Tier) -> Functionals {
         *self.of_mut(kind) = tier;
         self
@@ -109,7 +109,7 @@ impl From<Tier> for Functionals {
     }
 }
 
-/// The tier of products, then each kind that has another.
+/// The tier of [`Kind::Linear`], then each kind that has another.
 impl fmt::Display for Functionals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.linear)?;
@@ -123,16 +123,16 @@ impl fmt::Display for Functionals {
     }
 }
 
-/// Words that name no implementation, or none of a kind.
+/// Text that names no kind or no implementation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownFunctional {
-    /// There is no such kind.
+    /// The kind is unknown.
     #[error("`{word}` is no kind of functional; choose one of {}", Kind::ALL.map(Kind::name).join(", "))]
     Kind {
-        /// What was asked for.
+        /// The requested name.
         word: String,
     },
-    /// There is no such implementation.
+    /// The implementation is unknown or not available.
     #[error(transparent)]
     Tier(#[from] UnknownTier),
 }
@@ -140,7 +140,7 @@ pub enum UnknownFunctional {
 impl FromStr for Functionals {
     type Err = UnknownFunctional;
 
-    /// What stands later has the last word.
+    /// Later words override earlier ones.
     fn from_str(words: &str) -> Result<Self, Self::Err> {
         let mut chosen = Functionals::best();
         for word in words.split(',') {

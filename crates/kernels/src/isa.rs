@@ -1,6 +1,6 @@
-//! Which instructions this CPU has, as values that prove it.
+//! CPU features, as values that prove their presence.
 //!
-//! A token such as [`Avx512`] can only be made by a successful run-time check, so a function that
+//! A token such as [`Avx512`] can only be made by a successful run-time check. A function that
 //! takes one may use those instructions, and its callers need no `unsafe`.
 
 use std::fmt;
@@ -13,7 +13,7 @@ pub struct Avx2(());
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
-    /// The token, if this CPU has what it stands for.
+    /// Returns the token if this CPU has the features.
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
@@ -22,14 +22,14 @@ impl Avx2 {
     }
 }
 
-/// Proof that this CPU has AVX-512 F, BW, DQ and VL, and all that [`Avx2`] stands for.
+/// Proof that this CPU has AVX-512 F, BW, DQ and VL, and everything that [`Avx2`] proves.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
 
 #[cfg(target_arch = "x86_64")]
 impl Avx512 {
-    /// The token, if this CPU has what it stands for.
+    /// Returns the token if this CPU has the features.
     pub fn detect() -> Option<Self> {
         (Avx2::detect().is_some()
             && is_x86_feature_detected!("avx512f")
@@ -75,7 +75,7 @@ impl Tier {
         Tier::available()[0]
     }
 
-    /// The one of these that has a name.
+    /// Returns the tier named `word` among `tiers`.
     pub(crate) fn among(tiers: &[Tier], word: &str) -> Result<Tier, UnknownTier> {
         tiers.iter().copied().find(|t| t.name() == word).ok_or_else(|| UnknownTier {
             word: word.to_owned(),

@@ -1,4 +1,4 @@
-//! How many bytes each part of an encoded matrix has, and which of them hold which rows.
+//! Lengths of the parts of an encoded matrix, and the rows that their bytes belong to.
 
 use std::ops::Range;
 
@@ -7,42 +7,42 @@ use crate::Encoding;
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What is appended to the tensor's name; empty for the one that keeps it.
+    /// Suffix appended to the tensor's name; empty for the part that keeps the name.
     pub suffix: &'static str,
     cut: Cut,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// Every `rows` rows (the last group may be smaller) have `count` units of `bytes`, where
-    /// `count` is `cols` over `cols_per_unit`, rounded up.
+    /// Each group of `rows` rows (the last may be smaller) has `count` units of `bytes` bytes,
+    /// where `count` is `cols` over `cols_per_unit`, rounded up.
     Rows { rows: u64, cols_per_unit: u64, bytes: u64 },
-    /// The codes of bf12: a byte and a nibble a column.
+    /// The codes of bf12: a byte and a nibble per column.
     Bf12Codes,
-    /// The exponents of bf12.
+    /// The exponent table of bf12.
     Table,
     /// The patches of bf12.
     Patches,
 }
 
-/// The bytes of the exponent table of a bf12 matrix.
+/// Bytes of the exponent table of a bf12 matrix.
 pub(crate) const TABLE_LEN: usize = 16;
 
-/// How long a part is.
+/// Length of a part in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartLen {
-    /// Exactly so many bytes.
+    /// Exactly this many bytes.
     Exact(u64),
-    /// So many bytes and one more for each escape, known only once the matrix is encoded.
+    /// This many bytes plus one per escape; the total is known only once the matrix is encoded.
     AtLeast(u64),
 }
 
-/// What of a part is needed for a range of rows.
+/// The portion of a part that a range of rows needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartRows {
-    /// These bytes of it.
+    /// These bytes of the part.
     Bytes(Range<u64>),
-    /// All of it.
+    /// The whole part.
     Whole,
 }
 
@@ -89,7 +89,7 @@ impl Encoding {
         }
     }
 
-    /// Whether a weight may differ from the one it was made from.
+    /// True if a decoded weight may differ from the original.
     pub const fn is_lossy(self) -> bool {
         matches!(self, Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4)
     }
@@ -107,7 +107,7 @@ impl Part {
         }
     }
 
-    /// What of this part is needed for these rows; `None` if it exceeds 2⁶⁴.
+    /// The portion of this part that `rows` need; `None` if an offset exceeds 2⁶⁴.
     pub fn rows(&self, rows: Range<u64>, cols: u64) -> Option<PartRows> {
         if self.is_whole() {
             return Some(PartRows::Whole);
@@ -118,12 +118,12 @@ impl Part {
         Some(PartRows::Bytes(step.checked_mul(first)?..step.checked_mul(end)?))
     }
 
-    /// Whether any range of rows needs all of this part.
+    /// True if any range of rows needs all of this part.
     pub fn is_whole(&self) -> bool {
         matches!(self.cut, Cut::Table | Cut::Patches)
     }
 
-    /// How many rows share the part's smallest cut.
+    /// Number of rows that share the part's smallest unit.
     pub(crate) fn step_rows(&self) -> u64 {
         match self.cut {
             Cut::Rows { rows, .. } => rows,
@@ -135,7 +135,7 @@ impl Part {
         rows.div_ceil(self.step_rows())
     }
 
-    /// The bytes of one row, or of one group of rows where they share.
+    /// Bytes of one row, or of one group of rows that share a unit.
     fn step_bytes(&self, cols: u64) -> Option<u64> {
         match self.cut {
             Cut::Rows { cols_per_unit, bytes, .. } => {

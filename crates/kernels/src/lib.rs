@@ -1,21 +1,22 @@
-//! Arithmetic on encoded weights: what is done with a model's matrices once their bytes are in
-//! memory. This crate knows no files and no models.
+//! Arithmetic on encoded weights: the operations on a model's matrices once their bytes are in
+//! memory. The crate knows nothing of files or models.
 //!
-//! # How the parts hand on to each other
+//! # Main types
 //!
-//! - [`Encoding`] names how a matrix is stored; its [`parts`](Encoding::parts) say which runs of
+//! - [`Encoding`] names how a matrix is stored. Its [`parts`](Encoding::parts) list the runs of
 //!   bytes it consists of and which of them belong to which rows ([`Part`]). `docs/format.md` draws
 //!   them.
-//! - [`Encoder`] turns rows of a checkpoint into encoded rows, a block at a time, on as many threads
-//!   as there are; [`Tally`] joins what spans the blocks. bf12 needs a first pass: a [`Histogram`]
-//!   gives its [`ExponentTable`].
-//! - [`Matrix`] is a checked view of encoded bytes, at any address, in memory that someone else
-//!   owns. Bytes that are wrong give wrong numbers, never an access out of bounds.
-//! - [`Tier`] is an implementation together with the proof that this CPU can run it; [`Functionals`]
-//!   says which one computes each [`Kind`] of functional, as it was chosen at run time.
-//! - [`matmul`] multiplies a matrix by the activations of one token or many, on the current rayon
-//!   pool; [`matmul_rows`] does so on the calling thread for callers that split the rows themselves.
-//! - [`functional`] has what else a decoder computes.
+//! - [`Encoder`] turns rows of a checkpoint into encoded rows, a block at a time, on any number of
+//!   threads. [`Tally`] joins what spans the blocks. bf12 needs a first pass: a [`Histogram`] gives
+//!   its [`ExponentTable`].
+//! - [`Matrix`] is a checked view of encoded bytes, at any address, in borrowed memory. Wrong bytes
+//!   give wrong numbers, never an access out of bounds.
+//! - [`Tier`] is an implementation together with the proof that this CPU can run it.
+//!   [`Functionals`] holds the tier that was chosen at run time for each [`Kind`] of functional.
+//! - [`matmul`](fn@matmul) multiplies a matrix by the activations of one token or many, on the current rayon
+//!   pool. [`matmul_rows`] does so on the calling thread, for callers that split the rows
+//!   themselves.
+//! - [`functional`] has the other operations of a decoder.
 //!
 //! ```
 //! use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Scratch, Source, Tier, matmul};
@@ -34,20 +35,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The same bits everywhere
+//! # Bit-identical results
 //!
-//! Every tier, any number of threads, any split of the rows, and a token alone or among others give
-//! the same bits (any NaN counts as any NaN). That holds because the order of every sum is fixed:
-//! 32 partial sums, lane = column mod 32, each a chain of fused multiply-adds over ascending
-//! columns, folded by a fixed tree. Every encoding decodes to one f32 before it is multiplied, so
-//! bf12, bf16 and the same values in f32 agree too. It rests on the default floating-point
-//! environment: a caller that sets flush-to-zero or another rounding mode breaks it.
+//! Every tier, any number of threads, any split of the rows, and a token alone or in a batch give
+//! the same bits (all NaNs count as equal). The order of every sum is fixed: 32 partial sums, one
+//! for each column mod 32, are chains of fused multiply-adds over ascending columns, folded by a
+//! fixed tree. Every encoding decodes to one f32 before it is multiplied, so bf12, bf16 and the
+//! same values in f32 agree too. This rests on the default floating-point environment: a caller
+//! that sets flush-to-zero or another rounding mode breaks it.
 //!
 //! # Threads
 //!
-//! A product has one part a thread and waits in `rayon::join`. An idle rayon thread looks for work a
-//! few dozen times, yielding in between, and then sleeps on a futex, so a pool without work takes no
-//! time from threads that read.
+//! A product is split into one part per thread, joined by `rayon::join`. An idle rayon thread looks
+//! for work a few dozen times, yielding in between, and then sleeps on a futex. A pool without work
+//! therefore takes no time from threads that read.
 
 mod buffer;
 mod encode;

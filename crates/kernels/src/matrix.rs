@@ -5,36 +5,37 @@ use std::ops::Range;
 use crate::layout::{PartLen, PartRows, TABLE_LEN};
 use crate::{Encoding, reference};
 
-/// An encoded matrix, or a block of its rows, in bytes that someone else owns.
+/// An encoded matrix, or a block of its rows, in borrowed bytes.
 ///
-/// The bytes may stand at any address and may be anything: lengths are checked when the view is
-/// made, and whatever else is wrong gives defined numbers, never an access out of bounds.
+/// The bytes may be at any address and may have any value. Lengths are checked when the view is
+/// made; anything else that is wrong gives defined numbers, never an access out of bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     encoding: Encoding,
     rows: usize,
     cols: usize,
-    /// Where this view's first row stands in the parts that are not cut at every row.
+    /// Offset of this view's first row in the parts that are not split at every row.
     first_row: usize,
-    /// Rows of the whole matrix: where the offsets end in the patches of bf12.
+    /// Rows of the whole matrix, which give the end of the offsets in the patches of bf12.
     all_rows: usize,
-    /// The bytes of a row in the parts that are cut at every row: a row can be too short for a division.
+    /// Bytes per row of the parts that are split at every row. Stored because a division per row
+    /// costs too much when rows are short.
     steps: [usize; 2],
     parts: [&'a [u8]; 3],
 }
 
-/// Why bytes are not a matrix.
+/// An error in the bytes or the shape of a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MatrixError {
-    /// The number of parts is not the encoding's.
+    /// The number of parts does not match the encoding.
     #[error("a {encoding} matrix has {expected} parts, not {found}")]
     PartCount {
         /// The encoding.
         encoding: Encoding,
-        /// How many it has.
+        /// Number of parts of the encoding.
         expected: usize,
-        /// How many there were.
+        /// Number of parts given.
         found: usize,
     },
     /// A part has the wrong length.
@@ -49,11 +50,11 @@ pub enum MatrixError {
         rows: usize,
         /// Columns.
         cols: usize,
-        /// Which part.
+        /// Suffix of the part.
         suffix: &'static str,
-        /// How long it should be, at least for patches.
+        /// Required length; for patches the minimum.
         expected: u64,
-        /// How long it is.
+        /// Actual length.
         found: usize,
     },
     /// The shape is larger than any memory.
@@ -66,20 +67,20 @@ pub enum MatrixError {
         /// Columns.
         cols: usize,
     },
-    /// The rows asked for are not in the matrix.
+    /// The requested rows are not in the matrix.
     #[error("rows {start} to {end} are not in a matrix of {rows} rows")]
     NoSuchRows {
-        /// First row asked for.
+        /// First requested row.
         start: usize,
-        /// The row after the last.
+        /// The row after the last one requested.
         end: usize,
-        /// Rows there are.
+        /// Rows of the matrix.
         rows: usize,
     },
-    /// The patches of a bf12 row are not those its codes ask for.
+    /// The patches of a bf12 row do not match its codes.
     #[error("row {row} of a bf12 matrix has {codes} escapes and {patches} patches")]
     Patches {
-        /// Which row.
+        /// The row.
         row: usize,
         /// Escapes among its codes.
         codes: usize,
@@ -89,7 +90,7 @@ pub enum MatrixError {
 }
 
 impl<'a> Matrix<'a> {
-    /// A whole matrix, from its parts in the order of [`Encoding::parts`].
+    /// Views a whole matrix, given its parts in the order of [`Encoding::parts`].
     pub fn new(
         encoding: Encoding,
         rows: usize,
@@ -99,8 +100,8 @@ impl<'a> Matrix<'a> {
         Self::block(encoding, rows, cols, 0..rows, parts)
     }
 
-    /// The rows `range` of a matrix of `rows × cols`, from what [`Part::rows`](crate::Part::rows)
-    /// says of each part: the bytes of these rows, or the whole part.
+    /// Views the rows `range` of a matrix of `rows × cols`. Each part is given as
+    /// [`Part::rows`](crate::Part::rows) says: the bytes of these rows, or the whole part.
     pub fn block(
         encoding: Encoding,
         rows: usize,
@@ -120,7 +121,7 @@ impl<'a> Matrix<'a> {
             return Err(MatrixError::NoSuchRows { start: range.start, end: range.end, rows });
         }
         let too_large = MatrixError::TooLarge { encoding, rows, cols };
-        // The decoded matrix has to be addressable too, in f32, or index arithmetic could wrap.
+        // The decoded f32 matrix must be addressable too, or index arithmetic could wrap.
         let padded = cols.checked_next_multiple_of(64).map(|cols| cols.max(1));
         let decoded = padded.and_then(|cols| rows.max(1).checked_mul(cols)?.checked_mul(4));
         if decoded.is_none_or(|n| n > isize::MAX as usize) {
@@ -163,7 +164,7 @@ impl<'a> Matrix<'a> {
         Ok(Matrix { encoding, rows: count, cols, first_row, all_rows, steps, parts: held })
     }
 
-    /// A block of these rows; it shares tables and patches with the whole.
+    /// Views a block of these rows, which shares tables and patches with the whole.
     ///
     /// # Panics
     ///
@@ -175,7 +176,7 @@ impl<'a> Matrix<'a> {
         for (kind, part) in self.encoding.parts().iter().zip(&mut cut.parts) {
             let skip = if kind.step_rows() > 1 { self.first_row } else { 0 };
             let wide = (skip + range.start) as u64..(skip + range.end) as u64;
-            // `block` has computed the length of all rows, so that of fewer can not overflow.
+            // `block` has computed the length of all rows, so that of fewer cannot overflow.
             if let Some(PartRows::Bytes(bytes)) = kind.rows(wide, self.cols as u64) {
                 *part = &part[bytes.start as usize..bytes.end as usize];
             }
@@ -188,7 +189,7 @@ impl<'a> Matrix<'a> {
         cut
     }
 
-    /// How the matrix is stored.
+    /// The encoding of the matrix.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
@@ -203,22 +204,22 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
-    /// The bytes read when every weight in view is used once.
+    /// Bytes read when every weight in view is used once.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|p| p.len()).sum()
     }
 
-    /// Weights of one row, as f32.
+    /// Decodes the weights of one row to f32.
     ///
     /// # Panics
     ///
-    /// If there is no such row, or `out` is not one row long.
+    /// If the row does not exist, or `out` is not one row long.
     pub fn decode_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.cols, "row {row} of {self:?}");
         reference::decode_row(self, row, out);
     }
 
-    /// Whether the patches of a bf12 matrix are those its codes ask for; a pass over all codes,
+    /// Checks that the patches of a bf12 matrix match its codes, in a pass over all codes. Meant
     /// for verifying files. Nothing else about the bytes can be wrong.
     pub fn check(&self) -> Result<(), MatrixError> {
         if self.encoding != Encoding::Bf12 {
@@ -238,32 +239,32 @@ impl<'a> Matrix<'a> {
         self.parts[index]
     }
 
-    /// The bytes of one row in a part that is cut at every row.
+    /// The bytes of one row in a part that is split at every row.
     #[inline(always)]
     pub(crate) fn row_bytes(&self, part: usize, row: usize) -> &'a [u8] {
         let step = self.steps[part];
         &self.parts[part][row * step..][..step]
     }
 
-    /// The scales, as bytes, of the fp8 blocks that a row runs through.
+    /// The scales, as bytes, of the fp8 blocks that a row crosses.
     pub(crate) fn fp8_scales(&self, row: usize) -> &'a [u8] {
         let step = 4 * self.cols.div_ceil(128);
         &self.parts[1][(self.first_row + row) / 128 * step..][..step]
     }
 
-    /// The exponents of a bf12 matrix; an escape's is 255 until it is patched.
+    /// The exponents of a bf12 matrix. That of an escape is 255 until it is patched.
     pub(crate) fn exponents(&self) -> [u8; TABLE_LEN] {
         let mut table = [255; TABLE_LEN];
         table[..15].copy_from_slice(&self.parts[1][..15]);
         table
     }
 
-    /// The patches of a bf12 row in view: the exponents of its escapes. Offsets that lie are cut to what
-    /// is there.
+    /// The patches of a bf12 row in view: the exponents of its escapes. Wrong offsets are clamped
+    /// to the bytes that exist.
     ///
     /// # Panics
     ///
-    /// If there is no such row, or the encoding is another.
+    /// If the row does not exist, or the encoding is not bf12.
     #[inline]
     pub fn escapes(&self, row: usize) -> &'a [u8] {
         let patches = self.parts[2];

@@ -1,15 +1,15 @@
-//! The scalar reference: what every encoding means, and the canonical reduction, as plainly as
-//! they can be written. All other tiers are tested against this file, bit for bit.
+//! The scalar reference: the meaning of every encoding and the canonical reduction, written as
+//! plainly as possible. All other tiers are tested against this file, bit for bit.
 
 use crate::{Encoding, Matrix};
 
-/// Columns are decoded in blocks of this many.
+/// Columns in a block, the unit of decoding.
 pub(crate) const BLOCK: usize = 64;
 
 /// Partial sums of a dot product: column `c` goes to lane `c % 32`.
 pub(crate) const LANES: usize = 32;
 
-/// `y(t, r, weights[r] · x[t])` for all tokens, which stand `stride` apart in `x`.
+/// Calls `y(t, r, weights[r] · x[t])` for all tokens and rows. Tokens are `stride` apart in `x`.
 pub(crate) fn matmul(
     weights: &Matrix,
     x: &[f32],
@@ -44,7 +44,7 @@ pub(crate) fn reduce(mut acc: [f32; LANES]) -> f32 {
     acc[0]
 }
 
-/// All weights of a row.
+/// Decodes all weights of a row.
 pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
     let mut escapes = escapes(m, row);
     for (block, out) in out.chunks_mut(BLOCK).enumerate() {
@@ -52,12 +52,13 @@ pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
     }
 }
 
-/// The patches a row's decoding begins with: none but for bf12.
+/// The patches of a row; empty for all encodings but bf12.
 pub(crate) fn escapes<'a>(m: &Matrix<'a>, row: usize) -> &'a [u8] {
     if m.encoding() == Encoding::Bf12 { m.escapes(row) } else { &[] }
 }
 
-/// One block of at most 64 columns. `escapes` are the patches from this block on, and are used up.
+/// Decodes one block of at most 64 columns. `escapes` holds the patches from this block on and is
+/// advanced past those used.
 pub(crate) fn decode_block(
     m: &Matrix,
     row: usize,
@@ -122,7 +123,7 @@ pub(crate) fn decode_block(
     }
 }
 
-/// The bf16 bits of one block of a bf12 row.
+/// Decodes one block of a bf12 row to bf16 bits.
 pub(crate) fn bf12_block(
     m: &Matrix,
     row: usize,
@@ -148,7 +149,7 @@ pub(crate) fn bf12_block(
     }
 }
 
-/// How many codes of a bf12 row are escapes.
+/// Number of escapes among the codes of a bf12 row.
 pub(crate) fn count_escapes(m: &Matrix, row: usize) -> usize {
     let mut count = 0;
     for (block, bytes) in m.row_bytes(0, row).chunks(BLOCK + BLOCK / 2).enumerate() {
@@ -158,7 +159,7 @@ pub(crate) fn count_escapes(m: &Matrix, row: usize) -> usize {
     count
 }
 
-/// Where column `c` of a whole block of bf12 or q4 stands: `4i + k` for column `16k + i`.
+/// Position of column `c` in a whole block of bf12 or q4: `4i + k` for column `16k + i`.
 pub(crate) fn interleaved(c: usize) -> usize {
     4 * (c % 16) + c / 16
 }
@@ -171,12 +172,12 @@ fn bf16_at(bytes: &[u8], index: usize) -> f32 {
     bf16_to_f32(u16::from_le_bytes(bytes.as_chunks().0[index]))
 }
 
-/// The f32 whose upper half this is.
+/// Widens bf16, which is the upper half of an f32.
 pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Exact, subnormals included; a NaN keeps its payload.
+/// Widens f16 exactly, subnormals included; a NaN keeps its payload.
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let magnitude = u32::from(bits & 0x7fff);
@@ -188,7 +189,7 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(sign | wide)
 }
 
-/// e4m3 without infinities.
+/// Decodes e4m3, which has no infinities.
 pub(crate) const fn e4m3_to_f32(code: u8) -> f32 {
     let magnitude = match code & 0x7f {
         0x7f => f32::NAN,
@@ -202,7 +203,7 @@ pub(crate) const fn e4m3_to_f32(code: u8) -> f32 {
 pub(crate) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// A power of two from its biased exponent; 255 is NaN.
+/// Decodes e8m0, a power of two given by its biased exponent; 255 is NaN.
 pub(crate) const fn e8m0_to_f32(s: u8) -> f32 {
     match s {
         0 => f32::from_bits(0x0040_0000),

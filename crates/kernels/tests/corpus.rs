@@ -1,4 +1,4 @@
-//! What the fuzzer of the bf12 decoder found worth keeping, and every input that once failed.
+//! Replays the fuzzing corpus of the bf12 decoder and every input that once failed.
 
 #![allow(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! Lossy encodings against their definition in `docs/format.md`, weight by weight.
+//! Lossy encodings match their definition in `docs/format.md`, weight by weight.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::f32_bytes;
 use proptest::prelude::*;
 use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Source};
 
-/// The numbers that codes stand for, of ascending magnitude; the sign is apart.
+/// The numbers that the codes stand for, in order of magnitude and without sign.
 fn numbers(encoding: Encoding) -> Vec<f64> {
     let fields = |mantissa: i32, lowest: i32, count: i32| {
         let number = |code: i32| {
@@ -24,7 +24,7 @@ fn numbers(encoding: Encoding) -> Vec<f64> {
     }
 }
 
-/// The code of the nearest number; of two the even one.
+/// The code of the nearest number; a tie goes to the even code.
 fn nearest(numbers: &[f64], w: f32) -> usize {
     let w = f64::from(w.abs());
     let distance = |code: &usize| ((numbers[*code] - w).abs(), code % 2);
@@ -32,7 +32,7 @@ fn nearest(numbers: &[f64], w: f32) -> usize {
     (0..numbers.len()).min_by(order).unwrap()
 }
 
-/// The group that shares its scale with a weight.
+/// Index of the group of weights that shares a scale with the given one.
 fn group(encoding: Encoding, row: usize, col: usize) -> (usize, usize) {
     match encoding {
         Encoding::Fp8 => (row / 128, col / 128),
@@ -41,7 +41,7 @@ fn group(encoding: Encoding, row: usize, col: usize) -> (usize, usize) {
     }
 }
 
-/// Code and scale of every weight.
+/// Code and scale of every weight, by the definition.
 fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
     let numbers = numbers(encoding);
     let mut maxima = std::collections::HashMap::new();

@@ -1,4 +1,4 @@
-//! What goes into an encoding comes out of it: exactly, or as near as its codes allow.
+//! Encoded numbers decode to the originals: exactly, or as closely as the codes allow.
 
 mod common;
 
@@ -174,7 +174,7 @@ fn exact_encodings_give_back_the_source() {
 }
 
 #[test]
-fn f16_widens_as_the_half_crate_says() {
+fn f16_widens_like_the_half_crate() {
     let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let matrix = Matrix::new(Encoding::F16, 1, 65536, &[&halves]).unwrap();
     let mut row = vec![0.0; 65536];
@@ -185,7 +185,7 @@ fn f16_widens_as_the_half_crate_says() {
     }
 }
 
-/// Every value that `encoding` can hold under a scale of one.
+/// Every value that `encoding` can represent under a scale of one.
 fn values(encoding: Encoding) -> Vec<f32> {
     match encoding {
         Encoding::Q8 => (-127..=127).map(|v| v as f32).collect(),
@@ -211,7 +211,7 @@ fn lossy_encodings_choose_the_nearest_code() {
         [(Encoding::Q8, 127.0), (Encoding::Q4, 7.0), (Encoding::Fp8, 448.0), (Encoding::Mxfp4, 6.0)]
     {
         let values = values(encoding);
-        // Sixty-three numbers under a maximum that makes the scale one.
+        // 64 numbers whose maximum makes the scale one.
         for step in 0..200 {
             let mut row: Vec<f32> =
                 (0..64).map(|i| scale_one * (((i * 200 + step) as f32) / 12800.0 - 0.5)).collect();
@@ -228,14 +228,14 @@ fn lossy_encodings_choose_the_nearest_code() {
     }
 }
 
-/// Rounding, saturation and scales that vanish, byte for byte.
+/// Rounding, saturation and zero scales, byte for byte.
 #[test]
 fn codes_and_scales_are_rounded_as_the_format_says() {
     let tiny = |n: u32| f32::from_bits(n);
     let e4m3_step = 2f32.powi(-9);
     type Case<'a> = (Encoding, &'a [f32], &'a [u8], &'a [u8]);
     let cases: &[Case] = &[
-        // Codes: to nearest, to even between two.
+        // Codes: to nearest, ties to even.
         (Encoding::Q8, &[127.0, 0.5, 1.5, -2.5], &[127, 0, 2, 0xfe], &[0x80, 0x3f]),
         (Encoding::Q4, &[7.0, 0.5, 1.5, -2.5], &[0x07, 0xe2], &[0x80, 0x3f]),
         (
@@ -256,7 +256,7 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
             &[0x07, 0x22, 0x44, 0x66, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &[127],
         ),
-        // Beyond the largest code, the largest.
+        // Magnitudes beyond the largest code become the largest.
         (
             Encoding::Mxfp4,
             &[7.9, -7.9],
@@ -266,7 +266,7 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
         (Encoding::Q8, &[tiny(189 << 16), -tiny(189 << 16)], &[127, 0x81], &[1, 0]),
         (Encoding::Q4, &[tiny(10 << 16), -tiny(10 << 16)], &[0x97], &[1, 0]),
         (Encoding::Fp8, &[tiny(627), -tiny(627)], &[0x7e, 0xfe], &[1, 0, 0, 0]),
-        // Scales: bf16 to nearest, to even between two.
+        // Scales: bf16 to nearest, ties to even.
         (Encoding::Q8, &[127.0 * (1.0 + 1.0 / 256.0)], &[127], &[0x80, 0x3f]),
         (Encoding::Q8, &[127.0 * (1.0 + 3.0 / 256.0)], &[127], &[0x82, 0x3f]),
         // Scales of zero.
@@ -283,7 +283,7 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
 }
 
 #[test]
-fn e4m3_is_what_its_fields_say() {
+fn e4m3_matches_its_fields() {
     // Sign, then exponent and mantissa by arithmetic rather than by bits.
     for code in 0..=255u8 {
         let one = 1f32.to_le_bytes();
@@ -322,7 +322,7 @@ fn mxfp4_reads_as_published() {
 }
 
 #[test]
-fn what_can_not_be_encoded_is_refused() {
+fn non_finite_weights_and_unsupported_types_are_refused() {
     for encoding in [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4] {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = vec![0.5; 30];
@@ -387,7 +387,7 @@ fn wrong_lengths_and_absurd_shapes_are_refused() {
 
 /// A header may claim any number of columns for a tensor without rows.
 #[test]
-fn no_rows_of_absurdly_many_columns_are_nothing() {
+fn absurdly_wide_matrices_without_rows_are_accepted() {
     for cols in [1 << 40, 1 << 60, usize::MAX / 2] {
         for encoding in Encoding::ALL {
             let encoder = common::encoder(encoding, &[], cols);
@@ -431,7 +431,7 @@ fn errors_name_what_is_wrong() {
 }
 
 #[test]
-fn patches_that_lie_are_noticed_and_do_no_harm() {
+fn wrong_patches_are_detected_and_harmless() {
     let cols = 70;
     let source = bf16_bytes(&(0..210u16).map(|i| i * 311).collect::<Vec<_>>());
     let encoded = Encoded::bf12(&source, cols);
@@ -447,7 +447,7 @@ fn patches_that_lie_are_noticed_and_do_no_harm() {
         );
         (0..3).for_each(|r| drop(common::decode(&matrix, r)));
     }
-    // Without its patches an escape is infinite or NaN.
+    // An escape without a patch is infinite or NaN.
     let bare = Matrix::new(Encoding::Bf12, 3, cols, &[parts[0], parts[1], &parts[2][..16]]);
     let bare = bare.unwrap();
     let loud = (0..3).flat_map(|r| common::decode(&bare, r));
@@ -488,7 +488,7 @@ proptest! {
     ) {
         let rows: Vec<f32> = rows.iter().map(|w| w * 2f32.powi(shift)).collect();
         let max = rows.iter().fold(0f32, |m, w| m.max(w.abs()));
-        // Half a step at the largest magnitude, with room for the rounding of a bf16 scale.
+        // Half a step at the largest magnitude, with a margin for the rounding of a bf16 scale.
         for (encoding, bound) in [
             (Encoding::Q8, 1.02 / 254.0),
             (Encoding::Q4, 1.02 / 14.0),

@@ -1,4 +1,5 @@
-//! The variable that chooses implementations. In a process of its own: the environment is everybody's.
+//! The variable that chooses implementations. In a process of its own, because the environment is
+//! shared.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,13 +27,13 @@ fn the_variable_chooses_implementations_and_refuses_other_words() {
             "portable,norm=scalar,rope=scalar",
             portable.with(Kind::Norm, Tier::Scalar).with(Kind::Rope, Tier::Scalar),
         ),
-        // The last word counts.
+        // The last word wins.
         ("linear=scalar,portable", portable),
         ("portable,linear=scalar,linear=portable", portable),
     ];
     for (words, expected) in chosen {
         assert_eq!(force(words.as_ref()), Ok(expected), "{words}");
-        // What is told can be typed.
+        // The printed form can be parsed.
         assert_eq!(expected.to_string().parse(), Ok(expected), "{words}");
     }
     assert_eq!(portable.with(Kind::Rope, Tier::Scalar).to_string(), "portable,rope=scalar");

@@ -1,4 +1,4 @@
-//! In the steady state nothing is allocated.
+//! The steady state does not allocate.
 
 mod common;
 
@@ -16,15 +16,15 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: hands every call on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc`.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Runs `f` until it has all it needs, then again, counting.
+/// Runs `f` once to warm up, then counts the allocations of further runs.
 #[track_caller]
 fn quiet(what: impl std::fmt::Display, mut f: impl FnMut()) {
     f();
@@ -41,7 +41,7 @@ fn quiet(what: impl std::fmt::Display, mut f: impl FnMut()) {
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{what}");
 }
 
-/// One test, so that nobody else in this process allocates meanwhile.
+/// A single test, so that nothing else in this process allocates meanwhile.
 #[test]
 fn nothing_is_allocated_once_the_scratch_has_grown() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();

@@ -1,4 +1,5 @@
-//! One result, whatever the tier, the number of tokens, the split of the rows, the threads.
+//! The result is the same for every tier, number of tokens, split of the rows and number of
+//! threads.
 
 mod common;
 
@@ -9,13 +10,13 @@ use sws_kernels::{
     ThreadScratch, Tier, matmul, matmul_rows,
 };
 
-/// Any bits, with what is special more often than chance has it.
+/// Any bits, with special values more frequent than by chance.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![
         20 => (any::<bool>(), 100u32..140, any::<u32>())
             .prop_map(|(s, e, m)| u32::from(s) << 31 | e << 23 | m >> 9),
         2 => any::<u32>(),
-        // Subnormals, and numbers whose products are.
+        // Subnormals, and numbers whose products are subnormal.
         2 => any::<u32>().prop_map(|b| b & 0x807f_ffff),
         2 => (any::<bool>(), 1u32..64, any::<u32>())
             .prop_map(|(s, e, m)| u32::from(s) << 31 | e << 23 | m >> 9),
@@ -23,8 +24,8 @@ fn number() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// A matrix in `encoding` whose parts are made of these bits: any bytes are valid ones, but few
-/// of them would be interesting numbers.
+/// A matrix in `encoding` whose parts are made of these bits. Any bytes are valid, but random ones
+/// would give few interesting numbers.
 fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bool) -> Encoded {
     let cell = |i: usize| bits[i % bits.len()].rotate_left((i / bits.len()) as u32 % 5 * 8);
     let n = rows * cols;
@@ -43,7 +44,7 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
             Encoded::with(&Encoder::bf12(cols, table), &bf16, rows, cols, rows)
         }
         _ => {
-            // Codes of any value; scales as the numbers come, or all bits for e8m0.
+            // Codes of any value; scales taken from the numbers, or any bits for e8m0.
             let parts: Vec<Vec<u8>> = encoding
                 .parts()
                 .iter()
@@ -135,7 +136,7 @@ proptest! {
             let some = tokens.div_ceil(2);
             let half = product(tier, &matrix, &x[..some * cols], some);
             same(&half, &expected[..some * rows], (tier, encoding, "tokens", some));
-            // Rows in two parts, into one result.
+            // Rows in two parts, written to one result.
             let cut = rows / 3;
             let mut input = Input::new();
             input.pack(tier, &x, tokens, cols);
@@ -172,7 +173,7 @@ proptest! {
     }
 }
 
-/// Larger than the threshold below which one thread works, so that the split is real.
+/// Larger than the threshold below which a single thread works, so that the rows are really split.
 #[test]
 fn threads_do_not_change_bits() {
     for encoding in Encoding::ALL {
@@ -195,7 +196,7 @@ fn threads_do_not_change_bits() {
 
 #[test]
 fn a_sum_that_underflowed_to_minus_zero_stays_so() {
-    // The padding of a short row must not add +0 to it.
+    // The padding of a short row must not add +0.
     let tiny = f32::from_bits(1);
     for cols in [1, 31, 33, 63, 64, 65] {
         let mut weights = vec![0f32; cols];
@@ -212,7 +213,7 @@ fn a_sum_that_underflowed_to_minus_zero_stays_so() {
             }
         }
     }
-    // With all 32 lanes at -0 the sum itself is -0.
+    // If all 32 lanes are -0, the sum itself is -0.
     for cols in [32, 33, 63, 64, 95, 96, 1056] {
         let encoded =
             Encoded::from_parts(Encoding::F32, 1, cols, &[&f32_bytes(&vec![-tiny; cols])]);
@@ -228,7 +229,7 @@ fn a_sum_that_underflowed_to_minus_zero_stays_so() {
 
 #[test]
 fn every_code_and_scale_decodes_alike_in_every_tier() {
-    // A column of ones picks the weights out one by one.
+    // A column of ones selects the weights one by one.
     let codes: Vec<u8> = (0..=255).collect();
     let ordered: Vec<u8> = (0..32u32).map(|i| (i * 0x11) as u8).collect();
     let mut cases = Vec::new();
@@ -272,22 +273,22 @@ fn empty_shapes_have_empty_or_zero_results() {
 
 #[test]
 #[should_panic(expected = "activations of 2 x 5")]
-fn activations_of_another_shape_are_a_bug() {
+fn activations_of_another_shape_panic() {
     let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
     product(Tier::Scalar, &encoded.matrix(), &[0.0; 9], 2);
 }
 
 #[test]
 #[should_panic(expected = "results of 2 x 3")]
-fn results_of_another_shape_are_a_bug() {
+fn results_of_another_shape_panic() {
     let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
     let (x, y) = (&[0.0; 10], &mut [0.0; 5]);
     matmul(Tier::Scalar, &encoded.matrix(), x, 2, y, &mut Scratch::new());
 }
 
-/// Tiers are compared with each other on one machine; this compares machines.
+/// Other tests compare tiers on one machine; this one compares machines.
 #[test]
-fn the_bits_are_those_of_every_other_architecture() {
+fn bits_match_every_other_architecture() {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for encoding in Encoding::ALL {
         let encoded = Encoded::sample(encoding, 19, 777);

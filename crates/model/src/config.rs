@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// The most layers, and experts in a layer, that are believed.
+/// Upper limit on the number of layers, and on the number of experts in a layer.
 pub(crate) const MAX_COUNT: u64 = 65_536;
 
 /// A parsed configuration.
@@ -10,11 +10,11 @@ pub(crate) const MAX_COUNT: u64 = 65_536;
 pub(crate) struct Config {
     model_type: String,
     outer: Map<String, Value>,
-    /// Where models that also see or hear keep what concerns the language model.
+    /// The entries of the language model, in models that also process images or sound.
     text: Option<Map<String, Value>>,
 }
 
-/// Why a `config.json` cannot be used.
+/// Reasons why a `config.json` cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -24,7 +24,7 @@ pub enum ConfigError {
     /// A necessary entry is absent.
     #[error("config.json has no `{0}`; take the config.json that was published with the weights")]
     MissingKey(&'static str),
-    /// A number that no model has.
+    /// A number beyond that of any known model.
     #[error(
         "config.json gives {value} for `{key}`, and no model has more than {limit}; download it again"
     )]
@@ -33,25 +33,25 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: u64,
-        /// The most that is believed.
+        /// The limit.
         limit: u64,
     },
-    /// A number with which nothing can be computed.
+    /// A number that makes the computation impossible.
     #[error("config.json gives {value} for `{key}`, {reason}; download it again")]
     Invalid {
         /// The entry.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
-    /// A family that is not known.
+    /// An unknown family.
     #[error(
         "config.json names the model type `{model_type}`, which is not supported; supported are {supported}"
     )]
     Unsupported {
-        /// What it says.
+        /// The type given.
         model_type: String,
         /// The supported ones.
         supported: String,
@@ -67,7 +67,7 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: String,
-        /// What is supported.
+        /// The supported values.
         supported: &'static str,
     },
 }
@@ -93,7 +93,7 @@ impl Config {
         &self.model_type
     }
 
-    /// The entry as it stands, null included: for the few whose absence means something else.
+    /// The entry as written, null included, for the few entries where null and absence differ.
     pub(crate) fn raw(&self, key: &str) -> Option<&Value> {
         self.text.as_ref().unwrap_or(&self.outer).get(key)
     }
@@ -120,7 +120,7 @@ impl Config {
         self.need(key)?.size(limit)
     }
 
-    /// Whether the head is the embedding. Models with a `text_config` may say so outside it.
+    /// True if the head is the embedding. Models with a `text_config` may say so outside it.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
         let key = "tie_word_embeddings";
         let outer = self.outer.get(key).filter(|value| !value.is_null());
@@ -134,7 +134,7 @@ impl Config {
         Ok(self.need("num_hidden_layers")?.count(MAX_COUNT)? as u32)
     }
 
-    /// Experts in a layer, in the spelling of any family; None if no entry says.
+    /// Experts in a layer, in the spelling of any family; None if there is no such entry.
     pub(crate) fn experts(&self) -> Result<Option<u32>, ConfigError> {
         let keys = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
         self.any(&keys).map(|entry| Ok(entry.count(MAX_COUNT)? as u32)).transpose()
@@ -212,7 +212,7 @@ fn wrong_type(key: &str, value: &Value, expected: &str) -> ConfigError {
     ConfigError::Json(format!("`{key}` is {} instead of {expected}", shown(value)))
 }
 
-/// A value on one line, cut where it gets long.
+/// A value on one line, truncated if it is long.
 fn shown(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),

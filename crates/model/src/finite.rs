@@ -1,11 +1,11 @@
-//! Finding weights that are no numbers, or infinite.
+//! Detection of weights that are NaN or infinite.
 
 use sws_kernels::{Encoding, Matrix};
 
-/// The row, the column and the value of the first weight that is not finite, in a matrix or a block of
-/// its rows, whose parts are given too.
+/// The row, column and value of the first weight that is not finite, in a matrix or a block of its
+/// rows, given together with its parts.
 ///
-/// The parts say fast whether there can be one; only then are weights decoded.
+/// A quick scan of the parts shows whether there can be one; weights are decoded only then.
 pub fn first_not_finite(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize, f32)> {
     if !may_hold_one(matrix, parts) {
         return None;
@@ -17,9 +17,10 @@ pub fn first_not_finite(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, 
     })
 }
 
-/// None is missed; a scale that only large codes would carry beyond all bounds may be decoded in vain.
+/// False only if all weights are finite. It may be true for a finite matrix, where a scale would
+/// overflow only with large codes.
 fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
-    /// Whether every bit of an exponent is set in any of these numbers.
+    /// True if any of the numbers has all exponent bits set.
     fn f32s(bytes: &[u8]) -> bool {
         let (numbers, _) = bytes.as_chunks::<4>();
         numbers.iter().fold(false, |any, n| any | (u32::from_le_bytes(*n) << 1 >= 0xff00_0000))
@@ -35,17 +36,17 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         Encoding::F32 => f32s(parts[0]),
         Encoding::F16 => halves(parts[0], 0x7c00),
         Encoding::Bf16 => halves(parts[0], 0x7f80),
-        // The largest exponent stands in the table or, as it is, among the patches; and it is that of
-        // escapes for which there is no patch. Some byte of the offsets before the patches is 0xff in
-        // most matrices, and means nothing.
+        // The largest exponent can be in the table or, verbatim, among the patches. Escapes without
+        // a patch also decode to it. The offsets before the patches contain a byte of 0xff in most
+        // matrices, which means nothing.
         Encoding::Bf12 => {
             let patched = |row| bytes(matrix.escapes(row), 0xff);
             bytes(parts[1], 0xff)
                 || (0..matrix.row_count()).any(patched)
                 || lacks_patches(matrix, parts)
         }
-        // Codes are numbers; only a scale can be something else, or too large: from 2^120 on for codes
-        // up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
+        // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
+        // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
         Encoding::Fp8 => {
             let scales = parts[1].as_chunks::<4>().0.iter().map(|n| f32::from_le_bytes(*n));
@@ -56,21 +57,22 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
     }
 }
 
-/// Whether any row of a bf12 matrix has more escapes than patches.
+/// True if any row of a bf12 matrix has more escapes than patches.
 fn lacks_patches(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
     let cols = matrix.cols();
     let rows = parts[0].chunks_exact(cols + cols.div_ceil(2));
     rows.enumerate().any(|(row, codes)| escapes(codes) > matrix.escapes(row).len())
 }
 
-/// Escapes among the codes of a row.
+/// Number of escapes among the codes of a row.
 ///
-/// In bytes that the compiler makes vectors of: a long prompt looks at the whole model, and one by one
-/// that took a quarter of its time.
+/// Counts in byte lanes, which the compiler vectorizes: a long prompt scans the whole model, and
+/// counting one by one took a quarter of its time.
 fn escapes(row: &[u8]) -> usize {
-    /// Blocks whose escapes fit into the bytes.
+    /// Number of blocks whose escape counts fit into a byte.
     const BLOCKS: usize = 127;
-    // Of a block of n columns the first n bytes are signs and mantissas, the others two codes each.
+    // In a block of n columns the first n bytes are signs and mantissas; the others hold two codes
+    // each.
     let (blocks, rest) = row.as_chunks::<96>();
     let whole = blocks.chunks(BLOCKS).map(|blocks| {
         let mut lanes = [0u8; 32];
@@ -86,7 +88,7 @@ fn escapes(row: &[u8]) -> usize {
     (whole.sum::<u32>() + rest) as usize
 }
 
-/// Escapes among two codes.
+/// Number of escapes among two codes.
 fn of_two(codes: u8) -> u8 {
     u8::from(codes & 15 == 15) + u8::from(codes >> 4 == 15)
 }
@@ -98,7 +100,7 @@ mod tests {
     const ROWS: usize = 2;
     const COLS: usize = 64;
 
-    /// A matrix of finite numbers, its parts filled with bytes that mean nothing special.
+    /// Parts of a matrix of finite numbers, filled with unremarkable bytes.
     fn parts(encoding: Encoding) -> Vec<Vec<u8>> {
         let lens: &[usize] = match encoding {
             Encoding::F32 => &[4 * ROWS * COLS],
@@ -111,7 +113,7 @@ mod tests {
         };
         let mut parts: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0x11; len]).collect();
         if encoding == Encoding::Bf12 {
-            // Codes of the first exponent, and a patch that no row owns.
+            // Codes of the first exponent, and a patch that belongs to no row.
             parts[0].fill(0);
             parts[1][15] = 0;
             parts[2][..4 * (ROWS + 1)].fill(0);
@@ -120,14 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_in_every_encoding() {
+    fn first_not_finite_is_found_in_every_encoding() {
         type Change = (usize, usize, &'static [u8]);
         type Case = (Encoding, &'static [Change], Option<(usize, usize, f32)>);
         const NAN: f32 = f32::NAN;
         const INF: f32 = f32::INFINITY;
         #[rustfmt::skip]
         let cases: [Case; 48] = [
-            // encoding, (part, byte, bytes), where which weight is not finite
+            // encoding, (part, byte, bytes), position and value of the first weight that is not
+            // finite
             (Encoding::F32, &[], None),
             (Encoding::F32, &[(0, 4 * 5, &[0, 0, 0xc0, 0x7f])], Some((0, 5, NAN))),
             (Encoding::F32, &[(0, 4 * 70, &[1, 0, 0x80, 0xff])], Some((1, 6, NAN))),
@@ -146,7 +149,8 @@ mod tests {
             (Encoding::Bf12, &[], None),
             (Encoding::Bf12, &[(1, 0, &[0xff]), (0, 0, &[1])], Some((0, 0, NAN))),
             (Encoding::Bf12, &[(1, 0, &[0xff])], Some((0, 0, INF))),
-            // The code of row 1, column 0 is an escape: with a patch, with one that is not finite, with none.
+            // The code of row 1, column 0 is an escape: with a patch, with a patch that is not
+            // finite, with none.
             (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1])], None),
             (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15]), (2, 8, &[1]), (2, 12, &[0xff])], Some((1, 0, NAN))),
             (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15])], Some((1, 0, NAN))),
@@ -156,7 +160,7 @@ mod tests {
             (Encoding::Q8, &[(1, 2, &[0xc0, 0x7f])], Some((1, 0, NAN))),
             (Encoding::Q8, &[(1, 0, &[0x80, 0x7f])], Some((0, 0, INF))),
             (Encoding::Q8, &[(1, 0, &[0x80, 0x7f]), (0, 0, &[0])], Some((0, 0, NAN))),
-            // Scales of 2^128 and 2^120, 17 times and 128.
+            // Scales of 2^128 and 2^120, times 17 and 128.
             (Encoding::Q8, &[(1, 0, &[0x7f, 0x7f])], Some((0, 0, INF))),
             (Encoding::Q8, &[(1, 0, &[0x80, 0x7b]), (0, 9, &[0x80])], None),
             (Encoding::Q4, &[], None),
@@ -171,7 +175,7 @@ mod tests {
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0xc0, 0x7f])], Some((0, 0, NAN))),
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7f]), (0, 0, &[0x80])], Some((0, 0, NAN))),
-            // A scale of 2^120, and with it the largest code.
+            // A scale of 2^120, also with the largest code.
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7b])], None),
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7b]), (0, 66, &[0x7e])], Some((1, 2, INF))),
             (Encoding::Mxfp4, &[], None),
@@ -188,13 +192,13 @@ mod tests {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, ROWS, COLS, &parts).unwrap();
             let found = first_not_finite(&matrix, &parts);
-            // Any NaN is like any other.
+            // All NaNs are equivalent.
             assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{encoding} {changes:?}");
         }
     }
 
     #[test]
-    fn every_escape_of_a_long_row_counts() {
+    fn all_escapes_of_a_long_row_are_counted() {
         for cols in [1_usize, 33, 64, 96, 64 * 127, 64 * 300 + 35] {
             let full = vec![0xff; cols + cols.div_ceil(2)];
             assert_eq!(escapes(&full), 2 * cols.div_ceil(2), "{cols} columns");
@@ -202,15 +206,16 @@ mod tests {
         }
     }
 
-    /// Of two rows the second has an escape, with a patch or without: as a block it is not judged by the
-    /// patches of the first.
+    /// The second of two rows has an escape, with a patch or without. Its block is not checked
+    /// against the patches of the first.
     #[test]
     fn rows_of_a_block_have_their_own_patches() {
         for (patched, expected) in [(true, false), (false, true)] {
             let mut parts = parts(Encoding::Bf12);
             parts[0][96] = 1;
             parts[0][160] = 15;
-            // Where the patches of row 0, of row 1 and of none begin. A byte of 0xff is no exponent here.
+            // Start of the patches of row 0, of row 1, and their end. A byte of 0xff is no exponent
+            // here.
             let offsets = if patched { [0u32, 0, 0xff] } else { [0, 1, 1] };
             for (to, offset) in parts[2].as_chunks_mut::<4>().0.iter_mut().zip(offsets) {
                 *to = offset.to_le_bytes();

@@ -1,12 +1,12 @@
-//! A model that is ready to run, whatever computes it: asked for what it can do, never for what it is.
+//! A model that is ready to run, queried for its capabilities and not for its type.
 
 use crate::forward::ForwardError;
 use crate::observer::Observer;
 use crate::spec::ModelSpec;
 
-/// A model that is ready to run. Who needs a capability asks for it, and says in a sentence of his own
-/// what cannot be done without; a capability that only some models have is one more method here that
-/// answers None unless it is overridden.
+/// A model that is ready to run. Callers query it for the capability they need, and report in their
+/// own words when it is missing. A capability that only some models have is another method of this
+/// trait, which returns None unless overridden.
 ///
 /// ```
 /// use sws_model::{ForwardError, ModelHandle};
@@ -18,60 +18,61 @@ use crate::spec::ModelSpec;
 /// }
 /// ```
 pub trait ModelHandle {
-    /// What it computes.
+    /// The specification of the model.
     fn spec(&self) -> &ModelSpec;
 
-    /// As a model that continues a text.
+    /// Returns the model as a causal language model, if it is one.
     fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
         None
     }
 }
 
-/// Continues one sequence of tokens: each call goes on where the last one ended.
+/// Continues one sequence of tokens: each call starts where the last one ended.
 ///
-/// Tokens that cannot be taken are refused before any of them is processed. After any other error the
-/// sequence has to be [cleared](Self::clear).
+/// Invalid tokens are refused before any of them is processed. After any other error the sequence
+/// has to be [cleared](Self::clear).
 pub trait CausalLm: Send {
-    /// How many logits there are for a position; token ids are below.
+    /// Number of logits per position; token ids are below it.
     fn vocab(&self) -> usize;
 
-    /// The most positions that the sequence can have.
+    /// The maximum number of positions in the sequence.
     fn limit(&self) -> usize;
 
     /// Positions in use.
     fn len(&self) -> usize;
 
-    /// Begins a new sequence in place of this one.
+    /// Starts a new sequence in place of this one.
     fn clear(&mut self);
 
-    /// Continues the sequence, with somebody looking on; the logits (`vocab` of them) of what comes next.
+    /// Continues the sequence and reports to `observer`; returns the `vocab` logits of the next
+    /// token.
     fn observed(
         &mut self,
         tokens: &[u32],
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError>;
 
-    /// As [`observed`](Self::observed), with the logits of every position told to the observer.
+    /// Like [`observed`](Self::observed), but passes the logits of every position to the observer.
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError>;
 
-    /// Continues the sequence; the logits (`vocab` of them) of what comes next.
+    /// Continues the sequence; returns the `vocab` logits of the next token.
     fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], ForwardError> {
         self.observed(tokens, &mut ())
     }
 
-    /// Continues the sequence by one token; the logits (`vocab` of them) of what comes next.
+    /// Continues the sequence by one token; returns the `vocab` logits of the next token.
     fn decode(&mut self, token: u32) -> Result<&[f32], ForwardError> {
         self.observed(&[token], &mut ())
     }
 
-    /// Whether nothing has been processed.
+    /// True if no token has been processed.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Refuses tokens that cannot continue a sequence of `used` positions: none at all, more than there is
-/// room for with `limit` positions, or one that is not below `vocab`.
+/// Returns an error for tokens that cannot continue a sequence of `used` positions: an empty slice,
+/// more tokens than fit within `limit` positions, or a token that is not below `vocab`.
 pub fn check_tokens(
     tokens: &[u32],
     used: usize,

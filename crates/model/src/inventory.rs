@@ -1,4 +1,4 @@
-//! Which tensors a model needs, and proof that they are there as they should be.
+//! The tensors that a model needs, and the check that all of them are present and well-formed.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::order::{ReadStep, TensorSpec};
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
-/// The tensors of every piece that the forward pass asks for, by what they do.
+/// The tensors of every piece that the forward pass requests, by role.
 #[derive(Debug)]
 pub struct Inventory {
     pieces: HashMap<PieceId, Vec<Held>>,
@@ -19,11 +19,11 @@ pub struct Inventory {
 /// One tensor of a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// What it does.
+    /// Role of the tensor in its piece.
     pub role: Role,
-    /// Its place in [`Piece::tensors`].
+    /// Its index in [`Piece::tensors`].
     pub index: usize,
-    /// How it is stored.
+    /// Its encoding in the store.
     pub encoding: Encoding,
     /// Rows; 1 for a norm or bias.
     pub rows: usize,
@@ -31,19 +31,19 @@ pub struct Held {
     pub cols: usize,
 }
 
-/// Why weights do not fit their configuration.
+/// Reasons why weights do not fit their configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// Tensors that the configuration asks for are not there.
+    /// Tensors required by the configuration are absent.
     #[error(
         "the weights lack {names}, which config.json asks for; download the rest of them, or the config.json that belongs to them"
     )]
     Missing {
-        /// The first of them.
+        /// The first few missing names.
         names: String,
     },
-    /// A tensor of another shape than the configuration says.
+    /// A tensor whose shape differs from the configuration.
     #[error(
         "the tensor `{name}` has the shape {found:?} where config.json asks for {expected:?}; download both again, from the same place"
     )]
@@ -52,10 +52,10 @@ pub enum WeightsError {
         name: String,
         /// Its shape.
         found: Vec<u64>,
-        /// The right shape.
+        /// The expected shape.
         expected: Vec<u64>,
     },
-    /// A tensor in numbers that are not computed with.
+    /// A tensor in an unsupported number format.
     #[error(
         "the tensor `{name}` is stored as {found}, and {supported} can be computed with; convert the checkpoint to bf16"
     )]
@@ -64,53 +64,54 @@ pub enum WeightsError {
         name: String,
         /// Its type.
         found: String,
-        /// What it could be.
+        /// The supported types.
         supported: &'static str,
     },
-    /// A weight that is no number, or infinite.
+    /// A weight that is NaN or infinite.
     #[error(
         "the tensor `{name}` holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again"
     )]
     NotFinite {
         /// The tensor.
         name: String,
-        /// What it holds.
+        /// The value found.
         value: f32,
-        /// Where the first one stands.
+        /// Row of the first such weight.
         row: usize,
-        /// As above.
+        /// Column of the first such weight.
         col: usize,
     },
-    /// The bytes given for a piece are not what the manifest says.
+    /// A piece whose size differs from the manifest.
     #[error(
         "the piece {piece} was given with {found} bytes where the manifest says {expected}; this is a bug, please report it"
     )]
     Bytes {
         /// The piece.
         piece: PieceId,
-        /// Bytes there are.
+        /// Actual size in bytes.
         found: u64,
-        /// Bytes there should be.
+        /// Expected size in bytes.
         expected: u64,
     },
-    /// The model type of the manifest is another.
+    /// The model types of manifest and configuration differ.
     #[error(
         "the weights are of model type `{found}`, and config.json says `{expected}`; use the two that belong together"
     )]
     ModelType {
-        /// What the manifest says.
+        /// The type in the manifest.
         found: String,
-        /// What the configuration says.
+        /// The type in the configuration.
         expected: String,
     },
 }
 
-/// How many missing tensors are named; it also ends the search in a configuration with a billion.
+/// Maximum number of missing tensors named; it also bounds the search in a configuration with a
+/// billion of them.
 const NAMED: usize = 4;
 
 impl Inventory {
-    /// Finds every tensor that `spec` asks for, and checks shapes and types. Tensors that nothing
-    /// asks for are no error: checkpoints carry some.
+    /// Finds every tensor that `spec` asks for, and checks shapes and types. Unused tensors are no
+    /// error: some checkpoints contain them.
     pub fn new(spec: &ModelSpec, manifest: &Manifest) -> Result<Inventory, WeightsError> {
         let model_type = || WeightsError::ModelType {
             found: manifest.model.model_type.clone(),
@@ -143,12 +144,13 @@ impl Inventory {
         }
     }
 
-    /// The tensors of a piece in the order of computing; none if nothing asks for the piece.
+    /// The tensors of a piece in the order of computation; empty if the forward pass does not need
+    /// the piece.
     pub fn piece(&self, id: PieceId) -> &[Held] {
         self.pieces.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// The pieces that the forward pass asks for, in no order.
+    /// The pieces that the forward pass requests, in no particular order.
     pub fn pieces(&self) -> impl Iterator<Item = PieceId> {
         self.pieces.keys().copied()
     }

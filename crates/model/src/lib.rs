@@ -1,15 +1,18 @@
-//! What a checkpoint means, and what it computes.
+//! Model configurations, the forward pass and text processing.
 //!
-//! A `config.json` becomes two things: [`naming()`] returns the [`Naming`](sws_store::Naming) of its
-//! family, by which the store sorts tensors into pieces; [`ModelSpec`] says what each layer
-//! computes. A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the
-//! layers, keeps what it carries in a [`State`], and asks a [`WeightSource`] for weights: a
-//! [`ResidentSource`] has them all in memory, and an engine assembles them as they are needed. The
-//! arithmetic is the same, so the bits are. [`Session`] is all of that for one sequence.
+//! A `config.json` becomes two things. [`naming()`] returns the [`Naming`](sws_store::Naming) of
+//! its family, by which the store sorts tensors into pieces. [`ModelSpec`] describes the
+//! computation of each layer.
 //!
-//! Who only wants to use a model has a [`ModelHandle`] and asks it for a capability, such as
-//! [`CausalLm`]. A session is one way to have it, other implementations of the layers are others.
-//! [`text`] is what lies between text and token ids, and between logits and a token.
+//! A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
+//! keeps intermediate results in a [`State`], and requests weights from a [`WeightSource`]. A
+//! [`ResidentSource`] has them all in memory; an engine assembles them as they are needed. The
+//! arithmetic is the same, so the results are identical bit for bit. A [`Session`] combines all of
+//! this for one sequence.
+//!
+//! Callers that only use a model hold a [`ModelHandle`] and query it for a capability, such as
+//! [`CausalLm`]. A session is one implementation; other implementations of the layers are possible.
+//! [`text`] converts between text and token ids, and selects tokens from logits.
 //!
 //! ```
 //! use sws_store::{PieceId, Placement};

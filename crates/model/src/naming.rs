@@ -1,4 +1,4 @@
-//! From the name of a tensor to its piece, by the table of its family.
+//! Maps tensor names to pieces, by the table of the family.
 
 use sws_store::{Naming, PieceId, PieceKind, Placement};
 
@@ -49,7 +49,7 @@ impl Naming for FamilyNaming {
 impl FamilyNaming {
     fn place_outside(&self, name: &str, in_model: Option<&str>) -> Option<Placement> {
         let (id, matrix) = match (name, in_model) {
-            // A copy of the embedding that some tools write beside it.
+            // A copy of the embedding that some tools also write.
             ("lm_head.weight", _) if self.tied => return None,
             ("lm_head.weight", _) => (PieceId::LM_HEAD, true),
             (_, Some("embed_tokens.weight")) => (PieceId::EMBED, true),
@@ -59,8 +59,8 @@ impl FamilyNaming {
         Some(Placement::Piece { id, rank: 0, matrix })
     }
 
-    /// `rest` is the name from the number of the layer on. Layers above the configured number are
-    /// those of multi-token prediction.
+    /// `rest` is the name from the layer number on. Layers beyond the configured count are those of
+    /// multi-token prediction.
     fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
         let (layer, rest) = rest.split_once('.')?;
         let layer = number_below(layer, self.layers)?;
@@ -83,13 +83,13 @@ impl FamilyNaming {
     }
 }
 
-/// The expert in `name`, which looks like `pattern` with the number in place of `#`.
+/// The expert number in `name`, which matches `pattern` with the number in place of `#`.
 fn expert_of(pattern: &str, name: &str, experts: u32) -> Option<u32> {
     let (before, after) = pattern.split_once('#')?;
     number_below(name.strip_prefix(before)?.strip_suffix(after)?, experts)
 }
 
-/// Numbers have one spelling, so that a tensor has one name: no sign, no leading zero.
+/// Numbers have one spelling, without sign or leading zero, so that a tensor has one name.
 fn number_below(digits: &str, limit: u32) -> Option<u32> {
     let number: u32 = digits.parse().ok()?;
     (number < limit && number.to_string() == digits).then_some(number)

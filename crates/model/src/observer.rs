@@ -1,12 +1,14 @@
-//! The moments of a pass, and who hears of them.
+//! Notifications about the progress of a pass.
 
 use sws_store::Pass;
 
 use crate::source::{Routed, SourceError};
 
-/// Follows a pass. The owner of the layer loop tells every observer of each moment; an error ends the pass.
+/// Follows a pass. The owner of the layer loop notifies every observer of each event; an error ends
+/// the pass.
 ///
-/// A layer that is computed ahead, and again later, is told once.
+/// A layer that is computed ahead, and again later, is reported once. Only a
+/// [`PassSource`](crate::PassSource) is notified both times.
 pub trait Observer: Send {
     /// A pass has begun: its tokens are embedded.
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
@@ -31,8 +33,9 @@ pub trait Observer: Send {
         Ok(())
     }
 
-    /// The attention of a layer with experts has left `state` [tokens, hidden], from which its router has
-    /// selected, and its shared expert adds `shared`, empty without one. The experts come next.
+    /// The attention of a layer with experts has produced `state` [tokens, hidden], from which its
+    /// router has selected. `shared` is the output of its shared expert, empty if it has none. The
+    /// experts come next.
     fn attended(
         &mut self,
         pass: &Pass,

@@ -1,7 +1,7 @@
-//! The read order: every tensor that a pass asks for, in the order in which it asks.
+//! The read order: every tensor that a pass requests, in the order of the requests.
 //!
-//! The inventory, the streaming schedule, the order of tensors in a shard and the benchmarks are all made
-//! from it. A test records the requests of real passes and compares.
+//! The inventory, the streaming schedule, the order of tensors in a shard and the benchmarks all
+//! derive from it. A test compares it with the recorded requests of real passes.
 
 use sws_store::{PieceId, PieceKind};
 
@@ -11,7 +11,7 @@ use crate::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNo
 /// A tensor of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// What it does in the piece.
+    /// Role of the tensor in its piece.
     pub role: Role,
     /// Rows; 1 for a vector.
     pub rows: usize,
@@ -26,9 +26,9 @@ pub enum ReadStep {
     Tensor(PieceKind, TensorSpec),
     /// The tensors of each expert that the router selects.
     Experts {
-        /// Experts to select from.
+        /// Number of experts to select from.
         count: usize,
-        /// The tensors of one, in order.
+        /// The tensors of one expert, in order.
         tensors: Vec<TensorSpec>,
     },
 }

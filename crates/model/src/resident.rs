@@ -1,4 +1,4 @@
-//! A model that is wholly in memory.
+//! A model held entirely in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub struct ResidentSource {
     weights: Resident,
 }
 
-/// Takes the pieces of a model as they arrive, in any order.
+/// Accepts the pieces of a model as they arrive, in any order.
 #[derive(Debug)]
 pub struct Loader<'a> {
     manifest: &'a Manifest,
@@ -27,28 +27,28 @@ pub struct Loader<'a> {
     weights: Resident,
 }
 
-/// Why weights could not be loaded.
+/// Reasons why weights could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// They are not those of the configuration.
+    /// They do not match the configuration.
     #[error(transparent)]
     Weights(#[from] WeightsError),
     /// They could not be read.
     #[error(transparent)]
     Read(SourceError),
-    /// The bytes are no matrix.
+    /// The bytes do not form a valid matrix.
     #[error("the tensor `{name}` is damaged ({cause}); get its file again")]
     Matrix {
         /// The tensor.
         name: String,
-        /// What is wrong with it.
+        /// The problem with it.
         cause: MatrixError,
     },
 }
 
 impl ResidentSource {
-    /// Checks that the weights are those of `spec`, then loads what it asks for: `read` fills a
+    /// Checks that the weights match `spec`, then loads the tensors it asks for: `read` fills a
     /// slice with the bytes of an extent.
     pub fn load(
         spec: &ModelSpec,
@@ -73,22 +73,22 @@ impl ResidentSource {
 }
 
 impl<'a> Loader<'a> {
-    /// Checks that the weights are those of `spec`.
+    /// Checks that the weights match `spec`.
     pub fn new(spec: &ModelSpec, manifest: &'a Manifest) -> Result<Loader<'a>, WeightsError> {
         let inventory = Inventory::new(spec, manifest)?;
         let weights = Resident { pieces: HashMap::new() };
         Ok(Loader { manifest, inventory, weights })
     }
 
-    /// The pieces that are asked for and have not been added yet.
+    /// The pieces that are needed and have not been added yet.
     pub fn wanted(&self) -> Vec<PieceId> {
         let ids = self.manifest.pieces.iter().map(|piece| piece.id);
         let asked = |id: &PieceId| !self.inventory.piece(*id).is_empty();
         ids.filter(|id| asked(id) && !self.weights.pieces.contains_key(id)).collect()
     }
 
-    /// Adds a piece: `read` fills a slice with the bytes of an extent, of which it is told the tensor
-    /// and the part by their places in the piece. Every number is looked at.
+    /// Adds a piece: `read` fills a slice with the bytes of an extent. Its second argument gives
+    /// the tensor and the part as indices in the piece. Every number is checked to be finite.
     pub fn add(
         &mut self,
         id: PieceId,
@@ -101,11 +101,11 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// All of them.
+    /// Returns the source once every piece has been added.
     ///
     /// # Panics
     ///
-    /// If one is still wanted.
+    /// If a piece is still missing.
     pub fn finish(self) -> ResidentSource {
         assert_eq!(self.wanted(), [], "pieces that were not added");
         ResidentSource { weights: self.weights }
@@ -159,7 +159,7 @@ impl Resident {
 
     fn get(&self, piece: PieceId, role: Role) -> Matrix<'_> {
         let (loaded, stored) = self.find(piece, role);
-        stored.matrix(&loaded.bytes).expect("it was one when it was loaded")
+        stored.matrix(&loaded.bytes).expect("checked when it was loaded")
     }
 }
 
@@ -196,13 +196,13 @@ struct Stored {
     encoding: Encoding,
     rows: usize,
     cols: usize,
-    /// Where in the bytes its parts lie.
+    /// Byte ranges of its parts.
     parts: [Range<usize>; 3],
-    /// Its numbers, if it is a norm or bias.
+    /// The decoded numbers of a norm or bias; empty for a matrix.
     vector: Vec<f32>,
 }
 
-/// Parts begin on cache lines: a load that straddles two costs twice.
+/// Parts begin on cache lines: a load that straddles two costs twice as much.
 const ALIGN: usize = 64;
 
 impl Loaded {

@@ -1,12 +1,13 @@
-//! What a tensor does in its piece.
+//! Roles of tensors in their pieces.
 
-/// What a tensor does in its piece: families map their names to roles, layers ask for roles. Declared in
-/// the order of computing, in which shards store the tensors of a piece.
+/// Role of a tensor in its piece. Families map tensor names to roles, and layers request tensors by
+/// role. Roles are declared in the order of computation, in which shards store the tensors of a
+/// piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Role {
     Embedding,
-    /// The norm before what mixes positions.
+    /// The norm before the mixer.
     MixerNorm,
     Query,
     Key,
@@ -20,7 +21,7 @@ pub enum Role {
     OutputBias,
     /// The norm before the feed-forward block.
     FfnNorm,
-    /// A row of it for each routed expert.
+    /// One row per routed expert.
     Router,
     Gate,
     Up,
@@ -28,7 +29,7 @@ pub enum Role {
     UpBias,
     Down,
     DownBias,
-    /// One row: how much of the shared expert a token takes.
+    /// One row: the gate that scales the shared expert's output for each token.
     SharedGate,
     FinalNorm,
     Head,

@@ -1,4 +1,4 @@
-//! The frequencies of rotary embeddings, as configurations give them.
+//! The frequencies of rotary embeddings, as configurations specify them.
 
 use serde_json::{Map, Value};
 use sws_kernels::functional::RopePairs;
@@ -9,58 +9,58 @@ use crate::config::{Config, ConfigError, Entry};
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// What the angles are powers of.
+    /// The base of the angles.
     pub theta: f64,
-    /// What is made of those powers.
+    /// The change applied to those angles.
     pub scaling: RopeScaling,
-    /// What follows from both: the angle of each pair from one position to the next.
+    /// The resulting angle of each pair from one position to the next.
     pub inv_freq: Vec<f32>,
-    /// What sines and cosines are multiplied by.
+    /// The factor applied to sines and cosines.
     pub factor: f32,
-    /// The first element of a head that is turned.
+    /// The first element of a head that is rotated.
     pub offset: usize,
-    /// Which elements of a head form a pair.
+    /// The pairing of elements in a head.
     pub pairs: RopePairs,
 }
 
-/// How the angles of a rotary embedding were changed for texts longer than a model was first made for.
+/// Changes to the angles of a rotary embedding for texts longer than the original context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No change.
     None,
-    /// All divided by one number.
+    /// All angles are divided by one number.
     Linear {
         /// The divisor.
         factor: f64,
     },
     /// Long waves are stretched, short ones are kept, and those between are interpolated.
     Llama3 {
-        /// What long waves are stretched by.
+        /// The factor by which long waves are stretched.
         factor: f64,
-        /// Waves of which fewer than this many went into the first context are long.
+        /// Waves that fit fewer than this many times into the original context are long.
         low: f64,
-        /// Waves of which more than this many went into it are short.
+        /// Waves that fit more than this many times into it are short.
         high: f64,
-        /// Positions of the first context.
+        /// Positions of the original context.
         trained: f64,
     },
 }
 
-/// The largest head that is believed: it bounds what is allocated before any weight is seen.
+/// The largest head size accepted; it bounds allocations before any weight is read.
 pub(crate) const MAX_HEAD_DIM: u64 = 65_536;
 
 const SUPPORTED: &str = "default, linear, llama3";
 
 impl Rope {
-    /// Over whole heads, in halves, as most families have it. `context` is what `llama3` takes for
-    /// the length of training if nothing else says.
+    /// A rotary embedding over whole heads, paired in halves as in most families. `context` is the
+    /// default training length of `llama3`.
     pub(crate) fn of(
         config: &Config,
         head_dim: usize,
         default_theta: f64,
         context: usize,
     ) -> Result<Rope, ConfigError> {
-        // transformers 5 writes `rope_parameters`, 4 wrote `rope_scaling` or nothing.
+        // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.
         let given = config.any(&["rope_parameters", "rope_scaling"]);
         let empty = Map::new();
         let given_map = given.map(|entry| entry.object()).transpose()?.unwrap_or(&empty);
@@ -115,8 +115,8 @@ impl Rope {
     }
 }
 
-/// theta^(-2i/dim), rounded where the models were trained with rounded numbers: the exponent, the
-/// power, and its inverse are each an f32.
+/// theta^(-2i/dim), rounded as in training: the exponent, the power and its inverse are each an
+/// f32.
 fn frequencies(theta: f64, head_dim: usize) -> Vec<f32> {
     let exponent = |i: usize| f64::from((2 * i) as f32 / head_dim as f32);
     (0..head_dim / 2).map(|i| 1.0 / pow64(theta, exponent(i)) as f32).collect()

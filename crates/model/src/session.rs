@@ -17,25 +17,25 @@ pub struct Session<S> {
     chunk: usize,
 }
 
-/// Tokens of a prompt that go through the layers together, unless one asks otherwise.
+/// Default number of prompt tokens that go through the layers together.
 const CHUNK: usize = 512;
 
 impl<S: PassSource> Session<S> {
-    /// A sequence of up to `limit` positions, or as many as the model was made for.
+    /// A session for a sequence of up to `limit` positions, capped at the model's context length.
     pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Self {
         let mut state = State::new(model.spec(), limit, precision);
         state.add_sequence(model.spec());
         Session { model, source, state, chunk: CHUNK }
     }
 
-    /// Lets so many tokens of a prompt go through the layers together. Not a bit depends on it,
-    /// working memory does.
+    /// Sets how many tokens of a prompt go through the layers together. The results are the same
+    /// bit for bit; only the amount of working memory depends on it.
     ///
     /// # Panics
     ///
     /// If it is 0.
     pub fn set_chunk(&mut self, tokens: usize) {
-        assert!(tokens > 0, "chunks of no tokens");
+        assert!(tokens > 0, "a chunk needs at least one token");
         self.chunk = tokens;
     }
 
@@ -49,17 +49,17 @@ impl<S: PassSource> Session<S> {
         &self.state
     }
 
-    /// Gives up the working memory that passes have grown; the next one grows what it needs.
+    /// Frees the working memory that passes have grown; the next pass allocates what it needs.
     pub fn release_work(&mut self) {
         self.state.release_work();
     }
 
-    /// Where the weights come from.
+    /// The source of the weights.
     pub fn source(&mut self) -> &mut S {
         &mut self.source
     }
 
-    /// A prompt that does not fit is refused before any of it is processed.
+    /// Refuses a prompt that does not fit before any of it is processed.
     fn fits(&self, tokens: &[u32]) -> Result<(), ForwardError> {
         self.model.check(&self.state, &[Chunk { sequence: 0, tokens }])
     }
@@ -81,7 +81,7 @@ impl<S: PassSource> Session<S> {
     }
 }
 
-/// Tells the source first: it may begin to read.
+/// Notifies the source before the observer, so that it can start reading.
 fn tell(
     source: &mut dyn PassSource,
     observer: &mut dyn Observer,
@@ -113,8 +113,8 @@ fn attend(
     Ok(())
 }
 
-/// Finishes a layer that has been attended, and runs those behind it, as far as the source asks for
-/// that; then goes back.
+/// Finishes a layer whose attention has run, then runs the following layers for as long as the
+/// source asks for it, then rewinds.
 fn run_ahead(
     model: &Model,
     l: usize,

@@ -1,10 +1,10 @@
-//! What a model computes, layer by layer, in terms that name no family.
+//! The computation of a model, layer by layer, independent of its family.
 
 use crate::config::{Config, ConfigError};
 use crate::families;
 use crate::rope::Rope;
 
-/// What a `config.json` says about the arithmetic of a model.
+/// The arithmetic of a model, as its `config.json` describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
     /// The family, as `config.json` spells it.
@@ -13,9 +13,9 @@ pub struct ModelSpec {
     pub hidden: usize,
     /// Rows of the embedding, and logits.
     pub vocab: usize,
-    /// The most positions that the model was made for.
+    /// The maximum number of positions that the model was made for.
     pub context: usize,
-    /// Whether the embedding is also the head.
+    /// True if the embedding is also the head.
     pub tied: bool,
     /// The rotary embeddings that layers refer to.
     pub ropes: Vec<Rope>,
@@ -31,23 +31,23 @@ pub struct ModelSpec {
 pub struct LayerSpec {
     /// The norms before both.
     pub norm: Norm,
-    /// What mixes positions.
+    /// The mixer of positions.
     pub mixer: Mixer,
-    /// What follows.
+    /// The feed-forward block.
     pub ffn: Ffn,
 }
 
-/// How a hidden state is normed.
+/// The kind of norm applied to a hidden state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
-    /// By the root mean square.
+    /// Root mean square.
     Rms {
         /// Added to the mean of squares.
         eps: f32,
     },
 }
 
-/// What lets a position see those before it.
+/// The part of a layer through which a position sees earlier ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mixer {
     /// Softmax attention with grouped heads.
@@ -59,32 +59,32 @@ pub enum Mixer {
 pub struct AttentionSpec {
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; `heads` is a multiple.
+    /// Key and value heads; `heads` is a multiple of this.
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Whether queries, keys and values have biases.
+    /// True if queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// Whether the output has one.
+    /// True if the output has a bias.
     pub output_bias: bool,
-    /// How queries and keys are normed.
+    /// The norms of queries and keys.
     pub qk_norm: QkNorm,
     /// Queries, keys and values are clamped to ± this.
     pub clip: Option<f32>,
-    /// How many of the last keys a query sees, itself included; None: all.
+    /// Number of most recent keys that a query sees, itself included; None means all.
     pub window: Option<usize>,
-    /// What the products of queries and keys are multiplied by.
+    /// The factor applied to products of queries and keys.
     pub scale: f32,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
 }
 
-/// How queries and keys are normed before the rotary embedding, with the eps of the layer's norm.
+/// Norms of queries and keys before the rotary embedding, with the eps of the layer's norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// Not at all.
+    /// No norm.
     None,
-    /// Each head alone, all with the same weights.
+    /// Each head separately, all with the same weights.
     PerHead,
     /// All heads of a position together.
     FullWidth,
@@ -95,7 +95,7 @@ pub enum QkNorm {
 pub enum Ffn {
     /// One gated MLP for every token.
     Dense(MlpSpec),
-    /// Some of many.
+    /// A mixture of experts; each token uses a few of them.
     Moe(MoeSpec),
 }
 
@@ -104,31 +104,31 @@ pub enum Ffn {
 pub struct MlpSpec {
     /// Rows of gate and up.
     pub width: usize,
-    /// Whether all three have biases.
+    /// True if all three matrices have biases.
     pub bias: bool,
 }
 
 /// A mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeSpec {
-    /// Routed experts.
+    /// Number of routed experts.
     pub experts: usize,
-    /// How many of them a token uses.
+    /// Number of routed experts per token.
     pub top_k: usize,
     /// Rows of an expert's gate and up.
     pub width: usize,
-    /// How they are chosen and weighted.
+    /// The rule by which experts are chosen and weighted.
     pub router: Router,
-    /// What every token uses besides.
+    /// The expert that every token uses in addition.
     pub shared: Option<SharedSpec>,
 }
 
-/// How experts are chosen from the router's logits, and weighted.
+/// The rule that turns the router's logits into a choice of experts and their weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Router {
-    /// The largest of the softmax over all experts.
+    /// The experts with the largest softmax probabilities over all experts.
     Softmax {
-        /// Whether the weights of the chosen are divided by their sum.
+        /// True if the weights of the chosen experts are divided by their sum.
         renormalise: bool,
     },
 }
@@ -138,7 +138,7 @@ pub enum Router {
 pub struct SharedSpec {
     /// Rows of its gate and up.
     pub width: usize,
-    /// Whether its output is multiplied by the sigmoid of one more router row.
+    /// True if its output is multiplied by the sigmoid of a separate router row.
     pub gated: bool,
 }
 
@@ -149,19 +149,19 @@ impl ModelSpec {
         (families::of(&config)?.spec)(&config)
     }
 
-    /// The most experts that a token uses in any layer; 0 for a dense model.
+    /// The largest number of experts per token in any layer; 0 for a dense model.
     pub fn max_top_k(&self) -> usize {
         self.moes().map(|moe| moe.top_k).max().unwrap_or(0)
     }
 
-    /// The layers with experts.
+    /// The mixtures of experts, one per layer that has one.
     pub fn moes(&self) -> impl Iterator<Item = &MoeSpec> {
         self.layers.iter().filter_map(LayerSpec::moe)
     }
 }
 
 impl LayerSpec {
-    /// Its experts; none of a dense layer.
+    /// The layer's mixture of experts; None for a dense layer.
     pub fn moe(&self) -> Option<&MoeSpec> {
         match &self.ffn {
             Ffn::Moe(moe) => Some(moe),

@@ -1,4 +1,4 @@
-//! What a forward pass carries: the hidden state of a batch, and what layers remember of its sequences.
+//! The state of a forward pass: the hidden state of a batch, and the caches of its sequences.
 
 use sws_store::Pass;
 
@@ -7,7 +7,7 @@ use crate::layer_state::{KvPrecision, Sequence, Snapshot};
 use crate::source::Routed;
 use crate::spec::ModelSpec;
 
-/// The hidden state of the batch that is under way, and the keys and values of every sequence.
+/// The hidden state of the current batch, and the keys and values of every sequence.
 #[derive(Debug)]
 pub struct State {
     limit: usize,
@@ -21,20 +21,21 @@ pub struct State {
     pub(crate) work: Workspace,
 }
 
-/// How far the batch has come.
+/// Progress of the batch through the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// A step failed, or is under way.
+    /// A step failed, or is running.
     Interrupted,
     /// This layer comes next.
     Before(usize),
-    /// The shared expert of this layer comes next, if it has one, or else its feed-forward block.
+    /// The shared expert of this layer comes next if there is one, otherwise its feed-forward
+    /// block.
     Attended(usize),
     /// The feed-forward block of this layer comes next.
     Shared(usize),
 }
 
-/// A state to go back to. While one exists, sequences keep what they overwrite: hand it to
+/// A state to return to. While one exists, sequences keep what they overwrite. Pass it to
 /// [`State::rewind`] or [`State::keep`].
 #[derive(Debug)]
 #[must_use]
@@ -42,13 +43,13 @@ pub struct Saved {
     hidden: Vec<f32>,
     pass: Pass,
     progress: Progress,
-    /// In the middle of a layer, what its experts need.
+    /// The inputs of the experts, if saved in the middle of a layer.
     middle: Option<Middle>,
     sequences: Vec<Snapshot>,
 }
 
 impl State {
-    /// A state for sequences of up to `limit` positions, or as many as the model was made for.
+    /// A state for sequences of up to `limit` positions, capped at the model's context length.
     pub fn new(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> State {
         State {
             limit: limit.min(spec.context),
@@ -62,9 +63,10 @@ impl State {
         }
     }
 
-    /// Lets sequences that are added from now on keep keys and values in pages of so many positions, rounded
-    /// up to a power of two from 64 on, instead of one: they take memory as they grow and share what forks
-    /// have in common. Short pages make attention to thousands of positions slower; pages of 512 hardly do.
+    /// Stores keys and values of sequences added from now on in pages of this many positions,
+    /// rounded up to a power of two from 64 on, instead of in one page. Sequences then take memory
+    /// as they grow, and forks share the pages they have in common. Short pages slow down attention
+    /// over thousands of positions; pages of 512 hardly do.
     pub fn with_pages(mut self, positions: usize) -> State {
         self.page = positions;
         self
@@ -76,47 +78,48 @@ impl State {
         self.sequences.len() - 1
     }
 
-    /// The most bytes that the layers' memory of one sequence of `limit` positions takes.
+    /// The maximum size in bytes of one sequence's caches in all layers, for `limit` positions.
     pub fn cache_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
         Sequence::bytes_for(spec, limit.min(spec.context), precision)
     }
 
-    /// Forgets what a sequence holds, so that another can begin in its place and its memory.
+    /// Empties a sequence, so that another can reuse its place and its memory.
     pub fn clear(&mut self, sequence: usize) {
         self.sequences[sequence].clear();
     }
 
-    /// Adds a sequence with the same positions as another, whose pages it shares until one of the two writes
-    /// to them: then that page is copied, which is all of a layer's without [`with_pages`](Self::with_pages).
-    /// None where a pass over the other one failed in the middle.
+    /// Adds a sequence with the same positions as another. The two share pages until one of them
+    /// writes: then that page is copied, which is the layer's whole cache without
+    /// [`with_pages`](Self::with_pages). Returns None if a pass over the other sequence failed in
+    /// the middle.
     pub fn fork(&mut self, sequence: usize) -> Option<usize> {
         let fork = self.sequences[sequence].fork()?;
         self.sequences.push(fork);
         Some(self.sequences.len() - 1)
     }
 
-    /// Forgets the positions of a sequence from `len` on. Returns false, and forgets nothing, where a layer
-    /// cannot: a window has overwritten what it would see again.
+    /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if a
+    /// layer cannot: a window has overwritten positions that it would see again.
     pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
         self.sequences[sequence].truncate(len)
     }
 
-    /// Bytes that layers hold of a sequence; those shared with forks count for each.
+    /// Bytes held for a sequence in all layers; pages shared with forks count for each.
     pub fn held_bytes(&self, sequence: usize) -> u64 {
         self.sequences[sequence].bytes()
     }
 
-    /// The positions of a sequence that all layers have seen.
+    /// Number of positions of a sequence that all layers have processed.
     pub fn len(&self, sequence: usize) -> usize {
         self.sequences[sequence].len
     }
 
-    /// Whether there is no sequence.
+    /// True if there is no sequence.
     pub fn is_empty(&self) -> bool {
         self.sequences.is_empty()
     }
 
-    /// The most positions of a sequence.
+    /// The maximum number of positions in a sequence.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -131,7 +134,7 @@ impl State {
         &self.hidden
     }
 
-    /// The layer that comes next; none within a layer, or if one failed.
+    /// The layer that comes next; None within a layer, or after a failure.
     pub fn layer(&self) -> Option<usize> {
         match self.progress {
             Progress::Before(layer) => Some(layer),
@@ -139,28 +142,29 @@ impl State {
         }
     }
 
-    /// The batch that is under way, or was last.
+    /// The current batch, or the last one.
     pub fn pass(&self) -> &Pass {
         &self.pass
     }
 
-    /// What the router of the layer last run chose. After a dense layer: of the last with experts.
+    /// The choice of the last router that ran. A dense layer leaves that of an earlier layer in
+    /// place.
     pub fn routed(&self) -> &Routed {
         &self.work.routed
     }
 
-    /// Bytes of working memory that passes have grown, caches not counted.
+    /// Bytes of working memory that passes have allocated, caches not included.
     pub fn work_bytes(&self) -> u64 {
         self.work.bytes() + (self.hidden.capacity() * size_of::<f32>()) as u64
     }
 
-    /// Gives up the working memory that passes have grown; the next one grows what it needs. Nothing may be
-    /// under way.
+    /// Frees the working memory that passes have allocated; the next pass allocates what it needs.
+    /// Must not be called during a pass.
     pub fn release_work(&mut self) {
         (self.work, self.hidden) = (Workspace::default(), Vec::new());
     }
 
-    /// Remembers where the pass is.
+    /// Saves the position of the pass.
     pub fn save(&mut self) -> Saved {
         Saved {
             hidden: self.hidden.clone(),
@@ -176,8 +180,8 @@ impl State {
         }
     }
 
-    /// Goes back to where `saved` was made, whatever has been computed since. States saved later
-    /// than that one are void.
+    /// Returns to the point where `saved` was made, whatever has been computed since. States saved
+    /// after it become invalid.
     ///
     /// # Panics
     ///
@@ -189,7 +193,7 @@ impl State {
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
         }
-        // Into the memory that is there, whose length a budget counts on.
+        // Reuses the existing buffer, since a budget counts on its length.
         self.hidden.clone_from(&hidden);
         self.pass = pass;
         self.progress = progress;
@@ -198,7 +202,7 @@ impl State {
         }
     }
 
-    /// Gives up the possibility to go back to `saved`.
+    /// Discards `saved`; returning to it is no longer possible.
     pub fn keep(&mut self, saved: Saved) {
         for (sequence, snapshot) in self.sequences.iter_mut().zip(saved.sequences) {
             sequence.keep(snapshot);

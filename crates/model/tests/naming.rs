@@ -1,4 +1,4 @@
-//! The names of every family, and what is said of configurations that cannot be used.
+//! Tensor names of every family, and errors for configurations that cannot be used.
 
 use sws_model::{naming, supported};
 use sws_store::Placement;
@@ -68,7 +68,7 @@ fn tensors_of_every_family() {
 }
 
 #[test]
-fn tensors_of_a_piece_stand_in_the_order_of_computing() {
+fn tensors_of_a_piece_are_in_order_of_computation() {
     #[rustfmt::skip]
     let cases: &[(&str, &str, &[&str])] = &[
         ("mixtral", "block_sparse_moe.experts.3", &["w1.weight", "w3.weight", "w2.weight"]),

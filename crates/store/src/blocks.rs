@@ -1,20 +1,21 @@
-//! How many bytes one checksum covers.
+//! Size of the blocks that one checksum covers.
 
 use crate::PieceKind;
 
-/// A part of at most this many bytes is read as a whole and has one checksum. 16 MiB is also the
-/// least that a cache slot has room for, so nothing larger ever has to be in memory at once.
+/// Largest part that is read as a whole and has one checksum. 16 MiB is also the smallest capacity
+/// of a cache slot, so nothing larger ever has to be in memory at once.
 pub const WHOLE_LIMIT: u64 = 16 << 20;
-/// The most bytes under one checksum in a larger part (a row longer than that has one to itself).
+/// Most bytes that one checksum covers in a larger part. A row longer than that has a checksum of
+/// its own.
 pub const BLOCK_BYTES: u64 = 4 << 20;
-/// The same in the embedding, of which a pass looks up single rows.
+/// Most bytes that one checksum covers in the embedding, where a pass looks up single rows.
 pub const EMBED_BLOCK_BYTES: u64 = 64 << 10;
 
-/// Direct reads start and end at multiples of this, on every device met so far.
+/// Alignment of direct reads on every device met so far.
 const PAGE: u64 = 4096;
 
-/// The bytes that one checksum covers in a part of `rows` rows of `row_bytes` bytes: a whole number
-/// of rows and, where that is possible, of pages. At least 1.
+/// Returns the number of bytes that one checksum covers in a part of `rows` rows of `row_bytes`
+/// bytes: a whole number of rows and, where possible, of pages. At least 1.
 pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
     let whole = row_bytes.saturating_mul(rows);
     let limit = match kind {
@@ -26,7 +27,7 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
         return whole.max(1);
     }
     let fitting = (limit / row_bytes).max(1);
-    // A power of two divides a number as often as its trailing zeros say.
+    // The fewest rows that fill whole pages: `PAGE` / gcd(`PAGE`, `row_bytes`).
     let page_rows = PAGE >> row_bytes.trailing_zeros().min(PAGE.trailing_zeros());
     let block_rows = if fitting >= page_rows { fitting - fitting % page_rows } else { fitting };
     block_rows * row_bytes

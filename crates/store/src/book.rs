@@ -1,4 +1,4 @@
-//! Checksums of files that nobody vouches for: what the first reading said.
+//! Checksums recorded at the first read, for files that come without any.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,19 +13,20 @@ use crate::regular::open_regular;
 
 const MAGIC: &[u8; 8] = b"swssums1";
 const ENTRY: usize = 24;
-/// Blocks remembered for one file; at the usual sizes of blocks far more than it has.
+/// Most blocks recorded for one file: at the usual block sizes, far more than it has.
 const MOST_ENTRIES: usize = 1 << 18;
-/// The cache folder's share of the disk; the oldest records go first.
+/// Most disk space that the records may take; the oldest are removed first.
 const MOST_BYTES: u64 = 256 << 20;
-/// After so many new blocks the book is written, so that a killed process loses little.
+/// Number of new blocks after which the records are saved, so that a killed process loses little.
 const SAVE_EVERY: usize = 4096;
 
-/// What every block of a checkpoint read in place was at its first reading. Kept in the user's cache
-/// folder, one record a file, named by what tells the file from an edited one: device, inode, size
-/// and time of modification.
+/// Checksums of the blocks of a checkpoint read in place, recorded at their first read. They are
+/// kept in the user's cache folder, one record per file. A record is named by device, inode, size
+/// and modification time, so that an edited file gets a new one.
 #[derive(Debug)]
 pub(crate) struct ChecksumBook {
-    /// Where each file's record is kept; none if the file can not be told or there is no folder.
+    /// Path of each file's record; `None` if the file's metadata cannot be read or there is no
+    /// cache folder.
     records: Vec<Option<PathBuf>>,
     folder: Option<PathBuf>,
     state: Mutex<State>,
@@ -38,8 +39,8 @@ struct State {
 }
 
 impl ChecksumBook {
-    /// The book of a manifest's files, with what earlier processes wrote to `folder`. A record that
-    /// does not read back is ignored.
+    /// Opens the records of a manifest's files that earlier processes wrote to `folder`. Damaged or
+    /// unreadable records are ignored.
     pub(crate) fn open(manifest: &Manifest, dir: &Path, folder: Option<PathBuf>) -> ChecksumBook {
         let records: Vec<Option<PathBuf>> = manifest
             .files
@@ -59,7 +60,7 @@ impl ChecksumBook {
         ChecksumBook { records, folder, state: Mutex::new(State { sums, unsaved: 0 }) }
     }
 
-    /// Whether a block is what it was before; the first reading is recorded and agrees.
+    /// True if a block has the checksum of its first read. A first read is recorded and agrees.
     pub(crate) fn agrees(&self, file: u32, offset: u64, len: u64, sum: u64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (file, offset, len);
@@ -74,8 +75,8 @@ impl ChecksumBook {
         true
     }
 
-    /// Writes what is new to the cache folder. Failing to is no error: the book is then only as
-    /// old as the process.
+    /// Saves new checksums to the cache folder. Failure is not an error: the checksums then last
+    /// only as long as the process.
     pub(crate) fn save(&self) {
         self.save_locked(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -109,8 +110,9 @@ impl Drop for ChecksumBook {
     }
 }
 
-/// True if `bytes`, the whole of a file that is not of any manifest, are those of its first reading,
-/// which this may be. A record that can be neither read nor written is no obstacle.
+/// True if `bytes`, the contents of a file outside any manifest, have the checksum of the file's
+/// first read. A first read is recorded and agrees, and so does any read if the record can be
+/// neither read nor written.
 pub(crate) fn first_reading_agrees(
     about: &fs::Metadata,
     bytes: &[u8],
@@ -140,7 +142,7 @@ fn record_path(stat: &fs::Metadata, folder: &Path) -> PathBuf {
     folder.join(name)
 }
 
-/// Magic, entries of (offset, length, sum), and a checksum over all of it.
+/// Reads a record: magic, entries of (offset, length, sum), and a checksum over all of it.
 fn load(path: &Path) -> io::Result<Vec<(u64, u64, u64)>> {
     let most = MAGIC.len() + MOST_ENTRIES * ENTRY + 8;
     let mut bytes = Vec::new();
@@ -165,7 +167,8 @@ fn store(path: &Path, entries: &[(u64, u64, u64)]) -> io::Result<()> {
     }
     bytes.extend(checksum(&bytes).to_le_bytes());
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    // Left by a killed process of this number, or put there: nothing that is opened for writing.
+    // A leftover of a killed process with this id, or a file planted there, must not be opened for
+    // writing.
     let _ = fs::remove_file(&temporary);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
     let written = file.write_all(&bytes).and_then(|()| fs::rename(&temporary, path));
@@ -181,7 +184,7 @@ fn drop_oldest(folder: &Path) -> io::Result<()> {
         let entry = entry?;
         let stat = entry.metadata()?;
         if entry.path().extension().is_some_and(|end| end == "sums" || end == "tmp") {
-            // The shortest record takes a block of the disk.
+            // Even the shortest record takes a block of the disk.
             records.push((stat.mtime(), stat.len().next_multiple_of(4096), entry.path()));
         }
     }

@@ -21,16 +21,16 @@ pub struct Checkpoint {
 /// One safetensors file of a checkpoint.
 #[derive(Clone, Debug)]
 pub struct WeightFile {
-    /// Its name in the directory.
+    /// File name in the directory of the checkpoint.
     pub name: String,
-    /// Its length.
+    /// Length in bytes.
     pub len: u64,
-    /// Its tensors.
+    /// Parsed header, which lists the tensors.
     pub header: Header,
 }
 
 impl Checkpoint {
-    /// Where it lies.
+    /// Directory of the checkpoint.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -40,37 +40,37 @@ impl Checkpoint {
         &self.config_json
     }
 
-    /// Its weights, sorted by name. No two files hold tensors of one name.
+    /// Weight files, sorted by name. Tensor names are unique across files.
     pub fn files(&self) -> &[WeightFile] {
         &self.files
     }
 
-    /// What tells this checkpoint from every other: see `docs/format.md`.
+    /// Fingerprint that identifies this checkpoint; see `docs/format.md`.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 }
 
-/// Why a directory cannot be used as a checkpoint.
+/// Reason that a directory cannot be used as a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The operating system refused.
+    /// A file or directory could not be read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that it exists and that you may read it"))]
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// Its reason.
+        /// Cause reported by the operating system.
         cause: io::Error,
     },
-    /// A file where a directory should be.
+    /// The path is a file, not a directory.
     #[error("`{}` is a file; give the directory of the checkpoint", path.display())]
     NotADirectory {
         /// The file.
         path: PathBuf,
     },
-    /// There are no weights.
+    /// The directory holds no weights.
     #[error(
         "`{}` holds neither model.safetensors nor model.safetensors.index.json; give the directory of a complete Hugging Face checkpoint",
         dir.display()
@@ -85,35 +85,35 @@ pub enum CheckpointError {
         path.display()
     )]
     PyTorch {
-        /// One of them.
+        /// One of the weight files.
         path: PathBuf,
     },
-    /// The weights are for llama.cpp.
+    /// The weights are in llama.cpp's format.
     #[error("`{}` is a GGUF file, which is not read; download the safetensors checkpoint it was made from", path.display())]
     Gguf {
-        /// One of them.
+        /// One of the GGUF files.
         path: PathBuf,
     },
-    /// The directory is one of ours.
+    /// The directory holds shards, not a checkpoint.
     #[error("`{}` is a shard directory, not a checkpoint; give the checkpoint it was made from, or use it as it is", dir.display())]
     Shards {
         /// The directory.
         dir: PathBuf,
     },
-    /// A name that is a directory, a device or a pipe.
+    /// A path that should be a regular file is a directory, a device or a pipe.
     #[error("`{}` is not a regular file; put the file itself there", path.display())]
     NotAFile {
-        /// The name.
+        /// The path.
         path: PathBuf,
     },
-    /// A file that should hold a little JSON is absurdly large.
+    /// A JSON file is implausibly large.
     #[error("`{}` has {len} bytes where at most {limit} make sense; download it again", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// Length in bytes.
         len: u64,
-        /// The most that is accepted.
+        /// Largest accepted length.
         limit: u64,
     },
     /// A file changed while it was read.
@@ -127,7 +127,7 @@ pub enum CheckpointError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: HeaderError,
     },
     /// The index is damaged.
@@ -135,10 +135,10 @@ pub enum CheckpointError {
     Index {
         /// The index.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
-    /// A file that the index lists is not there.
+    /// A file that the index lists is missing.
     #[error("`{}` is missing, though `{index}` lists it; download the rest of the checkpoint", path.display())]
     Missing {
         /// The file.
@@ -156,7 +156,7 @@ pub enum CheckpointError {
         /// The index.
         index: String,
     },
-    /// Two files hold tensors of one name.
+    /// Two files hold a tensor of the same name.
     #[error("`{}` holds the tensor `{tensor}`, and so does `{other}`; remove the file that does not belong to the checkpoint", path.display())]
     Twice {
         /// One file.
@@ -166,15 +166,15 @@ pub enum CheckpointError {
         /// The tensor.
         tensor: String,
     },
-    /// More tensors than any model has.
+    /// The checkpoint has more tensors than any model.
     #[error("`{}` brings the checkpoint above {limit} tensors; this is no model that was ever published, download it again", path.display())]
     TooManyTensors {
         /// The file.
         path: PathBuf,
-        /// The most that is accepted.
+        /// Largest accepted number of tensors.
         limit: usize,
     },
-    /// A tensor that should stack the experts of a layer does not.
+    /// A tensor that should stack the experts of a layer cannot be cut into them.
     #[error(
         "`{}` holds `{tensor}` of shape {shape:?}, which cannot be cut into experts; check that config.json belongs to these weights",
         path.display()
@@ -184,7 +184,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Vec<u64>,
     },
 }

@@ -1,13 +1,14 @@
-//! The one place that knows what time it is.
+//! The only source of time in the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A source of time: the machine's, or a virtual one that moves only when somebody waits on it.
+/// A source of time: the machine's clock, or a virtual one that advances only when a caller waits
+/// on it.
 ///
-/// Everything that measures or waits asks a `Clock`, so that tests and gates can assert durations
-/// exactly. Times are durations since the clock was made. Clones share the same time.
+/// All measuring and waiting goes through a `Clock`, so that tests and gates can assert durations
+/// exactly. Times are durations since the clock was created. Clones share the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +39,7 @@ impl Clock {
         Clock(Source::Virtual(Arc::default()))
     }
 
-    /// The time since the clock was made.
+    /// Returns the time since the clock was created.
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::Real(start) => start.elapsed(),
@@ -46,7 +47,7 @@ impl Clock {
         }
     }
 
-    /// The date, in seconds since 1970. A virtual clock began then.
+    /// Returns the date in seconds since 1970. A virtual clock starts at 0.
     pub fn unix_seconds(&self) -> i64 {
         let since = match &self.0 {
             Source::Real(_) => std::time::UNIX_EPOCH.elapsed().unwrap_or_default(),

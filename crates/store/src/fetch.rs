@@ -1,4 +1,4 @@
-//! What a fetch is called, how it ends, and what can go wrong.
+//! Tickets, priorities, completions and errors of fetches.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,62 +8,63 @@ use std::time::Duration;
 use crate::layout::{LayoutError, PieceLayout};
 use crate::{PieceId, Slot, remedy};
 
-/// The name of a fetch under way.
+/// Identifier of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// Who waits for a fetch.
+/// Urgency of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Somebody: it is next after those that were demanded before.
+    /// Needed now. Demanded fetches are served first, in the order of the demands.
     Demanded,
-    /// Somebody later, for certain: it is read while nothing demanded waits.
+    /// Certain to be needed later. It is read while no demanded fetch is queued.
     Ahead,
-    /// Perhaps somebody later: it is read while nothing else is waiting or being read, in
-    /// chunks of at most 1 MiB, of which one is under way at any time.
+    /// Possibly needed later. It is read while nothing else is queued or on the device, in chunks
+    /// of at most 1 MiB, one at a time.
     Speculative,
 }
 
-/// How a fetch ended. The slot is the caller's again.
+/// End of a fetch, which returns the slot to the caller.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which fetch.
+    /// The fetch that ended.
     pub ticket: Ticket,
-    /// What was read and where it lies in the slot.
+    /// The bytes that were read and their places in the slot.
     pub layout: Arc<PieceLayout>,
-    /// The slot. After an error its contents mean nothing.
+    /// The slot. After an error its contents are unspecified.
     pub slot: Slot,
-    /// Whether every byte was read and agrees with its checksum.
+    /// `Ok` if every byte was read and agrees with its checksum.
     pub result: Result<(), FetchError>,
-    /// When.
+    /// Times of the fetch.
     pub timing: Timing,
 }
 
-/// When a fetch made progress, in the store's clock.
+/// Times of a fetch, by the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// When it was asked for.
+    /// Time of the request.
     pub submitted: Duration,
-    /// When its first byte was asked of the device; none if it never was.
+    /// Time at which its first read was issued; `None` if none was.
     pub started: Option<Duration>,
-    /// When it was complete and verified.
+    /// Time at which it was complete and verified, or had failed.
     pub finished: Duration,
-    /// How long its checksums took.
+    /// Time spent on its checksums.
     pub checksum: Duration,
 }
 
-/// What became of a fetch that is no longer wanted.
+/// Outcome of cancelling a fetch.
 #[derive(Debug)]
 pub enum Cancelled {
-    /// Nothing of it was being read: here is the slot, and no completion will come.
+    /// No part of it was being read. The slot is returned, and no completion follows.
     Withdrawn(Slot),
-    /// It ends after the chunk being read, with a completion that says [`FetchError::Cancelled`].
+    /// It ends after the chunks being read, with a completion whose error is
+    /// [`FetchError::Cancelled`].
     Stopping,
-    /// It was over before; its completion is in the channel or was.
+    /// It had already ended, and its completion was sent.
     Finished,
 }
 
-/// A fetch that was not begun.
+/// The slot is too small for the read, which was not started.
 #[derive(Debug, thiserror::Error)]
 #[error("the slot has {have} bytes and the read needs {need}")]
 pub struct SlotTooSmall {
@@ -71,18 +72,18 @@ pub struct SlotTooSmall {
     pub slot: Slot,
     /// Bytes needed.
     pub need: usize,
-    /// Bytes there are.
+    /// Bytes in the slot.
     pub have: usize,
 }
 
-/// Why a fetch failed.
+/// Reason that a fetch failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// There is nothing to read.
+    /// The read could not be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The device or the file system refused.
+    /// The device or the file system reported an error.
     #[error("{}: piece `{piece}` can not be read: {source}; {}", file.display(),
             remedy(source, "check the disk, then the files with `sws verify`"))]
     Read {
@@ -90,10 +91,10 @@ pub enum FetchError {
         piece: PieceId,
         /// The file.
         file: PathBuf,
-        /// What it said.
+        /// Cause reported by the operating system.
         source: io::Error,
     },
-    /// Fewer bytes came than the file should have.
+    /// The file is shorter than the manifest says.
     #[error("{}: piece `{piece}` needs {wanted} bytes at {offset} and {got} came; the file was cut \
              short: make or copy it again", file.display())]
     Short {
@@ -101,14 +102,14 @@ pub enum FetchError {
         piece: PieceId,
         /// The file.
         file: PathBuf,
-        /// Where the read began.
+        /// Offset of the read in the file.
         offset: u64,
-        /// Bytes there should have been.
+        /// Number of bytes expected.
         wanted: usize,
-        /// Bytes there were.
+        /// Number of bytes read.
         got: usize,
     },
-    /// The bytes are not those that were written, and a second reading did not help.
+    /// The bytes do not agree with their checksum, even after a second read.
     #[error("{}: the bytes of {tensor} (piece `{piece}`) at {offset} do not agree with their \
              checksum; find all such with `sws verify` and shard again what it names",
             file.display())]
@@ -119,10 +120,10 @@ pub enum FetchError {
         tensor: String,
         /// The file.
         file: PathBuf,
-        /// Where the run of bytes begins that the checksum covers.
+        /// Offset of the block that the checksum covers.
         offset: u64,
     },
-    /// The bytes of a file without checksums are not those that were read the first time.
+    /// The bytes of a file without checksums are not those of the first read.
     #[error("{}: the bytes of {tensor} (piece `{piece}`) at {offset} are not those read before; the \
              file was changed or the disk fails: copy it again, or shard the checkpoint, which adds \
              checksums", file.display())]
@@ -133,10 +134,10 @@ pub enum FetchError {
         tensor: String,
         /// The file.
         file: PathBuf,
-        /// Where the run of bytes begins.
+        /// Offset of the block.
         offset: u64,
     },
-    /// Checking its bytes ended in a panic.
+    /// Verification of the bytes panicked.
     #[error(
         "piece `{piece}` was not verified, as the program failed while it was checking it; this \
              is a bug, please report it"
@@ -145,7 +146,7 @@ pub enum FetchError {
         /// The piece.
         piece: PieceId,
     },
-    /// There is no memory for a slot.
+    /// The arena has no room for a slot.
     #[error("piece `{piece}` needs a slot of {need} bytes and the arena has none")]
     NoSlot {
         /// The piece.
@@ -153,7 +154,7 @@ pub enum FetchError {
         /// Bytes needed.
         need: usize,
     },
-    /// It was cancelled, or the store was closed.
+    /// The fetch was cancelled, or the store was closed.
     #[error("the read was cancelled")]
     Cancelled,
 }

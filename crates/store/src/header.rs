@@ -1,7 +1,7 @@
-//! The header of a safetensors file: where each tensor lies.
+//! The header of a safetensors file, which locates its tensors.
 //!
-//! The bytes come from strangers. Nothing here reads a file; what is allocated is bounded by the
-//! length of the JSON, which the caller has checked against the length of the file.
+//! The bytes are untrusted. Nothing here reads a file. Allocations are bounded by the length of the
+//! JSON, which the caller has checked against the length of the file.
 
 use std::fmt;
 
@@ -9,70 +9,70 @@ use safetensors::Dtype;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// The longest header the format allows.
+/// Longest header that the format allows.
 pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The most tensors a model may have: several times the largest one published.
+/// Largest number of tensors in a model: several times that of the largest one published.
 pub(crate) const MAX_TENSORS: usize = 1 << 20;
 
-/// The longest name of a tensor, in bytes.
+/// Longest name of a tensor, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 512;
 
-/// The most dimensions a tensor may have.
+/// Largest number of dimensions of a tensor.
 pub(crate) const MAX_DIMS: usize = 8;
 
-/// The tensors of one file, in the order in which they lie.
+/// The tensors of one file, in file order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Header {
-    /// The tensors, without gap or overlap from the first byte after the header to the last.
+    /// Tensors, without gap or overlap from the first byte after the header to the end of the file.
     pub tensors: Vec<HeaderTensor>,
 }
 
 /// One tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeaderTensor {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Element type.
     pub dtype: Dtype,
-    /// Its shape.
+    /// Shape.
     pub shape: Vec<u64>,
-    /// Its first byte, counted from the start of the file.
+    /// Offset of the first byte, counted from the start of the file.
     pub offset: u64,
-    /// Its length in bytes: what type and shape say.
+    /// Length in bytes, as type and shape imply.
     pub len: u64,
 }
 
-/// What is wrong with a header.
+/// Problem with a header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The file has no room for the length of the header.
+    /// The file is too short to hold the length of the header.
     #[error("its {0} bytes are too few for a header")]
     TooShort(u64),
-    /// The header would end behind the end of the file.
+    /// The header would end beyond the end of the file.
     #[error("its header of {header} bytes does not fit into the file of {file} bytes")]
     BeyondEnd {
-        /// The length the file claims.
+        /// Length of the header, as the file states it.
         header: u64,
-        /// The length of the file.
+        /// Length of the file.
         file: u64,
     },
     /// The header is longer than the format allows.
     #[error("its header of {0} bytes is longer than the format allows")]
     TooLong(u64),
-    /// The header is not the JSON that it should be.
+    /// The header is malformed JSON, or JSON of the wrong structure.
     #[error("its header is not what the format asks for ({0})")]
     Json(#[source] serde_json::Error),
-    /// Two tensors have one name.
+    /// Two tensors have the same name.
     #[error("its header names the tensor `{0}` twice")]
     Duplicate(String),
-    /// Type and shape do not agree with the bytes.
+    /// The type and shape of a tensor do not agree with its bytes.
     #[error("its tensor `{name}` has {bytes} bytes, which is not what its type and shape need")]
     Size {
         /// The tensor.
         name: String,
-        /// The bytes between its offsets.
+        /// Number of bytes between its offsets.
         bytes: u64,
     },
     /// A tensor does not start where the one before it ends.
@@ -82,25 +82,25 @@ pub enum HeaderError {
     Offset {
         /// The tensor.
         name: String,
-        /// Where it starts.
+        /// Start of the tensor in the data.
         start: u64,
-        /// Where the tensor before it ends.
+        /// End of the tensor before it.
         expected: u64,
     },
     /// The tensors do not fill the file.
     #[error("its header describes {described} bytes of data and the file has {present}")]
     Length {
-        /// What the header describes.
+        /// Number of bytes that the header describes.
         described: u64,
-        /// What the file has.
+        /// Number of bytes in the file.
         present: u64,
     },
 }
 
 impl Header {
-    /// The length of the JSON, from the file's first eight bytes and its length.
+    /// Returns the length of the JSON, from the file's first eight bytes and its length.
     ///
-    /// What this returns fits into the file, so it may be allocated.
+    /// The result is less than the length of the file, so it is safe to allocate.
     pub fn json_len(first: [u8; 8], file_len: u64) -> Result<u64, HeaderError> {
         let header = u64::from_le_bytes(first);
         match file_len.checked_sub(8) {
@@ -111,7 +111,7 @@ impl Header {
         }
     }
 
-    /// Reads the JSON of a file of `file_len` bytes.
+    /// Parses the JSON of a file of `file_len` bytes.
     pub fn parse(json: &[u8], file_len: u64) -> Result<Header, HeaderError> {
         let data_start = json.len() as u64 + 8;
         let present = file_len
@@ -158,8 +158,8 @@ impl Header {
     }
 }
 
-/// The bytes of a tensor; none if they are no whole number or too many to count. An empty tensor
-/// does not excuse absurd dimensions: the bytes of a row are counted too.
+/// Length of a tensor in bytes; `None` if it overflows or is not a whole number. An empty tensor
+/// does not excuse absurd dimensions: the product of its other dimensions must not overflow either.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     let nonzero = shape.iter().filter(|&&dim| dim > 0);
     let elements = nonzero.into_iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
@@ -170,13 +170,13 @@ pub(crate) fn byte_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 
-/// Whether a name may stand in messages and manifests.
+/// True if a name may appear in messages and manifests.
 pub(crate) fn good_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_control)
 }
 
-/// The header as it stands. The `safetensors` crate's own type collects the JSON in a tree first,
-/// many times its size, and lets the last of two equal names win.
+/// The parsed header before validation. The `safetensors` crate's own type first collects the JSON
+/// in a tree many times its size, and of two equal names keeps the last.
 struct RawHeader(Vec<(String, RawTensor)>);
 
 #[derive(Deserialize)]
@@ -225,7 +225,7 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-/// What nobody here asks for is checked, not kept.
+/// The header's metadata, which is validated and discarded.
 struct Metadata;
 
 impl<'de> Deserialize<'de> for Metadata {

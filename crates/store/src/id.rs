@@ -1,14 +1,14 @@
-//! The names of pieces.
+//! Names of pieces.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a piece holds.
+/// Contents of a piece.
 ///
-/// The order of the variants is the order in which a pass computes with them; within one layer it
-/// is also the order of reading.
+/// The order of the variants is the order in which a pass uses them; within one layer it is also
+/// the order of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PieceKind {
     /// The token embedding; with tied embeddings also the head.
@@ -29,13 +29,13 @@ pub enum PieceKind {
     FinalNorm,
     /// The output head.
     LmHead,
-    /// Tensors that a checkpoint carries and no forward pass asks for (multi-token prediction,
-    /// vision); kept so that nothing is lost.
+    /// Tensors that no forward pass uses (multi-token prediction, vision), kept so that nothing is
+    /// lost.
     Extra,
 }
 
 impl PieceKind {
-    /// Whether a piece of this kind belongs to one layer.
+    /// True if a piece of this kind belongs to a layer.
     pub const fn in_layer(self) -> bool {
         !matches!(
             self,
@@ -59,10 +59,10 @@ impl PieceId {
     pub const FINAL_NORM: PieceId = PieceId { layer: 0, kind: PieceKind::FinalNorm };
     /// The output head.
     pub const LM_HEAD: PieceId = PieceId { layer: 0, kind: PieceKind::LmHead };
-    /// What no forward pass asks for.
+    /// Tensors that no forward pass uses.
     pub const EXTRA: PieceId = PieceId { layer: 0, kind: PieceKind::Extra };
 
-    /// A piece of a layer. The layer of a kind that stands outside the layers is ignored.
+    /// A piece of a layer. `layer` is ignored for kinds that do not belong to one.
     pub const fn new(layer: u32, kind: PieceKind) -> PieceId {
         PieceId { layer: if kind.in_layer() { layer } else { 0 }, kind }
     }
@@ -77,12 +77,12 @@ impl PieceId {
         if self.kind.in_layer() { Some(self.layer) } else { None }
     }
 
-    /// What the piece holds.
+    /// Kind of the piece.
     pub const fn kind(self) -> PieceKind {
         self.kind
     }
 
-    /// Pieces sort by the order in which a pass needs them.
+    /// Sort key: pieces sort in the order in which a pass needs them.
     fn order(self) -> (u8, u32, PieceKind) {
         let stage = match self.kind {
             PieceKind::Embed => 0,
@@ -107,7 +107,7 @@ impl PartialOrd for PieceId {
     }
 }
 
-/// The kinds whose names are fixed words.
+/// Kinds with fixed names.
 const WORDS: [(PieceKind, &str); 9] = [
     (PieceKind::Embed, "embed"),
     (PieceKind::Norms, "norms"),
@@ -135,7 +135,7 @@ impl fmt::Display for PieceId {
     }
 }
 
-/// A word that names no piece.
+/// A string that is not the name of a piece.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a piece; names look like `layer_3/expert_7` or `embed`")]
 pub struct UnknownPiece(pub String);
@@ -165,7 +165,7 @@ fn parse_kind(word: &str) -> Option<PieceKind> {
     }
 }
 
-/// Numbers have one spelling, so that a piece has one name: no sign, no leading zero.
+/// Parses a number without sign or leading zero, so that a piece has only one spelling.
 fn parse_number(digits: &str) -> Option<u32> {
     let number: u32 = digits.parse().ok()?;
     (number.to_string() == digits).then_some(number)

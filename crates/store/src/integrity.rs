@@ -1,4 +1,4 @@
-//! Checksums of what was read, taken while the rest is still on its way.
+//! Checksums of the bytes read, computed while the rest of a fetch is in flight.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,30 +17,30 @@ use crate::slot::SlotMemory;
 use crate::sync::Mutex;
 use crate::{Clock, Manifest, SLOT_ALIGN, Slot};
 
-/// How much is read again at a time.
+/// Bytes per read when a block is read again.
 const REREAD: usize = 1 << 20;
 
-/// The checksum of extents: xxh3, 64 bits.
+/// Checksum of extents: xxh3, 64 bits.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// Knows what the bytes of a manifest's files should be.
+/// Verifies the bytes of a manifest's files.
 pub(crate) struct Verifier {
     pub(crate) reader: Arc<dyn ShardReader>,
     pub(crate) clock: Clock,
     paths: Vec<PathBuf>,
-    /// For files without checksums.
+    /// First-read checksums, for files that come without any.
     book: Option<ChecksumBook>,
     pub(crate) mismatches: AtomicU64,
     pub(crate) corrected: AtomicU64,
 }
 
-/// A slot being filled, and how far its checksums are.
+/// A slot being filled, with the progress of its checksums.
 pub(crate) struct Transfer {
     pub(crate) layout: Arc<PieceLayout>,
-    /// The slot, which its owner holds until the last chunk has landed. A range is the reader's alone
-    /// until it is handed to [`land`](Transfer::land).
+    /// Memory of the slot, which its owner keeps until the last chunk has landed. A range belongs
+    /// to the reader alone until it is passed to [`land`](Transfer::land).
     pub(crate) memory: SlotMemory,
     progress: Mutex<Progress>,
 }
@@ -49,18 +49,18 @@ pub(crate) struct Transfer {
 struct Progress {
     /// Ranges of the slot beyond `prefix` that have landed.
     landed: Vec<Range<usize>>,
-    /// All below this has landed.
+    /// All bytes below this offset have landed.
     prefix: usize,
-    /// All below this is as it will stay.
+    /// All bytes below this offset are verified and no longer change.
     verified: usize,
-    /// None while a thread is hashing.
+    /// `None` while a thread is hashing.
     cursor: Option<Box<Cursor>>,
     spent: Duration,
 }
 
 #[derive(Default)]
 struct Cursor {
-    /// The block being hashed, and how much of it has been.
+    /// Index of the block being hashed, and the number of its bytes hashed so far.
     block: usize,
     done: usize,
     hasher: Xxh3,
@@ -73,25 +73,25 @@ impl Transfer {
         Transfer { layout, memory, progress: Mutex::new(progress) }
     }
 
-    /// How long checksums took so far.
+    /// Time spent on checksums so far.
     pub(crate) fn spent(&self) -> Duration {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).spent
     }
 
-    /// How many of the slot's first bytes have been read and verified. Nobody writes to them any more.
+    /// Length of the verified prefix of the slot. It is not written to any more.
     pub(crate) fn verified(&self) -> usize {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).verified
     }
 
-    /// Notes that a range of the slot has been filled, and hashes what has become contiguous,
-    /// unless another thread is at it, which then goes on with this range.
+    /// Records that a range of the slot has been filled, and hashes the bytes that have become
+    /// contiguous. If another thread is already hashing, that thread continues with this range.
     ///
-    /// When every range has landed and every call has returned, every block was verified.
+    /// Once every range has landed and every call has returned `Ok`, every block is verified.
     ///
     /// # Safety
     ///
-    /// The slot must be held until this returns; the range must have been filled, once, and not be
-    /// written again.
+    /// The slot must stay alive until this returns. The range must have been filled exactly once
+    /// and must not be written again.
     pub(crate) unsafe fn land(
         &self,
         range: Range<usize>,
@@ -106,11 +106,11 @@ impl Transfer {
             drop(progress);
             let started = verifier.clock.now();
             let hash = || {
-                // SAFETY: all below `prefix` has landed, so nobody writes there but the holder of the
-                // cursor, which is this thread.
+                // SAFETY: all bytes below `prefix` have landed, so only the holder of the cursor,
+                // which is this thread, writes there.
                 unsafe { self.hash(&mut cursor, prefix, verifier) }
             };
-            // A panic that took the cursor along would let later ranges pass unhashed.
+            // If a panic dropped the cursor, later ranges would pass unhashed.
             result = catch_unwind(AssertUnwindSafe(hash)).unwrap_or_else(|_| {
                 Err(FetchError::Unverified { piece: self.layout.read().piece() })
             });
@@ -119,7 +119,7 @@ impl Transfer {
             progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
             progress.spent += spent;
             if result.is_ok() {
-                // A block is written to until it agrees with its checksum.
+                // A block may be rewritten until it agrees with its checksum.
                 let blocks = self.layout.blocks();
                 let next = blocks.get(cursor.block).map_or(usize::MAX, |block| block.slot.start);
                 let before = cursor.block.checked_sub(1).map_or(0, |last| blocks[last].slot.end);
@@ -134,7 +134,8 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// As for [`land`](Transfer::land); nobody else may write below `prefix`.
+    /// The contract of [`land`](Transfer::land) applies, and no other thread may write below
+    /// `prefix`.
     unsafe fn hash(
         &self,
         cursor: &mut Cursor,
@@ -166,7 +167,7 @@ impl Transfer {
 }
 
 impl Progress {
-    /// Moves `prefix` over what is contiguous; says whether it moved.
+    /// Advances `prefix` over contiguous ranges. True if it moved.
     fn advance(&mut self) -> bool {
         let before = self.prefix;
         while let Some(at) = self.landed.iter().position(|range| range.start == self.prefix) {
@@ -202,7 +203,7 @@ impl Verifier {
         }
     }
 
-    /// The path of a file, for messages.
+    /// Path of a file, for messages.
     pub(crate) fn path(&self, file: u32) -> PathBuf {
         self.paths.get(file as usize).cloned().unwrap_or_default()
     }
@@ -217,7 +218,7 @@ impl Verifier {
         }
     }
 
-    /// Reads a block past every cache, into `bytes`, and checks it once more.
+    /// Reads a block into `bytes` again, bypassing all caches, and verifies it.
     fn read_again(
         &self,
         layout: &PieceLayout,
@@ -227,7 +228,8 @@ impl Verifier {
         self.mismatches.fetch_add(1, Ordering::Relaxed);
         let piece = layout.read().piece();
         let failed = |source| FetchError::Read { piece, file: self.path(block.file), source };
-        // Not into the slot: the pages at the edges hold neighbours that are already verified.
+        // Not straight into the slot: the pages at the block's edges hold neighbours that are
+        // already verified.
         let mut buffer = Slot::alone(REREAD).map_err(failed)?;
         let mut hasher = Xxh3::new();
         let mut done = 0;

@@ -1,4 +1,4 @@
-//! Which bytes a read asks for, and where they lie in the slot afterwards.
+//! Layout of a read: the bytes to read from files and their places in the slot.
 
 use std::ops::Range;
 
@@ -6,51 +6,51 @@ use sws_kernels::{Encoding, Matrix, MatrixError, PartRows};
 
 use crate::{Extent, Manifest, PieceId, PieceKind, SLOT_ALIGN, Tensor};
 
-/// Extents of one file this close together are read as one: reading 64 KiB more takes less time
-/// than another read.
+/// Largest gap between extents of one file that are read as one: reading 64 KiB more takes less
+/// time than another read.
 const COALESCE: u64 = 64 << 10;
-/// A tensor that is read by itself for no more than it costs to read it with others.
+/// Smallest tensor that costs no more to read by itself than together with others.
 const LARGE: u64 = 1 << 20;
-/// The most blocks in one part that no checksums vouch for.
+/// Largest number of blocks in a part without checksums.
 const MOST_BLOCKS: u64 = 1 << 20;
 const ALIGN: u64 = SLOT_ALIGN as u64;
 
-/// What to read.
+/// A piece, or part of one, to read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Read {
     /// A whole piece.
     Piece(PieceId),
     /// The inexact copy of a piece.
     StandIn(PieceId),
-    /// One tensor of a piece, by its index there.
+    /// One tensor of a piece, by its index in the piece.
     Tensor(PieceId, usize),
     /// Some rows of a tensor of a piece.
     Rows {
         /// The piece.
         piece: PieceId,
-        /// The tensor's index there.
+        /// Index of the tensor in the piece.
         tensor: usize,
-        /// Which rows.
+        /// The rows.
         rows: Range<u64>,
-        /// Which parts.
+        /// The parts of the encoding.
         parts: Parts,
     },
 }
 
-/// Which parts of an encoding to read along with a range of rows.
+/// Parts of an encoding to read for a range of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parts {
-    /// All that a matrix is made of.
+    /// All parts.
     All,
-    /// The first, the large one; whoever asks holds the others.
+    /// The first part, which is the large one. The caller holds the others.
     First,
-    /// All others: table and patches, or scales. One checksum covers many more of their rows than
-    /// of the first part's, so with every block of rows they would be read again.
+    /// All other parts: table and patches, or scales. One checksum covers many more of their rows
+    /// than of the first part's, so they would be read again with every block of rows.
     Rest,
 }
 
 impl Read {
-    /// The piece it belongs to.
+    /// Piece that is read from.
     pub fn piece(&self) -> PieceId {
         match self {
             Read::Piece(id) | Read::StandIn(id) | Read::Tensor(id, _) => *id,
@@ -59,7 +59,7 @@ impl Read {
     }
 }
 
-/// Why there is nothing to read.
+/// Reason that a read cannot be laid out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -75,26 +75,26 @@ pub enum LayoutError {
     /// No such rows.
     #[error("tensor {tensor} has {rows} rows; there are none from {start} to {end}")]
     NoRows {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// Rows it has.
+        /// Number of rows it has.
         rows: u64,
-        /// The first asked for.
+        /// First row requested.
         start: u64,
-        /// The one after the last.
+        /// The row after the last one requested.
         end: u64,
     },
-    /// The manifest contradicts itself.
+    /// The manifest is inconsistent.
     #[error("the manifest is wrong about tensor {tensor}: {what}; make the shards again")]
     Manifest {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// What is wrong.
+        /// Description of the problem.
         what: &'static str,
     },
 }
 
-/// Where the bytes of a [`Read`] come from and where they go.
+/// Sources of the bytes of a [`Read`] and their destinations in a slot.
 #[derive(Clone, Debug)]
 pub struct PieceLayout {
     read: Read,
@@ -104,65 +104,65 @@ pub struct PieceLayout {
     blocks: Vec<Block>,
 }
 
-/// An aligned run of a file, read into an aligned place of the slot.
+/// An aligned range of a file, read into an aligned range of the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Index of the file.
     pub file: u32,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many bytes it has in the slot. The last page of a file may exist only in part.
+    /// Length in the slot. The last page of a file may exist only in part.
     pub len: usize,
-    /// How many of them the file has.
+    /// Number of these bytes that the file has.
     pub present: usize,
-    /// Where it begins in the slot.
+    /// Offset in the slot.
     pub at: usize,
 }
 
-/// A run of the slot with one checksum.
+/// A range of the slot with one checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) slot: Range<usize>,
     pub(crate) file: u32,
     pub(crate) offset: u64,
-    /// None if nobody vouches for it.
+    /// Expected checksum; `None` for files that come without any.
     pub(crate) check: Option<u64>,
     /// Index into the layout's tensors.
     pub(crate) tensor: usize,
 }
 
-/// Where a tensor lies in the slot.
+/// Location of a tensor in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorLayout {
-    /// Its index in the piece (or stand-in).
+    /// Index in the piece or stand-in.
     pub index: usize,
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// How it is stored.
+    /// Encoding of the stored bytes, as in [`Tensor::encoding`].
     pub encoding: Option<Encoding>,
-    /// Rows of the whole tensor: all dimensions but the last.
+    /// Rows of the whole tensor: the product of all dimensions but the last.
     pub rows: u64,
-    /// Its last dimension.
+    /// Columns: the last dimension.
     pub cols: u64,
-    /// The rows that are in the slot: those asked for, rounded out to what checksums cover.
+    /// Rows in the slot: those requested, extended to whole checksum blocks.
     pub range: Range<u64>,
-    /// Where each part of the encoding lies; none if it was not asked for.
+    /// Range of each part of the encoding in the slot; `None` if it was not requested.
     pub parts: Vec<Option<Range<usize>>>,
 }
 
 impl TensorLayout {
-    /// The bytes of a part in `slot`; none if it was not read.
+    /// Returns the bytes of a part in `slot`; `None` if it was not read.
     pub fn part<'s>(&self, slot: &'s [u8], part: usize) -> Option<&'s [u8]> {
         slot.get(self.parts.get(part)?.clone()?)
     }
 
-    /// The bytes of all parts in `slot`; none if one was not read.
+    /// Returns the bytes of all parts in `slot`; `None` if one was not read.
     pub fn parts<'s>(&self, slot: &'s [u8]) -> Option<Vec<&'s [u8]>> {
         (0..self.parts.len()).map(|part| self.part(slot, part)).collect()
     }
 
-    /// The rows in `slot`, to compute with; none if a part was not read, or if the tensor is stored
-    /// as numbers that no kernel computes with.
+    /// Returns the rows in `slot` as a matrix; `None` if a part was not read, or if no kernel
+    /// supports the numbers of the tensor.
     pub fn matrix<'s>(&self, slot: &'s [u8]) -> Option<Result<Matrix<'s>, MatrixError>> {
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let range = size(self.range.start)..size(self.range.end);
@@ -172,7 +172,7 @@ impl TensorLayout {
 }
 
 impl PieceLayout {
-    /// Lays out what `read` asks for.
+    /// Lays out `read`.
     pub fn new(manifest: &Manifest, read: Read) -> Result<PieceLayout, LayoutError> {
         let id = read.piece();
         let piece = manifest.piece(id).ok_or(LayoutError::NoPiece(id))?;
@@ -202,40 +202,40 @@ impl PieceLayout {
         builder.finish(read)
     }
 
-    /// What it was made for.
+    /// The read that is laid out.
     pub fn read(&self) -> &Read {
         &self.read
     }
 
-    /// How long a slot it needs.
+    /// Length of the slot that it needs.
     pub fn slot_len(&self) -> usize {
         self.slot_len
     }
 
-    /// What is read, in the order of the slot.
+    /// Segments to read, in the order of the slot.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Where each tensor lies, in the order of the piece.
+    /// Locations of the tensors, in the order of the piece.
     pub fn tensors(&self) -> &[TensorLayout] {
         &self.tensors
     }
 
-    /// The runs with a checksum, by their place in the slot.
+    /// Blocks with one checksum each, in the order of the slot.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 }
 
-/// A run of a file that was asked for: whole check blocks of one part.
+/// A requested range of a file: whole checksum blocks of one part.
 struct Run<'m> {
     extent: &'m Extent,
-    /// Below the extent's first byte.
+    /// Range relative to the first byte of the extent.
     bytes: Range<u64>,
     tensor: usize,
     part: usize,
-    /// What of `bytes` the part's view shows.
+    /// The part of `bytes` that holds the rows, relative to the extent as well.
     view: Range<u64>,
 }
 
@@ -266,7 +266,7 @@ impl<'m> Builder<'m> {
         for extent in &tensor.parts {
             self.check_extent(extent).map_err(wrong)?;
         }
-        // What of each part holds these rows.
+        // The bytes of a part that hold a range of rows.
         let part_rows = |part: usize, range: Range<u64>| match tensor.encoding {
             Some(encoding) => encoding.parts()[part].rows(range, cols),
             None if range == (0..rows) => Some(PartRows::Whole),
@@ -285,7 +285,7 @@ impl<'m> Builder<'m> {
                     end: range.end,
                 });
             }
-            // Rounded out by the first part, the large one.
+            // Extended to whole checksum blocks of the first part, the large one.
             Some(range) => match (part_rows(0, range.clone()), part_rows(0, 0..1)) {
                 (Some(PartRows::Bytes(bytes)), Some(PartRows::Bytes(row))) if row.end > 0 => {
                     let whole = whole_blocks(&tensor.parts[0], bytes);
@@ -328,7 +328,7 @@ impl<'m> Builder<'m> {
             return Ok(());
         }
         if extent.checks.is_empty() {
-            // Bookkeeping must stay small beside the bytes, whatever the manifest says.
+            // Bookkeeping must stay small compared with the bytes, whatever the manifest says.
             let blocks = extent.len / block_len(extent);
             return if blocks > MOST_BLOCKS {
                 Err("its check blocks are too small")
@@ -344,8 +344,9 @@ impl<'m> Builder<'m> {
         Ok(())
     }
 
-    /// From which tensor on an expert's are read last, wherever they lie: what is computed with last,
-    /// so that computing can begin before it is there. None are if that would cut small reads.
+    /// Index from which on an expert's tensors are read last, wherever they lie. The last tensor is
+    /// the last to be computed with, so computation can begin before it has arrived. Returns
+    /// `usize::MAX` for reads of anything else, and if the split would make small reads.
     fn last_of(&self, read: &Read) -> usize {
         let expert = matches!(read, Read::Piece(id) if matches!(id.kind(), PieceKind::Expert(_)));
         let large = |&tensor: &usize| {
@@ -421,7 +422,7 @@ impl<'m> Builder<'m> {
     }
 }
 
-/// What one checksum covers.
+/// Number of bytes that one checksum covers.
 fn block_len(extent: &Extent) -> u64 {
     if extent.check_len == 0 { extent.len.max(1) } else { extent.check_len }
 }

@@ -1,15 +1,15 @@
 //! Pieces of a model on disk.
 //!
-//! A model is cut into pieces, each with a name ([`PieceId`]): an expert, a layer's attention, the
-//! embedding. A [`Manifest`] says in which file and where every byte of a piece lies and what its
-//! checksum is. It is loaded from a directory of shards, or made from the headers of a
-//! [`Checkpoint`] together with a [`Naming`], which knows how a family calls its tensors.
+//! A model is divided into pieces, the units of streaming: an expert, a layer's attention, the
+//! embedding. Each piece has a name ([`PieceId`]). A [`Manifest`] gives the location and the
+//! checksum of every byte of a piece. It is loaded from a directory of shards, or built from the
+//! headers of a [`Checkpoint`] and a [`Naming`], which maps a family's tensor names to pieces.
 //!
-//! With the feature `io`, [`NVMeWeightStore`] fetches what a manifest lists: a [`Read`] has a
-//! [`PieceLayout`], which asks for a [`Slot`] of an [`Arena`]; the slot goes out with
-//! [`fetch`](NVMeWeightStore::fetch) and comes back in a [`Completion`], every byte in it verified.
-//! Bytes come through a [`ShardReader`]. [`mod@shard`] turns checkpoints into shards and back.
-//! Without `io` the crate is vocabulary: no file, no thread.
+//! With the feature `io`, [`NVMeWeightStore`] fetches pieces into memory. The [`PieceLayout`] of a
+//! [`Read`] gives the length of the [`Slot`] that it needs from an [`Arena`]. The slot is handed
+//! over with [`fetch`](NVMeWeightStore::fetch) and comes back in a [`Completion`], every byte in it
+//! verified. A [`ShardReader`] is the I/O backend. [`mod@shard`] converts checkpoints into shards
+//! and back. Without `io` the crate only defines types: it opens no files and starts no threads.
 //!
 //! ```no_run
 //! use std::path::Path;

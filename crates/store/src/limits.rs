@@ -1,8 +1,8 @@
-//! Limits that a shell or a supervisor has set for the process.
+//! Resource limits of the process, as set by a shell or a supervisor.
 
 use rustix::process::{Resource, getrlimit};
 
-/// Limits of the process that are set; none where there is no limit.
+/// Resource limits of the process; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of address space (`ulimit -v`).
@@ -12,7 +12,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits that hold now.
+    /// Returns the current limits.
     pub fn now() -> Limits {
         let limit = |resource| getrlimit(resource).current;
         Limits { address_space: limit(Resource::As), stack: limit(Resource::Stack) }

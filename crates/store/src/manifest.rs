@@ -1,4 +1,5 @@
-//! What a model consists of and where its bytes lie. `docs/format.md` draws the file.
+//! Pieces of a model and the locations of their bytes. `docs/format.md` shows the layout of the
+//! file.
 
 #[cfg(feature = "io")]
 mod check;
@@ -21,63 +22,64 @@ pub use small::{SMALL_FILES, SmallFileError};
 /// The contents of a shard directory, or of a checkpoint read in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Which model this is.
+    /// Identity of the model.
     pub model: ModelIdentity,
-    /// The encoding asked for when the shards were made; none for a checkpoint read in place.
+    /// Encoding requested when the shards were made; `None` for a checkpoint read in place.
     #[serde(with = "encoding_name::optional", default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// The files that extents point into, by index.
+    /// Files that extents refer to by index.
     pub files: Vec<FileEntry>,
-    /// The pieces, sorted by id.
+    /// Pieces, sorted by id.
     pub pieces: Vec<Piece>,
-    /// The checkpoint's small files, copied beside the shards; none for a checkpoint read in place.
+    /// Small files of the checkpoint, copied next to the shards; empty for a checkpoint read in
+    /// place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<CopiedFile>,
 }
 
-/// A file of the checkpoint that was copied as it was.
+/// A file of the checkpoint that was copied unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedFile {
-    /// Its name in the directory of the manifest.
+    /// File name in the directory of the manifest.
     pub path: String,
-    /// Its exact length.
+    /// Exact length in bytes.
     pub len: u64,
-    /// blake3 (hex) of its bytes.
+    /// blake3 (hex) of the contents.
     pub blake3: String,
 }
 
-/// The longest file that is copied: a tokenizer has 20 MB at most; what is larger holds weights in
-/// some form.
+/// Largest file that is copied. Tokenizers have 20 MB at most; larger files hold weights in some
+/// form.
 #[cfg(feature = "io")]
 pub(crate) const MAX_COPY_BYTES: u64 = 64 << 20;
 
-/// What tells one model from another.
+/// Identity of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelIdentity {
     /// The family, as `config.json` spells it.
     pub model_type: String,
     /// blake3 (hex) over the configuration, the headers and a sample of the weights. A checkpoint
-    /// and the shards made from it have the same fingerprint; so do its shards in every encoding.
+    /// and the shards made from it, in any encoding, have the same fingerprint.
     pub fingerprint: String,
 }
 
-/// A file that extents point into.
+/// A file that extents refer to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Path below the directory of the manifest: plain names joined by `/`.
+    /// Path relative to the directory of the manifest: plain names joined by `/`.
     pub path: String,
-    /// Its exact length.
+    /// Exact length in bytes.
     pub len: u64,
 }
 
-/// The unit of streaming.
+/// A piece of a model, the unit of streaming.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Its name.
+    /// Name of the piece.
     pub id: PieceId,
-    /// Its tensors in the order in which they are computed with.
+    /// Tensors, in the order in which a pass uses them.
     pub tensors: Vec<Tensor>,
-    /// A smaller, inexact copy, if one was made.
+    /// Smaller, inexact copy, if one was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand_in: Option<StandIn>,
 }
@@ -85,82 +87,81 @@ pub struct Piece {
 /// An inexact copy of a piece, small enough to keep in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StandIn {
-    /// `q8` or `q4`.
+    /// Encoding: `q8` or `q4`.
     #[serde(with = "encoding_name")]
     pub encoding: Encoding,
-    /// The same tensors as the piece's, in the same order.
+    /// The tensors of the piece, in the same order.
     pub tensors: Vec<Tensor>,
 }
 
 /// One tensor of a piece.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tensor {
-    /// Its name in the checkpoint.
+    /// Name in the checkpoint.
     pub name: String,
-    /// Its type in the checkpoint.
+    /// Type in the checkpoint.
     pub dtype: safetensors::Dtype,
-    /// Its shape; of a stacked tensor, the shape of this piece's slice.
+    /// Shape; for a stacked tensor, the shape of this piece's slice.
     pub shape: Vec<u64>,
-    /// Which slice of a stacked tensor this is.
+    /// Position in a stacked tensor, if it is a slice of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<Slice>,
-    /// The checkpoint file it came from, by name.
+    /// Name of the checkpoint file it came from.
     pub source: String,
-    /// How it is stored. None: as raw numbers of `dtype`, a type that no kernel computes with.
+    /// Encoding of the stored bytes. `None` for raw numbers of a `dtype` that no kernel supports.
     #[serde(with = "encoding_name::optional", default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// Where the parts of its encoding lie, in the order of the encoding's parts.
+    /// Extents of the parts, in the order of the encoding.
     pub parts: Vec<Extent>,
-    /// What a lossy encoding changed; none if nothing.
+    /// Error introduced by a lossy encoding; `None` if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorNorms>,
 }
 
-/// A place in a tensor that stacks the experts of a layer along its first dimension.
+/// Position of a slice in a tensor that stacks the experts of a layer along its first dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// The index along the first dimension.
+    /// Index along the first dimension.
     pub index: u64,
-    /// The length of the first dimension.
+    /// Length of the first dimension.
     pub count: u64,
 }
 
-/// A run of bytes in a file, with its checksums.
+/// A range of bytes in a file, with its checksums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     /// Index into [`Manifest::files`].
     pub file: u32,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
-    /// The bytes that one checksum covers (the last may cover fewer). A whole number of rows, so
-    /// that a large matrix can be read and verified by blocks of rows.
+    /// Number of bytes that one checksum covers; the last may cover fewer. It is a whole number of
+    /// rows, so that a large matrix can be read and verified by blocks of rows.
     pub check_len: u64,
-    /// xxh3 (64 bits) of each such run; empty for a checkpoint read in place, for which nobody
-    /// vouches.
+    /// xxh3 (64 bits) of each block of `check_len` bytes; empty for a checkpoint read in place,
+    /// which comes without checksums.
     #[serde(with = "hex_numbers", default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<u64>,
 }
 
-/// How far the stored weights `ŵ` are from the checkpoint's `w`.
+/// Distance of the stored weights `ŵ` from the checkpoint's `w`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorNorms {
     /// ‖ŵ − w‖ / ‖w‖ in the Frobenius norm.
     pub relative: f64,
-    /// The largest |ŵ − w|.
+    /// Largest |ŵ − w|.
     pub max: f64,
-    /// An upper bound of the spectral norm of the checkpoint's matrix, where it was computed: in
-    /// stand-ins.
+    /// Upper bound of the spectral norm of the checkpoint's matrix. Computed for stand-ins only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spectral: Option<f64>,
-    /// The same of ŵ − w.
+    /// Upper bound of the spectral norm of ŵ − w. Computed for stand-ins only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spectral_error: Option<f64>,
 }
 
 impl Manifest {
-    /// The piece of that name.
+    /// Returns the piece named `id`.
     pub fn piece(&self, id: PieceId) -> Option<&Piece> {
         let at = self.pieces.binary_search_by_key(&id, |piece| piece.id).ok()?;
         Some(&self.pieces[at])
@@ -168,25 +169,25 @@ impl Manifest {
 }
 
 impl Piece {
-    /// The tensor of that name.
+    /// Returns the tensor named `name`.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The bytes of all its extents.
+    /// Stored bytes of all tensors, without the stand-in.
     pub fn stored_bytes(&self) -> u64 {
         self.tensors.iter().map(Tensor::stored_bytes).sum()
     }
 }
 
 impl Tensor {
-    /// The bytes of all its parts.
+    /// Stored bytes of all parts.
     pub fn stored_bytes(&self) -> u64 {
         self.parts.iter().map(|extent| extent.len).sum()
     }
 
-    /// The bytes that the checkpoint has for it. What came with scales has as many as are stored,
-    /// as it is kept as it was.
+    /// Size in the checkpoint. A tensor that came with scales is stored unchanged, so its size is
+    /// that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
             safetensors::Dtype::F8_E4M3 | safetensors::Dtype::U8 => self.stored_bytes(),
@@ -194,7 +195,8 @@ impl Tensor {
         }
     }
 
-    /// Its rows and columns as a matrix: the last dimension is a row's. A vector is one row.
+    /// Rows and columns of the tensor as a matrix: the last dimension gives the columns. A vector
+    /// is one row.
     pub fn matrix_shape(&self) -> (u64, u64) {
         match self.shape.split_last() {
             Some((&cols, outer)) => (outer.iter().product(), cols),
@@ -203,7 +205,7 @@ impl Tensor {
     }
 }
 
-/// Encodings are spelled as on the command line.
+/// Serializes encodings by their names on the command line.
 mod encoding_name {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use sws_kernels::Encoding;
@@ -216,7 +218,7 @@ mod encoding_name {
         String::deserialize(d)?.parse().map_err(D::Error::custom)
     }
 
-    /// The same for a field that may be absent.
+    /// For fields that may be absent.
     pub(super) mod optional {
         use super::*;
 
@@ -238,7 +240,8 @@ mod encoding_name {
     }
 }
 
-/// JSON numbers are doubles to many readers, which would lose the low bits of a hash.
+/// Serializes hashes as hexadecimal strings: many JSON readers parse numbers as doubles, which
+/// would lose the low bits of a hash.
 mod hex_numbers {
     use std::borrow::Cow;
 

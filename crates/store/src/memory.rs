@@ -1,5 +1,5 @@
-//! How much memory this process can have: what the machine has, and what the control groups around
-//! the process leave of it.
+//! Memory available to this process: the machine's, within the limits of the control groups around
+//! the process.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -7,16 +7,16 @@ use std::path::{Component, Path, PathBuf};
 /// Memory as the system counts it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The most that this process could ever have: the machine's memory, or the smallest limit of a
-    /// control group around the process.
+    /// Upper limit for this process: the machine's memory, or the smallest limit of a control group
+    /// around the process.
     pub total: u64,
-    /// What it could have now without pushing anything out that cannot be read again.
+    /// Memory that it could allocate now without evicting anything that cannot be read again.
     pub available: u64,
-    /// Who leaves no more than `available`.
+    /// Source of the limit on `available`.
     pub holder: Holder,
 }
 
-/// Who says how much memory is available.
+/// Source of the limit on available memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// The whole machine.
@@ -35,15 +35,15 @@ impl fmt::Display for Holder {
 }
 
 impl Memory {
-    /// The memory of this process; none where the system does not tell.
+    /// Returns the memory of this process; `None` where the system does not report it.
     pub fn now() -> Option<Memory> {
         Memory::below(Path::new("/"))
     }
 
-    /// The same, of a system whose root directory is `root`.
+    /// Returns the memory of this process on a system whose root directory is `root`.
     ///
-    /// Control groups of both versions count, and every one from the process's own up to the root:
-    /// a group may have no more than the groups it is in.
+    /// Control groups of both versions count, and each one from the process's own up to the root: a
+    /// group cannot have more than the groups that contain it.
     pub fn below(root: &Path) -> Option<Memory> {
         let machine = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let kib = |name| field(&machine, name)?.checked_mul(1024);
@@ -60,7 +60,7 @@ impl Memory {
             for group in path.ancestors() {
                 let dir: PathBuf = mount.components().chain(group.components()).collect();
                 let here = root.join(dir.strip_prefix("/").unwrap_or(&dir));
-                // In version 1 a group may neither count nor limit those below it.
+                // In version 1 a group may be set to neither count nor limit the groups below it.
                 let apart = std::fs::read_to_string(here.join("memory.use_hierarchy"));
                 if group != path && apart.is_ok_and(|word| word.trim() == "0") {
                     break;
@@ -78,15 +78,15 @@ impl Memory {
     }
 }
 
-/// How a version of control groups names what it counts.
+/// File and controller names of one version of control groups.
 struct Hierarchy {
     fs_type: &'static str,
-    /// The controller by which the hierarchy is known; version 2 has one hierarchy for all.
+    /// Controller that identifies the hierarchy; version 2 has one hierarchy for all.
     controller: Option<&'static str>,
     limits: &'static [&'static str],
     usage: &'static str,
-    /// Page cache in `memory.stat`, of the group and those below it: the kernel gives it up before
-    /// it refuses anything.
+    /// Fields of `memory.stat` for the page cache of the group and those below it. The kernel
+    /// reclaims it before it refuses an allocation.
     cache: [&'static str; 2],
 }
 
@@ -101,14 +101,14 @@ const V1: Hierarchy = Hierarchy {
 const V2: Hierarchy = Hierarchy {
     fs_type: "cgroup2",
     controller: None,
-    // Above `high` nothing is killed, but everything crawls.
+    // Above `high` the kernel kills nothing, but throttles everything.
     limits: &["memory.max", "memory.high"],
     usage: "memory.current",
     cache: ["inactive_file", "active_file"],
 };
 
 impl Hierarchy {
-    /// Where it is mounted, and the process's group below that.
+    /// Returns the mount point and the process's group below it.
     fn find(&self, own: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
         // `4:memory:/a/b`; version 2 is `0::/a/b`.
         let own = own.lines().find_map(|line| {
@@ -123,15 +123,15 @@ impl Hierarchy {
         let mounts: Vec<_> = mounts.lines().filter_map(|line| self.mount(line)).collect();
         let exact = mounts.iter().find_map(|(shown, point)| {
             let path = own.strip_prefix(shown).ok()?;
-            // A process outside of its namespace's root is called `/../x`.
+            // The path of a process outside its namespace's root looks like `/../x`.
             let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
             plain.then(|| (point.clone(), path.to_owned()))
         });
-        // In a container the group's name can be the host's, while only the group itself is mounted.
+        // In a container the path can be the host's, while only the group itself is mounted.
         exact.or_else(|| Some((mounts.into_iter().next()?.1, PathBuf::new())))
     }
 
-    /// Which directory of the hierarchy a line of `mountinfo` mounts, and where.
+    /// Parses a line of `mountinfo` into the directory of the hierarchy and its mount point.
     fn mount(&self, line: &str) -> Option<(PathBuf, PathBuf)> {
         // 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
         let (place, kind) = line.split_once(" - ")?;
@@ -144,11 +144,11 @@ impl Hierarchy {
         (fs_type == self.fs_type && ours).then(|| (unescape(shown), unescape(point)))
     }
 
-    /// The group's limit and what is left of it, if it has one.
+    /// Returns the group's limit and the unused part of it, if it has a limit.
     fn limit(&self, dir: &Path) -> Option<(u64, u64)> {
         let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
         let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
-        // No limit is the word `max`, or a number that no machine has.
+        // Without a limit the file holds the word `max`, or a number that no machine has.
         let limit = self.limits.iter().filter_map(|name| number(name)).min()?;
         let stat = read("memory.stat").unwrap_or_default();
         let cache = self.cache.iter().filter_map(|name| field(&stat, name)).sum::<u64>();
@@ -157,7 +157,7 @@ impl Hierarchy {
     }
 }
 
-/// The number behind a name at the beginning of a line.
+/// Returns the number after `name` at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let words = text.lines().map(|line| line.split_whitespace());
     words
@@ -165,7 +165,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
         .find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
 }
 
-/// `mountinfo` writes a space as `\040`.
+/// Decodes a path of `mountinfo`, which writes a space as `\040`.
 fn unescape(word: &str) -> PathBuf {
     let mut parts = word.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();

@@ -1,37 +1,38 @@
-//! How a family's tensor names map to pieces: asked here, answered by `sws-model`.
+//! Mapping of a family's tensor names to pieces, implemented by `sws-model`.
 
 use crate::PieceId;
 
-/// Knows the tensor names of one model.
+/// Maps the tensor names of one model to pieces.
 pub trait Naming: Sync {
     /// The family, as `config.json` spells it.
     fn model_type(&self) -> &str;
 
-    /// Where a tensor of the checkpoint belongs.
+    /// Returns the placement of a tensor of the checkpoint.
     fn place(&self, name: &str, shape: &[u64]) -> Placement;
 }
 
-/// Where a tensor belongs.
+/// Place of a tensor among the pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// In one piece.
+    /// The tensor belongs to one piece.
     Piece {
-        /// That piece.
+        /// The piece.
         id: PieceId,
-        /// Tensors of a piece are stored by rising rank, the order in which they are computed with.
+        /// Rank within the piece. Tensors are stored by rising rank, the order in which a pass uses
+        /// them.
         rank: u16,
-        /// Whether it may be re-encoded: a matrix of an expert, attention, MLP, embedding or head.
+        /// True if it may be re-encoded: a matrix of an expert, attention, MLP, embedding or head.
         matrix: bool,
     },
-    /// The first dimension counts the experts of a layer; each gets its slice.
+    /// The first dimension counts the experts of a layer; each expert's piece gets one slice.
     Experts {
-        /// That layer.
+        /// The layer.
         layer: u32,
-        /// As above.
+        /// See [`Placement::Piece`].
         rank: u16,
-        /// As above.
+        /// See [`Placement::Piece`].
         matrix: bool,
     },
-    /// Nothing of a forward pass; kept as it is.
+    /// No forward pass uses the tensor, which is kept unchanged.
     Extra,
 }

@@ -1,8 +1,9 @@
-//! The tokens that go through a model together: the word that the forward pass, caches and forecasts share.
+//! The tokens of a forward pass, in the form that the pass, caches and forecasts share.
 
 use std::ops::Range;
 
-/// The tokens that go through the layers together, in rows: all of a sequence one after another.
+/// The tokens that go through the layers together, one per row. The rows of a sequence are
+/// contiguous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     /// The rows of each sequence, ascending.
@@ -20,12 +21,12 @@ pub struct Span {
     pub first_position: usize,
     /// The first row.
     pub first_row: usize,
-    /// Rows.
+    /// Number of rows.
     pub tokens: usize,
 }
 
 impl Pass {
-    /// A pass of one sequence, whose number is 0.
+    /// Creates a pass of one sequence, whose number is 0.
     pub fn single(first_position: usize, tokens: &[u32]) -> Pass {
         let mut pass = Pass::default();
         pass.push(0, first_position, tokens);
@@ -39,13 +40,13 @@ impl Pass {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Removes all rows, and keeps the memory.
+    /// Removes all rows but keeps the memory.
     pub fn clear(&mut self) {
         self.spans.clear();
         self.tokens.clear();
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -55,19 +56,19 @@ impl Pass {
         self.tokens.is_empty()
     }
 
-    /// The first position of the first sequence, for callers that have only one; 0 of an empty pass.
+    /// Position of the first row, for callers with only one sequence; 0 for an empty pass.
     pub fn first_position(&self) -> usize {
         self.spans.first().map_or(0, |span| span.first_position)
     }
 }
 
 impl Span {
-    /// Its rows in the pass.
+    /// Rows of the span in the pass.
     pub fn rows(&self) -> Range<usize> {
         self.first_row..self.first_row + self.tokens
     }
 
-    /// The positions of its rows.
+    /// Positions of the rows in the sequence.
     pub fn positions(&self) -> Range<usize> {
         self.first_position..self.first_position + self.tokens
     }

@@ -1,6 +1,6 @@
 //! Names that may be joined to a directory without leaving it.
 
-/// Whether `name` is one ordinary file name, on every platform.
+/// True if `name` is one ordinary file name, on every platform.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
@@ -10,7 +10,7 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
         && !name.chars().any(char::is_control)
 }
 
-/// Whether `path` is a few ordinary names joined by `/`.
+/// True if `path` is at most 8 ordinary names joined by `/`.
 pub(crate) fn is_plain_path(path: &str) -> bool {
     path.split('/').count() <= 8 && path.split('/').all(is_plain_name)
 }

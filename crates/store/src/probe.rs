@@ -1,4 +1,4 @@
-//! Which reader suits this machine: a short measurement at start-up.
+//! Choice of the reader for this machine by a short measurement at start-up.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use crate::reader::{ReadOp, ReaderKind, ShardReader};
 use crate::{Arena, Clock, Manifest, Slot};
 
-/// Bytes of one probing read: what the store asks of a device by default.
+/// Bytes per probing read: the store's default.
 const CHUNK: usize = 1 << 20;
-/// Bytes read for one candidate, and for all.
+/// Bytes read per candidate.
 const SHARE: usize = 12 << 20;
 /// Time after which no further candidate is tried.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// A candidate this much faster is worth a deeper queue or a rarer reader; less is noise.
+/// Speed-up that makes a deeper queue or a less common reader worthwhile; less is noise.
 const WORTHWHILE: f64 = 1.05;
 
-/// The candidates, most preferred first: the simpler reader, the shorter queue. `mmap` is not among
-/// them: what it reads passes through the page cache, which counts against the budget, and
-/// `direct` already falls back to that where it must.
+/// Candidates, most preferred first: `direct` before `uring`, and a depth of 4 before others.
+/// `mmap` is not among them: its reads go through the page cache, which counts against the budget,
+/// and `direct` already falls back to that where it must.
 const CANDIDATES: [(ReaderKind, usize); 5] = [
     (ReaderKind::Direct, 4),
     (ReaderKind::Direct, 2),
@@ -26,10 +26,10 @@ const CANDIDATES: [(ReaderKind, usize); 5] = [
     (ReaderKind::Uring, 8),
 ];
 
-/// What was measured, and what follows.
+/// Measured speeds and the resulting choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeReport {
-    /// Every candidate that was tried.
+    /// Speeds of the candidates that could be measured.
     pub figures: Vec<Figure>,
     /// The reader to use.
     pub reader: ReaderKind,
@@ -37,22 +37,22 @@ pub struct ProbeReport {
     pub depth: usize,
 }
 
-/// How fast one candidate was.
+/// Speed of one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     /// The reader.
     pub reader: ReaderKind,
     /// Reads in flight.
     pub depth: usize,
-    /// Its speed.
+    /// Bytes read per second.
     pub bytes_per_second: f64,
 }
 
-/// Reads a little of the files of `manifest`, which lie below `dir`, with each candidate, or with
-/// those of one reader: 60 MiB at most, for about 0.3 s at most.
+/// Reads a sample of the files of `manifest`, which lie below `dir`, with each candidate, or with
+/// the candidates of one reader. It reads at most 60 MiB and takes at most about 0.3 s.
 ///
-/// Never fails: a candidate that can not read is not tried further, and without any figure the
-/// answer is what suits most devices.
+/// Never fails: a candidate that cannot read is skipped, and without any figure the default that
+/// suits most devices is returned.
 pub fn probe(
     manifest: &Manifest,
     dir: &Path,
@@ -79,7 +79,7 @@ pub fn probe(
     ProbeReport { figures, reader, depth }
 }
 
-/// The first candidate in the order of preference that none beats by a worthwhile margin.
+/// Returns the most preferred candidate that no other beats by a worthwhile margin.
 fn choose(figures: &[Figure]) -> Option<(ReaderKind, usize)> {
     let best = figures.iter().map(|figure| figure.bytes_per_second).fold(0.0, f64::max);
     let preference = |figure: &&Figure| {
@@ -92,7 +92,7 @@ fn choose(figures: &[Figure]) -> Option<(ReaderKind, usize)> {
         .map(|figure| (figure.reader, figure.depth))
 }
 
-/// The speed of `depth` threads' worth of reads; none if one fails.
+/// Measures a reader with `depth` reads in flight, in bytes per second; `None` if one fails.
 fn measure(
     reader: &dyn ShardReader,
     depth: usize,
@@ -103,7 +103,7 @@ fn measure(
     let batch = reader.batch().clamp(1, depth);
     let lanes = depth.div_ceil(batch);
     let arena = Arena::new(depth * CHUNK).ok()?;
-    // Opening the files and the first touch of the memory are not the device's speed.
+    // Opening the files and touching the memory for the first time must not count as reading.
     let mut slot = arena.take(arena.bytes())?;
     slot.fill(1);
     let mut work: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes];
@@ -151,8 +151,8 @@ fn measure(
     total.filter(|&total| total > 0 && elapsed > 0.0).map(|total| total as f64 / elapsed)
 }
 
-/// Places to read at, spread over all files, none twice as long as there are enough: what was read
-/// before may be in a cache of the device.
+/// Places to read, spread over all files. None repeats while there are enough, as bytes read before
+/// may be in a cache of the device.
 struct Places<'m> {
     manifest: &'m Manifest,
     total: u64,
@@ -170,7 +170,7 @@ impl<'m> Places<'m> {
     }
 
     fn next(&mut self) -> Option<(u32, u64)> {
-        // A stride near the golden ratio of the whole comes close to nothing it met before.
+        // A stride near the golden ratio of the total keeps each place far from the earlier ones.
         let stride = (self.total as f64 * 0.618) as u64 | 1;
         let mut at = self.count.wrapping_mul(stride).checked_rem(self.total)?;
         self.count += 1;

@@ -1,4 +1,4 @@
-//! Opening without waiting: files that somebody else may have put there, and pipes.
+//! Opening of untrusted files, and of pipes, without blocking.
 
 use std::fs::File;
 use std::io;
@@ -9,15 +9,15 @@ use rustix::fs::{Mode, OFlags};
 /// Opens a regular file for reading; anything else (a pipe, a socket, a device, a directory) is an
 /// error of kind [`InvalidInput`](io::ErrorKind::InvalidInput).
 ///
-/// It never blocks. Opening a pipe would wait for a writer, without end and deaf to signals, and asking
-/// for the file's kind beforehand leaves time to put a pipe in its place; so the file is opened with
-/// `O_NONBLOCK`, which means nothing to a regular file, and asked afterwards. Symbolic links are
-/// followed.
+/// It never blocks. Opening a pipe would wait for a writer, without end and deaf to signals, and
+/// checking the file's type beforehand leaves time to put a pipe in its place. So the file is
+/// opened with `O_NONBLOCK`, which has no effect on a regular file, and its type is checked
+/// afterwards. Symbolic links are followed.
 pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let refused = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
     let opened = rustix::fs::open(path.as_ref(), flags, Mode::empty());
-    // What a socket, or a device without a driver, answers.
+    // The errors of a socket, and of a device without a driver.
     let file = File::from(opened.map_err(|e| match e {
         rustix::io::Errno::NXIO | rustix::io::Errno::NODEV => refused(),
         other => other.into(),
@@ -28,7 +28,7 @@ pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
 /// Opens a pipe, a character device or an open file of another program to append to it.
 ///
 /// It never blocks: a pipe without a reader is an error of kind
-/// [`NotConnected`](io::ErrorKind::NotConnected). Writing waits, as it does elsewhere.
+/// [`NotConnected`](io::ErrorKind::NotConnected). Writes block as usual.
 pub fn open_stream(path: impl AsRef<Path>) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path.as_ref(), flags | OFlags::NONBLOCK, Mode::empty());

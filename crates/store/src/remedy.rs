@@ -1,4 +1,4 @@
-//! Limits of the system that an error names by a number, and the way to raise them.
+//! Remedies for I/O errors, above all those caused by limits of the system.
 
 use std::io::{self, ErrorKind};
 
@@ -6,11 +6,11 @@ use std::io::{self, ErrorKind};
 const TOO_MANY_OPEN: i32 = 24;
 const TOO_MANY_OPEN_IN_ALL: i32 = 23;
 
-/// The remedy for an error: for one that a limit of the system has caused the way to raise it, else
-/// `otherwise`.
+/// Returns the remedy for an error: the way to raise the limit if a limit of the system caused it,
+/// else `otherwise`.
 ///
-/// "Too many open files" is a sentence that few readers can act upon; the command that raises the
-/// limit is one that all of them can type.
+/// Few readers can act upon "too many open files", but all of them can type the command that raises
+/// the limit.
 pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
     match (cause.kind(), number(cause)) {
         (_, Some(TOO_MANY_OPEN)) => "raise the limit of open files (`ulimit -n`)",
@@ -31,7 +31,7 @@ pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
     }
 }
 
-/// The system's number of an error, which may be wrapped in one that names a path.
+/// The system's number of an error, which may be wrapped in another error that names a path.
 fn number(cause: &io::Error) -> Option<i32> {
     let mut inner = cause.get_ref().and_then(|inner| inner.source());
     cause.raw_os_error().or_else(|| {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn limits_have_a_remedy_of_their_own() {
-        // Linux's numbers.
+        // Error numbers of Linux.
         let cases = [
             (24, "ulimit -n"),
             (11, "ulimit -u"),

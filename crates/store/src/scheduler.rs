@@ -1,4 +1,4 @@
-//! Which chunk is read next. No threads and no I/O here: `store` runs it.
+//! Order in which chunks are read. There are no threads and no I/O here; `store` runs it.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -13,35 +13,34 @@ use crate::layout::PieceLayout;
 use crate::stats::{StoreStats, Traffic};
 use crate::{SLOT_ALIGN, Slot};
 
-/// The most that a demanded read waits for a speculative one.
+/// Largest speculative chunk. A demanded read waits for at most one of them.
 pub(crate) const SPECULATIVE_CHUNK: usize = 1 << 20;
 
-/// One read to make.
+/// One read to perform.
 pub(crate) struct Job {
     pub(crate) ticket: Ticket,
     pub(crate) transfer: Arc<Transfer>,
     pub(crate) priority: Priority,
     pub(crate) file: u32,
     pub(crate) offset: u64,
-    /// Where it goes in the slot.
+    /// Destination in the slot.
     pub(crate) range: Range<usize>,
-    /// How many of these bytes the file has.
+    /// Number of these bytes that the file has.
     pub(crate) present: usize,
 }
 
-/// Whether the beginning of a fetch is there.
+/// Availability of a verified prefix of a fetch.
 pub(crate) enum Held {
     Now(Arc<Transfer>),
     Later,
-    /// The fetch is over, or ends with an error.
+    /// The fetch has ended, or will end with an error.
     Over,
 }
 
-/// The fetches under way.
+/// The fetches in flight.
 pub(crate) struct Queue {
     entries: HashMap<Ticket, Entry>,
-    /// Fetches of which something has not been started, in the order in which they are served, by
-    /// priority.
+    /// Fetches with reads still to be issued, in the order of service, by priority.
     lines: [VecDeque<Ticket>; 3],
     on_device: [usize; 3],
     busy_since: Duration,
@@ -54,10 +53,10 @@ struct Entry {
     transfer: Arc<Transfer>,
     slot: Slot,
     priority: Priority,
-    /// What has been started: whole segments, and bytes of the next.
+    /// Progress of issued reads: whole segments, and bytes of the next.
     segment: usize,
     within: usize,
-    /// Jobs handed out and not finished, and borrowers of what they have read.
+    /// Jobs issued and not finished, and borrowers of the bytes read so far.
     busy: usize,
     error: Option<FetchError>,
     timing: Timing,
@@ -65,7 +64,7 @@ struct Entry {
 }
 
 impl Queue {
-    /// Demanded reads are cut into chunks of `chunk` bytes.
+    /// Creates a queue that cuts demanded reads into chunks of `chunk` bytes.
     pub(crate) fn new(chunk: usize) -> Queue {
         Queue {
             entries: HashMap::new(),
@@ -113,10 +112,10 @@ impl Queue {
         ticket
     }
 
-    /// Makes a fetch a demanded one; what has been read of it is kept. False if it is over.
+    /// Promotes a fetch to a demanded one, keeping the bytes read so far. False if it has ended.
     ///
-    /// One that was read ahead of its time goes before all others: its time has come, and nothing
-    /// is computed until it is there. What was speculative goes behind those demanded before.
+    /// A fetch of priority [`Priority::Ahead`] goes before all others: it is due now, and nothing
+    /// is computed until it is complete. A speculative one goes behind those already demanded.
     pub(crate) fn promote(&mut self, ticket: Ticket) -> bool {
         let Some(entry) = self.entries.get_mut(&ticket) else { return false };
         let before = std::mem::replace(&mut entry.priority, Priority::Demanded);
@@ -135,7 +134,7 @@ impl Queue {
         true
     }
 
-    /// Whether reading it has begun. A fetch that is over has.
+    /// True if a read of the fetch has been issued, or if the fetch has ended.
     pub(crate) fn begun(&self, ticket: Ticket) -> bool {
         self.entries.get(&ticket).is_none_or(|entry| entry.timing.started.is_some())
     }
@@ -160,11 +159,12 @@ impl Queue {
         }
     }
 
-    /// The next reads to make, at most `most`; none if there is nothing to do for now.
+    /// Returns the next reads to issue, at most `most`; empty if there is nothing to do for now.
     ///
-    /// Demanded fetches are served one after another, so that the first is complete as soon as it
-    /// can be, and then those ahead. A speculative chunk is started only when nothing else is
-    /// waiting or on the device: what is demanded a moment later waits for one chunk at most.
+    /// Demanded fetches are served one after another, so that the first is complete as soon as
+    /// possible. Fetches of priority [`Priority::Ahead`] follow. A speculative chunk is issued only
+    /// when nothing else is queued or on the device, so a demand made a moment later waits for at
+    /// most one chunk.
     pub(crate) fn take(&mut self, most: usize, now: Duration) -> Vec<Job> {
         let mut jobs = Vec::new();
         while jobs.len() < most
@@ -182,12 +182,12 @@ impl Queue {
         jobs
     }
 
-    /// Whether something has not been started.
+    /// True if there are reads still to be issued.
     pub(crate) fn waits(&self) -> bool {
         self.lines.iter().any(|line| !line.is_empty())
     }
 
-    /// Cuts the next chunk off a fetch that stands first in its line.
+    /// Issues the next chunk of a fetch that stands first in its line.
     fn cut(&mut self, ticket: Ticket, chunk: usize, now: Duration, jobs: &mut Vec<Job>) {
         let Some(entry) = self.entries.get_mut(&ticket) else { return };
         let transfer = Arc::clone(&entry.transfer);
@@ -231,7 +231,7 @@ impl Queue {
         jobs.push(job);
     }
 
-    /// Notes that the device is done with a job that was handed out `started`.
+    /// Records that the device has finished a job that was issued at `started`.
     pub(crate) fn off_device(&mut self, priority: Priority, started: Duration, now: Duration) {
         self.on_device[priority as usize] -= 1;
         self.traffic(priority).on_device += now.saturating_sub(started);
@@ -240,7 +240,7 @@ impl Queue {
         }
     }
 
-    /// Lends what a fetch has read, once that is all below `len`: it does not end before
+    /// Lends the first `len` bytes of a fetch once they are verified. The fetch does not end before
     /// [`done`](Self::done) is called once more.
     pub(crate) fn hold(&mut self, ticket: Ticket, len: usize) -> Held {
         let Some(entry) = self.entries.get_mut(&ticket).filter(|entry| entry.error.is_none())
@@ -254,19 +254,19 @@ impl Queue {
         Held::Now(Arc::clone(&entry.transfer))
     }
 
-    /// Whether [`hold`](Self::hold) would not say later.
+    /// True unless [`hold`](Self::hold) would return [`Held::Later`].
     pub(crate) fn has_landed(&self, ticket: Ticket, len: usize) -> bool {
         self.entries
             .get(&ticket)
             .is_none_or(|entry| entry.error.is_some() || entry.transfer.verified() >= len)
     }
 
-    /// Notes that a job is finished, checksums and all, and with the last one the fetch.
+    /// Records that a job is finished, including its checksums. The last job ends the fetch.
     pub(crate) fn done(&mut self, ticket: Ticket, result: Result<(), FetchError>, now: Duration) {
         let Some(entry) = self.entries.get_mut(&ticket) else { return };
         entry.busy -= 1;
         if let Err(error) = result {
-            // A failure tells more than that it was cancelled as well.
+            // A failure is more informative than a cancellation.
             match &mut entry.error {
                 Some(first) if !matches!(first, FetchError::Cancelled) => {}
                 slot => *slot = Some(error),
@@ -281,7 +281,7 @@ impl Queue {
         }
     }
 
-    /// Ends every fetch that is not being read.
+    /// Cancels every fetch. Those being read end with their last job, all others now.
     pub(crate) fn close(&mut self, now: Duration) {
         self.lines = Default::default();
         let idle: Vec<Ticket> =
@@ -307,7 +307,7 @@ impl Queue {
         }
         let layout = Arc::clone(&entry.transfer.layout);
         let result = entry.error.map_or(Ok(()), Err);
-        // Nobody may be listening any more; the slot then returns to its arena.
+        // If the receiver is gone, the slot returns to its arena.
         let _ = entry.reply.send(Completion {
             ticket,
             layout,

@@ -1,4 +1,4 @@
-//! A disk in virtual time, driven by whoever waits for it.
+//! A disk in virtual time, driven by the callers that wait for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,27 +6,27 @@ use std::time::Duration;
 use crate::scheduler::Job;
 use crate::store::Shared;
 
-/// How fast a simulated disk is. It makes one read at a time.
+/// Speed of a simulated disk, which serves one read at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedDisk {
-    /// What it delivers.
+    /// Throughput.
     pub bytes_per_second: u64,
-    /// How long the first byte takes when it was idle; between reads that follow one another the
-    /// latency is hidden.
+    /// Time to the first byte when the disk was idle. Between back-to-back reads the latency is
+    /// hidden.
     pub latency: Duration,
 }
 
-/// The one read that is under way, in place of the lanes' threads. What is queued, started, verified
-/// and told is decided by the same code.
+/// The one read in flight, in place of the lanes' threads. Queueing, issuing, verification and
+/// completion run the same code.
 pub(crate) struct Simulation {
     disk: SimulatedDisk,
     device: Mutex<Device>,
 }
 
 struct Device {
-    /// With when it was started and when it will be over.
+    /// Read in flight, with its start and end times.
     reading: Option<(Job, Duration, Duration)>,
-    /// When the last read was over.
+    /// End of the last read.
     free_since: Option<Duration>,
 }
 
@@ -35,12 +35,12 @@ impl Simulation {
         Simulation { disk, device: Mutex::new(Device { reading: None, free_since: None }) }
     }
 
-    /// Goes on to the end of the next read. False if nothing is to be read.
+    /// Advances to the end of the next read. False if there is nothing to read.
     pub(crate) fn step(&self, shared: &Shared) -> bool {
         self.go_on(shared, &mut self.lock(), Duration::MAX)
     }
 
-    /// Goes on for `time`.
+    /// Advances by `time`.
     pub(crate) fn advance(&self, shared: &Shared, time: Duration) {
         let until = shared.verifier.clock.now().saturating_add(time);
         let mut device = self.lock();
@@ -48,7 +48,7 @@ impl Simulation {
         shared.verifier.clock.sleep_until(until);
     }
 
-    /// Ends the read that is under way or comes next, unless it takes longer than `until`.
+    /// Completes the read in flight, or else the next one, unless it ends after `until`.
     fn go_on(&self, shared: &Shared, device: &mut Device, until: Duration) -> bool {
         let clock = &shared.verifier.clock;
         if device.reading.is_none() {

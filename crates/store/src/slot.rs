@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Slots start and end at multiples of this, which every device's direct reads accept.
+/// Alignment of the start and end of slots, which every device's direct reads accept.
 pub const SLOT_ALIGN: usize = 4096;
 
 const HUGE_PAGE: usize = 2 << 20;
 
 /// One anonymous mapping, cut into [`Slot`]s.
 ///
-/// Reserving costs address space only: a page takes memory when it is first written. A slot
-/// returns to its arena when it is dropped, and free neighbours join, so that an arena can be cut
-/// differently from one generation to the next. Clones share the mapping.
+/// Reserving costs address space only: a page takes memory when it is first written. A slot returns
+/// to its arena when it is dropped. Free neighbours join, so that an arena can be cut differently
+/// from one generation to the next. Clones share the mapping.
 ///
 /// ```
 /// use sws_store::Arena;
@@ -33,7 +33,7 @@ const HUGE_PAGE: usize = 2 << 20;
 #[derive(Clone, Debug)]
 pub struct Arena(Arc<Mapping>);
 
-/// A run of pages of an [`Arena`], owned by whoever holds it.
+/// A run of pages of an [`Arena`], with a single owner.
 pub struct Slot {
     arena: Arc<Mapping>,
     range: Range<usize>,
@@ -41,13 +41,13 @@ pub struct Slot {
 
 #[derive(Debug)]
 struct Mapping {
-    /// As the system knows it.
+    /// The mapping as created, `mapped` bytes long.
     map: NonNull<u8>,
     mapped: usize,
-    /// What slots are cut from.
+    /// The aligned part of it that slots are cut from.
     start: NonNull<u8>,
     len: usize,
-    /// Free runs by offset; no two touch.
+    /// Lengths of the free runs by offset; no two touch.
     free: Mutex<BTreeMap<usize, usize>>,
 }
 
@@ -59,9 +59,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Arena {
-    /// Reserves `bytes`, rounded up to whole pages, which from 2 MiB on are huge ones: a read into
-    /// scattered small pages becomes several requests to the device, as each takes a limited number
-    /// of runs of memory (measured: a third of the speed; `docs/benchmarks.md`).
+    /// Reserves `bytes`, rounded up to whole pages. From 2 MiB on these are huge pages: a read into
+    /// scattered small pages becomes several requests to the device, as each request takes a
+    /// limited number of runs of memory (measured: a third of the speed; `docs/benchmarks.md`).
     pub fn new(bytes: usize) -> io::Result<Arena> {
         let page = if bytes >= HUGE_PAGE { HUGE_PAGE } else { SLOT_ALIGN };
         let len = bytes.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -83,16 +83,16 @@ impl Arena {
             // SAFETY: skips less than `slack`, and `len` bytes follow.
             start = unsafe { map.add(map.align_offset(HUGE_PAGE)) };
             let all = start.as_ptr().cast();
-            // SAFETY: inside the new mapping, whose contents nobody knows yet.
+            // SAFETY: inside the new mapping, to which nothing refers yet.
             let advised = unsafe { rustix::mm::madvise(all, len, Advice::LinuxHugepage) };
-            // Small pages do, too.
+            // Best effort: small pages work as well.
             let _ = advised;
         }
         let free = Mutex::new(BTreeMap::from([(0, len)]));
         Ok(Arena(Arc::new(Mapping { map, mapped, start, len, free })))
     }
 
-    /// A slot of at least `len` bytes; none if no free run is long enough. The first that is gets
+    /// Takes a slot of at least `len` bytes; `None` if no free run is long enough. The first fit is
     /// cut: slots of few sizes leave few holes.
     pub fn take(&self, len: usize) -> Option<Slot> {
         let len = len.max(1).checked_next_multiple_of(SLOT_ALIGN)?;
@@ -105,17 +105,17 @@ impl Arena {
         Some(Slot { arena: Arc::clone(&self.0), range: at..at + len })
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.0.len
     }
 
-    /// The bytes that no slot holds.
+    /// Number of bytes that no slot holds.
     pub fn free_bytes(&self) -> usize {
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
 
-    /// Gives the memory of all free runs back to the system; they stay reserved.
+    /// Returns the memory of all free runs to the system; their addresses stay reserved.
     pub fn release_free(&self) -> io::Result<()> {
         let free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         for (&at, &len) in free.iter() {
@@ -147,20 +147,20 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by `mmap_anonymous` with this length. Slots hold the mapping by `Arc`, so
-        // none is left. Unmapping what was mapped can not fail.
+        // none is left. Unmapping a whole mapping cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.mapped) };
     }
 }
 
 impl Slot {
-    /// A slot in a mapping of its own.
+    /// Creates a slot in a mapping of its own.
     pub fn alone(len: usize) -> io::Result<Slot> {
         let arena = Arena::new(len)?;
         arena.take(len).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Cuts the slot in two; this one keeps the first `at` bytes, rounded up to whole pages. None
-    /// if nothing would be left for the other.
+    /// Cuts the slot in two; this one keeps the first `at` bytes, rounded up to whole pages.
+    /// Returns `None` if one of the two would be empty.
     pub fn split_off(&mut self, at: usize) -> Option<Slot> {
         let cut = self.range.start.checked_add(at.checked_next_multiple_of(SLOT_ALIGN)?)?;
         if cut <= self.range.start || cut >= self.range.end {
@@ -171,7 +171,7 @@ impl Slot {
         Some(tail)
     }
 
-    /// Joins the slot that begins where this one ends; any other is given back.
+    /// Appends the slot that begins where this one ends. Returns any other slot as the error.
     pub fn join(&mut self, mut next: Slot) -> Result<(), Slot> {
         if !Arc::ptr_eq(&self.arena, &next.arena) || self.range.end != next.range.start {
             return Err(next);
@@ -181,7 +181,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Its memory, for several threads to fill at once.
+    /// Memory of the slot, for several threads to fill at once.
     pub(crate) fn memory(&mut self) -> SlotMemory {
         SlotMemory { start: self.start(), len: self.range.len() }
     }
@@ -211,7 +211,7 @@ impl DerefMut for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // One that was joined to another has nothing left.
+        // A slot that was joined to another is empty.
         if !self.range.is_empty() {
             self.arena.give_back(self.range.clone());
         }
@@ -224,14 +224,14 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The memory of a [`Slot`] whose owner waits: the scheduler cuts it into ranges.
+/// Memory of a [`Slot`] whose owner waits; the scheduler cuts it into ranges.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address; what may be done with it is said at `slice` and `slice_mut`.
+// SAFETY: an address; the conditions for its use are stated at `slice` and `slice_mut`.
 unsafe impl Send for SlotMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SlotMemory {}
@@ -243,7 +243,7 @@ impl SlotMemory {
     /// as the slice is used.
     pub(crate) unsafe fn slice<'a>(self, range: Range<usize>) -> &'a [u8] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: inside the slot; the rest is the caller's promise.
+        // SAFETY: inside the slot; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(range.start), range.len()) }
     }
 
@@ -253,7 +253,7 @@ impl SlotMemory {
     /// the slice is used.
     pub(crate) unsafe fn slice_mut<'a>(self, range: Range<usize>) -> &'a mut [u8] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: inside the slot; the rest is the caller's promise.
+        // SAFETY: inside the slot; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len()) }
     }
 }
@@ -324,9 +324,11 @@ mod tests {
     }
 
     proptest! {
-        /// However slots are taken and dropped, none overlap and nothing is lost.
+        /// Slots never overlap and no byte is lost, in whatever order they are taken and dropped.
         #[test]
-        fn nothing_is_lost(steps in prop::collection::vec((any::<bool>(), 1usize..40_000), 1..60)) {
+        fn slots_never_overlap_or_leak(
+            steps in prop::collection::vec((any::<bool>(), 1usize..40_000), 1..60),
+        ) {
             let arena = Arena::new(64 * SLOT_ALIGN).unwrap();
             let mut held: Vec<Slot> = Vec::new();
             for (take, size) in steps {

@@ -1,40 +1,40 @@
-//! What the store has done.
+//! Counters of a store.
 
 use std::time::Duration;
 
 /// Counters since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// For demanded fetches.
+    /// Traffic of demanded fetches.
     pub demanded: Traffic,
-    /// For fetches that are certain to be needed, until they are promoted.
+    /// Traffic of fetches that are certain to be needed, until they are promoted.
     pub ahead: Traffic,
-    /// For speculative fetches, until they are promoted.
+    /// Traffic of speculative fetches, until they are promoted.
     pub speculative: Traffic,
-    /// Fetches of which something waits to be started.
+    /// Fetches with reads still to be issued.
     pub queued: usize,
-    /// The most there were at once.
+    /// Largest value of `queued`.
     pub most_queued: usize,
     /// Reads on the device now.
     pub on_device: usize,
     /// Time in which at least one read was on the device.
     pub busy: Duration,
-    /// Other fetches that became demanded.
+    /// Fetches promoted to demanded ones.
     pub promoted: u64,
     /// Time taken by checksums, which overlaps with reading.
     pub checksum: Duration,
     /// Blocks that did not agree with their checksum and were read again.
     pub mismatches: u64,
-    /// Those of them that then did.
+    /// Blocks that agreed with their checksum when read again.
     pub corrected: u64,
 }
 
-/// What was read for one priority.
+/// Traffic of one priority.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Reads asked of the device.
+    /// Reads issued to the device.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes of those reads.
     pub bytes: u64,
     /// Fetches complete and verified.
     pub completed: u64,
@@ -42,7 +42,7 @@ pub struct Traffic {
     pub failed: u64,
     /// Fetches cancelled.
     pub cancelled: u64,
-    /// Time between asking for a fetch and its first read, summed over fetches.
+    /// Time from the request of a fetch to its first read, summed over fetches.
     pub waited: Duration,
     /// Time on the device, summed over reads, which may overlap.
     pub on_device: Duration,

@@ -1,4 +1,4 @@
-//! Fetches pieces from the device while others compute.
+//! The store: fetches pieces from the device in the background.
 
 #[cfg(test)]
 mod handover;
@@ -24,23 +24,23 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Arena, Clock, Manifest, PieceId, Slot};
 pub use landed::{Landed, NotLanded};
 
-/// How a store reads.
+/// Options of a store.
 #[derive(Clone)]
 pub struct StoreOptions {
-    /// The reader; none for `direct`.
+    /// Reader to use; `None` for `direct`.
     pub reader: Option<Arc<dyn ShardReader>>,
-    /// Reads in flight.
+    /// Number of reads in flight.
     pub depth: usize,
-    /// Bytes of one demanded read; a speculative one has as many, but at most 1 MiB.
+    /// Bytes per demanded read. A speculative read has as many, but at most 1 MiB.
     pub chunk: usize,
-    /// Where checksums of files without any are kept between processes; none to keep them in
-    /// memory only.
+    /// Folder that keeps first-read checksums between processes, for files that come without any;
+    /// `None` keeps them in memory only.
     pub cache: Option<PathBuf>,
-    /// What tells the time.
+    /// Source of time.
     pub clock: Clock,
-    /// No threads: reads take virtual time, on a clock made with [`Clock::simulated`], and happen when
-    /// somebody [`wait`](NVMeWeightStore::wait)s for them or
-    /// [`spend`](NVMeWeightStore::spend)s time. The order of everything is then the same each time.
+    /// Disk to simulate. The store then has no threads: reads take virtual time, on a clock made
+    /// with [`Clock::simulated`], and progress when a caller [`wait`](NVMeWeightStore::wait)s for
+    /// them or [`spend`](NVMeWeightStore::spend)s time. The order of all events is deterministic.
     pub simulated: Option<SimulatedDisk>,
 }
 
@@ -57,7 +57,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// The user's folder for what can be made again.
+/// Folder for `sws` in the user's cache directory, for data that can be recreated.
 pub fn user_cache() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
@@ -67,8 +67,8 @@ pub fn user_cache() -> Option<PathBuf> {
 /// Pieces of a model on a device, fetched into slots that the caller owns.
 ///
 /// Reads happen on the store's own threads. A slot is handed over with the fetch and comes back
-/// with its completion, every byte in it verified. A failed fetch says which piece and which file;
-/// the store goes on.
+/// with its completion, every byte in it verified. A failed fetch names the piece and the file; the
+/// store stays usable.
 pub struct NVMeWeightStore {
     chunk: usize,
     shared: Arc<Shared>,
@@ -83,7 +83,8 @@ pub struct NVMeWeightStore {
 pub(crate) struct Shared {
     queue: Mutex<State>,
     work: Condvar,
-    /// Something is there that somebody [`landed`](NVMeWeightStore::landed) waits for.
+    /// Signalled when bytes have landed that a caller of [`landed`](NVMeWeightStore::landed) waits
+    /// for.
     progress: Condvar,
     pub(crate) verifier: Verifier,
 }
@@ -91,15 +92,15 @@ pub(crate) struct Shared {
 struct State {
     queue: Queue,
     closing: bool,
-    /// Lanes that wait for work, and those of them that are being woken.
+    /// Lanes that wait for work, including those being woken.
     idle: usize,
-    /// Fetches of whose beginning somebody waits for so many bytes.
+    /// Fetches with a caller waiting for a verified prefix: (ticket, bytes).
     watched: Vec<(Ticket, usize)>,
 }
 
 impl NVMeWeightStore {
-    /// Opens the pieces of `manifest`, whose files lie below `dir`. Files are opened when they are
-    /// first read.
+    /// Opens a store of the pieces of `manifest`, whose files lie below `dir`. Files are opened
+    /// when they are first read.
     pub fn open(
         manifest: Arc<Manifest>,
         dir: &Path,
@@ -142,17 +143,17 @@ impl NVMeWeightStore {
         Ok(store)
     }
 
-    /// Bytes of one demanded read.
+    /// Bytes per demanded read.
     pub fn chunk(&self) -> usize {
         self.chunk
     }
 
-    /// Where its files lie.
+    /// Directory of the store's files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What tells its time.
+    /// Clock of the store.
     pub fn clock(&self) -> &Clock {
         &self.shared.verifier.clock
     }
@@ -162,12 +163,12 @@ impl NVMeWeightStore {
         &self.manifest
     }
 
-    /// Where the bytes of a read are and how long a slot it needs.
+    /// Returns the layout of a read, which includes the length of the slot it needs.
     pub fn layout(&self, read: Read) -> Result<Arc<PieceLayout>, LayoutError> {
         PieceLayout::new(&self.manifest, read).map(Arc::new)
     }
 
-    /// Begins to read into `slot`. The end is told in [`completions`](Self::completions).
+    /// Starts to read into `slot`. The completion arrives in [`completions`](Self::completions).
     pub fn fetch(
         &self,
         layout: Arc<PieceLayout>,
@@ -177,7 +178,7 @@ impl NVMeWeightStore {
         self.fetch_to(layout, priority, slot, self.reply.clone())
     }
 
-    /// The same, with the end told elsewhere.
+    /// Like [`fetch`](Self::fetch), but the completion is sent to `reply`.
     pub fn fetch_to(
         &self,
         layout: Arc<PieceLayout>,
@@ -194,8 +195,8 @@ impl NVMeWeightStore {
             let mut state = self.shared.lock();
             (state.queue.push(layout, slot, priority, reply, now), state.idle)
         };
-        // To wake a thread takes longer than anything else here; those for whom there is nothing to
-        // read would wake for nothing.
+        // Waking a thread takes longer than anything else here, so lanes that would find nothing to
+        // read are left asleep.
         match reads.min(idle) {
             0 => {}
             1 => self.shared.work.notify_one(),
@@ -204,12 +205,12 @@ impl NVMeWeightStore {
         Ok(ticket)
     }
 
-    /// Where the ends of fetches are told.
+    /// Receiver of the completions of [`fetch`](Self::fetch).
     pub fn completions(&self) -> &Receiver<Completion> {
         &self.completions
     }
 
-    /// Waits for the next end of a fetch that is told to `from`. None if there will be none.
+    /// Waits for the next completion in `from`. Returns `None` if there will be none.
     pub fn wait(&self, from: &Receiver<Completion>) -> Option<Completion> {
         match &self.simulation {
             Some(simulation) => self.simulate(simulation, from),
@@ -217,7 +218,8 @@ impl NVMeWeightStore {
         }
     }
 
-    /// The same, for so long of real time at most: virtual time has nobody who could grow impatient.
+    /// Like [`wait`](Self::wait), with a timeout in real time. With a simulated disk there is no
+    /// timeout.
     pub fn wait_timeout(
         &self,
         from: &Receiver<Completion>,
@@ -241,35 +243,36 @@ impl NVMeWeightStore {
         }
     }
 
-    /// Lets virtual time pass while somebody computes, in which the simulated disk goes on reading.
-    /// Real time passes by itself.
+    /// Lets `time` pass on a virtual clock, for a computation during which the simulated disk
+    /// continues to read. Real time passes by itself.
     pub fn spend(&self, time: Duration) {
         if let Some(simulation) = &self.simulation {
             simulation.advance(&self.shared, time);
         }
     }
 
-    /// Makes a fetch a demanded one: a speculative one the last of those, one ahead the next, as
-    /// somebody has come to need it. Nothing is read twice. False if it is over.
+    /// Promotes a fetch to a demanded one. A speculative fetch becomes the last of these; one of
+    /// priority [`Priority::Ahead`] becomes the next, as it is needed now. Nothing is read twice.
+    /// False if the fetch has ended.
     pub fn promote(&self, ticket: Ticket) -> bool {
         let known = self.shared.lock().queue.promote(ticket);
         self.shared.work.notify_all();
         known
     }
 
-    /// Whether anything of a fetch has been read, or is being read. True if it is over.
+    /// True if any part of a fetch has been read or is being read, or if the fetch has ended.
     pub fn begun(&self, ticket: Ticket) -> bool {
         self.shared.lock().queue.begun(ticket)
     }
 
-    /// Gives a fetch up. One of which nothing is being read costs nothing.
+    /// Cancels a fetch. If no part of it is being read, this costs nothing.
     pub fn cancel(&self, ticket: Ticket) -> Cancelled {
         let cancelled = self.shared.lock().queue.cancel(ticket);
         self.shared.work.notify_all();
         cancelled
     }
 
-    /// Reads one thing and waits for it.
+    /// Performs one read and waits for it.
     pub fn read(&self, read: Read, arena: &Arena) -> Result<Completion, FetchError> {
         let mut done = None;
         self.extract_pieces(&[read], arena, |completion| done = Some(completion))?;
@@ -287,11 +290,11 @@ impl NVMeWeightStore {
         self.read(Read::StandIn(piece), arena)
     }
 
-    /// Reads a selection in the order of the disk, at the priority of demands, into slots of
-    /// `arena`, and calls `each` with every completion as it arrives.
+    /// Reads a selection in the order of the disk, as demanded reads, into slots of `arena`. Calls
+    /// `each` with every completion as it arrives.
     ///
-    /// The arena need not have room for all: reading goes on as `each` drops slots. It is an error
-    /// if there is no room for the next and none is being read.
+    /// The arena need not have room for all: reading continues as `each` drops slots. It is an
+    /// error if there is no room for the next read and none is in flight.
     pub fn extract_pieces(
         &self,
         selection: &[Read],
@@ -304,7 +307,8 @@ impl NVMeWeightStore {
         })
     }
 
-    /// The same until `each` breaks off: what is under way is given up, and nothing else is begun.
+    /// Like [`extract_pieces`](Self::extract_pieces) until `each` breaks: reads in flight are then
+    /// cancelled, and no others are started.
     pub fn extract_while(
         &self,
         selection: &[Read],
@@ -351,7 +355,7 @@ impl NVMeWeightStore {
         }
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> StoreStats {
         let verifier = &self.shared.verifier;
         let mut stats = self.shared.lock().queue.stats(verifier.clock.now());
@@ -400,7 +404,7 @@ impl Shared {
         }
     }
 
-    /// None when the store closes.
+    /// Waits for the next reads to perform; `None` when the store closes.
     fn wait_for_jobs(&self, batch: usize) -> Option<Vec<Job>> {
         let mut state = self.lock();
         loop {
@@ -417,12 +421,12 @@ impl Shared {
         }
     }
 
-    /// The next read to make, if there is one.
+    /// Returns the next read to perform, if there is one.
     pub(crate) fn next_job(&self) -> Option<Job> {
         self.lock().queue.take(1, self.verifier.clock.now()).pop()
     }
 
-    /// Makes the reads, which were started when it says, and ends them.
+    /// Performs reads that were issued at `started`, verifies their bytes and finishes the jobs.
     pub(crate) fn run(&self, jobs: Vec<Job>, started: Duration) {
         let clock = &self.verifier.clock;
         let mut reads: Vec<ReadOp<'_>> = jobs
@@ -447,13 +451,13 @@ impl Shared {
             state.idle > 0 && state.queue.waits()
         };
         if next {
-            // What comes next can be read while this is being hashed.
+            // The next chunk can be read while this one is being hashed.
             self.work.notify_one();
         }
         for (job, result) in jobs.into_iter().zip(results) {
             let result = self.judge(&job, result).and_then(|()| {
-                // SAFETY: the slot is held (as above), the range has just been filled, and no job
-                // has it again.
+                // SAFETY: the slot is held (as above), the range has just been filled, and no other
+                // job has it.
                 unsafe { job.transfer.land(job.range.clone(), &self.verifier) }
             });
             let ticket = job.ticket;
@@ -466,7 +470,7 @@ impl Shared {
         }
     }
 
-    /// A read may end early where its file does, and nowhere else.
+    /// Checks the result of a read, which may be short only at the end of its file.
     fn judge(&self, job: &Job, result: std::io::Result<usize>) -> Result<(), FetchError> {
         let piece = job.transfer.layout.read().piece();
         let file = || self.verifier.path(job.file);

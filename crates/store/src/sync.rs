@@ -1,7 +1,8 @@
 //! Locks and threads of a store.
 //!
-//! In the tests inside of this crate they are a model checker's, which decides who goes on: there a store
-//! can be opened under the checker only (`store/handover.rs`). All other tests have the real ones.
+//! In the unit tests of this crate they are those of a model checker, which controls the schedule.
+//! A store can be opened there only under the checker (`store/handover.rs`). All other tests use
+//! the real ones.
 
 #[cfg(not(test))]
 pub(crate) use std::{

@@ -1,32 +1,33 @@
-//! Which experts are used in the step after a token.
+//! Counts of the experts used in the step after a token.
 
-/// The most rows, and bytes of all of them: a text uses few tokens often. With rows for 500 tokens
-/// gpt-oss loses half of what the table gains, with 2000 a tenth.
+/// Most rows, and most bytes of all rows: a text uses few tokens often. With rows for 500 tokens
+/// gpt-oss loses half of the table's gain, with 2000 a tenth.
 const MAX_ROWS: usize = 2048;
 const MAX_BYTES: usize = 2 << 20;
 
-/// Rows of which a token may have one, and how many others it may keep from it.
+/// Rows in a set, any one of which a token may occupy, and the most contenders that it may outlast.
 const WAYS: usize = 4;
 const CREDIT: u8 = 3;
 
-/// For the tokens seen most and last, how often each expert of all layers was used one step later.
+/// For the most frequent and most recent tokens, how often each expert of all layers was used one
+/// step later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Followers {
-    /// Experts of a layer, and of all of them.
+    /// Experts per layer, and in all layers.
     experts: usize,
     width: usize,
     rows: Vec<Row>,
-    /// By row, layer and expert. When a row has been seen 255 times, what it knows is halved.
+    /// [rows, layers, experts]. When a row has been seen 255 times, its counts are halved.
     counts: Vec<u8>,
 }
 
-/// What is known of a token.
+/// A token with its own counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Row {
     token: Option<u32>,
-    /// Steps that came after it.
+    /// Steps after the token.
     seen: u8,
-    /// How many other tokens it is spared from.
+    /// Contenders for the row that the token still outlasts.
     credit: u8,
 }
 
@@ -40,8 +41,8 @@ impl Followers {
     pub(super) fn new(layers: usize, experts: usize) -> Followers {
         let width = layers.saturating_mul(experts);
         let rows = Followers::rows_for(width);
-        // A row is cleared for its token. Until then it is not zero, so that its memory is taken at once
-        // and not from answer to answer.
+        // A row is cleared when it gets a token. Until then it is non-zero, so that all memory is
+        // committed at once and the process does not grow from answer to answer.
         let counts = vec![u8::MAX; rows * width];
         Followers { experts, width, rows: vec![Row::default(); rows], counts }
     }
@@ -59,12 +60,12 @@ impl Followers {
         MAX_BYTES.checked_div(width).unwrap_or(0).min(MAX_ROWS) / WAYS * WAYS
     }
 
-    /// How many tokens there is room for.
+    /// Number of tokens that the table has room for.
     pub(super) fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Each token of which something is known: how often it was seen, and what followed.
+    /// The tokens with counts: the token, the number of steps after it, and its counts.
     pub(super) fn known(&self) -> Vec<(u32, u8, &[u8])> {
         let counts = self.counts.chunks_exact(self.width.max(1));
         let known = self.rows.iter().zip(counts);
@@ -72,7 +73,7 @@ impl Followers {
         known.filter_map(|(row, counts)| Some((row.token?, row.seen, counts))).collect()
     }
 
-    /// Takes over what [`known`](Self::known) said, if there is a row for it.
+    /// Restores an entry of [`known`](Self::known), if there is a row for it.
     pub(super) fn put(&mut self, token: u32, seen: u8, counts: &[u8]) {
         self.admit(token);
         if let Some(row) = self.find(token) {
@@ -81,7 +82,7 @@ impl Followers {
         }
     }
 
-    /// A token is about to be seen, and gets a row if none of those it may have is worth more.
+    /// Gives a token that is about to be seen a row, unless every row of its set is worth more.
     pub(super) fn admit(&mut self, token: u32) {
         let Some(ways) = self.ways(token) else { return };
         let rows = &mut self.rows[ways.clone()];
@@ -98,7 +99,7 @@ impl Followers {
         }
     }
 
-    /// One step after a token these experts of a layer were used, each named once.
+    /// Counts the experts of a layer used one step after a token, each listed once.
     pub(super) fn note(&mut self, token: u32, layer: usize, experts: &[u32]) {
         let Some(row) = self.find(token) else { return };
         let counts = &mut self.counts[row * self.width..][..self.width];
@@ -117,7 +118,8 @@ impl Followers {
         }
     }
 
-    /// How many steps came after a token, and in how many of them each expert of a layer was used.
+    /// The number of steps after a token, and of those that used each expert of a layer. `None` for
+    /// a token without counts.
     pub(super) fn after(&self, token: u32, layer: usize) -> Option<(u8, &[u8])> {
         let row = self.find(token)?;
         let counts = &self.counts[row * self.width + layer * self.experts..][..self.experts];
@@ -141,8 +143,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_more_tokens_than_rows_the_frequent_stay() {
-        // Each row is half a mebibyte: four of them.
+    fn frequent_tokens_keep_their_rows() {
+        // Each row takes half a mebibyte, so there are four.
         let mut followers = Followers::new(16, 1 << 15);
         assert_eq!(followers.rows.len(), WAYS);
         for step in 0u32..200 {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_are_full_are_halved() {
+    fn full_counts_are_halved() {
         let mut followers = Followers::new(2, 8);
         followers.admit(7);
         for _ in 0..300 {
@@ -172,7 +174,8 @@ mod tests {
         let half = 127 + 300 - 255;
         assert_eq!(of(0), Some((half as u8, vec![0, half as u8, 0, 0, 0, 0, 0, 0])));
         let (seen, second) = of(1).unwrap();
-        // Its last count came before that of the layer before it was halved.
+        // The counts of layer 1 may be off by one: they are halved together with those of layer 0,
+        // whose step is counted first.
         assert!(second[2] == second[3] && second[2].abs_diff(seen) <= 1, "{second:?} of {seen}");
     }
 }

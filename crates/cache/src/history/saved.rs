@@ -1,17 +1,17 @@
-//! A history that goes on at the next start.
+//! Saving a history and restoring it at the next start.
 
 use safetensors::Dtype;
 
 use super::{HALF_LIVES, History, Layer, Pairs};
 use crate::saved::{Saved, SavedError};
 
-/// Steps that what was saved counts for at most, so that another text is soon followed.
+/// Most steps that a saved history counts for, so that it soon adapts to another text.
 const MOST: f32 = 4096.0;
-/// The longest time since a use.
+/// The longest accepted time since the last use, in steps.
 const LONGEST: f32 = 1e9;
 
 impl History {
-    /// Adds what has been learned; which experts were used last is not part of it.
+    /// Adds the history to `to`, except for the experts used last.
     pub fn save(&self, to: &mut Saved) {
         let (layers, experts) = (self.shape.layers, self.shape.experts);
         let floats = |of: &dyn Fn(&Layer) -> Vec<f32>| -> Vec<u8> {
@@ -44,7 +44,7 @@ impl History {
         to.push("history.tokens.followed", Dtype::U8, &[known.len(), layers, experts], counts);
     }
 
-    /// Goes on from what [`save`](Self::save) added. After an error this is as it was.
+    /// Restores what [`save`](Self::save) added. On error the history is unchanged.
     pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         let (layers, experts) = (self.shape.layers, self.shape.experts);
         let each = [layers, experts];
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_it_was() {
+    fn restored_history_forecasts_the_same() {
         let mut saved = Saved::default();
         let mut before = history();
         before.save(&mut saved);
@@ -124,7 +124,7 @@ mod tests {
         let saved = Saved::read(&bytes, "a model").unwrap();
         let mut after = History::with_tokens(SHAPE);
         after.recall(&saved).unwrap();
-        // What was used last is not saved: the same two steps stand for it.
+        // The experts used last are not saved: the same two steps give both histories the same.
         for history in [&mut before, &mut after] {
             for layer in 0..3 {
                 history.step_of(layer, &[1, 2], &[]);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_changes_nothing() {
+    fn mismatched_file_is_refused_and_changes_nothing() {
         let mut good = Saved::default();
         history().save(&mut good);
         let bytes = good.write("a model");
@@ -158,7 +158,7 @@ mod tests {
             let mut history = History::with_tokens(Shape { layers, experts, top_k: 2 });
             assert!(history.recall(&good).is_err(), "{layers} × {experts}");
         }
-        // One value that cannot be, in each of the numbers.
+        // One impossible value in each tensor of numbers.
         for (name, value) in [
             ("history.steps", -1.0),
             ("history.count", f32::NAN),

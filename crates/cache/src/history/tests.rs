@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The definition, in double precision and without tables that are kept up to date.
+/// The definition, in double precision and computed from all steps rather than from running tables.
 struct Naive {
     shape: Shape,
     steps: Vec<Vec<u32>>,
-    /// Of each step.
+    /// The tokens of each step.
     tokens: Vec<Vec<u32>>,
 }
 
@@ -26,7 +26,7 @@ impl Naive {
                 .fold(even, |average, u| average + rate * (f64::from(u8::from(u)) - average))
         };
         let age = self.steps.iter().rev().take_while(|step| !step.contains(&expert)).count() as f64;
-        // What came so many steps after what all of `last` say.
+        // The chance that the expert is used `lag` steps after a step that `seen` accepts.
         let after = |lag: usize, prior: f64, seen: &dyn Fn(usize) -> bool| {
             let pairs = (lag..self.steps.len()).filter(|&at| seen(at - lag));
             let followed = pairs.clone().filter(|&at| self.steps[at].contains(&expert)).count();
@@ -43,7 +43,7 @@ impl Naive {
         };
         let (follows, second) = (experts(1), experts(2));
         let last = self.tokens.last().map_or(&[][..], |tokens| &tokens[..]);
-        // A token that has just come for the first time says nothing.
+        // A token seen for the first time has no counts.
         let before = &self.tokens[..self.tokens.len().saturating_sub(1)];
         let known = last.iter().filter(|token| before.iter().any(|seen| seen.contains(token)));
         let of = |token: &u32| after(1, follows, &|at| self.tokens[at].contains(token));
@@ -64,7 +64,7 @@ impl Naive {
 
 proptest! {
     #[test]
-    fn it_is_the_definition(
+    fn history_matches_the_definition(
         steps in prop::collection::vec(
             (prop::collection::btree_set(0u32..9, 1..4), prop::collection::btree_set(0u32..5, 0..3)),
             0..120,
@@ -78,11 +78,11 @@ proptest! {
             let tokens: Vec<u32> = tokens.into_iter().filter(|_| with_tokens).collect();
             history.announce(&tokens);
             naive.tokens.push(tokens.clone());
-            // What follows tokens is counted where the model begins.
+            // The steps after a token are counted at layer 0.
             history.step_of(0, &[], &tokens);
             let mut step: Vec<u32> = step.into_iter().collect();
             naive.steps.push(step.clone());
-            step.extend_from_within(..1); // named twice, used once
+            step.extend_from_within(..1); // listed twice, used once
             step.push(9); // the model has no such expert
             history.step_of(1, &step, &tokens);
         }
@@ -99,12 +99,12 @@ proptest! {
         prop_assert_eq!(history.steps(0), naive.steps.len());
         let absence = history.absence(0);
         let alike = absence.within_1.iter().all(|chance| *chance == absence.within_1[0]);
-        prop_assert!(alike, "another layer is another history");
+        prop_assert!(alike, "each layer has its own history");
     }
 }
 
 #[test]
-fn counts_that_are_full_are_halved() {
+fn full_counts_are_halved() {
     let mut history = History::new(Shape { layers: 1, experts: 4, top_k: 1 });
     let pairs = |history: &History| {
         let [pairs, _] = history.layers[0].pairs.as_ref().unwrap();
@@ -121,7 +121,7 @@ fn counts_that_are_full_are_halved() {
 }
 
 #[test]
-fn memory_is_what_was_said() {
+fn memory_matches_bytes_for() {
     #[rustfmt::skip]
     let cases = [
         // layers, experts, most bytes

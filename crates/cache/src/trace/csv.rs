@@ -1,8 +1,8 @@
 //! Traces as CSV files: a line for each expert that a token used.
 //!
-//! Comments begin with `#`; one may say `n_expert=128`. The heading names the columns, of which turn,
-//! phase, step, layer, slot and expert are read. A turn is a sequence; what it has of phase 0 is its
-//! prompt, which went through the layers together.
+//! Comments begin with `#`; one may contain `n_expert=128`. The heading names the columns, of which
+//! turn, phase, step, layer, slot and expert are read. A turn is a sequence. Its lines with phase 0
+//! are its prompt, which went through the layers together.
 
 use super::{Trace, TraceError};
 use crate::history::Shape;
@@ -13,7 +13,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     let text = std::str::from_utf8(bytes).map_err(|_| TraceError::Unknown)?;
     let mut columns: Option<[usize; 6]> = None;
     let mut experts = None;
-    // By turn, step, layer and slot.
+    // Columns in the order of `COLUMNS`; sorted below by turn, step, layer and slot.
     let mut rows: Vec<[u32; 6]> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let wrong = |what| TraceError::Line { line: number, what };
@@ -67,7 +67,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     }
 
     let tokens: Vec<&[[u32; 6]]> = rows.chunk_by(|a, b| a[..2] == b[..2]).collect();
-    // A file that names few of many layers must not make this larger than itself many times.
+    // The table may take at most a small multiple of the file's length, even if the file has many
+    // layers and its tokens name few of them.
     let row = shape.layers * top_k;
     let most_ids = tokens.len().checked_mul(row).filter(|&ids| ids <= 64 * rows.len());
     let too_large = TraceError::TooLarge { layers: shape.layers, experts };
@@ -83,8 +84,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
             if chosen.len() == top_k {
                 ids[at..at + top_k].copy_from_slice(&chosen);
             } else if chosen.is_empty() && phase == 0 && prompt_after == Some(turn) {
-                // Of a prompt only the last token needs the last layer: what the layer uses of it is
-                // what that token uses.
+                // In a prompt only the last token needs the last layer. The other tokens copy its
+                // experts, so that the layer as a whole uses the same ones.
                 ids.copy_within(at + row..at + row + top_k, at);
             } else {
                 let (found, expected) = (token.len(), row);

@@ -9,10 +9,10 @@ use sws_store::{Header, HeaderError, HeaderTensor};
 use super::{Trace, TraceError, ranges};
 use crate::history::Shape;
 
-/// The longest header of a trace: it has a handful of tensors.
+/// The longest accepted header: a trace has a handful of tensors.
 const MAX_HEADER: usize = 1 << 20;
 
-/// What the metadata may say.
+/// Metadata that may be present.
 #[derive(Default, Deserialize)]
 struct Facts {
     experts: Option<String>,
@@ -60,7 +60,7 @@ impl File<'_> {
         Trace::checked(shape, ids, tokens, self.counts("lens")?, self.counts("passes")?)
     }
 
-    /// [layers, tokens, k], of one sequence.
+    /// Reads `routes` [layers, tokens, k] of one sequence.
     fn routes(&self) -> Result<Trace, TraceError> {
         let routes = self.find("routes").ok_or(TraceError::Unknown)?;
         let &[layers, tokens, top_k] = &routes.shape[..] else { return Err(not("routes", THREE)) };
@@ -78,7 +78,7 @@ impl File<'_> {
     }
 
     fn shape(&self, layers: u64, top_k: u64, ids: &[u16]) -> Result<Shape, TraceError> {
-        // If there is an id, the dimensions are those of a tensor that is in memory.
+        // If there is an id, the dimensions are bounded by the size of a tensor in memory.
         let Some(most) = ids.iter().max() else { return Err(TraceError::Empty) };
         let experts = match &self.facts.experts {
             None => usize::from(*most) + 1,
@@ -94,8 +94,8 @@ impl File<'_> {
         self.header.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The header's parser has seen to it that every tensor lies in the file and is as long as its
-    /// type and shape say.
+    /// Bytes of a tensor. The header's parser has checked that every tensor lies within the file
+    /// and is as long as its type and shape require.
     fn data(&self, tensor: &HeaderTensor) -> &[u8] {
         let start = tensor.offset as usize;
         self.bytes.get(start..start + tensor.len as usize).unwrap_or_default()

@@ -12,7 +12,7 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(
+    fn written_trace_reads_back(
         layers in 1usize..4,
         experts in prop_oneof![2usize..9, Just(300)],
         passes in prop::collection::vec((1usize..5, any::<bool>(), any::<bool>()), 1..12),
@@ -38,7 +38,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_bad(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..400, flips in prop::collection::vec((any::<usize>(), any::<u8>()), 0..8)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..400, flips in prop::collection::vec((any::<usize>(), any::<u8>()), 0..8)) {
         let _ = Trace::read(&bytes);
         let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 2 }).unwrap();
         trace.push(&[1, 2], &[[0, 1, 2, 3], [3, 2, 1, 0]]).unwrap();
@@ -80,16 +80,16 @@ turn,phase,step,layer,slot,expert,weight
 ";
 
 #[test]
-fn other_layouts_are_understood() {
+fn csv_and_forward_routes_are_read() {
     let trace = Trace::read(CSV.as_bytes()).unwrap();
     assert_eq!(trace.shape(), Shape { layers: 2, experts: 4, top_k: 2 });
     assert_eq!(trace.sequences().collect::<Vec<_>>(), [0..3, 3..4]);
     assert_eq!(trace.passes(0..4).collect::<Vec<_>>(), [0..2, 2..3, 3..4]);
     assert_eq!(trace.experts(1, 0), [0, 3]);
-    assert_eq!(trace.experts(0, 1), [3, 1], "what the prompt's last token used of the last layer");
+    assert_eq!(trace.experts(0, 1), [3, 1], "the last layer's experts of the prompt's last token");
     assert_eq!(trace.experts(2, 1), [0, 1]);
 
-    // What `sws forward --routes` writes: layers first, one sequence.
+    // The layout of `sws forward --routes`: layers first, one sequence.
     let header = r#"{"logits":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},
         "routes":{"dtype":"U32","shape":[2,2,1],"data_offsets":[8,24]}}"#;
     let data: Vec<u8> =
@@ -144,7 +144,7 @@ fn bad_traces_are_refused_with_one_sentence() {
 
 #[test]
 fn routes_that_do_not_fit_are_refused() {
-    /// Tokens, the experts of each layer, and whether they fit.
+    /// Tokens, the experts of each layer, and the expected result.
     type Case<'a> = (&'a [u32], &'a [&'a [u32]], bool);
     let mut trace = Trace::new(Shape { layers: 1, experts: 4, top_k: 2 }).unwrap();
     #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! What a draft has learned, as a safetensors file.
+//! Trained drafts as safetensors files.
 
 use std::collections::BTreeMap;
 
@@ -13,40 +13,38 @@ use super::{DEPTH, DraftShape, DraftSize, MicroDraftModel};
 /// The highest rank of a correction.
 pub const MAX_RANK: usize = 256;
 
-/// The longest header: there are a dozen tensors, and the numbers of the layers.
+/// The longest accepted header: there are a dozen tensors, and the numbers of the layers.
 const MAX_HEADER: usize = 1 << 20;
 
-/// No number that was learned is larger.
+/// The largest accepted magnitude of a learned number.
 const LARGEST: f32 = 1e12;
 
-/// The version of what is in the file.
+/// The version of the file's contents.
 const VERSION: &str = "1";
 
-/// Why something is no draft of a model. The words follow the name of a file.
+/// Reasons to refuse a file as the draft of a model. The messages follow the name of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// It is no safetensors file, or has not what a draft has.
+    /// The file is not a safetensors file, or lacks the metadata of a draft.
     #[error("is not a draft: {0}; make one with `sws draft train`")]
     Unknown(&'static str),
-    /// The header is wrong.
+    /// The header is invalid.
     #[error("is not a safetensors file: {0}; make it again with `sws draft train`")]
     Header(#[from] HeaderError),
-    /// It was trained on another model.
+    /// The draft was trained on another model.
     #[error("was trained for another model; train one for this model with `sws draft train`")]
     OtherModel,
-    /// A tensor is missing, or not as the model asks for.
+    /// A tensor is missing, or has another type or length than the model needs.
     #[error("has no `{name}` as this model needs it; make it again with `sws draft train`")]
     Tensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: &'static str,
     },
-    /// A number that can not be.
-    #[error(
-        "has a number in `{name}` that nothing has learned; make it again with `sws draft train`"
-    )]
+    /// A tensor contains an impossible number.
+    #[error("has an impossible number in `{name}`; make it again with `sws draft train`")]
     Number {
-        /// The tensor.
+        /// Name of the tensor.
         name: &'static str,
     },
 }
@@ -70,15 +68,15 @@ fn facts(shape: &DraftShape, fingerprint: &str) -> BTreeMap<&'static str, String
 }
 
 impl MicroDraftModel {
-    /// The most bytes that [`write`](Self::write) makes for a model.
+    /// Upper bound on the length of the file that [`write`](Self::write) makes for a model.
     pub fn most_bytes(shape: &DraftShape, vocab: usize) -> usize {
         let size =
             DraftSize { rank: MAX_RANK, tokens: vocab.next_multiple_of(4), distances: DEPTH };
         MAX_HEADER + size.bytes(shape)
     }
 
-    /// A safetensors file of what it has learned of the model with this fingerprint: all but how
-    /// experts were used lately.
+    /// Returns a safetensors file of everything learned about the model with this fingerprint,
+    /// except the recent use of experts.
     pub fn write(&self, fingerprint: &str) -> Vec<u8> {
         let (learned, known) = (&self.learned, &self.known);
         let floats = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
@@ -127,9 +125,9 @@ impl MicroDraftModel {
         bytes
     }
 
-    /// Reads what [`write`](Self::write) made for the model with this shape and fingerprint, as far as
-    /// it fits into `limit` bytes of memory: the correction whole or not at all, of the tokens those
-    /// that came most often. None if not even a history fits.
+    /// Reads what [`write`](Self::write) made for the model with this shape and fingerprint, as far
+    /// as it fits into `limit` bytes of memory. The correction is kept whole or not at all; of the
+    /// tokens the most frequent are kept. Returns `None` if not even a history fits.
     pub fn read(
         bytes: &[u8],
         shape: &DraftShape,
@@ -140,8 +138,8 @@ impl MicroDraftModel {
         MicroDraftModel::of_size(bytes, shape, fingerprint, within)
     }
 
-    /// How much there is in what [`write`](Self::write) made for the model with this shape and
-    /// fingerprint.
+    /// Returns the size of the draft that [`write`](Self::write) made for the model with this shape
+    /// and fingerprint.
     pub fn size_in(
         bytes: &[u8],
         shape: &DraftShape,
@@ -150,8 +148,8 @@ impl MicroDraftModel {
         Ok(open(bytes, shape, fingerprint)?.1)
     }
 
-    /// As [`read`](Self::read), for one of the size that `sized` makes of the rank and the number of
-    /// tokens in the file: of that rank, or of none.
+    /// As [`read`](Self::read), for the size that `sized` returns for the rank and the number of
+    /// tokens in the file. The rank of that size must be the rank in the file, or 0.
     pub(super) fn of_size(
         bytes: &[u8],
         shape: &DraftShape,
@@ -177,7 +175,7 @@ impl MicroDraftModel {
         if size.rank == rank {
             (learned.down, learned.chosen, learned.up) = (down, chosen, up);
         } else {
-            // What is left of a correction is its constant.
+            // Without its projection, a correction is reduced to its constant.
             learned.up = up.chunks_exact(rank + 1).map(|row| row[rank]).collect();
         }
         let mut draft = MicroDraftModel::with(shape.clone(), size, learned);
@@ -216,7 +214,7 @@ impl MicroDraftModel {
     }
 }
 
-/// A file that was written for the model with this shape and fingerprint, and how much there is in it.
+/// Opens a file written for the model with this shape and fingerprint. Also returns its size.
 fn open<'a>(
     bytes: &'a [u8],
     shape: &DraftShape,
@@ -258,7 +256,7 @@ impl<'a> File<'a> {
         Ok(File { bytes, header, facts: facts.facts })
     }
 
-    /// A row of numbers, `len` of them if that is known.
+    /// Returns the numbers of a tensor, which must be `len` if that is given.
     fn numbers<T, const N: usize>(
         &self,
         name: &'static str,
@@ -272,7 +270,7 @@ impl<'a> File<'a> {
                 && len.is_none_or(|len| tensor.len == (len * N) as u64)
         };
         let tensor = self.header.tensors.iter().find(fits).ok_or(DraftError::Tensor { name })?;
-        // The header's parser has seen to it that the tensor lies in the file.
+        // The header's parser has checked that the tensor lies within the file.
         let start = tensor.offset as usize;
         let bytes = self.bytes.get(start..start + tensor.len as usize).unwrap_or_default();
         Ok(bytes.as_chunks::<N>().0.iter().map(|&x| number(x)).collect())

@@ -1,4 +1,4 @@
-//! How forecasts are made and judged.
+//! Making forecasts, and learning from how they turn out.
 
 use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN, dot};
 use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
@@ -6,11 +6,11 @@ use crate::blueprint::{Gates, LayerBlueprint};
 use sws_cache::history::log_odds;
 use sws_cache::history::logistic;
 
-/// From this probability on an expert is named.
+/// The lowest probability at which an expert is selected.
 const NAMED: f32 = 0.05;
 
 impl MicroDraftModel {
-    /// Forecasts all layers of a pass by its tokens and by what was used so far.
+    /// Forecasts all layers of a pass from its tokens and from the use of experts so far.
     pub(super) fn forecast_pass(&mut self, tokens_of_pass: &[u32]) {
         let MicroDraftModel { shape, known, pass, scratch, learned, said, adapting, .. } = self;
         let tokens = &mut known.tokens;
@@ -98,7 +98,7 @@ impl MicroDraftModel {
                 history.copy_from_slice(&odds[..experts]);
                 by_token.copy_from_slice(&odds[(1 + token) * experts..][..experts]);
 
-                // What was chosen last: in this layer, or in the one before it.
+                // The latest choice: of this layer, or of the one before it.
                 let last = if attended { Some(place) } else { place.checked_sub(1) };
                 let last = last.filter(|last| pass.last == Some(*last));
                 let route = last.and_then(|last| {
@@ -115,7 +115,7 @@ impl MicroDraftModel {
                 }
                 by_pairs.iter_mut().for_each(|chance| *chance = log_odds(*chance));
 
-                // One projection does for all distances.
+                // One projection serves all distances.
                 if first || !single {
                     let row = &state[token * hidden..][..hidden];
                     scratch.state.resize(hidden, 0.0);
@@ -141,7 +141,7 @@ impl MicroDraftModel {
         }
     }
 
-    /// Learns from how the forecasts for the layer at `place` have turned out.
+    /// Learns from the errors of the forecasts for the layer at `place`.
     pub(super) fn judge(&mut self, place: usize, choices: &[u32]) {
         let MicroDraftModel { shape, learned, pass, scratch, .. } = self;
         let experts = shape.experts;
@@ -149,7 +149,7 @@ impl MicroDraftModel {
             errors.clear();
             errors.extend(probabilities.iter().map(|p| -p));
             for error in choices.iter().map(|&e| e as usize) {
-                // Chosen twice is chosen once.
+                // An expert chosen twice counts once.
                 if let Some(error) = errors.get_mut(error).filter(|error| **error <= 0.0) {
                     *error += 1.0;
                 }
@@ -173,7 +173,7 @@ impl MicroDraftModel {
             let both = history.iter().zip(by_token);
             probabilities.extend(both.map(|(h, t)| logistic(w[0] + w[HISTORY] * h + w[TOKEN] * t)));
             judge(probabilities, errors);
-            // Any pending forecast of this layer has been judged: its memory is free.
+            // All pending forecasts of this layer have been judged, so their memory is free.
             let pending = &mut pass.pending[(place % (DEPTH + 1)) * (DEPTH + 1)];
             let features = &mut pending.features;
             features.fill(0.0);
@@ -185,7 +185,7 @@ impl MicroDraftModel {
 }
 
 impl Known {
-    /// Writes the share of steps that used each expert of a layer.
+    /// Writes to `prior` the share of steps that used each expert of a layer.
     pub(super) fn prior(&self, shape: &DraftShape, place: usize, prior: &mut Vec<f32>) {
         let experts = shape.experts;
         let even = EVEN * shape.top_k as f32 / experts as f32;
@@ -196,14 +196,15 @@ impl Known {
     }
 }
 
-/// A state as corrections see it: its mean square is 1.
+/// Scales a state to a mean square of 1, the input of corrections.
 pub fn norm(state: &[f32], normed: &mut [f32]) {
     let mean = dot(state, state) / state.len().max(1) as f32;
     let scale = 1.0 / (mean + 1e-6).sqrt();
     normed.iter_mut().zip(state).for_each(|(y, x)| *y = x * scale);
 }
 
-/// How far each logit is above the edge between being chosen and not, in standard deviations of all.
+/// Writes to `margins` the distance of each logit from the threshold of the top-k selection, in
+/// standard deviations of all logits. Positive if the expert would be chosen.
 pub fn margin(logits: &[f32], top_k: usize, order: &mut Vec<f32>, margins: &mut [f32]) {
     let count = logits.len() as f32;
     let mean = logits.iter().sum::<f32>() / count;
@@ -226,7 +227,7 @@ pub fn margin(logits: &[f32], top_k: usize, order: &mut Vec<f32>, margins: &mut 
     }
 }
 
-/// Lists the experts that are worth naming, the most probable first.
+/// Selects the experts that are probable enough, the most probable first.
 fn name(layer: &mut LayerBlueprint) {
     let LayerBlueprint { expert_probs: probs, selected_experts: named, .. } = layer;
     named.clear();

@@ -1,26 +1,25 @@
-//! What a draft has learned: how much each thing it knows counts, and how routers are to be corrected.
+//! Learned parameters of a draft: the weights of its features, and the corrections of routers.
 
 use super::DraftShape;
 
-/// How many layers a state tells of beyond its own.
+/// Lookahead: the number of layers that a state forecasts beyond its own.
 pub const DEPTH: usize = 4;
 
-/// Forecasts that a layer gets in a token: from the state entering it, from the states that the routers
-/// 1 to [`DEPTH`] layers before it have seen, and from the token alone.
+/// Forecasts made for a layer per token: from the state entering it, from the states that the
+/// routers 1 to [`DEPTH`] layers before it have seen, and from the token alone.
 pub(super) const HEADS: usize = DEPTH + 2;
-/// The forecast from the token alone.
+/// Index of the forecast from the token alone.
 pub(super) const AHEAD: usize = DEPTH + 1;
 
-/// What a forecast sees of an expert: a constant, how far the router is from choosing it, and the
-/// log-odds of its use by the history of its layer, by the token, and by what was used in the layer
-/// that was run last.
+/// Number of features of an expert: a constant, the margin of the router, and the log-odds of its
+/// use given the history of its layer, the token, and the experts used in the layer run last.
 pub(super) const FEATURES: usize = 5;
 pub(super) const MARGIN: usize = 1;
 pub(super) const HISTORY: usize = 2;
 pub(super) const TOKEN: usize = 3;
 
-/// Where learning begins, with routers: they count for more than all else, the farther away the less.
-/// Chosen, not measured; the first hundreds of tokens move them to where they belong.
+/// Initial weights with routers: the margin counts for more than the other features, and less the
+/// farther away its layer. Chosen, not measured; the first few hundred tokens correct them.
 #[rustfmt::skip]
 const WEIGHTS: [[f32; FEATURES]; HEADS] = [
     [-0.30, 4.00, 0.10, 0.20, 0.10],
@@ -31,7 +30,7 @@ const WEIGHTS: [[f32; FEATURES]; HEADS] = [
     [ 0.00, 0.00, 0.40, 0.70, 0.00],
 ];
 
-/// And where it remains without: near the weights that were best on the routes of another model.
+/// Fixed weights of forecasts without a router, close to the best ones on another model's routes.
 #[rustfmt::skip]
 const BLIND: [[f32; FEATURES]; HEADS] = [
     [0.10, 0.0, 0.30, 0.50, 0.60],
@@ -42,22 +41,23 @@ const BLIND: [[f32; FEATURES]; HEADS] = [
     [0.00, 0.0, 0.40, 0.70, 0.00],
 ];
 
-/// How fast weights follow: a step is this over the root of the sum of squares of all gradients.
+/// Learning rate of weights: a step is this over the root of the sum of squares of all gradients.
 const RATE: f32 = 0.1;
-/// How fast corrections follow: this part of the error is gone if the same state comes again.
+/// Learning rate of corrections: the part of the error that is removed if the same state comes
+/// again.
 const CORRECTION_RATE: f32 = 0.02;
 
-/// The numbers that are learned. What a state is corrected by has a low rank: it is projected to `rank`
-/// numbers, once for all layers that it tells of, and each expert of these weighs them. The projection
-/// also sees what the router of the last layer has chosen, of which the state does not tell yet.
+/// Learned parameters. The correction for a state has low rank: the state is projected to `rank`
+/// numbers, once for all layers it forecasts, and each expert of these layers weighs them. The
+/// projection also sees the experts chosen last, which are not yet part of the state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
     pub(super) rank: usize,
     /// [layers, heads, features]
     pub(super) weights: Vec<f32>,
-    /// Of the gradients, as `weights`.
+    /// Sums of squared gradients, shaped as `weights`.
     pub(super) squares: Vec<f32>,
-    /// [layers, 2, rank, hidden]: for the state entering a layer and for what its router has seen.
+    /// [layers, 2, rank, hidden]: for the state entering a layer, and for the one its router sees.
     pub(super) down: Vec<f32>,
     /// [layers, 2, experts, rank]: for the experts chosen last.
     pub(super) chosen: Vec<f32>,
@@ -66,7 +66,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Nothing yet: routers count as they do in other models, and are not corrected.
+    /// Initial parameters: weights that suit other models, and no correction of routers.
     pub fn new(shape: &DraftShape, rank: usize) -> Learned {
         let places = shape.layers.len();
         let weights = std::iter::repeat_n(WEIGHTS.as_flattened(), places).flatten().copied();
@@ -80,14 +80,14 @@ impl Learned {
         }
     }
 
-    /// Takes over what was trained for the states of one layer, entering it or `attended`: `down`
-    /// [rank, hidden + experts], and for each layer that it tells of `up` [experts, rank + 1] and how
-    /// much its router's margin counts. What else is known of those layers counts nothing until it has
-    /// been learned how much.
+    /// Sets the trained correction for the states of one layer: those entering it, or those its
+    /// router sees if `attended`. `down` is [rank, hidden + experts]. Each target, one per forecast
+    /// layer, is `up` [experts, rank + 1] and the weight of the router's margin. The other weights
+    /// of these layers are set to 0, to be learned later.
     ///
     /// # Panics
     ///
-    /// If a length is another.
+    /// If a length does not match the shape.
     pub fn set_correction(
         &mut self,
         shape: &DraftShape,
@@ -117,7 +117,7 @@ impl Learned {
         }
     }
 
-    /// Memory that it takes.
+    /// Bytes of memory for this shape and rank.
     pub(crate) fn bytes_for(shape: &DraftShape, rank: usize) -> usize {
         let DraftShape { hidden, experts, .. } = *shape;
         let down = 2 * rank * (hidden + experts);
@@ -131,7 +131,7 @@ impl Learned {
         if gate || head == AHEAD { learned.unwrap_or_default() } else { BLIND[head] }
     }
 
-    /// Projects a state, `state` after its norm, to `u`, whose last element is 1.
+    /// Projects the normed `state` and the experts `chosen` last to `u`, whose last element is 1.
     pub(super) fn project(
         &self,
         shape: &DraftShape,
@@ -158,7 +158,7 @@ impl Learned {
                 *u += x;
             }
         }
-        // A state that is no state must not spoil what was learned of others.
+        // A state of NaN or infinity must not spoil what was learned from others.
         if !u.iter().all(|x| x.abs() < 1e15) {
             u[..rank].fill(0.0);
         }
@@ -170,7 +170,7 @@ impl Learned {
         first..first + len
     }
 
-    /// Writes what is added for each expert of a layer, seen from `distance` layers before it.
+    /// Writes the correction for each expert of a layer, seen from `distance` layers before it.
     pub(super) fn correct(
         &self,
         shape: &DraftShape,
@@ -185,8 +185,8 @@ impl Learned {
         }
     }
 
-    /// Learns from one forecast: `features` [features, experts] and `errors` [experts], what came less
-    /// the probability that was forecast.
+    /// Updates the weights after one forecast with `features` [features, experts]. `errors`
+    /// [experts] are the outcomes (0 or 1) less the forecast probabilities.
     pub(super) fn learn(&mut self, place: usize, head: usize, features: &[f32], errors: &[f32]) {
         let at = (place * HEADS + head) * FEATURES;
         let weights = self.weights[at..][..FEATURES].iter_mut();
@@ -219,7 +219,7 @@ impl Learned {
     }
 }
 
-/// Σ aᵢ·bᵢ, in an order that compiles to vector code.
+/// The dot product Σ aᵢ·bᵢ, summed in an order that compiles to vector code.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
     let (a, b) = (a.as_chunks::<16>(), b.as_chunks::<16>());

@@ -1,4 +1,4 @@
-//! The micro draft model: what routers would say, corrected, and what is known without them.
+//! The micro draft model: corrected router outputs, combined with the use of experts so far.
 
 mod file;
 mod forecast;
@@ -20,31 +20,35 @@ use sws_cache::{Saved, SavedError};
 use sws_store::{Pass, PieceId, PieceKind};
 use tokens::Tokens;
 
-/// The most tokens of a pass that are looked at each for itself. Of more, each layer needs so many
-/// experts that there is little to forecast.
+/// Most tokens of a pass for which forecasts are made, each token separately. Longer passes need so
+/// large a part of each layer's experts that there is little to forecast.
 const MAX_TOKENS: usize = 8;
 
-/// Steps that an even use of all experts counts for in the average over all time.
+/// Weight, in steps, of an even use of all experts in the average over all time.
 const EVEN: f32 = 20.0;
 
-/// What stands for the model in what is saved: the file that it is put into names it.
+/// Stands in for the fingerprint in a saved draft: the enclosing file names the model.
 const SAVED: &str = "saved";
 
-/// What of a draft goes on learning while it is used.
+/// The parts of a draft that keep learning while it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adapting {
-    /// All of it.
+    /// All parts.
     All,
-    /// Only the history: how experts were used lately. What was learned stays as it is.
+    /// Only the history, the recent use of experts. Learned parameters and counts are frozen.
     History,
 }
 
-/// Forecasts the experts of the layers to come from all that can be known of them: what their routers
-/// say about states of earlier layers, with a learned correction; how their experts were used so far;
-/// what the token used when it came before; what is used together with what the last layer has
-/// chosen. A logistic model weighs these and gives a probability, and learns from what comes.
+/// Forecasts the experts of upcoming layers from everything known about them:
 ///
-/// Its memory is bounded by its [`DraftSize`]; a pass allocates nothing once there has been one.
+/// - the outputs of their routers for states of earlier layers, with a learned correction,
+/// - the use of their experts so far,
+/// - the experts that the token used before,
+/// - the experts used together with those that the last layer chose.
+///
+/// A logistic model weighs these, gives probabilities, and learns from the outcomes.
+///
+/// Its memory is bounded by its [`DraftSize`]. A pass allocates nothing after the first one.
 ///
 /// ```
 /// use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
@@ -79,36 +83,36 @@ pub struct MicroDraftModel {
     scratch: Scratch,
 }
 
-/// What was used before.
+/// Statistics of the use of experts so far.
 #[derive(Clone, Debug)]
 struct Known {
     history: History,
-    /// How often each expert was used: [layers, experts], and in how many steps: [layers].
+    /// Uses of each expert, [layers, experts], and number of steps, [layers].
     counts: Vec<f32>,
     steps: Vec<f32>,
-    /// [layers, distances]: what was used so many layers after.
+    /// [layers, distances]: the experts used that many layers later.
     pairs: Vec<Pairs>,
     tokens: Tokens,
 }
 
-/// What is known of the pass under way.
+/// State of the pass under way.
 #[derive(Clone, Debug, Default)]
 struct Ongoing {
-    /// Whether its first forecast is yet to be given.
+    /// True until its first forecast is given.
     fresh: bool,
     /// The rows of its tokens in the table of tokens.
     rows: Vec<Option<usize>>,
-    /// What the layers before have chosen: the last [`DEPTH`] + 1, by place modulo that.
+    /// Choices of the last [`DEPTH`] + 1 layers, by place modulo [`DEPTH`] + 1.
     routes: Vec<Vec<u32>>,
     /// The place of the layer that chose last.
     last: Option<usize>,
     /// Log-odds by history and by token: [layers, 1 + MAX_TOKENS, experts].
     odds: Vec<f32>,
-    /// By place modulo [`DEPTH`] + 1, then by distance.
+    /// Indexed by place modulo [`DEPTH`] + 1, then by distance.
     pending: Vec<Pending>,
 }
 
-/// A forecast that is yet to be judged.
+/// A forecast whose outcome is not known yet.
 #[derive(Clone, Debug, Default)]
 struct Pending {
     live: bool,
@@ -131,17 +135,17 @@ struct Scratch {
 }
 
 impl MicroDraftModel {
-    /// One that has learned nothing about this model.
+    /// A draft that has learned nothing about this model yet.
     pub fn new(shape: DraftShape, size: DraftSize) -> MicroDraftModel {
         let learned = Learned::new(&shape, size.rank);
         MicroDraftModel::with(shape, size, learned)
     }
 
-    /// One with what was learned.
+    /// A draft with learned parameters, which must be for the same shape.
     ///
     /// # Panics
     ///
-    /// If that is for another shape or rank.
+    /// If `learned` is of another rank.
     pub fn with(shape: DraftShape, size: DraftSize, learned: Learned) -> MicroDraftModel {
         assert_eq!(learned.rank, size.rank, "what was learned has another rank");
         let (places, experts) = (shape.layers.len(), shape.experts);
@@ -175,38 +179,40 @@ impl MicroDraftModel {
         MicroDraftModel { shape, size, confidence, adapting, learned, known, pass, said, scratch }
     }
 
-    /// What was learned; to be taken over by another ([`with`](Self::with)).
+    /// The learned parameters, for use in another draft ([`with`](Self::with)).
     pub fn learned(&self) -> &Learned {
         &self.learned
     }
 
-    /// From which probability on [`select_and_plan`](Self::select_and_plan) has a piece read exactly.
+    /// Sets the probability from which [`select_and_plan`](Self::select_and_plan) gives pieces high
+    /// priority.
     pub fn set_confidence(&mut self, confidence: f32) {
         self.confidence = confidence;
     }
 
-    /// What goes on learning.
+    /// Sets which parts keep learning.
     pub fn set_adapting(&mut self, adapting: Adapting) {
         self.adapting = adapting;
     }
 
-    /// The model it is for.
+    /// The shape of its model.
     pub fn shape(&self) -> &DraftShape {
         &self.shape
     }
 
-    /// How much it keeps.
+    /// The sizes of its tables.
     pub fn size(&self) -> DraftSize {
         self.size
     }
 
-    /// Writes the share of steps so far that used each expert of the layer at a place.
+    /// Writes to `shares` the share of steps so far that used each expert of the layer at `place`.
     pub fn shares(&self, place: usize, shares: &mut Vec<f32>) {
         self.known.prior(&self.shape, place, shares);
     }
 
-    /// Writes how probable each expert is `distance` layers after the one at a place, of which `route`
-    /// was chosen, by what was used together so far; nothing if that is not counted.
+    /// Writes to `chances` the probability of each expert `distance` layers after the layer at
+    /// `place`, which chose `route`, from the experts used together so far. Writes nothing if that
+    /// distance is not counted.
     pub fn together(&self, place: usize, distance: usize, route: &[u32], chances: &mut Vec<f32>) {
         let target = place + distance;
         if distance == 0 || distance > self.size.distances || route.is_empty() {
@@ -218,10 +224,12 @@ impl MicroDraftModel {
         pairs.chances(route, &prior, chances);
     }
 
-    /// What is needed when `hidden` [tokens, hidden] enters `layer`, after the tokens of
-    /// `token_history`, the last of which are those of `hidden`: the experts of the layers to come,
-    /// split at the [confidence](Self::set_confidence), and what every token needs of the layer itself
-    /// and those up to [`DEPTH`] after it.
+    /// Returns the pieces needed when `hidden` [tokens, hidden] enters `layer`. The tokens of
+    /// `hidden` are the last of `token_history`.
+    ///
+    /// The pieces are the experts of the upcoming layers, split at the
+    /// [confidence](Self::set_confidence), and the pieces that every token needs of this layer and
+    /// of the [`DEPTH`] layers after it.
     pub fn select_and_plan(
         &mut self,
         layer: usize,
@@ -250,7 +258,8 @@ impl Draft for MicroDraftModel {
         self.size.bytes(&self.shape)
     }
 
-    /// One that was trained, on more than a run has, is not saved, nor replaced by what was.
+    /// A trained draft knows more than a run can teach it. It is neither saved nor replaced by a
+    /// saved one.
     fn save(&self, to: &mut Saved) {
         if self.size.rank == 0 {
             let bytes = self.write(SAVED);
@@ -323,7 +332,7 @@ impl Draft for MicroDraftModel {
             if !all {
                 continue;
             }
-            // A layer in which fewer are chosen says the first again.
+            // A layer that chooses fewer experts repeats the first.
             let distinct = &mut scratch.chosen;
             distinct.clear();
             for expert in chosen {

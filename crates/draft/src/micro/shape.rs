@@ -1,4 +1,4 @@
-//! What a draft has to know of a model, and how much it keeps.
+//! Shape of the model that a draft is for, and size of the draft.
 
 use super::learned::{DEPTH, FEATURES};
 use super::tokens::Tokens;
@@ -6,27 +6,27 @@ use super::{Learned, MAX_TOKENS, Pending};
 use crate::blueprint::LayerBlueprint;
 use sws_cache::history::{History, Pairs, Shape};
 
-/// What a draft has to know of a model.
+/// The dimensions of a model that a draft needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftShape {
     /// Elements of the hidden state.
     pub hidden: usize,
     /// The numbers of the layers that have experts, ascending.
     pub layers: Vec<usize>,
-    /// Experts of each.
+    /// Experts per layer.
     pub experts: usize,
-    /// Experts that a token uses.
+    /// Experts that a token uses per layer.
     pub top_k: usize,
 }
 
-/// How much a draft keeps.
+/// Sizes of the tables of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftSize {
     /// The rank of corrections.
     pub rank: usize,
     /// Tokens whose experts are remembered.
     pub tokens: usize,
-    /// Over how many layers it is counted which experts are used together.
+    /// Largest distance, in layers, at which experts used together are counted.
     pub distances: usize,
 }
 
@@ -41,9 +41,9 @@ impl DraftShape {
 }
 
 impl DraftSize {
-    /// The most worthwhile of what fits into so many bytes: first what is used together, then a
-    /// correction of rank `rank`, then tokens, up to `vocab` of them. None if there is not even room for
-    /// a history.
+    /// The best size that fits into `bytes`. Counts of experts used together come first, then a
+    /// correction of rank `rank`, then tokens, up to `vocab` of them. `None` if not even a history
+    /// fits.
     pub fn within(
         bytes: usize,
         shape: &DraftShape,
@@ -66,7 +66,7 @@ impl DraftSize {
         Some(size)
     }
 
-    /// Memory that a draft of this size takes.
+    /// Bytes of memory of a draft of this size.
     pub fn bytes(&self, shape: &DraftShape) -> usize {
         let (places, experts) = (shape.layers.len(), shape.experts);
         let known = History::bytes_for(shape.history())

@@ -6,7 +6,7 @@ use super::*;
 const HIDDEN: usize = 24;
 const EXPERTS: usize = 12;
 const TOP_K: usize = 3;
-/// The layers with experts: before the first and in between are dense ones.
+/// The layers with experts. Dense layers come before the first and in between.
 const LAYERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
 
 fn shape() -> DraftShape {
@@ -15,7 +15,7 @@ fn shape() -> DraftShape {
 
 const SIZE: DraftSize = DraftSize { rank: 2, tokens: 40, distances: 4 };
 
-/// A model whose states drift from layer to layer, with routers of its own.
+/// A model with random routers, whose states drift from layer to layer.
 struct Toy {
     routers: Vec<Vec<f32>>,
     drift: f32,
@@ -52,8 +52,8 @@ impl Toy {
         (0..count).map(|_| self.number()).collect()
     }
 
-    /// Runs a token through all layers. `seen` gets for each layer what was forecast at every
-    /// distance, and what was chosen.
+    /// Runs a token through all layers. `seen` gets for each layer the forecasts at every distance,
+    /// and the choice.
     fn token(
         &mut self,
         draft: &mut MicroDraftModel,
@@ -92,10 +92,10 @@ impl Toy {
     }
 }
 
-/// Routers that see nearly the state that will be name nearly all, and soon the probabilities are
-/// right, whatever they were at the beginning.
+/// Routers that see nearly the final state find nearly all experts. The probabilities are soon
+/// calibrated, whatever the initial weights.
 #[test]
-fn what_routers_say_is_weighed_until_probabilities_are_right() {
+fn probabilities_become_calibrated() {
     for (drift, recalls) in [(0.15, [0.85, 0.7]), (0.4, [0.6, 0.4])] {
         let (mut toy, mut draft) = (Toy::new(drift), MicroDraftModel::new(shape(), SIZE));
         let mut outcomes = [(); 2].map(|()| crate::Outcome::default());
@@ -115,7 +115,7 @@ fn what_routers_say_is_weighed_until_probabilities_are_right() {
     }
 }
 
-/// A model that has seen the same states before, in a file, and out of it.
+/// A draft with random projections, trained for 200 tokens.
 fn taught() -> MicroDraftModel {
     let (mut toy, mut draft) = (Toy::new(0.2), MicroDraftModel::new(shape(), SIZE));
     for weight in &mut draft.learned.down {
@@ -126,7 +126,7 @@ fn taught() -> MicroDraftModel {
 }
 
 fn forecasts(draft: &MicroDraftModel) -> Vec<f32> {
-    // Recent use is not in a file.
+    // Files do not contain the recent use of experts.
     let mut draft = draft.clone();
     draft.known.history = History::new(shape().history());
     let mut all = Vec::new();
@@ -138,7 +138,7 @@ fn forecasts(draft: &MicroDraftModel) -> Vec<f32> {
 }
 
 #[test]
-fn what_was_learned_is_read_as_it_was_written() {
+fn written_draft_reads_back() {
     let draft = taught();
     let bytes = draft.write("model");
     let read = MicroDraftModel::read(&bytes, &shape(), "model", usize::MAX).unwrap().unwrap();
@@ -160,7 +160,7 @@ fn what_was_learned_is_read_as_it_was_written() {
 }
 
 #[test]
-fn less_memory_leaves_out_what_is_worth_less() {
+fn tighter_limits_drop_tokens_first() {
     let draft = taught();
     let bytes = draft.write("model");
     let all = SIZE.bytes(&shape());
@@ -181,7 +181,7 @@ fn less_memory_leaves_out_what_is_worth_less() {
     assert_eq!(*sizes.last().unwrap(), last);
 }
 
-/// What does not adapt remains as it was written; the history goes on all the same.
+/// A frozen draft writes the same file again, although its history is updated.
 #[test]
 fn a_frozen_draft_learns_nothing() {
     let mut draft = taught();
@@ -198,7 +198,7 @@ fn a_frozen_draft_learns_nothing() {
 }
 
 #[test]
-fn memory_is_what_the_size_says_and_does_not_grow() {
+fn memory_matches_the_size_and_does_not_grow() {
     let mut toy = Toy::new(0.2);
     let mut draft = None;
     let made = allocation_counter::measure(|| draft = Some(MicroDraftModel::new(shape(), SIZE)));
@@ -206,7 +206,7 @@ fn memory_is_what_the_size_says_and_does_not_grow() {
     let says = SIZE.bytes(&shape()) as i64;
     assert!(made.bytes_current <= says + 4096, "{made:?} of {says}");
     assert!(made.bytes_current * 10 > says * 9, "{made:?} of {says}");
-    // Rows of states and choices as an engine has them: made before anything is counted.
+    // States and choices as an engine has them, made before allocations are counted.
     let tokens: Vec<(Vec<f32>, [u32; TOP_K])> =
         (0..100).map(|i| (toy.numbers(HIDDEN), [i % 12, (i + 3) % 12, (i * 5 + 1) % 12])).collect();
     let passes: Vec<Pass> = (0..100).map(|n| Pass::single(0, &[n % 7])).collect();
@@ -226,12 +226,12 @@ fn memory_is_what_the_size_says_and_does_not_grow() {
 }
 
 #[test]
-fn a_plan_has_what_every_token_needs_and_splits_the_rest() {
+fn plan_has_the_pieces_of_every_token_and_splits_experts() {
     let mut draft = taught();
     let (mut toy, state) = (Toy::new(0.1), vec![0.5; HIDDEN]);
     draft.set_confidence(0.3);
     let plan = draft.select_and_plan(0, &state, &[4, 9, 4], &mut toy);
-    // Nothing is known of layer 0, which is dense, but its token is.
+    // Layer 0 is dense and has no forecast, but the token gives one for all others.
     assert_eq!(plan.layers.len(), LAYERS.len());
     let plan = draft.select_and_plan(1, &state, &[4, 9, 4], &mut toy);
     let names: Vec<String> = plan.high_priority_pieces.iter().map(PieceId::to_string).collect();
@@ -248,10 +248,10 @@ fn a_plan_has_what_every_token_needs_and_splits_the_rest() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Passes of any length that end anywhere, layers in any order, routers there or not: every
-    /// probability is one, and every expert that is named exists.
+    /// Passes of any length that end anywhere, layers in any order, routers present or missing:
+    /// every probability is valid, and every selected expert exists.
     #[test]
-    fn whatever_happens_forecasts_are_probabilities(
+    fn forecasts_are_always_probabilities(
         steps in prop::collection::vec((0usize..9, 0usize..12, any::<bool>(), 0u8..4), 1..120),
         scale in prop::sample::select(vec![0.0f32, 1.0, 1e30, f32::NAN]),
     ) {
@@ -281,7 +281,7 @@ proptest! {
         }
     }
 
-    /// Bytes that somebody has tampered with are refused, or make a draft that works.
+    /// A damaged file is refused, or gives a draft that works.
     #[test]
     fn damaged_files_do_no_harm(at in any::<prop::sample::Index>(), bit in 0u8..8, cut in 0usize..3) {
         static BYTES: std::sync::LazyLock<Vec<u8>> =
@@ -299,7 +299,7 @@ proptest! {
 }
 
 #[test]
-fn what_has_learned_as_it_went_goes_on_at_the_next_start() {
+fn untrained_draft_is_saved_and_recalled() {
     let size = DraftSize { rank: 0, ..SIZE };
     let mut draft = MicroDraftModel::new(shape(), size);
     for n in 0..60u32 {
@@ -320,12 +320,12 @@ fn what_has_learned_as_it_went_goes_on_at_the_next_start() {
         (&draft.known.counts, &draft.known.tokens.ids)
     );
 
-    // In less memory, and where nothing was saved.
+    // Recalled into less memory, and from an empty file.
     let mut small = MicroDraftModel::new(shape(), DraftSize { tokens: 4, distances: 1, ..size });
     small.recall(&saved).unwrap();
     small.recall(&Saved::default()).unwrap();
     assert_eq!(small.learned(), draft.learned());
-    // One that was trained knows more, and is trained again by whoever wants another.
+    // A trained draft knows more: it ignores saved ones, and changes only by training.
     let mut trained = MicroDraftModel::new(shape(), SIZE);
     trained.recall(&saved).unwrap();
     assert_eq!(trained.known.steps, vec![0.0; LAYERS.len()]);
@@ -339,9 +339,9 @@ fn what_has_learned_as_it_went_goes_on_at_the_next_start() {
     assert_eq!(next.learned(), draft.learned());
 }
 
-/// A pass of which nobody asks anything is learned from, and the one after it is what it is.
+/// A draft also learns from passes without a forecast query, and forecasts the next pass correctly.
 #[test]
-fn what_was_not_asked_is_told_all_the_same() {
+fn passes_without_queries_are_learned_from() {
     let mut draft = MicroDraftModel::new(shape(), DraftSize { rank: 0, ..SIZE });
     for n in 0..80u32 {
         draft.begin(&Pass::single(0, &[n % 2]));

@@ -1,16 +1,16 @@
-//! Which experts a token has used before: known before the first layer, for all of them.
+//! The experts that a token used before. They forecast all layers before the first has run.
 
-/// Places a token may be kept in.
+/// Rows of a set: the rows in which a token may be kept.
 const WAYS: usize = 4;
 
-/// Counts a prior is worth.
+/// Weight of the prior, in counts.
 const PRIOR: f32 = 4.0;
 
-/// For the tokens that come most often, the experts that each used most often in each layer.
+/// For the most frequent tokens, the experts that each used most often in each layer.
 ///
-/// A row has room for twice the experts that a token uses, and a set of four rows for the tokens that
-/// share it; in both, what is new takes the place of what is rarest once that has been forgotten, a
-/// count at a time. So what comes often stays, however much comes once.
+/// A row has room for twice the experts that a token uses, and tokens share sets of four rows. In
+/// both, a newcomer lowers the count of the rarest entry by one, and replaces it once that count is
+/// used up. Frequent entries therefore survive any number of entries that come only once.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
     layers: usize,
@@ -19,7 +19,7 @@ pub(super) struct Tokens {
     sets: usize,
     /// The token of each row, plus 1; 0 for none.
     pub(super) ids: Vec<u32>,
-    /// How often each has come.
+    /// Number of times that the token of each row has come.
     pub(super) seen: Vec<u16>,
     /// [rows, layers, slots]
     pub(super) experts: Vec<u16>,
@@ -27,7 +27,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// `rows` is rounded down to whole sets.
+    /// An empty table. `rows` is rounded down to whole sets.
     pub(super) fn new(layers: usize, top_k: usize, rows: usize) -> Tokens {
         let (slots, sets) = (Tokens::slots_for(top_k), rows / WAYS);
         let rows = sets * WAYS;
@@ -57,12 +57,12 @@ impl Tokens {
     }
 
     fn set(&self, token: u32) -> std::ops::Range<usize> {
-        // Neighbouring ids are as frequent as each other: they should not share a set.
+        // Neighbouring ids tend to be equally frequent, so they should not share a set.
         let set = (u64::from(token.wrapping_mul(0x9e37_79b9)) * self.sets as u64) >> 32;
         set as usize * WAYS..(set as usize + 1) * WAYS
     }
 
-    /// The row of a token that is known.
+    /// The row of a token, if it has one.
     pub(super) fn find(&self, token: u32) -> Option<usize> {
         if self.sets == 0 {
             return None;
@@ -70,7 +70,7 @@ impl Tokens {
         self.set(token).find(|&row| self.ids[row] == token.wrapping_add(1))
     }
 
-    /// A token has come: its row, if it has or gets one.
+    /// Counts a token that has come. Returns its row, if it has or gets one.
     pub(super) fn meet(&mut self, token: u32) -> Option<usize> {
         if let Some(row) = self.find(token) {
             if self.seen[row] == u16::from(u8::MAX) {
@@ -96,7 +96,7 @@ impl Tokens {
         Some(row)
     }
 
-    /// Takes over a row of another table, if there is room for it.
+    /// Copies a row of another table, if there is room for it.
     pub(super) fn put(&mut self, token: u32, seen: u16, experts: &[u16], counts: &[u8]) {
         if self.sets == 0 || self.find(token).is_some() {
             return;
@@ -115,7 +115,7 @@ impl Tokens {
         row * len..(row + 1) * len
     }
 
-    /// The token of a row has used these experts of a layer.
+    /// Counts the experts of a layer that the token of a row has used.
     pub(super) fn note(&mut self, row: usize, layer: usize, experts: &[u32]) {
         let first = self.cells(row).start + layer * self.slots;
         let (known, counts) = (
@@ -138,8 +138,8 @@ impl Tokens {
         }
     }
 
-    /// Writes to `chances` how probably the token of a row uses each expert of a layer; `prior` is
-    /// where each is without knowledge.
+    /// Writes to `chances` the probability that the token of a row uses each expert of a layer.
+    /// `prior` is the probability without any counts.
     pub(super) fn chances(&self, row: usize, layer: usize, prior: &[f32], chances: &mut [f32]) {
         let scale = 1.0 / (f32::from(self.seen[row]) + PRIOR);
         for (chance, prior) in chances.iter_mut().zip(prior) {
@@ -160,10 +160,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_often_stays_and_is_told_apart() {
+    fn frequent_tokens_keep_their_own_experts() {
         let mut tokens = Tokens::new(2, 2, 64);
         for round in 0..200u32 {
-            // Two tokens that always come, and one that never comes again.
+            // Two tokens that come every round, and one that comes only once.
             for (token, experts) in [(5, [1, 2]), (6, [3, 0]), (1000 + round, [7, 6])] {
                 if let Some(row) = tokens.meet(token) {
                     tokens.note(row, 0, &experts);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rows_nothing_is_known() {
+    fn table_without_rows_finds_nothing() {
         let mut tokens = Tokens::new(3, 2, 3);
         assert_eq!((tokens.rows(), tokens.meet(1), tokens.find(1)), (0, None, None));
     }

@@ -1,10 +1,10 @@
-//! bf16 to bf12.
+//! Encoding of bf16 as bf12.
 
 use crate::encode::EncodedRows;
 use crate::layout::TABLE_LEN;
 use crate::reference::BLOCK;
 
-/// How often each exponent occurs among bf16 numbers.
+/// Number of times each exponent occurs among bf16 numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram(pub [u64; 256]);
 
@@ -15,10 +15,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts the exponents of these numbers too.
+    /// Adds the exponents of these numbers to the counts.
     pub fn add(&mut self, bf16: &[u8]) {
-        // Neighbours often have the same exponent; four tables keep one increment from waiting
-        // for the one before it. Chunks keep the 32-bit counts from overflowing.
+        // Neighbours often have the same exponent. Four tables keep one increment from waiting for
+        // the one before. Chunks keep the 32-bit counts from overflowing.
         for chunk in bf16.chunks(1 << 30) {
             let mut counts = [[0u32; 256]; 4];
             let (eights, rest) = chunk.as_chunks::<8>();
@@ -42,7 +42,7 @@ impl Histogram {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
     }
 
-    /// How many of the numbers counted would be escapes.
+    /// Number of counted values that would be escapes.
     pub fn escapes(&self, table: &ExponentTable) -> u64 {
         let kept: u64 = table.0.iter().map(|e| self.0[usize::from(*e)]).sum();
         self.0.iter().sum::<u64>() - kept
@@ -54,7 +54,7 @@ impl Histogram {
 pub struct ExponentTable([u8; 15]);
 
 impl ExponentTable {
-    /// The most frequent exponents; among equals the smaller.
+    /// The most frequent exponents; of equally frequent ones the smaller.
     pub fn from_histogram(histogram: &Histogram) -> Self {
         let mut order: Vec<u8> = (0..=255).collect();
         order.sort_by_key(|e| std::cmp::Reverse(histogram.0[usize::from(*e)]));
@@ -63,7 +63,7 @@ impl ExponentTable {
         ExponentTable(table)
     }
 
-    /// The part `.table`.
+    /// The bytes of the part `.table`.
     pub fn bytes(&self) -> [u8; TABLE_LEN] {
         let mut bytes = [0; TABLE_LEN];
         bytes[..15].copy_from_slice(&self.0);
@@ -107,7 +107,7 @@ pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut Enco
     }
 }
 
-/// Encodes a whole block; says whether any of it escaped.
+/// Encodes a whole block. Returns true if any of it escaped.
 #[inline(always)]
 fn block(codes: &[u8; 256], source: &[u8; 2 * BLOCK], out: &mut [u8; BLOCK + BLOCK / 2]) -> bool {
     let column = |c: usize| u16::from_le_bytes([source[2 * c], source[2 * c + 1]]);

@@ -1,4 +1,4 @@
-//! Encoded rows back to the bytes of a checkpoint.
+//! Decoding of encoded rows to the bytes of a checkpoint.
 
 use crate::encode::{EncodeError, Source};
 use crate::reference::{self, BLOCK, f16_to_f32};
@@ -6,7 +6,11 @@ use crate::{Encoding, Matrix};
 
 impl Matrix<'_> {
     /// Appends all rows in view as the checkpoint had them, bit for bit: bf12 gives back its bf16,
-    /// f32 gives what it was widened from. A number that `to` can not hold exactly is an error.
+    /// f32 the type it was widened from.
+    ///
+    /// # Errors
+    ///
+    /// If `to` cannot hold a number exactly.
     pub fn to_source(&self, to: Source, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let encoding = self.encoding();
         if encoding == to.encoding() {
@@ -14,7 +18,7 @@ impl Matrix<'_> {
             return Ok(());
         }
         if self.row_count() == 0 {
-            // Whatever number of columns they do not have.
+            // Without rows, the number of columns does not matter.
             return Ok(());
         }
         out.reserve(self.row_count() * self.cols() * to.size());
@@ -54,7 +58,7 @@ impl Matrix<'_> {
     }
 }
 
-/// The f16 that widens to exactly these bits.
+/// The f16 that widens to exactly these bits, if there is one.
 fn to_f16(w: f32) -> Option<u16> {
     let bits = w.to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;

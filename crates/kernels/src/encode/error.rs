@@ -1,9 +1,9 @@
-//! What a lossy encoding lost.
+//! Error of a lossy encoding.
 
-/// Sums from which the error of a lossy encoding is told.
+/// Sums from which the error of a lossy encoding is computed.
 ///
-/// Each is made in one order: of a row, column `c` goes to lane `c % 8`, and the lanes are added
-/// in a tree; then the rows are added one after another, then the blocks of rows.
+/// The order of each sum is fixed. Within a row, column `c` goes to lane `c % 8`, and the lanes are
+/// added in a tree. Then rows are added one after another, then blocks of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ErrorSums {
     /// Σ (ŵ − w)²
@@ -15,7 +15,7 @@ pub struct ErrorSums {
 }
 
 impl ErrorSums {
-    /// ‖ŵ − w‖ / ‖w‖ in the Frobenius norm; 0 for a matrix of zeros that stayed so.
+    /// ‖ŵ − w‖ / ‖w‖ in the Frobenius norm; 0 if no weight changed.
     pub fn relative(&self) -> f64 {
         if self.difference == 0.0 { 0.0 } else { (self.difference / self.total).sqrt() }
     }
@@ -27,7 +27,7 @@ impl ErrorSums {
     }
 }
 
-/// Lanes of one row's sums: one lane would wait for each addition to end before the next.
+/// Lanes of one row's sums. With a single lane each addition would wait for the one before.
 const LANES: usize = 8;
 
 /// The sums of one row.
@@ -39,7 +39,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Adds the next `N` columns, a multiple of eight; zeros that stay zeros add nothing.
+    /// Adds the next `N` columns, a multiple of eight. Zeros that stay zeros add nothing.
     #[inline(always)]
     pub(super) fn add<const N: usize>(&mut self, old: &[f32; N], new: &[f32; N]) {
         for (old, new) in old.as_chunks::<LANES>().0.iter().zip(new.as_chunks::<LANES>().0) {
@@ -72,8 +72,8 @@ fn tree(mut lanes: [f64; LANES]) -> f64 {
     lanes[0]
 }
 
-/// The largest magnitude of finite numbers. Their bits without the sign are in their order, and
-/// the maximum of integers may be taken in any.
+/// The largest magnitude; not finite if any number is not. Bits without the sign have the order of
+/// the magnitudes, and the maximum of integers may be taken in any order.
 #[inline(always)]
 pub(super) fn magnitude(weights: &[f32]) -> f32 {
     let bits = weights.iter().map(|w| (w.to_bits() & 0x7fff_ffff) as i32);

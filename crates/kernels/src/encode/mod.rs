@@ -1,8 +1,8 @@
-//! From a checkpoint's numbers to encoded rows, and back.
+//! Encoding of a checkpoint's numbers, and decoding back to them.
 //!
-//! Rows are encoded in blocks that know nothing of each other, so several threads can work on
-//! one tensor: [`Encoder::encode`] is a pure function of a block's bytes, and [`Tally`] puts what
-//! spans blocks (the patches of bf12, the error of a lossy encoding) together in their order.
+//! Rows are encoded in independent blocks, so several threads can work on one tensor:
+//! [`Encoder::encode`] is a pure function of a block's bytes, and [`Tally`] joins what spans blocks
+//! (the patches of bf12, the error of a lossy encoding) in their order.
 
 mod bf12;
 mod decode;
@@ -16,7 +16,7 @@ use crate::reference::{bf16_to_f32, f16_to_f32};
 pub use bf12::{ExponentTable, Histogram};
 pub use error::ErrorSums;
 
-/// How a checkpoint stores a tensor's numbers.
+/// Number type of a tensor in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// IEEE single precision.
@@ -28,7 +28,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The bytes of one number.
+    /// Bytes of one number.
     pub const fn size(self) -> usize {
         match self {
             Source::F32 => 4,
@@ -36,7 +36,7 @@ impl Source {
         }
     }
 
-    /// The name of the encoding that keeps these numbers as they are.
+    /// The encoding that keeps these numbers unchanged.
     pub const fn encoding(self) -> Encoding {
         match self {
             Source::F32 => Encoding::F32,
@@ -45,7 +45,7 @@ impl Source {
         }
     }
 
-    /// Widens to f32, exactly, NaN payloads included.
+    /// Widens to f32 exactly, NaN payloads included.
     fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         out.clear();
         match self {
@@ -62,19 +62,19 @@ impl Source {
     }
 }
 
-/// Why numbers can not be encoded, or not be had back.
+/// An error in encoding numbers, or in restoring them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The encoding would silently change the numbers, or has no way to take them.
+    /// The encoding would silently change the numbers, or cannot take them.
     #[error("{from:?} weights can not be kept in {to}; use {} or a lossy encoding", from.encoding())]
     NotFrom {
-        /// What there is.
+        /// The type of the given numbers.
         from: Source,
-        /// What was asked for.
+        /// The requested encoding.
         to: Encoding,
     },
-    /// A lossy encoding has no code for it.
+    /// A weight for which the lossy encoding has no code.
     #[error(
         "the weight at row {row}, column {col} is infinite or NaN and {encoding} has no code for it"
     )]
@@ -86,30 +86,30 @@ pub enum EncodeError {
         /// The column.
         col: usize,
     },
-    /// Bytes that are not whole rows.
+    /// The bytes are not whole rows.
     #[error("{found} bytes are not whole rows of {row} bytes")]
     NotRows {
-        /// How many bytes there were.
+        /// Number of bytes given.
         found: usize,
-        /// The bytes of one row.
+        /// Bytes of one row.
         row: usize,
     },
-    /// A weight that the narrower type can not hold.
+    /// A weight that the narrower type cannot hold exactly.
     #[error("the weight at row {row}, column {col} can not be written as {to:?} without loss")]
     NotExact {
-        /// The type asked for.
+        /// The requested type.
         to: Source,
         /// The row.
         row: usize,
         /// The column.
         col: usize,
     },
-    /// More escapes than a u32 counts.
+    /// More escapes than a u32 can count.
     #[error("a matrix with more than 4294967295 bf12 escapes; keep it in bf16")]
     TooManyEscapes,
 }
 
-/// Turns rows of one tensor into one encoding.
+/// Encodes the rows of one tensor.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     encoding: Encoding,
@@ -120,23 +120,23 @@ pub struct Encoder {
     table: Option<ExponentTable>,
 }
 
-/// One encoded block of rows. Reuse it: its buffers are kept.
+/// One encoded block of rows. Its buffers are kept for reuse.
 #[derive(Clone, Debug, Default)]
 pub struct EncodedRows {
-    /// These rows' bytes of each part that is cut by rows, in the order of [`Encoding::parts`].
+    /// The bytes of these rows in each part that is split by rows, in the order of
+    /// [`Encoding::parts`].
     pub parts: [Vec<u8>; 2],
-    /// bf12: how many escapes each row has.
+    /// bf12: number of escapes of each row.
     pub escapes: Vec<u32>,
-    /// bf12: their exponents.
+    /// bf12: the exponents of the escapes.
     pub exponents: Vec<u8>,
-    /// What a lossy encoding lost.
+    /// Error of a lossy encoding.
     pub error: ErrorSums,
     wide: Vec<f32>,
 }
 
 impl Encoder {
-    /// An encoder for rows of `cols` numbers. bf12 needs the table of its exponents, see
-    /// [`Encoder::bf12`].
+    /// An encoder for rows of `cols` numbers. bf12 needs an exponent table; see [`Encoder::bf12`].
     pub fn new(encoding: Encoding, source: Source, cols: usize) -> Result<Self, EncodeError> {
         let takes = match encoding {
             Encoding::F32 => true,
@@ -151,7 +151,7 @@ impl Encoder {
         Ok(Encoder { encoding, source, cols, codes: [0; 256], table: None })
     }
 
-    /// An encoder from bf16 to bf12, with the table of the whole tensor.
+    /// An encoder from bf16 to bf12, with the exponent table of the whole tensor.
     pub fn bf12(cols: usize, table: ExponentTable) -> Self {
         Encoder {
             encoding: Encoding::Bf12,
@@ -162,26 +162,25 @@ impl Encoder {
         }
     }
 
-    /// What it encodes to.
+    /// The encoding of the result.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// The bytes of the parts that do not belong to any row and are known beforehand: the table
-    /// of bf12.
+    /// The bytes of the part that belongs to no row and is known beforehand: the table of bf12.
     pub fn table(&self) -> Option<[u8; 16]> {
         self.table.as_ref().map(ExponentTable::bytes)
     }
 
-    /// Encodes a block of rows, replacing what `out` held. Every block but the last has a
-    /// multiple of [`Encoding::row_multiple`] rows.
+    /// Encodes a block of rows, replacing the content of `out`. Every block but the last must have
+    /// a multiple of [`Encoding::row_multiple`] rows.
     pub fn encode(&self, rows: &[u8], out: &mut EncodedRows) -> Result<(), EncodeError> {
         out.parts.iter_mut().for_each(Vec::clear);
         out.escapes.clear();
         out.exponents.clear();
         out.error = ErrorSums::default();
         if rows.is_empty() {
-            // Whatever number of columns they do not have.
+            // Without rows, the number of columns does not matter.
             return Ok(());
         }
         let row = self.cols.saturating_mul(self.source.size());
@@ -208,7 +207,8 @@ impl Encoder {
             out.parts[0].extend(wide.iter().flat_map(|w| w.to_le_bytes()));
             return Ok(());
         }
-        // Asked of all before it is asked of each: a search that may end early takes them one by one.
+        // The maximum is checked first, because a search that may end early takes the weights one
+        // by one.
         if !error::magnitude(wide).is_finite() {
             let at = wide.iter().position(|w| !w.is_finite()).unwrap_or_default();
             let (row, col) = (at / cols, at % cols);
@@ -227,7 +227,7 @@ impl Encoder {
     }
 }
 
-/// What spans the blocks of a tensor. Push them in the order of their rows.
+/// Joins what spans the blocks of a tensor. Blocks must be pushed in the order of their rows.
 #[derive(Clone, Debug)]
 pub struct Tally {
     offsets: Vec<u32>,
@@ -255,12 +255,12 @@ impl Tally {
         Ok(())
     }
 
-    /// Escapes so far: the memory this holds, one byte each.
+    /// Escapes so far, which take one byte of memory each.
     pub fn escapes(&self) -> usize {
         self.exponents.len()
     }
 
-    /// The patches of bf12, when all rows were pushed.
+    /// The patches of bf12, once all rows are pushed.
     pub fn patches(&self) -> Vec<u8> {
         let offsets = self.offsets.iter().flat_map(|o| o.to_le_bytes());
         offsets.chain(self.exponents.iter().copied()).collect()

@@ -7,7 +7,7 @@ use crate::reference::e8m0_to_f32;
 const FP8_BLOCK: usize = 128;
 const MXFP4_BLOCK: usize = 32;
 
-/// Up to 128 rows.
+/// Encodes up to 128 rows, which share their scales.
 pub(super) fn fp8(rows: &[f32], cols: usize, out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
     let mut maxima = vec![0f32; cols.div_ceil(FP8_BLOCK)];
@@ -23,7 +23,7 @@ pub(super) fn fp8(rows: &[f32], cols: usize, out: &mut EncodedRows) {
         for (&scale, block) in maxima.iter().zip(row.chunks(FP8_BLOCK)) {
             let mut weights = [0f32; FP8_BLOCK];
             weights[..block.len()].copy_from_slice(block);
-            // Zeros under a scale of zero have no sign.
+            // Under a scale of zero all codes are zero, without a sign.
             let (divisor, kept) = if scale == 0.0 { (f32::INFINITY, 0) } else { (scale, 0xff) };
             let rounded = weights.map(|w| E4M3.round(w / divisor));
             error.add(&weights, &rounded.map(|(_, value)| value * scale));
@@ -41,7 +41,7 @@ pub(super) fn mxfp4_row(row: &[f32], out: &mut EncodedRows) {
         let mut weights = [0f32; MXFP4_BLOCK];
         weights[..block.len()].copy_from_slice(block);
         let max = magnitude(&weights);
-        // The largest power of two not above the maximum, over that of e2m1 (4 = 2²).
+        // The largest power of two not above the maximum, divided by that of e2m1 (4 = 2²).
         let exponent = if max == 0.0 { -127 } else { (floor_log2(max) - 2).max(-127) };
         let biased = (exponent + 127) as u8;
         scales.push(biased);
@@ -60,15 +60,16 @@ pub(super) fn mxfp4_row(row: &[f32], out: &mut EncodedRows) {
     out.error.add(&error.sums());
 }
 
-/// A type of number of a sign, an exponent and a mantissa, whose codes ascend with the magnitude.
+/// A small floating-point type of sign, exponent and mantissa, whose codes ascend with the
+/// magnitude.
 struct Small {
     /// Bits of the mantissa.
     mantissa: u32,
     /// The exponent of the smallest normal number.
     lowest: i32,
-    /// The largest number, and its code.
+    /// The largest number and its code.
     largest: (f32, u32),
-    /// The code of the sign.
+    /// The sign bit of a code.
     sign: u32,
 }
 
@@ -76,8 +77,8 @@ const E4M3: Small = Small { mantissa: 3, lowest: -6, largest: (448.0, 0x7e), sig
 const E2M1: Small = Small { mantissa: 1, lowest: 0, largest: (6.0, 7), sign: 8 };
 
 impl Small {
-    /// The nearest number, its code first; of two the one with the even code; beyond the largest,
-    /// the largest.
+    /// Returns the code and the value of the nearest number. A tie goes to the even code;
+    /// magnitudes beyond the largest saturate.
     #[inline(always)]
     fn round(&self, w: f32) -> (u32, f32) {
         let bits = w.to_bits() & 0x7fff_ffff;
@@ -85,8 +86,8 @@ impl Small {
         let dropped = 23 - self.mantissa;
         let rounded = bits + (1 << (dropped - 1)) - 1 + (bits >> dropped & 1);
         let normal = (rounded >> dropped) as i32 - ((self.lowest + 126) << self.mantissa);
-        // Below the smallest normal number all steps are as large as its own: that of a number
-        // whose last bit is such a step, which the addition rounds to.
+        // Below the smallest normal number all steps are as large as its own. Adding a number whose
+        // last bit equals such a step rounds to a multiple of it.
         let steps = self.lowest - self.mantissa as i32;
         let shift = f32::from_bits(((steps + 23 + 127) as u32) << 23 | 1 << 22);
         let shifted = magnitude + shift;

@@ -4,9 +4,9 @@ use crate::encode::EncodedRows;
 use crate::encode::error::{Lanes, magnitude};
 use crate::reference::{BLOCK, bf16_to_f32};
 
-/// Added to a number below 2²², it leaves no room for a fraction: the sum is rounded to nearest
-/// even, and its low bits are the integer. `round_ties_even` is a call where the CPU has no such
-/// instruction.
+/// Adding this to a number below 2²² leaves no bits for a fraction: the sum is rounded to nearest
+/// even, and its low bits are the integer. `round_ties_even` is a function call on CPUs without
+/// such an instruction.
 const SHIFT: f32 = (3 << 22) as f32;
 
 pub(super) fn q8_row(row: &[f32], out: &mut EncodedRows) {
@@ -44,15 +44,15 @@ pub(super) fn q4_row(row: &[f32], out: &mut EncodedRows) {
     out.error.add(&error.sums());
 }
 
-/// The codes of a group, from `-LARGEST` to `LARGEST` and filled up with zeros, and the bits of its
-/// scale.
+/// Returns the codes of a group, from `-LARGEST` to `LARGEST` and padded with zeros, and the bits
+/// of its scale.
 #[inline(always)]
 fn quantize<const LARGEST: i32>(group: &[f32], error: &mut Lanes) -> ([i32; BLOCK], u16) {
     let mut weights = [0f32; BLOCK];
     weights[..group.len()].copy_from_slice(group);
     let bits = round_to_bf16(magnitude(&weights) / LARGEST as f32);
     let scale = bf16_to_f32(bits);
-    // What is so small that its scale is zero has codes of zero.
+    // Weights so small that their scale is zero get codes of zero.
     let divisor = if scale == 0.0 { f32::INFINITY } else { scale };
     let largest = LARGEST as f32;
     let shifted = weights.map(|w| (w / divisor).clamp(-largest, largest) + SHIFT);
@@ -60,7 +60,7 @@ fn quantize<const LARGEST: i32>(group: &[f32], error: &mut Lanes) -> ([i32; BLOC
     (shifted.map(|code| code.to_bits() as i32 - SHIFT.to_bits() as i32), bits)
 }
 
-/// To nearest even, of a finite number that is not negative.
+/// Rounds a finite, non-negative number to the nearest bf16, ties to even.
 fn round_to_bf16(w: f32) -> u16 {
     let bits = w.to_bits();
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16

@@ -7,8 +7,8 @@
 //! The double-precision functions for tables and per-head constants are at the end: the platform's
 //! own (`f64::sin` and its kin) may differ between machines and are not used anywhere.
 
-/// e^x, within 1.1 ulp. NaN stays NaN; above 88.72 it is infinite; results below the smallest normal
-/// are rounded once, to a subnormal or zero.
+/// e^x, within 1.1 ulp. NaN stays NaN. Above 88.72 the result is infinite; results below the
+/// smallest normal are rounded once, to a subnormal or zero.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Adding 1.5 · 2^23 rounds to an integer and leaves it in the low bits.
@@ -16,7 +16,7 @@ pub fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_145_75;
     const LN2_LOW: f32 = 1.428_606_8e-6;
 
-    // At the limits the result is already infinite, or rounds to zero.
+    // Beyond these limits the result is already infinite, or rounds to zero.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -42,7 +42,7 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// 1 / (1 + e^-x), within 2.2 ulp, also where it is tiny.
+/// 1 / (1 + e^-x), within 2.2 ulp, even for tiny results.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     let e = exp(-x.abs());
@@ -84,7 +84,7 @@ pub fn erf(x: f32) -> f32 {
     p = p.mul_add(z, 0.128_379_16);
     let small = p.mul_add(x, x);
 
-    // Further out, 1 - e^-q(a) with q = -ln erfc. From 4 on that is 1 in f32.
+    // For larger magnitudes, 1 - e^-q(a) with q = -ln erfc. From 4 on that is 1 in f32.
     let a = if a > 4.0 { 4.0 } else { a };
     let mut q = -1.643_063_7e-6_f32;
     q = q.mul_add(a, 4.616_386e-5);
@@ -99,8 +99,8 @@ pub fn erf(x: f32) -> f32 {
     if a < 0.9 { small } else { large }
 }
 
-/// x · Φ(x) with the tanh approximation of Φ: 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))),
-/// computed as x · sigmoid(2 · …), which is the same and loses nothing for negative x.
+/// x · Φ(x) with the tanh approximation of Φ: 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))).
+/// It is computed as x · sigmoid(2 · …), which is equivalent and loses no precision for negative x.
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     const TWO_SQRT_2_OVER_PI: f32 = 1.595_769;

@@ -4,7 +4,7 @@ use super::elementary::{gelu_erf, gelu_tanh, sigmoid, silu};
 use super::{reference, tiered};
 use crate::Tier;
 
-/// How a gate acts on what it gates.
+/// Activation of a gate `g` that multiplies a value `u`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// sigmoid(g) · u, the output gate of gated attention.
@@ -19,13 +19,13 @@ pub enum Activation {
     Clamped {
         /// The slope of the sigmoid, 1.702 in gpt-oss.
         alpha: f32,
-        /// Where gate and up are cut off, 7 in gpt-oss.
+        /// Cut-off of gate and up, 7 in gpt-oss.
         limit: f32,
     },
 }
 
 impl Activation {
-    /// The activation for one gate and what it gates: the definition that all tiers compile.
+    /// The activation for one gate and its value: the definition that all tiers compile.
     #[inline(always)]
     pub fn at(self, gate: f32, up: f32) -> f32 {
         match self {
@@ -50,7 +50,7 @@ pub fn gate(tier: Tier, activation: Activation, gate: &mut [f32], up: &[f32]) {
     gate_tiered(tier, activation, gate, up);
 }
 
-/// `y[i] = activation(gate_up[2i], gate_up[2i + 1])`: gates and ups that alternate, as gpt-oss
+/// `y[i] = activation(gate_up[2i], gate_up[2i + 1])`, for alternating gates and ups, as gpt-oss
 /// stores them.
 pub fn gate_interleaved(tier: Tier, activation: Activation, gate_up: &[f32], y: &mut [f32]) {
     assert_eq!(gate_up.len(), 2 * y.len(), "gate_interleaved: shapes");
@@ -67,7 +67,7 @@ tiered! {
     lanes: gate_interleaved_lanes, reference: reference::gate_interleaved
 }
 
-/// Runs `$body` with `$it` known to be one variant: a loop that matches per element would not be
+/// Runs `$body` with `$it` known to be one variant. A loop that matches per element would not be
 /// vectorised.
 macro_rules! per_variant {
     ($activation:ident => $it:ident, $body:expr) => {

@@ -23,7 +23,7 @@ pub(crate) fn tree(mut lanes: Lanes) -> f32 {
     lanes[0] + lanes[1]
 }
 
-/// The last, incomplete block of a row, filled up with `fill`.
+/// The last, incomplete block of a row, padded with `fill`.
 #[inline(always)]
 pub(crate) fn padded(rest: &[f32], fill: f32) -> Lanes {
     let mut block = [fill; LANES];
@@ -41,7 +41,7 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         accumulate(&mut acc, a, b);
     }
     if !a_rest.is_empty() {
-        // 0 · -0 = -0 is the one product that leaves every accumulator as it is, -0 too.
+        // 0 · -0 = -0 is the one product that leaves every accumulator unchanged, even -0.
         accumulate(&mut acc, &padded(a_rest, 0.0), &padded(b_rest, -0.0));
     }
     tree(acc)
@@ -66,7 +66,7 @@ pub(crate) fn sum(x: &[f32]) -> f32 {
     tree(acc)
 }
 
-/// The largest number of a row, -inf if it has none. NaN is passed over.
+/// The largest number of a row, -inf if there is none. NaN is ignored.
 #[inline(always)]
 pub(crate) fn maximum(x: &[f32]) -> f32 {
     let (blocks, rest) = x.as_chunks::<LANES>();
@@ -83,7 +83,7 @@ pub(crate) fn maximum(x: &[f32]) -> f32 {
     best
 }
 
-/// `a` if it is greater, else `b`; so `b` where either is NaN.
+/// `a` if it is greater, else `b`; hence `b` if either is NaN.
 #[inline(always)]
 pub(crate) fn greater(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }

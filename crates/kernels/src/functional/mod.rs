@@ -1,18 +1,19 @@
-//! What a decoder computes besides products with weights: norms, gates, softmax, rotary
-//! embedding, attention, selection.
+//! Operations of a decoder besides products with weights: norms, gates, softmax, rotary embedding,
+//! attention, selection.
 //!
 //! Every function gives the same bits in every [`Tier`](crate::Tier), for a row alone or among
 //! others. Each is written once on arrays of 32 lanes, with operations in a fixed order, and
-//! compiled per tier; [`Tier::Scalar`](crate::Tier::Scalar) runs an independent plain version
-//! (`reference.rs`) that the others are tested against. Nothing but the reference allocates.
+//! compiled per tier. [`Tier::Scalar`](crate::Tier::Scalar) runs an independent plain version
+//! (`reference.rs`) that the others are tested against. Only the reference allocates.
 //!
 //! Sums follow the canonical reduction: 32 partial sums, lane = index mod 32, folded by a fixed
 //! tree (lane i with i + 16, then + 8, + 4, + 2, + 1). `exp`, `tanh` and `erf` are polynomials
-//! evaluated with fused multiply-adds ([`elementary`]); the sines of the rotary tables come from
+//! evaluated with fused multiply-adds ([`elementary`]). The sines of the rotary tables come from
 //! the `libm` crate, never from the platform. Subnormals count: the caller leaves flush-to-zero
 //! off, as Rust does.
 //!
-//! Shapes are the caller's to establish: a slice of the wrong length is a bug and panics.
+//! The caller must pass slices of matching lengths: a slice of the wrong length is a bug and
+//! panics.
 
 mod attention;
 pub mod elementary;
@@ -35,10 +36,11 @@ pub use rope::{RopePairs, RopeShape, rope, rope_tables};
 pub use row::{add, axpy, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
 
-/// Makes a function that runs `lanes` compiled for the tier it is given, or `reference` in
-/// `Tier::Scalar`. `lanes` and all it calls must be `#[inline(always)]`, or they would be compiled
-/// for the baseline CPU. So must closures be that are handed on: `map` and its like may not be
-/// inlined. A function given as `simd` is also handed the token that proves the tier.
+/// Defines a function that runs `lanes`, compiled for the tier it is given, or `reference` in
+/// `Tier::Scalar`. `lanes` and everything it calls must be `#[inline(always)]`, or they would be
+/// compiled for the baseline CPU. The same holds for closures that are passed on, since `map` and
+/// the like may not be inlined. A function given as `simd` also receives the token that proves the
+/// tier.
 macro_rules! tiered {
     (
         $name:ident($($arg:ident: $ty:ty),* $(,)?)

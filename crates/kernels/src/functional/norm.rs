@@ -4,10 +4,10 @@ use super::lanes::{LANES, dot, padded, sum, tree};
 use super::{reference, tiered};
 use crate::Tier;
 
-/// What a norm multiplies its normalised row by.
+/// Factor that a norm applies to its normalised row.
 #[derive(Clone, Copy, Debug)]
 pub enum NormWeight<'a> {
-    /// Nothing.
+    /// No factor.
     Ones,
     /// `w`, as long as a row.
     Plain(&'a [f32]),

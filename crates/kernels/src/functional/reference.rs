@@ -1,7 +1,8 @@
 //! The scalar reference: every functional in the plainest form, as its definition reads.
 //!
-//! The canonical reduction is that of `crate::reference`. With the other tiers it shares only what is
-//! a definition itself, for one number at a time: the elementary functions and [`Activation::at`].
+//! The canonical reduction is that of `crate::reference`. Only definitions for single numbers are
+//! shared with the other tiers: the elementary functions, [`Activation::at`], and the helpers of
+//! soft caps and rotary pairs.
 
 use super::attention::{Attention, KvCache, KvData};
 use super::elementary::exp;
@@ -157,7 +158,7 @@ pub(super) fn attention(
         }
         let mut largest = spec.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
         for &score in &scores {
-            // Also leaves a sink that is NaN behind.
+            // The second condition replaces a sink that is NaN.
             if score > largest || largest.is_nan() {
                 largest = score;
             }

@@ -1,12 +1,12 @@
 //! Rotary position embedding.
 //!
-//! How a family scales its frequencies (linear, llama3, yarn, longrope) is the caller's business:
-//! here come in a list of inverse frequencies and one factor.
+//! The caller handles the frequency scaling of a model family (linear, llama3, yarn, longrope) and
+//! passes a list of inverse frequencies and one factor.
 
 use super::{elementary, reference, tiered};
 use crate::Tier;
 
-/// Which two elements form a pair that turns together.
+/// Pairing of the elements that rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairs {
     /// Element i with i + pairs ("rotate_half").
@@ -15,17 +15,17 @@ pub enum RopePairs {
     Interleaved,
 }
 
-/// What [`rope`] turns: `x` is [tokens, heads, head_dim], and of each head the `2 · pairs`
-/// elements from `offset` on are turned.
+/// Layout of the input of [`rope`]: `x` is [tokens, heads, head_dim], and in each head the
+/// `2 · pairs` elements from `offset` on are rotated.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeShape {
     /// Heads in a token's row.
     pub heads: usize,
     /// Elements in a head.
     pub head_dim: usize,
-    /// The first element of a head that is turned.
+    /// The first element of a head that is rotated.
     pub offset: usize,
-    /// Which elements belong together.
+    /// Pairing of the elements.
     pub pairs: RopePairs,
 }
 
@@ -56,7 +56,7 @@ pub fn rope_tables(
     }
 }
 
-/// Turns each pair (a, b) to (a · cos - b · sin, b · cos + a · sin), in place, by the tables of
+/// Rotates each pair (a, b) to (a · cos - b · sin, b · cos + a · sin), in place, by the tables of
 /// its token.
 pub fn rope(tier: Tier, x: &mut [f32], shape: RopeShape, cos: &[f32], sin: &[f32]) {
     let row = shape.heads * shape.head_dim;
@@ -104,7 +104,7 @@ fn rope_lanes(x: &mut [f32], shape: RopeShape, pairs: usize, cos: &[f32], sin: &
     }
 }
 
-/// One pair, turned: the definition that all tiers compile.
+/// Rotates one pair: the definition that all tiers compile.
 #[inline(always)]
 pub(super) fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
     (a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin))

@@ -1,4 +1,4 @@
-//! Softmax and what works element by element.
+//! Softmax and element-wise operations.
 
 use super::elementary::{self, exp, tanh};
 use super::lanes::{LANES, Lanes, maximum, padded, tree};
@@ -6,21 +6,21 @@ use super::{reference, tiered};
 use crate::Tier;
 
 /// The softmax of each row of `x` [rows, width], in place: the row's maximum, then e^(x - maximum)
-/// and its sum in the canonical lanes, then one division each.
+/// and its sum in the canonical lanes, then one division per element.
 ///
-/// A row that is all -inf, or holds NaN or +inf, becomes NaN: there is no right answer.
+/// A row that is all -inf, or holds NaN or +inf, becomes NaN: no value would be right.
 pub fn softmax(tier: Tier, x: &mut [f32], width: usize) {
     assert!(width > 0 && x.len().is_multiple_of(width), "softmax: shapes");
     softmax_tiered(tier, x, width);
 }
 
-/// y = scale · x + y, fused: how an expert's output joins the sum.
+/// y = scale · x + y, fused. Adds the output of an expert to the sum.
 pub fn axpy(tier: Tier, scale: f32, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "axpy: shapes");
     axpy_tiered(tier, scale, x, y);
 }
 
-/// y = y + x: how a branch joins the residual stream.
+/// y = y + x. Adds the output of a branch to the residual stream.
 pub fn add(tier: Tier, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "add: shapes");
     add_tiered(tier, x, y);

@@ -1,26 +1,27 @@
-//! Argmax and top-k in a defined order: larger first, of equals (-0 and 0 are equal) the lower
-//! index first, NaN after every number.
+//! Argmax and top-k in a defined order: larger numbers first, the lower index first among equals
+//! (-0 and 0 are equal), NaN after every number.
 
 use std::cmp::Ordering;
 
 use super::lanes::maximum;
 
-/// The index of the largest number, the first of equals. None if there is no number.
+/// The index of the largest number, the first among equals. `None` if there is no number.
 pub fn argmax(x: &[f32]) -> Option<usize> {
     let best = maximum(x);
     x.iter().position(|&v| v == best)
 }
 
-/// Writes the indices of the `best.len()` first elements of `x`, in order.
+/// Writes the indices of the first `best.len()` elements of `x` in that order.
 ///
-/// At most x.len() of them can be asked for. One pass with a heap: a vocabulary is not sorted.
+/// `best` must not be longer than `x`. One pass with a heap, so that a vocabulary need not be
+/// sorted.
 pub fn top_k(x: &[f32], best: &mut [u32]) {
     assert!(best.len() <= x.len(), "top_k: {} of {} elements", best.len(), x.len());
     let k = best.len();
     if k == 0 {
         return;
     }
-    // A heap whose root is the last of those kept.
+    // A heap whose root is the last of the elements kept.
     for (slot, index) in best.iter_mut().zip(0..) {
         *slot = index;
     }
@@ -37,7 +38,7 @@ pub fn top_k(x: &[f32], best: &mut [u32]) {
     best.sort_unstable_by(|&a, &b| order(x, a, b));
 }
 
-/// `Less` if `a` stands before `b`.
+/// `Less` if `a` comes before `b`.
 fn order(x: &[f32], a: u32, b: u32) -> Ordering {
     let (va, vb) = (x[a as usize], x[b as usize]);
     let by_value = vb.partial_cmp(&va).unwrap_or_else(|| va.is_nan().cmp(&vb.is_nan()));

@@ -1,18 +1,18 @@
-//! 32 lanes in registers.
+//! Vectors of 32 lanes in registers.
 //!
-//! Loops over `[f32; 32]` become good vector code for elementwise work and long sums, but not where
-//! many short sums end in a tree: there the compiler kept the lanes in memory or in pairs (60 ns for
-//! a query and a key of 128 elements). So attention's inner loops name their registers.
+//! Loops over `[f32; 32]` become good vector code for elementwise work and long sums, but not for
+//! many short sums that each end in a tree. There the compiler kept the lanes in memory or in pairs
+//! (60 ns for a query and a key of 128 elements). So attention's inner loops name their registers.
 
 use super::lanes::{LANES, Lanes, tree};
 use crate::simd::Portable;
 
-/// 32 lanes and the operations on them, the same bits in every implementation. The implementor is a
-/// proof token, as that of [`Simd`](crate::simd::Simd) is.
+/// 32 lanes and the operations on them, with the same bits in every implementation. The implementor
+/// is a proof token, as for [`Simd`](crate::simd::Simd).
 pub(super) trait Wide: Copy {
     /// 32 × f32.
     type V: Copy;
-    /// How many vectors of sums the registers hold, beside what is added to them.
+    /// Number of vectors of sums that fit in the registers besides their operands.
     const SUMS: usize;
 
     #[inline(always)]
@@ -28,7 +28,8 @@ pub(super) trait Wide: Copy {
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The canonical tree.
     fn fold(self, a: Self::V) -> f32;
-    /// Eight of them at once, which costs a third where vectors are added across each other.
+    /// [`fold`](Wide::fold) of eight vectors at once, at a third of the cost where vectors are
+    /// added across each other.
     #[inline(always)]
     fn fold8(self, sums: [Self::V; 8]) -> [f32; 8] {
         let mut folded = [0.0; 8];
@@ -88,21 +89,21 @@ mod x86 {
     use super::{LANES, Lanes, Wide};
     use crate::{Avx2, Avx512};
 
-    /// Four registers. What is there, by the SAFETY notes, the token proves.
+    /// Four registers. The token proves the CPU features that the SAFETY notes rely on.
     impl Wide for Avx2 {
         type V = [__m256; 4];
         const SUMS: usize = 2;
 
         #[inline(always)]
         fn splat(self, x: f32) -> Self::V {
-            // SAFETY: AVX2 is there.
+            // SAFETY: AVX2 is available.
             [unsafe { _mm256_set1_ps(x) }; 4]
         }
 
         #[inline(always)]
         fn load(self, from: &Lanes) -> Self::V {
             let p = from.as_ptr();
-            // SAFETY: AVX2 is there; 4 · 8 floats are read from 32.
+            // SAFETY: AVX2 is available; 4 · 8 floats are read from 32.
             unsafe {
                 [
                     _mm256_loadu_ps(p),
@@ -116,7 +117,7 @@ mod x86 {
         #[inline(always)]
         fn widen(self, from: &[u16; LANES]) -> Self::V {
             let p = from.as_ptr().cast::<__m128i>();
-            // SAFETY: AVX2 is there; the index is below 4, and 4 · 8 numbers are read from 32.
+            // SAFETY: AVX2 is available; the index is below 4, and 4 · 8 numbers are read from 32.
             let part = |i| unsafe {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(i)));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -127,7 +128,7 @@ mod x86 {
         #[inline(always)]
         fn store(self, a: Self::V, to: &mut Lanes) {
             let p = to.as_mut_ptr();
-            // SAFETY: AVX2 is there; 4 · 8 floats are written to 32.
+            // SAFETY: AVX2 is available; 4 · 8 floats are written to 32.
             unsafe {
                 _mm256_storeu_ps(p, a[0]);
                 _mm256_storeu_ps(p.add(8), a[1]);
@@ -138,7 +139,7 @@ mod x86 {
 
         #[inline(always)]
         fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            // SAFETY: FMA is there.
+            // SAFETY: FMA is available.
             unsafe {
                 [
                     _mm256_fmadd_ps(a[0], b[0], c[0]),
@@ -152,7 +153,7 @@ mod x86 {
         #[inline(always)]
         fn fold(self, a: Self::V) -> f32 {
             let [a, b, c, d] = a;
-            // SAFETY: AVX2 is there.
+            // SAFETY: AVX2 is available.
             unsafe { fold8(_mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))) }
         }
     }
@@ -164,21 +165,22 @@ mod x86 {
 
         #[inline(always)]
         fn splat(self, x: f32) -> Self::V {
-            // SAFETY: AVX-512 is there.
+            // SAFETY: AVX-512 is available.
             [unsafe { _mm512_set1_ps(x) }; 2]
         }
 
         #[inline(always)]
         fn load(self, from: &Lanes) -> Self::V {
             let p = from.as_ptr();
-            // SAFETY: AVX-512 is there; 2 · 16 floats are read from 32.
+            // SAFETY: AVX-512 is available; 2 · 16 floats are read from 32.
             unsafe { [_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(16))] }
         }
 
         #[inline(always)]
         fn widen(self, from: &[u16; LANES]) -> Self::V {
             let p = from.as_ptr().cast::<__m256i>();
-            // SAFETY: AVX-512 is there; the index is below 2, and 2 · 16 numbers are read from 32.
+            // SAFETY: AVX-512 is available; the index is below 2, and 2 · 16 numbers are read from
+            // 32.
             let part = |i| unsafe {
                 let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.add(i)));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -189,7 +191,7 @@ mod x86 {
         #[inline(always)]
         fn store(self, a: Self::V, to: &mut Lanes) {
             let p = to.as_mut_ptr();
-            // SAFETY: AVX-512 is there; 2 · 16 floats are written to 32.
+            // SAFETY: AVX-512 is available; 2 · 16 floats are written to 32.
             unsafe {
                 _mm512_storeu_ps(p, a[0]);
                 _mm512_storeu_ps(p.add(16), a[1]);
@@ -198,19 +200,20 @@ mod x86 {
 
         #[inline(always)]
         fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            // SAFETY: AVX-512 is there.
+            // SAFETY: AVX-512 is available.
             unsafe { [_mm512_fmadd_ps(a[0], b[0], c[0]), _mm512_fmadd_ps(a[1], b[1], c[1])] }
         }
 
         #[inline(always)]
         fn fold8(self, sums: [Self::V; 8]) -> [f32; 8] {
-            // SAFETY: AVX-512 is there; 8 floats are written to 8.
+            // SAFETY: AVX-512 is available; 8 floats are written to 8.
             unsafe {
                 let [a, b, c, d, e, f, g, h] = sums.map(
                     #[inline(always)]
                     |sum| _mm512_add_ps(sum[0], sum[1]),
                 );
-                // The halves of two vectors in one, then the quarters of four, the pairs of eight.
+                // Adds the halves of two vectors into one, then the quarters of four, then the
+                // pairs of eight.
                 let abcd = quarters(halves(a, b), halves(c, d));
                 let efgh = quarters(halves(e, f), halves(g, h));
                 let low = _mm512_shuffle_ps::<0x44>(abcd, efgh);
@@ -226,7 +229,7 @@ mod x86 {
 
         #[inline(always)]
         fn fold(self, a: Self::V) -> f32 {
-            // SAFETY: AVX-512 F and DQ are there.
+            // SAFETY: AVX-512 F and DQ are available.
             unsafe {
                 let sum = _mm512_add_ps(a[0], a[1]);
                 let high = _mm512_extractf32x8_ps::<1>(sum);
@@ -238,7 +241,7 @@ mod x86 {
     /// The two halves of `a` and of `b`, added: a in the lower half, b in the upper.
     ///
     /// # Safety
-    /// AVX-512 is there.
+    /// The CPU must have AVX-512.
     #[inline(always)]
     unsafe fn halves(a: __m512, b: __m512) -> __m512 {
         // SAFETY: by this function's contract.
@@ -248,10 +251,11 @@ mod x86 {
         }
     }
 
-    /// The quarters of four vectors whose [`halves`] are added: a, b from one, c, d from the other.
+    /// The quarters of four vectors whose [`halves`] are added: a and b come from `ab`, c and d
+    /// from `cd`.
     ///
     /// # Safety
-    /// AVX-512 is there.
+    /// The CPU must have AVX-512.
     #[inline(always)]
     unsafe fn quarters(ab: __m512, cd: __m512) -> __m512 {
         // SAFETY: by this function's contract.
@@ -261,10 +265,10 @@ mod x86 {
         }
     }
 
-    /// The tree from 8 lanes on.
+    /// The last three levels of the tree, from 8 lanes on.
     ///
     /// # Safety
-    /// AVX2 is there.
+    /// The CPU must have AVX2.
     #[inline(always)]
     unsafe fn fold8(x: __m256) -> f32 {
         // SAFETY: by this function's contract.

@@ -1,4 +1,4 @@
-//! How each encoding's blocks of 64 columns become f32, for any instruction set.
+//! Decoders from blocks of 64 columns to f32, one per encoding, for any instruction set.
 
 use std::marker::PhantomData;
 
@@ -7,7 +7,7 @@ use crate::reference::{self, BLOCK, E2M1, bf16_to_f32, e8m0_to_f32};
 use crate::simd::{Simd, bf12_tail, exponent_lanes};
 use crate::{Encoding, Matrix};
 
-/// Where a row's decoding stands.
+/// Position of the decoder in a row.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     row: usize,
@@ -19,7 +19,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the beginning of a row of a matrix in this encoding, which is known when a kernel is compiled.
+    /// A cursor at the beginning of a row. The encoding is a constant when a kernel is compiled.
     #[inline(always)]
     pub(super) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
         let scales = match encoding {
@@ -36,13 +36,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The row's bytes in the first part.
+    /// Start of the row's bytes in the first part.
     #[inline(always)]
     pub(super) fn codes(&self) -> *const u8 {
         self.codes
     }
 
-    /// [`Decoder::tail`] by the reference.
+    /// [`Decoder::tail`] through the scalar reference.
     fn tail(&mut self, m: &Matrix<'a>) -> [f32; BLOCK] {
         let mut out = [0.0; BLOCK];
         let n = m.cols() % BLOCK;
@@ -51,30 +51,30 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// One encoding's decoder.
+/// Decoder of one encoding.
 pub(super) trait Decoder<S: Simd>: Copy {
-    /// What it decodes.
+    /// The encoding that it decodes.
     const ENCODING: Encoding;
 
-    /// The bytes that a block takes in the first part.
+    /// Bytes of a block in the first part.
     const BYTES: usize;
 
-    /// How many rows at once are fastest: 1, 2 or 4 (see `one.rs`).
+    /// Number of rows decoded at once, as measured to be fastest: 1, 2 or 4 (see `one.rs`).
     const ROWS: usize;
 
     fn new(s: S, m: &Matrix) -> Self;
 
-    /// Columns `64·b` to `64·b + 63`, in order. Blocks are decoded in ascending order.
+    /// Decodes columns `64·b` to `64·b + 63`, in order. Blocks must be decoded in ascending order.
     ///
     /// # Safety
     ///
-    /// The cursor is one of a matrix in this encoding, and `64·b + 64` not more than its columns.
+    /// The cursor must belong to a matrix in this encoding that has at least `64·b + 64` columns.
     /// `Matrix::block` checked that the row's parts are as long as the encoding says, so the reads
     /// below are inside them.
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4];
 
-    /// The columns behind the last whole block, with zeros behind them: fewer than 64. The cursor is
-    /// one of this matrix, behind its whole blocks.
+    /// Decodes the columns after the last whole block (fewer than 64) and pads them with zeros. The
+    /// cursor must belong to this matrix and be past its whole blocks.
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         load_block(s, &at.tail(m))
@@ -95,7 +95,7 @@ impl<S: Simd> Decoder<S> for F32 {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(4 * BLOCK * b);
             let part = |k: usize| s.float(s.load_u32(p.add(64 * k)));
@@ -118,7 +118,7 @@ impl<S: Simd> Decoder<S> for F16 {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * BLOCK * b);
             [s.load_f16(p), s.load_f16(p.add(32)), s.load_f16(p.add(64)), s.load_f16(p.add(96))]
@@ -140,7 +140,7 @@ impl<S: Simd> Decoder<S> for Bf16 {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * BLOCK * b);
             let part = |k: usize| s.float(s.shl::<16>(s.load_u16(p.add(32 * k))));
@@ -167,13 +167,14 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add((BLOCK + BLOCK / 2) * b);
             s.bf12(self.exponents, p, &mut at.patches)
         }
     }
-    /// By the reference it took more than a quarter of the time of a model whose experts are 96 wide.
+    /// Vectorised, because the scalar reference took more than a quarter of the run time of a model
+    /// whose experts are 96 columns wide.
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
@@ -196,7 +197,7 @@ impl<S: Simd> Decoder<S> for Q8 {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             let scale = s.splat(bf16_scale(at, b));
             let p = at.codes.add(BLOCK * b);
@@ -225,12 +226,12 @@ impl<S: Simd> Decoder<S> for Q4<S> {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         let codes = unsafe { s.load_u16(at.codes.add(BLOCK / 2 * b)) };
         // SAFETY: likewise.
         let scale = unsafe { bf16_scale(at, b) };
-        // The products of the sixteen codes and the scale, each rounded once: four lookups for
-        // one multiplication.
+        // The products of the sixteen codes and the scale, each rounded once: one multiplication
+        // and four lookups.
         let weights = s.mul(self.values, s.splat(scale));
         [
             s.lookup(weights, codes),
@@ -255,29 +256,29 @@ impl<S: Simd> Decoder<S> for Fp8 {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         let (scale, p) = unsafe {
             let scale = at.scales.add(4 * (b / 2)).cast::<u32>().read_unaligned();
             (s.splat(f32::from_bits(u32::from_le(scale))), at.codes.add(BLOCK * b))
         };
-        // e4m3's fields at those of an f32, whose exponent is then too small by 127 - 7; the
-        // multiplication is exact, for subnormals too.
+        // The fields of e4m3 are moved to those of an f32, whose exponent is then too small by
+        // 127 - 7. The multiplication is exact, for subnormals too.
         let fields = s.splat_u(0x87f0_0000);
         let rebias = s.splat(2f32.powi(120));
         let value = |k: usize| {
-            // SAFETY: as the trait says.
+            // SAFETY: by the contract of the trait.
             let code = unsafe { s.load_u8(p.add(16 * k)) };
             s.mul(s.float(s.and(s.sra::<4>(s.shl::<24>(code)), fields)), rebias)
         };
         let mut values = [value(0), value(1), value(2), value(3)];
-        // A magnitude of 0x7f is NaN: alone of all it carries into the top bit when one is added.
-        // SAFETY: as the trait says.
+        // A magnitude of 0x7f is NaN, the only one that carries into the top bit when one is added.
+        // SAFETY: by the contract of the trait.
         let bytes = s.and(unsafe { s.load_u32(p) }, s.splat_u(0x7f7f_7f7f));
         let carries = s.and(s.add_u(bytes, s.splat_u(0x0101_0101)), s.splat_u(0x8080_8080));
         if s.any(carries) {
             std::hint::cold_path();
             for (k, value) in values.iter_mut().enumerate() {
-                // SAFETY: as the trait says.
+                // SAFETY: by the contract of the trait.
                 let code = s.and(unsafe { s.load_u8(p.add(16 * k)) }, s.splat_u(0x7f));
                 let all_ones = s.sra::<31>(s.shl::<24>(s.add_u(code, s.splat_u(1))));
                 *value = s.float(s.or(s.bits(*value), all_ones));
@@ -309,7 +310,7 @@ impl<S: Simd> Decoder<S> for Mxfp4<S> {
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(BLOCK / 2 * b);
             let scale = |h: usize| {
@@ -341,9 +342,9 @@ static SCALES: [f32; 256] = {
 ///
 /// # Safety
 ///
-/// As of [`Decoder::block`]; the encoding has a scale of two bytes for each block.
+/// As for [`Decoder::block`]. The encoding must have a two-byte scale for each block.
 #[inline(always)]
 unsafe fn bf16_scale(at: &Cursor, b: usize) -> f32 {
-    // SAFETY: a scale for each block, as the caller vouches.
+    // SAFETY: each block has a scale, by this function's contract.
     bf16_to_f32(u16::from_le(unsafe { at.scales.cast::<u16>().add(b).read_unaligned() }))
 }

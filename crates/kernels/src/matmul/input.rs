@@ -1,21 +1,20 @@
-//! Activations, laid out once a call so that the kernels read them in the order of their use.
+//! Activations, packed once per call into the order in which the kernels read them.
 
 use crate::Tier;
 use crate::buffer::Buffer;
 use crate::reference::{BLOCK, LANES};
 
-/// Tokens are worked on in groups of at most this many: their part of a chunk stays in the
-/// second-level cache.
+/// Maximum number of tokens in a group. A group's part of a chunk stays in the second-level cache.
 pub(super) const GROUP: usize = 64;
 
-/// Columns are worked on in chunks of at most this many (see `many.rs`).
+/// Maximum number of columns in a chunk (see `many.rs`).
 pub(super) const CHUNK: usize = 1024;
 
-/// What the columns beyond the last are multiplied with. Weights there are +0, and a product of
-/// -0 leaves every sum as it is; +0 would turn a sum of -0 around.
+/// Padding of the activations after the last column. Weights there are +0, and a product of -0
+/// leaves every sum unchanged; +0 would change a sum of -0 to +0.
 const NOTHING: f32 = -0.0;
 
-/// Activations `[tokens, cols]`, packed for a tier. Reuse it: its buffer is kept.
+/// Activations `[tokens, cols]`, packed for a tier. The buffer is kept for reuse.
 #[derive(Debug, Default)]
 pub struct Input {
     buffer: Buffer,
@@ -24,17 +23,17 @@ pub struct Input {
     shape: Shape,
 }
 
-/// How a tier wants its activations.
+/// The layout that a tier requires of its activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Tokens side by side; 0 for rows one after another.
+    /// Tokens of a tile, stored side by side; 0 for plain rows.
     pub(super) tile_tokens: usize,
-    /// Lanes of each.
+    /// Lanes per token.
     pub(super) lanes: usize,
 }
 
 impl Input {
-    /// An empty one.
+    /// An empty input.
     pub fn new() -> Self {
         Self::default()
     }
@@ -49,8 +48,8 @@ impl Input {
         self.pack_rows(tier, tokens, cols, |t| &x[t * cols..][..cols]);
     }
 
-    /// Packs the activations of `tokens` tokens, each where `row` says. Many are packed on all threads
-    /// of the pool.
+    /// Packs the activations of `tokens` tokens; `row(t)` returns those of token `t`. Large inputs
+    /// are packed on all threads of the pool.
     ///
     /// # Panics
     ///
@@ -69,12 +68,12 @@ impl Input {
         layout.fill_groups(self.buffer.grown(tokens * layout.padded), 0, tokens, &row);
     }
 
-    /// The bytes it holds.
+    /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.buffer.bytes()
     }
 
-    /// The bytes it would hold after packing `tokens × cols`, if nothing larger came before.
+    /// Bytes held after packing `tokens × cols`, if nothing larger was packed before.
     pub const fn bytes_for(tokens: usize, cols: usize) -> usize {
         Buffer::bytes_for(tokens * cols.next_multiple_of(BLOCK))
     }
@@ -97,7 +96,7 @@ impl Input {
         self.cols.next_multiple_of(BLOCK)
     }
 
-    /// Everything, in the packed order.
+    /// All activations, in packed order.
     pub(super) fn packed(&self) -> &[f32] {
         self.buffer.get(self.tokens * self.padded_cols())
     }
@@ -106,10 +105,10 @@ impl Input {
 /// Below this many numbers a second thread costs more to wake than it saves.
 const WORTH_SPLITTING: usize = 1 << 16;
 
-/// The most tokens that any tier has side by side.
+/// Maximum `tile_tokens` of all tiers.
 const MAX_TILE_TOKENS: usize = 4;
 
-/// How activations are laid out.
+/// Layout of packed activations.
 #[derive(Clone, Copy)]
 struct Layout {
     shape: Shape,
@@ -118,7 +117,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Fills `out` with `tokens` tokens from `first` on, whole groups of them on each thread.
+    /// Fills `out` with `tokens` tokens from `first` on. Threads get whole groups.
     fn fill_groups<'x>(
         self,
         out: &mut [f32],
@@ -156,7 +155,7 @@ impl Layout {
         }
     }
 
-    /// Fills `out` with one group, tiles of it side by side in slices of `L` lanes.
+    /// Fills `out` with one group. The tokens of a tile stand side by side in slices of `L` lanes.
     fn fill<'x, const L: usize>(
         self,
         out: &mut [f32],
@@ -175,7 +174,8 @@ impl Layout {
                         for row in &*rows {
                             let out = out.next().expect("as many lanes as there are numbers");
                             let there = row.get(col + slice..).unwrap_or(&[]);
-                            // Of a known length where it can be: a copy of any length is a call.
+                            // A copy of constant length where possible: one of variable length is a
+                            // function call.
                             if let Some(there) = there.first_chunk() {
                                 *out = *there;
                             } else {
@@ -190,7 +190,7 @@ impl Layout {
     }
 }
 
-/// Cuts `0..n` into groups of `step`: the start and length of each.
+/// Splits `0..n` into groups of `step`: the start and length of each.
 pub(super) fn groups(n: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..n).step_by(step).map(move |start| (start, step.min(n - start)))
 }

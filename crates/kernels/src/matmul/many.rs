@@ -1,12 +1,13 @@
-//! Many tokens: bound by arithmetic, so a few rows are decoded once and kept in the first-level
-//! cache, while the tokens, packed by [`Input`](super::Input), stream past from the second.
+//! Products with many tokens. They are bound by arithmetic, so a few rows are decoded once and kept
+//! in the first-level cache, while the tokens, packed by [`Input`](super::Input), stream past from
+//! the second.
 //!
-//! A tile is some rows by some tokens, one register of sums each, and one *slice* of the 32
-//! lanes: with 16 lanes a register, columns 0 to 15 of every 32, then 16 to 31. Slices and chunks
-//! of columns follow one another with the sums kept in between, so no sum sees another order than
+//! A tile is a few rows by a few tokens, with one register of sums each, and one *slice* of the 32
+//! lanes: with 16 lanes per register, columns 0 to 15 of every 32, then 16 to 31. Slices and chunks
+//! of columns follow one another with the sums kept in between, so every sum has the same order as
 //! with one token.
 
-// Loops over registers by index are unrolled; with iterators some were not.
+// Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
 use super::ThreadScratch;
@@ -17,8 +18,8 @@ use crate::Matrix;
 use crate::reference::{BLOCK, LANES};
 use crate::simd::Simd;
 
-/// Row tiles that share a pass over a chunk of the tokens, so that tokens beyond the second-level
-/// cache come from the third only once for all of them.
+/// Row tiles that share a pass over a chunk of the tokens. Tokens that exceed the second-level
+/// cache are then read from the third only once for all of these tiles.
 const TILES: usize = 4;
 
 #[inline(always)]
@@ -59,12 +60,12 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
     }
 }
 
-/// How many numbers panel and sums are.
+/// Lengths of the panel and of the sums.
 pub(super) fn scratch_lengths<S: Simd>() -> [usize; 2] {
     [S::TILE_ROWS * CHUNK, TILES * sums_of_tile::<S>(GROUP)]
 }
 
-/// How many numbers the sums of one row tile and so many tokens are.
+/// Length of the sums of one row tile and `tokens` tokens.
 fn sums_of_tile<S: Simd>(tokens: usize) -> usize {
     tokens * S::TILE_ROWS * LANES
 }
@@ -86,7 +87,7 @@ fn decode_panel<'a, S: Simd, D: Decoder<S>>(
         let Some(at) = cursor else { continue };
         for b in col / BLOCK..(col + cols) / BLOCK {
             let w = if (b + 1) * BLOCK <= m.cols() {
-                // SAFETY: the cursor is of this matrix, and block `b` is whole.
+                // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
                 unsafe { decoder.block(s, at, b) }
             } else {
                 decoder.tail(s, at, m)
@@ -123,8 +124,8 @@ fn multiply<S: Simd>(
             let w = slice * steps * S::TILE_ROWS * lanes;
             let xs = slice * steps * tokens * lanes + t * steps * lanes;
             let acc = t * S::TILE_ROWS * LANES + slice * S::TILE_ROWS * n * lanes;
-            // SAFETY: the tile reads `steps` times the rows' and the tokens' lanes and writes
-            // rows times tokens of them: inside all three, as asserted above.
+            // SAFETY: the tile reads `steps` times the lanes of its rows and of its tokens, and
+            // writes rows times tokens of them. All are in bounds, as asserted above.
             unsafe {
                 s.tile(
                     n,
@@ -139,8 +140,8 @@ fn multiply<S: Simd>(
     }
 }
 
-/// `acc[m][n] += w[step][m] · x[step][n]` for all steps in order, lane by lane; from zero if this
-/// is the first chunk.
+/// `acc[m][n] += w[step][m] · x[step][n]` for all steps in order, lane by lane. In the first chunk
+/// the sums start from zero.
 ///
 /// # Safety
 ///
@@ -156,7 +157,7 @@ pub(crate) unsafe fn tile<S: Simd, const M: usize, const N: usize>(
 ) {
     let lanes = S::TILE_LANES;
     let mut sums = [[s.zero_t(); N]; M];
-    // SAFETY: as the caller vouches.
+    // SAFETY: by this function's contract.
     unsafe {
         if !first {
             for m in 0..M {
@@ -204,7 +205,7 @@ fn finish<S: Simd>(
         for i in 0..n {
             for r in 0..rows {
                 let at = t * S::TILE_ROWS * LANES + (r * n + i) * lanes;
-                // SAFETY: one sum's lanes in every slice: inside, as asserted above.
+                // SAFETY: the lanes of one sum in every slice are in bounds, as asserted above.
                 let sum = unsafe { s.reduce_slices(sums.as_ptr().add(at), slice) };
                 set(t + i, r, sum);
             }

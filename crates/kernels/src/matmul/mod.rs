@@ -15,14 +15,14 @@ pub use input::Input;
 pub(crate) use many::tile;
 pub use output::Output;
 
-/// Memory that [`matmul`] works in. It grows to what the largest call needs and is kept.
+/// Working memory of [`matmul`]. It grows to the needs of the largest call and is kept.
 #[derive(Debug, Default)]
 pub struct Scratch {
     input: Input,
     parts: Vec<ThreadScratch>,
 }
 
-/// Memory that one thread works in.
+/// Working memory of one thread.
 #[derive(Debug, Default)]
 pub struct ThreadScratch {
     panel: Buffer,
@@ -30,29 +30,29 @@ pub struct ThreadScratch {
 }
 
 impl Scratch {
-    /// An empty one.
+    /// An empty scratch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The bytes it holds.
+    /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.input.bytes() + self.parts.iter().map(ThreadScratch::bytes).sum::<usize>()
     }
 }
 
 impl ThreadScratch {
-    /// An empty one.
+    /// An empty scratch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The bytes it holds.
+    /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.panel.bytes() + self.sums.bytes()
     }
 
-    /// The bytes it would hold after products with up to `tokens` tokens.
+    /// Bytes held after products with up to `tokens` tokens.
     pub fn bytes_for(tier: Tier, tokens: usize) -> usize {
         fn of<S: Simd>(_: S) -> usize {
             many::scratch_lengths::<S>().into_iter().map(Buffer::bytes_for).sum()
@@ -74,13 +74,13 @@ const WORTH_SPLITTING: usize = 1 << 18;
 
 /// `y[t][r] = weights[r] · x[t]`, with `x` as `[tokens, cols]` and `y` as `[tokens, rows]`.
 ///
-/// Runs on the current rayon pool, the rows split evenly into one part a thread. The result is the
-/// same, bit for bit, in every [`Tier`], for any number of threads, and for a token alone or among
-/// others. Nothing is allocated once `scratch` has grown.
+/// Runs on the current rayon pool, with the rows split evenly into one part per thread. The result
+/// is the same, bit for bit, in every [`Tier`], for any number of threads, and for a token alone or
+/// in a batch. Nothing is allocated once `scratch` has grown.
 ///
 /// # Panics
 ///
-/// If `x` or `y` has not the length that the shapes ask for.
+/// If `x` or `y` does not have the length that the shapes require.
 pub fn matmul(
     tier: Tier,
     weights: &Matrix,
@@ -94,7 +94,7 @@ pub fn matmul(
     matmul_packed(tier, weights, &scratch.input, y, &mut scratch.parts);
 }
 
-/// [`matmul`] with activations that are packed already, for several matrices that share them.
+/// [`matmul`] on packed activations, which several matrices can share.
 ///
 /// # Panics
 ///
@@ -116,7 +116,7 @@ pub fn matmul_packed(
     split(tier, weights, x, y, &mut scratch[..threads]);
 }
 
-/// Halves the threads until one is left. `join` allocates nothing.
+/// Splits rows and threads in halves until one thread is left. `join` allocates nothing.
 fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [ThreadScratch]) {
     if let [scratch] = scratch {
         return matmul_rows(tier, weights, x, y, scratch);
@@ -131,12 +131,12 @@ fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [Thre
     );
 }
 
-/// [`matmul_packed`] on the calling thread alone, for callers that split the work themselves: by
+/// [`matmul_packed`] on the calling thread alone, for callers that split the work themselves with
 /// [`Matrix::rows`] and [`Output::split_at`].
 ///
 /// # Panics
 ///
-/// As [`matmul_packed`].
+/// As for [`matmul_packed`].
 pub fn matmul_rows(
     tier: Tier,
     weights: &Matrix,
@@ -212,7 +212,7 @@ fn by_tokens<S: Simd, D: Decoder<S>>(
     }
 }
 
-/// How a tier wants the activations of several tokens.
+/// The layout that a tier requires of the activations of several tokens.
 fn shape(tier: Tier) -> input::Shape {
     fn of<S: Simd>(_: S) -> input::Shape {
         input::Shape { tile_tokens: S::TILE_TOKENS, lanes: S::TILE_LANES }

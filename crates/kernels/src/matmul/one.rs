@@ -1,6 +1,7 @@
-//! One token: bound by memory, so the weights are decoded in registers and used at once.
+//! Products with one token. They are bound by memory, so the weights are decoded in registers and
+//! used at once.
 
-// Loops over registers by index are unrolled; with iterators some were not.
+// Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
 use super::decode::{Cursor, Decoder};
@@ -9,18 +10,18 @@ use crate::Matrix;
 use crate::reference::BLOCK;
 use crate::simd::Simd;
 
-/// How far ahead of its use a byte is asked for. The processor's own prefetching sees rows as short
-/// streams and stops at the end of each: without these requests q4 ran at half its speed, bf12 at
-/// 0.85.
+/// Prefetch distance in bytes. The processor's own prefetcher sees rows as short streams and stops
+/// at the end of each. Without these requests q4 ran at half its speed, bf12 at 0.85.
 const AHEAD: usize = 12 << 10;
 
-/// `x` is padded to a multiple of 64.
+/// Multiplies all rows by `x`, which is padded to a multiple of 64.
 #[inline(always)]
 pub(super) fn one<S: Simd, D: Decoder<S>>(s: S, m: &Matrix, x: &[f32], y: &mut Output) {
     let decoder = D::new(s, m);
-    // Several rows at once hide the latency of the multiply-adds, one row after another reads
-    // memory in order: measured, four are faster (up to 1.6 times) where a block is few bytes, one
-    // (1.1 to 1.3 times) where it is many, and two for bf12, which lies between (1.3 times one).
+    // Several rows at once hide the latency of the multiply-adds; one row after another reads
+    // memory in order. Measured: four rows are faster (up to 1.6 times) where a block has few
+    // bytes, one row (1.1 to 1.3 times) where it has many. bf12 lies between: two rows are 1.3
+    // times as fast as one.
     match D::ROWS {
         1 => rows_by::<S, D, 1>(s, decoder, m, x, y),
         2 => rows_by::<S, D, 2>(s, decoder, m, x, y),
@@ -57,12 +58,14 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
     row: usize,
     x: &[f32],
 ) -> [f32; R] {
-    // A loop: the closure of `from_fn` was not inlined, which with rows of 192 columns cost 6 %.
+    // A loop, because the closure of `from_fn` was not inlined, which cost 6 % with rows of 192
+    // columns.
     let mut at = [Cursor::new(D::ENCODING, m, row); R];
     for i in 1..R {
         at[i] = Cursor::new(D::ENCODING, m, row + i);
     }
-    // The next rows, or the rest of this one; beyond the end of the matrix it is a wasted request.
+    // Prefetches the next rows, or the rest of this one. Beyond the end of the matrix the request
+    // is merely wasted.
     let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
     let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
     let mut low = [s.splat(0.0); R];
@@ -74,7 +77,7 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
             s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
         }
         for i in 0..R {
-            // SAFETY: the cursor is of this matrix, and block `b` is whole.
+            // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
             let w = unsafe { decoder.block(s, &mut at[i], b) };
             low[i] = s.fma(w[0], x[0], low[i]);
             high[i] = s.fma(w[1], x[1], high[i]);
@@ -102,6 +105,6 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
 #[inline(always)]
 pub(super) fn load_block<S: Simd>(s: S, x: &[f32; BLOCK]) -> [S::F; 4] {
     let p = x.as_ptr();
-    // SAFETY: 64 f32, as the type says.
+    // SAFETY: the array has 64 f32.
     unsafe { [s.load(p), s.load(p.add(16)), s.load(p.add(32)), s.load(p.add(48))] }
 }

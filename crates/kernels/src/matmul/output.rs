@@ -1,22 +1,22 @@
-//! Where results go: some columns of a matrix of activations.
+//! Destination of results: a range of columns of an activation matrix.
 
 use std::marker::PhantomData;
 
-/// Rows of weights give columns of `y [tokens, rows]`; this is a range of these columns. It can be
-/// split, so that threads write to one `y` without sharing a number.
+/// A range of the columns of `y [tokens, rows]`, where each row of weights gives one column. It can
+/// be split, so that threads write to one `y` without sharing an element.
 #[derive(Debug)]
 pub struct Output<'a> {
-    /// The first column in view of token 0.
+    /// The first column in view, for token 0.
     start: *mut f32,
     tokens: usize,
     /// Columns in view.
     rows: usize,
-    /// From one token to the next.
+    /// Distance from one token to the next.
     stride: usize,
     owner: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it is a mutable borrow of the numbers in view, and of no others.
+// SAFETY: an `Output` mutably borrows the numbers in view, and no others.
 unsafe impl Send for Output<'_> {}
 
 impl<'a> Output<'a> {
@@ -30,24 +30,24 @@ impl<'a> Output<'a> {
         Output { start: y.as_mut_ptr(), tokens, rows, stride: rows, owner: PhantomData }
     }
 
-    /// The columns below `row`, and those from it on.
+    /// Splits the view into the columns below `row` and those from `row` on.
     ///
     /// # Panics
     ///
-    /// If there are fewer.
+    /// If there are fewer than `row` columns.
     pub fn split_at(self, row: usize) -> (Output<'a>, Output<'a>) {
         assert!(row <= self.rows, "{row} of {} rows", self.rows);
-        // Wrapping: without tokens `y` is empty, and this is beyond its end.
+        // Wrapping, because without tokens `y` is empty and this is beyond its end.
         let start = self.start.wrapping_add(row);
         (Output { rows: row, ..self }, Output { start, rows: self.rows - row, ..self })
     }
 
-    /// The number of rows of weights whose results go here.
+    /// Number of rows of weights whose results go here.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of tokens.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
     }

@@ -1,4 +1,4 @@
-//! Two registers of 8 lanes for decoding, one for tiles.
+//! AVX2: two registers of 8 lanes for decoding, one for tiles.
 
 use std::arch::x86_64::*;
 
@@ -10,8 +10,8 @@ use crate::matmul::tile;
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
     ($($body:tt)*) => {
-        // SAFETY: `self` is the proof that this CPU has the instructions; where a pointer is
-        // read or written, the caller vouches for it as the trait says.
+        // SAFETY: `self` proves that this CPU has the instructions. Pointers that are read or
+        // written are valid by the contract of the trait's methods.
         unsafe { $($body)* }
     };
 }
@@ -116,7 +116,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
-        // SAFETY: four times 16 × u32 each, of which any bits are valid.
+        // SAFETY: four times 16 × u32 each, for which any bits are valid.
         unsafe {
             let exponents = &mut *std::ptr::from_mut(exponents).cast();
             patch_lanes(exponents, &*std::ptr::from_ref(codes).cast(), patches);
@@ -133,7 +133,7 @@ impl Simd for Avx2 {
         p: *const u8,
         patches: &mut &[u8],
     ) -> [Self::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { bf12_by_lanes(self, exponents, p, patches) }
     }
     #[inline(always)]
@@ -232,7 +232,7 @@ impl Simd for Avx2 {
     }
 }
 
-/// 4 rows by 3 tokens: 12 sums, 3 tokens and a row in 16 registers.
+/// 4 rows by 3 tokens: 12 sums, 3 tokens and a row fill the 16 registers.
 const ROWS: usize = 4;
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -246,7 +246,7 @@ unsafe fn tile256(
     acc: *mut f32,
     first: bool,
 ) {
-    // SAFETY: as `tile` says.
+    // SAFETY: by the contract of `tile`.
     unsafe {
         match tokens {
             1 => tile::<_, ROWS, 1>(s, steps, w, x, acc, first),

@@ -1,4 +1,4 @@
-//! One register of 16 lanes.
+//! AVX-512: one register of 16 lanes.
 
 use std::arch::x86_64::*;
 
@@ -9,8 +9,8 @@ use crate::matmul::tile;
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
     ($($body:tt)*) => {
-        // SAFETY: `self` is the proof that this CPU has the instructions; where a pointer is
-        // read or written, the caller vouches for it as the trait says.
+        // SAFETY: `self` proves that this CPU has the instructions. Pointers that are read or
+        // written are valid by the contract of the trait's methods.
         unsafe { $($body)* }
     };
 }
@@ -19,7 +19,8 @@ impl Simd for Avx512 {
     type F = __m512;
     type U = __m512i;
     type T = __m512;
-    /// 32 × u16: each exponent twice, at bits 7 to 14, and [`ESCAPE`] in those of code 15.
+    /// 32 × u16: each exponent twice, at bits 7 to 14; the entries of code 15 also have [`ESCAPE`]
+    /// set.
     type Exponents = __m512i;
     const TILE_LANES: usize = 16;
     const TILE_ROWS: usize = ROWS;
@@ -103,8 +104,9 @@ impl Simd for Avx512 {
         }
         allowed!(_mm512_loadu_epi16(words.as_ptr().cast()))
     }
-    /// On 16-bit lanes, so that an instruction serves 32 columns: 15 of them for a block where
-    /// 32-bit lanes take 25. From cache this is what bounds it.
+    /// Uses 16-bit lanes, so that an instruction serves 32 columns: 15 instructions per block
+    /// instead of 25 with 32-bit lanes. Their number is the bottleneck when the weights are in
+    /// cache.
     #[inline(always)]
     unsafe fn bf12(
         self,
@@ -113,10 +115,12 @@ impl Simd for Avx512 {
         patches: &mut &[u8],
     ) -> [Self::F; 4] {
         allowed! {
-            // A word of `bytes` is columns i and 16 + i or 32 + i and 48 + i, and so is one of `codes`.
+            // A word of `bytes` holds columns i and 16 + i, or 32 + i and 48 + i, and so does one
+            // of `codes`.
             let bytes = _mm512_loadu_epi8(p.cast());
             let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.add(64).cast()));
-            // The fifth bit of an index is the neighbour's: the table says the same for both.
+            // The fifth bit of an index belongs to the neighbouring code. It does not matter,
+            // because the table holds every entry twice.
             let even = _mm512_permutexvar_epi16(codes, exponents);
             let odd = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), exponents);
             let both = _mm512_or_si512(even, odd);
@@ -124,7 +128,7 @@ impl Simd for Avx512 {
                 return bf12_escaped(self, exponents, p, patches);
             }
             let rest = _mm512_set1_epi16(0x807f_u16 as i16);
-            // (byte & rest) | exponent, with the sign spread over the upper half of the byte's word.
+            // (byte & rest) | exponent, with the sign spread over the upper half of the word.
             let join = |byte, exponent| _mm512_ternarylogic_epi32::<0xea>(byte, rest, exponent);
             let even = join(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), even);
             let odd = join(_mm512_srai_epi16(bytes, 8), odd);
@@ -165,7 +169,7 @@ impl Simd for Avx512 {
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U {
         allowed! {
             let both = _mm512_set1_epi64(p.cast::<i64>().read_unaligned());
-            // Lane by lane the byte it needs, from the copy of all eight in its own quarter.
+            // Each lane takes the byte it needs from the copy of all eight in its own quarter.
             let own = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
             let bytes = _mm512_shuffle_epi8(both, own);
             let high = _mm512_set_epi32(4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0);
@@ -214,14 +218,14 @@ impl Simd for Avx512 {
     }
 }
 
-/// Marks the exponent that stands for an escape, in a bit that no exponent uses.
+/// Marks the exponent of an escape, in a bit that no exponent uses.
 const ESCAPE: u16 = 1;
 
 /// [`Simd::bf12`] of a block with escapes.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`Simd::bf12`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 #[cold]
 #[inline(never)]
@@ -231,14 +235,14 @@ unsafe fn bf12_escaped(
     p: *const u8,
     patches: &mut &[u8],
 ) -> [__m512; 4] {
-    // The mark goes where the patches go.
+    // Only escapes have the mark, and patching overwrites it.
     let lanes = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(exponents));
-    // SAFETY: as the caller promises.
+    // SAFETY: by this function's contract.
     unsafe { bf12_by_lanes(s, s.float(s.shl::<16>(lanes)), p, patches) }
 }
 
-/// 6 rows by 4 tokens: 24 sums, 4 tokens and a row in 29 of 32 registers. 7 by 4 spills and ran 5 %
-/// slower; 8 by 3 was as fast.
+/// 6 rows by 4 tokens: 24 sums, 4 tokens and a row take 29 of 32 registers. 7 by 4 spills and ran
+/// 5 % slower; 8 by 3 was as fast.
 const ROWS: usize = 6;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -252,7 +256,7 @@ unsafe fn tile512(
     acc: *mut f32,
     first: bool,
 ) {
-    // SAFETY: as `tile` says.
+    // SAFETY: by the contract of `tile`.
     unsafe {
         match tokens {
             1 => tile::<_, ROWS, 1>(s, steps, w, x, acc, first),

@@ -1,8 +1,9 @@
-//! What the kernels need of a CPU: sixteen lanes at a time, written once per instruction set.
+//! CPU operations that the kernels need, on sixteen lanes at a time, written once per instruction
+//! set.
 //!
 //! The kernels are generic over [`Simd`] and inlined whole into one function per instruction set
-//! that is compiled for it. The implementor is a proof token, so its methods may use what it
-//! proves; only pointers need care.
+//! that is compiled for it. The implementor is a proof token, so its methods may use the
+//! instructions that it proves; only pointers need care.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,23 +15,24 @@ pub(crate) use portable::Portable;
 
 use crate::reference::BLOCK;
 
-/// Decoding works on 16 lanes, `F` and `U`; tiles of many tokens on `T`, one register.
+/// Vector operations. Decoding works on 16 lanes (`F` and `U`), tiles of many tokens on one
+/// register (`T`).
 ///
-/// Every method is `#[inline(always)]`: left alone it would be compiled for the baseline CPU.
+/// Every method is `#[inline(always)]`: otherwise it would be compiled for the baseline CPU.
 ///
 /// # Safety
 ///
-/// Methods that take a pointer read or write as many bytes as they say, at any address.
+/// Methods that take a pointer read or write the stated number of bytes, with any alignment.
 pub(crate) trait Simd: Copy {
     /// 16 × f32.
     type F: Copy;
     /// 16 × u32.
     type U: Copy;
-    /// What a tile is made of.
+    /// One register of a tile.
     type T: Copy;
-    /// What looks up the exponents of bf12.
+    /// Lookup table of the exponents of bf12.
     type Exponents: Copy;
-    /// The lanes of `T`.
+    /// Lanes of `T`.
     const TILE_LANES: usize;
     /// Rows of a tile.
     const TILE_ROWS: usize;
@@ -41,7 +43,7 @@ pub(crate) trait Simd: Copy {
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a · b + c`, rounded once.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The numbers that have these bits.
+    /// Reinterprets bits as floats.
     fn float(self, bits: Self::U) -> Self::F;
     /// Lane by lane `table[index mod 16]`.
     fn lookup(self, table: Self::F, index: Self::U) -> Self::F;
@@ -57,16 +59,18 @@ pub(crate) trait Simd: Copy {
     fn or(self, a: Self::U, b: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
     fn bits(self, a: Self::F) -> Self::U;
-    /// Whether any bit is set.
+    /// True if any bit is set.
     fn any(self, a: Self::U) -> bool;
-    /// In the lanes whose code (low four bits) is 15, in ascending order, replaces `exponents` by
-    /// `patches`, which are used up. Exponents stand at bits 23 and above; without a patch a lane
-    /// stays as it is. Does so for four registers, and is kept out of line: it is rare, and inlined
-    /// it kept the compiler from unrolling the loop around it (bf12 ran at a third of its speed).
+    /// Replaces the exponents of lanes whose code (low four bits) is 15 by the next `patches`, in
+    /// ascending order, and advances `patches`. Exponents are at bits 23 and above. A lane for
+    /// which no patch is left keeps its exponent. Works on four registers and is kept out of line:
+    /// it is rare, and inlined it kept the compiler from unrolling the surrounding loop (bf12 ran
+    /// at a third of its speed).
     fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]);
 
     fn exponents(self, table: &[u8; 16]) -> Self::Exponents;
-    /// The 64 columns of a whole block of bf12, whose 96 bytes are at `p`. Escapes use up `patches`.
+    /// Decodes the 64 columns of a whole block of bf12, whose 96 bytes are at `p`. Escapes consume
+    /// `patches`.
     unsafe fn bf12(
         self,
         exponents: Self::Exponents,
@@ -82,15 +86,15 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_u16(self, p: *const u8) -> Self::U;
     /// Reads 16 bytes.
     unsafe fn load_u8(self, p: *const u8) -> Self::U;
-    /// Reads 16 bytes, which are signed integers.
+    /// Reads 16 signed bytes and converts them to f32.
     unsafe fn load_i8(self, p: *const u8) -> Self::F;
-    /// Reads 32 bytes, which are f16.
+    /// Reads 16 f16 numbers and widens them.
     unsafe fn load_f16(self, p: *const u8) -> Self::F;
-    /// Reads 8 bytes and brings their nibbles, the low one first, to the low bits of the lanes. Bits
-    /// above may be anything.
+    /// Reads 8 bytes and puts their nibbles, the low one first, into the low four bits of the
+    /// lanes. Higher bits are unspecified.
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U;
 
-    /// Asks for the cache line at `p`, which may be any address.
+    /// Prefetches the cache line at `p`, which may be any address.
     fn prefetch(self, p: *const u8);
     /// Writes `TILE_LANES` lanes at `p`, the next at `p + stride` and so on.
     unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize);
@@ -98,17 +102,17 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_t(self, p: *const f32) -> Self::T;
     /// Writes one `T`.
     unsafe fn store_t(self, p: *mut f32, a: Self::T);
-    /// The fixed tree over 32 lanes, a slice of `TILE_LANES` of them at `p`, the next at
+    /// The fixed tree over 32 lanes: a slice of `TILE_LANES` of them at `p`, the next at
     /// `p + stride` and so on.
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32;
     fn zero_t(self) -> Self::T;
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T;
 
-    /// [`tile`](crate::matmul::tile) of `tokens`, compiled for this instruction set.
+    /// [`tile`](crate::matmul::tile) of `tokens` tokens, compiled for this instruction set.
     ///
     /// # Safety
     ///
-    /// As `tile` says.
+    /// As for `tile`.
     unsafe fn tile(
         self,
         tokens: usize,
@@ -120,7 +124,7 @@ pub(crate) trait Simd: Copy {
     );
 }
 
-/// A table of exponents for [`bf12_columns`]: at bits 23 to 30.
+/// The exponent table of [`bf12_columns`], with the exponents at bits 23 to 30.
 #[inline(always)]
 pub(crate) fn exponent_lanes<S: Simd>(s: S, table: &[u8; 16]) -> S::F {
     let table = table.map(|e| f32::from_bits(u32::from(e) << 23));
@@ -132,7 +136,7 @@ pub(crate) fn exponent_lanes<S: Simd>(s: S, table: &[u8; 16]) -> S::F {
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`Simd::bf12`].
 #[inline(always)]
 unsafe fn bf12_by_lanes<S: Simd>(
     s: S,
@@ -145,8 +149,8 @@ unsafe fn bf12_by_lanes<S: Simd>(
     bf12_columns(s, exponents, bytes, codes, patches)
 }
 
-/// The `n` columns behind the last whole block of a bf12 row, with zeros behind them. They stand in
-/// order: `n` bytes of signs and mantissas, then the codes.
+/// Decodes the `n` columns after the last whole block of a bf12 row and pads them with zeros. They
+/// are stored in order: `n` bytes of signs and mantissas, then the codes.
 #[inline(always)]
 pub(crate) fn bf12_tail<S: Simd>(
     s: S,
@@ -170,13 +174,13 @@ pub(crate) fn bf12_tail<S: Simd>(
     let kept = &KEPT[BLOCK - n..][..BLOCK];
     let fifteen = s.splat_u(15);
     let (b, c) = (bytes.as_ptr(), codes.as_ptr());
-    // As the words of a whole block are.
-    // SAFETY: 64 bytes, 16 a load.
+    // Arranged like the words of a whole block.
+    // SAFETY: 64 bytes, 16 per load.
     let bytes = unsafe {
         let low = s.or(s.load_u8(b), s.shl::<8>(s.load_u8(b.add(16))));
         s.or(low, s.or(s.shl::<16>(s.load_u8(b.add(32))), s.shl::<24>(s.load_u8(b.add(48)))))
     };
-    // SAFETY: 32 bytes, 8 a load.
+    // SAFETY: 32 bytes, 8 per load.
     let [c0, c1, c2, c3] = unsafe {
         [
             s.and(s.load_nibbles(c), fifteen),
@@ -187,7 +191,7 @@ pub(crate) fn bf12_tail<S: Simd>(
     };
     let codes = s.or(s.or(c0, s.shl::<4>(c1)), s.or(s.shl::<8>(c2), s.shl::<12>(c3)));
     let w = bf12_columns(s, exponents, bytes, codes, patches);
-    // SAFETY: 64 numbers, 16 a load.
+    // SAFETY: 64 numbers, 16 per load.
     unsafe {
         let kept: *const u8 = kept.as_ptr().cast();
         [
@@ -199,8 +203,8 @@ pub(crate) fn bf12_tail<S: Simd>(
     }
 }
 
-/// 64 columns of bf12. Lane `i` of `bytes` and of `codes` holds columns `i`, `16 + i`, `32 + i` and
-/// `48 + i`, from its low bits up.
+/// Decodes 64 columns of bf12. Lane `i` of `bytes` and of `codes` holds columns `i`, `16 + i`,
+/// `32 + i` and `48 + i`, from its low bits up.
 #[inline(always)]
 fn bf12_columns<S: Simd>(
     s: S,
@@ -216,7 +220,7 @@ fn bf12_columns<S: Simd>(
         s.bits(s.lookup(exponents, codes[2])),
         s.bits(s.lookup(exponents, codes[3])),
     ];
-    // One nibble in some thousands is 15: all four bits set.
+    // An escape is a nibble of 15, all four bits set: one in some thousands.
     let pairs = s.and(codes[0], s.shr::<1>(codes[0]));
     let all = s.and(s.and(pairs, s.shr::<2>(pairs)), s.splat_u(0x1111));
     if s.any(all) {
@@ -225,8 +229,8 @@ fn bf12_columns<S: Simd>(
         s.patch(&mut patched, &codes, patches);
         exponents = patched;
     }
-    // Sign and mantissa to bits 31 and 16 to 22: the byte to the top, then down by 8 with the
-    // sign spread above.
+    // Sign and mantissa go to bits 31 and 16 to 22: the byte is shifted to the top, then down by 8
+    // with sign extension.
     let rest = s.splat_u(0x807f_0000);
     let join = |byte: S::U, exponent: S::U| s.float(s.or(s.and(s.sra::<8>(byte), rest), exponent));
     [

@@ -1,4 +1,4 @@
-//! Arrays that the compiler can vectorise, for CPUs without an implementation of their own.
+//! Portable implementation, on arrays that the compiler can vectorise.
 
 use std::array::from_fn;
 
@@ -11,9 +11,9 @@ pub(crate) struct Portable;
 
 /// # Safety
 ///
-/// `N` bytes at `p` can be read.
+/// `N` bytes at `p` must be readable.
 unsafe fn read<const N: usize>(p: *const u8) -> [u8; N] {
-    // SAFETY: the caller vouches for N bytes.
+    // SAFETY: by this function's contract.
     unsafe { p.cast::<[u8; N]>().read_unaligned() }
 }
 
@@ -101,44 +101,44 @@ impl Simd for Portable {
         p: *const u8,
         patches: &mut &[u8],
     ) -> [Self::F; 4] {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { bf12_by_lanes(self, exponents, p, patches) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::F>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_u32(self, p: *const u8) -> Self::U {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         let bytes: [u8; 64] = unsafe { read(p) };
         from_fn(|i| u32::from_le_bytes(from_fn(|k| bytes[4 * i + k])))
     }
     #[inline(always)]
     unsafe fn load_u16(self, p: *const u8) -> Self::U {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         let bytes: [u8; 32] = unsafe { read(p) };
         from_fn(|i| u32::from(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
     }
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Self::U {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { read::<16>(p) }.map(u32::from)
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const u8) -> Self::F {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { read::<16>(p) }.map(|b| f32::from(b as i8))
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u8) -> Self::F {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { self.load_u16(p) }.map(|b| f16_to_f32(b as u16))
     }
     #[inline(always)]
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         let bytes: [u8; 8] = unsafe { read(p) };
         from_fn(|i| u32::from(bytes[i / 2] >> (4 * (i % 2))))
     }
@@ -147,7 +147,7 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_slices(self, a: Self::F, p: *mut f32, stride: usize) {
         let [low, high]: [Self::T; 2] = from_fn(|half| from_fn(|i| a[8 * half + i]));
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe {
             self.store_t(p, low);
             self.store_t(p.add(stride), high);
@@ -155,17 +155,17 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load_t(self, p: *const f32) -> Self::T {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::T>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store_t(self, p: *mut f32, a: Self::T) {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::T>().write_unaligned(a) }
     }
     #[inline(always)]
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32 {
-        // SAFETY: as the trait says.
+        // SAFETY: by the contract of the trait.
         let slice = |i: usize| unsafe { self.load_t(p.add(i * stride)) };
         let slices = [slice(0), slice(1), slice(2), slice(3)];
         reduce(from_fn(|i| slices[i / 8][i % 8]))
@@ -187,7 +187,7 @@ impl Simd for Portable {
         acc: *mut f32,
         first: bool,
     ) {
-        // SAFETY: as `tile` says.
+        // SAFETY: by the contract of `tile`.
         unsafe {
             match tokens {
                 1 => tile::<_, 4, 1>(self, steps, w, x, acc, first),
@@ -197,7 +197,7 @@ impl Simd for Portable {
     }
 }
 
-/// [`Simd::patch`], a lane at a time.
+/// [`Simd::patch`], one lane at a time.
 #[cold]
 #[inline(never)]
 pub(super) fn patch_lanes(

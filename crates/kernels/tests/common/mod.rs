@@ -1,5 +1,5 @@
 //! Encoded matrices for tests.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
     EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Source, Tally,
@@ -33,7 +33,7 @@ impl Encoded {
         Encoded { encoding, rows, cols, parts, escapes: 0 }
     }
 
-    /// Encodes `block` rows at a time.
+    /// Encodes in blocks of `block` rows.
     pub(crate) fn with(
         encoder: &Encoder,
         source: &[u8],
@@ -82,7 +82,7 @@ impl Encoded {
     }
 }
 
-/// The encoder of `encoding` for rows as [`sample_source`] makes them.
+/// The encoder of `encoding` for rows made by [`sample_source`].
 pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder {
     match encoding {
         Encoding::Bf12 => {

@@ -1,4 +1,4 @@
-//! What configurations of all families have in common.
+//! The parts of a configuration that all families share.
 
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::rope::{MAX_HEAD_DIM, Rope};
@@ -7,18 +7,18 @@ use crate::spec::{
     SharedSpec,
 };
 
-/// Limits that no model comes near; they bound what is allocated before any weight is seen.
+/// Limits far above any known model; they bound allocations before any weight is read.
 const MAX_HIDDEN: u64 = 1 << 20;
 const MAX_WIDTH: u64 = 1 << 24;
 const MAX_CONTEXT: u64 = 1 << 32;
 
-/// What a family takes for entries that are absent, which for most published models they are not.
+/// A family's defaults for absent entries. Most published models have all of them.
 pub(super) struct Defaults {
     pub(super) eps: f32,
     pub(super) theta: f64,
-    /// None: as many as there are query heads.
+    /// None: the number of query heads.
     pub(super) kv_heads: Option<usize>,
-    /// None: the hidden state divided by the heads.
+    /// None: the size of the hidden state divided by the number of heads.
     pub(super) head_dim: Option<usize>,
     pub(super) context: usize,
 }
@@ -28,7 +28,7 @@ pub(super) struct Common<'a> {
     hidden: usize,
     pub(super) layers: usize,
     norm: Norm,
-    /// Without biases, norms and window.
+    /// The attention without biases, norms and window.
     pub(super) attention: AttentionSpec,
     rope: Rope,
     context: usize,
@@ -37,7 +37,7 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     pub(super) fn read(config: &'a Config, defaults: &Defaults) -> Result<Self, ConfigError> {
         if let Some(entry) = config.get("quantization_config") {
-            // The method says more than that there is one.
+            // The method is more informative than the entry itself.
             let method = entry.object()?.get("quant_method").filter(|method| !method.is_null());
             let entry = method.map_or(entry, |value| Entry { key: "quant_method", value });
             return Err(config.unsupported(entry, "weights published in f32, f16 or bf16"));
@@ -111,7 +111,8 @@ impl<'a> Common<'a> {
         })
     }
 
-    /// The model, with `layer` saying for each layer its attention and what follows.
+    /// The specification of the model; `layer` returns the attention and feed-forward block of each
+    /// layer.
     pub(super) fn model(
         self,
         layer: impl Fn(usize) -> (AttentionSpec, Ffn),
@@ -138,7 +139,7 @@ pub(super) fn dense(config: &Config, key: &'static str, bias: bool) -> Result<Ff
     Ok(Ffn::Dense(MlpSpec { width: config.size(key, MAX_WIDTH)?, bias }))
 }
 
-/// Experts of the width `key`, chosen by softmax.
+/// Experts whose width is the entry `key`, chosen by softmax.
 pub(super) fn moe(
     config: &Config,
     key: &'static str,
@@ -159,7 +160,7 @@ pub(super) fn moe(
     }))
 }
 
-/// The width of an expert that every token uses.
+/// The width of the shared expert.
 pub(super) fn shared_width(
     config: &Config,
     key: &'static str,
@@ -168,7 +169,8 @@ pub(super) fn shared_width(
     config.get(key).map_or(Ok(default), |entry| entry.size(MAX_WIDTH))
 }
 
-/// The window in `sliding_window`: null means none, and what its absence means is the family's.
+/// The window in `sliding_window`. Null means none; the default for an absent entry depends on the
+/// family.
 pub(super) fn window(
     config: &Config,
     default: Option<usize>,
@@ -179,7 +181,7 @@ pub(super) fn window(
     }
 }
 
-/// The same for families that have a switch beside it.
+/// Same as [`window`], for families that have a switch for it.
 pub(super) fn switched_window(config: &Config) -> Result<Option<usize>, ConfigError> {
     match config.flag("use_sliding_window", false)? {
         true => window(config, Some(4096)),
@@ -187,7 +189,7 @@ pub(super) fn switched_window(config: &Config) -> Result<Option<usize>, ConfigEr
     }
 }
 
-/// Which layers have the window, given which have it if `layer_types` does not say.
+/// The window of each layer. Without `layer_types`, a layer has one if `otherwise` returns true.
 pub(super) fn windows(
     config: &Config,
     layers: usize,
@@ -213,8 +215,7 @@ pub(super) fn windows(
     types.iter().map(of).collect()
 }
 
-/// For families without `layer_types`: refuses a list that says something else than `window` for
-/// all.
+/// For families without `layer_types`: refuses a list that differs from `window` in any layer.
 pub(super) fn same_window(
     config: &Config,
     layers: usize,

@@ -19,7 +19,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
 }
 
-/// Llama, and Mistral with its window of 4096 unless it says another or null.
+/// Llama, and Mistral with a window of 4096 unless the configuration gives another one or null.
 fn llama(config: &Config) -> Result<ModelSpec, ConfigError> {
     let mistral = config.model_type() == "mistral";
     let defaults = Defaults {
@@ -39,8 +39,8 @@ fn llama(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), mlp))
 }
 
-/// Qwen2 with biases on queries, keys and values; Qwen3 with a norm on each head instead. A window
-/// is in most configurations, and `use_sliding_window` switches it off in nearly all of them.
+/// Qwen2 with biases on queries, keys and values; Qwen3 with a norm on each head instead. Most
+/// configurations have a window, and `use_sliding_window` disables it in nearly all of them.
 fn qwen(config: &Config) -> Result<ModelSpec, ConfigError> {
     let qwen3 = config.model_type() == "qwen3";
     let defaults = Defaults {

@@ -1,4 +1,4 @@
-//! Mixtral: w1 is the gate, w3 goes up, w2 goes down.
+//! Mixtral: w1 is the gate, w3 the up projection, w2 the down projection.
 
 use sws_store::PieceKind;
 

@@ -1,5 +1,5 @@
-//! What each family names its tensors, as tables, and what its configurations mean: a new family
-//! is a new file and a line in [`ALL`].
+//! The supported families: tables of tensor names, and the interpretation of their configurations.
+//! A new family is a new file and a line in [`ALL`].
 
 mod common;
 mod dense;
@@ -12,26 +12,26 @@ use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
-/// Families whose tensors have the same names.
+/// Model types that share the same tensor names.
 pub(crate) struct Family {
-    /// As `config.json` spells them.
+    /// Spellings in `config.json`.
     pub(crate) model_types: &'static [&'static str],
-    /// What stands before `layers.` and `embed_tokens`.
+    /// The prefix of `layers.` and `embed_tokens`.
     pub(crate) prefix: &'static str,
-    /// The tensors of a layer, in any order: [`Role`] has the order in which they are stored.
+    /// The tensors of a layer, in any order; [`Role`] defines the order in which they are stored.
     pub(crate) layer: &'static [&'static [Rule]],
-    /// What a configuration means.
+    /// Converts a configuration to a specification.
     pub(crate) spec: fn(&Config) -> Result<ModelSpec, ConfigError>,
 }
 
-/// Where one tensor of a layer belongs.
+/// The place of one tensor in a layer.
 pub(crate) struct Rule {
-    /// The name behind `layers.N.`, with `#` for the number of an expert.
+    /// The name after `layers.N.`, with `#` for the number of an expert.
     pub(crate) name: &'static str,
     pub(crate) target: Target,
-    /// What it does there.
+    /// Role of the tensor in its piece.
     pub(crate) role: Role,
-    /// Whether it may be re-encoded: routers, norms and biases may not.
+    /// True if it may be re-encoded; routers, norms and biases may not.
     pub(crate) matrix: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Rule {
 pub(crate) enum Target {
     /// A piece of the layer.
     Kind(PieceKind),
-    /// The expert in the name.
+    /// The expert whose number is in the name.
     Expert,
     /// All experts, stacked along the first dimension.
     #[expect(dead_code, reason = "published by families that are not in the table yet")]
@@ -68,7 +68,7 @@ pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
 }
 
 impl Family {
-    /// The rule for what plays `role` in a piece of this kind; of experts, of any.
+    /// The rule for the tensor with `role` in a piece of this kind; all experts share one.
     pub(crate) fn rule(&self, kind: PieceKind, role: Role) -> Option<&'static Rule> {
         let fits = |rule: &&Rule| match (rule.target, kind) {
             (Target::Expert | Target::Experts, PieceKind::Expert(_)) => rule.role == role,
@@ -96,7 +96,7 @@ const NORMS: &[Rule] = &[
     small(PieceKind::Norms, Role::FfnNorm, "post_attention_layernorm.weight"),
 ];
 
-/// Grouped heads, with the biases and the norms of queries and keys that some families have.
+/// Grouped-query attention, with the biases and query and key norms that some families have.
 const ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
     small(PieceKind::Attention, Role::QueryBias, "self_attn.q_proj.bias"),

@@ -1,4 +1,5 @@
-//! Qwen's mixtures of experts, and OLMoE, which names its tensors alike. Some layers may be dense.
+//! Qwen's mixtures of experts, and OLMoE, whose tensor names are the same. Some layers may be
+//! dense.
 
 use std::collections::HashSet;
 
@@ -39,8 +40,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
 }
 
-/// A shared expert behind a gate of its own; biases on queries, keys and values; a window, if it
-/// is switched on, in every other layer below `max_window_layers`.
+/// A shared expert with its own gate; biases on queries, keys and values; a window, if enabled, in
+/// every other layer below `max_window_layers`.
 fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     let defaults = Defaults { kv_heads: Some(16), ..QWEN };
     let common = Common::read(config, &defaults)?;
@@ -54,7 +55,7 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     layers.model(config, common, |l| AttentionSpec { window: windows[l], ..attention.clone() })
 }
 
-/// A norm on each head of queries and keys; no shared expert; the window is every layer's.
+/// A norm on each head of queries and keys; no shared expert; the same window in all layers.
 fn qwen3(config: &Config) -> Result<ModelSpec, ConfigError> {
     let defaults = Defaults { kv_heads: Some(4), ..QWEN };
     let common = Common::read(config, &defaults)?;
@@ -72,7 +73,7 @@ fn qwen3(config: &Config) -> Result<ModelSpec, ConfigError> {
     layers.model(config, common, |_| attention.clone())
 }
 
-/// A norm over all heads of queries, and of keys, and what is left clamped.
+/// A norm over all query heads together, and one over all key heads; the results are clamped.
 fn olmoe(config: &Config) -> Result<ModelSpec, ConfigError> {
     let defaults = Defaults { eps: 1e-5, kv_heads: None, context: 4096, ..QWEN };
     let common = Common::read(config, &defaults)?;
@@ -93,11 +94,11 @@ fn olmoe(config: &Config) -> Result<ModelSpec, ConfigError> {
 const QWEN: Defaults =
     Defaults { eps: 1e-6, theta: 10_000.0, kv_heads: None, head_dim: None, context: 32_768 };
 
-/// Which layers have experts.
+/// The distribution of dense and expert layers.
 struct Layers {
-    /// Every so many.
+    /// Every `step`-th layer has experts, unless it is listed in `dense`.
     step: usize,
-    /// But not these.
+    /// Layers that are dense in any case.
     dense: HashSet<usize>,
     shared: Option<SharedSpec>,
 }
@@ -125,7 +126,7 @@ impl Layers {
         let routes = |l: &usize| !self.dense.contains(l) && (l + 1).is_multiple_of(self.step);
         let any = |routed: bool| (0..common.layers).any(|l| routes(&l) == routed);
         let renormalise = config.flag("norm_topk_prob", false)?;
-        // Entries of a kind of layer that the model does not have may be absent.
+        // Entries for a kind of layer that the model does not have may be absent.
         let mlp = any(false).then(|| dense(config, "intermediate_size", false)).transpose()?;
         let experts = any(true)
             .then(|| moe(config, "moe_intermediate_size", renormalise, self.shared))

@@ -1,4 +1,4 @@
-//! The attention of a layer: linear layers for the whole batch at once, the rest by sequence.
+//! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
 use sws_kernels::functional::{
     Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
@@ -14,7 +14,7 @@ use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{AttentionSpec, Norm, QkNorm};
 
-/// What stays the same for all layers of a pass.
+/// Values that all layers of a pass share.
 pub(super) struct Context<'a> {
     pub(super) functionals: Functionals,
     pub(super) hidden: usize,
@@ -22,7 +22,8 @@ pub(super) struct Context<'a> {
     pub(super) spans: &'a [Span],
 }
 
-/// Attends with the normed hidden state in `work.input`; the result is left in `work.branch`.
+/// Applies attention to the normed hidden state in `work.input`; the result is left in
+/// `work.branch`.
 pub(super) fn attention(
     context: &Context<'_>,
     l: usize,
@@ -57,7 +58,7 @@ pub(super) fn attention(
     let Norm::Rms { eps } = norm;
     for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
         if spec.qk_norm != QkNorm::None {
-            // The weights are as wide as what is normed: a head, or all of them.
+            // The weights are as wide as the normed vector: one head, or all of them.
             let weight = weights.vector(id, role);
             let width = weight.len();
             let (tier, weight) = (functionals.norm, NormWeight::Plain(weight));
@@ -128,10 +129,10 @@ pub(super) fn attention(
     Ok(())
 }
 
-/// Below this many multiplications a second thread costs more to wake than it saves.
+/// Below this many multiplications, waking a second thread costs more than it saves.
 const WORTH_SPLITTING: usize = 1 << 18;
 
-/// Scratch for so many threads, made anew where it is too small.
+/// Scratch for `threads` threads, reallocated if it is too small.
 fn scratch_for<'a>(
     scratch: &'a mut Vec<AttentionScratch>,
     fits: &mut (usize, usize),

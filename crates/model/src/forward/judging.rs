@@ -1,24 +1,24 @@
-//! What stand-ins of experts have computed, as far as it says how far off they may be.
+//! Measurements of what stand-ins of experts compute, from which their error can be bounded.
 
 use sws_kernels::functional::elementary::silu;
 use sws_store::PieceId;
 
 use crate::source::{Contribution, Weights};
 
-/// The least that silu gives is above the negative of this.
+/// The minimum of silu is above the negative of this.
 const SILU_LEAST: f64 = 0.2785;
 
-/// The contributions of a batch of experts that have to be judged: measured in two steps, as the gates
-/// are overwritten by the products of which they are a factor.
+/// The contributions of a batch of experts that have to be judged. They are measured in two steps,
+/// because the products of gates and ups overwrite the gates.
 #[derive(Default)]
 pub(super) struct Judging {
-    /// Of one expert and token each, with the place of its row in the batch.
+    /// One entry per expert and token, with the index of its row in the batch.
     contributions: Vec<(usize, PieceId, Contribution)>,
 }
 
 impl Judging {
-    /// Adds what a row of the batch has before it is activated; `contribution` knows what does not
-    /// depend on weights.
+    /// Adds a row of the batch before its activation. `contribution` holds the measurements that do
+    /// not depend on weights.
     pub(super) fn add(
         &mut self,
         row: usize,
@@ -33,8 +33,8 @@ impl Judging {
         self.contributions.push((row, expert, contribution));
     }
 
-    /// Asks about each; `hidden` is what became of the gates. Calls `refused` with every expert of which
-    /// a contribution may not count.
+    /// Judges each contribution; `hidden` holds the activated gates times ups. Calls `refused` with
+    /// every expert that has a rejected contribution.
     pub(super) fn ask(
         self,
         weights: &mut dyn Weights,
@@ -51,7 +51,7 @@ impl Judging {
     }
 }
 
-/// ‖row‖; NaN if a number is.
+/// ‖row‖; NaN if an element is NaN.
 pub(super) fn norm(row: &[f32]) -> f64 {
     row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
 }

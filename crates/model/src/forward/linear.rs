@@ -1,7 +1,7 @@
 //! Products of weights and activations, several at once.
 //!
-//! With one token a product takes some ten microseconds, and waking a thread is a good part of that:
-//! products that do not wait for each other share one division among threads.
+//! With one token a product takes some ten microseconds, and waking a thread is a good part of
+//! that. Products that do not depend on each other are therefore divided among threads together.
 
 use sws_kernels::{Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
 use sws_store::PieceId;
@@ -30,20 +30,20 @@ impl<'a> Product<'a> {
     }
 }
 
-/// Which threads of the pool compute.
+/// The threads of the pool that compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Threads {
-    /// The calling one.
+    /// The calling thread.
     One,
-    /// All of them, where there is enough to do.
+    /// All of them, if there is enough work.
     All,
 }
 
-/// The most products that are divided together.
+/// Maximum number of products that are divided together.
 pub(super) const MAX: usize = 32;
 
-/// Computes up to [`MAX`] products, those of matrices in memory together, the others as their
-/// blocks of rows come.
+/// Computes up to [`MAX`] products. Those of matrices in memory run together, the others as their
+/// blocks of rows arrive.
 pub(super) fn multiply(
     tier: Tier,
     threads: Threads,
@@ -81,7 +81,7 @@ struct Job<'a> {
 
 type Jobs<'a> = [Option<Job<'a>>; MAX];
 
-/// Below this many multiplications a second thread costs more to wake than it saves.
+/// Below this many multiplications, waking a second thread costs more than it saves.
 const WORTH_SPLITTING: usize = 1 << 18;
 
 fn run(tier: Tier, threads: Threads, jobs: Jobs<'_>, scratch: &mut Vec<ThreadScratch>) {
@@ -97,7 +97,7 @@ fn run(tier: Tier, threads: Threads, jobs: Jobs<'_>, scratch: &mut Vec<ThreadScr
     split(tier, jobs, &mut scratch[..threads]);
 }
 
-/// Every thread takes its share of the rows of every matrix.
+/// Each thread computes its share of the rows of every matrix.
 fn split(tier: Tier, jobs: Jobs<'_>, scratch: &mut [ThreadScratch]) {
     if let [scratch] = scratch {
         for Job { matrix, x, y } in jobs.into_iter().flatten() {

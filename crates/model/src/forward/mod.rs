@@ -1,4 +1,4 @@
-//! The forward pass: one for every family and every source of weights.
+//! The forward pass, shared by all families and all sources of weights.
 
 mod attention;
 mod judging;
@@ -23,13 +23,13 @@ pub use size::PassSize;
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
-/// A model: what it computes, and by which functionals. Its weights come from a [`WeightSource`], and
-/// what a pass carries is in a [`State`].
+/// A model: its specification and the functionals that compute it. Its weights come from a
+/// [`WeightSource`], and the state of a pass is kept in a [`State`].
 ///
 /// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each layer,
-/// then [`logits`](Self::logits) if they are wanted. All logits are the same, bit for bit, for any
-/// cut of a prompt into batches, any sequences beside it, any number of threads and any choice of
-/// functionals.
+/// then [`logits`](Self::logits) if they are wanted. The logits are the same, bit for bit, for any
+/// division of a prompt into batches, any other sequences in a batch, any number of threads and any
+/// choice of functionals.
 #[derive(Clone, Debug)]
 pub struct Model {
     spec: ModelSpec,
@@ -41,11 +41,11 @@ pub struct Model {
 pub struct Chunk<'a> {
     /// The number of the sequence, from [`State::add_sequence`].
     pub sequence: usize,
-    /// At least one.
+    /// The tokens, at least one.
     pub tokens: &'a [u32],
 }
 
-/// For which rows of a batch logits are computed.
+/// The rows of a batch for which logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// The last of each chunk.
@@ -54,11 +54,11 @@ pub enum Rows {
     All,
 }
 
-/// Why a pass ended early.
+/// Reasons why a pass ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForwardError {
-    /// More tokens than there is room for.
+    /// More tokens than fit into the context.
     #[error(
         "{asked} more tokens do not fit behind the {used} that the context holds, with room for {limit} in all; shorten the text, or give it a larger context if the model has one"
     )]
@@ -67,7 +67,7 @@ pub enum ForwardError {
         used: usize,
         /// Tokens to add.
         asked: usize,
-        /// Positions there are.
+        /// Maximum number of positions.
         limit: usize,
     },
     /// A token without an embedding.
@@ -77,10 +77,10 @@ pub enum ForwardError {
     UnknownToken {
         /// The token.
         token: u32,
-        /// The largest there is.
+        /// The largest token id of the model.
         last: usize,
     },
-    /// A chunk of nothing.
+    /// An empty chunk.
     #[error("there are no tokens to continue with; give at least one")]
     NoTokens,
     /// An earlier pass over this sequence ended in the middle.
@@ -99,26 +99,26 @@ impl Model {
         Model::with_functionals(spec, Functionals::best())
     }
 
-    /// A model on functionals of one's choice: a [`Tier`] for all kinds, or one for each.
+    /// A model on the given functionals: a [`Tier`] for all kinds, or one for each.
     pub fn with_functionals(spec: ModelSpec, functionals: impl Into<Functionals>) -> Model {
         Model { spec, functionals: functionals.into() }
     }
 
-    /// What it computes.
+    /// The specification of the model.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    /// What computes it.
+    /// The functionals that compute the model.
     pub fn functionals(&self) -> Functionals {
         self.functionals
     }
 
-    /// Begins a pass over a batch; each of its chunks continues another sequence.
+    /// Begins a pass over a batch, in which each chunk continues a different sequence.
     ///
     /// # Panics
     ///
-    /// If two chunks are of one sequence, or a sequence does not exist.
+    /// If two chunks continue the same sequence, or a sequence does not exist.
     pub fn begin(
         &self,
         state: &mut State,
@@ -137,7 +137,7 @@ impl Model {
             state.sequences[sequence].reserve(tokens.len());
         }
         let rows = state.pass.len();
-        // Not the doubling of `resize`: a budget counts on the length.
+        // Avoids the doubling of `resize`: a budget counts on the length.
         state.hidden.reserve_exact((rows * hidden).saturating_sub(state.hidden.len()));
         state.hidden.resize(rows * hidden, 0.0);
         source.embed(&state.pass.tokens, &mut state.hidden)?;
@@ -145,7 +145,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a pass over this batch could begin.
+    /// Checks that a pass over this batch could begin.
     pub(crate) fn check(&self, state: &State, batch: &[Chunk<'_>]) -> Result<(), ForwardError> {
         let limit = state.limit();
         for &Chunk { sequence, tokens } in batch {
@@ -168,7 +168,7 @@ impl Model {
 
     /// Runs one layer. After the last, the batch is part of its sequences.
     ///
-    /// If the source fails the pass is over: its sequences can be cleared, or rewound to a state
+    /// If the source fails, the pass is over: its sequences can be cleared, or rewound to a state
     /// that was saved before.
     ///
     /// # Panics
@@ -186,12 +186,12 @@ impl Model {
     }
 
     /// Runs a layer up to its feed-forward block: attention, and the router's selection.
-    /// [`share`](Self::share) and [`finish`](Self::finish) have to follow; [`State::save`] in between
-    /// remembers the selection.
+    /// [`share`](Self::share) and [`finish`](Self::finish) have to follow. [`State::save`] in
+    /// between includes the selection.
     ///
     /// # Panics
     ///
-    /// As [`layer`](Self::layer).
+    /// Same as for [`layer`](Self::layer).
     pub fn attend(
         &self,
         l: usize,
@@ -217,7 +217,7 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// If [`attend`](Self::attend) was not what came before.
+    /// If the previous step was not [`attend`](Self::attend).
     pub fn share(
         &self,
         l: usize,
@@ -234,18 +234,18 @@ impl Model {
         Ok(())
     }
 
-    /// What the shared expert of a layer adds to the hidden state: [tokens, hidden]; empty without one.
-    /// [`share`](Self::share) must have come before.
+    /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden];
+    /// empty without one. [`share`](Self::share) must have run before.
     pub fn shared<'s>(&self, l: usize, state: &'s State) -> &'s [f32] {
         let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
         state.work.shared(if has_shared { state.hidden.len() } else { 0 })
     }
 
-    /// Runs the feed-forward block of a layer, by which it is complete.
+    /// Runs the feed-forward block of a layer, which completes it.
     ///
     /// # Panics
     ///
-    /// If [`share`](Self::share) was not what came before.
+    /// If the previous step was not [`share`](Self::share).
     pub fn finish(
         &self,
         l: usize,
@@ -317,8 +317,8 @@ impl Model {
         Ok(logits)
     }
 
-    /// Everything before the feed-forward block: leaves its normed input in `work.input`, and the
-    /// router's logits in `work.router`.
+    /// Runs everything before the feed-forward block. Leaves the normed input of that block in
+    /// `work.input`, and the router's logits in `work.router`.
     fn mix(
         &self,
         l: usize,

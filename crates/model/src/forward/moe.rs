@@ -16,7 +16,7 @@ use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
 use crate::state::State;
 
 impl Model {
-    /// The MLP of a dense layer, into `work.branch`.
+    /// Computes the MLP of a dense layer, into `work.branch`.
     pub(super) fn dense(
         &self,
         l: usize,
@@ -75,7 +75,8 @@ impl Model {
         Ok(())
     }
 
-    /// The chosen experts of a layer, and the shared one, into `work.branch`.
+    /// Computes the chosen experts of a layer and adds the output of the shared one, into
+    /// `work.branch`.
     pub(super) fn moe(
         &self,
         l: usize,
@@ -183,19 +184,19 @@ pub(super) fn group(routed: &Routed, work: &mut ExpertWork) {
     done.resize(routed.distinct.len(), false);
 }
 
-/// The place of an expert among those that were chosen.
+/// The index of an expert in `Routed::distinct`.
 fn place_of(routed: &Routed, expert: u32) -> usize {
     let place = routed.distinct.binary_search(&expert);
-    place.unwrap_or_else(|_| panic!("the source serves expert {expert}, which nobody chose"))
+    place.unwrap_or_else(|_| panic!("the source serves expert {expert}, which no token chose"))
 }
 
-/// Experts are computed together until they have this many rows: then each has enough to do, and
-/// what they work on stays in the cache.
+/// Experts are computed together up to this many rows in all: enough work for every thread, while
+/// their data stays in the cache.
 pub(super) const ROWS_TOGETHER: usize = 64;
-/// The most that are, each with two products at once.
+/// Maximum number of experts computed together, each with two products at once.
 pub(super) const TOGETHER: usize = MAX / 2;
 
-/// How many of the next experts are computed together.
+/// Number of experts at the front of `ready` that are computed together.
 fn together(ready: &[u32], routed: &Routed, work: &ExpertWork) -> usize {
     let mut rows = 0;
     let few = ready.iter().take(TOGETHER).take_while(|&&expert| {
@@ -215,12 +216,12 @@ struct Batch<'a> {
     routed: &'a Routed,
     /// The normed hidden state: [tokens, hidden].
     x: &'a [f32],
-    /// What the experts' outputs are added to: [tokens, hidden].
+    /// The hidden state to which the experts' outputs are added: [tokens, hidden].
     state: &'a [f32],
 }
 
 impl Batch<'_> {
-    /// Computes experts, at most [`TOGETHER`], each for the tokens that chose it.
+    /// Computes at most [`TOGETHER`] experts, each for the tokens that chose it.
     fn compute(
         &self,
         ready: &[u32],
@@ -255,7 +256,7 @@ impl Batch<'_> {
             *job = Some((input, &rows[span(expert)]));
         }
         each(packing, total * hidden, |job| {
-            // Tokens stand in their own order, so an expert that all of them chose needs no copy.
+            // Tokens keep their order, so an expert that all of them chose needs no copy.
             if let Some((input, rows)) = job.take().filter(|(_, rows)| rows.len() < all.tokens()) {
                 let row = |i: usize| &self.x[rows[i] / routed.top_k * hidden..][..hidden];
                 input.pack_rows(linear, rows.len(), hidden, row);
@@ -307,7 +308,7 @@ impl Batch<'_> {
                 done[place_of(routed, expert)] = false;
             }
         });
-        // In the order of the outputs, so that they can be lent one after another.
+        // In the order of the outputs, so that slices of them can be borrowed one after another.
         let mut order = [0; MAX];
         let order = &mut order[..ready.len()];
         order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
@@ -326,7 +327,7 @@ impl Batch<'_> {
         multiply(linear, Threads::All, weights, &mut products, scratch)
     }
 
-    /// What is known of a choice without its expert.
+    /// The measurements of a choice that do not depend on its expert's weights.
     fn contribution(&self, place: usize) -> Contribution {
         let row =
             |all: &'_ [f32]| norm(&all[place / self.routed.top_k * self.hidden..][..self.hidden]);
@@ -339,8 +340,8 @@ impl Batch<'_> {
     }
 }
 
-/// y = Σ weight · output for each token, in ascending order of experts, whenever and with whatever
-/// other tokens they were computed.
+/// y = Σ weight · output for each token, in ascending order of experts. The sum does not depend on
+/// when, or with which other tokens, the outputs were computed.
 fn sum(tier: Tier, routed: &Routed, work: &ExpertWork, hidden: usize, y: &mut [f32]) {
     let ExpertWork { rows, by_token, outputs, .. } = work;
     by_rows(y, hidden, |first, y| {
@@ -359,10 +360,11 @@ fn sum(tier: Tier, routed: &Routed, work: &ExpertWork, hidden: usize, y: &mut [f
 mod tests {
     use super::*;
 
-    /// Numbers whose sum shows its order: what is added to 1e8 before it is taken away is lost.
+    /// The sum of these numbers shows its order: a number that is added to 1e8 before it is
+    /// subtracted again is lost.
     #[test]
     fn outputs_are_summed_in_ascending_order_of_experts() {
-        // The experts that the router names for outputs of 1e8, -1e8 and 1, and the sum.
+        // The experts that the router selects for outputs of 1e8, -1e8 and 1, and the sum.
         let cases = [
             ([0, 1, 2], 1.0),
             ([1, 0, 2], 1.0),

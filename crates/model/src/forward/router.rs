@@ -1,6 +1,6 @@
 //! The router of a layer: its logits, and the selection of experts.
 //!
-//! The pass and forecasts that ask a router early ([`RouterProbe`]) call the same functions.
+//! The pass and the forecasts that query a router early ([`RouterProbe`]) call the same functions.
 
 use rayon::prelude::*;
 use sws_kernels::functional::{softmax, top_k};
@@ -13,7 +13,7 @@ use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{ModelSpec, MoeSpec, Router};
 
-/// Tokens for which a thread selects experts at a time.
+/// Number of tokens for which a thread selects experts at a time.
 const SELECT_ROWS: usize = 32;
 
 /// Computes the router's logits [tokens, experts] of layer `l` from the normed state in `input`.
@@ -31,7 +31,8 @@ pub(super) fn logits(
     multiply(functionals.linear, threads, weights, &mut [Some(product)], scratch)
 }
 
-/// Selects the experts of each token from the router's logits [tokens, experts], which it overwrites.
+/// Selects the experts of each token from the router's logits [tokens, experts], which are
+/// overwritten.
 pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mut Routed) {
     let (experts, k) = (spec.experts, spec.top_k);
     let choices = logits.len() / experts * k;
@@ -63,7 +64,7 @@ pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mu
     routed.distinct.dedup();
 }
 
-/// Asks routers about states that are not those of their own layer, for a forecast.
+/// Queries routers about states other than those of their own layer, for a forecast.
 #[derive(Debug)]
 pub struct RouterProbe {
     functionals: Functionals,
@@ -73,16 +74,16 @@ pub struct RouterProbe {
 }
 
 impl RouterProbe {
-    /// A probe that computes as a pass with these functionals.
+    /// A probe that computes like a pass with these functionals.
     pub fn new(functionals: Functionals) -> RouterProbe {
         let (normed, input, scratch) = Default::default();
         RouterProbe { functionals, normed, input, scratch }
     }
 
-    /// Writes to `scores` [tokens, experts] what the router of a layer ranks experts by, if `state`
-    /// [tokens, hidden] were what the layer's attention has left. Returns false, with `scores` as they
-    /// were, for a layer without experts or with another number of them, and where the router is not in
-    /// memory.
+    /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
+    /// experts if its attention had produced `state` [tokens, hidden]. Returns false, leaving
+    /// `scores` unchanged, if the layer has no experts or another number of them, or if the router
+    /// is not in memory.
     ///
     /// Runs on the calling thread: for one token, waking another takes longer.
     pub fn scores(

@@ -1,4 +1,4 @@
-//! How much memory a pass works in, known before any of it is there.
+//! An upper bound on the working memory of a pass, computed before any is allocated.
 
 use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Functionals, Input, ThreadScratch};
@@ -6,22 +6,22 @@ use sws_kernels::{Functionals, Input, ThreadScratch};
 use super::moe::{ROWS_TOGETHER, TOGETHER};
 use crate::spec::{Ffn, Mixer, ModelSpec};
 
-/// The largest pass that a [`State`](crate::State) will see.
+/// The largest pass that a [`State`](crate::State) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassSize {
-    /// Tokens that go through the layers together, those of all sequences.
+    /// Tokens that go through the layers together, over all sequences.
     pub tokens: usize,
     /// Rows of logits: 1 for each sequence, or all tokens.
     pub logits: usize,
     /// Positions of a sequence.
     pub positions: usize,
-    /// Threads that compute.
+    /// Number of computing threads.
     pub threads: usize,
 }
 
 impl ModelSpec {
-    /// The most bytes that [`State::work_bytes`](crate::State::work_bytes) can come to with passes of
-    /// up to this size; the caches of keys and values are not among them.
+    /// An upper bound of [`State::work_bytes`](crate::State::work_bytes) with passes of up to this
+    /// size. Caches of keys and values are not included.
     pub fn work_bytes(&self, functionals: Functionals, size: PassSize) -> u64 {
         let PassSize { tokens, logits, positions, threads } = size;
         let (hidden, float) = (self.hidden, size_of::<f32>());
@@ -66,24 +66,24 @@ impl ModelSpec {
     }
 }
 
-/// The largest of each over all layers with experts.
+/// The maximum of each value over all layers with experts.
 #[derive(Default)]
 struct Experts {
     width: usize,
     count: usize,
     top_k: usize,
-    /// Whether there is one that all tokens use, as a number.
+    /// 1 if any layer has a shared expert, otherwise 0.
     shared: usize,
 }
 
 impl Experts {
-    /// Numbers of the gates of what is computed at once.
+    /// Number of gate values computed at once.
     fn rows(&self, tokens: usize, single: usize) -> usize {
         let together = ROWS_TOGETHER.min(tokens * self.top_k) * self.width;
         together.max(tokens * single)
     }
 
-    /// What layers with experts need beside that.
+    /// Additional bytes for layers with experts.
     fn bytes(&self, tokens: usize, hidden: usize) -> usize {
         if self.count == 0 {
             return 0;
@@ -91,16 +91,16 @@ impl Experts {
         let float = size_of::<f32>();
         let chosen = tokens * self.top_k;
         let outputs = (chosen + self.shared * tokens) * hidden * float;
-        // An expert that all tokens chose takes them as they stand.
+        // An expert that all tokens chose uses the input as it is.
         let packed = Input::bytes_for(tokens - 1, hidden);
-        // Of several that are computed together, those after the first.
+        // Of several experts computed together, those after the first.
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
                 let rows = tokens.min(ROWS_TOGETHER - place);
                 Input::bytes_for(rows.min(tokens - 1), hidden) + Input::bytes_for(rows, self.width)
             })
             .sum();
-        // Router and choices; vectors that are pushed to may be twice as long as they need be.
+        // Router and choices. Vectors grown by `push` may have twice the capacity they need.
         let (number, place) = (size_of::<u32>(), size_of::<usize>());
         let choices = tokens * (self.count + self.shared) * float
             + 2 * chosen * (2 * number + float + 2 * place)

@@ -1,4 +1,4 @@
-//! Memory that passes work in: grown by the largest batch, then reused.
+//! Working memory of passes: grown by the largest batch, then reused.
 
 use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
@@ -11,7 +11,7 @@ use crate::rope::Rope;
 use crate::source::Routed;
 use crate::spec::Norm;
 
-/// Positions whose sines a thread computes at a time: some twenty microseconds.
+/// Number of positions whose sines a thread computes at a time: some twenty microseconds.
 const TABLE_ROWS: usize = 8;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(crate) struct Workspace {
     pub(super) x: Vec<f32>,
     /// The same, packed.
     pub(super) input: Input,
-    /// What a branch adds to the hidden state: [tokens, hidden].
+    /// The output of a branch, to be added to the hidden state: [tokens, hidden].
     pub(super) branch: Vec<f32>,
     pub(super) attention: AttentionWork,
     /// [tokens, experts]
@@ -30,12 +30,12 @@ pub(crate) struct Workspace {
     pub(super) experts: ExpertWork,
     pub(super) scratch: Vec<ThreadScratch>,
     pub(super) logits: Vec<f32>,
-    /// Whether `x`, `routed` and the shared expert's output have been put back, and what is made of
-    /// them has not.
+    /// True after `x`, `routed` and the shared expert's output were restored, until the data
+    /// derived from them has been rebuilt.
     pub(super) resumed: bool,
 }
 
-/// What the experts of a layer need of what came before them.
+/// The inputs of a layer's experts.
 #[derive(Debug)]
 pub(crate) struct Middle {
     x: Vec<f32>,
@@ -52,10 +52,10 @@ pub(super) struct AttentionWork {
     pub(super) packed: Input,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
-    /// The batch that the tables are of.
+    /// The batch for which the tables were made.
     spans: Vec<Span>,
     pub(super) scratch: Vec<AttentionScratch>,
-    /// The size of values and the number of positions that the scratch is made for.
+    /// The head size and the number of positions that the scratch is made for.
     pub(super) scratch_fits: (usize, usize),
 }
 
@@ -69,20 +69,20 @@ pub(super) struct MlpWork {
 
 #[derive(Debug, Default)]
 pub(super) struct ExpertWork {
-    /// Where in `rows` the rows of each of `Routed::distinct` begin; one more for the end.
+    /// Start in `rows` of the rows of each expert in `Routed::distinct`, followed by the end.
     pub(super) starts: Vec<usize>,
-    /// Places in `Routed::choices`, by expert, then by token.
+    /// Indices into `Routed::choices`, by expert, then by token.
     pub(super) rows: Vec<usize>,
-    /// Which experts have been computed.
+    /// Flag for each expert of `Routed::distinct`: true once it has been computed.
     pub(super) done: Vec<bool>,
     /// The outputs, in the order of `rows`: [tokens · top_k, hidden].
     pub(super) outputs: Vec<f32>,
-    /// For each token, where in `rows` its own are: [tokens, top_k], ascending.
+    /// Indices of each token's rows in `rows`: [tokens, top_k], ascending.
     pub(super) by_token: Vec<usize>,
-    /// How many of them have been found.
+    /// Number of entries of `by_token` filled so far, for each token.
     pub(super) found: Vec<usize>,
     pub(super) inputs: Vec<Input>,
-    /// The output of the shared expert, and how much of it each token takes.
+    /// The output of the shared expert, and its gate for each token.
     pub(super) shared: Vec<f32>,
     pub(super) shared_gate: Vec<f32>,
 }
@@ -105,7 +105,7 @@ impl Workspace {
         self.input.pack(functionals.linear, x, hidden.len() / width, width);
     }
 
-    /// What experts will need, of a batch with so many `numbers` in its hidden state.
+    /// Copies the inputs of the experts, of a batch with `numbers` elements in its hidden state.
     pub(crate) fn middle(&self, numbers: usize) -> Middle {
         let first = |of: &[f32]| of[..numbers.min(of.len())].to_vec();
         let Routed { top_k, choices, weights, distinct } = &self.routed;
@@ -114,7 +114,7 @@ impl Workspace {
         Middle { x: first(&self.x), routed, shared: first(&self.experts.shared) }
     }
 
-    /// Goes back to where that was.
+    /// Restores the inputs of the experts from `middle`.
     pub(crate) fn resume(&mut self, middle: Middle) {
         self.x[..middle.x.len()].copy_from_slice(&middle.x);
         self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
@@ -122,8 +122,8 @@ impl Workspace {
         self.resumed = true;
     }
 
-    /// After [`resume`](Self::resume), makes the rest from what was put back, of a batch with so many
-    /// `numbers` in its hidden state.
+    /// After [`resume`](Self::resume), rebuilds the data derived from what was restored, for a
+    /// batch with `numbers` elements in its hidden state.
     pub(super) fn restore(&mut self, functionals: Functionals, width: usize, numbers: usize) {
         if std::mem::take(&mut self.resumed) {
             self.input.pack(functionals.linear, &self.x[..numbers], numbers / width, width);
@@ -131,12 +131,12 @@ impl Workspace {
         }
     }
 
-    /// The first numbers of what the shared expert has computed.
+    /// The first `numbers` elements of the shared expert's output.
     pub(super) fn shared(&self, numbers: usize) -> &[f32] {
         &self.experts.shared[..numbers]
     }
 
-    /// Makes the rotary tables of a batch, unless they are there.
+    /// Computes the rotary tables of a batch, unless they exist already.
     pub(super) fn tables(&mut self, ropes: &[Rope], spans: &[Span]) {
         let AttentionWork { tables, spans: made, .. } = &mut self.attention;
         if made == spans {
@@ -161,7 +161,7 @@ impl Workspace {
         made.extend_from_slice(spans);
     }
 
-    /// The bytes held.
+    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> u64 {
         let AttentionWork { q, k, v, mixed, tables, packed, scratch, scratch_fits, .. } =
             &self.attention;
@@ -195,26 +195,28 @@ impl Workspace {
     }
 }
 
-/// The first `len` numbers, of whatever value.
+/// The first `len` elements of `buffer`, which grows if it is shorter. Their values are
+/// unspecified.
 pub(super) fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
-        // Freed before the larger one is there, and no longer than asked for: a budget counts on it.
+        // The old buffer is freed before the larger one is allocated, at exactly `len`: a budget
+        // counts on it.
         *buffer = Vec::new();
         *buffer = vec![0.0; len];
     }
     &mut buffer[..len]
 }
 
-/// Calls `f` with every element, on several threads if they work on so many `numbers` that it pays.
+/// Calls `f` with every element, on several threads if they work on enough `numbers` to pay off.
 pub(super) fn each<T: Send>(list: &mut [T], numbers: usize, f: impl Fn(&mut T) + Sync + Send) {
     let least = if numbers < WORTH_SPLITTING { list.len() } else { 1 };
     list.par_iter_mut().with_min_len(least.max(1)).with_max_len(least.max(1)).for_each(f);
 }
 
-/// Below this many numbers a second thread costs more to wake than it saves.
+/// Below this many elements, waking a second thread costs more than it saves.
 const WORTH_SPLITTING: usize = 1 << 16;
 
-/// Calls `f` with runs of rows and the number of the first, on several threads if there are many.
+/// Calls `f` with runs of rows and the index of the first, on several threads if there are many.
 pub(super) fn by_rows(x: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
     fn split(
         x: &mut [f32],
@@ -242,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_visited_once_whatever_the_threads() {
+    fn every_row_is_visited_once_with_any_number_of_threads() {
         for (rows, width) in [(0, 5), (1, 200_000), (3, 40_000), (1000, 100), (131_072, 1)] {
             for threads in [1, 2, 3, 5] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

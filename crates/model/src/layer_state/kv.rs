@@ -9,17 +9,18 @@ use sws_kernels::functional::{
 use super::KvPrecision;
 use crate::spec::AttentionSpec;
 
-/// A layer with a window keeps, beside the window, room for this many tokens less one: so many
-/// are stored and attended with at a time. A longer chunk is cut.
+/// A layer with a window keeps room for this many tokens less one in addition to the window. At
+/// most this many are stored before they are attended with; longer chunks are split.
 const RING_CHUNK: usize = 64;
 
-/// Keys and values. Pages are allocated as positions come, and shared with sequences that begin alike;
-/// memory of a page that was never written is never backed, where the system hands out fresh zero pages.
+/// Keys and values. Pages are allocated as positions arrive, and shared with sequences that have a
+/// common prefix. Memory that is never written to is not backed by physical pages on systems that
+/// hand out fresh zero pages.
 #[derive(Clone, Debug)]
 pub(crate) struct KvState {
     data: Data,
     layout: CacheLayout,
-    /// How many tokens can be stored before they are attended with.
+    /// Number of tokens that can be stored before they are attended with.
     pub(crate) chunk: usize,
     journal: Journal,
 }
@@ -30,7 +31,7 @@ enum Data {
     Bf16 { keys: Vec<Page<u16>>, values: Vec<Page<u16>> },
 }
 
-/// What a ring has overwritten since the first snapshot: a later pass may want it back.
+/// Rows that a ring has overwritten since the first snapshot, in case it is restored.
 #[derive(Clone, Debug, Default)]
 struct Journal {
     snapshots: usize,
@@ -40,7 +41,7 @@ struct Journal {
 }
 
 impl KvState {
-    /// For positions below `limit`, in pages of `page`; none has memory yet.
+    /// A cache for positions below `limit`, in pages of `page`; none is allocated yet.
     pub(super) fn new(
         spec: &AttentionSpec,
         limit: usize,
@@ -59,7 +60,7 @@ impl KvState {
         KvState { data, layout, chunk, journal }
     }
 
-    /// The most bytes that `limit` positions take in one page.
+    /// The maximum size in bytes of `limit` positions in one page.
     pub(super) fn bytes_for(spec: &AttentionSpec, limit: usize, precision: KvPrecision) -> u64 {
         let element = match precision {
             KvPrecision::F32 => size_of::<f32>(),
@@ -68,7 +69,7 @@ impl KvState {
         2 * (shape(spec, limit).0 as u64) * (spec.kv_width() * element) as u64
     }
 
-    /// Bytes held, shared pages included; without what snapshots keep.
+    /// Bytes held, including shared pages but not the journal.
     pub(super) fn bytes(&self) -> u64 {
         let (pages, element) = match &self.data {
             Data::F32 { keys, .. } => (keys.len(), size_of::<f32>()),
@@ -80,7 +81,7 @@ impl KvState {
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
         fn grow<E: Zero>(pages: &mut Vec<Page<E>>, needed: usize, len: usize) {
-            // Not the doubling of `push`: a budget counts on the length.
+            // Avoids the doubling of `push`: a budget counts on the length.
             pages.reserve_exact(needed.saturating_sub(pages.len()));
             while pages.len() < needed {
                 pages.push(zeroed(len));
@@ -99,7 +100,8 @@ impl KvState {
         }
     }
 
-    /// Keeps the memory; pages that are shared are the other sequence's from now on.
+    /// Empties the cache and keeps its memory, except for shared pages, which are left to the other
+    /// sequence.
     pub(super) fn clear(&mut self) {
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
@@ -115,26 +117,27 @@ impl KvState {
         }
     }
 
-    /// The same positions for another sequence, in the same pages: whoever writes to one next, copies it.
+    /// A cache with the same positions in the same pages, for another sequence. The first of the
+    /// two to write to a page copies it.
     pub(super) fn fork(&self) -> KvState {
         KvState { journal: Journal::default(), ..self.clone() }
     }
 
-    /// True if positions below `len` are still there after `from` positions were stored.
+    /// True if positions below `len` are still present after `from` positions were stored.
     pub(super) fn has(&self, len: usize, from: usize) -> bool {
-        // Of a ring; a linear cache has all positions.
+        // For a ring; a linear cache has all positions.
         let capacity = self.layout.capacity;
         let window = capacity + 1 - self.chunk;
         len == 0 || from <= capacity + (len + 1).saturating_sub(window)
     }
 
-    /// Begins to keep what is overwritten.
+    /// Starts to record overwritten rows.
     pub(super) fn snapshot(&mut self) -> usize {
         self.journal.snapshots += 1;
         self.journal.positions.len()
     }
 
-    /// Goes back to the snapshot with this mark.
+    /// Returns to the snapshot with this mark.
     pub(super) fn restore(&mut self, mark: usize) {
         let Journal { positions, f32, bf16, .. } = &mut self.journal;
         let rows = Rows(self.layout);
@@ -153,7 +156,7 @@ impl KvState {
         self.keep();
     }
 
-    /// Gives up a snapshot.
+    /// Discards a snapshot.
     pub(super) fn keep(&mut self) {
         self.journal.snapshots -= 1;
         if self.journal.snapshots == 0 {
@@ -198,7 +201,7 @@ impl KvState {
         KvCache { data, keys: self.layout, values: self.layout }
     }
 
-    /// Positions that are kept.
+    /// Number of positions kept.
     pub(crate) fn capacity(&self) -> usize {
         self.layout.capacity
     }
@@ -208,7 +211,7 @@ impl KvState {
     }
 }
 
-/// The rows of a position, one of each head.
+/// The rows of a position, one per head.
 struct Rows(CacheLayout);
 
 impl Rows {
@@ -219,7 +222,7 @@ impl Rows {
         }
     }
 
-    /// What was copied last.
+    /// Restores the rows copied last.
     fn put_back<E: Copy>(&self, position: usize, to: &mut [Page<E>], from: &mut Vec<E>) {
         for head in (0..self.0.heads).rev() {
             let (page, start) = self.0.place(head, position);
@@ -231,7 +234,7 @@ impl Rows {
     }
 }
 
-/// Positions kept, and how many tokens can be stored at once.
+/// Number of positions kept, and of tokens that can be stored at once.
 fn shape(spec: &AttentionSpec, limit: usize) -> (usize, usize) {
     match spec.window {
         Some(window) if window.saturating_add(RING_CHUNK - 1) < limit => {

@@ -1,4 +1,4 @@
-//! What the layers of a model remember of a sequence.
+//! The state that layers keep of a sequence.
 
 mod kv;
 #[cfg(test)]
@@ -10,27 +10,27 @@ pub(crate) use kv::KvState;
 
 use crate::spec::{Mixer, ModelSpec};
 
-/// In which precision keys and values are kept.
+/// Precision in which keys and values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPrecision {
-    /// As computed.
+    /// The precision in which they are computed.
     #[default]
     F32,
-    /// Rounded: half the memory, and other bits than `F32` gives. Lossy.
+    /// Rounded: half the memory, but results differ from `F32`. Lossy.
     Bf16,
 }
 
-/// What a layer remembers of a sequence, by the kind of its mixer.
+/// The state of one layer for a sequence, by the kind of its mixer.
 #[derive(Debug)]
 pub(crate) enum LayerState {
     /// Keys and values, each at its position.
     Kv(KvState),
-    /// A state in which positions leave no place of their own: the double that stands for recurrent layers.
+    /// A state that is not addressed by position: a test double for recurrent layers.
     #[cfg(test)]
     Recurrent(recurrent::Recurrent),
 }
 
-/// A state of a layer to go back to.
+/// A layer state to return to.
 #[derive(Debug)]
 enum LayerSnapshot {
     /// The length of the journal of overwritten rows.
@@ -39,17 +39,17 @@ enum LayerSnapshot {
     Recurrent(recurrent::Recurrent),
 }
 
-/// A sequence, as all layers remember it.
+/// The state of a sequence in all layers.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    /// Positions that every layer has seen.
+    /// Positions that every layer has processed.
     pub(crate) len: usize,
-    /// True while some layers have seen more, in a pass or after one that failed.
+    /// True while some layers have processed more, in a pass or after one that failed.
     pub(crate) partial: bool,
     pub(crate) layers: Vec<LayerState>,
 }
 
-/// A sequence to go back to.
+/// A sequence state to return to.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Snapshot {
@@ -74,7 +74,7 @@ impl Sequence {
         Sequence { len: 0, partial: false, layers: layers.collect() }
     }
 
-    /// The most bytes that a sequence of `limit` positions takes.
+    /// The maximum size in bytes of a sequence of `limit` positions.
     pub(crate) fn bytes_for(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision),
@@ -82,32 +82,32 @@ impl Sequence {
         layers.sum()
     }
 
-    /// Bytes held; pages that are shared with other sequences are counted for each.
+    /// Bytes held; pages shared with other sequences count for each.
     pub(crate) fn bytes(&self) -> u64 {
         self.layers.iter().map(LayerState::bytes).sum()
     }
 
-    /// Makes room for so many more positions.
+    /// Makes room for `tokens` more positions.
     pub(crate) fn reserve(&mut self, tokens: usize) {
         let end = self.len + tokens;
         self.layers.iter_mut().for_each(|layer| layer.reserve(end));
     }
 
-    /// Forgets everything, and keeps the memory. Snapshots of before are void.
+    /// Empties the sequence and keeps the memory. Earlier snapshots become invalid.
     pub(crate) fn clear(&mut self) {
         (self.len, self.partial) = (0, false);
         self.layers.iter_mut().for_each(LayerState::clear);
     }
 
-    /// Another sequence with the same positions. Pages of keys and values are shared until one of the two
-    /// writes to them. None in the middle of a pass.
+    /// Returns another sequence with the same positions. Pages of keys and values are shared until
+    /// one of the two writes to them. Returns None in the middle of a pass.
     pub(crate) fn fork(&self) -> Option<Sequence> {
         let layers = || self.layers.iter().map(LayerState::fork).collect();
         (!self.partial).then(|| Sequence { len: self.len, partial: false, layers: layers() })
     }
 
-    /// Forgets the positions from `len` on. Returns false, and forgets nothing, where a layer cannot:
-    /// a window has overwritten what it would need, or a recurrent state has taken them in.
+    /// Drops the positions from `len` on. Returns false, and drops nothing, if a layer cannot: a
+    /// window has overwritten positions it would need, or a recurrent state has absorbed them.
     pub(crate) fn truncate(&mut self, len: usize) -> bool {
         let can = !self.partial && self.layers.iter().all(|layer| layer.has(len, self.len));
         if len >= self.len {
@@ -122,13 +122,13 @@ impl Sequence {
         can
     }
 
-    /// Remembers where the sequence is.
+    /// Saves the current state.
     pub(crate) fn snapshot(&mut self) -> Snapshot {
         let layers = self.layers.iter_mut().map(LayerState::snapshot).collect();
         Snapshot { len: self.len, partial: self.partial, layers }
     }
 
-    /// Goes back. Snapshots made later than this one are void.
+    /// Returns to a snapshot. Later snapshots become invalid.
     pub(crate) fn restore(&mut self, snapshot: Snapshot) {
         (self.len, self.partial) = (snapshot.len, snapshot.partial);
         for (layer, snapshot) in self.layers.iter_mut().zip(snapshot.layers) {
@@ -136,7 +136,7 @@ impl Sequence {
         }
     }
 
-    /// Gives up the possibility to go back.
+    /// Discards a snapshot.
     pub(crate) fn keep(&mut self, snapshot: Snapshot) {
         for (layer, snapshot) in self.layers.iter_mut().zip(snapshot.layers) {
             layer.keep(snapshot);
@@ -145,11 +145,11 @@ impl Sequence {
 }
 
 impl LayerState {
-    /// Keys and values.
+    /// The layer's keys and values.
     ///
     /// # Panics
     ///
-    /// If the layer remembers something else.
+    /// If the layer keeps another kind of state.
     pub(crate) fn kv(&mut self) -> &mut KvState {
         match self {
             LayerState::Kv(kv) => kv,

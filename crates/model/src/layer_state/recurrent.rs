@@ -1,6 +1,7 @@
-//! A double for layers whose state is not addressed by position: a decaying sum behind a short convolution.
+//! A test double for layers whose state is not addressed by position: a decaying sum behind a short
+//! convolution.
 
-/// What such a layer remembers.
+/// The state of such a layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recurrent {
     sum: [f32; 4],
@@ -9,7 +10,7 @@ pub(crate) struct Recurrent {
 }
 
 impl Recurrent {
-    /// Takes in one more position.
+    /// Processes one more position.
     pub(super) fn append(&mut self, x: f32) {
         self.window.rotate_right(1);
         self.window[0] = x;
@@ -19,7 +20,7 @@ impl Recurrent {
         }
     }
 
-    /// All of it.
+    /// All numbers of the state.
     pub(super) fn numbers(&self) -> Vec<f32> {
         [&self.sum[..], &self.window].concat()
     }

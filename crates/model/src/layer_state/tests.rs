@@ -1,4 +1,4 @@
-//! Sequences of every kind of layer, taken through anything that can happen to them.
+//! Properties of sequences with every kind of layer, under arbitrary series of operations.
 
 use proptest::prelude::*;
 use sws_kernels::functional::KvData;
@@ -35,13 +35,13 @@ fn sequence(precision: KvPrecision, page: usize) -> Sequence {
     Sequence { len: 0, partial: false, layers }
 }
 
-/// What a layer makes of a token at a position.
+/// A made-up key row of a token at a position.
 fn row(layer: usize, position: usize, token: u32) -> [f32; 6] {
     let number = |i: usize| (layer * 1000 + position) as f32 + token as f32 / 64.0 + i as f32 / 8.0;
     std::array::from_fn(number)
 }
 
-/// Takes tokens through all layers, as a pass does; before the layer `fails`, it ends.
+/// Takes tokens through all layers, as a pass does; stops before the layer `fails`.
 fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
     sequence.reserve(tokens.len());
     let first = sequence.len;
@@ -66,7 +66,7 @@ fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
     (sequence.len, sequence.partial) = (first + tokens.len(), false);
 }
 
-/// What the next query of each layer would see.
+/// The rows that the next query of each layer would see.
 fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
     let of = |(l, layer): (usize, &LayerState)| match layer {
         LayerState::Kv(kv) => {
@@ -94,7 +94,7 @@ fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
     sequence.layers.iter().enumerate().map(of).collect()
 }
 
-/// One thing that can happen.
+/// An operation on a sequence.
 #[derive(Clone, Debug)]
 enum Event {
     Pass(Vec<u32>),
@@ -103,7 +103,7 @@ enum Event {
     Restore,
     Keep,
     Clear,
-    /// Goes on with the other of two sequences that began alike.
+    /// Forks the sequence, so that `Swap` can continue with the fork.
     Fork,
     Swap,
     Truncate(usize),
@@ -124,7 +124,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A sequence, the tokens that it should have seen, and where it can go back to.
+/// A sequence, the tokens that it should contain, and its snapshots.
 struct Told {
     sequence: Sequence,
     tokens: Vec<u32>,
@@ -132,9 +132,9 @@ struct Told {
 }
 
 proptest! {
-    /// Whatever happened, a sequence is what one is that was given its tokens and nothing else.
+    /// A sequence always equals a fresh one that was given the same tokens.
     #[test]
-    fn nothing_but_its_tokens_shows(
+    fn sequence_state_depends_only_on_its_tokens(
         events in prop::collection::vec(event(), 1..40),
         precision in prop::sample::select(vec![KvPrecision::F32, KvPrecision::Bf16]),
         page in prop::sample::select(vec![64, 128, usize::MAX]),
@@ -148,7 +148,7 @@ proptest! {
                     pass(it, &new, None);
                     tokens.extend(new);
                 }
-                // After a failure it has to be cleared, or to go back.
+                // After a failure it has to be cleared or restored.
                 Event::Fail(new, layer) if !it.partial && tokens.len() + new.len() <= LIMIT => {
                     let before = saved.pop();
                     pass(it, &new, Some(layer));
@@ -187,7 +187,7 @@ proptest! {
                     other = Told { sequence, tokens: tokens.clone(), saved: vec![] };
                 }
                 Event::Swap => std::mem::swap(&mut one, &mut other),
-                // A snapshot of a longer sequence would be void.
+                // A snapshot of a longer sequence would be invalid.
                 Event::Truncate(len) if saved.is_empty() => {
                     let can = it.truncate(len);
                     prop_assert_eq!(can, len == 0 || len >= tokens.len(), "a recurrent layer");
@@ -206,9 +206,10 @@ proptest! {
         }
     }
 
-    /// Without a recurrent layer a sequence can forget what its windows still have.
+    /// Without a recurrent layer, a sequence can be truncated to positions that its windows still
+    /// hold.
     #[test]
-    fn the_end_can_be_forgotten(first in 1usize..200, more in 0usize..150, then in 1usize..80) {
+    fn truncation_leaves_no_trace(first in 1usize..200, more in 0usize..150, then in 1usize..80) {
         let mut it = sequence(KvPrecision::F32, 64);
         it.layers.pop();
         let tokens: Vec<u32> = (0..first as u32 + more as u32).collect();
@@ -216,7 +217,8 @@ proptest! {
             pass(&mut it, chunk, None);
         }
         let kept = it.truncate(first);
-        // Rows go in chunks of 64: after `more` of at most 64 all that a window sees is there.
+        // Rows are stored in chunks of 64: after `more` of at most 64, everything in the window is
+        // present.
         prop_assert!(kept || more > 0 && tokens.len() > 5 + 63);
         prop_assert!(kept || more >= 63, "{first} {more}");
         if kept {
@@ -246,7 +248,7 @@ fn forks_share_pages_until_one_writes() {
     pass(&mut other, &[2; 1], None);
     assert!((0..4).all(|n| page(&one, n) == page(&other, n)), "full pages stay shared");
     assert_ne!(page(&one, 4), page(&other, 4), "the last is written to");
-    // What is cleared keeps its own pages and leaves shared ones.
+    // Clearing keeps the sequence's own pages and drops shared ones.
     let held = other.bytes();
     other.clear();
     assert!(other.bytes() < held && other.bytes() > 0);
@@ -262,7 +264,7 @@ fn bytes_are_bounded_by_the_formula() {
                 let mut kv = KvState::new(&spec, limit, precision, page);
                 assert_eq!(kv.bytes(), 0);
                 kv.reserve(limit);
-                // Of keys and values, two heads of three numbers.
+                // Keys and values, two heads of three numbers.
                 let page_less_one = 2 * 2 * 3 * 4 * 63;
                 let found = kv.bytes();
                 assert!(

@@ -1,35 +1,36 @@
-//! Token ids to text, as they come.
+//! Incremental conversion of token ids to text.
 
 use serde::Deserialize;
 
 use super::Tokenizer;
 
-/// Turns ids into text, one by one, and yields whole characters only.
+/// Converts ids to text, one by one, and yields whole characters only.
 ///
-/// What it yields, joined, is what decoding all ids at once gives. A character may be spread over
-/// several tokens, each holding some of its bytes; these wait (at most three bytes) until it is
-/// complete. Bytes that can become no character are replaced by U+FFFD as soon as that is certain.
+/// The concatenated output equals the decoding of all ids at once. A character may be spread over
+/// several tokens, each holding some of its bytes. These are held back (at most three bytes) until
+/// the character is complete. Invalid bytes are replaced by U+FFFD as soon as they are known to be
+/// invalid.
 #[derive(Debug)]
 pub struct Detokenizer<'a> {
     tokenizer: &'a Tokenizer,
     skip_special: bool,
     position: Position,
-    /// How many more leading characters the tokenizer strips.
+    /// Number of leading characters still to strip.
     strip: usize,
     bytes: Vec<u8>,
 }
 
-/// Where in a text the ids begin.
+/// Position in a text at which the ids begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// At its start: tokenizers that put a space before every text take it away again.
+    /// The start of the text: tokenizers that put a space before every text remove it again.
     Start,
-    /// After other text: a leading space is one.
+    /// After other text: a leading space is kept.
     Middle,
 }
 
 impl<'a> Detokenizer<'a> {
-    /// One that has seen nothing. `skip_special` leaves out tokens that stand for no text.
+    /// Creates an empty detokenizer. `skip_special` omits tokens that stand for no text.
     pub fn new(tokenizer: &'a Tokenizer, position: Position, skip_special: bool) -> Self {
         let strip = match (position, tokenizer.pieces().strip) {
             (Position::Start, Some((_, count))) => count,
@@ -38,7 +39,7 @@ impl<'a> Detokenizer<'a> {
         Detokenizer { tokenizer, skip_special, position, strip, bytes: Vec::new() }
     }
 
-    /// Takes the next id; appends the text that it completes. An id without a token is no text.
+    /// Takes the next id, and appends the text that it completes. Unknown ids are ignored.
     pub fn push(&mut self, id: u32, text: &mut String) {
         if self.skip_special && self.tokenizer.is_special(id) {
             return;
@@ -49,7 +50,7 @@ impl<'a> Detokenizer<'a> {
         self.drain(false, text);
     }
 
-    /// Appends what is left: U+FFFD if the last character never became complete.
+    /// Appends what is left: U+FFFD if the last character is incomplete.
     pub fn finish(&mut self, text: &mut String) {
         self.drain(true, text);
     }
@@ -96,21 +97,22 @@ fn emit(pieces: &Pieces, strip: &mut usize, mut new: &str, text: &mut String) {
     text.push_str(new);
 }
 
-/// The most bytes that a token may become; tokens themselves have at most 4096.
+/// Maximum number of bytes that a token may become; tokens themselves have at most 4096.
 const MAX_PIECE: usize = 16 << 10;
 
-/// How one token becomes bytes: the `decoder` of a `tokenizer.json`, which is defined on all tokens at
-/// once, taken apart so that a token costs its own length and no more.
+/// The conversion of a single token to bytes. The `decoder` of a `tokenizer.json` is defined on all
+/// tokens at once; here it is taken apart, so that the cost of a token depends only on its own
+/// length.
 #[derive(Debug)]
 pub(super) struct Pieces {
     steps: Vec<Step>,
-    /// This character is stripped from the start of the text, at most so many times.
+    /// A character to strip from the start of the text, and how many times at most.
     strip: Option<(char, usize)>,
 }
 
 #[derive(Debug)]
 enum Step {
-    /// A character stands for a byte.
+    /// Each character stands for a byte.
     ByteLevel,
     /// `<0x0A>` stands for a byte.
     ByteFallback,
@@ -122,11 +124,11 @@ enum Step {
         space: char,
         leading: bool,
     },
-    /// Without a decoder, tokens are words.
+    /// Tokens are words, separated by spaces: the rule for files without a decoder.
     Spaced,
 }
 
-/// A decoder as `tokenizer.json` writes it.
+/// A decoder in the form of `tokenizer.json`.
 #[derive(Deserialize)]
 #[serde(tag = "type")]
 pub(super) enum DecoderSpec {
@@ -169,7 +171,8 @@ impl DecoderSpec {
 }
 
 impl Pieces {
-    /// For tokens of at most so many bytes. Or the name of what is not supported.
+    /// The conversion of tokens of at most `longest` bytes. Returns the name of an unsupported
+    /// feature on failure.
     pub(super) fn new(decoder: Option<DecoderSpec>, longest: usize) -> Result<Pieces, String> {
         let mut pieces = Pieces { steps: Vec::new(), strip: None };
         match decoder {
@@ -189,7 +192,7 @@ impl Pieces {
         }
     }
 
-    /// `fused`: what follows acts on the whole text, not on tokens.
+    /// `fused` is true if later steps act on the whole text, not on tokens.
     fn add(&mut self, decoder: DecoderSpec, fused: &mut bool) -> Result<(), String> {
         let step = match decoder {
             DecoderSpec::Sequence { decoders } => {
@@ -264,8 +267,8 @@ impl Pieces {
     }
 }
 
-/// The byte that a character stands for in byte-level vocabularies: printable ones themselves, the
-/// others counted up from 256.
+/// The byte that a character stands for in byte-level vocabularies. Printable bytes stand for
+/// themselves; the others are numbered from 256.
 fn byte_of(c: char) -> Option<u8> {
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let code = c as u32;

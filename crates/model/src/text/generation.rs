@@ -1,43 +1,44 @@
-//! How to generate: what was typed, over what `generation_config.json` says, over defaults.
+//! Generation settings: the command line overrides `generation_config.json`, which overrides the
+//! defaults.
 
 use std::hash::{BuildHasher, RandomState};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What was typed: None where nothing was.
+/// Settings from the command line; None where an option is absent.
 #[derive(Clone, Debug, Default)]
 pub struct GenerationOptions {
-    /// 0 takes the likeliest token.
+    /// Temperature; 0 selects the likeliest token.
     pub temperature: Option<f32>,
-    /// 0 keeps all.
+    /// Number of likeliest tokens to keep; 0 keeps all.
     pub top_k: Option<usize>,
-    /// 1 keeps all.
+    /// Total probability of the tokens to keep; 1 keeps all.
     pub top_p: Option<f32>,
-    /// 0 keeps all.
+    /// Lowest probability to keep, relative to the likeliest token; 0 keeps all.
     pub min_p: Option<f32>,
-    /// 1 changes nothing.
+    /// Repetition penalty; 1 has no effect.
     pub repetition_penalty: Option<f32>,
-    /// 0 changes nothing.
+    /// Presence penalty; 0 has no effect.
     pub presence_penalty: Option<f32>,
-    /// 0 changes nothing.
+    /// Frequency penalty; 0 has no effect.
     pub frequency_penalty: Option<f32>,
-    /// Random if absent.
+    /// Seed; random if absent.
     pub seed: Option<u64>,
-    /// How many tokens at most.
+    /// Maximum number of tokens to generate.
     pub max_new_tokens: Option<usize>,
-    /// Strings that end the text, besides those of the model.
+    /// Strings that end the text, in addition to those of the model.
     pub stop: Vec<String>,
-    /// Generate on when the model says that it is done.
+    /// Continue after the model's end-of-text token.
     pub ignore_eos: bool,
 }
 
-/// How to generate, resolved and checked.
+/// Generation settings, resolved and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
-    /// How a token is chosen.
+    /// Settings for the selection of a token.
     pub sampling: Sampling,
-    /// How many tokens at most; None if neither the user nor the model says.
+    /// Maximum number of tokens to generate; None if neither the user nor the model sets one.
     pub max_new_tokens: Option<usize>,
     /// Tokens that end the text.
     pub stop_tokens: Vec<u32>,
@@ -45,29 +46,29 @@ pub struct Generation {
     pub stop_strings: Vec<String>,
 }
 
-/// How a token is chosen from logits.
+/// Settings for the selection of a token from logits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// 0 takes the likeliest token, the first of equals; then only the penalties below matter.
+    /// 0 selects the likeliest token, the first one on ties; then only the penalties below matter.
     pub temperature: f32,
-    /// Keep the likeliest so many; 0 keeps all.
+    /// Number of likeliest tokens to keep; 0 keeps all.
     pub top_k: usize,
-    /// Keep the likeliest that together have this probability.
+    /// Keep the likeliest tokens that together have this probability.
     pub top_p: f32,
-    /// Drop what is less likely than this times the likeliest.
+    /// Drop tokens less likely than this times the likeliest.
     pub min_p: f32,
     /// Divides (if negative: multiplies) the logits of tokens in the prompt or the text so far.
     pub repetition_penalty: f32,
     /// Subtracted once from the logits of tokens in the text so far.
     pub presence_penalty: f32,
-    /// Subtracted for every time a token stands in the text so far.
+    /// Subtracted once for each occurrence of a token in the text so far.
     pub frequency_penalty: f32,
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl Default for Sampling {
-    /// The likeliest token, always.
+    /// Always selects the likeliest token.
     fn default() -> Sampling {
         Sampling {
             temperature: 0.0,
@@ -82,40 +83,41 @@ impl Default for Sampling {
     }
 }
 
-/// Why there is no way to generate.
+/// Reasons why generation settings are refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerationError {
-    /// A file is no JSON, or not of the right shape.
+    /// A file is not JSON, or does not have the expected structure.
     #[error("{file} is damaged ({reason}); download it again, or remove it to use the defaults")]
     Damaged {
-        /// Which.
+        /// The file.
         file: &'static str,
-        /// Where.
+        /// The error and its place.
         reason: String,
     },
-    /// A value that makes no sense.
+    /// A value out of range.
     #[error("{origin} gives {value} for {key}, which must be {expected}")]
     Absurd {
-        /// generation_config.json, or the user.
+        /// generation_config.json, or the command line.
         origin: &'static str,
         /// The entry.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The values allowed.
         expected: &'static str,
     },
 }
 
-/// More bytes than this, or more stop tokens than `MAX_STOPS`, no such file has.
+/// Upper limits for bytes and stop tokens, far above those of any real file.
 const MAX_BYTES: usize = 1 << 20;
 const MAX_STOPS: usize = 1024;
 
 const FILE: &str = "generation_config.json";
 const TYPED: &str = "the command line";
 
-/// `generation_config.json`, as far as it is used. Numbers are f64 because 50 is also written 50.0.
+/// The part of `generation_config.json` that is used. Numbers are f64 because 50 is also written as
+/// 50.0.
 #[derive(Deserialize, Default)]
 struct File {
     do_sample: Option<bool>,
@@ -131,7 +133,7 @@ struct File {
     stop_strings: Option<OneOrMany>,
 }
 
-/// `config.json`, where older checkpoints say how a text ends.
+/// The part of `config.json` with which older checkpoints define the end of a text.
 #[derive(Deserialize, Default)]
 struct Config {
     eos_token_id: Option<Value>,
@@ -151,12 +153,12 @@ enum OneOrMany {
 }
 
 impl Generation {
-    /// Resolves what was typed over `generation_config.json` (if there is one) and the stop tokens of
-    /// `config.json`.
+    /// Resolves the settings from the command line, `generation_config.json` (if there is one) and
+    /// the stop tokens of `config.json`.
     ///
-    /// As in transformers, tokens are sampled only if the file says `do_sample`, and then from the 50
-    /// likeliest unless it says otherwise. Typing a temperature above 0, top-k, top-p or min-p asks for
-    /// sampling too.
+    /// As in transformers, tokens are sampled only if the file sets `do_sample`, and then from the
+    /// 50 likeliest unless it sets another number. A temperature above 0, top-k, top-p or min-p on
+    /// the command line also enables sampling.
     pub fn resolve(
         generation_config: Option<&[u8]>,
         config: &[u8],
@@ -216,7 +218,7 @@ impl Generation {
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
-            // Its keys are the standard library's source of random bits.
+            // The keys of `RandomState` are the standard library's source of random bits.
             seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
         };
 
@@ -267,7 +269,7 @@ fn pick(
     if sane(value) { Ok(value) } else { Err(absurd(origin, key, value.to_string(), expected)) }
 }
 
-/// A whole number of the file.
+/// A whole number from the file.
 fn count(key: &'static str, value: Option<f64>) -> Result<Option<usize>, GenerationError> {
     let Some(value) = value else { return Ok(None) };
     if value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value) {

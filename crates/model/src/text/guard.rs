@@ -1,7 +1,7 @@
-//! Dependencies that may panic over what a file says.
+//! Protection against dependencies that may panic on the contents of a file.
 //!
-//! A panic there is an error about the file like any other: it is caught, and prints nothing. That
-//! rests on `panic = "unwind"`, which the profiles in the workspace's Cargo.toml keep.
+//! Such a panic becomes an error about the file like any other: it is caught, and prints nothing.
+//! This requires `panic = "unwind"`, which the profiles in the workspace's Cargo.toml keep.
 
 use std::cell::Cell;
 use std::io;
@@ -12,8 +12,8 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something; none if it panics, about which nothing is printed. Panics of other threads, and of
-/// this one later, are reported as ever.
+/// Runs a function; returns None, without printing anything, if it panics. Panics of other threads,
+/// and later ones of this thread, are reported as usual.
 pub(super) fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -30,8 +30,8 @@ pub(super) fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
     result.ok()
 }
 
-/// The same on a thread of its own: with a stack of this size, and without leaving behind what a
-/// dependency keeps for each thread.
+/// Same as [`caught`], on a new thread with a stack of this size. Nothing that a dependency keeps
+/// per thread outlives the call.
 pub(super) fn caught_on_thread<T: Send>(
     stack: usize,
     run: impl FnOnce() -> T + Send,

@@ -1,9 +1,9 @@
-//! Everything between text and token ids, and between logits and a token.
+//! Conversion between text and token ids, and selection of tokens from logits.
 //!
-//! A prompt becomes ids by [`ChatTemplate`] and [`Tokenizer`]; logits become an id by [`Sampler`], as
-//! [`Generation`] says; ids become text again by [`TextStream`], which stops where it should.
-//! Nothing here opens files: the bytes of `tokenizer.json` and its neighbours are handed in, and are
-//! believed no further than the limits say.
+//! [`ChatTemplate`] and [`Tokenizer`] convert a prompt to ids. [`Sampler`] selects an id from
+//! logits, with the settings of [`Generation`]. [`TextStream`] converts ids back to text, and ends
+//! it at stop tokens and stop strings. Nothing here opens files: callers pass in the bytes of
+//! `tokenizer.json` and related files, whose contents are trusted only within fixed limits.
 
 mod chat;
 mod detokenize;

@@ -4,12 +4,12 @@ use sws_kernels::functional::elementary::{exp, ln1p64};
 
 use super::SplitMix64;
 
-/// The name of the way in which a seed becomes a text. The next one has another name.
+/// The name of the method that derives a text from a seed. A different method gets a new name.
 pub const SAMPLER: &str = "gumbel-1";
 
-/// A random number for each token that may come at a position: a function of seed, position and token,
-/// without any state. A position can be drawn in any order, any number of times, and by several models:
-/// what a draft draws is what the model itself draws wherever their probabilities agree.
+/// A random number for each token at a position: a function of seed, position and token, without
+/// any state. A position can be drawn in any order, any number of times, and by several models. A
+/// draft model draws the same token as the model itself wherever their probabilities agree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noise {
     key: u64,
@@ -20,12 +20,14 @@ impl Noise {
         Noise { key: mixed(mixed(seed) ^ position as u64) }
     }
 
-    /// The token of least E / w, of equals the first: each has a time E = -ln(1 - u) of its own and the
-    /// weight w = e^-x, where x is how far its logit lies below the largest. A token is first with the
-    /// probability of its share of all weights. `likeliest` is one whose x is 0.
+    /// Returns the token with the smallest E / w, the first one on ties. Each token has its own
+    /// time E = -ln(1 - u) and the weight w = e^-x, where x is the distance of its logit below the
+    /// largest. A token comes first with a probability equal to its share of the total weight.
+    /// `likeliest` is a token whose x is 0.
     ///
-    /// As E is at least u, and e^x at least 1 + x + x²/2 + x³/6, nearly all tokens are passed over
-    /// without a logarithm or an exponential. All rounding together is less than a third of `SLACK`.
+    /// Since E is at least u, and e^x at least 1 + x + x²/2 + x³/6, nearly all tokens are skipped
+    /// without a logarithm or an exponential. The sum of all rounding errors is less than a third
+    /// of `SLACK`.
     pub(super) fn first(self, below: impl Iterator<Item = (u32, f32)>, likeliest: u32) -> u32 {
         const SLACK: f64 = 1e-6;
         let (mut first, mut least) = (likeliest, f64::INFINITY);
@@ -47,7 +49,7 @@ impl Noise {
         -ln1p64(-self.unit(token))
     }
 
-    /// The token's number, from 2^-53 to 1 - 2^-53: the upper 52 bits and a half, exactly.
+    /// The token's random number, from 2^-53 to 1 - 2^-53: the upper 52 bits and a half, exactly.
     fn unit(self, token: u32) -> f64 {
         const ONE: u64 = 1.0f64.to_bits();
         let place = u64::from(token).wrapping_mul(SplitMix64::STEP);

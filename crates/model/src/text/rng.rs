@@ -1,15 +1,15 @@
 //! The random numbers of sampling.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function. Its specification is
-/// these few lines, so a seed means the same on every machine and in every version; seeds next to
-/// each other give unrelated streams.
+/// SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function. These few lines are
+/// its whole specification, so a seed means the same on every machine and in every version.
+/// Adjacent seeds give unrelated streams.
 #[derive(Clone, Debug)]
 pub struct SplitMix64 {
     state: u64,
 }
 
 impl SplitMix64 {
-    /// What the counter counts by.
+    /// The increment of the counter.
     pub(super) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
     /// The stream of a seed.

@@ -1,4 +1,4 @@
-//! Logits to a token.
+//! Selection of a token from logits.
 
 use std::cmp::Ordering;
 
@@ -7,29 +7,31 @@ use sws_kernels::functional::{argmax, elementary::exp};
 use super::Sampling;
 use super::noise::Noise;
 
-/// Chooses tokens, and remembers them for the penalties.
+/// Selects tokens, and records them for the penalties.
 ///
-/// Order and meaning are those of transformers: repetition penalty, then presence and frequency
-/// penalties, temperature, top-k (what equals the k-th is kept), top-p, min-p, one draw. Every step
-/// is a fixed sequence of operations whose bits no platform changes ([`exp`] included), and sums are
-/// taken in a fixed order in f64: a seed gives the same text on every machine.
+/// Order and meaning follow transformers: repetition penalty, then presence and frequency
+/// penalties, temperature, top-k (values equal to the k-th are kept), top-p, min-p, one draw. Every
+/// step is a fixed sequence of operations whose results are the same bit for bit on every platform
+/// ([`exp`] included), and sums are taken in a fixed order in f64. A seed therefore gives the same
+/// text on every machine.
 ///
-/// The draw takes the token with the largest sum of logit and Gumbel noise, which is a function of seed,
-/// position and token alone. There is no state of random numbers, so a text is the same however often it
-/// is rewound; and of two models that nearly agree, each with a sampler of the same seed, nearly all
-/// choices agree.
+/// The draw takes the token with the largest sum of logit and Gumbel noise, which is a function of
+/// seed, position and token alone. Since there is no random state, a text is the same however often
+/// it is rewound. Two models that nearly agree, each with a sampler of the same seed, make nearly
+/// the same choices.
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Per token of the vocabulary: how often it was generated, and `PROMPT` if it was in the prompt.
+    /// For each token of the vocabulary: its count in the generated text, and `PROMPT` if it was in
+    /// the prompt.
     marks: Vec<u32>,
-    /// The tokens that have a mark.
+    /// The tokens with a non-zero mark.
     marked: Vec<u32>,
     /// Scratch: kept tokens.
     kept: Vec<Candidate>,
 }
 
-/// A token that may be chosen.
+/// A token that may be selected.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: u32,
@@ -38,53 +40,53 @@ struct Candidate {
 
 const PROMPT: u32 = 1 << 31;
 
-/// Why no token can be chosen.
+/// Reasons why no token can be selected.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// Not a number, or infinitely likely.
+    /// A logit that is NaN or +inf.
     #[error(
         "the logit of token {id} is {value}, so the weights or the arithmetic are damaged; check the weights with `sws verify`"
     )]
     NotFinite {
         /// The first such token.
         id: u32,
-        /// NaN or inf.
+        /// NaN or +inf.
         value: f32,
     },
     /// Every token is ruled out.
     #[error("no token is possible: every logit is -inf; check the weights with `sws verify`")]
     Nothing,
-    /// A token that the model does not know.
+    /// A token that is not in the model's vocabulary.
     #[error("token {id} is outside the vocabulary of {vocab_size} tokens")]
     Outside {
-        /// Which.
+        /// The token.
         id: u32,
-        /// How many there are.
+        /// Size of the vocabulary.
         vocab_size: usize,
     },
 }
 
 impl Sampler {
-    /// One that has seen nothing.
+    /// Creates a sampler without any recorded tokens.
     pub fn new(sampling: Sampling, vocab_size: usize) -> Sampler {
         let (marks, marked, kept) = (vec![0; vocab_size], Vec::new(), Vec::new());
         Sampler { sampling, marks, marked, kept }
     }
 
-    /// The prompt, for the repetition penalty.
+    /// Records the prompt, for the repetition penalty.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<(), SampleError> {
         ids.iter().try_for_each(|&id| self.mark(id, |mark| mark | PROMPT))
     }
 
-    /// Text that was not chosen here, but counts as generated.
+    /// Records tokens that were not selected here but count as generated.
     pub fn generated(&mut self, ids: &[u32]) -> Result<(), SampleError> {
         ids.iter().try_for_each(|&id| self.mark(id, |mark| mark + 1))
     }
 
-    /// Chooses the token at a position, counted from the beginning of the sequence, and remembers it. The
-    /// logits of all tokens are given, and are overwritten by what the penalties and the temperature make
-    /// of them.
+    /// Selects and records the token at a position, counted from the beginning of the sequence.
+    /// `logits` holds those of all tokens, and is overwritten with the penalties and the
+    /// temperature applied.
     pub fn sample(&mut self, logits: &mut [f32], position: usize) -> Result<u32, SampleError> {
         let best = self.shape(logits)?;
         let id = if self.sampling.temperature == 0.0 {
@@ -98,7 +100,8 @@ impl Sampler {
         Ok(id)
     }
 
-    /// The probabilities from which [`Sampler::sample`] would draw, by ascending id, without drawing.
+    /// The probabilities from which [`Sampler::sample`] would draw, by ascending id, without
+    /// drawing.
     pub fn distribution(&mut self, logits: &mut [f32]) -> Result<Vec<(u32, f64)>, SampleError> {
         let best = self.shape(logits)?;
         if self.sampling.temperature == 0.0 {
@@ -120,7 +123,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// Puts penalties and temperature on the logits. Returns the likeliest token, of equals the first.
+    /// Applies penalties and temperature to the logits. Returns the likeliest token, the first one
+    /// on ties.
     fn shape(&self, logits: &mut [f32]) -> Result<u32, SampleError> {
         assert_eq!(logits.len(), self.marks.len(), "one logit per token of the vocabulary");
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } =
@@ -145,8 +149,8 @@ impl Sampler {
         likeliest(logits)
     }
 
-    /// Fills `kept` with what top-k, top-p and min-p leave, by ascending id; `best` is always among them.
-    /// Returns the largest logit.
+    /// Fills `kept` with the tokens that pass top-k, top-p and min-p, by ascending id; `best` is
+    /// always among them. Returns the largest logit.
     fn filter(&mut self, logits: &[f32], best: u32) -> f32 {
         let Sampling { top_k, top_p, min_p, .. } = self.sampling;
         let largest = logits[best as usize];
@@ -173,8 +177,8 @@ impl Sampler {
     }
 }
 
-/// The largest logit's token, the first of equals. NaN and +inf are no probability; a logit of -inf
-/// is a token ruled out.
+/// The token with the largest logit, the first one on ties. NaN and +inf are not valid; a logit of
+/// -inf rules a token out.
 fn likeliest(logits: &[f32]) -> Result<u32, SampleError> {
     let bad = |x: &f32| x.is_nan() || *x == f32::INFINITY;
     if let Some(id) = logits.iter().position(bad) {
@@ -187,19 +191,20 @@ fn likeliest(logits: &[f32]) -> Result<u32, SampleError> {
 }
 
 impl Candidate {
-    /// e^(logit - largest logit). Not kept: it takes more time than all else, and few are asked for.
+    /// e^(logit - largest logit). Not stored: it takes more time than all other steps, and only a
+    /// few are needed.
     fn weight(self, largest: f32) -> f32 {
         exp(self.logit - largest)
     }
 }
 
-/// Σ of the weights in the order in which they stand, which is that of the ids.
+/// The sum of the weights in list order, which is by id.
 fn total(kept: &[Candidate], largest: f32) -> f64 {
     kept.iter().map(|c| f64::from(c.weight(largest))).sum()
 }
 
-/// The k-th largest logit. One pass; `scratch` never holds more than 2k, so that a vocabulary is
-/// neither copied nor sorted for a k of 50.
+/// The k-th largest logit, in one pass. `scratch` never holds more than 2k entries, so a vocabulary
+/// is neither copied nor sorted for a k of 50.
 fn kth_largest(logits: &[f32], k: usize, scratch: &mut Vec<Candidate>) -> f32 {
     let mut least = f32::NEG_INFINITY;
     for (id, &logit) in (0..).zip(logits) {
@@ -215,16 +220,17 @@ fn kth_largest(logits: &[f32], k: usize, scratch: &mut Vec<Candidate>) -> f32 {
     scratch.select_nth_unstable_by(k - 1, likelier).1.logit
 }
 
-/// The likelier first, of equals the lower id.
+/// Orders by descending logit, then by ascending id.
 fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
-    // Never NaN here, and unlike total_cmp this finds -0 and 0 equal.
+    // Logits are never NaN here. Unlike total_cmp, this treats -0 and 0 as equal.
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
-/// Keeps the likeliest whose probabilities reach `top_p`: each for which those before it do not.
+/// Keeps the likeliest tokens until their probabilities reach `top_p`. A token is kept if those
+/// before it do not reach it.
 fn keep_top_p(kept: &mut Vec<Candidate>, largest: f32, top_p: f32) {
     let enough = f64::from(top_p) * total(kept, largest);
-    // Few tokens usually hold nearly all: sort only as many as it takes.
+    // A few tokens usually hold nearly all of the probability: sort only as many as needed.
     let mut sorted = 0;
     let mut sum = 0.0;
     let mut wanted = 256;

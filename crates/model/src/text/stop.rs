@@ -3,8 +3,8 @@
 /// Watches text for the strings that end it.
 ///
 /// Text that could still become a stop string is held back; the rest is passed on at once. The
-/// result does not depend on how the text is cut into pieces: it ends where the first stop string
-/// is complete, and of several complete there the longest is cut off.
+/// result does not depend on how the text is split into pieces. It ends where the first stop string
+/// is complete; if several are complete there, the longest one is cut off.
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     strings: Vec<String>,
@@ -13,14 +13,14 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// Watches for these. Empty ones would stop everything and are left out.
+    /// Watches for these strings. Empty ones would stop everything and are ignored.
     pub fn new(strings: impl IntoIterator<Item = String>) -> StopStrings {
         let strings = strings.into_iter().filter(|s| !s.is_empty()).collect();
         StopStrings { strings, ..StopStrings::default() }
     }
 
-    /// Takes more text; appends to `out` what is certain to precede a stop string. True once one has
-    /// been found: nothing after it is ever passed on.
+    /// Takes more text, and appends to `out` the part that cannot belong to a stop string. Returns
+    /// true once a stop string has been found; no later text is passed on.
     pub fn push(&mut self, text: &str, out: &mut String) -> bool {
         if self.stopped {
             return true;
@@ -41,13 +41,13 @@ impl StopStrings {
         false
     }
 
-    /// The text has ended: appends what was held back.
+    /// Ends the text: appends what was held back.
     pub fn finish(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
     }
 
-    /// How long the longest end of the held text is that begins a stop string.
+    /// Length of the longest suffix of the held text that is a prefix of a stop string.
     fn open(&self) -> usize {
         let ends = self.held.char_indices().map(|(at, _)| &self.held[at..]);
         ends.into_iter()

@@ -1,8 +1,8 @@
-//! The text of a generation, as it is shown.
+//! The text of a generation as it is displayed.
 
 use super::{Detokenizer, Position, StopStrings, Tokenizer};
 
-/// Turns generated ids into the text to show, until a stop token or a stop string.
+/// Converts generated ids to the displayed text, until a stop token or a stop string.
 #[derive(Debug)]
 pub struct TextStream<'a> {
     detokenizer: Detokenizer<'a>,
@@ -11,17 +11,17 @@ pub struct TextStream<'a> {
     decoded: String,
 }
 
-/// Why a generation is over.
+/// Reasons for the end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model said so, by this token.
+    /// The model generated this stop token.
     Token(u32),
-    /// The text holds a stop string.
+    /// The text contains a stop string.
     String,
 }
 
 impl<'a> TextStream<'a> {
-    /// One that has seen nothing. Special tokens are not shown.
+    /// Creates an empty stream. Special tokens are not displayed.
     pub fn new(
         tokenizer: &'a Tokenizer,
         position: Position,
@@ -36,8 +36,8 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// Takes the next id; appends the text that is ready. When it returns a reason, that was the last
-    /// one: [`TextStream::finish`] has been done.
+    /// Takes the next id, and appends the text that is ready. Returns a reason if the text has
+    /// ended; [`TextStream::finish`] need not be called then.
     pub fn push(&mut self, id: u32, text: &mut String) -> Option<Finish> {
         if self.stop_tokens.contains(&id) {
             return Some(self.finish(text).unwrap_or(Finish::Token(id)));
@@ -47,8 +47,8 @@ impl<'a> TextStream<'a> {
         self.stop_strings.push(&self.decoded, text).then_some(Finish::String)
     }
 
-    /// No more ids will come: appends what was held back. An incomplete last character can still
-    /// complete a stop string.
+    /// Ends the ids: appends what was held back. An incomplete last character can still complete a
+    /// stop string.
     pub fn finish(&mut self, text: &mut String) -> Option<Finish> {
         self.decoded.clear();
         self.detokenizer.finish(&mut self.decoded);

@@ -1,4 +1,4 @@
-//! A token allocates nothing once memory has grown.
+//! Decoding a token allocates nothing once memory has grown.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -10,8 +10,8 @@ use sws_model::{CausalLm, KvPrecision, Model, Session};
 
 use crate::support::{Fixture, variants};
 
-/// Runs `f` on a pool of so many threads, and counts what all of them allocate meanwhile: the others
-/// look for work inside a measurement of their own. Also how often they found any.
+/// Runs `f` on a pool of `threads` threads. Returns the allocations of all of them, since the other
+/// threads look for work inside a measurement of their own, and how often they found work.
 fn allocations(threads: usize, f: impl Fn() + Sync) -> (u64, usize) {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let (done, helped) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -52,10 +52,10 @@ fn decoding_allocates_nothing() {
                     session.decode(token).unwrap();
                 }
             };
-            // What each thread works in grows once.
+            // The first run grows the working memory of each thread.
             allocations(threads, decode);
-            // The tiny models are too small to share. The last is not: on a busy machine it may take
-            // a while until another thread is there to help.
+            // The tiny models are too small to share work. The last one is large enough, but on a
+            // busy machine it may take a while until another thread is there to help.
             let shared = name == "tales-moe" && threads > 1;
             let rounds = if shared { 500 } else { 1 };
             let helped = (0..rounds).any(|_| {
@@ -63,14 +63,14 @@ fn decoding_allocates_nothing() {
                 assert_eq!(counted, 0, "{name}, {threads} threads");
                 helped > 0
             });
-            assert!(helped || !shared, "{name}: nobody helped");
+            assert!(helped || !shared, "{name}: no other thread helped");
         }
     }
 }
 
-/// The scalar references of products and of attention are known by what they allocate.
+/// The scalar references of products and attention can be recognised by their allocations.
 #[test]
-fn a_functional_is_the_one_that_was_chosen() {
+fn the_chosen_functional_is_used() {
     let portable = Functionals::from(Tier::Portable);
     let cases = [
         (portable, false),

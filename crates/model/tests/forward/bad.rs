@@ -101,9 +101,9 @@ fn configurations() {
     }
 }
 
-/// Whatever single entry is replaced by whatever value, the answer is a spec or an error.
+/// Replacing any single entry with any of these values gives a spec or an error.
 #[test]
-fn no_entry_can_do_harm() {
+fn replacing_any_entry_gives_a_spec_or_an_error() {
     #[rustfmt::skip]
     let values = [
         json!(null), json!(true), json!(-1), json!(0), json!(1), json!(3), json!(65_536), json!(1u64 << 32),
@@ -124,12 +124,12 @@ fn no_entry_can_do_harm() {
     }
 }
 
-/// What is done to one tensor of a checkpoint.
+/// A change to one tensor of a checkpoint.
 enum Change {
     Drop,
     Shape(&'static [usize]),
     Type(Dtype),
-    /// These bytes instead of those at this place.
+    /// Overwrites the bytes at this offset.
     Bytes(usize, &'static [u8]),
 }
 
@@ -202,8 +202,8 @@ fn refusal(dir: &Path) -> String {
     loaded.expect_err("it was accepted").to_string()
 }
 
-/// A configuration that asks for more than any file holds is refused at the first tensors that are
-/// missing, without counting to four billion.
+/// A configuration that asks for more than any file holds is refused at the first missing tensors,
+/// without counting to four billion.
 #[test]
 fn many_missing_tensors() {
     let fixture = Fixture::open("mixtral");

@@ -1,4 +1,5 @@
-//! The same bits, however the work is cut up and whoever brings the weights.
+//! Results are identical bit for bit, however the work is divided and whichever source supplies the
+//! weights.
 
 use rayon::ThreadPoolBuilder;
 use sws_kernels::{Encoding, Functionals, Kind, Matrix, Tier};
@@ -11,7 +12,7 @@ use sws_store::{Checkpoint, Manifest, PieceId, PieceKind};
 
 use crate::support::{Fixture, Recorder, load, variants};
 
-/// More tokens than a ring of window + 63 holds, so that those of windows of 8 turn round twice.
+/// More tokens than a ring of window + 63 holds, so that rings with windows of 8 wrap around twice.
 fn tokens(fixture: &Fixture) -> Vec<u32> {
     fixture.golden().tokens.iter().copied().cycle().take(150).collect()
 }
@@ -61,7 +62,7 @@ fn threads_and_tiers() {
             assert!(found == expected, "{name}: {threads} threads");
         }
         for tier in Tier::available() {
-            // The short prompt: the scalar tier is slow, and one token takes another path.
+            // The short prompt, because the scalar tier is slow. One token takes another path.
             let tokens = &tokens[..40];
             for chunk in [1, 40] {
                 let found = score(session(&fixture, tier, fixture.source()), tokens, chunk);
@@ -73,7 +74,7 @@ fn threads_and_tiers() {
 
 #[test]
 fn every_mix_of_functionals() {
-    // Between them: a shared expert, biases, norms of queries and keys, a window.
+    // Together they cover a shared expert, biases, norms of queries and keys, and a window.
     for name in ["mixtral_swa", "qwen2_moe", "qwen3_moe"] {
         let fixture = Fixture::open(name);
         let tokens = &tokens(&fixture)[..12];
@@ -138,7 +139,7 @@ fn alone_or_in_a_batch() {
 }
 
 #[test]
-fn whatever_the_order_of_experts_and_rows() {
+fn any_order_of_experts_and_rows() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let tokens = tokens(&fixture);
@@ -170,7 +171,8 @@ fn shards_in_bf12() {
     }
 }
 
-/// Rounded keys and values give other bits, but the same ones whatever the chunks, and not far off.
+/// Rounded keys and values change the results. They are close to the exact ones, and the same for
+/// all chunk sizes.
 #[test]
 fn keys_and_values_in_bf16() {
     for name in ["mixtral", "mixtral_swa", "qwen3"] {
@@ -194,8 +196,8 @@ fn keys_and_values_in_bf16() {
     }
 }
 
-/// Serves experts from the last to the first, so many together, and every matrix in blocks of so
-/// many rows, from the last to the first.
+/// Serves experts in descending order, `together` of them at a time, and matrices in blocks of
+/// `rows` rows, in descending order.
 struct Piecemeal<S> {
     inner: S,
     together: usize,
@@ -252,7 +254,7 @@ impl Weights for Blocks<'_> {
         self.inner.vector(piece, role)
     }
 
-    /// Keys are whole, as an example of a mixture.
+    /// Keys are whole, so that both paths are mixed.
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
         self.inner.matrix(piece, role).filter(|_| role == Role::Key || self.rows == usize::MAX)
     }

@@ -1,4 +1,4 @@
-//! Passes that cannot go on.
+//! Passes that cannot continue.
 
 use sws_model::{
     CausalLm, Chunk, Compute, ForwardError, KvPrecision, Model, Ready, ResidentSource, Routed,
@@ -34,7 +34,7 @@ fn tokens_that_cannot_be_processed() {
         }
         let message = session.prefill(tokens).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
-        // Nothing has happened, and what does fit goes on.
+        // Nothing has changed, and tokens that fit can still be processed.
         assert_eq!(session.len(), before);
         if limit > before {
             session.decode(7).unwrap();
@@ -79,7 +79,8 @@ fn a_source_that_fails() {
         assert!(matches!(&error, ForwardError::Source(_)), "{error}");
         assert_eq!(error.to_string(), "the disk is gone");
         source.calls = u32::MAX;
-        // What came before the first layer has changed nothing, and neither has the head.
+        // Failures before the first layer have changed nothing, and neither has a failure in the
+        // head.
         if state.layer().is_none() && calls > 1 {
             let again = pass(&mut state, &mut source);
             assert!(matches!(again, Err(ForwardError::Interrupted)), "{calls}");
@@ -93,14 +94,14 @@ fn a_source_that_fails() {
         }
         assert_eq!(pass(&mut state, &mut source).unwrap(), expected, "{calls}");
     }
-    // The embedding, then for each of four layers the attention, the shared expert and the others,
-    // then the head.
+    // The embedding, then for each of four layers the attention, the shared expert and the routed
+    // experts, then the head.
     assert_eq!(failed, 1 + 4 * 3 + 1);
 }
 
 struct Failing {
     inner: ResidentSource,
-    /// How many still succeed.
+    /// Number of calls that still succeed.
     calls: u32,
 }
 

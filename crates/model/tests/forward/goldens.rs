@@ -1,4 +1,4 @@
-//! Our logits are transformers' logits.
+//! Logits equal those of transformers.
 
 use sws_model::CausalLm;
 

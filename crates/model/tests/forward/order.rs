@@ -1,4 +1,4 @@
-//! The read order that a spec promises is what passes ask for.
+//! Passes request tensors in the read order that the spec promises.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ use crate::support::{Fixture, variants};
 type Asked = Vec<(PieceId, Role)>;
 
 #[test]
-fn passes_ask_in_the_order_of_the_spec() {
+fn passes_request_tensors_in_the_order_of_the_spec() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let tokens = fixture.golden().tokens;
@@ -58,7 +58,7 @@ fn pieces_are_stored_in_the_order_of_reading() {
     }
 }
 
-/// What the spec says of a pass in which the routers selected these experts.
+/// The read order of a pass in which the routers selected these experts.
 fn promised(fixture: &Fixture, routes: &[Vec<u32>]) -> Asked {
     let spec = &fixture.spec;
     let mut routes = routes.iter();
@@ -82,7 +82,7 @@ fn promised(fixture: &Fixture, routes: &[Vec<u32>]) -> Asked {
     promised
 }
 
-/// Writes down what it is asked for, and serves experts one at a time.
+/// Records the requests, and serves experts one at a time.
 struct Recording {
     inner: ResidentSource,
     asked: RefCell<Asked>,

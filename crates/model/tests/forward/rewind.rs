@@ -1,4 +1,4 @@
-//! Running ahead with wrong weights, and coming back.
+//! Running ahead with wrong weights, and rewinding.
 
 use sws_kernels::Matrix;
 use sws_model::{
@@ -12,11 +12,11 @@ use crate::support::Fixture;
 /// The second has a window in every layer, the third in every other.
 const VARIANTS: [&str; 4] = ["mixtral_sharded", "mixtral_swa", "qwen2_moe_swa", "qwen3_moe_v5cfg"];
 
-/// Longer than a ring of window + 63, so that rings turn round within the chunk that is repeated.
+/// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.
 const CHUNKS: [usize; 4] = [1, 5, 60, 100];
 
 #[test]
-fn three_layers_with_wrong_experts_leave_no_trace() {
+fn rewind_undoes_three_layers_with_wrong_experts() {
     for name in VARIANTS {
         for chunk in CHUNKS {
             let fixture = Fixture::open(name);
@@ -30,9 +30,9 @@ fn three_layers_with_wrong_experts_leave_no_trace() {
     }
 }
 
-/// Processes a prompt, then a chunk, then one more token; before layer `ahead_from` of the chunk it
-/// runs ahead for three layers, and into the token after it where there are no more, with wrong
-/// experts. The logits of chunk and token.
+/// Processes a prompt, then a chunk, then one more token; returns the logits of chunk and token.
+/// Before layer `ahead_from` of the chunk it runs three layers ahead with wrong experts, if
+/// necessary into the pass of the token that follows.
 fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
     let spec = &fixture.spec;
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(220).collect();
@@ -72,7 +72,7 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
 }
 
 #[test]
-fn states_can_be_saved_within_each_other_and_kept() {
+fn saved_states_can_be_nested_and_kept() {
     let fixture = Fixture::open("mixtral_swa");
     let spec = &fixture.spec;
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(200).collect();
@@ -101,7 +101,7 @@ fn states_can_be_saved_within_each_other_and_kept() {
     assert_eq!(pass(&mut state, &tokens[150..]), after);
 }
 
-/// Serves the next expert for each, if told how many there are.
+/// Serves the next expert in place of each, if `experts` holds the number of experts.
 struct Swapped {
     inner: ResidentSource,
     experts: Option<u32>,

@@ -1,4 +1,4 @@
-//! Sequences that begin alike, go on apart, and go back.
+//! Sequences with a common prefix that diverge, and sequences that are truncated.
 
 use sws_model::{Chunk, KvPrecision, Model, ResidentSource, Rows, State};
 
@@ -18,7 +18,7 @@ impl Sequences {
         Sequences { model, source: fixture.source(), state }
     }
 
-    /// The bits of the logits of all tokens.
+    /// Continues a sequence; returns the bits of the logits of all tokens.
     fn go_on(&mut self, sequence: usize, tokens: &[u32]) -> Vec<u32> {
         let Sequences { model, source, state } = self;
         model.begin(state, &[Chunk { sequence, tokens }], source).unwrap();
@@ -30,7 +30,7 @@ impl Sequences {
 }
 
 #[test]
-fn forks_and_truncated_sequences_are_as_if_alone() {
+fn forks_and_truncated_sequences_equal_separate_ones() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(180).collect();
@@ -51,7 +51,8 @@ fn forks_and_truncated_sequences_are_as_if_alone() {
             assert_eq!(it.state.len(second), 100);
             assert!(it.go_on(first, one) == expected[0], "{name}, {page}");
             assert!(it.go_on(second, other) == expected[1], "{name}, {page}");
-            // Back to where the two were one: 50 tokens are no more than rings keep beside a window.
+            // Back to the common prefix. The 50 tokens since then are within what rings keep in
+            // addition to a window.
             assert!(it.state.truncate(first, 100), "{name}");
             assert!(it.go_on(first, other) == expected[1], "{name}, {page}: the end of another");
             assert!(it.state.truncate(second, 0) && it.state.len(second) == 0);

@@ -1,4 +1,4 @@
-//! What a pass works in is known beforehand.
+//! The upper bound on the working memory of a pass.
 
 use sws_kernels::Tier;
 use sws_model::CausalLm;
@@ -6,10 +6,10 @@ use sws_model::{KvPrecision, Model, PassSize, Session};
 
 use crate::support::{Fixture, Recorder, variants};
 
-/// The formula is never below what a pass has grown, and hardly above it.
+/// The formula is never below the memory that passes allocate, and hardly above it.
 #[test]
-fn working_memory_is_what_the_formula_says() {
-    // Tokens of a chunk, and whether all logits are asked for.
+fn working_memory_stays_within_the_formula() {
+    // Tokens of a chunk, and true if all logits are requested.
     let cases = [(1, false), (2, true), (7, false), (64, true), (200, false)];
     for name in variants() {
         let fixture = Fixture::open(&name);
@@ -26,7 +26,8 @@ fn working_memory_is_what_the_formula_says() {
                         Session::new(model, fixture.source(), limit, KvPrecision::F32);
                     session.set_chunk(tokens);
                     pool.install(|| {
-                        // A small pass first: growing must not leave more than growing at once.
+                        // A small pass first: growing in steps must not leave more than growing at
+                        // once.
                         session.prefill(&prompt[..1]).unwrap();
                         match all {
                             true => session.score(&prompt[1..], &mut Recorder::default()).unwrap(),
@@ -38,8 +39,8 @@ fn working_memory_is_what_the_formula_says() {
                     let most = fixture.spec.work_bytes(tier.into(), size);
                     let grown = session.state().work_bytes();
                     assert!(grown <= most, "{name} {tier} {size:?}: {grown} above {most}");
-                    // Most products of such small models are too small for a second thread, and
-                    // buffers of experts are made for the one that all tokens choose.
+                    // Most products of such small models are too small for a second thread, and the
+                    // buffers of experts are sized for one that all tokens choose.
                     let slack = if fixture.spec.max_top_k() > 0 { 2.0 } else { 1.2 };
                     let loose = most as f64 / grown as f64;
                     assert!(

@@ -1,4 +1,4 @@
-//! Checkpoints of `tests/goldens`, loaded.
+//! The checkpoints of `tests/goldens`, and helpers to load them.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use sws_store::{Checkpoint, Manifest, Pass};
 mod variants;
 pub(crate) use variants::{goldens, variants};
 
-/// A checkpoint read in place.
+/// A checkpoint with its specification and manifest.
 pub(crate) struct Fixture {
     pub(crate) dir: PathBuf,
     pub(crate) spec: ModelSpec,
@@ -34,7 +34,7 @@ impl Fixture {
         }
     }
 
-    /// A shard directory.
+    /// Opens a shard directory.
     pub(crate) fn shards(dir: &Path) -> Fixture {
         Fixture {
             spec: ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap(),
@@ -86,7 +86,7 @@ pub(crate) fn load(dir: &Path, manifest: &Manifest, spec: &ModelSpec) -> Residen
     .unwrap()
 }
 
-/// What transformers computes.
+/// The recorded results of transformers.
 pub(crate) struct Golden {
     pub(crate) tokens: Vec<u32>,
     pub(crate) greedy: Vec<u32>,
@@ -97,7 +97,7 @@ pub(crate) struct Golden {
     pub(crate) logits: Vec<f32>,
 }
 
-/// Writes down logits and routes.
+/// Records logits and routes.
 #[derive(Default)]
 pub(crate) struct Recorder {
     pub(crate) logits: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Chat templates: what transformers renders, and what a hostile one cannot do.
+//! Chat templates: the same output as transformers, and protection against hostile templates.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn render(text: &str) -> Result<String, ChatError> {
 }
 
 #[test]
-fn templates_are_python_to_the_letter() {
+fn templates_follow_python_exactly() {
     let cases = [
         ("{{ bos_token }}{{ eos_token }}|{{ pad_token }}|", "<s></s>||"),
         (
@@ -101,7 +101,7 @@ struct Render {
 }
 
 #[test]
-fn what_transformers_rendered() {
+fn templates_render_like_transformers() {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/chat_templates.json");
     let goldens: Goldens = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -215,7 +215,7 @@ fn a_template_can_raise_and_fail() {
     }
 }
 
-/// Each of these would take for ever, or more memory than there is.
+/// Each of these would run forever, or take more memory than there is.
 #[test]
 fn a_hostile_template_is_stopped() {
     let forever = "{% for i in range(100000) %}";

@@ -1,5 +1,5 @@
-//! The draw: a function of seed, position and token, with the probabilities of the model, in which two
-//! models that nearly agree nearly always agree.
+//! The draw: a function of seed, position and token that follows the probabilities of the model.
+//! Two models that nearly agree nearly always draw the same token.
 
 use proptest::prelude::*;
 use sws_kernels::functional::elementary::{exp, ln1p64};
@@ -9,12 +9,12 @@ fn plain(seed: u64) -> Sampling {
     Sampling { temperature: 1.0, seed, ..Sampling::default() }
 }
 
-/// Draws with one seed; no penalties, so nothing is remembered from one to the next.
+/// Draws a token with a new sampler: without penalties, nothing is carried over between draws.
 fn draw(seed: u64, position: usize, logits: &[f32]) -> u32 {
     Sampler::new(plain(seed), logits.len()).sample(&mut logits.to_vec(), position).unwrap()
 }
 
-/// Logits from 0 up, each with its own number.
+/// Random logits in [0, spread).
 fn random_logits(random: &mut SplitMix64, count: usize, spread: f64) -> Vec<f32> {
     (0..count).map(|_| (random.next_unit() * spread) as f32).collect()
 }
@@ -40,12 +40,12 @@ fn the_random_numbers_are_splitmix64() {
 }
 
 #[test]
-fn a_seed_is_a_text() {
+fn same_seed_same_text() {
     let cut =
         Sampling { seed: 7, temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.01, ..plain(7) };
     let (near, far) = (|i: usize| i, |i: usize| (1 << 17) + 4096 * i);
     type Case = (Sampling, fn(usize) -> usize, &'static [u32]);
-    // Computed by other code as well, as the largest of logit + Gumbel noise.
+    // Also computed by independent code, as the largest of logit + Gumbel noise.
     let cases: [Case; 6] = [
         (plain(7), near, &[140, 874, 26, 321, 537, 667, 855, 8, 374, 929, 934, 952]),
         (plain(7), far, &[211, 18, 316, 751, 282, 885]),
@@ -67,7 +67,7 @@ fn a_seed_is_a_text() {
 }
 
 #[test]
-fn a_position_is_drawn_alike_whenever_it_is() {
+fn draws_do_not_depend_on_their_order() {
     let mut random = SplitMix64::new(5);
     let rows: Vec<Vec<f32>> = (0..64).map(|_| random_logits(&mut random, 300, 3.0)).collect();
     let mut sampler = Sampler::new(plain(11), 300);
@@ -75,14 +75,14 @@ fn a_position_is_drawn_alike_whenever_it_is() {
     let forwards: Vec<u32> = (0..64).map(&mut sample).collect();
     let backwards: Vec<u32> = (0..64).rev().map(&mut sample).collect();
     assert!(forwards.iter().eq(backwards.iter().rev()));
-    // Another position, another token: they are not all drawn alike.
+    // Draws at other positions mostly differ.
     let elsewhere: Vec<u32> = (0..64).map(|at| draw(11, at + 1, &rows[at])).collect();
     let same = forwards.iter().zip(&elsewhere).filter(|(a, b)| a == b).count();
     assert!(same < 8, "{same} of 64");
 }
 
-/// Pearson's statistic, and how large it may be: the mean and six standard deviations, which chance passes
-/// less than once in a hundred thousand tables.
+/// Checks Pearson's statistic against its mean plus six standard deviations, a limit that chance
+/// exceeds less than once in a hundred thousand tables.
 fn fits(counts: &[f64], expected: &[f64], what: &str) {
     let statistic: f64 = counts.iter().zip(expected).map(|(n, e)| (n - e).powi(2) / e).sum();
     assert!(expected.iter().all(|e| *e > 10.0), "{what}: too few draws");
@@ -91,7 +91,8 @@ fn fits(counts: &[f64], expected: &[f64], what: &str) {
     assert!(statistic < limit, "{what}: {statistic} with {freedom} degrees of freedom");
 }
 
-/// Draws of one distribution after another, then pairs of neighbours: both must have their probabilities.
+/// Checks single draws of a distribution and pairs of successive draws: both must follow their
+/// probabilities.
 fn follow(what: &str, logits: &[f32], draw: impl Fn(usize) -> u32) {
     const DRAWS: usize = 100_000;
     let p = softmax(logits);
@@ -121,8 +122,9 @@ fn draws_follow_the_probabilities() {
 }
 
 #[test]
-fn tokens_have_noise_of_their_own() {
-    // Which of two comes first, for two pairs of neighbouring tokens at the same position.
+fn tokens_have_independent_noise() {
+    // The winner of two equally likely neighbouring tokens, for two such pairs at the same
+    // position.
     let of = |first: usize, position: usize| {
         let mut logits = [f32::NEG_INFINITY; 8];
         (logits[first], logits[first + 1]) = (0.0, 0.0);
@@ -135,7 +137,7 @@ fn tokens_have_noise_of_their_own() {
         }
         fits(&counts, &[10_000.0; 4], &format!("tokens 0 and {other}"));
     }
-    // As many as a vocabulary has, all as likely: the one drawn may be any.
+    // As many tokens as in a vocabulary, all equally likely.
     let logits = vec![0.0; 150_000];
     let mut counts = [0.0; 30];
     for position in 0..600 {
@@ -145,8 +147,8 @@ fn tokens_have_noise_of_their_own() {
 }
 
 #[test]
-fn what_a_temperature_makes_equal_is_one_draw() {
-    // Only the first of equals is kept, though it was not the likeliest before.
+fn ties_made_by_the_temperature_go_to_the_first_token() {
+    // Only the first of the tied tokens is kept, though it was not the likeliest before.
     let sampling = Sampling { temperature: 1.9, top_p: 0.0, ..plain(1) };
     let logits = [0.0, 1.96f32, 1.96f32.next_up()];
     assert_eq!(logits[1] / 1.9, logits[2] / 1.9);
@@ -157,15 +159,15 @@ fn what_a_temperature_makes_equal_is_one_draw() {
 }
 
 #[test]
-fn what_is_impossible_is_never_drawn() {
-    // e^-200 is 0 in f32, and so is what -inf has.
+fn impossible_tokens_are_never_drawn() {
+    // e^-200 is 0 in f32, and so is the weight of -inf.
     let logits = [-200.0, 0.0, f32::NEG_INFINITY, -1.0];
     for position in 0..20_000 {
         assert!([1, 3].contains(&draw(2, position, &logits)), "{position}");
     }
 }
 
-/// What one uniform number picks, walked over the tokens by ascending id.
+/// The token that a uniform number selects when walking over the tokens by ascending id.
 fn walked(p: &[f64], uniform: f64) -> usize {
     let mut sum = 0.0;
     p.iter().position(|p| (sum += p, sum > uniform).1).unwrap_or(p.len() - 1)
@@ -176,7 +178,7 @@ fn models_that_nearly_agree_draw_the_same() {
     const POSITIONS: usize = 4000;
     for (spread, change) in [(3.0, 0.1), (6.0, 0.3), (6.0, 1.0), (12.0, 0.3)] {
         let mut random = SplitMix64::new(1);
-        // The same tokens, the bound, and the same tokens of a walk.
+        // Shares of positions: same draw, lower bound, and same token by walking.
         let (mut same, mut bound, mut by_walk) = (0.0, 0.0, 0.0);
         for position in 0..POSITIONS {
             let exact = random_logits(&mut random, 400, spread);
@@ -190,7 +192,7 @@ fn models_that_nearly_agree_draw_the_same() {
             by_walk += f64::from(walked(&p, uniform) == walked(&q, uniform));
         }
         let [same, bound, by_walk] = [same, bound, by_walk].map(|sum| sum / POSITIONS as f64);
-        // Five standard deviations of a share, at most.
+        // At most five standard deviations of a share.
         let chance = 5.0 * (bound * (1.0 - bound) / POSITIONS as f64).sqrt();
         let found = format!("{same} against {bound} and {by_walk}: {spread}, {change}");
         assert!(same > bound - chance, "{found}");
@@ -201,13 +203,13 @@ fn models_that_nearly_agree_draw_the_same() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tokens that are passed over without a logarithm would not have been drawn with one.
+    /// Tokens skipped without a logarithm would not have been drawn with one.
     #[test]
-    fn a_draw_is_its_definition(
+    fn draws_match_their_definition(
         logits in prop::collection::vec(
             prop_oneof![1 => Just(f32::NEG_INFINITY), 1 => Just(0.0), 20 => -1.0f32..1.0], 1..300,
         ),
-        // From all as likely to one that is certain.
+        // From all tokens equally likely to one that is certain.
         spread in prop_oneof![0.01f32..2.0, 0.5f32..8.0, 1.0f32..100.0],
         slope in prop_oneof![3 => Just(0.0f32), 1 => -0.5f32..0.5],
         seed in any::<u64>(),

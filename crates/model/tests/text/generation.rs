@@ -1,4 +1,4 @@
-//! What was typed over generation_config.json over defaults.
+//! Resolution of settings: command line over generation_config.json over defaults.
 
 use sws_model::text::{Generation, GenerationOptions, Sampling};
 
@@ -9,7 +9,7 @@ fn resolve(file: Option<&str>, typed: GenerationOptions) -> Result<Generation, S
 }
 
 #[test]
-fn what_is_typed_wins_over_the_file_and_the_file_over_defaults() {
+fn command_line_overrides_file_and_file_overrides_defaults() {
     let typed = |change: fn(&mut GenerationOptions)| {
         let mut options = GenerationOptions { seed: Some(1), ..GenerationOptions::default() };
         change(&mut options);
@@ -59,7 +59,7 @@ fn what_is_typed_wins_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
-fn the_end_is_told_by_one_id_or_several_or_by_config_json() {
+fn stop_tokens_come_from_one_id_or_several_or_config_json() {
     let cases: [(Option<&str>, &[u8], &[u32]); 7] = [
         (Some(r#"{"eos_token_id": 5}"#), CONFIG, &[5]),
         (Some(r#"{"eos_token_id": [5, 6]}"#), CONFIG, &[5, 6]),
@@ -81,7 +81,7 @@ fn the_end_is_told_by_one_id_or_several_or_by_config_json() {
 }
 
 #[test]
-fn without_a_seed_every_run_has_its_own() {
+fn runs_without_a_seed_get_different_seeds() {
     let seed = || resolve(None, GenerationOptions::default()).unwrap().sampling.seed;
     assert_ne!(seed(), seed());
 }

@@ -1,4 +1,4 @@
-//! Encoding within bounds gives the ids of the `tokenizers` crate's own `encode_fast`.
+//! Bounded encoding gives the same ids as `encode_fast` of the `tokenizers` crate.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -23,7 +23,7 @@ fn bytes(space: bool, regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": true, "use_regex": regex})
 }
 
-/// Ways of splitting before a byte-level vocabulary.
+/// Pre-tokenizers before a byte-level vocabulary.
 fn pre_tokenizers() -> Vec<Value> {
     let qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let patterns = [
@@ -119,7 +119,7 @@ fn models() -> Vec<Value> {
     vec![pieces, words, unigram(false), unigram(true)]
 }
 
-/// Tokenizers of every kind, some of whose parts no published one has together.
+/// Tokenizers of every kind, including combinations of parts that no published one has.
 fn tokenizers() -> Vec<Value> {
     let mut all = vec![byte_level(), sentencepiece(), metaspace()];
     for pre_tokenizer in pre_tokenizers() {

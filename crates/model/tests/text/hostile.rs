@@ -1,4 +1,4 @@
-//! Tokenizers made to take memory and time without end, and prompts that help them.
+//! Tokenizers crafted to take unlimited memory and time, and prompts that trigger it.
 
 use serde_json::{Value, json};
 use sws_model::text::Tokenizer;
@@ -38,7 +38,7 @@ fn split(pattern: &str) -> Value {
 }
 
 #[test]
-fn files_that_hold_too_much_are_refused_by_what_it_is() {
+fn oversized_files_are_refused_with_the_reason() {
     let long = "a".repeat(5000);
     let charsmap = |table: &str| json!({"type": "Precompiled", "precompiled_charsmap": table});
     let decoders = vec![replace(json!({"String": "a"}), &"a".repeat(10)); 12];
@@ -54,7 +54,7 @@ fn files_that_hold_too_much_are_refused_by_what_it_is() {
         (with("normalizer", replace(json!({"String": ""}), "a")), "an empty pattern"),
         (with("normalizer", replace(json!({"Regex": ""}), "a")), "an empty pattern"),
         (with("normalizer", json!({"type": "Prepend", "prepend": long})), "a `prepend` of 5000 bytes"),
-        // A trie of no length, then a text of 300 bytes.
+        // A trie of length zero, then a text of 300 bytes.
         (with("normalizer", charsmap(&format!("AAAAAGFh{}", "YWFh".repeat(100)))), "a character that becomes"),
         (edited(with("normalizer", growing(12)), |json| json["added_tokens"] = normalized), "an added token that its normalizer makes too long"),
         (with("pre_tokenizer", split(r"\p{L}{2000}")), r"the pattern `\\p{L}{2000}`"),
@@ -79,7 +79,7 @@ fn files_that_hold_too_much_are_refused_by_what_it_is() {
 }
 
 #[test]
-fn what_is_put_around_a_text_is_counted_before_it_is_run() {
+fn post_processor_output_is_bounded_before_it_runs() {
     let piece = json!({"SpecialToken": {"id": "x", "type_id": 0}});
     let template = |ids: usize, pieces: usize| {
         json!({
@@ -97,7 +97,7 @@ fn what_is_put_around_a_text_is_counted_before_it_is_run() {
 }
 
 #[test]
-fn repetitions_that_look_around_are_refused() {
+fn repetitions_with_lookarounds_are_refused() {
     for pattern in ["(?:(?=[^b]*)a)*", "(?:(?=[^b]*c|a)a)*", "(?:(?>a*)|b)+", "((?:(?!b)a)?){2}"] {
         let error = read(&with("pre_tokenizer", split(pattern))).expect_err(pattern);
         assert!(error.contains("with a repetition of more than"), "{error}");
@@ -131,7 +131,7 @@ fn more_merges_than_any_vocabulary_has_are_refused() {
 }
 
 #[test]
-fn patterns_are_bounded_together() {
+fn total_size_of_patterns_is_bounded() {
     let patterns: Vec<Value> = (0..3).map(|i| split(&format!("{i}{}", "a".repeat(1000)))).collect();
     let json = json!({"type": "Sequence", "pretokenizers": patterns});
     let error = read(&with("pre_tokenizer", json)).expect_err("refused");
@@ -139,7 +139,7 @@ fn patterns_are_bounded_together() {
 }
 
 #[test]
-fn added_tokens_have_one_time_together() {
+fn added_tokens_share_one_deadline() {
     let tokens: Vec<Value> = (0..200)
         .map(|i| {
             json!({
@@ -157,7 +157,7 @@ fn added_tokens_have_one_time_together() {
 }
 
 #[test]
-fn a_budget_that_leaves_nothing_is_named() {
+fn an_empty_memory_budget_is_reported() {
     let mut tokenizer = read(&byte_level()).unwrap();
     tokenizer.bound(1000, 0);
     let expected = "the memory budget leaves nothing for encoding a text; raise --ram";
@@ -174,13 +174,13 @@ fn growing_normalizers_are_refused_before_memory_is_taken() {
         let error = refusal(&tokenizer, &"a".repeat(letters));
         assert!(error.contains("more memory to encode") && error.contains("64 MiB"), "{error}");
     }
-    // Other tests take some meanwhile.
+    // Other tests allocate some memory meanwhile.
     let grown = peak() - before;
     assert!(grown < 512 << 20, "{grown}");
     assert_eq!(tokenizer.encode("bcd", false).unwrap().len(), 3);
 }
 
-/// The most memory that the process has had.
+/// The peak memory use of the process.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -198,7 +198,7 @@ fn bytes_that_double_at_every_step_are_refused() {
 }
 
 #[test]
-fn catastrophic_patterns_end_with_a_sentence() {
+fn catastrophic_patterns_end_with_an_error() {
     let text = "a".repeat(100_000);
     for pattern in ["(?=(a+))\\1b", "(a|aa)+\\1c", "(a|aa)\\1a*a*c", "(?=(a*)*b)a", "a+b|(?=a+c)a"]
     {
@@ -216,7 +216,7 @@ fn catastrophic_patterns_end_with_a_sentence() {
 }
 
 #[test]
-fn patterns_that_count_far_are_refused() {
+fn patterns_with_large_counts_are_refused() {
     for pattern in ["(?:a?){1000000}(?!b)", "(?:(?:a?){100}){100}(?!b)", "(?:a?){2000,}(?!b)"] {
         let error = read(&with("pre_tokenizer", split(pattern))).unwrap_err().to_string();
         assert!(error.contains("more than 1,024 times"), "{pattern}: {error}");
@@ -224,7 +224,7 @@ fn patterns_that_count_far_are_refused() {
 }
 
 #[test]
-fn a_million_times_one_letter_ends() {
+fn long_runs_of_one_letter_are_encoded_or_refused() {
     let none = json!({"type": "Sequence", "pretokenizers": []});
     let words = json!({"[UNK]": 0, "a": 1, "##a": 2});
     let word_piece = |most: u64| {
@@ -276,7 +276,7 @@ fn a_million_times_one_letter_ends() {
 }
 
 #[test]
-fn texts_are_refused_by_their_length_before_they_are_encoded() {
+fn texts_that_are_too_long_are_refused_before_encoding() {
     let mut tokenizer = read(&byte_level()).unwrap();
     tokenizer.bound(1000, 8 << 20);
     let error = refusal(&tokenizer, &"the ".repeat(16_001));
@@ -290,13 +290,13 @@ fn texts_are_refused_by_their_length_before_they_are_encoded() {
 }
 
 #[test]
-fn a_usual_text_is_encoded_in_the_memory_that_is_kept_for_it() {
+fn usual_texts_fit_into_the_working_memory() {
     let [once, each] = Tokenizer::WORKING;
     for json in [byte_level(), sentencepiece(), metaspace()] {
         let mut tokenizer = read(&json).unwrap();
         for word in [" the", "a ", " cat's 12 é\n", "你好", "                "] {
             for positions in [512, 4096] {
-                // Not more than a byte a token, whatever the vocabulary.
+                // At most a byte per token, whatever the vocabulary.
                 let text = word.repeat(positions / word.len());
                 tokenizer.bound(positions, once + each * positions as u64);
                 tokenizer.encode(&text, false).unwrap_or_else(|e| panic!("{word:?}: {e}"));

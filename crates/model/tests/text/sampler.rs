@@ -1,4 +1,5 @@
-//! Logits to a token: the order and meaning of each step, ties, damage. The draw is in `draws.rs`.
+//! Selection of a token from logits: order and meaning of each step, ties, invalid logits. The draw
+//! is tested in `draws.rs`.
 
 use std::path::Path;
 
@@ -7,12 +8,12 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use sws_model::text::{SampleError, Sampler, Sampling};
 
-/// Samples everything, with nothing cut off.
+/// Samples from all tokens, without any filter.
 fn plain() -> Sampling {
     Sampling { temperature: 1.0, ..Sampling::default() }
 }
 
-/// What is kept, with its probability, after this prompt and this text.
+/// The tokens kept after this prompt and text, with their probabilities.
 fn kept(sampling: &Sampling, prompt: &[u32], text: &[u32], logits: &[f32]) -> Vec<(u32, f64)> {
     let mut sampler = Sampler::new(sampling.clone(), logits.len());
     sampler.prompt(prompt).unwrap();
@@ -25,7 +26,7 @@ fn ids(kept: &[(u32, f64)]) -> Vec<u32> {
 }
 
 #[test]
-fn greedy_takes_the_largest_and_the_first_of_equals() {
+fn greedy_takes_the_largest_and_the_first_on_ties() {
     let cases: [(&[f32], u32); 6] = [
         (&[1.0], 0),
         (&[1.0, 3.0, 2.0], 1),
@@ -41,14 +42,14 @@ fn greedy_takes_the_largest_and_the_first_of_equals() {
 }
 
 #[test]
-fn cuts_keep_what_transformers_keeps() {
-    // Probabilities 0.5, 0.25, 0.125, 0.125 in an order that is not theirs.
+fn filters_keep_the_same_tokens_as_transformers() {
+    // Probabilities 0.5, 0.25, 0.125, 0.125, in another order.
     let logits = [0.125f32, 0.5, 0.125, 0.25].map(f32::ln);
     let cases: [(Sampling, &[u32]); 15] = [
         (plain(), &[0, 1, 2, 3]),
         (Sampling { top_k: 1, ..plain() }, &[1]),
         (Sampling { top_k: 2, ..plain() }, &[1, 3]),
-        // What equals the k-th stays.
+        // Tokens equal to the k-th are kept.
         (Sampling { top_k: 3, ..plain() }, &[0, 1, 2, 3]),
         (Sampling { top_k: 9, ..plain() }, &[0, 1, 2, 3]),
         (Sampling { top_p: 0.0, ..plain() }, &[1]),
@@ -59,7 +60,7 @@ fn cuts_keep_what_transformers_keeps() {
         (Sampling { min_p: 0.6, ..plain() }, &[1]),
         (Sampling { min_p: 0.3, ..plain() }, &[1, 3]),
         (Sampling { min_p: 1.0, ..plain() }, &[1]),
-        // Top-p is of what top-k left: of 2/3 and 1/3, the first alone reaches 0.6.
+        // Top-p applies to the result of top-k: of 2/3 and 1/3, the first alone reaches 0.6.
         (Sampling { top_k: 2, top_p: 0.6, ..plain() }, &[1]),
         // Temperature comes first: squared and renormalised, the first has 0.73.
         (Sampling { temperature: 0.5, top_p: 0.6, ..plain() }, &[1]),
@@ -73,18 +74,18 @@ fn cuts_keep_what_transformers_keeps() {
 }
 
 #[test]
-fn penalties_act_on_the_logits_of_what_was_said() {
+fn penalties_act_on_the_logits_of_earlier_tokens() {
     let logits = [2.0f32, -2.0, 1.0];
-    // Settings, prompt, text, and what the logits become.
+    // Settings, prompt, text, and the resulting logits.
     type Case = (Sampling, &'static [u32], &'static [u32], [f32; 3]);
     let cases: [Case; 8] = [
         (plain(), &[0], &[1], logits),
         (Sampling { repetition_penalty: 2.0, ..plain() }, &[0, 1], &[], [1.0, -4.0, 1.0]),
-        // Once, however often it was said.
+        // Applied once, however often the token occurred.
         (Sampling { repetition_penalty: 2.0, ..plain() }, &[0, 0], &[0, 0], [1.0, -2.0, 1.0]),
         (Sampling { presence_penalty: 0.5, ..plain() }, &[], &[0, 0, 1], [1.5, -2.5, 1.0]),
         (Sampling { frequency_penalty: 0.5, ..plain() }, &[], &[0, 0, 1], [1.0, -2.5, 1.0]),
-        // These two are of the text, not of the prompt.
+        // These two penalties apply to the text, not to the prompt.
         (Sampling { presence_penalty: 0.5, ..plain() }, &[0], &[2], [2.0, -2.0, 0.5]),
         (
             Sampling { presence_penalty: 0.5, frequency_penalty: 0.25, ..plain() },
@@ -107,13 +108,13 @@ fn penalties_act_on_the_logits_of_what_was_said() {
         sampler.distribution(&mut changed).unwrap();
         assert_eq!(changed, expected, "{sampling:?} after {prompt:?} and {text:?}");
     }
-    // They also act when the likeliest is taken.
+    // Penalties also apply when the likeliest token is taken.
     let greedy = Sampling { repetition_penalty: 4.0, ..Sampling::default() };
     assert_eq!(ids(&kept(&greedy, &[0], &[], &logits)), [2]);
 }
 
 #[test]
-fn damage_is_an_error() {
+fn invalid_logits_are_an_error() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     for temperature in [0.0, 1.0] {
         let sampling = Sampling { temperature, ..Sampling::default() };
@@ -129,7 +130,7 @@ fn damage_is_an_error() {
     assert_eq!(error.to_string(), "token 3 is outside the vocabulary of 3 tokens");
 }
 
-/// A case of the recorded ones.
+/// A case recorded from transformers.
 #[derive(Deserialize)]
 struct Recorded {
     name: String,
@@ -146,7 +147,7 @@ struct Recorded {
 }
 
 #[test]
-fn what_transformers_recorded() {
+fn logits_processors_match_transformers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     let cases = std::fs::read(folder.join("logits_processors.json")).unwrap();
     let cases: Vec<Recorded> = serde_json::from_slice(&cases).unwrap();
@@ -195,15 +196,15 @@ fn what_transformers_recorded() {
 }
 
 proptest! {
-    /// Against the definitions, in the plainest form: everything is sorted.
+    /// Compares with the definitions in their plainest form, where everything is sorted.
     #[test]
-    fn cuts_are_their_definitions(
+    fn filters_match_their_definitions(
         logits in prop::collection::vec(-6i8..6, 1..400),
         top_k in 0usize..40,
         top_p in 0u8..=20,
         min_p in 0u8..10,
     ) {
-        // Steps of 1/2 make ties, at every border.
+        // Steps of 1/2 make ties at every border.
         let logits: Vec<f32> = logits.iter().map(|&x| f32::from(x) / 2.0).collect();
         let (top_p, min_p) = (f32::from(top_p) / 20.0, f32::from(min_p) / 20.0);
         let sampling = Sampling { top_k, top_p, min_p, ..plain() };
@@ -227,7 +228,7 @@ proptest! {
         let largest = weight(order[0]);
         order.retain(|&id| weight(id) >= f64::from(min_p) * largest);
         order.sort();
-        // Where a share is the limit to the last digit, rounding may decide.
+        // If a share equals the limit to the last digit, rounding may decide.
         prop_assume!(!near || top_p == 0.0);
 
         let found = kept(&sampling, &[], &[], &logits);

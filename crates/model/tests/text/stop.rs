@@ -1,9 +1,9 @@
-//! Stop strings, across every border.
+//! Stop strings, across all boundaries between pieces.
 
 use proptest::prelude::*;
 use sws_model::text::StopStrings;
 
-/// What is shown when the text comes in these pieces, and whether it was stopped.
+/// The text shown when it arrives in these pieces, and true if it was stopped.
 fn shown<'a>(stops: &[&str], pieces: impl IntoIterator<Item = &'a str>) -> (String, bool) {
     let mut stop = StopStrings::new(stops.iter().map(|s| s.to_string()));
     let mut out = String::new();
@@ -41,7 +41,7 @@ fn text_ends_before_the_first_complete_stop_string() {
 }
 
 #[test]
-fn only_what_could_become_a_stop_string_is_held_back() {
+fn only_prefixes_of_stop_strings_are_held_back() {
     let mut stop = StopStrings::new(["</end>".to_owned()]);
     let steps = [("one <", "one "), ("/e", ""), ("m> two", "</em> two"), ("</en", "")];
     for (piece, expected) in steps {
@@ -56,7 +56,7 @@ fn only_what_could_become_a_stop_string_is_held_back() {
 
 proptest! {
     #[test]
-    fn borders_do_not_matter(
+    fn result_does_not_depend_on_how_text_is_split(
         pieces in prop::collection::vec("[ab\u{e9}]{0,4}", 0..12),
         stops in prop::collection::vec("[ab\u{e9}]{1,4}", 0..4),
     ) {
@@ -64,7 +64,7 @@ proptest! {
         let text = pieces.concat();
         let streamed = shown(&stops, pieces.iter().map(String::as_str));
         prop_assert_eq!(&streamed, &shown(&stops, [text.as_str()]));
-        // The definition: the shortest beginning of the text that ends with a stop string.
+        // The definition: the shortest prefix of the text that ends with a stop string.
         let ends = (0..=text.len()).filter(|&end| text.is_char_boundary(end));
         let first = ends.map(|end| &text[..end]).find_map(|t| {
             stops.iter().filter(|s| t.ends_with(**s)).map(|s| t.len() - s.len()).min()

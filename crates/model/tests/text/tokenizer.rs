@@ -1,10 +1,10 @@
-//! Tokenizers of the two kinds that models have, and text that comes back byte by byte.
+//! The two kinds of tokenizers that models use, and incremental decoding byte by byte.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sws_model::text::{Detokenizer, Finish, Position, TextStream, Tokenizer, TokenizerError};
 
-/// Byte-level BPE as gpt-2, Qwen and Llama 3 have it: 256 bytes, a few merges, special tokens.
+/// Byte-level BPE as in gpt-2, Qwen and Llama 3: 256 bytes, a few merges, special tokens.
 pub(crate) fn byte_level() -> Value {
     let mut vocab = serde_json::Map::new();
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
@@ -36,8 +36,8 @@ pub(crate) fn byte_level() -> Value {
     })
 }
 
-/// BPE made from sentencepiece as Llama 2 and Mixtral have it: `▁` for spaces, bytes as a last
-/// resort, `<s>` before the text.
+/// BPE converted from sentencepiece as in Llama 2 and Mixtral: `▁` for spaces, byte fallback, `<s>`
+/// before the text.
 pub(crate) fn sentencepiece() -> Value {
     let mut vocab = serde_json::Map::new();
     for token in ["<unk>", "<s>", "</s>"] {
@@ -78,7 +78,7 @@ pub(crate) fn sentencepiece() -> Value {
     })
 }
 
-/// The same with a Metaspace where newer conversions have one.
+/// The same with a Metaspace, as in newer conversions.
 pub(crate) fn metaspace() -> Value {
     let mut json = sentencepiece();
     let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false});
@@ -100,7 +100,7 @@ fn tokenizer(json: &Value) -> Tokenizer {
     Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap()
 }
 
-/// The pieces of text that the ids give one by one, the last from the end.
+/// The text produced by each id, and at the end of the text.
 fn pieces(tokenizer: &Tokenizer, position: Position, ids: &[u32]) -> Vec<String> {
     let mut detokenizer = Detokenizer::new(tokenizer, position, true);
     let mut pieces = Vec::new();
@@ -116,7 +116,7 @@ fn pieces(tokenizer: &Tokenizer, position: Position, ids: &[u32]) -> Vec<String>
 }
 
 #[test]
-fn text_becomes_the_ids_that_the_merges_say() {
+fn text_is_encoded_by_the_merges() {
     let cases: [(Value, &str, bool, &[&str]); 8] = [
         (byte_level(), "the the", true, &["the", "Ġthe"]),
         (byte_level(), "cat 🎉", true, &["ca", "t", "Ġ", "ðŁ", "İ", "ī"]),
@@ -144,12 +144,12 @@ fn characters_appear_when_they_are_complete() {
     let cases: [(&Tokenizer, Position, &[&str], &[&str]); 14] = [
         (&byte_level, Start, &["Ġthe", "ca"], &[" the", "ca", ""]),
         (&byte_level, Start, &["ðŁ", "İ", "ī", "t"], &["", "", "🎉", "t", ""]),
-        // Bytes that can become no character are replaced when that is certain.
+        // Invalid bytes are replaced as soon as they are known to be invalid.
         (&byte_level, Start, &["ðŁ", "t"], &["", "\u{fffd}t", ""]),
         (&byte_level, Start, &["ðŁ", "İ"], &["", "", "\u{fffd}"]),
         (&byte_level, Start, &["ī", "Ã", "©"], &["\u{fffd}", "", "é", ""]),
         (&byte_level, Start, &["<|im_end|>", "t"], &["", "t", ""]),
-        // The first space of a sentencepiece text was put there by the tokenizer.
+        // The first space of a sentencepiece text was added by the tokenizer.
         (&llama, Start, &["<s>", "▁the", "▁the"], &["", "the", " the", ""]),
         (&llama, Middle, &["▁the", "▁the"], &[" the", " the", ""]),
         (&llama, Start, &["▁▁", "a"], &[" ", "a", ""]),
@@ -168,12 +168,12 @@ fn characters_appear_when_they_are_complete() {
 
 proptest! {
     #[test]
-    fn any_text_comes_back_whole(text in "(\\PC|[ \n\t]|🎉|👩‍👩‍👧|e\u{301}|the|é){0,24}") {
+    fn any_text_survives_a_round_trip(text in "(\\PC|[ \n\t]|🎉|👩‍👩‍👧|e\u{301}|the|é){0,24}") {
         for json in [byte_level(), sentencepiece(), metaspace()] {
             let tokenizer = tokenizer(&json);
             let ids = tokenizer.encode(&text, true).unwrap();
             let streamed = pieces(&tokenizer, Position::Start, &ids);
-            // `▁` itself is a space to sentencepiece, and Metaspace takes all leading ones away.
+            // sentencepiece treats `▁` itself as a space, and Metaspace strips all leading spaces.
             let lossless = json == byte_level()
                 || !text.contains('▁') && (json == sentencepiece() || !text.starts_with(' '));
             prop_assert!(!lossless || streamed.concat() == text, "{:?} from {:?}", streamed, text);
@@ -184,10 +184,10 @@ proptest! {
     }
 
     #[test]
-    fn any_ids_give_what_decoding_all_at_once_gives(ids in prop::collection::vec(0u32..268, 0..24)) {
+    fn streaming_ids_equals_decoding_all_at_once(ids in prop::collection::vec(0u32..268, 0..24)) {
         let json = byte_level();
         let tokenizer = tokenizer(&json);
-        // The crate's own decoder, which sees everything, is the definition.
+        // The crate's own decoder, which sees all ids, is the reference.
         let whole = tokenizers::Tokenizer::from_bytes(json.to_string()).unwrap();
         let expected = whole.decode(&ids, true).unwrap();
         prop_assert_eq!(pieces(&tokenizer, Position::Start, &ids).concat(), &*expected);
@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn any_whole_tokens_give_what_the_sentencepiece_decoders_give(
+    fn whole_tokens_decode_like_the_sentencepiece_decoders(
         ids in prop::collection::vec(prop_oneof![0u32..3, 259u32..291], 0..24),
     ) {
         for json in [sentencepiece(), metaspace()] {
@@ -245,10 +245,10 @@ fn the_vocabulary_must_fit_the_model() {
     around["post_processor"]["special_tokens"]["<s>"]["ids"] = json!([300]);
     #[rustfmt::skip]
     let cases = [
-        // tokenizer, how many the model knows, words of the error
+        // tokenizer, vocabulary size of the model, part of the error
         (byte_level(), 512, None),
         (byte_level(), 263, None),
-        // Its two added tokens can be met in a text only, not in every.
+        // Only texts that spell out its two added tokens need them.
         (byte_level(), 261, None),
         (byte_level(), 260, Some("gives the token `ca` the id 260")),
         (sentencepiece(), 291, None),
@@ -314,7 +314,7 @@ fn malformed_files_are_refused_in_a_sentence() {
 }
 
 #[test]
-fn what_training_left_behind_does_not_touch_a_prompt() {
+fn prompt_ignores_training_state() {
     let mut json = byte_level();
     json["truncation"] =
         json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});

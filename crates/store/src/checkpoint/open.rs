@@ -20,15 +20,16 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
 
-/// Published ones stay below 1 MB, long lists of modules that are not quantised included.
+/// Largest accepted `config.json`. Published ones stay below 1 MB, including those with long lists
+/// of modules that are not quantised.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
-/// The longest published one (140,000 tensors) has 15 MB.
+/// Largest accepted index. The longest published one (140,000 tensors) has 15 MB.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// The most files that an index may list.
+/// Largest number of files that an index may list.
 const MAX_FILES: usize = 16_384;
 
-/// How much of each file the fingerprint sees. 64 reads of a page in each of a hundred files take
-/// well below a second on NVMe, whatever the size of the checkpoint.
+/// Number of samples that the fingerprint takes of each file. 64 reads of a page in each of a
+/// hundred files take well below a second on NVMe, whatever the size of the checkpoint.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
@@ -72,8 +73,8 @@ impl Checkpoint {
     }
 }
 
-/// An absent file is an answer; a directory that may not be searched is not, nor is a link to
-/// nothing.
+/// True if `path` exists. A dangling link counts as existing; a directory that may not be searched
+/// is an error.
 fn exists(path: &Path) -> Result<bool, CheckpointError> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
@@ -82,7 +83,7 @@ fn exists(path: &Path) -> Result<bool, CheckpointError> {
     }
 }
 
-/// Finds out what a directory without safetensors is instead.
+/// Returns the error for a directory without safetensors, according to what it holds instead.
 fn no_weights(dir: &Path) -> CheckpointError {
     let entries = match dir.read_dir() {
         Ok(entries) => entries,
@@ -139,7 +140,7 @@ fn read_at(file: &File, path: &Path, len: u64, offset: u64) -> Result<Vec<u8>, C
     Ok(bytes)
 }
 
-/// Reads one header, and adds what the fingerprint takes of the file to `identity`.
+/// Reads one header and adds the file's contribution to the fingerprint to `identity`.
 fn read_weight_file(
     path: &Path,
     name: String,
@@ -166,7 +167,8 @@ fn read_weight_file(
     Ok(WeightFile { name, len, header })
 }
 
-/// Where the fingerprint looks in `len` bytes of data: evenly from the first to the last.
+/// Returns the (offset, length) of the fingerprint's samples in `len` bytes of data, spread evenly
+/// from the first byte to the last.
 fn samples(len: u64) -> impl Iterator<Item = (u64, u64)> {
     let whole = len <= SAMPLES * SAMPLE_BYTES;
     let count = if whole { u64::from(len > 0) } else { SAMPLES };
@@ -179,12 +181,12 @@ fn samples(len: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// The length first, so that no two sequences of strings hash alike.
+/// Hashes the length before the bytes, so that no two sequences of strings hash alike.
 fn hash_with_len(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
 }
 
-/// The files of an index, each with the tensors that the index expects in it.
+/// Reads the files of an index, each with the tensors that the index expects in it.
 fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointError> {
     let damaged = |reason| CheckpointError::Index { path: path.to_owned(), reason };
     let json = read_small(path, MAX_INDEX_BYTES)?;
@@ -208,7 +210,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointEr
     }
     for name in files.keys() {
         let file = path.with_file_name(name);
-        // A link to nothing is a file that was never downloaded.
+        // A dangling link is a file that was never downloaded.
         match file.try_exists() {
             Ok(true) => {}
             Ok(false) => {

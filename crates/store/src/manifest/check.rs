@@ -1,4 +1,4 @@
-//! What a manifest must satisfy before anything is read or allocated by it.
+//! Validation of a manifest, before anything is read or allocated by it.
 
 use std::collections::HashSet;
 
@@ -10,11 +10,12 @@ use crate::header::{MAX_DIMS, MAX_TENSORS, byte_len, good_name};
 use crate::path::{is_plain_name, is_plain_path};
 
 impl Manifest {
-    /// Finds the first thing wrong with the manifest itself; the files are not looked at.
+    /// Returns the first problem with the manifest itself; the files are not checked.
     ///
-    /// What passes has unique, sorted pieces, paths that stay below the directory, extents inside
-    /// their files that do not overlap, parts of the lengths that their encodings need, and the
-    /// right number of checksums. `checksums`: whether there must be any.
+    /// A manifest that passes has unique, sorted pieces, paths that stay below the directory,
+    /// extents that lie inside their files and do not overlap, parts of the lengths that their
+    /// encodings need, and the right number of checksums. With `checksums`, extents without
+    /// checksums are refused.
     pub(crate) fn check(&self, checksums: bool) -> Result<(), String> {
         self.check_identity()?;
         self.check_files()?;
@@ -93,7 +94,7 @@ impl Manifest {
             let spectral = error.spectral.into_iter().chain(error.spectral_error);
             [error.relative, error.max].into_iter().chain(spectral)
         });
-        // JSON has no other numbers either.
+        // JSON has neither infinities nor NaN.
         if !norms.into_iter().all(|norm| norm.is_finite() && norm >= 0.0) {
             return Err("has an error norm that is no number");
         }
@@ -190,7 +191,8 @@ fn check_parts(tensor: &Tensor) -> Result<(), &'static str> {
     for (kind, part) in kinds.iter().zip(&tensor.parts) {
         let fits = match kind.len(rows, cols) {
             Some(PartLen::Exact(len)) => part.len == len,
-            // At most one more byte for each weight; the product fits, as the shape was checked.
+            // At most one more byte per weight. The product cannot overflow, as the shape was
+            // checked.
             Some(PartLen::AtLeast(len)) => {
                 (len..=len.saturating_add(rows * cols)).contains(&part.len)
             }

@@ -1,4 +1,4 @@
-//! `manifest.json` on disk.
+//! Reading and writing of `manifest.json`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -12,99 +12,99 @@ use super::Manifest;
 use crate::regular::open_regular;
 use crate::remedy;
 
-/// The name of the manifest in its directory.
+/// File name of the manifest in its directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
 
-/// The version this code writes, and the only one it reads.
+/// Version of the format that this code writes, and the only one it reads.
 const MANIFEST_VERSION: u64 = 1;
 
-/// A model of 70,000 experts' matrices needs about 60 MB.
+/// Largest accepted manifest. A model with 70,000 expert matrices needs about 60 MB.
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
-/// Why a directory of shards cannot be used.
+/// Reason that a directory of shards cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
-    /// The operating system refused to let us read.
+    /// A file could not be read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that it exists and that you may read it"))]
     Read {
         /// The file.
         path: PathBuf,
-        /// Its reason.
+        /// Cause reported by the operating system.
         cause: io::Error,
     },
-    /// The operating system refused to let us write.
+    /// The manifest could not be written.
     #[error("`{}` cannot be written ({cause}); {}", path.display(),
             remedy(cause, "check that you may write there and that the disk has room"))]
     Write {
         /// The file.
         path: PathBuf,
-        /// Its reason.
+        /// Cause reported by the operating system.
         cause: io::Error,
     },
-    /// There is no manifest.
+    /// The directory has no manifest.
     #[error("`{}` has no manifest.json; give a directory that `sws shard` has finished", dir.display())]
     Absent {
         /// The directory.
         dir: PathBuf,
     },
-    /// The manifest is absurdly large.
+    /// The manifest is implausibly large.
     #[error("`{}` has {len} bytes where at most {limit} make sense; copy it again or make the shards again", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// Length in bytes.
         len: u64,
-        /// The most that is accepted.
+        /// Largest accepted length.
         limit: u64,
     },
-    /// The manifest cannot be what was written.
+    /// The contents of the manifest are invalid.
     #[error("`{}` cannot be used: {reason}; {}", path.display(), reason.remedy())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Problem with the contents.
         reason: InvalidManifest,
     },
     /// A symbolic link, a directory or a device in place of a shard.
     #[error("`{}` is not a regular file of its directory; put the shard itself there, or make the shards again", path.display())]
     NotAFile {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
-    /// A shard is not there.
+    /// A shard is missing.
     #[error("`{}` is missing, though the manifest lists it; copy it again or make the shards again", path.display())]
     Missing {
         /// The shard.
         path: PathBuf,
     },
-    /// A shard has another length.
+    /// A shard has the wrong length.
     #[error("`{}` has {found} bytes instead of {expected}; copy it again or make the shards again", path.display())]
     Length {
         /// The shard.
         path: PathBuf,
-        /// What the manifest says.
+        /// Length in the manifest.
         expected: u64,
-        /// What the file has.
+        /// Length of the file.
         found: u64,
     },
 }
 
-/// What is wrong with the contents of a manifest.
+/// Problem with the contents of a manifest.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidManifest {
-    /// Not the JSON that it should be.
+    /// Malformed JSON, or JSON of the wrong structure.
     #[error("it is not what the format asks for ({0})")]
     Json(#[source] serde_json::Error),
-    /// The checksum is that of other contents.
+    /// The checksum does not match the contents.
     #[error("its checksum does not match its contents")]
     Checksum,
     /// Written by another version of the format.
     #[error("it is of version {0} and this program reads version {MANIFEST_VERSION}")]
     Version(u64),
-    /// It contradicts itself or points where it must not.
+    /// Inconsistent contents, or paths and extents out of bounds.
     #[error("{0}")]
     Content(String),
 }
@@ -126,7 +126,7 @@ struct Envelope<'a> {
     body: &'a RawValue,
 }
 
-/// Read alone first: what another version puts into its body is unknown.
+/// Parsed by itself first, as the body of another version may have any structure.
 #[derive(Deserialize)]
 struct Version {
     version: u64,
@@ -140,22 +140,22 @@ struct Body<'a> {
 }
 
 impl Manifest {
-    /// The manifest of a shard directory, checked against itself and against the lengths of the
-    /// files that it lists.
+    /// Loads the manifest of a shard directory. Checks its consistency and the lengths of the files
+    /// that it lists.
     pub fn load(dir: impl AsRef<Path>) -> Result<Manifest, ManifestError> {
         let manifest = Manifest::read(dir.as_ref())?;
         manifest.check_disk(dir.as_ref())?;
         Ok(manifest)
     }
 
-    /// The same without a look at the files: for whoever says what is wrong with each of them.
+    /// Loads the manifest without checking the files, for callers that report on each of them.
     pub(crate) fn read(dir: &Path) -> Result<Manifest, ManifestError> {
         let path = dir.join(MANIFEST_FILE);
         let json = read(&path)?.ok_or_else(|| ManifestError::Absent { dir: dir.to_owned() })?;
         Manifest::from_json(&json).map_err(|reason| ManifestError::Invalid { path, reason })
     }
 
-    /// Reads the contents of a `manifest.json` and checks everything but the files it lists.
+    /// Parses the contents of a `manifest.json` and checks everything but the files it lists.
     pub fn from_json(json: &[u8]) -> Result<Manifest, InvalidManifest> {
         let envelope: Envelope<'_> = serde_json::from_slice(json).map_err(InvalidManifest::Json)?;
         let body = envelope.body.get();
@@ -171,9 +171,9 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The contents of `manifest.json`. The same manifest gives the same bytes.
+    /// Returns the contents of `manifest.json`. The same manifest gives the same bytes.
     ///
-    /// Fails if the manifest could not be read back: it contradicts itself or lacks checksums.
+    /// Fails if the manifest could not be read back, because it is inconsistent or lacks checksums.
     pub fn to_json(&self) -> Result<Vec<u8>, InvalidManifest> {
         self.check(true).map_err(InvalidManifest::Content)?;
         let body = Body { version: MANIFEST_VERSION, manifest: self };
@@ -182,7 +182,7 @@ impl Manifest {
         Ok(format!("{{\"blake3\":\"{hash}\",\"body\":{body}}}\n").into_bytes())
     }
 
-    /// Writes `manifest.json` into `dir`: complete and on the device under its name, or not there.
+    /// Writes `manifest.json` into `dir` atomically and flushes it to the device.
     pub fn write(&self, dir: impl AsRef<Path>) -> Result<(), ManifestError> {
         let dir = dir.as_ref();
         let path = dir.join(MANIFEST_FILE);
@@ -198,13 +198,14 @@ impl Manifest {
             File::open(dir)?.sync_all()
         };
         replace().map_err(|cause| {
-            // The first error is the one worth telling.
+            // The first error is the one worth reporting.
             let _ = fs::remove_file(&temporary);
             ManifestError::Write { path, cause }
         })
     }
 
-    /// Every listed file is a regular file of the right length, reached through no symbolic link.
+    /// Checks that every listed file is a regular file of the right length, reached through no
+    /// symbolic link.
     fn check_disk(&self, dir: &Path) -> Result<(), ManifestError> {
         let mut folders = HashSet::new();
         for file in &self.files {
@@ -235,7 +236,7 @@ fn lstat(path: &Path) -> Result<fs::Metadata, ManifestError> {
     })
 }
 
-/// The bytes of the manifest; none if there is no such file.
+/// Reads the bytes of the manifest; `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, ManifestError> {
     let refused = |cause| ManifestError::Read { path: path.to_owned(), cause };
     let metadata = match path.symlink_metadata() {

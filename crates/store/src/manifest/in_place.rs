@@ -1,4 +1,4 @@
-//! The manifest of a checkpoint that is read where it lies.
+//! The manifest of a checkpoint that is read in place.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,21 +11,21 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::header::{HeaderTensor, MAX_TENSORS};
 use crate::{Naming, PieceId, Placement};
 
-/// The most experts that one tensor may stack.
+/// Largest number of experts in a stacked tensor.
 pub(super) const MAX_STACKED: u64 = 65_536;
 
-/// The side of the squares that share one scale in `fp8`.
+/// Side of the square blocks that share one scale in `fp8`.
 const FP8_BLOCK: u64 = 128;
-/// The run of numbers that share one scale in `mxfp4`; two numbers fill a byte.
+/// Length of the runs that share one scale in `mxfp4`; two numbers fill a byte.
 const MXFP4_BLOCK: u64 = 32;
 
 impl Manifest {
-    /// Lists the tensors of a checkpoint by the pieces they belong to, as extents of its own files.
+    /// Builds the manifest of a checkpoint that is read in place, with extents of its own files.
     ///
     /// A matrix that the checkpoint stores in two tensors becomes one: `X.weight` of type F8_E4M3
     /// with `X.weight_scale_inv`, named `X.weight`; `X_blocks` with `X_scales` (MXFP4), named `X`,
     /// with the shape that the matrix has when decoded. A tensor that stacks experts becomes one
-    /// slice in each expert's piece. There are no checksums: nobody vouches for the first read.
+    /// slice in each expert's piece. There are no checksums, so the first read cannot be verified.
     pub fn in_place(
         checkpoint: &Checkpoint,
         naming: &dyn Naming,
@@ -85,14 +85,14 @@ impl Manifest {
     }
 }
 
-/// A header of a hundred bytes can stack 65,536 experts. What its files hold must justify the memory
-/// that the manifest takes.
+/// Largest number of tensors in the manifest of `checkpoint`. A header of a hundred bytes can stack
+/// 65,536 experts, so the limit grows with the size of the files.
 fn most_tensors(checkpoint: &Checkpoint) -> usize {
     let bytes: u64 = checkpoint.files().iter().map(|file| file.len).sum();
     MAX_TENSORS.min(4096 + usize::try_from(bytes / 64).unwrap_or(MAX_TENSORS))
 }
 
-/// The checkpoint's tensors by name.
+/// Tensors of a checkpoint, in file order and by name.
 struct Source<'a> {
     tensors: Vec<Stored<'a>>,
     by_name: HashMap<&'a str, Stored<'a>>,
@@ -104,13 +104,13 @@ struct Stored<'a> {
     tensor: &'a HeaderTensor,
 }
 
-/// A tensor of the model: one or two of the checkpoint's.
+/// A tensor of the model, made of one or two of the checkpoint's.
 struct Logical<'a> {
     name: String,
     dtype: Dtype,
     shape: Vec<u64>,
     encoding: Option<Encoding>,
-    /// Each with the number of its rows in one slice.
+    /// The checkpoint's tensors that hold the parts, in the order of the encoding.
     parts: Vec<Stored<'a>>,
 }
 
@@ -126,7 +126,8 @@ impl<'a> Source<'a> {
         Source { tensors, by_name }
     }
 
-    /// The tensor that `stored` is the first part of; none if it is the scales of another.
+    /// Returns the tensor whose first part is `stored`; `None` if `stored` holds the scales of
+    /// another.
     fn logical(&self, stored: &Stored<'a>) -> Option<Logical<'a>> {
         let name = stored.tensor.name.as_str();
         let of = |suffix, weights: &str| {
@@ -155,7 +156,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// A matrix, or a stack of them, in e4m3 with its block scales.
+    /// A matrix or a stack of matrices in e4m3, with its block scales.
     fn fp8(&self, weights: &Stored<'a>) -> Option<Logical<'a>> {
         let HeaderTensor { name, dtype, shape, .. } = weights.tensor;
         let scales = self.by_name.get(format!("{name}_scale_inv").as_str())?;
@@ -176,8 +177,9 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// A stack of matrices in e2m1 with its scales: blocks `[experts, rows, cols / 32, 16]`, scales
-    /// `[experts, rows, cols / 32]`.
+    /// A matrix or a stack of matrices in e2m1, with its scales. The shapes in a stack are
+    /// `[experts, rows, cols / 32, 16]` for the blocks and `[experts, rows, cols / 32]` for the
+    /// scales.
     fn mxfp4(&self, blocks: &Stored<'a>) -> Option<Logical<'a>> {
         let stem = blocks.tensor.name.strip_suffix("_blocks")?;
         let scales = self.by_name.get(format!("{stem}_scales").as_str())?;
@@ -200,8 +202,8 @@ impl<'a> Source<'a> {
 }
 
 impl Logical<'_> {
-    /// The number of experts, if the first dimension can be cut into them: nothing is empty, and
-    /// every part has the same number of whole bytes for each.
+    /// Number of experts, if the first dimension can be cut into them: no part is empty, and every
+    /// part has the same whole number of bytes for each expert.
     fn stacked(&self) -> Option<u32> {
         let &count = self.shape.first()?;
         let even = |part: &Stored<'_>| {
@@ -218,8 +220,8 @@ impl Logical<'_> {
     fn cut(&self, id: PieceId, slice: Option<Slice>, source: &str) -> Tensor {
         let skipped = usize::from(slice.is_some());
         let Slice { index, count } = slice.unwrap_or(Slice { index: 0, count: 1 });
-        // The rows of a part: what its shape counts before the last dimension, or the last two of
-        // mxfp4's blocks.
+        // The rows of a part: the product of its dimensions before the last, or before the last two
+        // for the blocks of mxfp4.
         let extent = |(number, part): (usize, &Stored<'_>)| {
             let in_row = 1 + usize::from(self.encoding == Some(Encoding::Mxfp4) && number == 0);
             let shape = &part.tensor.shape[skipped..];

@@ -1,5 +1,5 @@
-//! The small files beside the pieces: configuration, tokenizer, templates. Each is checked by whoever
-//! reads it.
+//! Small files next to the pieces: configuration, tokenizer, templates. Each is verified when it is
+//! read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use super::{CopiedFile, MAX_COPY_BYTES, Manifest};
 use crate::book;
 use crate::regular::open_regular;
 
-/// The files beside the weights that a model is read by.
+/// Files besides the weights that describe a model.
 pub const SMALL_FILES: [&str; 5] = [
     "config.json",
     "generation_config.json",
@@ -18,39 +18,40 @@ pub const SMALL_FILES: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// Why a small file beside the weights cannot be used.
+/// Reason that a small file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SmallFileError {
-    /// The operating system refused.
+    /// The file could not be read.
     #[error("`{}` cannot be read: {cause}; make it readable", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Its reason.
+        /// Cause reported by the operating system.
         cause: io::Error,
     },
-    /// A directory, a device or a pipe; of a listed file, also a link.
+    /// The path is a directory, a device or a pipe; for a file that the manifest lists, also a
+    /// link.
     #[error("`{}` is not a regular file; put the file itself there", path.display())]
     NotAFile {
-        /// The name.
+        /// The path.
         path: PathBuf,
     },
-    /// No such file is as long.
+    /// The file is implausibly large.
     #[error("`{}` has more than {limit} bytes; download it again", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The most that is read.
+        /// Largest accepted length.
         limit: u64,
     },
-    /// The manifest lists it.
+    /// A file that the manifest lists is missing.
     #[error("`{}` is missing, though the manifest lists it; copy it again or make the shards again", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// Not the length that the manifest lists.
+    /// The length is not the one that the manifest lists.
     #[error("`{}` has {found} bytes instead of {expected}; copy it again or make the shards again", path.display())]
     Length {
         /// The file.
@@ -60,13 +61,13 @@ pub enum SmallFileError {
         /// The length of the file.
         found: u64,
     },
-    /// Not the bytes that the manifest lists.
+    /// The bytes do not match the checksum in the manifest.
     #[error("`{}` is damaged: its bytes do not agree with their checksum; copy it again or make the shards again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
     },
-    /// Not the bytes of the first reading.
+    /// The bytes are not those of the first read, though the file's metadata is unchanged.
     #[error(
         "`{}` is not what it was when it was first read, though its time of modification is: the disk \
          fails, or it was edited without a trace; download it again, or `touch` it if it is right",
@@ -79,13 +80,13 @@ pub enum SmallFileError {
 }
 
 impl Manifest {
-    /// The bytes of the small file `name` in `dir`, the directory of the manifest. None if there is no
-    /// such file.
+    /// Reads the small file `name` in `dir`, the directory of the manifest. Returns `None` if there
+    /// is no such file.
     ///
-    /// A file of [`copies`](Manifest::copies) must be there, and be what was copied. No manifest vouches
-    /// for any other, as in a checkpoint read in place: its first reading is recorded in the folder
-    /// `cache`, and later ones must agree with it for as long as inode, length and time of modification
-    /// stay the same.
+    /// A file in [`copies`](Manifest::copies) must exist and match its checksum. Any other file, as
+    /// in a checkpoint read in place, has no checksum in the manifest. Its first read is recorded
+    /// in the folder `cache`, and later reads must agree with it for as long as inode, length and
+    /// modification time stay the same.
     pub fn read_small(
         &self,
         dir: &Path,
@@ -100,7 +101,7 @@ impl Manifest {
 }
 
 impl CopiedFile {
-    /// Its bytes, which are those that were copied.
+    /// Reads the file and verifies it.
     pub(crate) fn read(&self, dir: &Path) -> Result<Vec<u8>, SmallFileError> {
         let path = dir.join(&self.path);
         let refused = |cause: io::Error| match cause.kind() {
@@ -129,7 +130,7 @@ fn read_unlisted(path: PathBuf, cache: Option<&Path>) -> Result<Option<Vec<u8>>,
         Err(cause) => return Err(refused(&path, cause)),
     };
     let limit = MAX_COPY_BYTES;
-    // Before reading: what is written meanwhile changes the time.
+    // Taken before reading, as a write in the meantime changes the modification time.
     let about = file.metadata().map_err(|cause| refused(&path, cause))?;
     let bytes = bounded(file, limit + 1).map_err(|cause| refused(&path, cause))?;
     if bytes.len() as u64 > limit {

@@ -1,4 +1,4 @@
-//! Positioned reads past the page cache.
+//! Positioned reads that bypass the page cache.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -8,20 +8,20 @@ use super::ShardReader;
 use super::files::{Caching, Files, OpenFile, open_file_limit};
 use crate::Manifest;
 
-/// Reads with `O_DIRECT`; a file whose file system refuses that is read through the page cache,
-/// which is told to forget what was read.
+/// Reads with `O_DIRECT`. A file whose file system refuses that is read through the page cache, and
+/// its pages are dropped afterwards.
 #[derive(Debug)]
 pub struct DirectReader {
     files: Files,
 }
 
 impl DirectReader {
-    /// A reader of the files of `manifest`, which lie below `dir`.
+    /// Creates a reader of the files of `manifest`, which lie below `dir`.
     pub fn new(manifest: &Manifest, dir: &Path) -> DirectReader {
         DirectReader::with_open_files(manifest, dir, open_file_limit())
     }
 
-    /// The same with a limit on open files.
+    /// Like [`new`](Self::new), with a limit on open files.
     pub fn with_open_files(manifest: &Manifest, dir: &Path, limit: usize) -> DirectReader {
         DirectReader { files: Files::new(manifest, dir, Caching::Direct, limit) }
     }
@@ -50,13 +50,13 @@ impl ShardReader for DirectReader {
     }
 
     fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        // A buffered file's pages are dropped first; a direct read never sees them.
+        // The pages of a buffered file are dropped first; a direct read never sees them.
         self.files.get(file)?.forget(offset, into.len());
         self.read_at(file, offset, into)
     }
 }
 
-/// Reads through the page cache, and leaves nothing in it.
+/// Reads through the page cache and drops the pages afterwards.
 fn read_buffered(open: &OpenFile, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let result = uninterrupted(|| open.file.read_at(into, offset));
     open.forget(offset, into.len());

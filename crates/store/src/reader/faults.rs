@@ -1,4 +1,4 @@
-//! Readers that go wrong on purpose, around any other.
+//! Readers that inject faults into any other reader.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::ShardReader;
 use crate::Clock;
 
-/// Fails chosen reads.
+/// Fails selected reads.
 #[derive(Debug)]
 pub struct Failing<R> {
     inner: R,
@@ -57,7 +57,7 @@ pub struct Short<R> {
 }
 
 impl<R> Short<R> {
-    /// Cuts the `nth` read, counted from 0, short by so many bytes.
+    /// Cuts the `nth` read, counted from 0, short by `by` bytes.
     pub fn new(inner: R, nth: u64, by: usize) -> Self {
         Short { inner, nth, by, count: AtomicU64::new(0) }
     }
@@ -79,18 +79,18 @@ impl<R: ShardReader> ShardReader for Short<R> {
     }
 }
 
-/// A bit that [`BitFlip`] turned over.
+/// A bit flipped by [`BitFlip`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flip {
     /// Index of the file.
     pub file: u32,
-    /// The byte.
+    /// Offset of the byte.
     pub offset: u64,
-    /// The bit of that byte.
+    /// Index of the bit in the byte.
     pub bit: u8,
 }
 
-/// Turns over bits, and remembers which.
+/// Flips bits and records them.
 #[derive(Debug)]
 pub struct BitFlip<R> {
     inner: R,
@@ -99,7 +99,7 @@ pub struct BitFlip<R> {
 
 #[derive(Debug)]
 enum Kind {
-    /// State of the generator, and what it chose.
+    /// State of the generator, and the flips so far.
     Passing {
         one_in: u64,
         state: Mutex<(u64, Vec<Flip>)>,
@@ -108,18 +108,18 @@ enum Kind {
 }
 
 impl<R> BitFlip<R> {
-    /// Errors on the way: about one read in `one_in` has a wrong bit, and is right when repeated.
+    /// Transient errors: about one read in `one_in` has a wrong bit, and is right when repeated.
     pub fn passing(inner: R, seed: u64, one_in: u64) -> Self {
         let state = Mutex::new((seed, Vec::new()));
         BitFlip { inner, kind: Kind::Passing { one_in: one_in.max(1), state } }
     }
 
-    /// Errors on the device: these bits are wrong whenever they are read.
+    /// Permanent errors: these bits are wrong whenever they are read.
     pub fn lasting(inner: R, flips: Vec<Flip>) -> Self {
         BitFlip { inner, kind: Kind::Lasting(flips) }
     }
 
-    /// Every bit turned over.
+    /// All flipped bits.
     pub fn injected(&self) -> Vec<Flip> {
         match &self.kind {
             Kind::Passing { state, .. } => {
@@ -166,7 +166,7 @@ impl<R: ShardReader> ShardReader for BitFlip<R> {
     }
 }
 
-/// A small generator of good enough random numbers: splitmix64.
+/// Returns the next number of the splitmix64 generator.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -175,8 +175,8 @@ fn splitmix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A device of a given speed: one timeline on which reads follow one another. The latency of a
-/// read is hidden behind those before it.
+/// A device of a given speed, which serves one read after another. The latency of a read is hidden
+/// behind the reads before it.
 #[derive(Debug)]
 pub struct Slow<R> {
     inner: R,
@@ -187,7 +187,8 @@ pub struct Slow<R> {
 }
 
 impl<R> Slow<R> {
-    /// A device that delivers `bytes_per_second`, and the first byte `latency` after it was asked.
+    /// Creates a device that delivers `bytes_per_second`, the first byte `latency` after the
+    /// request.
     pub fn new(inner: R, clock: Clock, bytes_per_second: u64, latency: Duration) -> Self {
         let free_at = Mutex::new(Duration::ZERO);
         Slow { inner, clock, bytes_per_second: bytes_per_second.max(1), latency, free_at }

@@ -1,4 +1,4 @@
-//! Open files, fewer than the process may have.
+//! A cache of open files, within the process's limit.
 
 use std::fs::File;
 use std::io;
@@ -16,22 +16,22 @@ use crate::{Manifest, SLOT_ALIGN};
 
 /// Descriptors left for everything else in the process.
 const RESERVE: u64 = 128;
-/// More open files than this save nothing.
+/// Largest number of open files; more of them save nothing.
 const MOST: u64 = 4096;
 
-/// How many shard files to keep open: the process's limit less a reserve.
+/// Number of shard files to keep open: the process's limit less a reserve.
 pub fn open_file_limit() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(MOST);
     let usable = limit.saturating_sub(RESERVE).max(limit / 2).clamp(1, MOST);
     usize::try_from(usable).unwrap_or(1)
 }
 
-/// How files are opened.
+/// Use of the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caching {
-    /// Past the page cache where the file system can.
+    /// Bypasses the page cache where the file system can.
     Direct,
-    /// Through the page cache.
+    /// Reads through the page cache.
     Buffered,
 }
 
@@ -39,11 +39,11 @@ pub(super) enum Caching {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) file: File,
-    /// Whether reads go past the page cache.
+    /// True if reads bypass the page cache.
     pub(super) direct: bool,
 }
 
-/// The files of a manifest, of which the most recently used are open.
+/// The files of a manifest. The most recently used are kept open.
 #[derive(Debug)]
 pub(super) struct Files {
     paths: Vec<PathBuf>,
@@ -58,22 +58,22 @@ impl Files {
         Files { paths, mode, open: Mutex::new(LruCache::new(limit)) }
     }
 
-    /// The file, opened if it is not open. It stays open while it is held, whatever else is opened
-    /// meanwhile.
+    /// Returns the file, opening it if necessary. It stays open while the caller holds it, even if
+    /// it is evicted.
     pub(super) fn get(&self, index: u32) -> io::Result<Arc<OpenFile>> {
         if let Some(file) = self.lock().get(&index) {
             return Ok(Arc::clone(file));
         }
-        // Opened without the lock: other files' reads need not wait. Two threads may open the
-        // same file; the later one stays.
+        // Opened without the lock, so that reads of other files need not wait. If two threads open
+        // the same file, the later one stays.
         let file = Arc::new(open(self.path(index)?, self.mode)?);
         let evicted = self.lock().push(index, Arc::clone(&file));
         drop(evicted);
         Ok(file)
     }
 
-    /// Opens the file again through the page cache, because its file system accepted `O_DIRECT`
-    /// when opening and refused it when reading.
+    /// Reopens the file for buffered reads, because its file system accepted `O_DIRECT` when
+    /// opening and refused it when reading.
     pub(super) fn reopen_buffered(&self, index: u32) -> io::Result<Arc<OpenFile>> {
         let file = Arc::new(open(self.path(index)?, Caching::Buffered)?);
         let evicted = self.lock().push(index, Arc::clone(&file));
@@ -94,7 +94,7 @@ impl Files {
 impl OpenFile {
     /// Drops these bytes from the page cache, which counts against the process's memory.
     pub(super) fn forget(&self, offset: u64, len: usize) {
-        // Advice only: where it is refused the pages stay until the kernel wants them.
+        // Advice only: if it is refused, the pages stay until the kernel reclaims them.
         let _ = rustix::fs::fadvise(
             &self.file,
             offset,
@@ -106,11 +106,12 @@ impl OpenFile {
 
 fn open(path: &Path, mode: Caching) -> io::Result<OpenFile> {
     if mode == Caching::Direct {
-        // Not `open_regular`, which knows no `O_DIRECT`.
+        // `open_regular` does not support `O_DIRECT`.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT | OFlags::NONBLOCK;
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(fd) if is_regular(&fd)? && aligned_reads_suffice(&fd) => {
-                // io_uring gives up on a file with `O_NONBLOCK` where the file system would wait.
+                // With `O_NONBLOCK`, io_uring fails a read where the file system would have to
+                // wait.
                 rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT)?;
                 return Ok(OpenFile { file: fd.into(), direct: true });
             }
@@ -119,7 +120,7 @@ fn open(path: &Path, mode: Caching) -> io::Result<OpenFile> {
         }
     }
     let file = open_regular(path)?;
-    // No readahead: it would bring pages that nobody asked for and nobody drops.
+    // No readahead: it would load pages that are neither requested nor dropped.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
     Ok(OpenFile { file, direct: false })
 }
@@ -128,8 +129,8 @@ fn is_regular(fd: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::RegularFile)
 }
 
-/// Whether the file system takes direct reads at the alignment of slots. One that does not say
-/// (before Linux 6.1) is believed until a read is refused.
+/// True if the file system accepts direct reads at the alignment of slots. One that does not report
+/// its alignment (before Linux 6.1) is assumed to, until it refuses a read.
 fn aligned_reads_suffice(fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return true;

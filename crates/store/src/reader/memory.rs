@@ -1,4 +1,4 @@
-//! Files that are only in memory.
+//! Files in memory.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub struct MemoryReader {
 }
 
 impl MemoryReader {
-    /// A reader of these files, in the order of the manifest's.
+    /// Creates a reader of these files, in the order of the manifest's.
     pub fn new(files: Vec<Vec<u8>>) -> MemoryReader {
         MemoryReader { files }
     }

@@ -20,7 +20,7 @@ pub struct MmapReader {
 }
 
 impl MmapReader {
-    /// A reader of the files of `manifest`, which lie below `dir`.
+    /// Creates a reader of the files of `manifest`, which lie below `dir`.
     pub fn new(manifest: &Manifest, dir: &Path) -> MmapReader {
         MmapReader { files: Files::new(manifest, dir, Caching::Buffered, open_file_limit()) }
     }
@@ -38,8 +38,8 @@ impl ShardReader for MmapReader {
         if len == 0 {
             return Ok(0);
         }
-        // SAFETY: the map is private to this function and read only. Its length was checked just
-        // now; what happens if the file shrinks in between is said above.
+        // SAFETY: the map is local to this function and read only. Its length was checked just now.
+        // The documentation of `MmapReader` says what happens if the file shrinks in between.
         let map = unsafe { MmapOptions::new().offset(offset).len(len).populate().map(&open.file)? };
         into[..len].copy_from_slice(&map);
         drop(map);

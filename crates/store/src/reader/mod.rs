@@ -1,4 +1,4 @@
-//! How bytes come from a device.
+//! Readers: the I/O backends of the store.
 
 mod direct;
 mod faults;
@@ -24,30 +24,31 @@ pub use uring::UringReader;
 
 use crate::Manifest;
 
-/// Reads ranges of a manifest's files, which it knows by their index.
+/// Reads ranges of a manifest's files, which are identified by index.
 ///
 /// Reads block, and several threads read at once: the store runs as many as it wants reads in
-/// flight. A reader that can keep several in flight from one thread says so with
+/// flight. A reader that can keep several in flight from one thread overrides
 /// [`batch`](ShardReader::batch). Offset, length and address of every read are multiples of
 /// [`SLOT_ALIGN`](crate::SLOT_ALIGN); a read may reach beyond the end of its file.
 pub trait ShardReader: Send + Sync {
-    /// What it is called on the command line.
+    /// Name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Reads one range and returns how many bytes there were: all, or what is left of the file.
+    /// Reads one range and returns the number of bytes read: all of them, or those up to the end of
+    /// the file.
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
-    /// The same, past every cache, after a checksum disagreed.
+    /// Reads one range again, bypassing all caches, after a checksum mismatch.
     fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         self.read_at(file, offset, into)
     }
 
-    /// How many reads one thread can have in flight.
+    /// Number of reads that one thread can have in flight.
     fn batch(&self) -> usize {
         1
     }
 
-    /// Makes all these reads and sets their results.
+    /// Performs all these reads and sets their results.
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
         for read in reads {
             read.result = self.read_at(read.file, read.offset, read.into);
@@ -60,11 +61,11 @@ pub trait ShardReader: Send + Sync {
 pub struct ReadOp<'a> {
     /// Index of the file.
     pub file: u32,
-    /// Where it begins.
+    /// Offset in the file.
     pub offset: u64,
-    /// Where it goes.
+    /// Destination of the bytes.
     pub into: &'a mut [u8],
-    /// How many bytes there were.
+    /// Number of bytes read, or the error.
     pub result: io::Result<usize>,
 }
 
@@ -90,19 +91,19 @@ impl<R: ShardReader + ?Sized> ShardReader for Arc<R> {
     }
 }
 
-/// The readers that can be asked for by name.
+/// Readers that can be selected by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReaderKind {
-    /// Positioned reads past the page cache, one thread for each in flight.
+    /// Positioned reads that bypass the page cache, one thread for each in flight.
     Direct,
-    /// io_uring, past the page cache.
+    /// Reads through io_uring that bypass the page cache.
     Uring,
     /// Copies out of mapped files.
     Mmap,
 }
 
 impl ReaderKind {
-    /// All of them.
+    /// All readers.
     pub const ALL: [ReaderKind; 3] = [ReaderKind::Direct, ReaderKind::Uring, ReaderKind::Mmap];
 
     /// The name used on the command line.
@@ -114,7 +115,7 @@ impl ReaderKind {
         }
     }
 
-    /// Makes one for the files of a manifest that lie below `dir`, to be used with `depth` reads
+    /// Opens a reader for the files of `manifest`, which lie below `dir`, with up to `depth` reads
     /// in flight.
     pub fn open(
         self,
@@ -148,7 +149,7 @@ impl fmt::Display for ReaderKind {
     }
 }
 
-/// A word that names no reader.
+/// A string that is not the name of a reader.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a reader; choose one of direct, uring, mmap")]
 pub struct UnknownReader(pub String);

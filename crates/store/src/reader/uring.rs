@@ -1,4 +1,4 @@
-//! io_uring, past the page cache.
+//! Reads through io_uring that bypass the page cache.
 
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -12,12 +12,12 @@ use super::files::OpenFile;
 use super::{ReadOp, ShardReader};
 use crate::Manifest;
 
-/// Failures to enter a ring, one after another and without a read that ended meanwhile, after which it is
-/// taken for lost.
+/// Consecutive failures to enter a ring, without a completed read in between, after which the ring
+/// is considered lost.
 const MOST_REFUSALS: u32 = 1 << 20;
 
-/// Several reads from one thread through io_uring, on files that take direct reads; others are read
-/// as [`DirectReader`] does.
+/// Keeps several reads in flight from one thread through io_uring, on files that accept direct
+/// reads. Other files are read as by [`DirectReader`].
 pub struct UringReader {
     direct: DirectReader,
     batch: usize,
@@ -26,12 +26,12 @@ pub struct UringReader {
 }
 
 impl UringReader {
-    /// A reader of the files of `manifest`, which lie below `dir`, with `depth` reads in flight:
-    /// two threads with half of them each, so that one batch is on the device while the other's
-    /// checksums are taken.
+    /// Creates a reader of the files of `manifest`, which lie below `dir`, with `depth` reads in
+    /// flight. Two threads have half of them each, so that one batch is on the device while the
+    /// other is verified.
     pub fn new(manifest: &Manifest, dir: &Path, depth: usize) -> io::Result<UringReader> {
         let batch = depth.max(1).div_ceil(2);
-        // Made now, so that a system without io_uring says so before anything is read.
+        // Created now, so that a system without io_uring is an error before anything is read.
         let ring = Self::ring(batch)?;
         let direct = DirectReader::new(manifest, dir);
         Ok(UringReader { direct, batch, rings: Mutex::new(vec![ring]) })
@@ -59,8 +59,8 @@ impl UringReader {
         }
         let mut refusals = 0;
         while waiting > 0 {
-            // An error here (a signal, a full queue) leaves the entries where they are: completed
-            // or not, they are waited for.
+            // An error here (a signal, a full queue) leaves the entries in place. Completed or not,
+            // they are waited for.
             refusals = match ring.submit_and_wait(1) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => refusals + 1,
                 _ => 0,
@@ -115,7 +115,7 @@ impl ShardReader for UringReader {
         self.submit(&mut ring, reads, &files);
         self.rings.lock().unwrap_or_else(PoisonError::into_inner).push(ring);
         for read in reads {
-            // The file system takes no direct reads after all, or a signal came in between.
+            // The file system refuses direct reads after all, or a signal came in between.
             let again = |error: &io::Error| {
                 matches!(
                     error.kind(),
@@ -131,8 +131,8 @@ impl ShardReader for UringReader {
     }
 }
 
-/// Ends the process: the kernel may write to buffers that were lent to it for as long as they are lent,
-/// and a ring that cannot be entered never says when that is over.
+/// Ends the process. The kernel may write to the buffers until the reads into them have completed,
+/// and a ring that cannot be entered never reports that.
 fn lost() -> ! {
     let _ = writeln!(
         io::stderr(),
@@ -151,13 +151,14 @@ mod tests {
 
     const CHILD: &str = "SWS_TEST_LOSES_ITS_RING";
 
-    /// Has to end, and to do so without returning to the owner of the buffers: seen from outside.
+    /// The process must end without returning to the owner of the buffers, so a parent process
+    /// observes it.
     #[test]
-    fn a_ring_that_is_lost_ends_the_process_with_a_sentence() {
+    fn lost_ring_ends_the_process_with_a_message() {
         if std::env::var_os(CHILD).is_some() {
             return lose_a_ring();
         }
-        let this = "reader::uring::tests::a_ring_that_is_lost_ends_the_process_with_a_sentence";
+        let this = "reader::uring::tests::lost_ring_ends_the_process_with_a_message";
         let mut child = Command::new("timeout");
         child.args(["-k", "1", "60"]).arg(std::env::current_exe().unwrap());
         let output = child.args(["--exact", this, "--nocapture"]).env(CHILD, "1").output().unwrap();
@@ -165,7 +166,8 @@ mod tests {
         if stderr.contains("no io_uring here") {
             return;
         }
-        // `timeout` ends as its command did: by SIGABRT, or with the number a shell makes of it.
+        // `timeout` ends as its command did: by SIGABRT, or with the exit code that a shell makes
+        // of it.
         let aborted = output.status.signal() == Some(6) || output.status.code() == Some(134);
         assert!(aborted, "{output:?}");
         assert!(stderr.contains("sws: the system stopped serving io_uring"), "{stderr}");
@@ -184,8 +186,8 @@ mod tests {
             return drop(writeln!(io::stderr(), "no io_uring here"));
         };
         let mut ring = reader.rings.lock().unwrap().pop().unwrap();
-        // SAFETY: only the ring uses the descriptor afterwards, and is to find it gone; the process
-        // ends before the ring is dropped.
+        // SAFETY: only the ring uses the descriptor afterwards, and the test needs it closed. The
+        // process ends before the ring is dropped.
         unsafe { rustix::io::close(ring.as_raw_fd()) };
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
         let mut into = [0; 512];

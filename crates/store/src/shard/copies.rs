@@ -15,7 +15,7 @@ use crate::path::is_plain_name;
 use crate::regular::open_regular;
 use crate::{CopiedFile, MANIFEST_FILE, SMALL_FILES, SmallFileError, user_cache};
 
-/// Weights, and what lists them: neither means anything beside shards.
+/// Endings of weight files and their indices, which are meaningless next to shards.
 const WEIGHTS: [&str; 12] = [
     ".safetensors",
     ".safetensors.index.json",
@@ -31,18 +31,18 @@ const WEIGHTS: [&str; 12] = [
     ".npz",
 ];
 
-/// The small files of a checkpoint, none of which lies elsewhere.
+/// The small files of a checkpoint, all of which lie within it.
 pub(super) struct Small {
     dir: PathBuf,
-    /// Below these lie the targets of links: the checkpoint itself, and of a snapshot in the Hugging
-    /// Face cache the blobs of its repository.
+    /// Directories that links may lead to: the checkpoint itself and, for a snapshot in the Hugging
+    /// Face cache, the blobs of its repository.
     within: Vec<PathBuf>,
     names: Vec<String>,
 }
 
 impl Small {
-    /// Finds the files to be copied. One that is a link to elsewhere is refused: shards are passed on, and
-    /// what a stranger's link points to was not meant to be.
+    /// Finds the files to copy. Links that lead out of the checkpoint are refused: shards are
+    /// passed on to others, and a foreign link may lead to a private file.
     pub(super) fn of(dir: &Path) -> Result<Small, ShardError> {
         let refused = |e| ShardError::reading(dir, e);
         let whole = dir.canonicalize().map_err(refused)?;
@@ -54,7 +54,7 @@ impl Small {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let fits = match entry.path().metadata() {
                 Ok(about) if about.is_file() && about.len() <= MAX_COPY_BYTES => true,
-                // None that a model is read by is left out in silence.
+                // Files needed to read the model are never skipped silently.
                 Ok(_) if SMALL_FILES.contains(&&*name) => {
                     let what = format!("it is no file of at most {MAX_COPY_BYTES} bytes");
                     return Err(ShardError::reading(&entry.path(), io::Error::other(what)));
@@ -78,12 +78,12 @@ impl Small {
         Ok(small)
     }
 
-    /// Their names, sorted.
+    /// The names of the files, sorted.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Copies them beside the shards.
+    /// Copies the files into the shard directory.
     pub(super) fn copy(&self, to: &OutDir) -> Result<Vec<CopiedFile>, ShardError> {
         let copy = |name: &String| {
             let path = self.dir.join(name);
@@ -92,7 +92,8 @@ impl Small {
             let about = file.metadata().map_err(refused)?;
             let mut bytes = Vec::new();
             file.take(MAX_COPY_BYTES).read_to_end(&mut bytes).map_err(refused)?;
-            // Shards vouch for what they were made of.
+            // Shards guarantee their sources, so a file must not have changed since its first
+            // reading.
             if !first_reading_agrees(&about, &bytes, user_cache().as_deref()) {
                 return Err(SmallFileError::Changed { path }.into());
             }
@@ -103,8 +104,8 @@ impl Small {
         self.names.iter().map(copy).collect()
     }
 
-    /// Opens one. What has been opened is asked where it lies, so that neither a chain of links nor one
-    /// that changes meanwhile leads elsewhere.
+    /// Opens a file. Its location is that of the open descriptor, so neither a chain of links nor a
+    /// link that changes meanwhile can lead elsewhere.
     fn open(&self, name: &str) -> Result<File, ShardError> {
         let path = self.dir.join(name);
         let refused = |e| ShardError::reading(&path, e);
@@ -131,14 +132,14 @@ impl Small {
     }
 }
 
-/// Of `REPOSITORY/snapshots/REVISION` in the Hugging Face cache, `REPOSITORY/blobs`, to which the links
-/// of a snapshot lead.
+/// Returns `REPOSITORY/blobs` for `REPOSITORY/snapshots/REVISION` in the Hugging Face cache. The
+/// links of a snapshot lead there.
 fn blobs(dir: &Path) -> Option<PathBuf> {
     let snapshots = dir.parent().filter(|dir| dir.ends_with("snapshots"))?;
     Some(snapshots.with_file_name("blobs"))
 }
 
-/// Copies them back, as they were.
+/// Copies the small files back into a checkpoint, unchanged.
 pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Result<(), ShardError> {
     for copy in copies {
         let bytes = match copy.read(from) {
@@ -153,7 +154,7 @@ pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Resu
     Ok(())
 }
 
-/// What is wrong with a copy, as the end of a sentence that begins with its name.
+/// Describes the damage of a copy, as the end of a sentence that begins with its name.
 pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Result<Option<String>, ShardError> {
     copy.read(dir).err().map(what).transpose()
 }

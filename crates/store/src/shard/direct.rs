@@ -1,4 +1,4 @@
-//! Files read and written past the page cache, so that a terabyte sharded leaves no trace in memory.
+//! File access that bypasses the page cache, so that sharding a terabyte does not fill memory.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,16 +13,15 @@ use super::ShardError;
 use crate::Slot;
 use crate::regular::open_regular;
 
-/// What addresses, offsets and lengths of direct transfers are multiples of. Every device takes
-/// 4096.
+/// Alignment of addresses, offsets and lengths of direct transfers. Every device accepts 4096.
 pub(super) const ALIGN: usize = 4096;
-/// One write. On a device measured at 2.2 GB/s, 1 MiB already reached 0.9 of it.
+/// Bytes per write. On a device measured at 2.2 GB/s, writes of 1 MiB already reached 0.9 of that.
 const STAGING: usize = 4 << 20;
-/// Without direct writes: how much may be dirty before it is pushed out and dropped.
+/// Without direct writes, the most bytes left dirty before they are synced and dropped.
 const DIRTY: u64 = 32 << 20;
 
-/// Memory for direct transfers. A [`Slot`], because of its huge pages: a device takes so many runs
-/// of memory in one request, and scattered small pages were measured to cost two thirds of its
+/// Memory for direct transfers. A [`Slot`] has huge pages: a device accepts a limited number of
+/// memory segments per request, and scattered small pages were measured to cost two thirds of its
 /// speed.
 pub(super) fn buffer(len: usize) -> Result<Slot, ShardError> {
     Slot::alone(len).map_err(|_| ShardError::Memory { len })
@@ -41,20 +40,20 @@ impl Source {
         let buffered = open_regular(path).map_err(|e| ShardError::reading(path, e))?;
         let direct = OpenOptions::new()
             .read(true)
-            // Should it have become a pipe in between, it is not waited for, and reads of it fail.
+            // If a pipe has replaced the file meanwhile, this open does not block, and reads fail.
             .custom_flags((OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32)
             .open(path)
             .ok();
         Ok(Source { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })
     }
 
-    /// The memory that reading `len` bytes at any offset may need.
+    /// Most bytes of buffer needed to read `len` bytes at any offset.
     pub(super) fn room(len: usize) -> usize {
         len.next_multiple_of(ALIGN) + ALIGN
     }
 
-    /// Reads `len` bytes at `offset` into `buffer`, which has [`Source::room`] for them; says where
-    /// in it they are.
+    /// Reads `len` bytes at `offset` into `buffer`, which has [`Source::room`] for them. Returns
+    /// their range in the buffer.
     pub(super) fn read(
         &self,
         offset: u64,
@@ -66,7 +65,7 @@ impl Source {
             let span = (skip + len).next_multiple_of(ALIGN);
             match read_up_to(file, offset - skip as u64, &mut buffer[..span], skip + len) {
                 Ok(()) => return Ok(skip..skip + len),
-                // The file system takes the flag and refuses the read.
+                // The file system accepts the flag but refuses the read.
                 Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
                     self.refused.store(true, Ordering::Relaxed);
                 }
@@ -75,7 +74,7 @@ impl Source {
         }
         read_up_to(&self.buffered, offset, &mut buffer[..len], len)
             .map_err(|e| ShardError::reading(&self.path, e))?;
-        // Only advice: a file system that ignores it keeps the pages, nothing else.
+        // Only advice: a file system that ignores it merely keeps the pages.
         let _ = rustix::fs::fadvise(
             &self.buffered,
             offset,
@@ -86,7 +85,7 @@ impl Source {
     }
 }
 
-/// Fills `buffer`; only what lies beyond `needed` may be missing, because the file ends there.
+/// Fills `buffer`. Only bytes beyond `needed` may be missing, at the end of the file.
 fn read_up_to(file: &File, offset: u64, buffer: &mut [u8], needed: usize) -> io::Result<()> {
     let mut done = 0;
     while done < needed {
@@ -100,29 +99,29 @@ fn read_up_to(file: &File, offset: u64, buffer: &mut [u8], needed: usize) -> io:
     Ok(())
 }
 
-/// A file being written from front to back under a temporary name. Dropped before
-/// [`Output::finish`], it deletes itself.
+/// A file being written from front to back under a temporary name. It is deleted if dropped before
+/// [`Output::finish`].
 pub(super) struct Output {
     path: PathBuf,
     file: File,
     direct: bool,
     staging: Slot,
-    /// Where in the file the staging buffer begins.
+    /// File offset of the staging buffer.
     base: u64,
     fill: usize,
-    /// How much was written since the last push, without direct writes.
+    /// Bytes written since the last sync, without direct writes.
     dirty: u64,
     finished: bool,
 }
 
-/// A place to go back to.
+/// A position that [`Output::rewind`] returns to.
 pub(super) struct Mark {
     base: u64,
     head: Vec<u8>,
 }
 
 impl Output {
-    /// A file that will have about `len` bytes; the first `reserved`, a multiple of [`ALIGN`], are
+    /// Creates a file of about `len` bytes. The first `reserved`, a multiple of [`ALIGN`], are
     /// written last.
     pub(super) fn create(path: &Path, reserved: u64, len: u64) -> Result<Output, ShardError> {
         debug_assert!(reserved.is_multiple_of(ALIGN as u64));
@@ -133,8 +132,8 @@ impl Output {
             Ok(file) => (file, true),
             Err(_) => (options.open(path).map_err(|e| ShardError::writing(path, e))?, false),
         };
-        // Allocated beforehand, direct writes neither extend the file one by one nor find the disk
-        // full halfway. Not every file system can.
+        // With preallocation, direct writes neither extend the file one by one nor find the disk
+        // full halfway. Not every file system supports it.
         let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len.max(1));
         if allocated == Err(rustix::io::Errno::NOSPC) {
             let _ = std::fs::remove_file(path);
@@ -169,7 +168,7 @@ impl Output {
         Ok(())
     }
 
-    /// Zeros up to a multiple of `multiple`.
+    /// Writes zeros up to a multiple of `multiple`.
     pub(super) fn pad(&mut self, multiple: u64) -> Result<(), ShardError> {
         const ZEROS: [u8; ALIGN] = [0; ALIGN];
         let gap = self.position().next_multiple_of(multiple) - self.position();
@@ -181,15 +180,15 @@ impl Output {
         Mark { base: self.base + whole as u64, head: self.staging[whole..self.fill].to_vec() }
     }
 
-    /// Forgets everything written since `mark`.
+    /// Discards everything written since `mark`.
     pub(super) fn rewind(&mut self, mark: Mark) {
         self.base = mark.base;
         self.fill = mark.head.len();
         self.staging[..self.fill].copy_from_slice(&mark.head);
     }
 
-    /// Writes `header` into the reserved beginning, cuts the file to `len`, and waits until it is
-    /// on the device. The caller has padded the end to a multiple of [`ALIGN`].
+    /// Writes `header` into the reserved beginning, truncates the file to `len`, and syncs it. The
+    /// caller has padded the end to a multiple of [`ALIGN`].
     pub(super) fn finish(mut self, header: &[u8], len: u64) -> Result<(), ShardError> {
         if self.fill > 0 {
             self.flush()?;
@@ -219,7 +218,7 @@ impl Output {
         if self.direct {
             match self.file.write_all_at(bytes, self.base) {
                 Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
-                    // As above: the flag was taken, the write is refused.
+                    // As for reads: the flag was accepted, but the write is refused.
                     self.file = OpenOptions::new().write(true).open(&self.path)?;
                     self.direct = false;
                 }
@@ -246,7 +245,7 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if !self.finished {
-            // Whatever went wrong was reported; a resume would delete the file as well.
+            // The error was reported already, and resuming would delete the file as well.
             let _ = std::fs::remove_file(&self.path);
         }
     }

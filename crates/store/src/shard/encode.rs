@@ -1,4 +1,4 @@
-//! One tensor on its way from the checkpoint into a shard, by blocks of rows.
+//! Encoding of a tensor from the checkpoint into a shard, in blocks of rows.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,30 +18,31 @@ use super::spectral::Norms;
 use crate::{ErrorNorms, Manifest, Slot, Tensor};
 
 /// A tensor up to this size is read whole, so that its exponents can be counted before it is
-/// encoded. Three workers hold one each; the largest experts with many siblings (DeepSeek-V3) have
-/// matrices of 28 MiB.
+/// encoded. Each of three workers holds one. The largest experts with many siblings (DeepSeek-V3)
+/// have matrices of 28 MiB.
 pub(super) const WINDOW: usize = 32 << 20;
-/// Larger ones are read and encoded in steps of about this size.
+/// Larger tensors are read and encoded in steps of about this size.
 const STEP: usize = 4 << 20;
-/// What one thread encodes at a time.
+/// Bytes that one thread encodes at a time.
 const CHUNK: usize = 512 << 10;
 /// The exponents of a matrix above [`WINDOW`] are counted in this many blocks of
 /// [`SAMPLE`] bytes at even distances: two million weights, in which every exponent that matters
 /// (one weight in ten thousand) is seen two hundred times.
 const SAMPLES: u64 = 16;
 const SAMPLE: usize = 256 << 10;
-/// bf12 with more escapes than one weight in this many is no gain worth a slower kernel.
+/// If more than one weight in this many is an escape, bf12 does not gain enough for a slower
+/// kernel.
 const ESCAPES: u64 = 32;
-/// Files of the checkpoint kept open.
+/// Most files of the checkpoint kept open.
 const OPEN_FILES: usize = 64;
 
-/// What all workers share.
+/// State shared by all workers.
 pub(super) struct Context<'a> {
     /// The checkpoint's directory and manifest.
     pub(super) dir: &'a Path,
     pub(super) manifest: &'a Manifest,
     pub(super) pool: &'a rayon::ThreadPool,
-    /// Told of every run of source bytes that is done.
+    /// Called with the length of every run of source bytes done.
     pub(super) progress: &'a (dyn Fn(u64) + Sync),
     /// Set by the first worker that fails.
     pub(super) stop: AtomicBool,
@@ -85,7 +86,7 @@ impl<'a> Worker<'a> {
         Ok(Worker { context, input, blocks: Vec::new() })
     }
 
-    /// Writes `tensor` in the encoding asked for, or as it is where that gains nothing.
+    /// Writes `tensor` in the requested encoding, or unchanged where that gains nothing.
     pub(super) fn tensor(
         &mut self,
         tensor: &Tensor,
@@ -95,7 +96,7 @@ impl<'a> Worker<'a> {
         if encoding == tensor.encoding {
             return self.copy(tensor, target);
         }
-        // The plan asks for another encoding only where these exist.
+        // The plan requests another encoding only where all of these exist.
         let (Some(encoding), Some(kind), &[rows, cols]) =
             (encoding, numbers(tensor.encoding), tensor.shape.as_slice())
         else {
@@ -129,7 +130,7 @@ impl<'a> Worker<'a> {
         let mark = target.out.mark();
         match self.encode(&matrix, &encoder, whole, target)? {
             Some(stored) => Ok(stored),
-            // A sample promised fewer escapes than there are.
+            // The sample underestimated the escapes.
             None => {
                 target.out.rewind(mark);
                 self.copy(tensor, target)
@@ -137,7 +138,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Writes the parts of a tensor as they are.
+    /// Writes the parts of a tensor unchanged.
     fn copy(&mut self, tensor: &Tensor, target: &mut Target) -> Result<Tensor, ShardError> {
         let mut parts = Vec::with_capacity(tensor.parts.len());
         for (index, part) in tensor.parts.iter().enumerate() {
@@ -203,7 +204,7 @@ impl<'a> Worker<'a> {
             extent.write(target.out, &table)?;
             parts.push(extent.end(target.out)?);
         }
-        // A narrower type of number loses nothing if every weight fits.
+        // Conversion to a narrower float type is exact if every weight fits.
         let mut error = side.error().filter(|e| matrix.encoding.is_lossy() || e.max > 0.0);
         if let (Some(error), Some(norms)) = (&mut error, norms) {
             let [spectral, spectral_error] = norms.bounds().map(Some);
@@ -217,7 +218,7 @@ impl<'a> Worker<'a> {
         Ok(Some(Tensor { parts, error, ..stored }))
     }
 
-    /// Encodes rows in memory with all threads; returns how many blocks they became.
+    /// Encodes rows in memory with all threads. Returns the number of blocks.
     fn encode_rows(
         &mut self,
         matrix: &Matrix,
@@ -240,7 +241,7 @@ impl<'a> Worker<'a> {
                     let first = first_row + i as u64 * chunk_rows;
                     recoder.encode(rows, matrix.cols as usize, block).map_err(|e| (first, e))
                 })
-                // The first in the order of rows, so that the message is always the same.
+                // Collected in row order, so that the first error is always the same.
                 .collect::<Vec<_>>()
         });
         for result in encoded {
@@ -249,7 +250,7 @@ impl<'a> Worker<'a> {
         Ok(blocks)
     }
 
-    /// Counts the exponents of a matrix: all of them if it fits, else those of a sample.
+    /// Counts the exponents of a matrix: all of them if it is in memory, else those of a sample.
     fn histogram(
         &mut self,
         matrix: &Matrix,
@@ -301,13 +302,13 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A matrix to be encoded.
+/// A matrix to encode.
 struct Matrix<'a> {
     tensor: &'a Tensor,
     encoding: Encoding,
     rows: u64,
     cols: u64,
-    /// The bytes of a row in the checkpoint.
+    /// Bytes per row in the checkpoint.
     row_len: u64,
 }
 
@@ -316,7 +317,7 @@ impl Matrix<'_> {
         self.rows * self.row_len
     }
 
-    /// The rows that make up about `bytes`, a multiple of what the encoding needs.
+    /// Number of rows in about `bytes`, rounded to a multiple that the encoding allows.
     fn group(&self, bytes: u64) -> u64 {
         let multiple = self.encoding.row_multiple() as u64;
         (bytes / self.row_len / multiple).max(1) * multiple
@@ -334,7 +335,7 @@ impl Matrix<'_> {
     }
 }
 
-/// Turns rows of the checkpoint into rows of a shard.
+/// Converts rows of the checkpoint to rows of a shard.
 enum Recoder {
     Kernel(Box<Encoder>),
     Narrow { from: sws_kernels::Source, to: Encoding },

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors of sharding, verifying and unsharding, each with its remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,27 @@ use sws_kernels::{EncodeError, Encoding};
 
 use crate::{CheckpointError, ManifestError, PieceId, SmallFileError, remedy};
 
-/// Why shards could not be made, verified or turned back.
+/// Errors of [`shard`](super::shard()), [`verify`](super::verify()) and
+/// [`unshard`](super::unshard()).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardError {
-    /// The operating system refused to let us read.
+    /// The operating system refused a read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that it is complete and that you may read it"))]
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// Its reason.
+        /// The system's reason.
         cause: io::Error,
     },
-    /// The operating system refused to let us write.
+    /// The operating system refused a write.
     #[error("`{}` cannot be written ({cause}); {}", path.display(),
             remedy(cause, "check that you may write there"))]
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// Its reason.
+        /// The system's reason.
         cause: io::Error,
     },
     /// The disk became full.
@@ -46,15 +47,15 @@ pub enum ShardError {
     TooFull {
         /// The output directory.
         dir: PathBuf,
-        /// What is needed.
+        /// Bytes needed.
         needed: u64,
-        /// What is free.
+        /// Bytes free.
         free: u64,
     },
     /// The system has no memory for a buffer.
     #[error("there is no memory for a buffer of {}; close other programs, or raise the limit of address space (`ulimit -v`)", bytes(*len as u64))]
     Memory {
-        /// Its length.
+        /// Bytes of the buffer.
         len: usize,
     },
     /// Threads could not be started.
@@ -74,7 +75,7 @@ pub enum ShardError {
     /// The shards cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The output would land in the input.
+    /// The output directory lies in the input directory.
     #[error("`{}` lies in `{}`, from which it is made; choose a directory outside", out.display(), input.display())]
     Inside {
         /// The output directory.
@@ -82,7 +83,7 @@ pub enum ShardError {
         /// The input directory.
         input: PathBuf,
     },
-    /// The output directory holds something else.
+    /// The output directory holds unrelated files.
     #[error("`{}` holds other files (`{}`); choose an empty or new directory", dir.display(), name.escape_debug())]
     Foreign {
         /// The output directory.
@@ -90,7 +91,7 @@ pub enum ShardError {
         /// One of its files.
         name: String,
     },
-    /// The output directory was begun with something else.
+    /// The output directory belongs to a job with another model or other options.
     #[error(
         "`{}` holds what was made from another model or with other options; choose another directory, or delete this one to begin anew",
         dir.display()
@@ -99,43 +100,43 @@ pub enum ShardError {
         /// The output directory.
         dir: PathBuf,
     },
-    /// Another process is at it.
+    /// Another process is writing to the output directory.
     #[error("`{}` is being written by another sws; wait for it, or choose another directory", dir.display())]
     Busy {
         /// The output directory.
         dir: PathBuf,
     },
-    /// Stand-ins that are no smaller than what they stand in for.
+    /// Stand-ins would not be smaller than the experts.
     #[error(
         "stand-ins in {stand_ins} are not smaller than experts in {encoding}; leave --stand-ins out"
     )]
     StandIns {
-        /// What was asked for.
+        /// The requested encoding of the stand-ins.
         stand_ins: Encoding,
         /// The encoding of the experts.
         encoding: Encoding,
     },
-    /// Nothing that stand-ins could stand in for.
+    /// The checkpoint has no experts that stand-ins could replace.
     #[error(
         "`{}` has no experts of which {stand_ins} would be a smaller copy; leave --stand-ins out", dir.display()
     )]
     NoExperts {
         /// The checkpoint.
         dir: PathBuf,
-        /// What was asked for.
+        /// The requested encoding of the stand-ins.
         stand_ins: Encoding,
     },
-    /// A tensor's name collides with those of a shard.
+    /// A tensor's name collides with names that shards use.
     #[error(
         "the tensor `{tensor}` of {piece} has a name that shards need for themselves; rename it in the checkpoint"
     )]
     Name {
-        /// Its piece.
+        /// The piece of the tensor.
         piece: PieceId,
         /// The tensor.
         tensor: String,
     },
-    /// A weight that an encoding has no code for.
+    /// An encoding cannot represent a weight.
     #[error(
         "`{}` has a weight in row {row} of `{tensor}` that {encoding} cannot hold (infinite, NaN or too large); choose an exact encoding such as bf12 or f32",
         path.display()
@@ -150,17 +151,17 @@ pub enum ShardError {
         /// The encoding.
         encoding: Encoding,
     },
-    /// A tensor cannot be encoded or had back.
+    /// A tensor cannot be encoded or decoded.
     #[error("`{}` holds the tensor `{tensor}`: {cause}", path.display())]
     Encode {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Why.
+        /// The cause.
         cause: EncodeError,
     },
-    /// The shards do not have the checkpoint's bits any more.
+    /// The shards no longer have the checkpoint's exact bits.
     #[error(
         "`{}` holds `{tensor}` in {encoding}, which is not exactly what the checkpoint had; give --lossy to have it decoded, or take the original checkpoint",
         dir.display()
@@ -173,7 +174,7 @@ pub enum ShardError {
         /// Its encoding.
         encoding: Encoding,
     },
-    /// Bytes are not those that were written.
+    /// Bytes differ from those that were written.
     #[error("`{}` is damaged: the bytes of `{tensor}` ({piece}) do not match their checksum; copy it again or make the shards again", path.display())]
     Damaged {
         /// The shard.
@@ -183,15 +184,15 @@ pub enum ShardError {
         /// The tensor.
         tensor: String,
     },
-    /// A small file is not the one that was copied.
+    /// A small file differs from the one that was copied.
     #[error("`{}` {what}; copy it again or make the shards again", path.display())]
     DamagedCopy {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage, as the end of a sentence that begins with the file.
         what: String,
     },
-    /// A small file that would be copied lies elsewhere.
+    /// A small file to copy is a link out of the checkpoint.
     #[error(
         "`{}` is a link to `{}`, which is not of this checkpoint, and shards would carry a copy of it; put the file itself there, or take the link away",
         link.display(), target.display()
@@ -199,10 +200,10 @@ pub enum ShardError {
     Elsewhere {
         /// The link.
         link: PathBuf,
-        /// What it leads to.
+        /// The target of the link.
         target: PathBuf,
     },
-    /// The manifest does not describe all of a checkpoint's tensor.
+    /// The manifest lacks a part of a tensor of the checkpoint.
     #[error("`{}` has not all parts of `{tensor}`; make the shards again", dir.display())]
     Incomplete {
         /// The shard directory.
@@ -210,7 +211,7 @@ pub enum ShardError {
         /// The tensor.
         tensor: String,
     },
-    /// Another thread failed; its error is the one to tell.
+    /// Another thread failed; its error is the one reported.
     #[error("another thread failed")]
     Stopped,
 }
@@ -231,7 +232,7 @@ impl ShardError {
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes with a binary unit.
 fn bytes(n: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.into_iter().find(|(shift, _)| n >> shift > 0) {

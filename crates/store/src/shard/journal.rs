@@ -1,4 +1,5 @@
-//! What is finished, for when the work is killed: one line a finished file, each with its checksum.
+//! Journal of finished files, so that killed work can resume: one line per file, each with a
+//! checksum.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,22 +14,22 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::ShardError;
 use crate::regular::open_regular;
 
-/// Its name in the output directory.
+/// File name of the journal in the output directory.
 pub(super) const JOURNAL: &str = ".sws-journal";
-/// A line with every checksum of a piece has a few kilobytes; the experts of the largest published
-/// model make 100 MB. More was not written by us.
+/// Most bytes read of a journal; `sws` writes no longer ones. A line with all checksums of a piece
+/// has a few kilobytes; the experts of the largest published model make 100 MB.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// An append-only file of JSON lines. The first says which job this is.
+/// An append-only file of JSON lines. The first identifies the job.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
 }
 
 impl Journal {
-    /// Begins a journal, or goes on with one of the same job. Returns what is in it.
+    /// Begins a journal, or continues one of the same job. Returns its entries.
     ///
-    /// A line that was being written when the power went, and all after it, do not count.
+    /// A line torn by a power failure and all lines after it are dropped.
     pub(super) fn open<J, L>(dir: &Path, job: &J) -> Result<(Journal, Vec<L>), ShardError>
     where
         J: Serialize + DeserializeOwned + PartialEq,
@@ -40,7 +41,7 @@ impl Journal {
             .write(true)
             .create(true)
             .truncate(false)
-            // A pipe in its place would never end, and a link would lead to somebody else's file.
+            // A pipe in its place would block forever, and a link could lead to a foreign file.
             .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
             .open(&path)
             .map_err(|e| match rustix::io::Errno::from_io_error(&e) {
@@ -78,14 +79,15 @@ impl Journal {
         Ok((journal, entries))
     }
 
-    /// Whether a journal there has at least its first line: without, nothing was begun.
+    /// True if the directory has a journal with an intact first line. Without it, no work was
+    /// begun.
     pub(super) fn begun(dir: &Path) -> bool {
         let mut bytes = Vec::new();
         let read = open_regular(dir.join(JOURNAL)).map(|f| f.take(1 << 20).read_to_end(&mut bytes));
         matches!(read, Ok(Ok(_))) && line(&bytes).is_some()
     }
 
-    /// Adds lines and waits until they are on the device.
+    /// Appends lines and syncs them.
     pub(super) fn append<L: Serialize>(
         &mut self,
         entries: impl IntoIterator<Item = L>,
@@ -102,18 +104,18 @@ impl Journal {
             .map_err(|e| ShardError::writing(&self.path, e))
     }
 
-    /// Ends it: the work is done.
+    /// Removes the journal, when the work is done.
     pub(super) fn remove(self) -> Result<(), ShardError> {
         std::fs::remove_file(&self.path).map_err(|e| ShardError::writing(&self.path, e))
     }
 }
 
-/// What bears its name is something else.
+/// Error for something other than a journal under its name.
 fn foreign(dir: &Path) -> ShardError {
     ShardError::Foreign { dir: dir.to_owned(), name: JOURNAL.to_owned() }
 }
 
-/// The JSON of the first line and the length of the line, if it is whole.
+/// Returns the JSON of the first line and the length of the line, if it is intact.
 fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let end = bytes.iter().position(|&b| b == b'\n')?;
     let (sum, json) = bytes[..end].split_at_checked(17)?;
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_as_they_were() {
+    fn numbers_round_trip() {
         // A parser that is off by one in the last place reads the first as 0.0011138212867081165.
         let numbers = [0.0011138212867081163, f64::MIN_POSITIVE, 0.1 + 0.2, 1e300 / 3.0];
         let dir = tempfile::tempdir().unwrap();
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_damaged_line_and_all_after_it_do_not_count() {
+    fn torn_or_damaged_lines_end_the_journal() {
         let dir = tempfile::tempdir().unwrap();
         let write = || {
             let _ = std::fs::remove_file(dir.path().join(JOURNAL));
@@ -156,7 +158,7 @@ mod tests {
             let lines = ends.iter().filter(|&&end| end < cut).count();
             assert_eq!(Journal::begun(dir.path()), lines > 0);
             assert_eq!(reopen(), [1, 2, 3][..lines.saturating_sub(1)], "cut at {cut}");
-            // What is appended after a torn line is found again.
+            // A line appended after a torn one is read again.
             let (mut journal, before) = Journal::open::<_, u32>(dir.path(), &7u32).unwrap();
             journal.append([9u32]).unwrap();
             assert_eq!(reopen().len(), before.len() + 1);

@@ -1,4 +1,4 @@
-//! Where the bytes of a shard lie, and the header that says so.
+//! Layout of a shard, and the header that describes it.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use sws_kernels::Encoding;
 use super::direct::ALIGN;
 use crate::{PieceId, Tensor};
 
-/// What a tensor's first byte is a multiple of.
+/// Alignment of the first byte of a part.
 pub(super) const TENSOR_ALIGN: u64 = 64;
-/// The names of the padding tensors begin so.
+/// Prefix of the names of padding tensors.
 pub(super) const PAD: &str = "__pad.";
 
-/// The name of the file of a piece, below the directory.
+/// File name of a piece, relative to the directory.
 pub(super) fn file_name(id: PieceId, stand_in: Option<Encoding>) -> String {
     match stand_in {
         None => format!("{id}.safetensors"),
@@ -21,9 +21,9 @@ pub(super) fn file_name(id: PieceId, stand_in: Option<Encoding>) -> String {
     }
 }
 
-/// The beginning of a shard, up to its first tensor at `data_start`: a function of the manifest
-/// alone, so that verifying can compare every byte of it. `None` if it does not fit, which a
-/// manifest that lies can bring about.
+/// Builds the header of a shard, up to its first tensor at `data_start`. It depends on the manifest
+/// alone, so that every byte of it can be verified. `None` if it does not fit, which an
+/// inconsistent manifest can cause.
 pub(super) fn header(
     id: PieceId,
     fingerprint: &str,
@@ -58,8 +58,8 @@ pub(super) fn header(
     Some(bytes)
 }
 
-/// Where the first tensor begins in a shard that may keep each tensor in one of several encodings,
-/// before anything is encoded: room for the longest header they can have.
+/// Offset of the first tensor in a shard, chosen before anything is encoded. It leaves room for the
+/// longest header, whichever of several encodings each tensor ends up in.
 pub(super) fn data_start(
     id: PieceId,
     fingerprint: &str,
@@ -81,7 +81,7 @@ pub(super) fn data_start(
                 let name = part_name(&stored, index);
                 let far = longest_file;
                 entry(&mut text, &name, Dtype::F8_E4M3, &shape, far, far);
-                // A gap is below a block, but its offsets are as long as any.
+                // A gap is shorter than a block, but its offsets have as many digits as any.
                 let _ = padding(&mut text, &mut pads, far, far + 1, 0);
             }
             text.len()
@@ -91,13 +91,13 @@ pub(super) fn data_start(
     (8 + len as u64).next_multiple_of(ALIGN as u64)
 }
 
-/// What a part is called in the header.
+/// Name of a part in the header.
 pub(super) fn part_name(tensor: &Tensor, index: usize) -> String {
     let suffix = tensor.encoding.and_then(|e| e.parts().get(index)).map_or("", |part| part.suffix);
     format!("{}{suffix}", tensor.name)
 }
 
-/// What a part is to a library that knows nothing of encodings.
+/// Type and shape of a part, as seen by a library that does not know the encodings.
 fn part_type(tensor: &Tensor, index: usize) -> (Dtype, Vec<u64>) {
     let whole = |dtype| (dtype, tensor.shape.clone());
     match tensor.encoding {
@@ -126,7 +126,7 @@ fn entry(json: &mut String, name: &str, dtype: Dtype, shape: &[u64], start: u64,
     let _ = write!(json, r#"],"data_offsets":[{start},{end}]}}"#);
 }
 
-/// Names the gap between two parts, if there is one.
+/// Adds an entry for the gap between two parts, if there is one.
 fn padding(json: &mut String, pads: &mut u32, from: u64, to: u64, data_start: u64) -> Option<()> {
     let gap = to.checked_sub(from)?;
     if gap > 0 {

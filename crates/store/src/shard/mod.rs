@@ -1,11 +1,11 @@
-//! From a checkpoint to shards and back, and whether shards are still what was written.
+//! Conversion of checkpoints to shards and back, and verification of shards.
 //!
-//! [`shard`] writes one file a piece; it can be killed at any moment and called again with the same
-//! arguments, and what comes out has the same bytes. [`verify`] reads everything and compares it
-//! with the manifest. [`unshard`] gives the checkpoint's tensors back.
+//! [`shard`] writes one file per piece. It can be killed at any moment and called again with the
+//! same arguments; the output has the same bytes. [`verify`] reads everything and compares it with
+//! the manifest. [`unshard`] restores the checkpoint's tensors.
 //!
-//! All three read and write past the page cache and in blocks of rows, so that neither the size of
-//! a model nor that of a tensor shows in memory.
+//! All three bypass the page cache and work in blocks of rows, so memory use depends neither on the
+//! size of the model nor on that of a tensor.
 
 mod copies;
 mod direct;
@@ -35,18 +35,18 @@ pub use verify::{Damage, Verified, verify};
 pub use write::{Sharded, shard};
 
 /// Pieces being read or written at a time: while one is encoded, another is read and a third is
-/// written. More gain nothing on one device, and each has a window of memory.
+/// written. More gain nothing on one device, and each needs a window of memory.
 const WORKERS: usize = 3;
 
-/// What kind of shards to make.
+/// Options of [`shard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOptions {
-    /// For the matrices of experts, attention, dense layers, embedding and head. What is already
-    /// in `fp8` or `mxfp4`, and with `bf12` what is not in bf16, stays as it is.
+    /// Encoding of the matrices of experts, attention, dense layers, embedding and head. Matrices
+    /// already in `fp8` or `mxfp4` are stored unchanged; with `bf12`, so are those not in bf16.
     pub encoding: Encoding,
-    /// `q8` or `q4` copies of the experts too.
+    /// Encoding of additional `q8` or `q4` copies of the experts.
     pub stand_ins: Option<Encoding>,
-    /// Threads that encode; none for one a core.
+    /// Encoding threads; `None` for one per core.
     pub threads: Option<usize>,
 }
 
@@ -56,16 +56,17 @@ impl Default for ShardOptions {
     }
 }
 
-/// How far long work has come.
+/// Progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of input done, those of an earlier, interrupted run included.
+    /// Bytes of input done, including those of an earlier, interrupted run.
     pub done: u64,
-    /// Bytes of input in all.
+    /// Total bytes of input.
     pub total: u64,
 }
 
-/// The threads that compute. Their number is always said, or the environment would say it.
+/// Builds the pool of compute threads. The number is always explicit, or rayon would take it from
+/// the environment.
 fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, ShardError> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     rayon::ThreadPoolBuilder::new()
@@ -74,7 +75,7 @@ fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, ShardError> {
         .map_err(|e| ShardError::Threads { reason: e.to_string() })
 }
 
-/// Starts a thread that lives as long as `scope`.
+/// Starts a thread in `scope`.
 fn start<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     work: impl FnOnce() + Send + 'scope,
@@ -83,7 +84,7 @@ fn start<'scope>(
     started.map(drop).map_err(|e| ShardError::Threads { reason: e.to_string() })
 }
 
-/// Whether a file begins with these bytes.
+/// True if a file begins with `expected`.
 fn begins_with(path: &Path, expected: &[u8]) -> bool {
     let mut found = vec![0; expected.len()];
     let read = open_regular(path).and_then(|mut file| file.read_exact(&mut found));

@@ -1,10 +1,11 @@
-//! Numbers into a narrower type of number. Exact as long as each fits; what was lost is measured.
+//! Conversion to a narrower float type. Exact if every number fits; otherwise the error is
+//! measured.
 
 use half::{bf16, f16};
 use sws_kernels::{EncodeError, EncodedRows, Encoding, ErrorSums, Source};
 
-/// Encodes rows of `from` as `to`, which is f16 or bf16. Infinities and NaNs that the narrower
-/// type has too may pass; finite numbers must stay finite.
+/// Encodes rows of `from` as `to`, which is f16 or bf16. Infinities, and NaNs that the narrower
+/// type can represent, are accepted. Finite numbers must stay finite.
 pub(super) fn encode(
     from: Source,
     to: Encoding,
@@ -23,7 +24,7 @@ pub(super) fn encode(
                 (Source::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
                 (Source::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
                 (_, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
-                // `chunks_exact` gives nothing else.
+                // Unreachable: `chunks_exact` gives only these lengths.
                 _ => continue,
             };
             let (bytes, back) = match to {
@@ -57,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_exact_and_the_rest_is_measured() {
+    fn fitting_numbers_are_exact_and_others_measured() {
         let f32s = |v: &[f32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         let halves = |v: &[f16]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         #[rustfmt::skip]
         let cases = [
-            // from, to, numbers, largest error or none if refused
+            // from, to, numbers, largest error (`None` if refused)
             (Source::F32, Encoding::Bf16, f32s(&[1.0, -0.0, -100f32.exp2(), f32::INFINITY]), Some(0.0)),
             (Source::F32, Encoding::Bf16, f32s(&[1.0, 1.0 + 1.0 / 256.0]), Some(1.0 / 256.0)),
             (Source::F32, Encoding::Bf16, f32s(&[f32::MAX]), None),

@@ -1,4 +1,4 @@
-//! The output directory: nobody else's, locked while written, cleaned of what a kill left behind.
+//! The output directory: exclusive to one job, locked while written, and cleaned up after a kill.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -10,20 +10,20 @@ use super::ShardError;
 use super::journal::{JOURNAL, Journal};
 use crate::path::is_plain_path;
 
-/// What a file is called until it is complete.
+/// Suffix of incomplete files.
 const UNFINISHED: &str = ".sws-tmp";
 
-/// A directory that this process alone writes to.
+/// A directory that only this process writes to.
 pub(super) struct OutDir {
     path: PathBuf,
     created: bool,
-    /// Holds the lock on the directory itself: a file for it would be one more thing to clean up.
+    /// Holds the lock on the directory itself. A lock file would be one more thing to clean up.
     _lock: File,
 }
 
 impl OutDir {
-    /// Makes the directory, or takes over one in which the same work was begun. `planned` are the
-    /// paths that may be in it.
+    /// Creates the directory, or takes over one in which the same work was begun. It may contain
+    /// only the paths in `planned`.
     pub(super) fn open(
         path: &Path,
         input: &Path,
@@ -35,7 +35,7 @@ impl OutDir {
         }
         std::fs::create_dir_all(path).map_err(|e| ShardError::writing(path, e))?;
         let lock = File::open(path).map_err(|e| ShardError::writing(path, e))?;
-        // A file system without locks cannot say that somebody else is at work.
+        // On a file system without locks another writer goes unnoticed.
         let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
         if locked == Err(rustix::io::Errno::WOULDBLOCK) {
             return Err(ShardError::Busy { dir: path.to_owned() });
@@ -63,27 +63,27 @@ impl OutDir {
         &self.path
     }
 
-    /// Refuses when less than `needed` bytes are free.
+    /// Fails if less than `needed` bytes are free.
     pub(super) fn check_space(&self, needed: u64) -> Result<(), ShardError> {
         let stat = rustix::fs::statvfs(&self.path)
             .map_err(|e| ShardError::writing(&self.path, e.into()))?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        // One without blocks, such as ramfs, cannot say how many are free.
+        // A file system without blocks, such as ramfs, does not report free space.
         if free < needed && stat.f_blocks > 0 {
             return Err(ShardError::TooFull { dir: self.path.clone(), needed, free });
         }
         Ok(())
     }
 
-    /// Leaves nothing behind where nothing was before.
+    /// Removes the directory again if it was created here.
     pub(super) fn abandon(&self) {
         if self.created {
-            // Fails, as it should, if there is something in it after all.
+            // Fails, as it should, if the directory is not empty.
             let _ = std::fs::remove_dir(&self.path);
         }
     }
 
-    /// The name under which a file is written; its directory exists afterwards.
+    /// Returns the temporary path of a file, and creates its directory.
     pub(super) fn unfinished(&self, name: &str) -> Result<PathBuf, ShardError> {
         let path = self.path.join(format!("{name}{UNFINISHED}"));
         if let Some(parent) = path.parent() {
@@ -92,7 +92,7 @@ impl OutDir {
         Ok(path)
     }
 
-    /// Gives complete, synced files their names, and waits until the names are on the device.
+    /// Renames complete, synced files to their final names, and syncs their directories.
     pub(super) fn publish<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -107,7 +107,7 @@ impl OutDir {
         parents.iter().try_for_each(|parent| self.sync(parent))
     }
 
-    /// Writes a small file whole, under its name when complete.
+    /// Writes a small file, which gets its name when complete.
     pub(super) fn write_small(&self, name: &str, bytes: &[u8]) -> Result<(), ShardError> {
         let path = self.unfinished(name)?;
         std::fs::write(&path, bytes)
@@ -122,14 +122,14 @@ impl OutDir {
     }
 }
 
-/// Whether a file without the ending of unfinished ones is planned, or a part of one that is: the
-/// name of a part has a word before the last dot.
+/// True if `name`, without [`UNFINISHED`], is a planned file or a spill file of one. The name of a
+/// spill file has one more word at the end.
 fn unfinished_of(name: &str, planned: &HashSet<String>) -> bool {
     planned.contains(name)
         || name.rsplit_once('.').is_some_and(|(whole, _)| planned.contains(whole))
 }
 
-/// Whether `out` is `input` or lies below it. `out` need not exist yet.
+/// True if `out` is `input` or lies below it. `out` need not exist yet.
 fn within(out: &Path, input: &Path) -> bool {
     let Ok(input) = input.canonicalize() else { return false };
     let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
@@ -137,8 +137,8 @@ fn within(out: &Path, input: &Path) -> bool {
     existing.is_some_and(|dir| dir.starts_with(&input))
 }
 
-/// The files below a directory, as planned paths are spelled. A name that no plan can contain is
-/// listed as it is and refused by the caller.
+/// Lists the files below a directory, spelled as planned paths. A name that no plan can contain is
+/// listed unchanged, for the caller to refuse.
 fn list(root: &Path, below: &str, depth: u32, found: &mut Vec<String>) -> Result<(), ShardError> {
     let dir = root.join(below);
     let refused = |e| ShardError::reading(&dir, e);

@@ -1,4 +1,4 @@
-//! The parts of a tensor as they are written: checksums on the way, small parts kept for later.
+//! Writing of a tensor's parts: checksums are taken on the way, and small parts are kept for later.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -12,20 +12,20 @@ use super::direct::Output;
 use super::layout::TENSOR_ALIGN;
 use crate::{ErrorNorms, Extent, PieceKind, Tensor, check_len};
 
-/// What the smaller parts of a tensor may hold in memory while the first part is written.
+/// Most bytes of a buffer for smaller parts, which wait in memory while the first part is written.
 const SPILL: usize = 2 << 20;
 
-/// Where a tensor goes.
+/// Destination of a tensor.
 pub(super) struct Target<'a> {
-    /// What its piece is.
+    /// Kind of its piece.
     pub(super) kind: PieceKind,
-    /// The index of the shard among the files of the new manifest.
+    /// Index of the shard among the files of the new manifest.
     pub(super) file: u32,
     /// The shard.
     pub(super) out: &'a mut Output,
-    /// The name of the shard while it is written.
+    /// Path of the shard while it is written.
     pub(super) path: &'a Path,
-    /// Whether spectral norms are wanted of what is encoded.
+    /// True if spectral norms of encoded matrices are wanted.
     pub(super) norms: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// A part that will have `len` bytes.
+    /// Begins a part of `len` bytes.
     pub(super) fn begin(tensor: &Tensor, index: usize, len: u64, target: &Target) -> Writing {
         let rows = part_rows(tensor, index, len);
         let row_len = len.checked_div(rows).unwrap_or(0);
@@ -66,7 +66,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Ends the part; the next one begins at an aligned place.
+    /// Ends the part, and pads so that the next one is aligned.
     pub(super) fn end(mut self, out: &mut Output) -> Result<Extent, ShardError> {
         if self.run > 0 {
             self.check();
@@ -83,8 +83,8 @@ impl Writing {
     }
 }
 
-/// The rows that checksums go by. The table and the patches of bf12 are always read whole, but
-/// patches can be many: they are checked as if each byte were a row.
+/// Number of rows for the placement of checksums. The table and the patches of bf12 are always read
+/// whole, but there can be many patches, so each of their bytes counts as a row.
 fn part_rows(tensor: &Tensor, index: usize, len: u64) -> u64 {
     let (rows, _) = tensor.matrix_shape();
     match (tensor.encoding, index) {
@@ -95,11 +95,12 @@ fn part_rows(tensor: &Tensor, index: usize, len: u64) -> u64 {
     }
 }
 
-/// What comes with the rows and stands behind them: scales, patches, and the account of errors.
+/// Data that accumulates with the rows and is stored after them: scales and patches. Also sums up
+/// the errors.
 pub(super) struct Side {
-    /// bf12: where each row's patches begin.
+    /// bf12: offset of each row's patches.
     offsets: Spill,
-    /// bf12: the patches; else the scales.
+    /// The patches of bf12, or the scales of other encodings.
     rest: Spill,
     error: Option<ErrorSums>,
     /// bf12: escapes so far.
@@ -107,7 +108,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// `shard` names the files that hold what is too much for memory.
+    /// Creates empty parts. The names of spill files derive from `shard`.
     pub(super) fn new(encoding: Encoding, measured: bool, shard: &Path) -> Side {
         let mut offsets = Spill::new(shard, "offsets");
         if encoding == Encoding::Bf12 {
@@ -138,7 +139,7 @@ impl Side {
         self.offsets.len() + self.rest.len()
     }
 
-    /// What was lost, if anything was.
+    /// The error of the encoding, if it is measured.
     pub(super) fn error(&self) -> Option<ErrorNorms> {
         self.error.map(|sums| ErrorNorms {
             relative: sums.relative(),
@@ -148,7 +149,7 @@ impl Side {
         })
     }
 
-    /// Hands out everything in order, in pieces no longer than `buffer`.
+    /// Passes all bytes to `to`, in order and in runs no longer than `buffer`.
     pub(super) fn drain(
         self,
         buffer: &mut [u8],
@@ -159,7 +160,7 @@ impl Side {
     }
 }
 
-/// Bytes in memory up to a bound, and in a nameless file beyond it.
+/// Bytes in memory up to a bound, and in an unlinked file beyond it.
 struct Spill {
     path: PathBuf,
     memory: Vec<u8>,
@@ -168,7 +169,7 @@ struct Spill {
 
 impl Spill {
     fn new(shard: &Path, what: &str) -> Spill {
-        // The ending stays that of unfinished files, should a kill hit before the name is gone.
+        // Keeps the ending of unfinished files, in case of a kill before the file is unlinked.
         let mut path = shard.to_owned();
         let name = shard.file_stem().unwrap_or_default().to_string_lossy();
         let ending = shard.extension().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,4 @@
-//! Which shards a model becomes, and how large they will be, before anything is written.
+//! The shards of a model and their sizes, planned before anything is written.
 
 use std::collections::HashSet;
 
@@ -10,28 +10,29 @@ use super::layout::{self, PAD, TENSOR_ALIGN};
 use super::{ShardError, ShardOptions};
 use crate::{Manifest, Naming, Piece, PieceKind, Placement, Tensor};
 
-/// bf12 escapes that room is kept for: one weight in so many. In trained models it was one in 5,000.
+/// Space planned for bf12 escapes: one weight in this many. In trained models it was one in 5,000.
 const TYPICAL_ESCAPES: u64 = 1024;
 
-/// One shard to be written.
+/// A shard to write.
 pub(super) struct Job<'a> {
-    /// Its name below the directory.
+    /// File name, relative to the directory.
     pub(super) file: String,
-    /// Its piece.
+    /// The piece to store.
     pub(super) piece: &'a Piece,
-    /// Of a stand-in, the encoding.
+    /// The encoding, for a stand-in.
     pub(super) stand_in: Option<Encoding>,
-    /// The encoding wanted for each tensor.
+    /// Planned encoding of each tensor.
     pub(super) encodings: Vec<Option<Encoding>>,
-    /// Where its first tensor begins.
+    /// Offset of the first tensor.
     pub(super) data_start: u64,
-    /// How long it will be: exact but for the escapes of bf12.
+    /// Length of the file, exact except for the escapes of bf12.
     pub(super) len: u64,
-    /// The bytes it is made from.
+    /// Bytes of the source tensors.
     pub(super) source_len: u64,
 }
 
-/// The shards of all pieces in the order of the manifest's files: each piece's, then its stand-in's.
+/// Plans the shards of all pieces in the order of the manifest's files. The shard of a piece is
+/// followed by that of its stand-in.
 pub(super) fn jobs<'a>(
     manifest: &'a Manifest,
     naming: &dyn Naming,
@@ -66,7 +67,7 @@ fn job<'a>(
     let encodings: Vec<_> = tensors.iter().map(|t| wanted(t, naming, encoding)).collect();
     let lens = tensors.iter().zip(&encodings).map(|(t, &e)| stored_len(t, e));
     let data_len = lens.fold(0, u64::saturating_add).saturating_add(ALIGN as u64);
-    // For the number of digits only: a header may say at most this.
+    // Bounds the numbers in the header, and so their digits.
     let longest = data_len.saturating_mul(2);
     let choices = |tensor: &Tensor| vec![wanted(tensor, naming, encoding), tensor.encoding];
     let fingerprint = &manifest.model.fingerprint;
@@ -82,11 +83,13 @@ fn job<'a>(
     }
 }
 
-/// How a tensor is to be stored: as asked if it is a matrix of numbers that can be, else as it is.
+/// Planned encoding of a tensor: as requested if it is a matrix that can be encoded, else
+/// unchanged.
 fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
     let as_is = tensor.encoding;
     let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
-    // Rows are what is encoded at a time; a matrix whose rows do not fit has no use as weights.
+    // Encoding works on whole groups of rows; a matrix whose rows do not fit is of no use as
+    // weights.
     let group =
         cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
     let possible = match encoding {
@@ -114,7 +117,7 @@ fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
     }
 }
 
-/// What can be encoded anew: numbers as they are, not codes with scales.
+/// Source type of tensors that can be re-encoded: plain floats, not codes with scales.
 pub(super) fn numbers(encoding: Option<Encoding>) -> Option<Source> {
     match encoding {
         Some(Encoding::F32) => Some(Source::F32),
@@ -124,14 +127,14 @@ pub(super) fn numbers(encoding: Option<Encoding>) -> Option<Source> {
     }
 }
 
-/// The bytes of a part; of bf12's patches, without the escapes.
+/// Length of a part; for the patches of bf12, without escapes.
 pub(super) fn least_len(encoding: Encoding, part: usize, rows: u64, cols: u64) -> Option<u64> {
     match encoding.parts().get(part)?.len(rows, cols)? {
         PartLen::Exact(len) | PartLen::AtLeast(len) => Some(len),
     }
 }
 
-/// The bytes of a tensor in a shard, with what aligns the next.
+/// Length of a tensor in a shard, including the alignment of the next.
 fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
     let aligned = |len: u64| len.checked_next_multiple_of(TENSOR_ALIGN);
     let encoded = |encoding: Encoding| {
@@ -151,7 +154,7 @@ fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
     }
 }
 
-/// Refuses names that parts of other tensors or the padding may have in the shard.
+/// Refuses names that parts of other tensors or padding may have in the shard.
 fn check_names(job: &Job) -> Result<(), ShardError> {
     let mut names = HashSet::new();
     for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
@@ -171,7 +174,7 @@ fn check_names(job: &Job) -> Result<(), ShardError> {
     Ok(())
 }
 
-/// The order in which to write: large shards first, so that no thread is left alone with one.
+/// Order of writing: large shards first, so that the last thread does not finish a large one alone.
 pub(super) fn by_size(jobs: &[Job]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(jobs[index].source_len));

@@ -1,34 +1,34 @@
-//! Upper bounds of spectral norms: how much a matrix, and what an encoding did to it, can stretch.
+//! Upper bounds of the spectral norms of matrices and of their encoding errors.
 
 use rayon::prelude::*;
 use sws_kernels::{EncodedRows, Encoding, Matrix};
 
-/// Steps of Lanczos' method. After these the largest stretch found is below the largest there is by
-/// more than [`SLACK`] with a probability of one in a billion, for any matrix of up to 32,768 columns
-/// and a start that knows nothing of it (Kuczyński and Woźniakowski, 1992, theorem 4.2).
+/// Steps of the Lanczos method. After these, the estimate falls short of the norm by more than a
+/// factor of [`SLACK`] with a probability of one in a billion, for any matrix of up to 32,768
+/// columns and a starting vector independent of it (Kuczyński and Woźniakowski, 1992, theorem 4.2).
 const STEPS: usize = 32;
-/// What was found is raised by this factor.
+/// Factor by which the estimate is raised.
 const SLACK: f64 = 1.1;
-/// And every bound by this one, far above what rounding the changes to f32 can take from it.
+/// Allowance for rounding the changes to f32, far above the actual loss.
 const ROUNDING: f64 = 1.000_001;
-/// Rows that one thread takes at a time, in weights: sums are made in this grouping whatever the
-/// number of threads.
+/// Weights in the group of rows that one thread takes at a time. The grouping of sums, and so their
+/// rounding, does not depend on the number of threads.
 const GROUP: usize = 1 << 18;
 
-/// The norms of a matrix that comes in blocks of rows.
+/// Norms of a matrix that arrives in blocks of rows.
 ///
-/// For each block the smaller of two bounds is taken: the Frobenius norm, and the norm that Lanczos'
-/// method finds, raised by [`SLACK`]. The root of the sum of their squares bounds the whole.
+/// The bound of a block is the smaller of two: the Frobenius norm, and the Lanczos estimate raised
+/// by [`SLACK`]. The root of the sum of their squares bounds the whole matrix.
 #[derive(Default)]
 pub(super) struct Norms {
-    /// Squared: of the weights, and of what they were changed by.
+    /// Sums of squared bounds, for the weights and for their changes.
     squares: [f64; 2],
-    /// The rows, decoded: weights and changes.
+    /// Decoded rows: weights and changes.
     wide: [Vec<f32>; 2],
 }
 
 impl Norms {
-    /// Adds rows as the checkpoint has them and as they were encoded, in blocks.
+    /// Adds rows, given as in the checkpoint and as encoded, in blocks.
     pub(super) fn add(
         &mut self,
         pool: &rayon::ThreadPool,
@@ -56,7 +56,7 @@ impl Norms {
         }
     }
 
-    /// The bounds for all rows: of the weights, and of what they were changed by.
+    /// The bounds for all rows: of the weights, and of their changes.
     pub(super) fn bounds(&self) -> [f64; 2] {
         self.squares.map(f64::sqrt)
     }
@@ -74,12 +74,13 @@ fn decode(encoding: Encoding, cols: usize, parts: &[&[u8]], wide: &mut [f32]) {
     wide.par_chunks_mut(cols).enumerate().for_each(|(row, out)| matrix.decode_row(row, out));
 }
 
-/// Bounds the spectral norm of `a` [.., cols] from above.
+/// Returns an upper bound of the spectral norm of `a` [.., cols].
 fn bound(a: &[f32], cols: usize) -> f64 {
     let frobenius = ROUNDING * a.iter().map(|a| f64::from(*a).powi(2)).sum::<f64>().sqrt();
     let rank = cols.min(a.len() / cols).max(1);
     let found = SLACK * lanczos(a, cols);
-    // No norm is below this one: numbers too large or too small for f32 end here, and NaN does.
+    // The spectral norm is at least the Frobenius norm over the root of the rank. An estimate below
+    // that, or NaN, comes from numbers too large or too small for f32.
     if found * ROUNDING >= frobenius / (rank as f64).sqrt() {
         found.min(frobenius)
     } else {
@@ -87,7 +88,7 @@ fn bound(a: &[f32], cols: usize) -> f64 {
     }
 }
 
-/// The square root of the largest eigenvalue of AᵀA that shows in a Krylov space: from below.
+/// Lower bound of the norm: the root of the largest eigenvalue of AᵀA in a Krylov space.
 fn lanczos(a: &[f32], cols: usize) -> f64 {
     let mut v = start(cols);
     let mut before = vec![0.0; cols];
@@ -102,7 +103,7 @@ fn lanczos(a: &[f32], cols: usize) -> f64 {
         }
         diagonal.push(alpha);
         beta = product(&next, &next).sqrt();
-        // The space is exhausted: what f32 leaves of it is noise.
+        // The space is exhausted: at f32 precision the rest is noise.
         if beta.is_nan() || beta <= 1e-6 * diagonal[0].abs() {
             break;
         }
@@ -112,7 +113,7 @@ fn lanczos(a: &[f32], cols: usize) -> f64 {
     largest_eigenvalue(&diagonal, &beside).max(0.0).sqrt()
 }
 
-/// AᵀA v, each product of a row in f32 and the sums of groups in their order.
+/// Returns AᵀA v. Products of rows are taken in f32; the sums of groups are added in order.
 fn gram(a: &[f32], cols: usize, v: &[f64]) -> Vec<f64> {
     let v: Vec<f32> = v.iter().map(|&v| v as f32).collect();
     let group = (GROUP / cols).max(1) * cols;
@@ -134,7 +135,7 @@ fn gram(a: &[f32], cols: usize, v: &[f64]) -> Vec<f64> {
     total
 }
 
-/// In lanes, so that the compiler can use wide registers.
+/// Dot product in lanes, so that the compiler can use wide registers.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 16];
     let (a, a_rest) = a.as_chunks::<16>();
@@ -152,8 +153,8 @@ fn product(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// A direction that depends on the number of columns alone. Each number is a sum of twelve uniform
-/// ones, near enough to a normal one; no function of the platform's has a part in it.
+/// Starting vector, which depends only on the number of columns. Each number is a sum of twelve
+/// uniform ones, close enough to normal; no math function of the platform is involved.
 fn start(cols: usize) -> Vec<f64> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut uniform = || {
@@ -170,7 +171,7 @@ fn start(cols: usize) -> Vec<f64> {
     v
 }
 
-/// Of a symmetric tridiagonal matrix, by bisection.
+/// Largest eigenvalue of a symmetric tridiagonal matrix, by bisection.
 fn largest_eigenvalue(diagonal: &[f64], beside: &[f64]) -> f64 {
     let at = |i: usize| beside.get(i).copied().filter(|_| i + 1 < diagonal.len()).unwrap_or(0.0);
     let reach = |i: usize| at(i) + i.checked_sub(1).map_or(0.0, at);
@@ -196,7 +197,7 @@ fn largest_eigenvalue(diagonal: &[f64], beside: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// By many steps of the power method in f64, from another start.
+    /// Spectral norm by many steps of the power method in f64, from another start.
     fn norm(a: &[f32], cols: usize) -> f64 {
         let mut v: Vec<f64> = (0..cols).map(|i| 1.0 + (i % 7) as f64).collect();
         let mut found = 0.0;

@@ -1,4 +1,4 @@
-//! Shards back into the checkpoint they were made from.
+//! Conversion of shards back to the checkpoint they were made from.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -19,30 +19,31 @@ use super::outdir::OutDir;
 use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
 use crate::{Extent, Manifest, PieceId, Tensor};
 
-/// Read, decoded and written at a time.
+/// Bytes read, decoded and written at a time.
 const STEP: u64 = 4 << 20;
-/// What one thread decodes at a time.
+/// Bytes that one thread decodes at a time.
 const CHUNK: u64 = 512 << 10;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What a run of [`unshard`] did.
+/// Result of [`unshard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsharded {
-    /// Files of weights there are now.
+    /// Number of weight files.
     pub files: usize,
-    /// Tensors in them.
+    /// Tensors in these files.
     pub tensors: usize,
-    /// The bytes of these tensors.
+    /// Bytes of these tensors.
     pub bytes: u64,
-    /// How many tensors are not what the checkpoint had, because a lossy encoding kept them.
+    /// Tensors that differ from the checkpoint, because they were stored in a lossy encoding.
     pub lossy: usize,
 }
 
-/// Writes the checkpoint that shards were made from: the same files, the same tensors, bit for bit.
+/// Writes the checkpoint that shards were made from: the same files and the same tensors, bit for
+/// bit.
 ///
-/// Weights that a lossy encoding changed are refused unless `lossy`, which decodes them. An
-/// interrupted call goes on when repeated, file by file.
+/// Weights changed by a lossy encoding are refused, unless `lossy` has them decoded. An interrupted
+/// call resumes when repeated, file by file.
 pub fn unshard(
     dir: &Path,
     out: &Path,
@@ -122,7 +123,7 @@ pub fn unshard(
     Ok(done)
 }
 
-/// Whether everything is there already and no journal says that it is still being written.
+/// True if all files are complete and there is no journal of unfinished work.
 fn finished(out: &Path, files: &[Planned], copied: &[String]) -> bool {
     let whole = |file: &Planned| {
         let path = out.join(&file.name);
@@ -133,14 +134,14 @@ fn finished(out: &Path, files: &[Planned], copied: &[String]) -> bool {
         && copied.iter().all(|name| out.join(name).exists())
 }
 
-/// Which job a journal belongs to.
+/// Identifies the job that a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     unshard: String,
     encoding: String,
 }
 
-/// A safetensors file to be written.
+/// A safetensors file to write.
 struct Planned<'a> {
     name: String,
     tensors: Vec<Restored<'a>>,
@@ -148,14 +149,14 @@ struct Planned<'a> {
     data_len: u64,
 }
 
-/// A tensor in it.
+/// A tensor of such a file.
 struct Restored<'a> {
     name: String,
     dtype: Dtype,
     shape: Vec<u64>,
     len: u64,
     from: Slices<'a>,
-    /// The part of these that it is, if it needs no decoding.
+    /// The part of these tensors to copy, if no decoding is needed.
     part: Option<usize>,
 }
 
@@ -165,7 +166,8 @@ impl Planned<'_> {
     }
 }
 
-/// What a tensor of the checkpoint is made of: the slices of a stacked one, else itself.
+/// The stored tensors that form a tensor of the checkpoint: several slices if it is stacked, else
+/// one.
 type Slices<'a> = Vec<(PieceId, &'a Tensor)>;
 
 fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, ShardError> {
@@ -182,7 +184,7 @@ fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, Shar
         for from in names.into_values() {
             restore(dir, from, &mut tensors)?;
         }
-        // Wide numbers first keeps all of them aligned.
+        // The widest types come first, which keeps all tensors aligned.
         let key = |t: &Restored| (std::cmp::Reverse(t.dtype.bitsize()), t.name.clone());
         tensors.sort_by_cached_key(key);
         let header = header(&tensors);
@@ -192,7 +194,7 @@ fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, Shar
     Ok(files)
 }
 
-/// The checkpoint's tensors (weights and perhaps their scales) that one of the model's came from.
+/// Adds the checkpoint's tensors (weights and perhaps scales) that a tensor of the model came from.
 fn restore<'a>(
     dir: &Path,
     mut from: Slices<'a>,
@@ -238,7 +240,7 @@ fn restore<'a>(
     Ok(())
 }
 
-/// Whether the stored bytes are the checkpoint's bytes.
+/// True if the stored bytes are the checkpoint's bytes.
 fn raw_encoding(tensor: &Tensor) -> bool {
     match tensor.encoding {
         None => true,
@@ -280,7 +282,7 @@ fn header(tensors: &[Restored]) -> Vec<u8> {
     bytes
 }
 
-/// `model.safetensors.index.json`.
+/// Builds `model.safetensors.index.json`.
 fn index(files: &[Planned]) -> Vec<u8> {
     let tensors = files.iter().flat_map(|file| file.tensors.iter().map(move |t| (t, file)));
     let weight_map: BTreeMap<&str, &str> =
@@ -365,7 +367,7 @@ impl Work<'_> {
         }
     }
 
-    /// Copies a part as it is; damage is found before the file gets its name.
+    /// Copies a part unchanged. Damage is detected before the file gets its name.
     fn copy(
         &self,
         piece: PieceId,
@@ -395,7 +397,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Decodes a matrix by blocks of rows.
+    /// Decodes a matrix in blocks of rows.
     fn decode(&self, piece: PieceId, tensor: &Tensor, out: &mut Output) -> Result<(), ShardError> {
         let (Some(encoding), Some(to)) = (tensor.encoding, numbers(tensor.dtype)) else {
             return Err(self.damaged(piece, tensor));
@@ -444,7 +446,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The parts of a block of rows, as if it were a matrix of its own.
+    /// Reads the parts of a block of rows, as if it were a matrix of its own.
     fn block(
         &self,
         piece: PieceId,
@@ -462,8 +464,8 @@ impl Work<'_> {
                 sws_kernels::PartRows::Whole if part.extent.len <= 16 => {
                     part.read(0..part.extent.len)?
                 }
-                // The patches of bf12: the offsets of these rows, counted from their first, and
-                // what lies between.
+                // The patches of bf12: the offsets of these rows, relative to the first, and the
+                // escapes between them.
                 sws_kernels::PartRows::Whole => {
                     let list = 4 * (all + 1);
                     let offsets = part.read(4 * rows.start..4 * (rows.end + 1))?;
@@ -492,17 +494,17 @@ impl Work<'_> {
     }
 }
 
-/// A part that is read in ranges, each verified before it is handed out.
+/// A part that is read in ranges, each verified before it is returned.
 struct Part<'a> {
     source: Source,
     extent: &'a Extent,
-    /// What is in memory of it: whole runs.
+    /// Range held in memory, in whole checksum runs.
     held: Range<u64>,
     bytes: Vec<u8>,
 }
 
 impl Part<'_> {
-    /// The bytes of `range`; none if they are not what was written.
+    /// Returns the bytes of `range`; `None` if they are damaged.
     fn read(&mut self, range: Range<u64>) -> Result<Option<Vec<u8>>, ShardError> {
         if range.is_empty() {
             return Ok(Some(Vec::new()));
@@ -532,7 +534,7 @@ impl Part<'_> {
     }
 }
 
-/// Decodes what a lossy encoding kept, to the nearest numbers of the checkpoint's type.
+/// Decodes rows of a lossy encoding to the nearest numbers of the checkpoint's type.
 fn round(rows: &Matrix, to: Numbers, out: &mut Vec<u8>) {
     let mut wide = vec![0.0; rows.cols()];
     for row in 0..rows.row_count() {

@@ -1,4 +1,4 @@
-//! Reads every byte of a shard directory and compares it with the manifest.
+//! Verification: reads every byte of a shard directory and compares it with the manifest.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,38 +13,37 @@ use super::{Progress, ShardError, copies, layout, start};
 use crate::regular::open_regular;
 use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
 
-/// One read.
+/// Bytes per read.
 const STEP: usize = 4 << 20;
-/// Files read at a time, which is also the depth of the device's queue.
+/// Files read at a time, which is also the queue depth of the device.
 const READERS: usize = 4;
 
-/// What [`verify`] found.
+/// Result of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Shards looked at.
+    /// Number of shards checked.
     pub shards: usize,
-    /// Bytes that should be there.
+    /// Bytes that the directory should have.
     pub bytes: u64,
-    /// What is wrong, in the order of the manifest.
+    /// Damage found, in the order of the manifest.
     pub damage: Vec<Damage>,
 }
 
-/// Something that is not as it was written.
+/// A file that differs from the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file, below the directory.
+    /// The file, relative to the directory.
     pub file: String,
-    /// The piece in it, if it is a shard.
+    /// The piece stored in it, if it is a shard.
     pub piece: Option<PieceId>,
-    /// What is wrong, as the end of a sentence that begins with the file.
+    /// Description of the damage, as the end of a sentence that begins with the file.
     pub what: String,
 }
 
-/// Verifies a shard directory: the manifest, and of every shard the length, the header, each
-/// checksum and the padding, and of every small file that was copied its hash, so that no byte
-/// can differ unnoticed.
+/// Verifies a shard directory: the manifest; the length, header, checksums and padding of every
+/// shard; and the hash of every small file that was copied. No changed byte goes unnoticed.
 ///
-/// An error means that there is nothing to verify; damage is no error.
+/// Damage is part of the result. An error means that the directory could not be verified.
 pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verified, ShardError> {
     let manifest = match Manifest::read(dir) {
         Ok(manifest) => manifest,
@@ -104,7 +103,7 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         return Err(error);
     }
     let mut found = found.into_inner().expect("no holder panics");
-    // Stable: within a shard, the order in which it was read.
+    // The sort is stable: damage within a shard stays in reading order.
     found.sort_by_key(|(index, _)| *index);
     let damage = found.into_iter().map(|(index, what)| Damage {
         file: shards[index].path.to_owned(),
@@ -121,7 +120,7 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
     Ok(Verified { shards: shards.len(), bytes: total, damage })
 }
 
-/// What a file should hold.
+/// Expected contents of a file.
 struct Shard<'a> {
     path: &'a str,
     len: u64,
@@ -129,7 +128,7 @@ struct Shard<'a> {
     tensors: &'a [Tensor],
 }
 
-/// The shards of a manifest. A piece whose first byte lies in no file has none.
+/// The shards of a manifest. A piece without parts has none.
 fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
     let mut shards = Vec::with_capacity(manifest.files.len());
     for piece in &manifest.pieces {
@@ -209,7 +208,7 @@ impl Shard<'_> {
         Ok(walk.damage)
     }
 
-    /// Recognises a sound shard in the place of another: what a mixed-up copy brings about.
+    /// Recognises an intact shard in the place of another, as after a mixed-up copy.
     fn stranger(&self, path: &Path, fingerprint: &str) -> Option<String> {
         let mut file = open_regular(path).ok()?;
         let mut first = [0; 8];
@@ -224,8 +223,8 @@ impl Shard<'_> {
         let metadata = &header["__metadata__"];
         let word = |key: &str| metadata[key].as_str();
         let (model, piece) = (word("sws.fingerprint")?, word("sws.piece")?);
-        // A flipped bit in the right name is damage, not another name.
         let other_piece = piece.parse::<PieceId>().ok().filter(|piece| *piece != self.piece);
+        // A flipped bit in the right fingerprint is damage, not another model.
         let other_model = model.len() == fingerprint.len()
             && model.bytes().zip(fingerprint.bytes()).filter(|(a, b)| a != b).count() > 8;
         if other_model {
@@ -236,19 +235,19 @@ impl Shard<'_> {
     }
 }
 
-/// Goes through the bytes of a shard from front to back.
+/// Checks the bytes of a shard from front to back.
 struct Walk<'a> {
     header: &'a [u8],
-    /// The parts ahead, in order.
+    /// The remaining parts, in order.
     parts: std::vec::IntoIter<(&'a Tensor, usize)>,
     now: Region<'a>,
-    /// Bytes left of the present region, and of the present run in it.
+    /// Bytes left of the current region, and bytes hashed of the current checksum run.
     left: u64,
     run: u64,
     at: u64,
     len: u64,
     hasher: Xxh3Default,
-    /// Whether the present region was found damaged.
+    /// True if the current region was found damaged.
     bad: bool,
     damage: Vec<String>,
 }
@@ -336,8 +335,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The padding up to the next part, or that part. The header has been laid out from the same
-    /// parts, so they ascend.
+    /// Enters the padding up to the next part, or that part. The header was laid out from the same
+    /// parts, so their offsets ascend.
     fn next_region(&mut self) {
         self.bad = false;
         let ahead = self.parts.as_slice().first();

@@ -1,4 +1,4 @@
-//! Makes shards: workers that read, encode and write, and one thread that publishes.
+//! Writing of shards: workers that read, encode and write, and one thread that publishes.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -22,24 +22,24 @@ use crate::{
     Naming, Piece, StandIn, Tensor,
 };
 
-/// What a run of [`shard`] did.
+/// Result of [`shard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharded {
-    /// Shards there are now.
+    /// Number of shards in the directory.
     pub shards: usize,
-    /// How many of them were there before, from an interrupted run or a complete one.
+    /// Shards that existed before, from an interrupted or a complete run.
     pub found: usize,
-    /// The bytes of the checkpoint's tensors.
+    /// Bytes of the checkpoint's tensors.
     pub source_bytes: u64,
-    /// The bytes of the shards, stand-ins included.
+    /// Bytes of the shards, including stand-ins.
     pub stored_bytes: u64,
 }
 
-/// Turns a checkpoint into shards in `out`.
+/// Converts a checkpoint to shards in `out`.
 ///
-/// If an earlier call with the same arguments was interrupted, goes on where it stopped; the bytes
-/// that result do not depend on it, nor on the number of threads. `progress` is called often, by
-/// several threads.
+/// Resumes an earlier call with the same arguments that was interrupted. The resulting bytes depend
+/// neither on interruptions nor on the number of threads. `progress` is called often, by several
+/// threads.
 pub fn shard(
     checkpoint: &Checkpoint,
     naming: &dyn Naming,
@@ -111,7 +111,7 @@ pub fn shard(
     })
 }
 
-/// Which job a journal belongs to.
+/// Identifies the job that a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     version: u32,
@@ -133,7 +133,7 @@ impl Identity {
     }
 }
 
-/// A finished shard.
+/// A journal line: a finished shard.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     index: usize,
@@ -141,7 +141,7 @@ struct Line {
     tensors: Vec<Tensor>,
 }
 
-/// The checkpoint's bytes: those of a piece count once, stand-in or not.
+/// Bytes of the checkpoint. A piece counts once, with or without a stand-in.
 fn source_bytes(jobs: &[Job]) -> u64 {
     jobs.iter().filter(|job| job.stand_in.is_none()).map(|job| job.source_len).sum()
 }
@@ -156,7 +156,7 @@ fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
     }
 }
 
-/// What a complete directory of the very same job amounts to.
+/// Returns the result of a directory that the same job has already completed.
 fn finished(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Option<Sharded>, ShardError> {
     if !out.join(MANIFEST_FILE).exists() {
         return Ok(None);
@@ -170,7 +170,7 @@ fn finished(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Option<Shar
     if !same {
         return Err(ShardError::OtherJob { dir: out.to_owned() });
     }
-    // A kill between the manifest and the removal of the journal leaves both.
+    // A kill between writing the manifest and removing the journal leaves both.
     if Journal::begun(out) {
         Journal::open::<_, Line>(out, identity)?.0.remove()?;
     }
@@ -182,7 +182,7 @@ fn finished(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Option<Shar
     }))
 }
 
-/// The shards of an earlier run that are there as they were written.
+/// Returns the shards of an earlier run that are still intact, by length and header.
 fn adopt(dir: &OutDir, lines: Vec<Line>, jobs: &[Job], source: &Manifest) -> Vec<Option<Line>> {
     let mut results: Vec<Option<Line>> = jobs.iter().map(|_| None).collect();
     for line in lines {
@@ -203,7 +203,7 @@ fn shard_header(job: &Job, source: &Manifest, tensors: &[Tensor], len: u64) -> O
     layout::header(job.piece.id, &source.model.fingerprint, tensors, job.data_start, len)
 }
 
-/// Writes the shards named in `order`; gives back the journal and what was added to it.
+/// Writes the shards listed in `order`. Returns the journal and the lines added to it.
 fn run(
     context: &Context,
     dir: &OutDir,
@@ -220,7 +220,7 @@ fn run(
             failure.get_or_insert(error);
         }
     };
-    // A worker that is ahead of the publisher waits: what is not published would be lost by a kill.
+    // Bounded, so that workers wait for the publisher: a kill would lose unpublished shards.
     let (finished, arriving) = crossbeam_channel::bounded(4 * WORKERS);
     let published = std::thread::scope(|scope| {
         for _ in 0..WORKERS.min(order.len()) {
@@ -294,8 +294,8 @@ fn write_shard(
     Ok(Line { index, len, tensors })
 }
 
-/// Gives finished shards their names and writes them down, as many at a time as have arrived: what
-/// waiting for the device costs is shared.
+/// Renames finished shards and adds them to the journal. Each batch takes all that have arrived, to
+/// share the cost of waiting for the device.
 fn publish(
     dir: &OutDir,
     jobs: &[Job],

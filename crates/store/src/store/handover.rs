@@ -1,5 +1,6 @@
-//! Who has a slot when: the lanes of a store and a caller that fetches, promotes, cancels and closes,
-//! under many schedules that a model checker chooses. All but the device is what always runs.
+//! Model check of slot ownership: the lanes of a store, and a caller that fetches, promotes,
+//! cancels and closes, under many schedules. Only the device is simulated; all other code is the
+//! real one.
 
 use std::collections::HashMap;
 
@@ -13,12 +14,12 @@ use crate::{Extent, FileEntry, ModelIdentity, Piece, SLOT_ALIGN, Tensor, checksu
 
 const FETCHES: usize = 4;
 const LANES: usize = 2;
-/// Each fetch is read in so many chunks.
+/// Chunks per fetch.
 const CHUNKS: usize = 3;
 const LEN: usize = CHUNKS * SLOT_ALIGN;
-/// The chunks that the first of two checksums covers.
+/// Bytes that the first of two checksums covers.
 const FIRST: usize = 2 * SLOT_ALIGN;
-/// What whoever has got a slot back writes into it. No file has it.
+/// Byte that the caller writes into a slot that has come back. No file contains it.
 const MINE: u8 = 0xff;
 
 /// A device that is interrupted in the middle of a read.
@@ -43,7 +44,7 @@ impl ShardReader for Halting {
     }
 }
 
-/// Pieces that each are a file, filled with its number.
+/// Pieces in one file each, filled with the number of the file.
 fn manifest() -> Manifest {
     let piece = |n: usize| {
         let bytes = vec![n as u8; LEN];
@@ -72,8 +73,8 @@ fn manifest() -> Manifest {
     }
 }
 
-/// Fetches at every priority, promotes one, gives two up, and waits for the others, or closes the store
-/// in the middle.
+/// Fetches at every priority, promotes one fetch, cancels two, and waits for the others or closes
+/// the store while they run.
 fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
     let options = StoreOptions {
         reader: Some(Arc::new(Halting { fails })),
@@ -87,7 +88,7 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
     let completions = store.completions().clone();
     let arena = Arena::new((FETCHES + 1) * LEN).unwrap();
     let priorities = [Priority::Demanded, Priority::Ahead, Priority::Speculative];
-    // Fetches that have not ended, and which piece each reads.
+    // Fetches that have not ended, with the piece that each reads.
     let mut open = HashMap::new();
     let mut tickets = Vec::new();
     for n in 0..FETCHES {
@@ -100,7 +101,7 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
     store.promote(tickets[2]);
 
     let mut stopping = Vec::new();
-    // Slots that have come back: whatever is read into them now shows.
+    // Slots that have come back. Their fill reveals any later read into them.
     let mut back = Vec::new();
     let mut keep = |mut slot: Slot| {
         slot.fill(MINE);
@@ -109,7 +110,7 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
     for &ticket in &tickets[1..3] {
         match store.cancel(ticket) {
             Cancelled::Withdrawn(slot) => {
-                open.remove(&ticket).expect("withdrawn after it was told");
+                open.remove(&ticket).expect("withdrawn after it completed");
                 keep(slot);
             }
             Cancelled::Stopping => stopping.push(ticket),
@@ -117,14 +118,14 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
         }
     }
     let mut end = |completion: Completion| {
-        let n = open.remove(&completion.ticket).expect("told twice, or withdrawn and told");
+        let n = open.remove(&completion.ticket).expect("completed twice or after withdrawal");
         match completion.result {
             Ok(()) => {
                 assert!(!stopping.contains(&completion.ticket), "it was stopped");
                 assert!(completion.slot.iter().all(|&byte| byte == n as u8), "all has been read");
             }
             Err(FetchError::Cancelled) => {
-                assert!(close_early || stopping.contains(&completion.ticket), "nobody gave {n} up");
+                assert!(close_early || stopping.contains(&completion.ticket), "{n} not cancelled");
             }
             Err(error) => assert!(fails && n == 0, "{error}"),
         }
@@ -144,7 +145,7 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
                 thread::yield_now();
             }
         }
-        Err(why) => assert!(why == NotLanded::Over || close_early, "nobody has told"),
+        Err(why) => assert!(why == NotLanded::Over || close_early, "woken too early"),
     }
     if !close_early {
         while more {
@@ -153,7 +154,7 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
                 Err(_) => thread::yield_now(),
             }
         }
-        // Lanes that may all be asleep by now hear of one more.
+        // By now all lanes may be asleep; one more fetch must wake one.
         let layout = store.layout(Read::Piece(PieceId::expert(0, 1))).unwrap();
         let slot = arena.take(LEN).unwrap();
         let ticket = store.fetch(layout, Priority::Speculative, slot).unwrap();
@@ -163,13 +164,13 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
                 Err(_) => thread::yield_now(),
             }
         };
-        assert_eq!(last.ticket, ticket, "told after the last");
+        assert_eq!(last.ticket, ticket, "an earlier fetch completed again");
         last.result.unwrap();
         let stats = store.stats();
         assert_eq!((stats.queued, stats.mismatches), (0, 0));
     }
     drop(store);
-    assert!(close_early || completions.is_empty(), "told after the last");
+    assert!(close_early || completions.is_empty(), "completed after the last");
     completions.try_iter().for_each(|completion| _ = end(completion));
     assert_eq!(back.len(), FETCHES, "every slot is back");
     assert!(back.iter().all(|slot| slot.iter().all(|&byte| byte == MINE)), "read into afterwards");
@@ -179,8 +180,8 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
 
 #[test]
 fn every_slot_comes_back_once_and_never_while_it_is_read() {
-    // A slot handed back while it is read, a fetch ended before its last chunk and a lane that nobody
-    // wakes, planted, each show within them.
+    // Enough to find each of three planted bugs: a slot handed back while it is read, a fetch ended
+    // before its last chunk, and a lane that is never woken.
     const SCHEDULES: usize = 300;
     let manifest = Arc::new(manifest());
     for (fails, close_early) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -191,7 +192,7 @@ fn every_slot_comes_back_once_and_never_while_it_is_read() {
         for scheduler in schedulers {
             let mut config = Config::new();
             config.stack_size = 1 << 18;
-            // A caller that is never told waits no longer than this.
+            // Bounds the wait of a caller whose completion never comes.
             config.max_steps = MaxSteps::FailAfter(20_000);
             let manifest = Arc::clone(&manifest);
             Runner::new(scheduler, config).run(move || caller(&manifest, fails, close_early));

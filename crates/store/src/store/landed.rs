@@ -1,4 +1,4 @@
-//! What a fetch has read so far, while the rest is on its way.
+//! Access to the verified prefix of a fetch in flight.
 
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
@@ -9,8 +9,8 @@ use crate::fetch::Ticket;
 use crate::integrity::Transfer;
 use crate::scheduler::Held;
 
-/// The first bytes of a slot that is being read into, every one of them verified. The fetch does not
-/// end while they are lent.
+/// The first bytes of a slot that is being read into, all of them verified. The fetch does not end
+/// while they are borrowed.
 pub struct Landed<'s> {
     store: &'s NVMeWeightStore,
     ticket: Ticket,
@@ -18,19 +18,19 @@ pub struct Landed<'s> {
     len: usize,
 }
 
-/// Why the beginning of a fetch is not there.
+/// Reasons why the prefix of a fetch is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLanded {
-    /// It takes longer.
+    /// It has not landed yet.
     Later,
-    /// The fetch is over, or about to fail: its completion tells. So it is with every fetch in virtual
-    /// time, which comes as a whole.
+    /// The fetch is over, or about to fail: see its completion. Always the case in virtual time,
+    /// where a fetch arrives as a whole.
     Over,
 }
 
 impl NVMeWeightStore {
-    /// The first `len` bytes of a fetch's slot, if they have been read and verified, or will have been
-    /// before `timeout` is over. May give up before.
+    /// Returns the first `len` bytes of a fetch's slot, once they have been read and verified.
+    /// Waits at most `timeout`, and may return [`NotLanded::Later`] earlier.
     pub fn landed(
         &self,
         ticket: Ticket,
@@ -59,7 +59,7 @@ impl NVMeWeightStore {
 }
 
 impl State {
-    /// Whether somebody who waits for the beginning of a fetch should look again.
+    /// True if a waiter for the prefix of a fetch should check again.
     pub(super) fn has_landed(&self, ticket: Ticket) -> bool {
         let mut watched = self.watched.iter();
         watched.any(|&(other, len)| other == ticket && self.queue.has_landed(ticket, len))
@@ -70,9 +70,9 @@ impl Deref for Landed<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `hold` has counted this as one more job of the fetch, so the queue keeps the slot,
-        // which nobody else can reach, until this is dropped; and it has seen that all below `len` is
-        // verified, where nobody writes any more.
+        // SAFETY: `hold` has counted this as one more job of the fetch. The queue therefore keeps
+        // the slot, which nothing else can reach, until this is dropped. `hold` has also checked
+        // that all bytes below `len` are verified, and no thread writes to verified bytes.
         unsafe { self.transfer.memory.slice(0..self.len) }
     }
 }

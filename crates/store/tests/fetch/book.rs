@@ -27,7 +27,7 @@ fn read(store: &NVMeWeightStore, expert: u32) -> Result<(), FetchError> {
     store.read(Read::Piece(PieceId::expert(0, expert)), &arena).map(drop)
 }
 
-/// Changes one byte and sets the time of modification back, as a failing disk would.
+/// Changes one byte and restores the time of modification, as a failing disk would.
 fn rot(path: &Path, at: usize) {
     let modified = fs::metadata(path).unwrap().modified().unwrap();
     let mut bytes = fs::read(path).unwrap();
@@ -72,7 +72,7 @@ fn a_later_process_must_agree_too() {
     let store = open(&model, dir.path(), place());
     assert!(matches!(read(&store, 0), Err(FetchError::Changed { .. })));
     drop(store);
-    // An edited file is another file.
+    // An edited file counts as another file.
     model.write(dir.path());
     let later = fs::metadata(dir.path().join("f0")).unwrap().modified().unwrap()
         + std::time::Duration::from_secs(5);

@@ -61,7 +61,7 @@ fn a_short_read_is_an_error_except_at_the_end_of_the_file() {
     let tensor = model.tensor(0, 0..2 * MIB + 76, MIB + 38, true);
     model.piece(PieceId::EMBED, vec![tensor]);
     let arena = Arena::new(4 * MIB).unwrap();
-    // (read cut, by how much, whether it is an error)
+    // (index of the shortened read, bytes cut, true if it is an error)
     for (nth, by, wrong) in
         [(0, 0, false), (0, 1, true), (1, MIB, true), (2, 0, false), (2, 1, true)]
     {
@@ -93,7 +93,7 @@ fn dense_model() -> Model {
     model
 }
 
-/// The blocks that hold these flips.
+/// The blocks that contain these flips.
 fn blocks(model: &Model, flips: &[Flip]) -> BTreeSet<(u32, u64)> {
     let extents = model.manifest.pieces.iter().flat_map(|p| &p.tensors).flat_map(|t| &t.parts);
     let holds = |e: &&sws_store::Extent, flip: &Flip| {
@@ -109,7 +109,7 @@ fn blocks(model: &Model, flips: &[Flip]) -> BTreeSet<(u32, u64)> {
 }
 
 #[test]
-fn errors_on_the_way_are_all_noticed_and_corrected() {
+fn transfer_errors_are_all_detected_and_corrected() {
     let model = dense_model();
     let arena = Arena::new(18 * MIB).unwrap();
     let mut injected = 0;
@@ -131,7 +131,7 @@ fn errors_on_the_way_are_all_noticed_and_corrected() {
 }
 
 #[test]
-fn errors_on_the_device_are_all_reported() {
+fn errors_on_disk_are_all_reported() {
     let model = dense_model();
     let arena = Arena::new(18 * MIB).unwrap();
     let (mut injected, mut detected) = (0, 0);
@@ -175,7 +175,7 @@ fn errors_on_the_device_are_all_reported() {
 }
 
 #[test]
-fn a_bit_in_padding_harms_nobody_and_one_in_a_tensor_is_found_wherever_it_is() {
+fn flipped_bits_are_errors_only_inside_tensors() {
     let mut model = Model::new(vec![noise(20_000, 9)]);
     let tensors = [(64, 4000), (4097, 9001), (12_288, 19_999)]
         .map(|(a, b)| model.tensor(0, a..b - (b - a) % 2, (b - a) / 2, true))
@@ -195,7 +195,7 @@ fn a_bit_in_padding_harms_nobody_and_one_in_a_tensor_is_found_wherever_it_is() {
     }
 }
 
-/// Delivers damage, and panics when asked to read it again.
+/// Returns damaged bytes, and panics on the second read of them.
 struct Panicking(MemoryReader);
 
 impl ShardReader for Panicking {
@@ -218,7 +218,7 @@ impl ShardReader for Panicking {
 
 #[test]
 fn a_panic_while_hashing_lets_nothing_pass_unverified() {
-    // Four chunks in two blocks; hashing the first block panics, and the others land after it.
+    // Four chunks in two blocks. Hashing the first block panics, and the others land after it.
     let model = Model::experts(3, 4 * MIB);
     for depth in [1, 4] {
         let disk = Panicking(MemoryReader::new(model.files.clone()));

@@ -12,7 +12,7 @@ const ID: PieceId = PieceId::EMBED;
 fn neighbours_are_read_as_one() {
     type Ranges = &'static [(usize, usize)];
     type Segments = &'static [(u64, usize, usize)];
-    // Ranges of bytes in one file of 1 MiB and 77 bytes, and the segments they become.
+    // Byte ranges in one file of 1 MiB and 77 bytes, and the resulting segments.
     let cases: [(Ranges, Segments); 7] = [
         (&[(4096, 8192)], &[(4096, 4096, 4096)]),
         (&[(4096, 5000), (5056, 8192)], &[(4096, 4096, 4096)]),
@@ -34,14 +34,15 @@ fn neighbours_are_read_as_one() {
     }
 }
 
-/// Of an expert's large tensors the last comes last, wherever it lies; nothing else moves.
+/// The last of an expert's large tensors is read last, wherever it lies. Nothing else moves.
 #[test]
-fn what_is_computed_with_last_is_read_last() {
+fn last_matrix_is_read_last() {
     const MIB: usize = 1 << 20;
     let expert = PieceId::expert(3, 1);
     type Ranges = &'static [(usize, usize)];
     type Places = &'static [u64];
-    // The piece, where its tensors lie in a file of 6 MiB, in 16ths of one, and where its segments do.
+    // The piece, the ranges of its tensors in a file of 6 MiB, and the offsets of its segments,
+    // both in sixteenths of a MiB.
     let cases: [(PieceId, Ranges, Places); 6] = [
         (expert, &[(16, 32), (32, 48), (48, 64)], &[16]),
         (expert, &[(32, 48), (48, 64), (16, 32)], &[32, 16]),
@@ -71,7 +72,7 @@ fn what_is_computed_with_last_is_read_last() {
     }
 }
 
-/// A tensor of 12 rows in some encoding, stored from an odd offset, checksums over 4 rows.
+/// A tensor in some encoding, stored from an odd offset, with checksums over 4 rows.
 fn encoded(encoding: Encoding, rows: u64, cols: u64) -> Model {
     let mut model = Model::new(vec![noise(200_000, 2)]);
     let mut at = 4097;
@@ -97,7 +98,7 @@ fn encoded(encoding: Encoding, rows: u64, cols: u64) -> Model {
 }
 
 #[test]
-fn rows_are_rounded_out_to_what_checksums_cover() {
+fn rows_are_rounded_out_to_checksum_runs() {
     let (rows, cols) = (12, 100);
     let arena = Arena::new(1 << 20).unwrap();
     for encoding in Encoding::ALL {
@@ -127,7 +128,7 @@ fn rows_are_rounded_out_to_what_checksums_cover() {
 }
 
 #[test]
-fn the_large_part_and_the_others_can_be_read_apart() {
+fn first_part_and_the_rest_can_be_read_separately() {
     for (encoding, all) in [(Encoding::Bf16, 1), (Encoding::Q8, 2), (Encoding::Bf12, 3)] {
         let model = encoded(encoding, 12, 100);
         let present = |parts| {
@@ -143,7 +144,7 @@ fn the_large_part_and_the_others_can_be_read_apart() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_pieces_tensors_and_rows_are_refused() {
     let mut model = Model::new(vec![noise(10_000, 3)]);
     let tensor = model.tensor(0, 0..8000, 100, true);
     model.piece(ID, vec![tensor]);

@@ -1,12 +1,12 @@
-//! The store's reading half, through its public face.
+//! Tests of the store's reading half, through its public API.
 
 /// Checkpoints without checksums: every later reading must agree with the first.
 mod book;
 /// Reads that fail, fall short or come back wrong.
 mod faults;
-/// Where bytes lie in a slot.
+/// Layout of pieces in a slot.
 mod layout;
-/// Who is served when.
+/// Order of service by priority.
 mod order;
 /// The measurement at start-up.
 mod probe;

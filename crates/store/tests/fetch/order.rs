@@ -12,7 +12,7 @@ use sws_store::{
 
 use crate::support::{MIB, Model, noise};
 
-/// Makes every read wait for a word, and says which it is.
+/// Announces every read, and blocks it until it is released.
 struct Gate<R> {
     inner: R,
     asked: Sender<(u32, u64, usize)>,
@@ -26,7 +26,7 @@ impl<R: ShardReader> ShardReader for Gate<R> {
 
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         self.asked.send((file, offset, into.len())).unwrap();
-        // When the test is over every read may go on.
+        // When the test is over, all reads continue.
         let _ = self.go.recv();
         self.inner.read_at(file, offset, into)
     }
@@ -39,12 +39,12 @@ struct Bench {
     go: Sender<()>,
 }
 
-/// Experts of `mib` MiB.
+/// Eight experts of `mib` MiB.
 fn bench(mib: usize) -> Bench {
     bench_of(&Model::experts(8, mib * MIB), 8 * mib)
 }
 
-/// A device that takes 1 ms for a MiB, one read in flight, and room for so many MiB.
+/// A device that takes 1 ms per MiB, with one read in flight, and an arena of `room` MiB.
 fn bench_of(model: &Model, room: usize) -> Bench {
     let clock = Clock::simulated();
     let disk = MemoryReader::new(model.files.clone());
@@ -63,7 +63,7 @@ impl Bench {
         self.store.fetch(layout, priority, slot).unwrap()
     }
 
-    /// Lets the read go on that is waiting, which must be of this expert and MiB.
+    /// Releases the waiting read, which must be of this expert and MiB.
     fn step(&self, expert: u32, mib: u64) {
         self.expect(expert, mib);
         self.go.send(()).unwrap();
@@ -134,7 +134,7 @@ fn a_promoted_fetch_keeps_what_was_read() {
 }
 
 #[test]
-fn what_is_read_ahead_gives_way_until_it_is_needed() {
+fn reads_ahead_yield_to_demand_until_promoted() {
     let b = bench(2);
     let running = b.fetch(0, Priority::Ahead);
     b.expect(0, 0);
@@ -158,7 +158,7 @@ fn what_is_read_ahead_gives_way_until_it_is_needed() {
 }
 
 #[test]
-fn what_has_not_started_is_withdrawn_free_of_charge() {
+fn unstarted_fetches_are_withdrawn_at_no_cost() {
     let b = bench(2);
     let running = b.fetch(0, Priority::Demanded);
     b.expect(0, 0);
@@ -180,14 +180,14 @@ fn what_has_not_started_is_withdrawn_free_of_charge() {
 }
 
 #[test]
-fn speculation_that_was_overtaken_is_withdrawn_in_the_middle() {
+fn overtaken_speculation_is_withdrawn_midway() {
     let b = bench(2);
     let guess = b.fetch(0, Priority::Speculative);
     b.expect(0, 0);
     b.fetch(1, Priority::Demanded);
     b.go.send(()).unwrap();
     b.expect(1, 0);
-    // Its first chunk may still be under its checksum.
+    // The checksum of its first chunk may still be under way.
     let mut outcome = b.store.cancel(guess);
     if matches!(outcome, Cancelled::Stopping) {
         let done = b.store.completions().recv().unwrap();
@@ -225,10 +225,10 @@ fn a_slot_too_small_comes_back() {
     assert_eq!((refused.need, refused.have, refused.slot.len()), (2 * MIB, MIB, MIB));
 }
 
-/// Counts what is in flight, telling speculative reads by the files they are of.
+/// Counts speculative reads in flight, recognised by their files.
 struct Watch<R> {
     inner: R,
-    /// Files from here on are only ever read speculatively.
+    /// Files from this index on are only read speculatively.
     speculative_from: u32,
     in_flight: AtomicUsize,
     most: AtomicUsize,
@@ -308,7 +308,7 @@ fn one_speculative_chunk_is_in_flight_under_any_load() {
 }
 
 #[test]
-fn a_selection_is_read_in_the_order_of_the_disk_whatever_the_room() {
+fn selection_is_read_in_disk_order_in_any_arena() {
     let model = Model::experts(12, MIB);
     let order = |room: usize| {
         let reader = Arc::new(MemoryReader::new(model.files.clone()));
@@ -335,7 +335,7 @@ fn a_selection_is_read_in_the_order_of_the_disk_whatever_the_room() {
 }
 
 #[test]
-fn a_selection_that_is_broken_off_is_not_read_on() {
+fn broken_off_selection_stops_reading() {
     let model = Model::experts(12, MIB);
     let reader = Arc::new(MemoryReader::new(model.files.clone()));
     let store = model.open(reader, 1, Clock::simulated());
@@ -348,17 +348,17 @@ fn a_selection_that_is_broken_off_is_not_read_on() {
     });
     broken_off.unwrap();
     assert_eq!(seen, 3);
-    // One more was under way; its slot comes back too.
+    // One more read was in flight; its slot comes back too.
     while arena.free_bytes() < arena.bytes() {
         std::thread::yield_now();
     }
     assert!(store.stats().demanded.completed <= 4, "{:?}", store.stats());
 }
 
-/// A fetch of 3 MiB with a checksum for each: its beginning can be had as soon as it is verified, and as
-/// long as somebody has it the fetch does not end.
+/// A fetch of 3 MiB with a checksum for each: a prefix is available as soon as it is verified, and
+/// the fetch does not end while the prefix is borrowed.
 #[test]
-fn what_has_landed_is_lent_before_the_rest_is_there() {
+fn landed_prefix_is_lent_before_the_rest_arrives() {
     let mut model = Model::new(vec![noise(3 * MIB, 5)]);
     let tensor = model.tensor(0, 0..3 * MIB, MIB / 2, true);
     model.piece(PieceId::expert(0, 0), vec![tensor]);
@@ -378,22 +378,22 @@ fn what_has_landed_is_lent_before_the_rest_is_there() {
     let all = ask(3 * MIB, true).unwrap();
     assert_eq!(*all, model.files[0][..]);
     drop(first);
-    assert!(bench.store.completions().is_empty(), "what is lent out has been handed over");
+    assert!(bench.store.completions().is_empty(), "completed while a prefix is borrowed");
     drop(all);
     bench.finished(ticket);
     assert_eq!(ask(1, false).unwrap_err(), NotLanded::Over);
 }
 
-/// What does not agree with its checksum is never lent, and neither is what follows.
+/// Bytes that do not match their checksum are never lent, and neither are the bytes after them.
 #[test]
-fn nothing_lands_that_is_not_right() {
+fn corrupt_bytes_never_land() {
     let mut model = Model::new(vec![noise(3 * MIB, 5)]);
     let mut tensor = model.tensor(0, 0..3 * MIB, MIB / 2, true);
     tensor.parts[0].checks[1] ^= 1;
     model.piece(PieceId::expert(0, 0), vec![tensor]);
     let bench = bench_of(&model, 3);
     let ticket = bench.fetch(0, Priority::Demanded);
-    // Three chunks, and the second once more.
+    // Three chunks, and a reread of the second.
     (0..4).for_each(|_| bench.go.send(()).unwrap());
     let done = bench.store.completions().recv().unwrap();
     assert!(matches!(done.result, Err(FetchError::Corrupt { .. })), "{:?}", done.result);

@@ -5,7 +5,7 @@ use sws_store::{Clock, ReaderKind, probe};
 use crate::support::{MIB, Model};
 
 #[test]
-fn a_probe_measures_what_there_is() {
+fn probe_chooses_a_measured_reader() {
     let model = Model::experts(3, 2 * MIB + 4096);
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     model.write(dir.path());
@@ -18,7 +18,7 @@ fn a_probe_measures_what_there_is() {
 }
 
 #[test]
-fn a_probe_of_nothing_still_answers() {
+fn probe_without_files_returns_defaults() {
     let nowhere = Path::new("/nowhere");
     for model in [Model::new(vec![]), Model::new(vec![vec![]]), Model::experts(2, MIB)] {
         let report = probe(&model.manifest, nowhere, &Clock::real(), None);

@@ -48,7 +48,8 @@ fn check_all(model: &Model, dir: &Path, reader: Arc<dyn ShardReader>, depth: usi
     assert_eq!(count, selection.len());
 }
 
-/// Readers for `depth` reads in flight. A build without io_uring, and a system without, has none.
+/// All available readers, for `depth` reads in flight. The io_uring reader may be missing from the
+/// build or the system.
 fn readers(model: &Model, dir: &Path, depth: usize) -> Vec<Arc<dyn ShardReader>> {
     let mut readers: Vec<Arc<dyn ShardReader>> =
         vec![Arc::new(MemoryReader::new(model.files.clone()))];
@@ -111,7 +112,7 @@ fn a_missing_file_is_named() {
     }
 }
 
-/// Files of `dir` that this process has open.
+/// Number of files in `dir` that this process has open.
 fn open_below(dir: &Path) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     links
@@ -153,7 +154,7 @@ fn thousands_of_files_need_few_descriptors() {
     assert!((1..=limit + depth).contains(&most), "{most} files were open");
 }
 
-/// Whether the page cache holds the first bytes of a file.
+/// True if the page cache holds the first bytes of a file.
 fn is_cached(path: &Path) -> bool {
     use rustix::io::ReadWriteFlags;
     let file = fs::File::open(path).unwrap();
@@ -176,7 +177,7 @@ fn reading_leaves_nothing_in_the_page_cache() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     model.write(dir.path());
     let path = dir.path().join("f0");
-    assert!(is_cached(&path), "what was just written is");
+    assert!(is_cached(&path), "the file was just written");
     fs::File::open(&path).unwrap().sync_all().unwrap();
     let reader = MmapReader::new(&model.manifest, dir.path());
     let mut slot = Slot::alone(2 * MIB).unwrap();

@@ -18,7 +18,7 @@ struct Bench {
     clock: Clock,
 }
 
-/// Experts of 3 MiB on a disk that takes 1 ms for a MiB, and 5 ms to begin.
+/// Experts of 3 MiB on a disk that takes 1 ms per MiB, after a latency of 5 ms.
 fn bench(reader: impl FnOnce(MemoryReader) -> Arc<dyn ShardReader>) -> Bench {
     let model = Model::experts(8, 3 * MIB);
     let clock = Clock::simulated();
@@ -41,7 +41,7 @@ impl Bench {
         self.store.fetch(layout, priority, slot).unwrap()
     }
 
-    /// Waits for the next end: whose it is and when.
+    /// Waits for the next completion. Returns its ticket and time.
     fn next(&self) -> Option<(Ticket, Duration)> {
         let done = self.store.wait(self.store.completions())?;
         done.result.unwrap();
@@ -51,7 +51,7 @@ impl Bench {
 }
 
 #[test]
-fn reads_follow_one_another_while_somebody_computes() {
+fn queued_reads_run_while_the_caller_computes() {
     let b = bench(|reader| Arc::new(reader));
     let [first, second, third] = [0, 1, 2].map(|expert| b.fetch(expert, Priority::Demanded));
     assert_eq!(b.clock.now(), Duration::ZERO, "asking takes no time");
@@ -86,7 +86,7 @@ fn a_demand_waits_for_one_speculative_chunk() {
 }
 
 #[test]
-fn failures_are_told_and_a_store_closes_with_a_read_under_way() {
+fn failures_are_reported_and_a_store_closes_mid_read() {
     let b = bench(|reader| Arc::new(Short::new(reader, 0, 100)));
     b.fetch(0, Priority::Demanded);
     let end = b.store.wait(b.store.completions()).unwrap();

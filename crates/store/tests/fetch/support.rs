@@ -1,4 +1,4 @@
-//! Small models out of random bytes.
+//! Small models made of random bytes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -78,7 +78,7 @@ impl Model {
         }
     }
 
-    /// A bf16 row vector in these bytes, with a checksum for every `cols` of its numbers.
+    /// A bf16 matrix of `cols` columns in these bytes, with a checksum per row.
     pub(crate) fn tensor(
         &self,
         file: u32,

@@ -1,5 +1,5 @@
-//! Checkpoints that are damaged, incomplete, hostile or something else altogether: one sentence
-//! each, which names the file and the remedy.
+//! Checkpoints that are damaged, incomplete, hostile or not checkpoints at all. Each is refused
+//! with one sentence that names the file and the remedy.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::memory::{bound, peak};
 const GOOD: &[Spec<'_>] =
     &[("embed", "BF16", &[5, 4], 40), ("0.norm", "F32", &[4], 16), ("1.stack", "U8", &[2, 3], 6)];
 
-/// Opens `dir`, which must fail with one sentence that has all of `words`.
+/// Opens `dir`, which must fail with one sentence that contains all of `words`.
 fn refused(what: &str, dir: &Path, words: &[&str]) {
     let (result, allocated) = peak(|| Checkpoint::open(dir));
     let Err(error) = result else { panic!("{what}: accepted") };
@@ -100,7 +100,7 @@ fn damaged_weight_files() {
     }
 }
 
-/// What other files than the weights may have wrong with them.
+/// Faults of files other than the weights.
 #[test]
 fn incomplete_and_foreign_directories() {
     let index = |dir: &Path, map: &str| {
@@ -198,7 +198,7 @@ fn an_index_of_too_many_files() {
     assert!(error.to_string().contains("more than 16384 files"), "{error}");
 }
 
-/// Headers and indices that say as much as they can in few bytes.
+/// Headers and indices with as many items as possible in few bytes.
 #[test]
 fn memory_is_bounded_by_the_length_of_the_file() {
     let tensors: Vec<String> = (0..40_000)
@@ -277,7 +277,7 @@ fn weights() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the bytes: a sentence or a manifest that holds together, and little memory.
+    /// Any bytes give an error of one sentence or a consistent manifest, and use little memory.
     #[test]
     fn arbitrary_weight_files(bytes in weights()) {
         let dir = tempfile::tempdir().unwrap();
@@ -297,7 +297,8 @@ proptest! {
     }
 }
 
-/// What the format's own library accepts is accepted, but for what is listed as refused above.
+/// Headers that the format's own library accepts are accepted, except those listed as refused
+/// above.
 #[test]
 fn headers_padded_with_spaces_and_metadata() {
     let json = format!(r#"{{"__metadata__":{{"format":"pt"}},{}      "#, &header(GOOD)[1..]);

@@ -1,4 +1,4 @@
-//! A manifest is written, read back, and believed only if it holds together and its files are there.
+//! Writing and reading of manifests. One is accepted only if it is consistent and its files exist.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use sws_store::{Checkpoint, CopiedFile, ErrorNorms, Manifest};
 use crate::common::{Toy, checkpoint, fill_checks, unprivileged};
 use crate::memory::{bound, peak};
 
-/// A manifest over a directory that has its file.
+/// A manifest of a directory that has its file.
 fn sample(dir: &Path) -> Manifest {
     checkpoint(
         dir,
@@ -45,13 +45,13 @@ fn sample_body() -> Value {
     value["body"].take()
 }
 
-/// With its checksum right, whatever the body.
+/// A manifest file with this body and the right checksum.
 fn sealed(body: &str) -> Vec<u8> {
     format!(r#"{{"blake3":"{}","body":{body}}}"#, blake3::hash(body.as_bytes())).into_bytes()
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_manifest_reads_back() {
     let dir = tempfile::tempdir().unwrap();
     let manifest = sample(dir.path());
     manifest.write(dir.path()).unwrap();
@@ -70,13 +70,13 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(Manifest::from_json(&bytes).is_err(), "bit {bit}");
     }
-    // The last byte is a newline, which means nothing.
+    // The last byte is a newline, which has no meaning.
     for len in 0..good.len() - 1 {
         assert!(Manifest::from_json(&good[..len]).is_err(), "cut to {len}");
     }
 }
 
-/// Bodies that were sealed by somebody hostile, or by a program with an error.
+/// Bodies with a right checksum, as from a hostile source or a faulty program.
 #[test]
 fn contradictions() {
     const TENSOR: &str = "/pieces/0/tensors/0";
@@ -181,7 +181,7 @@ fn extents_that_overlap() {
 }
 
 #[test]
-fn a_manifest_that_nobody_could_read_is_not_written() {
+fn unreadable_manifest_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut manifest = sample(dir.path());
     manifest.pieces[0].tensors[0].error.as_mut().unwrap().max = f64::NAN;
@@ -259,7 +259,7 @@ fn a_directory_without_permission() {
     });
 }
 
-/// JSON that says as much as it can in few bytes.
+/// JSON with as many items as possible in few bytes.
 #[test]
 fn memory_is_bounded_by_the_length_of_the_file() {
     let tensor = sample_body().pointer("/pieces/0/tensors/0").unwrap().to_string();
@@ -291,14 +291,14 @@ fn memory_is_bounded_by_the_length_of_the_file() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is sealed: a sentence, or a manifest that is written and read back the same.
+    /// Any body with a right checksum gives an error or a manifest that round-trips.
     #[test]
     fn arbitrary_bodies(
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0..8usize, token()), 1..4),
     ) {
         let mut body = sample_body().to_string();
         for (at, removed, token) in edits {
-            // Mostly whole tokens, so that what comes out is often JSON.
+            // Mostly whole tokens, so that the result is often JSON.
             let starts: Vec<usize> = body
                 .char_indices()
                 .filter(|(_, c)| matches!(c, '"' | '{' | '[' | ',' | ':' | '0'..='9'))

@@ -9,7 +9,7 @@ use sws_store::{Manifest, Naming, PieceId, PieceKind, Placement};
 /// One tensor to write: name, type, shape, and the length of its data.
 pub type Spec<'a> = (&'a str, &'a str, &'a [u64], usize);
 
-/// The JSON of a header over `tensors`, one after another.
+/// The JSON of a header for `tensors`, laid out one after another.
 pub fn header(tensors: &[Spec<'_>]) -> String {
     let mut end = 0;
     let entries: Vec<String> = tensors
@@ -25,7 +25,7 @@ pub fn header(tensors: &[Spec<'_>]) -> String {
     format!("{{{}}}", entries.join(","))
 }
 
-/// A file with this header and so many bytes of data, which count up.
+/// A file with this header and `data` bytes of data, which count up.
 pub fn file(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -43,14 +43,14 @@ pub fn checkpoint(dir: &Path, tensors: &[Spec<'_>]) {
     fs::write(dir.join("model.safetensors"), safetensors(tensors)).unwrap();
 }
 
-/// Gives every extent checksums, as many as it must have.
+/// Gives every extent the required number of checksums.
 pub fn fill_checks(manifest: &mut Manifest) {
     for part in manifest.pieces.iter_mut().flat_map(|p| &mut p.tensors).flat_map(|t| &mut t.parts) {
         part.checks = (0..part.len.div_ceil(part.check_len)).map(|i| i.wrapping_sub(1)).collect();
     }
 }
 
-/// Calls `check` as somebody who may not enter the directory `locked` in the one it is given.
+/// Calls `check` with a directory, as a user without access to its subdirectory `locked`.
 pub fn unprivileged(check: impl FnOnce(&Path) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let mode = |path: &Path, mode| {
@@ -61,7 +61,7 @@ pub fn unprivileged(check: impl FnOnce(&Path) + Send) {
     mode(&dir.path().join("locked"), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Permissions do not bind root. On Linux a thread can become somebody else alone.
+            // Permissions do not bind root. On Linux a single thread can change its user.
             if rustix::process::geteuid().is_root() {
                 let nobody = rustix::process::Uid::from_raw(65_534);
                 rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();

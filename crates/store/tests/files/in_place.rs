@@ -1,4 +1,4 @@
-//! A checkpoint becomes a manifest of its own files.
+//! Manifests of a checkpoint's own files.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use sws_store::{Checkpoint, Manifest, Tensor};
 use crate::common::{Toy, checkpoint, file, header, safetensors};
 use crate::memory::{bound, peak};
 
-/// `piece: tensor encoding shape @ offset+len, …` of every tensor, offsets counted from the data.
+/// `piece: tensor encoding shape @ offset+len, …` for every tensor, with offsets from `data_start`.
 fn listing(manifest: &Manifest, data_start: u64) -> Vec<String> {
     let line = |tensor: &Tensor| {
         let parts: Vec<String> = tensor
@@ -24,7 +24,7 @@ fn listing(manifest: &Manifest, data_start: u64) -> Vec<String> {
 }
 
 #[test]
-fn tensors_come_to_their_pieces() {
+fn tensors_are_assigned_to_their_pieces() {
     let tensors: &[_] = &[
         ("0.1.down", "BF16", &[4, 3][..], 24),
         ("0.1.up", "F16", &[3, 4], 24),
@@ -69,9 +69,9 @@ fn tensors_come_to_their_pieces() {
     assert_eq!(manifest.files[0].len, start + 952);
 }
 
-/// What cannot be cut into experts is an error; it must not become pieces of nothing.
+/// A stack that cannot be split into experts is an error; it must not become empty pieces.
 #[test]
-fn only_whole_experts_are_cut() {
+fn stacks_are_split_into_whole_experts_only() {
     #[rustfmt::skip]
     let cases: &[(&str, &[u64], usize)] = &[
         ("BF16", &[4], 8),                  // a vector has no experts
@@ -89,9 +89,9 @@ fn only_whole_experts_are_cut() {
     }
 }
 
-/// 64 KiB that claim to be 65,536 experts are not worth 65,536 pieces in memory.
+/// A file of 64 KiB that claims 65,536 experts is refused before it takes memory for 65,536 pieces.
 #[test]
-fn tiny_experts_are_no_model() {
+fn tiny_experts_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), &[("1.stack", "U8", &[65_536, 1], 65_536)]);
     let opened = Checkpoint::open(dir.path()).unwrap();
@@ -110,7 +110,7 @@ fn an_index_names_the_files() {
     write("a.safetensors", &safetensors(&[("embed", "F32", &[2, 2], 16)]));
     let index = r#"{"weight_map":{"0.norm":"b.safetensors","embed":"a.safetensors"}}"#;
     write("model.safetensors.index.json", index.as_bytes());
-    // Nobody lists this one.
+    // The index does not list this one.
     write("c.safetensors", &safetensors(&[("1.norm", "F32", &[4], 16)]));
 
     let opened = Checkpoint::open(dir.path()).unwrap();
@@ -122,7 +122,7 @@ fn an_index_names_the_files() {
     assert_eq!(sources, ["a.safetensors", "b.safetensors"]);
 }
 
-/// The local Hugging Face cache links from snapshots to blobs elsewhere.
+/// Snapshots in the local Hugging Face cache are links to blobs elsewhere.
 #[cfg(unix)]
 #[test]
 fn a_checkpoint_may_be_made_of_links() {

@@ -1,4 +1,4 @@
-//! How much memory the process can have, read from the files of many a system.
+//! Memory limits of the process, read from the files of various systems.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ const V1: &str = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
 ";
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/// Paths and what stands in them.
+/// Paths and contents of files.
 type Files = Vec<(String, String)>;
 
-/// A group of version 1: the limit, what is used, and how much of that is page cache.
+/// A cgroup of version 1, with its limit, its usage, and the page cache in that usage.
 fn v1(dir: &str, limit: u64, used: u64, cache: u64) -> Files {
     let stat =
         format!("cache 1\ninactive_file 7\ntotal_inactive_file {cache}\ntotal_active_file 0\n");
@@ -27,7 +27,7 @@ fn v1(dir: &str, limit: u64, used: u64, cache: u64) -> Files {
     ]
 }
 
-/// The same of version 2, whose limit can be the word `max`.
+/// The same for version 2, whose limit can be the word `max`.
 fn v2(dir: &str, limit: &str, used: u64, cache: u64) -> Files {
     let file = |name: &str, text: String| (format!("{dir}/{name}"), text);
     vec![
@@ -55,7 +55,7 @@ fn below(cgroup: &str, mounts: &str, groups: &[(String, String)]) -> Option<Memo
 }
 
 #[test]
-fn the_smallest_of_machine_and_groups() {
+fn smallest_limit_of_machine_and_cgroups_applies() {
     let unlimited = 9_223_372_036_854_771_712;
     let memory = "/sys/fs/cgroup/memory";
     let in_v1 = |dir: &str, limit, used, cache| v1(&format!("{memory}{dir}"), limit, used, cache);
@@ -72,7 +72,7 @@ fn the_smallest_of_machine_and_groups() {
     let spaced = V2.replace("/sys/fs/cgroup ", r"/sys/fs/c\040group ");
     #[rustfmt::skip]
     let cases = [
-        // what, /proc/self/cgroup, mountinfo, groups, total, available, holder
+        // case, /proc/self/cgroup, mountinfo, groups, total, available, holder
         ("no groups at all", "", "", vec![], 1024, 500, None),
         ("groups that are not mounted", own, "", vec![], 1024, 500, None),
         ("version 1 without a limit", own, V1, vec![in_v1("/a/b", unlimited, 9 * MIB, 0), in_v1("", unlimited, 10 * MIB, 0)], 1024, 500, None),
@@ -99,7 +99,7 @@ fn the_smallest_of_machine_and_groups() {
 }
 
 #[test]
-fn files_that_make_no_sense() {
+fn malformed_files_are_ignored() {
     let whole = Memory { total: 1024 * MIB, available: 500 * MIB, holder: Holder::Machine };
     let group = |file: &str, text: &str| {
         let mut files = v1("/sys/fs/cgroup/memory/a", 300 * MIB, 0, 0);
@@ -120,7 +120,7 @@ fn files_that_make_no_sense() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn this_machine_tells() {
+fn this_machine_reports_its_memory() {
     let memory = Memory::now().unwrap();
     assert!(memory.available > 0 && memory.available <= memory.total, "{memory:?}");
 }

@@ -1,4 +1,4 @@
-//! What strangers put on disk, and what becomes of it.
+//! Tests of files from untrusted sources: checkpoints, manifests and system files.
 
 #![allow(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! How much a call allocates, counted by thread, so that tests can run side by side.
+//! Counts the memory a call allocates, per thread, so that tests can run in parallel.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The result of `work`, and the most bytes that it held at one time.
+/// Returns the result of `work`, and the most bytes that it held at one time.
 pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);
@@ -16,7 +16,7 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// What parsing may hold for so many bytes of JSON: the bytes, what they say, and growing vectors.
+/// Most bytes that parsing `bytes` of JSON may hold: the JSON, its contents, and growing vectors.
 pub fn bound(bytes: usize) -> usize {
     32 * bytes + (256 << 10)
 }
@@ -32,8 +32,8 @@ fn count(bytes: isize) {
     PEAK.set(PEAK.get().max(now));
 }
 
-// SAFETY: every call goes to the system's allocator as it came; counting touches only two
-// thread-local integers that need neither allocation nor a destructor.
+// SAFETY: every call is forwarded unchanged to the system's allocator. Counting touches only two
+// thread-local integers, which need neither allocation nor a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);

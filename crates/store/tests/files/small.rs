@@ -1,4 +1,5 @@
-//! Small files beside the weights: listed ones are what was copied, others what they were at first.
+//! Small files next to the weights. Listed files must match their copies, others their first
+//! reading.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -18,7 +19,7 @@ fn listed() -> Manifest {
     manifest(vec![CopiedFile { path: NAME.into(), len: BYTES.len() as u64, blake3 }])
 }
 
-/// Writes other bytes, and leaves the time of modification as it is.
+/// Writes other bytes, and keeps the time of modification.
 fn rot(path: &Path, bytes: &[u8]) {
     let modified = fs::metadata(path).unwrap().modified().unwrap();
     fs::write(path, bytes).unwrap();
@@ -26,7 +27,7 @@ fn rot(path: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn a_listed_file_is_what_was_copied_or_an_error() {
+fn listed_file_must_match_the_copy() {
     type Spoil = fn(&Path);
     let cases: [(Spoil, &str); 7] = [
         (|_| (), ""),
@@ -65,11 +66,11 @@ fn a_listed_file_is_what_was_copied_or_an_error() {
 }
 
 #[test]
-fn another_file_is_what_it_was_at_its_first_reading_while_it_looks_unchanged() {
+fn unlisted_file_must_match_its_first_reading() {
     let (dir, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = dir.path().join(NAME);
     let cache = cache.path().join("below");
-    // Each call is a process of its own to the record.
+    // To the record, each call looks like another process.
     let read = || manifest(Vec::new()).read_small(dir.path(), NAME, Some(&cache));
     assert_eq!(read().unwrap(), None);
     fs::write(&path, BYTES).unwrap();
@@ -85,7 +86,8 @@ fn another_file_is_what_it_was_at_its_first_reading_while_it_looks_unchanged() {
     rot(&path, BYTES);
     assert_eq!(read().unwrap().as_deref(), Some(BYTES));
 
-    // An edited file is another file, and without a folder or with a damaged record nothing is known.
+    // Without a cache folder, or with a damaged record, nothing is known of the file. An edited
+    // file counts as another file.
     rot(&path, b"{\"a\": 2}");
     assert!(manifest(Vec::new()).read_small(dir.path(), NAME, None).is_ok());
     fs::write(&record[0], b"swssums1 of old").unwrap();

@@ -1,4 +1,4 @@
-//! Where keys and values lie in memory.
+//! Memory layout of cached keys and values.
 
 use std::sync::Arc;
 
@@ -7,71 +7,72 @@ use half::bf16;
 use super::super::lanes::{LANES, Lanes};
 use super::super::vector::Wide;
 
-/// The fewest positions of a page: whole blocks of lanes, so that a page begins in lane 0.
+/// Minimum positions of a page: whole blocks of lanes, so that a page begins in lane 0.
 pub const LEAST_PAGE: usize = 2 * LANES;
 
-/// The rows of some positions, of all heads. Sequences that begin alike can share one.
+/// The rows of some positions, for all heads. Sequences with a common prefix can share pages.
 pub type Page<E> = Arc<[E]>;
 
-/// How rows lie in pages of [heads, positions, dim]. The row of position p is in page s / `page`, where s is
-/// p mod capacity; a head's rows of a page lie together, which is how attention reads them.
+/// Layout of rows in pages of [heads, positions, dim]. The row of position p is in page s / `page`,
+/// where s is p mod capacity. A head's rows in a page are contiguous, as attention reads them.
 ///
-/// Long runs of rows are read fastest: thousands of positions in the shortest pages take measurably longer than
-/// in one page or in pages of 512. Rotating the heads from page to page, and prefetching the next page, gained
-/// nothing.
+/// Long runs of rows are read fastest: thousands of positions in the shortest pages take measurably
+/// longer than in one page or in pages of 512. Rotating the heads from page to page, and
+/// prefetching the next page, gained nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLayout {
-    /// Positions that are kept. A cache never filled beyond this is linear, otherwise a ring.
+    /// Positions that are kept. A cache that is never filled beyond this is linear, otherwise a
+    /// ring.
     pub capacity: usize,
-    /// Positions of a page: a power of two from [`LEAST_PAGE`] on. If it is not below the capacity there is one
-    /// page, no longer than that.
+    /// Positions per page: a power of two, at least [`LEAST_PAGE`]. If it is not below the
+    /// capacity, there is a single page of `capacity` positions.
     pub page: usize,
     /// Key-value heads.
     pub heads: usize,
-    /// Elements from one position to the next: as many as a key has, or a value.
+    /// Elements from one position to the next: the length of a key or of a value.
     pub dim: usize,
 }
 
 impl CacheLayout {
-    /// The page of `position`, and where its row begins there.
+    /// The page of `position`, and the offset of its row in that page.
     pub fn place(&self, head: usize, position: usize) -> (usize, usize) {
         let slot = position % self.capacity;
         (slot / self.page, self.head(head) + slot % self.page * self.dim)
     }
 
-    /// Where the rows of a head begin in a page.
+    /// Offset of a head's rows in a page.
     #[inline(always)]
     pub(super) fn head(&self, head: usize) -> usize {
         head * self.page.min(self.capacity) * self.dim
     }
 
-    /// Pages that hold the positions before `end`.
+    /// Number of pages that hold the positions before `end`.
     pub fn pages(&self, end: usize) -> usize {
         self.capacity.min(end).div_ceil(self.page)
     }
 
-    /// Elements of a page; none if they are more than can be counted.
+    /// Elements of a page; `None` on overflow.
     pub fn page_len(&self) -> Option<usize> {
         self.page.min(self.capacity).checked_mul(self.heads)?.checked_mul(self.dim)
     }
 }
 
-/// A page of zeros, in memory that is not touched yet.
+/// A page of zeros, in memory that has not been touched yet.
 pub fn zeroed<E: Zero>(len: usize) -> Page<E> {
-    // SAFETY: `Zero` is for numbers of which all bits 0 are one.
+    // SAFETY: `Zero` guarantees that all bits 0 are a valid number.
     unsafe { Arc::new_zeroed_slice(len).assume_init() }
 }
 
-/// Numbers of a cache, which are 0 if all bits are.
+/// Element types of a cache for which all bits 0 are the number 0.
 ///
 /// # Safety
 ///
-/// All bits 0 must be a value.
+/// All bits 0 must be a valid value.
 pub unsafe trait Zero: Copy {}
 
-// SAFETY: 0.0.
+// SAFETY: all bits 0 are 0.0.
 unsafe impl Zero for f32 {}
-// SAFETY: 0.
+// SAFETY: all bits 0 are 0.
 unsafe impl Zero for u16 {}
 
 /// The cached keys and values of a layer.
@@ -79,9 +80,9 @@ unsafe impl Zero for u16 {}
 pub struct KvCache<'a> {
     /// The numbers.
     pub data: KvData<'a>,
-    /// How the keys lie.
+    /// Layout of the keys.
     pub keys: CacheLayout,
-    /// How the values lie.
+    /// Layout of the values.
     pub values: CacheLayout,
 }
 
@@ -89,7 +90,7 @@ pub struct KvCache<'a> {
 /// attention, where a value is the beginning of its key.
 #[derive(Clone, Copy, Debug)]
 pub enum KvData<'a> {
-    /// As computed.
+    /// Unrounded.
     F32 {
         /// Keys.
         keys: &'a [Page<f32>],
@@ -105,10 +106,10 @@ pub enum KvData<'a> {
     },
 }
 
-/// Pages to store into; one that is shared is copied first.
+/// Pages to store into. A shared page is copied first.
 #[derive(Debug)]
 pub enum CacheMut<'a> {
-    /// As computed.
+    /// Unrounded.
     F32(&'a mut [Page<f32>]),
     /// Rounded to bf16, to nearest, ties to even.
     Bf16(&'a mut [Page<u16>]),
@@ -130,7 +131,7 @@ pub fn store(cache: CacheMut, layout: CacheLayout, first_position: usize, rows: 
     }
 }
 
-/// Has a page to itself once for every position, not for every row.
+/// Makes a page exclusive once per position, not once per row.
 fn store_rows<E: Copy>(
     pages: &mut [Page<E>],
     layout: CacheLayout,
@@ -149,9 +150,9 @@ fn store_rows<E: Copy>(
     }
 }
 
-/// A number as it lies in a cache.
+/// A number as stored in a cache.
 pub(super) trait Element: Copy {
-    /// Exactly -0.
+    /// -0 in this representation.
     const NEGATIVE_ZERO: Self;
     fn load<S: Wide>(simd: S, from: &[Self; LANES]) -> S::V;
 }

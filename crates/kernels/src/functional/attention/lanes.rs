@@ -7,7 +7,7 @@ use super::super::vector::Wide;
 use super::cache::{CacheLayout, Element, Page};
 use super::{AttentionScratch, Block, Job, KvData, ROWS};
 
-/// The units of one thread: every `threads`-th.
+/// Computes the units of one thread: every `threads`-th.
 #[inline(always)]
 pub(super) fn share<S: Wide>(
     simd: S,
@@ -27,10 +27,10 @@ pub(super) fn share<S: Wide>(
 /// One query.
 #[derive(Clone, Copy, Default)]
 struct Row {
-    /// Its index in [tokens, heads].
+    /// Index in [tokens, heads].
     index: usize,
     head: usize,
-    /// The positions it sees are start..end.
+    /// The visible positions are start..end.
     start: usize,
     end: usize,
 }
@@ -60,7 +60,7 @@ fn run_unit<S: Wide, E: Element>(
     }
     let start = rows[0].start;
     let end = rows[count - 1].end;
-    // A multiple of 32, so that an index into the scores is in the lane of its position.
+    // A multiple of 32, so that the index of a score is in the lane of its position.
     let base = start / LANES * LANES;
     let width = (end - base).next_multiple_of(LANES);
     let scores = &mut scratch.scores[..count * width];
@@ -94,7 +94,8 @@ fn run_unit<S: Wide, E: Element>(
                         }
                     }
                 }
-                // SAFETY: the index of a (token, head) of this call, which belongs to this unit alone.
+                // SAFETY: this is the index of a (token, head) of this call, which belongs to this
+                // unit alone.
                 let y = unsafe { job.y.get(row.index, spec.value_dim) };
                 for (y, lane) in y[c * LANES..].iter_mut().zip(&lanes[0].0) {
                     *y = lane / sum;
@@ -104,8 +105,8 @@ fn run_unit<S: Wide, E: Element>(
     );
 }
 
-/// The positions that the rows of a unit see between them, and how scores are laid out: a row's
-/// score for position p is at `p - base` of `width`.
+/// The positions visible to any row of a unit, and the layout of the scores: a row's score for
+/// position p is at `p - base` of `width`.
 #[derive(Clone, Copy)]
 struct Span {
     start: usize,
@@ -128,19 +129,20 @@ struct Head<'a, E> {
 struct Tile<'a, E> {
     start: usize,
     end: usize,
-    /// From the row of `start` on.
+    /// Elements from the row of `start` on.
     rows: &'a [E],
     stride: usize,
     dim: usize,
 }
 
 impl<'a, E: Element> Head<'a, E> {
-    /// Up to `size` positions from `start` on, not beyond `end` nor the end of the page or the ring.
+    /// A tile of up to `size` positions from `start` on, cut at `end` and at the end of the page or
+    /// ring.
     #[inline(always)]
     fn tile(&self, start: usize, end: usize, size: usize) -> Tile<'a, E> {
         let Head { pages, layout, head, dim } = *self;
         let slot = start % layout.capacity;
-        // A power of two, as is checked before.
+        // The page length is a power of two, as `check` asserts.
         let first = slot & (layout.page - 1);
         let page = &pages[slot >> layout.page.trailing_zeros()];
         let size = size.min(layout.capacity - slot).min(layout.page - first);
@@ -157,10 +159,10 @@ impl<'a, E: Element> Tile<'a, E> {
     }
 }
 
-/// Positions whose keys are multiplied before the next are looked at.
+/// Positions per tile of keys.
 const SCORED: usize = 32;
 
-/// All products of the rows' queries with the keys of the span, by tiles that stay in the
+/// Computes all products of the rows' queries with the keys of the span, in tiles that stay in the
 /// first-level cache from one group of rows to the next.
 #[inline(always)]
 fn score<S: Wide, E: Element>(
@@ -178,7 +180,7 @@ fn score<S: Wide, E: Element>(
         while first < rows.len() {
             let rows = &rows[first..];
             let scores = &mut scores[first * width..];
-            // Eight products at once: as many as the registers hold, and as `fold8` adds up.
+            // Eight products at once: as many as fit in the registers and as `fold8` takes.
             first += match rows.len() {
                 4.. if S::SUMS >= 8 => {
                     score_rows::<_, _, 4, 2>(simd, job, rows, span, tile, scores)
@@ -194,7 +196,7 @@ fn score<S: Wide, E: Element>(
     }
 }
 
-/// The products of the first `R` rows with the keys of a tile, `K` keys at a time; returns `R`.
+/// Multiplies the first `R` rows by the keys of a tile, `K` keys at a time. Returns `R`.
 #[inline(always)]
 fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
     simd: S,
@@ -229,7 +231,7 @@ fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
     R
 }
 
-/// The partial sums of `R` queries times `K` keys, which are 8.
+/// The partial sums of `R` queries times `K` keys, where `R · K` is 8.
 #[inline(always)]
 fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
     simd: S,
@@ -277,7 +279,7 @@ fn multiply_add<S: Wide, const R: usize, const K: usize>(
     }
 }
 
-/// The rest of a key. 0 · -0 = -0 leaves every accumulator as it is.
+/// The rest of a row, padded with -0: 0 · -0 = -0 leaves every accumulator unchanged.
 #[inline(always)]
 fn filled<E: Element>(rest: &[E]) -> [E; LANES] {
     let mut block = [E::NEGATIVE_ZERO; LANES];
@@ -285,7 +287,7 @@ fn filled<E: Element>(rest: &[E]) -> [E; LANES] {
     block
 }
 
-/// The canonical dot. One at a time: the processor overlaps the next with this one's tree.
+/// The canonical dot product, one at a time: the processor overlaps its tree with the next one.
 #[inline(always)]
 fn dot<S: Wide, E: Element>(simd: S, q: &[f32], key: &[E]) -> f32 {
     let (q, q_rest) = q.as_chunks::<LANES>();
@@ -314,7 +316,7 @@ fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
             *s = capped(*s, cap);
         }
     }
-    // What is not visible becomes exactly 0 in the sum, whose lanes are never -0.
+    // Invisible positions become exactly 0 in the sum, whose lanes are never -0.
     scores[..row.start - first].fill(f32::NEG_INFINITY);
     scores[row.end - first..].fill(f32::NEG_INFINITY);
     let largest = maximum(scores);
@@ -328,8 +330,8 @@ fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
     }
 }
 
-/// Positions whose values are mixed before the next are looked at: they stay in the second-level
-/// cache, and each lane's sums are in registers for a sixteenth of them.
+/// Positions per tile of values. A tile stays in the second-level cache, and the sums of a lane
+/// stay in registers for the 16 positions of that lane.
 const MIXED: usize = 512;
 
 /// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes], and hands the
@@ -345,7 +347,7 @@ fn mix<S: Wide, E: Element>(
     mut finish: impl FnMut(usize, &mut [[Block; LANES]]),
 ) {
     let (acc, _) = acc.as_chunks_mut::<LANES>();
-    // What all rows see is mixed for several at once.
+    // Positions visible to all rows are mixed for several rows at once.
     let from = rows.iter().map(|row| row.start).max().unwrap_or(0);
     let to = rows.iter().map(|row| row.end).min().unwrap_or(0);
     let mut start = span.start;
@@ -391,7 +393,7 @@ fn mix<S: Wide, E: Element>(
     }
 }
 
-/// The `c`-th 32 elements of the positions from..to of a tile; none if `to` is below `from`.
+/// The `c`-th 32 elements of the positions from..to of a tile; empty if `to` is below `from`.
 #[derive(Clone, Copy)]
 struct Part<'a, E> {
     tile: Tile<'a, E>,
@@ -400,7 +402,7 @@ struct Part<'a, E> {
     c: usize,
 }
 
-/// Mixes for one row, whose sums stay in memory.
+/// Mixes a part for one row, whose sums stay in memory.
 #[inline(always)]
 fn mix_own<S: Wide, E: Element>(
     simd: S,
@@ -417,7 +419,7 @@ fn mix_own<S: Wide, E: Element>(
     }
 }
 
-/// Mixes for the first `R` rows, whose sums for a lane are in registers; returns `R`.
+/// Mixes a part for the first `R` rows, with the sums of a lane in registers. Returns `R`.
 #[inline(always)]
 fn mix_rows<S: Wide, E: Element, const R: usize>(
     simd: S,
@@ -452,7 +454,7 @@ fn mix_rows<S: Wide, E: Element, const R: usize>(
     R
 }
 
-/// The `c`-th 32 elements of a row; beyond its end, what nobody reads.
+/// The `c`-th 32 elements of a row. Elements beyond its end are padding that is never used.
 #[inline(always)]
 fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
     let (whole, rest) = row.as_chunks::<LANES>();

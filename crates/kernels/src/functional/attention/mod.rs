@@ -9,11 +9,12 @@
 //! 2. m = the largest s_j, or the head's sink if that is larger.
 //! 3. In ascending j, with lane = j mod 32 and e_j = exp(s_j - m): `sum[lane] += e_j`, and for
 //!    each element d of the value `acc[lane][d] = fma(e_j, v_j[d], acc[lane][d])`.
-//! 4. `y[d] = tree(acc[..][d]) / (tree(sum) + exp(sink - m))`; the sink's term only if there is one.
+//! 4. `y[d] = tree(acc[..][d]) / (tree(sum) + exp(sink - m))`, without `exp(sink - m)` if there is
+//!    no sink.
 //!
-//! A key that is not visible takes no part at all (not even as a zero), so what a masked or evicted
-//! slot holds is irrelevant. A query that sees nothing yields zeros; one whose scores are NaN, or
-//! all -inf without a sink, yields NaN.
+//! A key that is not visible takes no part at all (not even as a zero), so the content of a masked
+//! or evicted slot is irrelevant. A query that sees nothing yields zeros; one whose scores are NaN,
+//! or all -inf without a sink, yields NaN.
 
 mod cache;
 mod lanes;
@@ -25,24 +26,24 @@ use super::lanes::{LANES, Lanes};
 use super::{reference, tiered};
 use crate::Tier;
 
-/// How queries attend: the shapes and rules of one layer.
+/// Shapes and rules of attention in one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
-    /// Query heads. Head h attends with key-value head h / (heads / kv_heads).
+    /// Query heads. Head h uses the key-value head h / (heads / kv_heads).
     pub heads: usize,
-    /// Key-value heads; `heads` is a multiple.
+    /// Key-value heads; `heads` must be a multiple of this.
     pub kv_heads: usize,
     /// Elements of a query and of a key.
     pub key_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// What the products of query and key are multiplied by.
+    /// Factor of the products of query and key.
     pub scale: f32,
-    /// How many of the last keys a query sees, itself included; None: all.
+    /// Number of most recent keys that a query sees, its own included; `None` for all.
     pub window: Option<usize>,
-    /// Scores become cap · tanh(score / cap).
+    /// Cap of the scores, which become cap · tanh(score / cap).
     pub soft_cap: Option<f32>,
-    /// One more logit for each of the `heads`, whose probability is dropped.
+    /// One extra logit for each of the `heads`, whose probability is dropped.
     pub sinks: Option<&'a [f32]>,
 }
 
@@ -53,14 +54,14 @@ impl Attention<'_> {
     }
 }
 
-/// What one thread needs to compute attention; made once, used for any number of calls.
+/// Working memory of one thread, for any number of calls.
 #[derive(Debug)]
 pub struct AttentionScratch {
     scores: Vec<f32>,
     acc: Vec<Block>,
 }
 
-/// 32 elements on cache-line boundaries: an accumulator that straddles lines costs twice.
+/// 32 elements on cache-line boundaries: an accumulator that straddles lines costs twice as much.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Block(Lanes);
@@ -76,13 +77,14 @@ impl AttentionScratch {
         AttentionScratch { scores: vec![0.0; scores], acc: vec![Block([0.0; LANES]); blocks] }
     }
 
-    /// What `new` allocates.
+    /// Bytes that `new` allocates.
     pub fn bytes(value_dim: usize, capacity: usize) -> usize {
         let (scores, blocks) = Self::lengths(value_dim, capacity);
         scores * size_of::<f32>() + blocks * size_of::<Block>()
     }
 
-    /// Scores for every position, begun and ended in whole blocks, and the accumulators.
+    /// Lengths of the scores (for every position, rounded out to whole blocks) and of the
+    /// accumulators.
     fn lengths(value_dim: usize, capacity: usize) -> (usize, usize) {
         (ROWS * (capacity + 2 * LANES), ROWS * LANES * value_dim.div_ceil(LANES))
     }
@@ -96,9 +98,9 @@ impl AttentionScratch {
 /// Attention of the queries `q` [tokens, heads, key_dim] at consecutive absolute positions from
 /// `first_position` on, into `y` [tokens, heads, value_dim].
 ///
-/// Keys and values of these tokens must already be in the cache, and every key that any of them
-/// sees must still be there: a ring needs `window + tokens - 1` slots. One thread works per
-/// scratch; the division of labour is fixed.
+/// Keys and values of these tokens must already be in the cache, and it must still hold every key
+/// that any of them sees: a ring needs `window + tokens - 1` slots. One thread works per scratch,
+/// and the division of the work is fixed.
 pub fn attention(
     tier: Tier,
     spec: &Attention,
@@ -143,13 +145,14 @@ fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) 
         kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && key_dim > 0 && value_dim > 0,
         "attention: shapes"
     );
-    // Checked: outputs are written through a pointer, so a product that wrapped must not pass.
+    // Checked multiplication: outputs are written through a pointer, so a wrapped product must not
+    // pass.
     let row = heads.checked_mul(key_dim).expect("attention: shapes");
     let tokens = q.len() / row;
     assert_eq!(q.len(), tokens * row, "attention: queries");
     assert_eq!(Some(y.len()), (tokens * heads).checked_mul(value_dim), "attention: outputs");
     assert!(spec.sinks.is_none_or(|s| s.len() == heads), "attention: sinks");
-    /// Pages, and elements of the shortest.
+    /// Number of pages, and length of the shortest.
     fn lens<E>(pages: &[Page<E>]) -> (usize, usize) {
         (pages.len(), pages.iter().map(|page| page.len()).min().unwrap_or(0))
     }
@@ -161,7 +164,7 @@ fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) 
     for (layout, dim, (pages, shortest)) in
         [(cache.keys, key_dim, keys), (cache.values, value_dim, values)]
     {
-        // Latent values are the beginnings of keys.
+        // A row may be longer: values of latent attention are the beginnings of keys.
         assert!(layout.heads == kv_heads && layout.dim >= dim, "attention: shapes");
         assert!(layout.page.is_power_of_two() && layout.page >= LEAST_PAGE, "attention: pages");
         let page = layout.page_len().expect("attention: shapes");
@@ -175,7 +178,7 @@ fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) 
     tokens
 }
 
-/// One call, as all its threads see it.
+/// One call of [`attention`], as shared by its threads.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     spec: &'a Attention<'a>,
@@ -198,11 +201,11 @@ impl Job<'_> {
     }
 }
 
-/// Where the outputs go. Threads write different rows of one array, interleaved.
+/// Destination of the outputs. Threads write different rows of one array, interleaved.
 #[derive(Clone, Copy)]
 struct Rows(*mut f32);
 
-// SAFETY: the pointer comes from the exclusive borrow of `y`, which outlives the call; each row is
+// SAFETY: the pointer comes from the exclusive borrow of `y`, which outlives the call. Each row is
 // written through `Rows::get` by the one thread that owns its unit.
 unsafe impl Send for Rows {}
 // SAFETY: as above.
@@ -212,7 +215,7 @@ impl Rows {
     /// Row `row` of `len` elements.
     ///
     /// # Safety
-    /// The row lies within `y`, and no one else holds it.
+    /// The row must lie within `y`, and no other reference to it may exist.
     #[inline(always)]
     unsafe fn get<'a>(self, row: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: in bounds and exclusive by this function's contract.
@@ -225,7 +228,7 @@ tiered! {
     simd: lanes::share, reference: no_share
 }
 
-/// The scalar tier never comes here: it has no units.
+/// Never called: the scalar tier has no units.
 fn no_share(_: Job, _: usize, _: usize, _: &mut AttentionScratch) {
     unreachable!("the reference computes all of attention");
 }

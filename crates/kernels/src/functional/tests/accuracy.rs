@@ -1,4 +1,4 @@
-//! Each functional against the same computation in f64.
+//! Accuracy of each functional against the same computation in f64.
 
 use super::Noise;
 use crate::Tier;
@@ -25,7 +25,7 @@ fn worst_ulps(sweep: impl Iterator<Item = f32>, f: fn(f32) -> f32, exact: fn(f64
     worst.0
 }
 
-/// Shown by `--nocapture`; the bounds in the documentation come from here.
+/// Printed with `--nocapture`; the bounds in the documentation come from here.
 #[allow(clippy::print_stdout)]
 fn println_worst((distance, at): (f64, f32)) {
     println!("worst: {distance:.3} ulp at {at:e}");
@@ -48,7 +48,8 @@ fn elementary_functions_to_the_last_places() {
     }
 }
 
-/// GELU passes through zero on the left, so its error is absolute: a fraction of |x|.
+/// GELU passes through zero on the left, so the bound is on the absolute error, as a fraction of
+/// |x|.
 #[test]
 fn gelus() {
     let cdf = |x: f64| 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2);

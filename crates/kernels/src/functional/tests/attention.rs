@@ -1,4 +1,4 @@
-//! Attention: the same bits however a sequence is cut, stored and shared out.
+//! Attention gives the same bits however a sequence is split, stored and divided among threads.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::{Noise, assert_same};
 use crate::Tier;
 use crate::functional::*;
 
-/// A sequence of queries, keys and values, and the rules by which they attend.
+/// A sequence of queries, keys and values, and the rules of attention.
 #[derive(Clone, Debug)]
 struct Case {
     heads: usize,
@@ -17,7 +17,8 @@ struct Case {
     soft_cap: Option<f32>,
     sinks: Option<Vec<f32>>,
     scale: f32,
-    /// [positions, heads, key_dim], [positions, kv_heads, key_dim], [positions, kv_heads, value_dim]
+    /// Shapes: [positions, heads, key_dim], [positions, kv_heads, key_dim] and
+    /// [positions, kv_heads, value_dim].
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -59,13 +60,13 @@ impl Case {
     }
 }
 
-/// How a case is computed; none of it may show in the result.
+/// A way to compute a case, on which the result must not depend.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     tier: Tier,
     threads: usize,
     chunk: usize,
-    /// No more slots than the window needs.
+    /// True for a cache with only the slots that the window needs.
     ring: bool,
     page: usize,
     bf16: bool,
@@ -90,7 +91,7 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
     let dims = [case.key_dim, case.value_dim];
     let [key_layout, value_layout] =
         dims.map(|dim| CacheLayout { capacity, page: way.page, heads: case.kv_heads, dim });
-    // What was never stored must not matter: it is NaN, in both precisions.
+    // Slots that were never stored must not matter: they are NaN, in both precisions.
     let pages = |layout: CacheLayout| (layout.pages(capacity), layout.page_len().unwrap());
     let layouts = [key_layout, value_layout];
     let mut wide = layouts.map(pages).map(|(n, len)| vec![Page::from(vec![f32::NAN; len]); n]);
@@ -155,7 +156,7 @@ fn any_way() -> impl Strategy<Value = Way> {
 
 proptest! {
     #[test]
-    fn no_way_shows(case in any_case(), ways in prop::collection::vec(any_way(), 4), bf16: bool) {
+    fn all_ways_agree(case in any_case(), ways in prop::collection::vec(any_way(), 4), bf16: bool) {
         let expected = run(&case, Way { bf16, ..PLAIN });
         for tier in Tier::available() {
             assert_same(&run(&case, Way { bf16, tier, ..PLAIN }), &expected, tier);
@@ -166,7 +167,7 @@ proptest! {
         }
     }
 
-    /// A cache in bf16 is the f32 cache of the rounded numbers.
+    /// A bf16 cache is equivalent to an f32 cache of the rounded numbers.
     #[test]
     fn bf16_is_only_rounding(case in any_case()) {
         let rounded = |v: &[f32]| v.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
@@ -241,7 +242,7 @@ fn edges() {
     assert_same(&in_all_ways(&sinks(1e9)), &[0.0; 24], "a huge sink takes everything");
     assert_same(&in_all_ways(&sinks(f32::NAN)), &[f32::NAN; 24], "a sink that is NaN");
 
-    // Scores of -inf: with all of them so there is no answer; with a sink, it takes everything.
+    // If all scores are -inf, the result is NaN; a sink, if there is one, takes all the weight.
     let mut lost = base.clone();
     lost.q.fill(1.0);
     lost.k.fill(-INF);
@@ -249,7 +250,7 @@ fn edges() {
     lost.sinks = Some(vec![0.0, 0.0]);
     assert_same(&in_all_ways(&lost), &[0.0; 24], "all scores -inf and a sink");
 
-    // NaN in the key or the value of position 1 reaches those who see it, and nobody else.
+    // NaN in the key or the value of position 1 reaches only the queries that see it.
     for (name, key) in [("key", true), ("value", false)] {
         let mut hurt = Case { window: Some(2), ..Case::new(5, (1, 1), (3, 2), 2) };
         let whole = in_all_ways(&hurt);
@@ -264,9 +265,9 @@ fn edges() {
     }
 }
 
-/// Sums that are put aside between runs of positions, and rings that end within one.
+/// Covers sums that are stored between tiles, and rings that end within a tile.
 #[test]
-fn more_positions_than_are_mixed_at_once() {
+fn same_bits_across_tiles_of_values() {
     for (heads, window) in [((8, 1), None), ((5, 1), Some(530)), ((2, 2), Some(40)), ((1, 1), None)]
     {
         let case = Case { window, ..Case::new(600, heads, (33, 34), 5) };
@@ -282,7 +283,7 @@ fn more_positions_than_are_mixed_at_once() {
     }
 }
 
-/// Eight heads of 2^61 elements are 2^64: nothing, if the product wraps.
+/// Eight heads of 2^61 elements are 2^64, which wraps to 0.
 #[test]
 #[should_panic(expected = "attention: outputs")]
 fn shapes_whose_product_wraps_are_refused() {

@@ -24,7 +24,7 @@ fn elementary_edges() {
                 (88.722_84, INF),
                 (f32::MAX, INF),
                 (f32::MIN, 0.0),
-                // The smallest subnormal is 1.4e-45; below half of it there is nothing.
+                // The smallest subnormal is 1.4e-45; results below half of it are 0.
                 (-103.27893, 1e-45),
                 (-103.98, 0.0),
                 (-104.5, 0.0),
@@ -53,7 +53,8 @@ fn sigmoid_of(x: f32) -> f32 {
     crate::functional::elementary::sigmoid(x)
 }
 
-/// The nearest doubles, computed with 200 bits, so that a platform or a version of `libm` that gives others is noticed.
+/// The nearest doubles, computed with 200 bits, to detect a platform or a version of `libm` that
+/// gives others.
 #[test]
 fn double_precision_functions_keep_their_bits() {
     let cases = [

@@ -8,7 +8,7 @@ mod tiers;
 
 use crate::Tier;
 
-/// Fails unless the two have the same bits, any NaN being the same as any other.
+/// Fails unless the two have the same bits; all NaNs count as equal.
 #[track_caller]
 fn assert_same(got: &[f32], expected: &[f32], what: impl std::fmt::Display) {
     assert_eq!(got.len(), expected.len(), "{what}");
@@ -22,8 +22,8 @@ fn assert_same(got: &[f32], expected: &[f32], what: impl std::fmt::Display) {
     }
 }
 
-/// Runs `f` on a copy of `x` in every tier and checks that all agree with the reference, whose
-/// result is returned.
+/// Runs `f` on a copy of `x` in every tier, checks that all agree with the reference, and returns
+/// its result.
 #[track_caller]
 fn in_all_tiers(x: &[f32], f: impl Fn(Tier, &mut [f32])) -> Vec<f32> {
     let mut expected = x.to_vec();

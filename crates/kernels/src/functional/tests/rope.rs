@@ -18,7 +18,7 @@ fn tables(pairs: usize, factor: f32, first: usize, tokens: usize) -> (Vec<f32>, 
 
 proptest! {
     #[test]
-    fn tiers_and_tokens_alone(
+    fn same_bits_in_every_tier_and_for_tokens_alone(
         seed: u64,
         heads in 1usize..4,
         pairs in 1usize..40,
@@ -72,7 +72,7 @@ fn against_double_precision() {
 }
 
 #[test]
-fn nothing_to_turn() {
+fn no_pairs_change_nothing() {
     let shape = RopeShape { heads: 2, head_dim: 3, offset: 3, pairs: RopePairs::HalfSplit };
     let mut x = [1.0; 6];
     rope(Tier::best(), &mut x, shape, &[], &[]);

@@ -1,4 +1,4 @@
-//! Every tier, a row alone or among others: the same bits.
+//! Every tier gives the same bits, for a row alone or among others.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::Tier;
 use crate::functional::elementary::{erf, exp, tanh};
 use crate::functional::*;
 
-/// Mostly ordinary numbers, sometimes anything that 32 bits can mean.
+/// Mostly ordinary numbers, sometimes large, tiny or zero ones.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         40 => -8.0f32..8.0,
@@ -34,7 +34,7 @@ fn rows(of: impl Strategy<Value = f32>) -> impl Strategy<Value = (Vec<f32>, usiz
     })
 }
 
-/// `f` on all rows at once must give what it gives on each alone.
+/// Checks that `f` on each row alone gives the same as on all rows at once.
 fn row_by_row(x: &[f32], width: usize, together: &[f32], f: impl Fn(&mut [f32])) {
     let mut alone = x.to_vec();
     alone.chunks_mut(width).for_each(f);

@@ -1,9 +1,9 @@
 //! Limits on what a template can make.
 //!
-//! The template engine counts steps, but one step can make a string of any size: `s ~ s` forty times
-//! over is a terabyte. So every operation that makes or compares strings and lists is rewritten, in
-//! the syntax tree, to a call of a function that first pays from a [`Budget`] for the size of its
-//! operands, and literal text to an expression, which pays when it is printed.
+//! The template engine counts steps, but one step can make a string of any size: `s ~ s` forty
+//! times over is a terabyte. The syntax tree is therefore rewritten. Every operation that makes or
+//! compares strings and lists becomes a call of a function that first pays from a [`Budget`] for
+//! the size of its operands. Literal text becomes an expression, which pays when it is printed.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -17,11 +17,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
 
-/// What a rendering may still spend: about as many bytes as it makes.
+/// The remaining budget of a rendering, in bytes: roughly the amount of text it may still make.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: AtomicUsize,
-    /// It has been asked for more than it had.
+    /// True once a payment exceeded the remaining budget.
     pub(super) spent: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl Budget {
     /// Some fifty times the text of a context of a million tokens.
     pub(super) const BYTES: usize = 256 << 20;
 
-    /// Pays for so many bytes.
+    /// Deducts `bytes`, or fails if less is left.
     pub(super) fn pay(&self, bytes: usize) -> Result<(), Error> {
         let left = self.left.load(Ordering::Relaxed);
         match left.checked_sub(bytes) {
@@ -50,7 +50,7 @@ impl Budget {
         }
     }
 
-    /// Pays for a string, or for a list of what stays shared.
+    /// Pays for copying a string, or a list whose elements stay shared.
     pub(super) fn pay_for_copy(&self, value: &Value) -> Result<(), Error> {
         let each = if value.kind() == ValueKind::String { 1 } else { size_of::<Value>() };
         self.pay(
@@ -58,13 +58,13 @@ impl Budget {
         )
     }
 
-    /// Pays for a value and all within it: what it costs to compare or print it.
+    /// Pays for a value and everything nested in it: the cost of comparing or printing it.
     pub(super) fn pay_for(&self, value: &Value) -> Result<(), Error> {
         self.pay_nested(value, 0)
     }
 
-    /// Pays for looking at one value within others. None from JSON is nested as deep as the limit: its
-    /// parser stops before.
+    /// Pays for visiting one nested value. Values from JSON never reach the depth limit, because
+    /// the parser stops earlier.
     pub(super) fn pay_for_node(&self, depth: usize) -> Result<(), Error> {
         if depth > 200 {
             return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply"));
@@ -95,7 +95,7 @@ impl Budget {
     }
 }
 
-/// Text that pays as it grows.
+/// Text that pays from the budget as it grows.
 pub(super) struct Text<'a> {
     pub(super) text: String,
     pub(super) budget: &'a Budget,
@@ -109,13 +109,13 @@ impl Write for Text<'_> {
     }
 }
 
-/// An error if the text is no template.
+/// Returns an error if the text is not a valid template.
 pub(super) fn check(template: &str) -> Result<(), Error> {
     let template = without_generation_marks(template);
     rebuild(&parse(&template, NAME, syntax()?)?).map(drop)
 }
 
-/// Renders with the operations of [`OPERATIONS`], which `environment` must have.
+/// Renders a template with the operations of [`OPERATIONS`], which `environment` must have.
 pub(super) fn render(
     environment: &Environment<'_>,
     template: &str,
@@ -135,13 +135,14 @@ pub(super) fn render(
 
 const NAME: &str = "chat_template";
 
-/// As transformers sets it.
+/// The settings of transformers.
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
 
-/// transformers adds `{% generation %}`, which marks what an assistant said and prints nothing. The
-/// engine has no such tag; a condition that holds has the same effect on the spaces around it.
+/// transformers adds `{% generation %}`, which marks what the assistant said and prints nothing.
+/// The engine has no such tag. A condition that is always true has the same effect on the
+/// surrounding whitespace.
 fn without_generation_marks(template: &str) -> String {
     let mut rest = template;
     let mut out = String::with_capacity(template.len());
@@ -162,7 +163,8 @@ fn without_generation_marks(template: &str) -> String {
     out
 }
 
-/// The operations that are paid for, under names that no template can spell, and what they are.
+/// The operations that are paid for, under names that no template can spell, with their
+/// expressions.
 pub(super) const OPERATIONS: [(&str, &str); 16] = [
     ("+", "a + b"),
     ("-", "a - b"),
@@ -182,10 +184,10 @@ pub(super) const OPERATIONS: [(&str, &str); 16] = [
     ("[:]", "a[b:c:d]"),
 ];
 
-/// The engine as it comes: what the operations are made of once they are paid.
+/// The unmodified engine, which executes the operations once they are paid for.
 pub(super) static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
-/// Pays for an operation of [`OPERATIONS`], and does it.
+/// Pays for an operation of [`OPERATIONS`] and executes it.
 pub(super) fn operate(
     budget: &Budget,
     expression: &str,
@@ -211,7 +213,7 @@ pub(super) fn operate(
     ENGINE.compile_expression(expression)?.eval(context! { a, b, c, d })
 }
 
-/// The same tree with every paid operation a call, and literal text an expression.
+/// The same tree with every paid operation as a call, and literal text as an expression.
 fn rebuild<'a>(statement: &Stmt<'a>) -> Result<Stmt<'a>, Error> {
     let all = |body: &[Stmt<'a>]| body.iter().map(rebuild).collect::<Result<Vec<_>, _>>();
     Ok(match statement {
@@ -331,7 +333,7 @@ fn paid<'a>(expression: &Expr<'a>) -> Expr<'a> {
                 let operands = std::iter::once(paid(&e.expr)).chain(right).collect();
                 return operation(name, operands, span);
             }
-            // `a < b < c` makes nothing, and would have to be evaluated in parts.
+            // `a < b < c` makes no string or list, and would have to be evaluated in parts.
             let ops = operands.into_iter().map(|(op, expr)| ast::CompareOp { op, expr });
             Expr::Compare(at(e, ast::Compare { expr: paid(&e.expr), ops: ops.collect() }))
         }
@@ -362,7 +364,7 @@ fn paid<'a>(expression: &Expr<'a>) -> Expr<'a> {
     }
 }
 
-/// A call of the function of this name on these operands.
+/// A call of the function `name` with these operands.
 fn operation<'a>(name: &'static str, operands: Vec<Expr<'a>>, span: Span) -> Expr<'a> {
     let expr = Expr::Var(Spanned::new(ast::Var { id: name }, span));
     let args = operands.into_iter().map(CallArg::Pos).collect();
@@ -391,7 +393,7 @@ fn each<'a>(expressions: &[Expr<'a>]) -> Vec<Expr<'a>> {
     expressions.iter().map(paid).collect()
 }
 
-/// A new node in the place of another.
+/// A new node with the span of another.
 fn at<T, U>(place: &Spanned<T>, node: U) -> Spanned<U> {
     Spanned::new(node, place.span())
 }

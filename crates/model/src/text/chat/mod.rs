@@ -1,8 +1,8 @@
-//! A conversation to the text that a model was trained to continue.
+//! Conversion of a conversation to the prompt format that a model was trained on.
 //!
-//! Templates are Jinja, written against transformers: Python's methods and ways of printing, its
-//! `tojson`, `raise_exception`, `strftime_now`. They come from strangers, so a rendering has a limit
-//! of steps and one of memory (`bounds.rs`).
+//! Templates are Jinja, written for transformers: they use Python's methods and ways of printing,
+//! its `tojson`, `raise_exception` and `strftime_now`. They are untrusted, so a rendering has a
+//! limit of steps and one of memory (`bounds.rs`).
 
 mod bounds;
 mod python;
@@ -18,88 +18,88 @@ use bounds::Budget;
 /// A JSON value that keeps the order of its keys, which templates print.
 pub use minijinja::Value as Json;
 
-/// The longest template that is read; published ones have some 20 thousand bytes at most.
+/// Maximum size of a template; published ones have some 20 thousand bytes at most.
 pub const MAX_TEMPLATE_BYTES: usize = 256 << 10;
 
-/// The largest `tokenizer_config.json` that is read: some list every added token.
+/// Maximum size of `tokenizer_config.json`; some list every added token.
 const MAX_CONFIG_BYTES: usize = 16 << 20;
 
-/// How many steps a rendering may take. A conversation takes some hundred for each message.
+/// Maximum number of steps in a rendering. A conversation takes a few hundred per message.
 const STEPS: u64 = 1_000_000;
 
-/// The stack of the thread that renders. Within `STEPS` and `MAX_TEMPLATE_BYTES` values and
-/// expressions can be nested deeper than a usual stack allows, and they are dropped recursively. Only
+/// Stack size of the rendering thread. Within `STEPS` and `MAX_TEMPLATE_BYTES`, values and
+/// expressions can be nested too deeply for a usual stack, and they are dropped recursively. Only
 /// pages that are touched are ever allocated.
 const STACK: usize = 512 << 20;
 
-/// The chat template of a model, with the special tokens that it may name.
+/// The chat template of a model, with the special tokens that it may refer to.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     template: String,
-    /// Used instead when there are tools, if the model has one.
+    /// The template used when there are tools, if the model has a separate one.
     with_tools: Option<String>,
-    /// Names like `bos_token`, and what they stand for.
+    /// Names such as `bos_token`, with their text.
     special: Vec<(String, Json)>,
 }
 
-/// What one side said.
+/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// What was said.
+    /// The text of the message.
     pub content: String,
 }
 
-/// How to render.
+/// Options for rendering.
 #[derive(Clone, Debug, Default)]
 pub struct ChatOptions {
-    /// End with what begins an answer.
+    /// End with the beginning of an answer.
     pub add_generation_prompt: bool,
     /// The tools that the model may call.
     pub tools: Option<Json>,
-    /// Further variables of the template, such as `enable_thinking`.
+    /// Additional template variables, such as `enable_thinking`.
     pub variables: Vec<(String, Json)>,
-    /// What `strftime_now` takes for the present: seconds since 1970, in the time zone that is meant.
+    /// The current time for `strftime_now`: seconds since 1970, in the intended time zone.
     pub now: i64,
 }
 
-/// Why there is no prompt.
+/// Reasons why a prompt could not be rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChatError {
     /// `tokenizer_config.json` cannot be read.
     #[error("tokenizer_config.json is damaged ({0}); download it again")]
     Config(String),
-    /// More bytes than any template has.
+    /// A template larger than any known one.
     #[error(
         "the chat template has {bytes} bytes, and none has more than {MAX_TEMPLATE_BYTES}; download the model's tokenizer_config.json and chat_template.jinja again"
     )]
     TooLarge {
-        /// How many.
+        /// Its size.
         bytes: usize,
     },
-    /// Not a template.
+    /// Not a valid template.
     #[error("the chat template is damaged ({0}); download it again")]
     Syntax(String),
-    /// The template itself refuses these messages.
+    /// The template itself refused these messages.
     #[error("the chat template refuses these messages: {0}")]
     Raised(String),
-    /// It takes too many steps.
+    /// The rendering took too many steps.
     #[error(
         "the chat template does not end: it was stopped after {STEPS} steps; take the one that was published with the model"
     )]
     Endless,
-    /// It takes too much memory.
+    /// The rendering took too much memory.
     #[error(
         "the chat template makes too much text: it was stopped after {} MiB; take the one that was published with the model",
         Budget::BYTES >> 20
     )]
     TooMuch,
-    /// It does something that fails.
+    /// The template failed while running.
     #[error("the chat template fails ({0}); take the one that was published with the model")]
     Failed(String),
-    /// No thread to render on.
+    /// The rendering thread could not be started.
     #[error("no thread could be started to render the chat template ({0}); close other programs")]
     Thread(#[source] std::io::Error),
 }
@@ -125,9 +125,9 @@ enum Token {
 }
 
 impl ChatTemplate {
-    /// The template of a checkpoint: that of `chat_template.jinja` before that in
-    /// `tokenizer_config.json`, which also says what `bos_token` and its like stand for. None if there
-    /// is no template.
+    /// The template of a checkpoint. `chat_template.jinja` takes precedence over the template in
+    /// `tokenizer_config.json`, which also defines `bos_token` and similar names. Returns None if
+    /// there is no template.
     pub fn from_files(
         tokenizer_config: Option<&[u8]>,
         chat_template: Option<&[u8]>,
@@ -181,8 +181,8 @@ impl ChatTemplate {
         Ok(Some(found))
     }
 
-    /// The prompt for these messages: [`Message`]s, or [`Json`] where they hold more. It names its
-    /// special tokens itself: encode it without adding any.
+    /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template
+    /// writes the special tokens itself, so encode the prompt without adding any.
     pub fn render<M: Serialize>(
         &self,
         messages: &[M],
@@ -233,7 +233,7 @@ fn syntax(error: &minijinja::Error) -> ChatError {
     ChatError::Syntax(one_line(&error.to_string()))
 }
 
-/// A message of the template's making, fit for a sentence.
+/// An error message from the template, on one line and shortened.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").chars().take(400).collect()

@@ -1,4 +1,5 @@
-//! What templates take for granted: Python's ways, and the functions that transformers adds.
+//! The environment that templates expect: Python's semantics, and the functions that transformers
+//! adds.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::bounds::{Budget, ENGINE, OPERATIONS, Text, operate};
 
-/// Filters that copy or compare what they are given, and make no more than that of it.
+/// Filters that copy or compare their input, and produce no more than that.
 const FILTERS: [&str; 21] = [
     "batch", "chain", "dictsort", "e", "escape", "groupby", "items", "lines", "list", "lower",
     "max", "min", "reverse", "slice", "sort", "split", "title", "trim", "unique", "upper", "zip",
@@ -151,12 +152,12 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
     env
 }
 
-/// Named arguments are the last value.
+/// Converts the arguments to values; named arguments become the last one.
 fn plain(args: Rest<ValueOrKwargs>) -> Vec<Value> {
     args.0.into_iter().map(ValueOrKwargs::into_value).collect()
 }
 
-/// What `raise_exception` was called with.
+/// The argument of `raise_exception`.
 #[derive(Debug)]
 struct Raised(String);
 
@@ -168,7 +169,7 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// The message, if the template itself raised this.
+/// The message, if the template itself raised this error.
 pub(super) fn raised(error: &Error) -> Option<&str> {
     let mut error: &dyn std::error::Error = error;
     while let Some(source) = error.source() {
@@ -188,7 +189,7 @@ fn unwritten(_: fmt::Error) -> Error {
     failed("too much text")
 }
 
-/// Methods may make more than they are given.
+/// Pays for a method call, whose result may be larger than its input.
 fn pay_for_method(
     budget: &Budget,
     value: &Value,
@@ -221,7 +222,7 @@ fn pay_for_method(
     }
 }
 
-/// A width is the one thing in a format that makes text out of nothing.
+/// Pays for a format string. Widths are the only part that makes text out of nothing.
 fn pay_for_format(budget: &Budget, args: &[Value]) -> Result<(), Error> {
     let format = args.first().and_then(Value::as_str).unwrap_or_default();
     let mut digits = format.split(|c: char| !c.is_ascii_digit());
@@ -253,8 +254,8 @@ fn join(
     Ok(out.text)
 }
 
-/// Python's `capitalize`. The first letter's title case: where that is several letters, only the first
-/// is a capital.
+/// Python's `capitalize`: the title case of the first letter. If that is several letters, only the
+/// first of them is a capital.
 fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     let mut first = chars.next().into_iter().flat_map(char::to_uppercase);
@@ -332,7 +333,7 @@ fn quoted(out: &mut Text<'_>, text: &str) -> Result<(), Error> {
     write().map_err(unwritten)
 }
 
-/// A number as Python writes it: whole floats with `.0`, large and small ones as `1e+20`.
+/// A number as Python prints it: whole floats with `.0`, large and small ones as `1e+20`.
 fn number(out: &mut Text<'_>, value: &Value) -> Result<(), Error> {
     let Some(x) = (!value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten() else {
         return write!(out, "{value}").map_err(unwritten);

@@ -1,4 +1,4 @@
-//! Text to token ids.
+//! Conversion of text to token ids.
 
 mod outline;
 mod pattern;
@@ -19,72 +19,74 @@ use room::Room;
 use starts::Starts;
 use steps::Steps;
 
-/// The largest `tokenizer.json` that is read. Those of the largest vocabularies are about half of it.
+/// Maximum size of `tokenizer.json`, about twice that of the largest vocabularies.
 pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 
-/// What encoding a text may take, unless [`Tokenizer::bound`] says otherwise.
+/// Memory that encoding a text may use, unless [`Tokenizer::bound`] sets another limit.
 const WORKING: usize = 4 << 30;
-/// The stack of the thread that encodes.
+/// Stack size of the encoding thread.
 const STACK: usize = 2 << 20;
-/// What a model may try of the words of a text, in bytes: some minutes.
+/// Upper limit on the bytes that a model tries as tokens in the words of a text: some minutes of
+/// work.
 const MAX_TRIES: u64 = 1 << 35;
-/// Normalizers leave out some of a text, so that a token may stand for more bytes than it has.
+/// Lower limit for `longest`. Normalizers drop parts of a text, so a token may stand for more bytes
+/// than it has.
 const LEAST_LONGEST: usize = 64;
 
 /// A `tokenizer.json`.
 ///
-/// Encoding takes memory and time within bounds, whatever the file and the text are: what a step of the
-/// file could make of a text is counted before it is run.
+/// The memory and time of encoding are bounded for every file and every text: the maximum output of
+/// each step is computed before it runs.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     steps: Steps,
-    /// Where added tokens can begin: in a text, and in one that has been normalized.
+    /// Places where added tokens can begin, in a text as given and in a normalized one.
     starts: [Starts; 2],
-    /// What is put before and behind a text.
+    /// Tokens added before and after a text.
     around: [Vec<u32>; 2],
     pieces: Pieces,
     /// The largest id.
     last: u32,
-    /// How many tokens the model knows.
+    /// Vocabulary size of the model.
     limit: usize,
     /// Bytes of the longest token.
     longest: usize,
-    /// How many tokens a text may become.
+    /// Maximum number of tokens in a text.
     positions: usize,
-    /// What encoding one may take.
+    /// Memory that encoding a text may use, in bytes.
     working: usize,
 }
 
-/// Why a tokenizer cannot be used.
+/// Reasons why a tokenizer cannot be used, or a text cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// More bytes than any tokenizer has.
+    /// A file larger than that of any known tokenizer.
     #[error(
         "tokenizer.json has {bytes} bytes, and none has more than {MAX_TOKENIZER_BYTES}; take the one that was published with the weights"
     )]
     TooLarge {
-        /// How many.
+        /// Its size.
         bytes: usize,
     },
-    /// Not a tokenizer.
+    /// Not a valid tokenizer.
     #[error("tokenizer.json is damaged ({0}); download it again")]
     Damaged(String),
-    /// It has no token.
+    /// The tokenizer has no tokens.
     #[error("tokenizer.json has no tokens; download it again")]
     Empty,
-    /// Tokens become text in a way that is not known.
+    /// An unsupported decoder.
     #[error(
         "tokenizer.json turns tokens into text with {0}, which is not supported; supported are ByteLevel, Metaspace, and sequences of Replace, ByteFallback, Fuse and Strip"
     )]
     Decoder(String),
-    /// Encoding would be random.
+    /// BPE dropout is set, which would make encoding random.
     #[error(
         "tokenizer.json asks for BPE dropout, which makes every encoding a random one; set its `dropout` to null"
     )]
     Dropout,
-    /// It does not belong to the model.
+    /// The tokenizer does not belong to the model.
     #[error(
         "tokenizer.json gives the token `{}` the id {id}, and the model knows only {vocab_size} tokens; take the tokenizer.json that was published with the weights",
         start(token, 40)
@@ -94,10 +96,10 @@ pub enum TokenizerError {
         token: String,
         /// That id.
         id: u32,
-        /// How many the model knows.
+        /// Vocabulary size of the model.
         vocab_size: usize,
     },
-    /// A text spells a token that the model does not know.
+    /// The text contains a token that the model does not know.
     #[error(
         "the text has the token `{}`, to which tokenizer.json gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text",
         start(token, 40)
@@ -107,54 +109,54 @@ pub enum TokenizerError {
         token: String,
         /// Its id.
         id: u32,
-        /// How many the model knows.
+        /// Vocabulary size of the model.
         vocab_size: usize,
     },
-    /// Something in it has no bound, or is larger than in any tokenizer.
+    /// A part of the file has no bound, or is larger than in any known tokenizer.
     #[error(
         "tokenizer.json has {0}, which is not supported; take the one that was published with the weights"
     )]
     Unsupported(String),
-    /// A text that cannot become few enough tokens.
+    /// The text is too long to fit into the number of tokens available.
     #[error(
         "the text has {bytes} bytes, and the {positions} tokens that fit have at most {most}; shorten it"
     )]
     TooLong {
-        /// Of the text.
+        /// Size of the text.
         bytes: usize,
-        /// How many tokens it may become.
+        /// Maximum number of tokens.
         positions: usize,
-        /// Bytes that so many can have.
+        /// Maximum number of bytes in that many tokens.
         most: usize,
     },
-    /// A text that takes too much memory.
+    /// The text takes too much memory to encode.
     #[error(
         "with this tokenizer.json a text of {bytes} bytes takes more memory to encode than the {} MiB there are for it; shorten it, or raise --ram",
         most >> 20
     )]
     Room {
-        /// Of the text.
+        /// Size of the text.
         bytes: usize,
-        /// What there is.
+        /// Bytes of memory available.
         most: usize,
     },
-    /// Not even a short text could be encoded.
+    /// The memory budget is too small to encode even a short text.
     #[error("the memory budget leaves nothing for encoding a text; raise --ram")]
     NoRoom,
-    /// A text whose words take too much time.
+    /// The words of the text take too much time to encode.
     #[error(
         "with this tokenizer.json, whose words or tokens are very long, a text of {bytes} bytes takes minutes to encode; shorten it"
     )]
     Tries {
-        /// Of the text.
+        /// Size of the text.
         bytes: usize,
     },
-    /// A pattern that takes too much time.
+    /// A pattern takes too much time on the text.
     #[error(
         "tokenizer.json has the pattern `{0}`, which takes too long on this text; shorten it, or take the tokenizer.json that was published with the weights"
     )]
     Pattern(String),
-    /// No thread to encode on.
+    /// The encoding thread could not be started.
     #[error("no thread could be started to encode the text ({0}); close other programs")]
     Thread(#[source] std::io::Error),
     /// Encoding failed.
@@ -163,7 +165,7 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Reads the bytes of a `tokenizer.json`.
+    /// Parses the bytes of a `tokenizer.json`.
     pub fn from_bytes(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
         if json.len() > MAX_TOKENIZER_BYTES {
             return Err(TokenizerError::TooLarge { bytes: json.len() });
@@ -171,10 +173,10 @@ impl Tokenizer {
         let outline: Outline<'_> = serde_json::from_slice(json).map_err(damaged)?;
         let patterns = outline.check().map_err(TokenizerError::Unsupported)?;
         Steps::check_patterns(&patterns).map_err(TokenizerError::Unsupported)?;
-        // The `tokenizers` crate normalizes added tokens as it reads them, so this comes first.
+        // The `tokenizers` crate normalizes added tokens while it parses them, so this comes first.
         let starts = guarded(|| starts::of(&outline))?;
         let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json).map_err(damaged))?;
-        // Left over from training; a prompt is neither cut nor filled up.
+        // Left over from training; prompts are neither truncated nor padded.
         inner.with_padding(None);
         if let Err(e) = inner.with_truncation(None) {
             return Err(damaged(e));
@@ -209,13 +211,13 @@ impl Tokenizer {
         })
     }
 
-    /// Says how many tokens the model knows. More than the tokenizer has is usual: vocabularies are
-    /// padded.
+    /// Sets the vocabulary size of the model. It is usually larger than that of the tokenizer,
+    /// since vocabularies are padded.
     ///
-    /// It is an error if an ordinary text could need others: if the tokens that words are made of,
-    /// or those put around every text, lie beyond. Others are met only where a text spells them, and
-    /// [`encode`](Self::encode) refuses that text: there are fine-tuned models whose tokenizer has
-    /// such tokens, and that were never given any.
+    /// Returns an error if an ordinary text could need ids beyond it: if the tokens that words are
+    /// made of, or those put around every text, lie beyond. Other tokens occur only in texts that
+    /// spell them out, and [`encode`](Self::encode) refuses those texts. Some fine-tuned models
+    /// have a tokenizer with such tokens, but were never trained on them.
     pub fn limit(&mut self, vocab_size: usize) -> Result<(), TokenizerError> {
         self.limit = vocab_size;
         let words = self.inner.get_vocab(false).into_iter().map(|(token, id)| (id, token));
@@ -229,22 +231,22 @@ impl Tokenizer {
         }
     }
 
-    /// Memory in which any usual text can be encoded: so much, and more for each of its tokens.
+    /// Memory in which any usual text can be encoded: a fixed amount, and an amount for each token.
     pub const WORKING: [u64; 2] = [room::FIXED as u64, room::POSITION as u64];
 
-    /// Bounds the texts that are encoded: to so many tokens, and to so much memory while it is done.
+    /// Limits encoding to texts of at most `positions` tokens, and to `working` bytes of memory.
     pub fn bound(&mut self, positions: usize, working: u64) {
         self.positions = positions;
         self.working = usize::try_from(working).unwrap_or(usize::MAX);
     }
 
-    /// One more than the largest id.
+    /// The largest id plus one.
     pub fn vocab_size(&self) -> usize {
         self.last as usize + 1
     }
 
-    /// The ids of a text. Special tokens written in it are recognised; `add_special` adds those that
-    /// the tokenizer puts around a text (a chat template has already written them).
+    /// The ids of a text. Special tokens written in it are recognised. `add_special` adds those
+    /// that the tokenizer puts around a text (a chat template has already written them).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let ids = self.ids(text, add_special)?;
         match ids.iter().find(|&&id| id as usize >= self.limit) {
@@ -264,9 +266,9 @@ impl Tokenizer {
             return Err(TokenizerError::TooLong { bytes, positions, most });
         }
         let room = Room::new(bytes, self.working);
-        // Before there is a copy of it.
+        // Checked before the text is copied.
         room.change(0, 0, self.starts[0].count(text).saturating_mul(2))?;
-        // What the `tokenizers` crate keeps of words, it keeps for each thread.
+        // On a new thread, because the `tokenizers` crate caches words per thread.
         let ids = caught_on_thread(STACK, || self.encoded(text, room));
         let ids = ids.map_err(TokenizerError::Thread)?.ok_or_else(contradiction)??;
         let [before, behind] = &self.around;
@@ -293,7 +295,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text normalized, and added tokens taken out of it.
+    /// Normalizes the text and separates added tokens from it.
     fn normalized(
         &self,
         text: &str,
@@ -309,7 +311,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of some ids, all at once: what a [`Detokenizer`] yields piece by piece.
+    /// The text of all these ids, equal to the joined output of a [`Detokenizer`].
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut detokenizer = Detokenizer::new(self, Position::Start, skip_special);
         let mut text = String::new();
@@ -325,12 +327,12 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// A token as it is spelled in the file.
+    /// The token with this id, spelled as in the file.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// Is it a special token: one that stands for no text?
+    /// True for a special token, which stands for no text.
     pub fn is_special(&self, id: u32) -> bool {
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
         added.get(&id).is_some_and(|token| token.special)
@@ -341,7 +343,8 @@ impl Tokenizer {
     }
 }
 
-/// The normalizer of a file, which keeps its first error: the `tokenizers` crate heeds none.
+/// The normalizer of a file. It keeps its first error, since the `tokenizers` crate ignores errors
+/// of normalizers.
 struct Bounded<'a> {
     steps: &'a Steps,
     starts: &'a Starts,
@@ -364,7 +367,8 @@ impl Normalizer for Bounded<'_> {
     }
 }
 
-/// What a tokenizer puts before and behind a text: what becomes of a token that no tokenizer has.
+/// The tokens that a tokenizer puts before and after a text, found by processing an id that no
+/// tokenizer has.
 fn around(inner: &tokenizers::Tokenizer) -> Result<[Vec<u32>; 2], TokenizerError> {
     let text = u32::MAX;
     let processed = |special| {
@@ -385,15 +389,15 @@ fn around(inner: &tokenizers::Tokenizer) -> Result<[Vec<u32>; 2], TokenizerError
     }
 }
 
-/// How much of a word a model tries as tokens, in bytes.
+/// Bytes that a model tries as tokens in a word.
 fn tries(model: &ModelWrapper, word: &str, longest: usize) -> u64 {
     let times = |one: usize, other: usize| (one as u64).saturating_mul(other as u64);
     let square = |one: usize| times(one, one);
     match model {
         ModelWrapper::BPE(_) | ModelWrapper::WordLevel(_) => word.len() as u64,
-        // From each letter on, all tokens that begin another there.
+        // At each letter, all tokens that match there, each a prefix of the next.
         ModelWrapper::Unigram(_) => square(longest).saturating_mul(word.len() as u64),
-        // From each letter on, all that is left of the word.
+        // At each letter, every prefix of the rest of the word.
         ModelWrapper::WordPiece(pieces) => match word.chars().count() {
             len if len > pieces.max_input_chars_per_word => len as u64,
             _ => square(word.len()).saturating_mul(word.len() as u64),
@@ -401,13 +405,13 @@ fn tries(model: &ModelWrapper, word: &str, longest: usize) -> u64 {
     }
 }
 
-/// The start of a pattern or a token, for a sentence.
+/// The start of a pattern or a token, for an error message.
 fn start(text: &str, chars: usize) -> String {
     text.chars().take(chars).collect::<String>().escape_debug().to_string()
 }
 
-/// Runs a part of the `tokenizers` crate. It indexes and unwraps by what the file says in more places
-/// than could be checked beforehand, so a panic there is an error about the file like any other.
+/// Runs a part of the `tokenizers` crate. It indexes and unwraps by the contents of the file in
+/// more places than could be checked beforehand, so a panic there becomes an error about the file.
 fn guarded<T>(run: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
     caught(run).unwrap_or_else(|| Err(damaged(CONTRADICTION)))
 }
@@ -422,7 +426,7 @@ fn damaged(why: impl ToString) -> TokenizerError {
     TokenizerError::Damaged(why.to_string())
 }
 
-/// What went wrong in the `tokenizers` crate, or in what it was given.
+/// The error of a callback that the `tokenizers` crate passed on, or its own.
 fn failed(error: Box<dyn std::error::Error + Send + Sync>) -> TokenizerError {
     match error.downcast() {
         Ok(own) => *own,

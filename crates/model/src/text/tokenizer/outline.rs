@@ -1,4 +1,5 @@
-//! What a `tokenizer.json` holds, looked at before the `tokenizers` crate builds anything of it.
+//! The structure of a `tokenizer.json`, checked before the `tokenizers` crate builds anything from
+//! it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,27 +12,28 @@ use tokenizers::PostProcessorWrapper;
 
 use super::steps::MAX_PRECOMPILED;
 
-/// Everything but the vocabulary: a table of characters, the largest part, has some 400 KB.
+/// Maximum size of a section other than the vocabulary. The largest is a table of characters, with
+/// some 400 KB.
 const MAX_SECTION: usize = 2 << 20;
-/// Normalizers, pre-tokenizers and decoders.
+/// Maximum number of normalizers, pre-tokenizers and decoders.
 const MAX_STEPS: usize = 64;
-/// Published tokenizers have tokens of a few hundred bytes.
+/// Maximum size of a token; published tokenizers have tokens of a few hundred bytes.
 const MAX_TOKEN: usize = 4096;
-/// Four times the largest vocabulary.
+/// Maximum number of tokens: four times the largest vocabulary.
 const MAX_TOKENS: usize = 1 << 20;
-/// Added tokens together; some tokenizers have thousands.
+/// Maximum total size of the added tokens; some tokenizers have thousands.
 const MAX_ADDED: usize = 4 << 20;
-/// Tokens with scores become a tree with a node for each byte.
+/// Maximum total size of tokens with scores, which become a tree with a node for each byte.
 const MAX_SCORED: usize = 8 << 20;
-/// Rules that join two tokens: published vocabularies have about two for each token.
+/// Maximum number of merge rules; published vocabularies have about two for each token.
 const MAX_MERGES: usize = 1 << 20;
 const MERGES_PER_TOKEN: usize = 16;
-/// Pieces, tokens and bytes of tokens that are put around a text.
+/// Maximum number of pieces, tokens and bytes of tokens that are put around a text.
 const MAX_AROUND: usize = 4096;
-/// Words such as `<unk>` and `##`, which are repeated for every word or letter.
+/// Maximum size of words such as `<unk>` and `##`, which are repeated for every word or letter.
 const MAX_AFFIX: usize = 64;
 
-/// A `tokenizer.json` as far as it says how much there is.
+/// The parts of a `tokenizer.json` that determine sizes.
 #[derive(Deserialize)]
 pub(super) struct Outline<'a> {
     #[serde(borrow, default)]
@@ -48,12 +50,12 @@ pub(super) struct Outline<'a> {
     model: Model<'a>,
 }
 
-/// A token that is recognised wherever a text spells it.
+/// A token that is recognised wherever a text contains it.
 #[derive(Deserialize)]
 pub(super) struct Added<'a> {
     #[serde(borrow)]
     pub(super) content: Cow<'a, str>,
-    /// In a normalized text.
+    /// True if it is searched for in the normalized text.
     #[serde(default)]
     pub(super) normalized: bool,
 }
@@ -75,12 +77,12 @@ struct Model<'a> {
 }
 
 impl Outline<'_> {
-    /// The patterns in it. Or what there is too much of, or what is not supported.
+    /// The patterns in the file. On failure, returns the part that is too large or not supported.
     pub(super) fn check(&self) -> Result<Vec<String>, String> {
         let steps = [self.normalizer, self.pre_tokenizer, self.decoder];
         let sections = steps.into_iter().chain([self.post_processor]).flatten();
         if let Some(section) = sections.map(RawValue::get).find(|text| text.len() > MAX_SECTION) {
-            return Err(format!("a part of {} bytes beside its vocabulary", section.len()));
+            return Err(format!("a part of {} bytes besides its vocabulary", section.len()));
         }
         let mut said = Said::default();
         for section in steps.into_iter().flatten() {
@@ -107,7 +109,7 @@ impl Outline<'_> {
         self.normalizer.map(RawValue::get)
     }
 
-    /// Bytes of the longest token.
+    /// Size of the longest token in bytes.
     pub(super) fn longest(&self) -> usize {
         let added = self.added_tokens.iter().map(|token| token.content.len());
         added.max().unwrap_or(0).max(self.model.vocab.longest)
@@ -134,7 +136,8 @@ impl Model<'_> {
         if let Some(affix) = affixes.into_iter().flatten().find(|affix| affix.len() > MAX_AFFIX) {
             return Err(format!("an unk_token, prefix or suffix of {} bytes", affix.len()));
         }
-        // The `tokenizers` crate cuts so many bytes off tokens, within characters too.
+        // The `tokenizers` crate cuts the prefix length off tokens in bytes, even within a
+        // character.
         let prefix = self.continuing_subword_prefix.as_deref().unwrap_or_default();
         let bpe = matches!(self.kind.as_deref(), None | Some("BPE"));
         if bpe && !prefix.is_empty() {
@@ -144,11 +147,11 @@ impl Model<'_> {
     }
 }
 
-/// What is put around a text is run once as the file is read, step after step on what the one before
-/// made: how much that may become is counted from the file. What cannot be read is left to the
-/// `tokenizers` crate to refuse.
+/// Checks the post-processor. It runs once while the file is read, each step on the output of the
+/// one before, so its maximum output is computed from the file first. Files that cannot be parsed
+/// are left to the `tokenizers` crate to refuse.
 fn check_around(section: &str) -> Result<(), String> {
-    // By the crate's own reading: it takes lists for objects as well.
+    // Parsed with the crate's own types, which also accept lists in place of objects.
     let Ok(Some(steps)) = serde_json::from_str::<Option<PostProcessorWrapper>>(section) else {
         return Ok(());
     };
@@ -192,7 +195,7 @@ fn around(step: &Value, count: &mut usize, cost: &mut usize) {
     }
 }
 
-/// What the steps of a file say.
+/// The number of steps and the patterns found in a file.
 #[derive(Default)]
 struct Said {
     steps: usize,
@@ -236,7 +239,7 @@ impl Said {
     }
 }
 
-/// How many rules there are that join two tokens.
+/// Number of merge rules.
 #[derive(Default)]
 struct Merges(usize);
 
@@ -262,13 +265,13 @@ impl<'de> Deserialize<'de> for Merges {
     }
 }
 
-/// How many tokens a vocabulary has, in which form, and how long they are.
+/// Number, form and size of the tokens in a vocabulary.
 #[derive(Clone, Copy, Default)]
 struct Vocabulary {
     tokens: usize,
     bytes: usize,
     longest: usize,
-    /// A list with scores rather than a map of ids.
+    /// True for a list with scores, false for a map of ids.
     scored: bool,
 }
 
@@ -310,7 +313,7 @@ impl<'de> Deserialize<'de> for Vocabulary {
     }
 }
 
-/// The length of a string, which is not kept.
+/// The length of a string, which is not stored.
 struct Len(usize);
 
 impl<'de> Deserialize<'de> for Len {
@@ -331,8 +334,9 @@ impl<'de> Deserialize<'de> for Len {
     }
 }
 
-/// The longest text in a table of characters: base64 of a length, a trie of that length, and texts with
-/// a zero after each. What cannot be read is left to the `tokenizers` crate to refuse.
+/// The longest text in a table of characters. The table is base64 of a length, a trie of that
+/// length, and zero-terminated texts. Tables that cannot be parsed are left to the `tokenizers`
+/// crate to refuse.
 fn longest_text(base64: &[u8]) -> usize {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => Some(c - b'A'),

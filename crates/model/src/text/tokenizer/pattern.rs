@@ -1,4 +1,4 @@
-//! Where in a text a pattern of `tokenizer.json` matches, in bounded time.
+//! Search for the patterns of a `tokenizer.json`, in bounded time.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use tokenizers::pattern::Pattern;
 use super::room::Room;
 use super::{TokenizerError, start};
 
-/// The longest pattern that is not on the list.
+/// Maximum length of a pattern that is not on the list.
 const MAX_BYTES: usize = 2048;
-/// What each automaton of such a pattern may take.
+/// Maximum size of each automaton of such a pattern.
 const MAX_AUTOMATON: usize = 512 << 10;
-/// Longer texts allow fewer backtracks, for each may go through all of the text.
+/// Longer texts allow fewer backtracks, because each may scan the whole text.
 const SHORT: usize = 32 << 10;
-/// What one attempt at a match may go through in all, in bytes.
+/// Maximum number of bytes that one attempt at a match may scan.
 const WORK: usize = 1 << 30;
-/// How often one attempt at a match may backtrack, whatever the text: patterns that split words do so
-/// once for each alternative, and for each blank of a run.
+/// Number of backtracks always allowed in one attempt at a match. Patterns that split words
+/// backtrack once for each alternative, and for each blank of a run.
 const LEAST_BACKTRACKS: usize = 1000;
-/// The most that counted repetitions may come to, one within another: published ones count to 3.
+/// Maximum product of nested counted repetitions; published patterns count to 3.
 const MOST_TIMES: usize = 1024;
-/// Lookarounds of a pattern.
+/// Maximum number of lookarounds in a pattern.
 const MAX_LOOKAROUNDS: usize = 4;
-/// What one text may take of such patterns, and what every MiB of it adds: some fifty times what they
+/// Time limit for such patterns on one text, and its increase per MiB: some fifty times what they
 /// need.
 const TIME: Duration = Duration::from_secs(2);
 const TIME_PER_MIB: Duration = Duration::from_secs(5);
 
-/// What `ByteLevel` splits with.
+/// The pattern of `ByteLevel`.
 pub(super) const GPT_2: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// The patterns of published tokenizers, as their `tokenizer.json` writes them. At each place they try
-/// a few alternatives, none of which looks further than it matches.
+/// The patterns of published tokenizers, as written in their `tokenizer.json`. At each position
+/// they try a few alternatives, and none looks further than its match.
 #[rustfmt::skip]
 const PUBLISHED: &[&str] = &[
     GPT_2,
@@ -75,19 +75,20 @@ const PUBLISHED: &[&str] = &[
     r"[^\n]+|[\n]+",
 ];
 
-/// Finds a pattern.
+/// A pattern to search for.
 #[derive(Debug)]
 pub(super) enum Find {
-    /// Letter for letter.
+    /// Literal text.
     Text(String),
-    /// A pattern that a published tokenizer uses, which takes time in proportion to the text.
+    /// A pattern that a published tokenizer uses; its search time is proportional to the text.
     Published(Regex),
-    /// Any other. It is tried at one place after another, so that it can be stopped in between.
+    /// Any other pattern. It is tried at one position after another, so that it can be stopped in
+    /// between.
     Other(Regex),
 }
 
 impl Find {
-    /// Or why it is not supported.
+    /// A literal pattern, or the reason why it is not supported.
     pub(super) fn text(text: &str) -> Result<Find, String> {
         match text {
             "" => Err("an empty pattern".to_owned()),
@@ -95,7 +96,7 @@ impl Find {
         }
     }
 
-    /// Or why it is not supported.
+    /// A regular expression, or the reason why it is not supported.
     pub(super) fn regex(pattern: &str) -> Result<Find, String> {
         let refused = |why: String| {
             let why = why.lines().next().unwrap_or_default().to_owned();
@@ -116,7 +117,7 @@ impl Find {
         let build = |pattern: &str| build(pattern, SHORT).map_err(|e| refused(e.to_string()));
         let tree = Expr::parse_tree(pattern).map_err(|e| refused(e.to_string()))?;
         check(&tree.expr).map_err(|why| refused(why.to_owned()))?;
-        // By itself first: a bracket too many would end the group.
+        // On its own first: an extra closing bracket would end the group.
         build(pattern)?;
         build(&anchored(pattern)).map(Find::Other)
     }
@@ -126,7 +127,7 @@ impl Find {
         PUBLISHED.contains(&pattern)
     }
 
-    /// All of a text in order: matches and what lies between them.
+    /// Splits a text into matches and the parts between them, in order.
     pub(super) fn find(&self, text: &str, room: &Room) -> Result<Found, TokenizerError> {
         let (mut parts, mut matches, mut matched, mut end) = (Vec::new(), 0, 0, 0);
         let mut add = |start: usize, stop: usize| {
@@ -170,15 +171,16 @@ impl Find {
     }
 }
 
-/// A pattern for texts of so many bytes.
+/// Compiles a pattern for texts of `bytes` bytes.
 fn build(pattern: &str, bytes: usize) -> fancy_regex::Result<Regex> {
     let backtracks = (WORK / bytes.max(1)).max(LEAST_BACKTRACKS);
     let mut builder = RegexBuilder::new(pattern);
     builder.backtrack_limit(backtracks).delegate_size_limit(MAX_AUTOMATON).build()
 }
 
-/// Between two backtracks an attempt goes through the text once, and once for each lookaround, as long
-/// as no repetition looks around. Or what is not supported.
+/// Checks that between two backtracks an attempt scans the text at most once, plus once per
+/// lookaround. This holds as long as no repetition contains a lookaround. Returns the unsupported
+/// feature on failure.
 fn check(pattern: &Expr) -> Result<(), &'static str> {
     let mut looks = 0;
     check_part(pattern, false, 1, &mut looks)?;
@@ -188,7 +190,7 @@ fn check(pattern: &Expr) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// `times`: how often repetitions that say so ask for this part.
+/// `times` is the product of the counted repetitions around this part.
 fn check_part(
     part: &Expr,
     repeated: bool,
@@ -221,17 +223,17 @@ fn check_part(
     }
 }
 
-/// The pattern at the place where a search begins, and nowhere else.
+/// The pattern, matched only at the position where a search begins.
 fn anchored(pattern: &str) -> String {
     format!("\\G(?:{pattern})")
 }
 
-/// The matches of an [`anchored`] pattern, each the first after the one before.
+/// The successive matches of an [`anchored`] pattern.
 struct Tried<'a> {
     regex: &'a Regex,
     text: &'a str,
     at: usize,
-    /// Where the last match ended.
+    /// End of the last match.
     last: Option<usize>,
 }
 
@@ -250,7 +252,7 @@ impl Tried<'_> {
             if start < end {
                 self.at = end;
             } else if self.last == Some(end) {
-                // An empty match right behind another does not count.
+                // An empty match directly after another does not count.
                 continue;
             } else {
                 self.at = end + self.text[end..].chars().next().map_or(1, char::len_utf8);
@@ -262,7 +264,7 @@ impl Tried<'_> {
     }
 }
 
-/// What was found, for the `tokenizers` crate to act on.
+/// The result of a search, as a pattern for the `tokenizers` crate.
 #[derive(Debug)]
 pub(super) struct Found {
     parts: RefCell<Vec<(Offsets, bool)>>,
@@ -272,7 +274,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Matches become what lies between them, and the other way round.
+    /// Swaps the matches and the parts between them.
     pub(super) fn inverted(mut self) -> Found {
         for (_, matched) in self.parts.get_mut() {
             *matched = !*matched;
@@ -294,7 +296,7 @@ impl Pattern for Found {
     }
 }
 
-/// Until when patterns that are not on the list may try.
+/// Time limit for patterns that are not on the list.
 #[derive(Debug)]
 pub(super) struct Deadline {
     clock: Clock,
@@ -302,7 +304,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// For a text of so many bytes.
+    /// The time limit for a text of `bytes` bytes.
     pub(super) fn of(bytes: usize) -> Deadline {
         let clock = Clock::real();
         let end = clock.now() + TIME + TIME_PER_MIB * (bytes >> 20) as u32;
@@ -320,7 +322,7 @@ fn too_long(regex: &Regex) -> TokenizerError {
     TokenizerError::Pattern(short(own.unwrap_or(pattern)))
 }
 
-/// The start of a pattern, for a sentence.
+/// The start of a pattern, for an error message.
 fn short(pattern: &str) -> String {
     start(pattern, 60)
 }
@@ -331,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    /// Patterns that are not on the list: with empty matches, looking around, back and at themselves.
+    /// Patterns that are not on the list: with empty matches, lookarounds and backreferences.
     const OTHERS: [&str; 12] = [
         "a*",
         "b|",
@@ -348,7 +350,7 @@ mod tests {
     ];
 
     #[test]
-    fn patterns_of_published_tokenizers_are_told_from_others() {
+    fn published_patterns_are_distinguished_from_others() {
         for pattern in PUBLISHED {
             assert!(matches!(Find::regex(pattern), Ok(Find::Published(_))), "{pattern}");
         }
@@ -368,7 +370,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn what_is_tried_place_by_place_is_what_the_whole_text_has(
+        fn matching_at_each_position_equals_searching_the_whole_text(
             text in "([ab c\n1é]|\\PC|'s| the|  |12345|你好){0,30}",
         ) {
             let room = Room::new(text.len(), usize::MAX);

@@ -1,78 +1,79 @@
-//! What encoding a text may take.
+//! Accounting for the memory and time of encoding.
 
 use std::cell::{Cell, OnceCell};
 
 use super::TokenizerError;
 use super::pattern::Deadline;
 
-/// Bytes that encoding takes for each byte of text: the text, what a step makes of it, and for each
-/// byte of both where it came from. A test measures that these hold.
+/// Memory for each byte of text: the text, the output of a step, and the origin of each byte in
+/// both. A test measures that these factors hold.
 const BYTE: usize = 80;
-/// For each part that the text is split into: three allocations, and its place among the others.
+/// For each part of the split text: three allocations, and an entry in the list of parts.
 const PART: usize = 320;
-/// For each place that a pattern finds.
+/// For each match of a pattern.
 const FOUND: usize = 48;
-/// For each byte of the longest word, of which a model may make a token.
+/// For each byte of the longest word; a model may make a token of each.
 const WORD: usize = 208;
-/// Automata of patterns, which grow with what they meet.
+/// For automata of patterns, which grow with the text they see.
 pub(super) const FIXED: usize = 1 << 20;
-/// For each token of a usual text: of some twenty bytes, in a word of its own.
+/// For each token of a usual text, with some twenty bytes in a word of its own.
 pub(super) const POSITION: usize = 2 << 10;
-/// What normalizing an added token may take.
+/// Limit for normalizing an added token.
 pub(super) const ADDED: usize = FIXED + (4 << 20);
 
-/// What encoding one text may take, and what it has taken.
+/// Memory and time limits for encoding one text, and the amount in use.
 #[derive(Debug)]
 pub(super) struct Room {
     given: usize,
     most: Cell<usize>,
     deadline: OnceCell<Deadline>,
-    /// Bytes of all parts of the text as they stand.
+    /// Total size of the current parts of the text.
     bytes: Cell<usize>,
     parts: Cell<usize>,
 }
 
 impl Room {
-    /// For a text of so many bytes, in so much memory.
+    /// The limits for a text of `given` bytes, with `most` bytes of memory.
     pub(super) fn new(given: usize, most: usize) -> Room {
         let (most, bytes, parts) = (Cell::new(most), Cell::new(given), Cell::new(1));
         Room { given, most, deadline: OnceCell::new(), bytes, parts }
     }
 
-    /// For another text of so many bytes, in so much memory, and the time that is left.
+    /// Starts over with another text of `bytes` bytes and `most` bytes of memory, keeping the
+    /// deadline.
     pub(super) fn restart(&self, bytes: usize, most: usize) {
         self.most.set(most);
         self.stands(bytes, 1);
     }
 
-    /// Bytes of the text as it was given.
+    /// Size of the original text.
     pub(super) fn given(&self) -> usize {
         self.given
     }
 
-    /// Of some bytes of text, so many are to become so many others, in so many more parts. An error if
-    /// there is no room.
+    /// Accounts for `from` bytes of text that become `to` bytes, in `more` additional parts. Fails
+    /// if there is not enough memory.
     pub(super) fn change(&self, from: usize, to: usize, more: usize) -> Result<(), TokenizerError> {
         let bytes = self.bytes.get().saturating_sub(from).saturating_add(to);
         let parts = self.parts.get().saturating_add(more);
-        // While a step is at work both are there.
+        // Both texts exist while a step runs.
         self.check(bytes.max(self.bytes.get()), parts, 0)?;
         self.stands(bytes, parts);
         Ok(())
     }
 
-    /// The text has become so many bytes in so many parts.
+    /// Sets the current size of the text and its number of parts.
     pub(super) fn stands(&self, bytes: usize, parts: usize) {
         self.bytes.set(bytes);
         self.parts.set(parts);
     }
 
-    /// A pattern has found so many places.
+    /// Accounts for the matches that a pattern has found so far.
     pub(super) fn found(&self, places: usize) -> Result<(), TokenizerError> {
         self.check(self.bytes.get(), self.parts.get(), places.saturating_mul(FOUND))
     }
 
-    /// A word of so many bytes is to become tokens.
+    /// Accounts for a word of `bytes` bytes that is converted to tokens.
     pub(super) fn word(&self, bytes: usize) -> Result<(), TokenizerError> {
         self.check(self.bytes.get(), self.parts.get(), bytes.saturating_mul(WORD))
     }
@@ -87,7 +88,7 @@ impl Room {
         }
     }
 
-    /// True while patterns that are not on the list may go on.
+    /// True while there is time left for patterns that are not on the list.
     pub(super) fn has_time(&self) -> bool {
         !self.deadline.get_or_init(|| Deadline::of(self.given)).is_over()
     }
@@ -100,7 +101,7 @@ mod tests {
     use super::super::Tokenizer;
     use super::*;
 
-    /// A tokenizer of bytes that stand for themselves.
+    /// A BPE tokenizer whose tokens are the ASCII characters and `words`.
     fn tokenizer(normalizer: Value, pre_tokenizer: Value, words: &[&str]) -> Tokenizer {
         let letters = (0..128u8).map(|b| char::from(b).to_string());
         let tokens = letters.chain(words.iter().map(|word| (*word).to_owned()));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding_takes_no_more_than_it_is_taken_to() {
+    fn encoding_stays_within_its_memory_estimate() {
         let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "bcdefghi"});
         let english =
@@ -133,7 +134,7 @@ mod tests {
         ];
         for (name, tokenizer, text) in cases {
             let encode = |most| tokenizer.encoded(&text, Room::new(text.len(), most));
-            // Patterns grow their automata once.
+            // Patterns grow their automata only once.
             encode(usize::MAX).unwrap();
             let mut most = FIXED;
             while encode(most).is_err() {
@@ -141,7 +142,7 @@ mod tests {
             }
             let taken = allocation_counter::measure(|| drop(encode(most))).bytes_max as usize;
             assert!(taken <= most, "{name}: {taken} of {most}");
-            // No text is refused for much that it does not need.
+            // The estimate is not much too high, so that few texts are refused needlessly.
             assert!(most - FIXED <= 8 * taken, "{name}: {taken} of {most}");
         }
     }

@@ -1,4 +1,4 @@
-//! In how many places of a text added tokens could begin.
+//! An upper bound on the number of places in a text where added tokens begin.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::room::{self, Room};
 use super::steps::Steps;
 use super::{TokenizerError, damaged};
 
-/// The first two bytes of some tokens, a bit each.
+/// The first two bytes of a set of tokens, as a bit set.
 pub(super) struct Starts(Vec<u64>);
 
 impl Starts {
@@ -29,7 +29,7 @@ impl Starts {
         }
     }
 
-    /// In how many places of a text, at most.
+    /// Upper bound on the number of places in `text` where one of the tokens begins.
     pub(super) fn count(&self, text: &str) -> usize {
         let starts = |two: &&[u8]| {
             let at = pair(two[0], two[1]);
@@ -49,12 +49,13 @@ fn pair(first: u8, second: u8) -> usize {
     usize::from(first) << 8 | usize::from(second)
 }
 
-/// Of the added tokens of a file: of those that are met in a text as it is, and in a normalized one.
+/// The starts of a file's added tokens: of those searched for in the text as it is, and in the
+/// normalized text.
 pub(super) fn of(outline: &Outline<'_>) -> Result<[Starts; 2], TokenizerError> {
     let normalizer = outline.normalizer().map(serde_json::from_str::<Option<NormalizerWrapper>>);
     let normalizer = normalizer.transpose().map_err(damaged)?.flatten();
     let steps = Steps::new(normalizer.as_ref(), None).map_err(TokenizerError::Unsupported)?;
-    // One for all of them: a file may have very many.
+    // One for all tokens, as a file may have very many.
     let bytes = outline.added_tokens.iter().map(|token| token.content.len()).sum();
     let room = Room::new(bytes, usize::MAX);
     let [mut plain, mut normalized] = [Starts::new(), Starts::new()];

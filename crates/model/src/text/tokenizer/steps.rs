@@ -1,7 +1,7 @@
-//! Normalizers and pre-tokenizers, taken apart so that each is bounded before it is run.
+//! Normalizers and pre-tokenizers, taken apart so that each is bounded before it runs.
 //!
-//! What a step does is left to the `tokenizers` crate; here is how much it could make, and where
-//! patterns match.
+//! The `tokenizers` crate executes the steps. This module computes the maximum output of each, and
+//! the matches of patterns.
 
 use serde::Deserialize;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -17,30 +17,30 @@ use super::pattern::{Find, GPT_2};
 use super::room::Room;
 use super::{TokenizerError, failed};
 
-/// Of a text that a step could make too much of, so many bytes at a time are tried.
+/// Bytes that are tried at a time, for a text that a step could expand too much.
 const PIECE: usize = 512;
-/// Patterns that are not on the list.
+/// Maximum number of patterns that are not on the list.
 const MAX_PATTERNS: usize = 8;
-/// Bytes of all of them together.
+/// Maximum total size of these patterns.
 const MAX_PATTERN_BYTES: usize = 2048;
-/// The longest that a character becomes by a table of a file.
+/// Maximum size of a character after mapping by a table of the file.
 pub(super) const MAX_PRECOMPILED: usize = 256;
 
-/// All that is done to a text before a model splits its words.
+/// All steps that a text goes through before a model splits its words.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     changes: Vec<Change>,
     cuts: Vec<Cut>,
 }
 
-/// What changes the text.
+/// A step that changes the text.
 #[derive(Debug)]
 enum Change {
     Replace { find: Find, content: String },
     Other(NormalizerWrapper),
 }
 
-/// What splits it.
+/// A step that splits the text.
 #[derive(Debug)]
 enum Cut {
     Split {
@@ -48,12 +48,12 @@ enum Cut {
         behavior: SplitDelimiterBehavior,
         inverted: bool,
     },
-    /// A space in front, where there is none.
+    /// Adds a space at the front if there is none.
     Space,
     Other(PreTokenizerWrapper),
 }
 
-/// What the `tokenizers` crate keeps to itself of a `Replace`.
+/// The fields of a `Replace`, which are private in the `tokenizers` crate.
 #[derive(Deserialize)]
 struct Replace {
     pattern: ReplacePattern,
@@ -67,7 +67,7 @@ enum ReplacePattern {
 }
 
 impl Steps {
-    /// Or why they are not supported.
+    /// The steps of a file, or the reason why they are not supported.
     pub(super) fn new(
         normalizer: Option<&NormalizerWrapper>,
         pre_tokenizer: Option<&PreTokenizerWrapper>,
@@ -82,7 +82,8 @@ impl Steps {
         Ok(steps)
     }
 
-    /// What patterns would cost, before the `tokenizers` crate builds them. Or why one is not supported.
+    /// Checks the cost of patterns before the `tokenizers` crate builds them. Returns the reason if
+    /// one is not supported.
     pub(super) fn check_patterns(patterns: &[String]) -> Result<(), String> {
         let others = patterns.iter().filter(|pattern| !Find::is_published(pattern));
         let mut bytes = 0;
@@ -214,7 +215,7 @@ impl Steps {
     }
 }
 
-/// The parts of a text, and the token that a part already is.
+/// The parts of a text, each with its token if it is an added token.
 pub(super) fn parts(text: &PreTokenizedString) -> impl Iterator<Item = (&str, Option<u32>)> {
     let parts = text.get_splits(OffsetReferential::Original, OffsetType::None);
     parts.into_iter().map(|(part, _, tokens)| {
@@ -223,12 +224,12 @@ pub(super) fn parts(text: &PreTokenizedString) -> impl Iterator<Item = (&str, Op
     })
 }
 
-/// Bytes and number of the parts of a text.
+/// Total size and number of the parts of a text.
 fn size(text: &PreTokenizedString) -> (usize, usize) {
     parts(text).fold((0, 0), |(bytes, count), (part, _)| (bytes + part.len(), count + 1))
 }
 
-/// The longest text that a normalizer can make of so many bytes. A test goes through all characters.
+/// Maximum size of a normalizer's output for `bytes` bytes of input. A test checks all characters.
 fn most_normalized(normalizer: &NormalizerWrapper, bytes: usize) -> usize {
     use NormalizerWrapper::{
         BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend,
@@ -242,14 +243,14 @@ fn most_normalized(normalizer: &NormalizerWrapper, bytes: usize) -> usize {
         BertNormalizer(_) => 4,
         NFKC(_) | NFKD(_) => 11,
         Precompiled(_) => MAX_PRECOMPILED,
-        // Taken apart.
+        // Handled separately, as their own steps.
         Replace(_) | Sequence(_) => usize::MAX,
     };
     bytes.saturating_mul(factor)
 }
 
-/// How long a text becomes, at most. It is normalized a piece at a time, and a character between two
-/// pieces may become another than in the whole.
+/// Upper bound of the normalized size of a text. It is normalized a piece at a time; a character at
+/// the border of two pieces may be normalized differently than in the whole text.
 fn normalized(normalizer: &NormalizerWrapper, text: &str) -> Result<usize, TokenizerError> {
     let between = match normalizer {
         NormalizerWrapper::Precompiled(_) => MAX_PRECOMPILED,
@@ -263,17 +264,18 @@ fn normalized(normalizer: &NormalizerWrapper, text: &str) -> Result<usize, Token
     })
 }
 
-/// The most bytes and parts that a pre-tokenizer can make of so many.
+/// Maximum number of bytes and parts that a pre-tokenizer makes of this input.
 fn most_split(split: &PreTokenizerWrapper, bytes: usize, parts: usize) -> (usize, usize) {
     match split {
         PreTokenizerWrapper::ByteLevel(_) => (bytes.saturating_mul(2), parts),
-        // Every space may become a character of four bytes, and another may come before each part.
+        // Every space may become a character of four bytes, and another may be added before each
+        // part.
         PreTokenizerWrapper::Metaspace(_) => ((bytes + parts).saturating_mul(4), 2 * bytes + parts),
         _ => (bytes, bytes.max(parts)),
     }
 }
 
-/// The same, found by trying a piece at a time.
+/// The same, found by running the pre-tokenizer on a piece at a time.
 fn tried(
     split: &PreTokenizerWrapper,
     text: &PreTokenizedString,
@@ -294,7 +296,7 @@ fn tried(
     Ok((bytes, count))
 }
 
-/// A text in pieces of at most [`PIECE`] bytes.
+/// Splits a text into pieces of at most [`PIECE`] bytes.
 fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let (piece, rest) = text.split_at(text.floor_char_boundary(PIECE));
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_character_becomes_longer_than_its_normalizer_is_taken_to_make_it() {
+    fn no_character_exceeds_the_bound_of_its_normalizer() {
         let normalizers: [NormalizerWrapper; 9] = [
             NFC.into(),
             NFD.into(),
@@ -332,7 +334,7 @@ mod tests {
                 assert!(text.len() <= most_normalized(&normalizer, c.len_utf8()), "{c:?}");
                 most = most.max(text.len() as f64 / c.len_utf8() as f64);
             }
-            // No bound is far off either.
+            // No bound is much too high either.
             let bound = most_normalized(&normalizer, 1) as f64;
             assert!(bound <= 3.0 * most, "{normalizer:?}: {bound} for {most}");
         }
