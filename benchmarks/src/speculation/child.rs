@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel, NoDraft};
 use sws_engine::{
-    Budget, Mechanisms, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
+    Ablations, Budget, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
     StandInUse, Use,
 };
 use sws_model::text::{Sampler, Sampling};
@@ -110,7 +110,7 @@ impl Task {
                 true => StandInUse::Auto,
                 false => StandInUse::Off,
             },
-            mechanisms: Mechanisms {
+            ablations: Ablations {
                 arrival_order: !self.leaves_out(Without::ArrivalOrder),
                 promotion: !self.leaves_out(Without::Promotion),
             },

@@ -33,7 +33,7 @@ pub struct SpeculationArguments {
     /// `memory:5` for a limit on a copy in an in-memory file system
     #[arg(long, value_delimiter = ',', default_value = "real,0.5,memory:5")]
     disks: Vec<Disk>,
-    /// Mechanisms to leave out, joined with `+`: none, eviction (use lru), prefetch, promotion,
+    /// Ablations to leave out, joined with `+`: none, eviction (use lru), prefetch, promotion,
     /// arrival, bf12 (use bf16)
     #[arg(
         long,
@@ -70,7 +70,7 @@ pub struct SpeculationArguments {
     resume: bool,
 }
 
-/// Mechanisms that can be left out.
+/// Ablations that can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Without {
     Eviction,

@@ -35,6 +35,16 @@ pub enum StreamError {
         /// Bytes there are.
         have: usize,
     },
+    /// The system grants less memory than it has.
+    #[error(
+        "the system grants no {bytes} bytes of memory ({cause}); lower --ram, or raise the limit of address space (`ulimit -v`)"
+    )]
+    Memory {
+        /// Asked for.
+        bytes: usize,
+        /// What it says.
+        cause: std::io::Error,
+    },
     /// The arena is smaller than its plan.
     #[error(
         "the plan asks for {need} bytes where {have} are free; this is a bug, please report it"

@@ -1,6 +1,9 @@
 //! The engine as a library: a model, a store and a budget in, tokens and metrics out.
 
+mod meter;
+mod metrics;
 mod options;
+mod source;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,17 +17,20 @@ use sws_model::{
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
-use crate::assembler::{Deciders, DynamicAssembler, layers_with_experts};
+use crate::budget::{Plan, PlanOptions, Planner, Process, SlotClass, Use};
 use crate::error::StreamError;
-use crate::infra::{Infrastructure, InfrastructurePlan};
-use crate::ledger::{Process, Use};
-use crate::metrics::{Counters, Metrics};
-use crate::plan::{Plan, PlanOptions, Planner, SlotClass};
-use crate::source::StreamingSource;
+use crate::experts::{AssemblerConfig, DynamicAssembler, layers_with_experts};
+use crate::infrastructure::{Infrastructure, InfrastructurePlan};
+use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
-use crate::warm_start::WarmStart;
+pub use meter::Costs;
+pub use metrics::{
+    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
+    StandInMetrics, memory, peak_memory,
+};
 pub use options::{Options, StreamerError};
+pub use source::StreamingSource;
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
 ///
@@ -130,9 +136,13 @@ impl SpeculativeWeightStreamer {
         release_freed_memory();
         let spec = model.spec();
         let bytes = plan.arena_bytes();
-        let arena = Arena::new(bytes).map_err(|cause| StreamerError::Memory { bytes, cause })?;
+        let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
         let waiter = Waiter::new(store.clock().clone());
-        let kept = InfrastructurePlan::from(&plan);
+        let kept = InfrastructurePlan {
+            pinned: plan.pinned.clone(),
+            ring: plan.ring,
+            experts: plan.experts_stream,
+        };
         let infrastructure =
             Infrastructure::open(&model, Arc::clone(&store), &arena, &kept, waiter.clone())?;
         let fingerprint = &store.manifest().model.fingerprint;
@@ -146,11 +156,11 @@ impl SpeculativeWeightStreamer {
             };
             let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
             let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
-            let deciders = Deciders {
+            let deciders = AssemblerConfig {
                 policy: options.policy.build(layers_with_experts(spec)),
                 draft: options.draft,
                 confidence: options.confidence_threshold,
-                ahead: options.speculation,
+                speculation: options.speculation,
                 governed: options.governed,
             };
             let (store, waiter) = (Arc::clone(&store), waiter.clone());
@@ -158,7 +168,7 @@ impl SpeculativeWeightStreamer {
             let mut assembler =
                 DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter)
                     .with_stand_ins(stand_ins, options.exactness, options.run_ahead)
-                    .with_mechanisms(options.mechanisms);
+                    .with_ablations(options.ablations);
             if let Some(file) = &warm_start {
                 passed_over = recall(file, &mut assembler);
             }

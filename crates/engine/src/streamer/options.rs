@@ -6,14 +6,11 @@ use sws_draft::{Draft, NoDraft};
 use sws_model::text::{SampleError, Sampling};
 use sws_model::{ForwardError, KvPrecision, WeightsError};
 
-use crate::assembler::Mechanisms;
-use crate::budget::Budget;
+use super::meter::Costs;
+use crate::budget::{Budget, PlanError, Process};
 use crate::error::StreamError;
-use crate::ledger::Process;
-use crate::meter::Costs;
-use crate::plan::PlanError;
+use crate::experts::{Ablations, Exactness};
 use crate::stand_ins::StandInUse;
-use crate::verifier::Exactness;
 use sws_cache::policy::PolicyKind;
 
 /// How to run.
@@ -52,7 +49,7 @@ pub struct Options {
     /// Whether a pass runs ahead on stand-ins where it waits for experts.
     pub run_ahead: bool,
     /// What is left out, to measure what it is worth.
-    pub mechanisms: Mechanisms,
+    pub ablations: Ablations,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// How long computing takes, where the store's time is virtual.
@@ -82,7 +79,7 @@ impl Default for Options {
             stand_ins: StandInUse::Off,
             exactness: Exactness::Exact,
             run_ahead: true,
-            mechanisms: Mechanisms::default(),
+            ablations: Ablations::default(),
             sampling: Sampling::default(),
             costs: Costs::default(),
             warm_start: None,
@@ -103,16 +100,6 @@ pub enum StreamerError {
     /// What stays in memory could not be read.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// The system grants less memory than it has.
-    #[error(
-        "the system grants no {bytes} bytes of memory ({cause}); lower --ram, or raise the limit of address space (`ulimit -v`)"
-    )]
-    Memory {
-        /// Asked for.
-        bytes: usize,
-        /// What it says.
-        cause: std::io::Error,
-    },
     /// A pass failed.
     #[error(transparent)]
     Forward(#[from] ForwardError),

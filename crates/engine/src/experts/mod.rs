@@ -1,0 +1,12 @@
+//! Routed experts: the demand of a layer, and the assembler that serves it.
+
+mod assembler;
+mod demand;
+#[cfg(test)]
+mod tests;
+mod verifier;
+mod weights;
+
+pub(crate) use assembler::layers_with_experts;
+pub use assembler::{Ablations, AssemblerConfig, DynamicAssembler};
+pub use verifier::{Exactness, Miss, Presence, RealPath, Verdict, Verifier, detect_miss};

@@ -1,0 +1,76 @@
+//! Experts in a cache, as the forward pass sees them.
+
+use sws_cache::PredictiveCache;
+use sws_kernels::Matrix;
+use sws_model::{Contribution, Inventory, Role, SourceError, Weights};
+use sws_store::PieceId;
+
+use super::verifier::Verifier;
+use crate::error::StreamError;
+use crate::reads::{Loaded, no_vector};
+use crate::stand_ins::StandIns;
+
+/// The experts in a cache, and stand-ins where it has none.
+pub(super) struct Assembled<'a> {
+    pub(super) cache: &'a PredictiveCache<Loaded>,
+    pub(super) inventory: &'a Inventory,
+    /// None where nothing but the experts themselves will do.
+    pub(super) stand_ins: Option<&'a StandIns>,
+    /// Who judges what they compute; none if it is forgotten.
+    pub(super) verifier: Option<&'a Verifier>,
+    /// Those that were judged to be too far off.
+    pub(super) refused: Vec<PieceId>,
+}
+
+impl<'a> Assembled<'a> {
+    /// Nothing but the experts themselves.
+    pub(super) fn exact(
+        cache: &'a PredictiveCache<Loaded>,
+        inventory: &'a Inventory,
+    ) -> Assembled<'a> {
+        let (stand_ins, verifier, refused) = (None, None, Vec::new());
+        Assembled { cache, inventory, stand_ins, verifier, refused }
+    }
+
+    fn stand_in(&self, expert: PieceId) -> Option<&'a StandIns> {
+        let there = self.cache.get(expert).is_some();
+        self.stand_ins.filter(|_| !there)
+    }
+}
+
+impl Weights for Assembled<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        no_vector(piece, role)
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        if let Some(stand_ins) = self.stand_in(piece) {
+            return stand_ins.matrix(piece, role);
+        }
+        let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
+        self.cache.get(piece)?.matrix(held)
+    }
+
+    fn is_judged(&self, expert: PieceId) -> bool {
+        self.verifier.is_some() && self.stand_in(expert).is_some()
+    }
+
+    fn judge(&mut self, expert: PieceId, contribution: &Contribution) -> bool {
+        let bound = self.stand_in(expert).and_then(|stand_ins| stand_ins.bound(expert));
+        let share = bound.map_or(f64::INFINITY, |bound| bound.share(contribution));
+        let may_count = self.verifier.is_none_or(|verifier| verifier.tolerates(share));
+        if !may_count && !self.refused.contains(&expert) {
+            self.refused.push(expert);
+        }
+        may_count
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        _: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        Err(StreamError::not_resident(piece, role))
+    }
+}

@@ -1,0 +1,177 @@
+//! What stays in memory.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use sws_kernels::{Encoding, Matrix, MatrixError};
+use sws_model::{
+    Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_not_finite,
+};
+use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Slot, TensorLayout};
+
+use crate::error::StreamError;
+
+/// Pieces that were read once, every number looked at. Norms and biases are kept as f32, those of
+/// pieces that stream too: together they are small.
+#[derive(Debug, Default)]
+pub(crate) struct ResidentPieces {
+    slots: Vec<Slot>,
+    matrices: HashMap<(PieceId, Role), Stored>,
+    vectors: HashMap<(PieceId, Role), Vec<f32>>,
+}
+
+/// Where a matrix lies.
+#[derive(Debug)]
+struct Stored {
+    slot: usize,
+    encoding: Encoding,
+    rows: usize,
+    cols: usize,
+    parts: [Range<usize>; 3],
+}
+
+impl ResidentPieces {
+    /// Reads the pieces that `kept` names into slots of `arena`, and all vectors, for which there
+    /// must be room in passing.
+    pub(crate) fn load(
+        store: &NVMeWeightStore,
+        arena: &Arena,
+        inventory: &Inventory,
+        kept: impl Fn(PieceId) -> bool,
+    ) -> Result<ResidentPieces, StreamError> {
+        let (mut vectors, mut pieces) = (Vec::new(), Vec::new());
+        for id in inventory.pieces() {
+            let held = inventory.piece(id);
+            if kept(id) && held.iter().any(|held| held.role.is_matrix()) {
+                pieces.push(Read::Piece(id));
+            } else if !matches!(id.kind(), PieceKind::Expert(_)) {
+                let held = held.iter().filter(|held| !held.role.is_matrix());
+                vectors.extend(held.map(|held| Read::Tensor(id, held.index)));
+            }
+        }
+        let mut pinned = ResidentPieces::default();
+        // Vectors first: what they were read into is free again before the first piece that stays.
+        for reads in [vectors, pieces] {
+            pinned.read(store, arena, inventory, &reads)?;
+        }
+        Ok(pinned)
+    }
+
+    /// Reads the stand-ins of experts into slots of `arena`.
+    pub(crate) fn stand_ins(
+        store: &NVMeWeightStore,
+        arena: &Arena,
+        inventory: &Inventory,
+        experts: &[PieceId],
+    ) -> Result<ResidentPieces, StreamError> {
+        let reads: Vec<Read> = experts.iter().copied().map(Read::StandIn).collect();
+        let mut pinned = ResidentPieces::default();
+        pinned.read(store, arena, inventory, &reads)?;
+        Ok(pinned)
+    }
+
+    fn read(
+        &mut self,
+        store: &NVMeWeightStore,
+        arena: &Arena,
+        inventory: &Inventory,
+        reads: &[Read],
+    ) -> Result<(), StreamError> {
+        let mut failure = None;
+        store.extract_pieces(reads, arena, |completion| {
+            if failure.is_none() {
+                failure = self.add(inventory, completion).err();
+            }
+        })?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// A norm or bias.
+    ///
+    /// # Panics
+    ///
+    /// If the inventory has none.
+    pub(crate) fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        let found = self.vectors.get(&(piece, role));
+        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+    }
+
+    /// A matrix, if its piece stays.
+    pub(crate) fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        let stored = self.matrices.get(&(piece, role))?;
+        stored.matrix(&self.slots[stored.slot]).ok()
+    }
+
+    fn add(&mut self, inventory: &Inventory, completion: Completion) -> Result<(), StreamError> {
+        completion.result?;
+        let (piece, slot) = (completion.layout.read().piece(), completion.slot);
+        let mut stays = false;
+        for tensor in completion.layout.tensors() {
+            let mut held = inventory.piece(piece).iter();
+            let Some(held) = held.find(|held| held.index == tensor.index) else { continue };
+            let stored = Stored::new(self.slots.len(), held, tensor);
+            let matrix = stored.matrix(&slot);
+            let name = || tensor.name.clone();
+            let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+            if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&slot)) {
+                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
+            }
+            if held.role.is_matrix() {
+                self.matrices.insert((piece, held.role), stored);
+                stays = true;
+            } else {
+                let mut vector = vec![0.0; held.cols];
+                matrix.decode_row(0, &mut vector);
+                self.vectors.insert((piece, held.role), vector);
+            }
+        }
+        if stays {
+            self.slots.push(slot);
+        }
+        Ok(())
+    }
+}
+
+/// The pieces that stay, and no others.
+pub(crate) struct ResidentWeights<'a>(pub(crate) &'a ResidentPieces);
+
+impl Weights for ResidentWeights<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        self.0.vector(piece, role)
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        self.0.matrix(piece, role)
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        _: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        Err(StreamError::not_resident(piece, role))
+    }
+}
+
+impl Stored {
+    fn new(slot: usize, held: &Held, tensor: &TensorLayout) -> Stored {
+        let &Held { rows, cols, .. } = held;
+        // A stand-in's is another.
+        let encoding = tensor.encoding.unwrap_or(held.encoding);
+        let mut parts = [const { 0..0 }; 3];
+        for (part, found) in parts.iter_mut().zip(&tensor.parts) {
+            *part = found.clone().unwrap_or_default();
+        }
+        Stored { slot, encoding, rows, cols, parts }
+    }
+
+    fn slices<'a>(&self, slot: &'a [u8]) -> [&'a [u8]; 3] {
+        self.parts.each_ref().map(|part| slot.get(part.clone()).unwrap_or_default())
+    }
+
+    fn matrix<'a>(&self, slot: &'a [u8]) -> Result<Matrix<'a>, MatrixError> {
+        let parts = &self.slices(slot)[..self.encoding.parts().len()];
+        Matrix::new(self.encoding, self.rows, self.cols, parts)
+    }
+}

@@ -1,0 +1,167 @@
+//! The last expert of a layer, computed while the last of its matrices is in flight.
+//!
+//! The device has nothing to read between the last byte of a layer and the next router's choice. If the
+//! last expert waited for all of its bytes, its whole computation would fall into that gap.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+use sws_kernels::Matrix;
+use sws_model::{Held, Inventory, Ready, Role, SourceError, Weights};
+use sws_store::{
+    Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
+};
+
+use super::loaded::{matrix, no_vector};
+use super::{Arrival, Read, Reads};
+use crate::error::StreamError;
+use crate::wait::Waiter;
+
+/// An expert of which all but the last matrix is resident.
+struct Arriving<'a> {
+    id: PieceId,
+    layout: Arc<PieceLayout>,
+    /// The verified prefix; none once the last matrix was asked for, as the read cannot end before.
+    landed: Option<Landed<'a>>,
+    inventory: &'a Inventory,
+    store: &'a NVMeWeightStore,
+    waiter: &'a Waiter,
+    reply: &'a Sender<Completion>,
+    arrived: &'a Receiver<Completion>,
+    /// The read, the second if the first failed.
+    ticket: Ticket,
+    /// Reads that ended while the last matrix was awaited, at the end this expert's.
+    completions: Vec<Completion>,
+}
+
+impl Reads {
+    /// Computes `expert` of `layer` with `ready` while its last matrix is in flight. None if that is not
+    /// possible, or no longer; otherwise the reads that ended meanwhile.
+    pub(crate) fn compute_arriving(
+        &mut self,
+        layer: u32,
+        expert: u32,
+        ready: Ready<'_>,
+    ) -> Result<Option<(Vec<Arrival>, Result<(), SourceError>)>, StreamError> {
+        let id = PieceId::expert(layer, expert);
+        let Some(Read { ticket, demanded: true, ending: false, .. }) = self.get(id) else {
+            return Ok(None);
+        };
+        // The numbers of a piece are checked before its first use.
+        if !self.is_checked(id) {
+            return Ok(None);
+        }
+        let layout = self.layout(id)?;
+        let held = self.inventory.piece(id);
+        let Some(len) = before_last(&layout, held, self.store.chunk()) else { return Ok(None) };
+        let Reads { store, waiter, inventory, reply, arrived, .. } = self;
+        let Some(landed) = waiter.landed(store, ticket, len)? else { return Ok(None) };
+        let (landed, completions) = (Some(landed), Vec::new());
+        let mut weights = Arriving {
+            id,
+            layout,
+            landed,
+            inventory,
+            store,
+            waiter,
+            reply,
+            arrived,
+            ticket,
+            completions,
+        };
+        let result = ready(&[expert], &mut weights);
+        let (ticket, completions) = (weights.ticket, std::mem::take(&mut weights.completions));
+        drop(weights);
+        // After an error the read in flight is given up.
+        if let Some(read) = self.in_flight.get_mut(&id) {
+            read.ticket = ticket;
+        }
+        let arrivals = completions.into_iter().map(|completion| self.landed(completion)).collect();
+        Ok(Some((arrivals, result)))
+    }
+}
+
+/// Length of the slot's prefix that holds everything but the last matrix of an expert. None if the layout
+/// is another, or if no whole read would come after it.
+fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usize> {
+    let (mut before, mut last) = (0, usize::MAX);
+    let computed_last = held.iter().rfind(|held| held.role.is_matrix())?.role;
+    for held in held {
+        for part in layout.tensors().get(held.index)?.parts.iter().flatten() {
+            match held.role == computed_last {
+                true => last = last.min(part.start),
+                false => before = before.max(part.end),
+            }
+        }
+    }
+    (before <= last && before.checked_add(chunk)? < layout.slot_len()).then_some(before)
+}
+
+impl Arriving<'_> {
+    fn held(&self, piece: PieceId, role: Role) -> Option<&Held> {
+        let held = self.inventory.piece(piece).iter().find(|held| held.role == role);
+        held.filter(|_| piece == self.id)
+    }
+
+    /// Waits for the whole expert. A read that fails is repeated once.
+    fn whole(&mut self) -> Result<&Completion, SourceError> {
+        self.landed = None;
+        let mut failed = false;
+        loop {
+            let mut completion = self.waiter.wait(self.store, self.arrived)?;
+            let ours = completion.layout.read().piece() == self.id;
+            match std::mem::replace(&mut completion.result, Ok(())) {
+                Ok(()) => {
+                    self.completions.push(completion);
+                    if ours {
+                        return Ok(&self.completions[self.completions.len() - 1]);
+                    }
+                }
+                Err(error) if !ours => {
+                    completion.result = Err(error);
+                    self.completions.push(completion);
+                }
+                Err(_) if !std::mem::replace(&mut failed, true) => {
+                    let (layout, reply) = (Arc::clone(&self.layout), self.reply.clone());
+                    let again =
+                        self.store.fetch_to(layout, Priority::Demanded, completion.slot, reply);
+                    self.ticket = again.map_err(|small| small.to_string())?;
+                }
+                Err(error) => {
+                    // The slot goes back; the error ends the pass.
+                    completion.result = Err(FetchError::Cancelled);
+                    self.completions.push(completion);
+                    return Err(StreamError::from(error).into());
+                }
+            }
+        }
+    }
+}
+
+impl Weights for Arriving<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        no_vector(piece, role)
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        let held = self.held(piece, role)?;
+        matrix(&self.layout, self.landed.as_ref()?, held)
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        compute: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        let held = self
+            .held(piece, role)
+            .copied()
+            .ok_or_else(|| StreamError::not_resident(piece, role))?;
+        let Completion { layout, slot, .. } = self.whole()?;
+        let last =
+            matrix(layout, slot, &held).ok_or_else(|| StreamError::not_resident(piece, role))?;
+        compute(0, &last);
+        Ok(())
+    }
+}

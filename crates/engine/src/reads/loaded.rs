@@ -1,0 +1,52 @@
+//! A piece in its slot.
+
+use std::sync::Arc;
+
+use sws_kernels::Matrix;
+use sws_model::{Held, Role};
+use sws_store::{PieceId, PieceLayout, Slot};
+
+/// A slot with its piece.
+#[derive(Debug)]
+pub struct Loaded {
+    pub(super) slot: Slot,
+    /// None if the slot is empty.
+    pub(super) layout: Option<Arc<PieceLayout>>,
+}
+
+impl Loaded {
+    pub(crate) fn empty(slot: Slot) -> Loaded {
+        Loaded { slot, layout: None }
+    }
+
+    /// A matrix of the piece.
+    pub(crate) fn matrix(&self, held: &Held) -> Option<Matrix<'_>> {
+        matrix(self.layout.as_ref()?, &self.slot, held)
+    }
+
+    pub(super) fn parts(&self, held: &Held) -> Option<[&[u8]; 3]> {
+        parts(self.layout.as_ref()?, &self.slot, held)
+    }
+}
+
+/// The parts of a tensor within a prefix of its slot; those that its encoding does not have are empty.
+fn parts<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<[&'s [u8]; 3]> {
+    let tensor = layout.tensors().get(held.index)?;
+    let mut parts: [&[u8]; 3] = [&[]; 3];
+    for (number, part) in parts.iter_mut().take(held.encoding.parts().len()).enumerate() {
+        *part = tensor.part(slot, number)?;
+    }
+    Some(parts)
+}
+
+/// A matrix within a prefix of its slot.
+pub(super) fn matrix<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<Matrix<'s>> {
+    let parts = parts(layout, slot, held)?;
+    let parts = &parts[..held.encoding.parts().len()];
+    Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
+}
+
+/// Answers a request for a vector of an expert.
+pub(crate) fn no_vector(piece: PieceId, role: Role) -> ! {
+    panic!("{piece} has no {role:?}: routed experts are matrices")
+}

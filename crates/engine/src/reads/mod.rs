@@ -1,0 +1,343 @@
+//! Reads of experts: issued to the store, in flight, verified as they land.
+
+mod last_expert;
+mod layouts;
+mod loaded;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use sws_cache::NoRoom;
+use sws_kernels::Matrix;
+use sws_model::{Inventory, LoadError, WeightsError, first_not_finite};
+use sws_store::{
+    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
+    Timing,
+};
+
+use crate::error::StreamError;
+use crate::wait::Waiter;
+use layouts::Layouts;
+pub use loaded::Loaded;
+pub(crate) use loaded::no_vector;
+
+/// Reads of experts from a store into slots. Knows nothing of the cache that owns the slots.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    pub(crate) store: Arc<NVMeWeightStore>,
+    inventory: Arc<Inventory>,
+    pub(crate) waiter: Waiter,
+    reply: Sender<Completion>,
+    arrived: Receiver<Completion>,
+    in_flight: HashMap<PieceId, Read>,
+    layouts: Layouts,
+    /// Pieces whose numbers have been checked. Their checksums do not change.
+    checked: HashSet<PieceId>,
+    /// Length of the last piece that was read.
+    last_len: Option<usize>,
+}
+
+/// A read in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    ticket: Ticket,
+    pub(crate) origin: Origin,
+    /// True once a router has asked for the piece.
+    pub(crate) demanded: bool,
+    /// True once it has been given up; its slot comes back when the store lets go of it.
+    pub(crate) ending: bool,
+    pub(crate) bytes: usize,
+}
+
+/// The reason why a read was issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A router's choice.
+    Demand,
+    /// The sweep of a long prompt, which uses nearly all experts.
+    Sweep,
+    /// A forecast.
+    Forecast,
+    /// A free slot, filled with what earlier runs have learned. No router ends it.
+    WarmFill,
+}
+
+impl Origin {
+    /// True if only a guess stands behind the read.
+    pub(crate) fn is_speculative(self) -> bool {
+        matches!(self, Origin::Forecast | Origin::WarmFill)
+    }
+}
+
+impl Read {
+    /// True while speculation is the only reason for the read.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.origin.is_speculative() && !self.demanded && !self.ending
+    }
+}
+
+/// Bytes and reads in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Bytes of demanded reads.
+    pub(crate) demanded: usize,
+    /// Bytes of all others.
+    pub(crate) prefetched: usize,
+    /// Number of reads that are not demanded.
+    pub(crate) prefetches: usize,
+    /// Number of reads.
+    pub(crate) reads: usize,
+}
+
+/// A read that has ended.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) id: PieceId,
+    /// As it was in flight; none if it was given up.
+    pub(crate) read: Option<Read>,
+    pub(crate) timing: Timing,
+    /// The piece, verified; or the empty slot and the reason.
+    pub(crate) result: Result<Loaded, (Loaded, StreamError)>,
+}
+
+/// A read that has been given up.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    pub(crate) read: Read,
+    /// True if the device had begun it.
+    pub(crate) begun: bool,
+    /// The empty slot, unless the device still writes to it.
+    pub(crate) slot: Option<Loaded>,
+}
+
+impl Reads {
+    pub(crate) fn new(
+        store: Arc<NVMeWeightStore>,
+        inventory: Arc<Inventory>,
+        waiter: Waiter,
+    ) -> Reads {
+        let (reply, arrived) = unbounded();
+        Reads {
+            store,
+            inventory,
+            waiter,
+            reply,
+            arrived,
+            in_flight: HashMap::new(),
+            layouts: Layouts::default(),
+            checked: HashSet::new(),
+            last_len: None,
+        }
+    }
+
+    /// Layout of a piece in its slot.
+    pub(crate) fn layout(&mut self, id: PieceId) -> Result<Arc<PieceLayout>, LayoutError> {
+        self.layouts.of(&self.store, id).cloned()
+    }
+
+    /// Length of a piece's slot; none if the manifest has no such piece.
+    pub(crate) fn slot_len(&mut self, id: PieceId) -> Option<usize> {
+        self.layouts.of(&self.store, id).ok().map(|layout| layout.slot_len())
+    }
+
+    /// Pieces in their order on the disk.
+    pub(crate) fn in_disk_order(&mut self, ids: impl IntoIterator<Item = PieceId>) -> Vec<PieceId> {
+        let mut ids: Vec<PieceId> = ids.into_iter().collect();
+        self.layouts.sort(&self.store, &mut ids);
+        ids
+    }
+
+    /// Issues a read into `memory`. Returns the memory if it is too small.
+    pub(crate) fn issue(
+        &mut self,
+        id: PieceId,
+        memory: Loaded,
+        priority: Priority,
+        origin: Origin,
+    ) -> Result<(), (Loaded, StreamError)> {
+        let layout = match self.layout(id) {
+            Ok(layout) => layout,
+            Err(error) => return Err((memory, error.into())),
+        };
+        let bytes = layout.slot_len();
+        self.last_len = Some(bytes);
+        match self.store.fetch_to(layout, priority, memory.slot, self.reply.clone()) {
+            Ok(ticket) => {
+                let demanded = priority == Priority::Demanded;
+                let read = Read { ticket, origin, demanded, ending: false, bytes };
+                self.in_flight.insert(id, read);
+                Ok(())
+            }
+            Err(small) => {
+                let error = NoRoom::TooLarge { piece: id, len: small.need };
+                Err((Loaded::empty(small.slot), error.into()))
+            }
+        }
+    }
+
+    /// A router asks for a piece that is in flight. `promote` moves it ahead of other reads.
+    pub(crate) fn demand(&mut self, id: PieceId, promote: bool) {
+        if let Some(read) = self.in_flight.get_mut(&id)
+            && !read.demanded
+        {
+            if promote {
+                self.store.promote(read.ticket);
+            }
+            read.demanded = true;
+        }
+    }
+
+    /// Gives up a read in flight.
+    pub(crate) fn give_up(&mut self, id: PieceId) -> Option<GivenUp> {
+        let read = *self.in_flight.get(&id)?;
+        let begun = self.store.begun(read.ticket);
+        self.in_flight.insert(id, Read { ending: true, ..read });
+        let slot = match self.store.cancel(read.ticket) {
+            Cancelled::Withdrawn(slot) => {
+                self.in_flight.remove(&id);
+                Some(Loaded::empty(slot))
+            }
+            _ => None,
+        };
+        Some(GivenUp { read, begun, slot })
+    }
+
+    /// The next read that has ended, without waiting.
+    pub(crate) fn poll(&mut self) -> Result<Option<Arrival>, StreamError> {
+        let completion = self.waiter.poll(&self.arrived)?;
+        Ok(completion.map(|completion| self.landed(completion)))
+    }
+
+    /// Waits for the next read that ends.
+    pub(crate) fn wait(&mut self) -> Result<Arrival, StreamError> {
+        let completion = self.waiter.wait(&self.store, &self.arrived)?;
+        Ok(self.landed(completion))
+    }
+
+    /// Waits for the next read that ends, cancelled or not, uncounted; none if there is none.
+    pub(crate) fn settle(&mut self) -> Option<Arrival> {
+        if self.in_flight.is_empty() {
+            return None;
+        }
+        let completion = self.waiter.settle(&self.store, &self.arrived)?;
+        Some(self.landed(completion))
+    }
+
+    pub(crate) fn landed(&mut self, completion: Completion) -> Arrival {
+        let Completion { layout, slot, result, timing, .. } = completion;
+        let id = layout.read().piece();
+        let read = self.in_flight.remove(&id);
+        let result = match result {
+            Err(error) => Err((Loaded::empty(slot), StreamError::from(error))),
+            Ok(()) => {
+                let loaded = Loaded { slot, layout: Some(layout) };
+                match self.check(id, &loaded) {
+                    Ok(()) => Ok(loaded),
+                    Err(error) => Err((Loaded::empty(loaded.slot), error.into())),
+                }
+            }
+        };
+        Arrival { id, read, timing, result }
+    }
+
+    /// Checks the numbers of a piece when it lands for the first time: checksums prove that the bytes
+    /// are the same every other time.
+    fn check(&mut self, id: PieceId, loaded: &Loaded) -> Result<(), LoadError> {
+        if self.is_checked(id) {
+            return Ok(());
+        }
+        for held in self.inventory.piece(id) {
+            let parts = loaded.parts(held).unwrap_or_default();
+            let parts = &parts[..held.encoding.parts().len()];
+            let tensor = self.store.manifest().piece(id).map(|piece| &piece.tensors[held.index]);
+            let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());
+            let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
+                .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+            if let Some((row, col, value)) = first_not_finite(&matrix, parts) {
+                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
+            }
+        }
+        self.checked.insert(id);
+        Ok(())
+    }
+
+    pub(crate) fn is_checked(&self, id: PieceId) -> bool {
+        self.checked.contains(&id)
+    }
+
+    pub(crate) fn contains(&self, id: PieceId) -> bool {
+        self.in_flight.contains_key(&id)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Pieces in flight.
+    pub(crate) fn ids(&self) -> Vec<PieceId> {
+        self.in_flight.keys().copied().collect()
+    }
+
+    /// The read of a piece, if it is in flight.
+    pub(crate) fn get(&self, id: PieceId) -> Option<Read> {
+        self.in_flight.get(&id).copied()
+    }
+
+    /// The last piece, in the order of passes, of those that are neither demanded nor given up.
+    pub(crate) fn latest_prefetch(&self) -> Option<PieceId> {
+        let idle = |read: &Read| !read.demanded && !read.ending;
+        self.in_flight.iter().filter(|(_, read)| idle(read)).map(|(id, _)| *id).max()
+    }
+
+    /// Forecast pieces whose reads the device has not begun, ascending.
+    pub(crate) fn not_begun(&self) -> Vec<PieceId> {
+        let idle = |read: &Read| {
+            read.is_unasked() && read.origin == Origin::Forecast && !self.store.begun(read.ticket)
+        };
+        let idle = self.in_flight.iter().filter(|(_, read)| idle(read));
+        let mut idle: Vec<PieceId> = idle.map(|(id, _)| *id).collect();
+        idle.sort_unstable();
+        idle
+    }
+
+    /// Speculative reads that the device has begun and no router has asked for, with their bytes.
+    pub(crate) fn speculative_begun(&self) -> Vec<(PieceId, usize)> {
+        let begun = |read: &Read| read.is_unasked() && self.store.begun(read.ticket);
+        let begun = self.in_flight.iter().filter(|(_, read)| begun(read));
+        begun.map(|(&id, read)| (id, read.bytes)).collect()
+    }
+
+    /// Bytes and reads in flight.
+    pub(crate) fn load(&self) -> Load {
+        let mut load = Load { reads: self.in_flight.len(), ..Load::default() };
+        for read in self.in_flight.values() {
+            match read.demanded {
+                true => load.demanded += read.bytes,
+                false => {
+                    load.prefetched += read.bytes;
+                    load.prefetches += 1;
+                }
+            }
+        }
+        load
+    }
+
+    /// Seconds that the device takes for one expert, by what has been read so far; none before any read.
+    pub(crate) fn seconds_per_expert(&self) -> Option<f64> {
+        let stats = self.store.stats();
+        let traffic = [stats.demanded, stats.ahead, stats.speculative];
+        let read: u64 = traffic.iter().map(|traffic| traffic.bytes).sum();
+        let expert = self.last_len.filter(|_| read > 0)?;
+        Some(stats.busy.as_secs_f64() * expert as f64 / read as f64)
+    }
+}
+
+impl Drop for Reads {
+    /// Cancels reads in flight. Their slots return to the arena on their own.
+    fn drop(&mut self) {
+        for read in self.in_flight.values() {
+            let _ = self.store.cancel(read.ticket);
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! The account of speculation: measured times in, prices and a decision out.
+
+use std::time::Duration;
+
+use sws_cache::{Lookup, PredictiveCache};
+use sws_store::{PieceId, StoreStats, Timing};
+
+use super::counterfactual::Counterfactual;
+use super::governor::{Governor, nanos};
+use super::price::{Moment, Offer, Pace, ReadTimeModel, expected_stall};
+
+/// Weight of all earlier layers in the rate of demands, at each layer.
+const KEEP: f64 = 0.98;
+
+/// Measured times of a run, and what speculation has gained and lost by them.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) governor: Governor,
+    pub(crate) pace: Pace,
+    counterfactual: Counterfactual,
+    device: Device,
+    pass: PassTime,
+    stats: StoreStats,
+    layer: Layer,
+}
+
+/// Read times of the device.
+#[derive(Debug, Default)]
+struct Device {
+    /// A demanded read that finds the device idle, and one that follows another.
+    first: ReadTimeModel,
+    demanded: ReadTimeModel,
+    /// Nanoseconds of a byte and of a chunk of a speculative read.
+    speculative: Option<(f64, f64)>,
+    /// Number of demands, and the nanoseconds in which they came.
+    demands: (f64, f64),
+    /// End of the last read.
+    ended: Duration,
+}
+
+/// Nanoseconds of the running pass up to a moment, and those of them that were waits.
+#[derive(Debug, Default)]
+struct PassTime {
+    all: f64,
+    waited: f64,
+    upto: Moment,
+}
+
+/// Findings at the router of the running layer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layer {
+    needed: usize,
+    misses_without: usize,
+    misses: usize,
+    misses_caused: usize,
+    /// True if speculation has changed anything, and if it was reading.
+    touched: bool,
+    behind: bool,
+    bytes: usize,
+    waited: Duration,
+    /// Wait of the first demand for a speculative chunk.
+    delay: Option<Duration>,
+}
+
+/// A router's choice, as the account needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen<'a> {
+    pub(crate) layer: usize,
+    /// Experts that any token uses.
+    pub(crate) distinct: &'a [u32],
+    /// Length of an expert.
+    pub(crate) bytes: usize,
+    /// True in a sweep, in which nothing is booked.
+    pub(crate) sweeping: bool,
+    /// Speculative reads that the device has begun and no router has asked for, with their bytes.
+    pub(crate) begun: &'a [(PieceId, usize)],
+}
+
+impl Account {
+    /// Without being `governed` speculation is always on.
+    pub(crate) fn new(layers: usize, governed: bool) -> Account {
+        Account {
+            governor: Governor::new(governed),
+            pace: Pace::new(layers),
+            counterfactual: Counterfactual::default(),
+            device: Device::default(),
+            pass: PassTime::default(),
+            stats: StoreStats::default(),
+            layer: Layer::default(),
+        }
+    }
+
+    /// Nanoseconds of demanded reads of so many bytes; 0 of none, or if nothing was measured.
+    pub(crate) fn demanded_nanos(&self, bytes: usize) -> f64 {
+        self.device.demanded(bytes).filter(|_| bytes > 0).unwrap_or(0.0)
+    }
+
+    /// Nanoseconds of speculative reads of so many bytes; 0 of none, or if nothing was measured.
+    pub(crate) fn prefetch_nanos(&self, bytes: usize) -> f64 {
+        self.device.speculative(bytes).filter(|_| bytes > 0).unwrap_or(0.0)
+    }
+
+    /// Offer to read so many bytes of a piece of this probability, needed `lead` nanoseconds after the
+    /// read could begin. None if nothing is known of the disk.
+    pub(crate) fn offer(&self, bytes: usize, probability: f32, lead: f64) -> Option<Offer> {
+        let service = self.device.demanded(bytes)?;
+        let slower = self.device.speculative(bytes)? / service.max(1.0);
+        let (demands, time) = self.device.demands;
+        Some(Offer {
+            probability: f64::from(probability),
+            lead: lead / slower.max(1.0),
+            service,
+            chunk: self.device.chunk().unwrap_or(service),
+            demands: demands / time.max(1.0),
+            victim: 0.0,
+        })
+    }
+
+    /// True once a pass has gone through.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.pass.all > 0.0
+    }
+
+    /// A pass of so many tokens begins; `sweeping` tells of the pass before.
+    pub(crate) fn pass_begins(
+        &mut self,
+        at: Moment,
+        tokens: usize,
+        sweeping: bool,
+        stats: StoreStats,
+    ) {
+        self.pace.pass_begins(tokens);
+        let PassTime { all, waited, .. } =
+            std::mem::replace(&mut self.pass, PassTime { upto: at, ..PassTime::default() });
+        if all > 0.0 && !sweeping {
+            self.governor.passed(all, waited);
+        }
+        let (now, before) = (&stats.speculative, &self.stats.speculative);
+        let (reads, bytes) = (now.reads - before.reads, now.bytes - before.bytes);
+        if reads > 0 && bytes > 0 {
+            let time = nanos(now.on_device.saturating_sub(before.on_device));
+            self.device.prefetched(time / bytes as f64, time / reads as f64);
+        }
+        self.stats = stats;
+    }
+
+    /// Nothing is prefetched in this pass: the counterfactual cache is dropped once it has converged.
+    pub(crate) fn idles<T>(&mut self, cache: &PredictiveCache<T>) {
+        self.counterfactual.drop_if_converged(cache.len(), |piece| cache.contains(piece));
+    }
+
+    /// Slots have come or gone, so that the counterfactual cache is no longer comparable.
+    pub(crate) fn slots_changed(&mut self) {
+        self.counterfactual.clear();
+    }
+
+    /// The draft has worked for so long.
+    pub(crate) fn draft_took(&mut self, took: Duration) {
+        self.governor.draft_took(nanos(took));
+    }
+
+    /// Speculation has computed for so long: that is time, too.
+    pub(crate) fn forecast_took(&mut self, took: Duration) {
+        self.governor.book(0.0, nanos(took));
+    }
+
+    /// A router has chosen: compares what is resident and in flight with what a demand-only cache would
+    /// have.
+    pub(crate) fn chosen<T>(
+        &mut self,
+        at: Moment,
+        chosen: Chosen<'_>,
+        cache: &mut PredictiveCache<T>,
+    ) {
+        let Chosen { layer, distinct, bytes, sweeping, begun } = chosen;
+        self.pace.chosen(layer, at);
+        let mut found =
+            Layer { waited: at.waited, needed: distinct.len(), bytes, ..Layer::default() };
+        if sweeping {
+            self.counterfactual.clear();
+        }
+        let id = |expert: u32| PieceId::expert(layer as u32, expert);
+        let running = |piece: PieceId| distinct.iter().any(|&expert| id(expert) == piece);
+        for id in distinct.iter().map(|&expert| id(expert)) {
+            let lookup = cache.find(id);
+            let miss = lookup != Lookup::Ready;
+            let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().last(id, may);
+            let known = self.counterfactual.lookup(id, |other| !running(other), last);
+            let hit_without = known.unwrap_or(!miss);
+            let prefetched = self.counterfactual.settle(id);
+            if lookup == Lookup::Ready && prefetched {
+                self.governor.useful(bytes);
+                found.touched = true;
+            }
+            let in_flight = begun.iter().find(|(begun, _)| *begun == id);
+            if let Some(&(_, bytes)) = in_flight.filter(|_| lookup == Lookup::Loading) {
+                self.governor.issued(bytes);
+                self.governor.useful(bytes);
+                found.touched = true;
+            }
+            found.misses += usize::from(miss);
+            found.misses_without += usize::from(!hit_without);
+            found.misses_caused += usize::from(miss && hit_without);
+            found.touched |= miss == hit_without;
+        }
+        found.behind = !begun.is_empty();
+        found.touched |= found.behind;
+        self.layer = found;
+    }
+
+    /// The pass runs ahead while this layer's experts are read, so its wait is not comparable.
+    pub(crate) fn runs_ahead(&mut self) {
+        self.layer.touched = true;
+    }
+
+    /// The experts of a layer have been computed: books the stalls that speculation has saved, or added.
+    pub(crate) fn done(&mut self, layer: usize, at: Moment, sweeping: bool) {
+        self.pace.done(at);
+        let PassTime { all, waited, upto } = &mut self.pass;
+        let took = nanos(at.now.saturating_sub(upto.now));
+        *all += took;
+        *waited += nanos(at.waited.saturating_sub(upto.waited));
+        *upto = at;
+        let Layer { needed, misses_without, misses, misses_caused, touched, bytes, .. } =
+            self.layer;
+        let Layer { waited, delay, .. } = std::mem::take(&mut self.layer);
+        let (demands, time) = self.device.demands;
+        self.device.demands = (demands * KEEP + misses as f64, time * KEEP + took);
+        if !touched || sweeping {
+            return;
+        }
+        let (Some(times), Some(service)) = (self.pace.of(layer), self.device.demanded(bytes))
+        else {
+            return;
+        };
+        let first = self.device.first(bytes).unwrap_or(service);
+        let stall = |misses: usize| expected_stall(needed, misses, times, first, service);
+        let delay = delay.map_or(0.0, nanos).min(self.device.chunk().unwrap_or(service));
+        let mut cost = delay + stall(misses) - stall(misses - misses_caused);
+        let mut saved = stall(misses_without) - nanos(at.waited.saturating_sub(waited)) + cost;
+        // A measured wait can be a little longer than the one that the model expects without speculation.
+        if saved < 0.0 {
+            (saved, cost) = (0.0, cost - saved);
+        }
+        self.governor.book(saved, cost);
+    }
+
+    /// A read into a slot was issued, perhaps in the place of another piece.
+    pub(crate) fn issued<T>(
+        &mut self,
+        id: PieceId,
+        speculative: bool,
+        evicted: Option<PieceId>,
+        cache: &PredictiveCache<T>,
+    ) {
+        if speculative {
+            let before = cache.pieces().filter(|&piece| piece != id).chain(evicted);
+            self.counterfactual.fork(cache.slots(), before);
+        }
+        if self.counterfactual.issued(id, speculative, evicted) {
+            self.governor.wasted();
+        }
+    }
+
+    /// A speculative read has landed before any router asked for it.
+    pub(crate) fn landed_unasked(&mut self, bytes: usize) {
+        self.governor.issued(bytes);
+    }
+
+    /// A read that no router has asked for was given up, or has failed.
+    pub(crate) fn given_up(&mut self, id: PieceId, begun: bool, bytes: usize) {
+        if self.counterfactual.settle(id) && begun {
+            self.governor.issued(bytes);
+            self.governor.wasted();
+        }
+    }
+
+    /// A read of so many bytes has ended well; `demanded` if a router was the only reason for it.
+    pub(crate) fn landed(&mut self, bytes: usize, demanded: bool, timing: &Timing) {
+        let Some(started) = timing.started else { return };
+        let Device { first, demanded: later, ended, .. } = &mut self.device;
+        if demanded {
+            if timing.submitted < *ended {
+                later.note(bytes, timing.finished.saturating_sub(started.max(*ended)));
+            } else if !self.layer.behind {
+                // The time until it was noticed is part of it. A read that waits for a speculative chunk
+                // says nothing: its latency passes meanwhile.
+                first.note(bytes, timing.finished.saturating_sub(timing.submitted));
+            }
+            self.layer.delay.get_or_insert(started.saturating_sub(timing.submitted));
+        }
+        *ended = (*ended).max(timing.finished);
+    }
+}
+
+impl Device {
+    /// Nanoseconds of a demanded read, if they are known.
+    fn demanded(&self, bytes: usize) -> Option<f64> {
+        let slow = |(byte, _)| byte * bytes as f64;
+        let known = self.demanded.nanos(bytes).or_else(|| self.first.nanos(bytes));
+        known.or_else(|| self.speculative.map(slow))
+    }
+
+    /// Nanoseconds of the first of those that are demanded together.
+    fn first(&self, bytes: usize) -> Option<f64> {
+        self.first.nanos(bytes).or_else(|| self.demanded(bytes))
+    }
+
+    /// Nanoseconds of a speculative read.
+    fn speculative(&self, bytes: usize) -> Option<f64> {
+        let known = self.speculative.map(|(byte, _)| byte * bytes as f64);
+        known.or_else(|| self.demanded(bytes))
+    }
+
+    /// Nanoseconds of a chunk of a speculative read.
+    fn chunk(&self) -> Option<f64> {
+        self.speculative.map(|(_, chunk)| chunk)
+    }
+
+    /// Speculative reads of a pass took so many nanoseconds for a byte and a chunk.
+    fn prefetched(&mut self, byte: f64, chunk: f64) {
+        let (old_byte, old_chunk) = self.speculative.unwrap_or((byte, chunk));
+        self.speculative = Some(((byte + old_byte) / 2.0, (chunk + old_chunk) / 2.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sws_cache::Need;
+    use sws_cache::policy::Lru;
+
+    use super::*;
+
+    fn at(now: u64, waited: u64) -> Moment {
+        Moment { now: Duration::from_nanos(now), waited: Duration::from_nanos(waited) }
+    }
+
+    fn timing(submitted: u64, started: u64, finished: u64) -> Timing {
+        let [submitted, started, finished] =
+            [submitted, started, finished].map(Duration::from_nanos);
+        Timing { submitted, started: Some(started), finished, ..Timing::default() }
+    }
+
+    /// One layer of which experts take 5 each, and a disk that takes 10 for an expert of 10 bytes.
+    fn measured() -> Account {
+        let mut account = Account::new(1, false);
+        for pass in 0..2 {
+            account.pass_begins(at(100 * pass, 0), 1, false, StoreStats::default());
+            account.pace.entering(0, at(100 * pass, 0));
+            account.pace.chosen(0, at(100 * pass + 1, 0));
+            account.pace.experts(0, 2, at(100 * pass + 1, 0));
+            account.done(0, at(100 * pass + 11, 0), false);
+        }
+        account.landed(10, true, &timing(200, 200, 210));
+        account.landed(10, true, &timing(205, 210, 220));
+        account
+    }
+
+    fn cache(pieces: &[u32]) -> PredictiveCache<()> {
+        let mut cache = PredictiveCache::new(Box::new(Lru::new()), vec![(10, ()); 3]);
+        for &expert in pieces {
+            let id = PieceId::expert(0, expert);
+            cache.begin(0, id, 10, Need::Now).unwrap();
+            cache.ready(id, ());
+        }
+        cache
+    }
+
+    #[test]
+    fn saved_stalls_and_caused_misses_are_booked() {
+        let id = |expert| PieceId::expert(0, expert);
+        // Resident before, the piece prefetched and its victim, the choice, nanoseconds of waiting until it
+        // is computed; nanoseconds saved and lost, useful and wasted prefetches.
+        type Case = (&'static [u32], (u32, Option<u32>), [u32; 2], u64, (f64, f64), (u64, u64));
+        let cases: [Case; 4] = [
+            // A hit instead of a miss: the other expert hides 5 of the 10 that its read takes.
+            (&[1, 2], (3, None), [2, 3], 0, (5.0, 0.0), (1, 0)),
+            // Neither chosen nor in the way.
+            (&[1, 2], (3, None), [1, 2], 0, (0.0, 0.0), (0, 0)),
+            // In the place of a piece that is chosen: a miss that speculation has caused.
+            (&[4, 1, 2], (3, Some(4)), [2, 4], 5, (0.0, 5.0), (0, 0)),
+            // Both: a miss moved from one piece to another.
+            (&[4, 1, 2], (3, Some(4)), [3, 4], 5, (5.0, 5.0), (1, 0)),
+        ];
+        for (resident, (prefetched, victim), choice, waited, booked, counted) in cases {
+            let mut account = measured();
+            let mut cache = cache(resident);
+            let claim = cache.begin_if(0, id(prefetched), 10, Need::Forecast(1.0), |_, _| true);
+            let evicted = claim.unwrap().evicted;
+            assert_eq!(evicted, victim.map(id));
+            cache.ready(id(prefetched), ());
+            account.issued(id(prefetched), true, evicted, &cache);
+            account.landed_unasked(10);
+            let chosen =
+                Chosen { layer: 0, distinct: &choice, bytes: 10, sweeping: false, begun: &[] };
+            account.pace.entering(0, at(300, 0));
+            account.chosen(at(301, 0), chosen, &mut cache);
+            account.pace.experts(0, 2, at(301, 0));
+            account.done(0, at(311 + waited, waited), false);
+            let total = account.governor.total();
+            let case = format!("{resident:?}, {prefetched}, {choice:?}");
+            assert_eq!((total.saved_ns, total.cost_ns), booked, "{case}");
+            assert_eq!((total.useful, total.wasted), counted, "{case}");
+        }
+    }
+
+    #[test]
+    fn sweeps_book_nothing() {
+        let mut account = measured();
+        let mut cache = cache(&[1, 2]);
+        let chosen = Chosen { layer: 0, distinct: &[1, 3], bytes: 10, sweeping: true, begun: &[] };
+        account.issued(PieceId::expert(0, 2), true, None, &cache);
+        account.chosen(at(300, 0), chosen, &mut cache);
+        account.done(0, at(400, 80), true);
+        assert_eq!(account.governor.total().balance_ns(), 0.0);
+    }
+
+    #[test]
+    fn read_times_are_known_from_the_first_read_on() {
+        let mut account = Account::new(1, false);
+        assert_eq!((account.demanded_nanos(10), account.prefetch_nanos(10)), (0.0, 0.0));
+        assert!(account.offer(10, 0.5, 100.0).is_none());
+        account.landed(10, false, &timing(0, 0, 50));
+        assert!(account.offer(10, 0.5, 100.0).is_none(), "a prefetch is no measure of a demand");
+        account.landed(10, true, &timing(60, 60, 80));
+        assert_eq!((account.demanded_nanos(10), account.demanded_nanos(0)), (20.0, 0.0));
+        assert_eq!(account.offer(10, 0.5, 100.0).unwrap().service, 20.0);
+    }
+}

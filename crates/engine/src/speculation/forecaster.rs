@@ -1,0 +1,83 @@
+//! Queries the draft, and keeps its last forecast.
+
+use sws_cache::{Saved, SavedError};
+use sws_draft::{Draft, Gates, ReassemblyBlueprint};
+use sws_store::Pass;
+
+/// A draft with its last forecast.
+#[derive(Debug)]
+pub(crate) struct Forecaster {
+    draft: Box<dyn Draft>,
+    /// Least probability of an expert in a blueprint.
+    confidence: f32,
+    blueprint: ReassemblyBlueprint,
+    /// Hidden states after the shared expert.
+    sum: Vec<f32>,
+}
+
+impl Forecaster {
+    pub(crate) fn new(draft: Box<dyn Draft>, confidence: f32) -> Forecaster {
+        let (blueprint, sum) = (ReassemblyBlueprint::default(), Vec::new());
+        Forecaster { draft, confidence, blueprint, sum }
+    }
+
+    /// True if the draft computes: without memory there is none, or it reads from a record.
+    pub(crate) fn computes(&self) -> bool {
+        self.draft.bytes() > 0
+    }
+
+    /// A pass begins.
+    pub(crate) fn pass_begins(&mut self, pass: &Pass) {
+        self.draft.begin(pass);
+    }
+
+    /// `hidden` [tokens, hidden] enters a layer. True if there is a new forecast.
+    pub(crate) fn layer_begins(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        gates: &mut dyn Gates,
+    ) -> bool {
+        let forecast = self.draft.entering(layer, hidden, gates);
+        forecast.map(|layers| self.blueprint.plan(layers, self.confidence)).is_some()
+    }
+
+    /// A layer's attention has left `state` [tokens, hidden], to which its shared expert adds `shared`,
+    /// which is empty if there is none. True if there is a new forecast.
+    pub(crate) fn attended(
+        &mut self,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+        gates: &mut dyn Gates,
+    ) -> bool {
+        let state = match shared {
+            [] => state,
+            shared => {
+                self.sum.clear();
+                self.sum.extend(state.iter().zip(shared).map(|(a, b)| a + b));
+                &self.sum
+            }
+        };
+        let forecast = self.draft.attended(layer, state, gates);
+        forecast.map(|layers| self.blueprint.plan(layers, self.confidence)).is_some()
+    }
+
+    /// The last forecast.
+    pub(crate) fn blueprint(&self) -> &ReassemblyBlueprint {
+        &self.blueprint
+    }
+
+    /// Teaches the draft a router's choice.
+    pub(crate) fn learn(&mut self, layer: usize, choices: &[u32], top_k: usize) {
+        self.draft.adapt(layer, choices, top_k);
+    }
+
+    pub(crate) fn save(&self, to: &mut Saved) {
+        self.draft.save(to);
+    }
+
+    pub(crate) fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        self.draft.recall(saved)
+    }
+}

@@ -1,0 +1,427 @@
+//! Whether speculation pays: an account in nanoseconds, and a switch.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Passes of a window: when text is generated, tokens.
+const WINDOW: u32 = 16;
+/// The share of a window's time that speculation has to save to go on. Below that it is reading for
+/// nothing, as on a disk that is never waited for.
+const WORTH: f64 = 1.0 / 400.0;
+/// The share of a window's time that it must be able to save, or it is not gone on with whatever was booked:
+/// what it saves of waiting passes while something is computed, so it is at most the smaller of the two.
+const REACH: f64 = 1.0 / 100.0;
+/// The share of a window's time that it may lose before it is switched off at once.
+const LOSS: f64 = 1.0 / 100.0;
+/// The most windows between two attempts.
+const MAX_BACKOFF: u32 = 64;
+/// How much of what was learned in earlier windows of an attempt counts in the next. What a disk takes
+/// scatters by more than speculation saves: a window alone says little.
+const KEEP: f64 = 7.0 / 8.0;
+/// So many times the standard error of the balance has to be lost besides for an attempt to be over at
+/// once.
+const SURE: f64 = 2.0;
+/// Of the passes in which speculation is off, the draft is asked in one of so many, so that it goes on
+/// learning what its forecasts are worth; if that takes no more than this share of a pass.
+const LEARNING: u32 = 4;
+const CHEAP: f64 = 1.0 / 50.0;
+
+/// What speculative reads have come to, since the start or in a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Speculation {
+    /// Reads begun that nobody had asked for.
+    pub issued: u64,
+    /// Those of them whose piece was needed, there or on its way when the router asked.
+    pub useful: u64,
+    /// Those that were given up, or whose piece was pushed out unused.
+    pub wasted: u64,
+    /// Bytes of reads begun.
+    pub bytes: u64,
+    /// Those of useful ones.
+    pub useful_bytes: u64,
+    /// Nanoseconds of waiting that useful reads took away.
+    pub saved_ns: f64,
+    /// Nanoseconds that speculation cost: demands that waited behind it, pieces read again that it had
+    /// pushed out, and the forecast itself.
+    pub cost_ns: f64,
+    /// Nanoseconds of asking the draft and of its learning.
+    pub draft_ns: f64,
+    /// Windows in which it was on.
+    pub windows_on: u64,
+    /// Windows in which it was off, because it had not paid.
+    pub windows_off: u64,
+}
+
+impl Speculation {
+    /// What lies between two moments.
+    pub fn since(&self, before: &Speculation) -> Speculation {
+        Speculation {
+            issued: self.issued - before.issued,
+            useful: self.useful - before.useful,
+            wasted: self.wasted - before.wasted,
+            bytes: self.bytes - before.bytes,
+            useful_bytes: self.useful_bytes - before.useful_bytes,
+            saved_ns: self.saved_ns - before.saved_ns,
+            cost_ns: self.cost_ns - before.cost_ns,
+            draft_ns: self.draft_ns - before.draft_ns,
+            windows_on: self.windows_on - before.windows_on,
+            windows_off: self.windows_off - before.windows_off,
+        }
+    }
+
+    /// Time saved less time lost, in nanoseconds.
+    pub fn balance_ns(&self) -> f64 {
+        self.saved_ns - self.cost_ns
+    }
+
+    /// The inequality that decides, with what was measured: how many reads were right times what each
+    /// such saved, against how many were wrong times what each such cost. It holds of the numbers as
+    /// they are told. None if nothing was read.
+    pub fn inequality(&self) -> Option<String> {
+        if self.useful + self.wasted == 0 {
+            return None;
+        }
+        // As told, and told: what none of them can have a share in is told as it is.
+        let side = |nanos: f64, reads: u64, which: &str, what: &str| {
+            let each = (nanos / reads.max(1) as f64 / 100.0).round() / 10.0;
+            let told = match reads {
+                0 => format!("{each:.1} us {what}, none {which}"),
+                _ => format!("{reads} {which} x {each:.1} us {what}"),
+            };
+            (each * reads.max(1) as f64, told)
+        };
+        let (saved, right) = side(self.saved_ns, self.useful, "right", "saved");
+        let (lost, wrong) = side(self.cost_ns, self.wasted, "wrong", "lost");
+        Some(format!("{right} {} {wrong}", if saved > lost { ">" } else { "<=" }))
+    }
+}
+
+/// Keeps the account, window by window, and switches.
+///
+/// It begins switched on. A window after which what was saved is less than it has to be, by more than
+/// the standard error of what was booked, switches off; so does one in which [too little](REACH) could
+/// have been, and one that loses too much before it is over. It is off for one window at first, and for
+/// twice as many each time an attempt fails again before it has clearly paid, at most [`MAX_BACKOFF`].
+/// An attempt that does nothing but lose is over after [`LOSS`] of a window and what one layer can lose,
+/// so all of them together lose at most that share of the time, and less the longer it goes on; where
+/// bookings scatter it is [`SURE`] standard errors more.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    on: bool,
+    /// Windows until the next attempt, and how many there were before this one.
+    windows_until_retry: u32,
+    backoff: u32,
+    /// Of this window.
+    passes: u32,
+    window: Evidence,
+    /// Of this attempt before it.
+    before: Evidence,
+    /// How long the last one was.
+    last: Option<f64>,
+    governed: bool,
+    /// What the draft takes of this pass, and the share of a pass that it took when it was last asked.
+    draft: f64,
+    share: f64,
+    total: Speculation,
+}
+
+/// What was booked, the past fading.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evidence {
+    time: f64,
+    waited: f64,
+    saved: f64,
+    bookings: f64,
+    balance: f64,
+    squares: f64,
+}
+
+impl Evidence {
+    fn add(&mut self, saved: f64, cost: f64) {
+        let booked = saved - cost;
+        self.saved += saved;
+        self.bookings += 1.0;
+        self.balance += booked;
+        self.squares += booked * booked;
+    }
+
+    /// This, and `share` of what came before.
+    fn with(&self, before: &Evidence, share: f64) -> Evidence {
+        Evidence {
+            time: self.time + share * before.time,
+            waited: self.waited + share * before.waited,
+            saved: self.saved + share * before.saved,
+            bookings: self.bookings + share * before.bookings,
+            balance: self.balance + share * before.balance,
+            squares: self.squares + share * before.squares,
+        }
+    }
+
+    /// The standard error of the balance.
+    fn error(&self) -> f64 {
+        (self.squares - self.balance * self.balance / self.bookings.max(1.0)).max(0.0).sqrt()
+    }
+
+    /// Whether there is enough of both waiting and computing for anything to be saved.
+    fn reaches(&self) -> bool {
+        let computed = self.time - self.waited;
+        computed.min(self.waited + self.saved) > REACH * self.time
+    }
+}
+
+impl Governor {
+    /// Without being `governed` speculation is always on.
+    pub(crate) fn new(governed: bool) -> Governor {
+        Governor {
+            on: true,
+            windows_until_retry: 0,
+            backoff: 0,
+            passes: 0,
+            window: Evidence::default(),
+            before: Evidence::default(),
+            last: None,
+            governed,
+            draft: 0.0,
+            share: 0.0,
+            total: Speculation::default(),
+        }
+    }
+
+    pub(crate) fn on(&self) -> bool {
+        self.on
+    }
+
+    /// Whether the draft is asked in this pass.
+    pub(crate) fn may_query_draft(&self) -> bool {
+        self.on || self.may_train_draft() && self.passes.is_multiple_of(LEARNING)
+    }
+
+    /// Whether the draft is told what came.
+    pub(crate) fn may_train_draft(&self) -> bool {
+        self.on || self.share <= CHEAP
+    }
+
+    pub(crate) fn total(&self) -> Speculation {
+        self.total
+    }
+
+    /// Reads of these bytes have begun, were of use or were not.
+    pub(crate) fn issued(&mut self, bytes: usize) {
+        self.total.issued += 1;
+        self.total.bytes += bytes as u64;
+    }
+
+    pub(crate) fn useful(&mut self, bytes: usize) {
+        self.total.useful += 1;
+        self.total.useful_bytes += bytes as u64;
+    }
+
+    pub(crate) fn wasted(&mut self) {
+        self.total.wasted += 1;
+    }
+
+    /// The draft has taken so many nanoseconds.
+    pub(crate) fn draft_took(&mut self, time: f64) {
+        self.total.draft_ns += time;
+        self.draft += time;
+    }
+
+    /// So many nanoseconds have been saved, and so many lost.
+    pub(crate) fn book(&mut self, saved: f64, cost: f64) {
+        self.total.saved_ns += saved;
+        self.total.cost_ns += cost;
+        let Governor { passes, window, last, .. } = self;
+        window.add(saved, cost);
+        // The first window is as long as its passes so far let expect.
+        let first = f64::from(WINDOW) / f64::from(*passes) * window.time;
+        let time = last.or_else(|| (*passes > 0).then_some(first));
+        let lost = time.is_some_and(|time| -window.balance > LOSS * time + SURE * window.error());
+        if self.on && self.governed && lost {
+            self.close(false);
+        }
+    }
+
+    /// A pass has taken so many nanoseconds, and waited in so many of them.
+    pub(crate) fn passed(&mut self, time: f64, waited: f64) {
+        let draft = std::mem::take(&mut self.draft);
+        if self.may_query_draft() {
+            self.share = draft / time.max(1.0);
+        }
+        self.passes += 1;
+        self.window.time += time;
+        self.window.waited += waited;
+        if self.passes == WINDOW {
+            let Governor { window, before, .. } = self;
+            let all = window.with(before, KEEP);
+            let loses = window.balance + SURE * window.error() < 0.0;
+            let pays = |balance: f64| all.reaches() && balance > WORTH * all.time;
+            if self.on && pays(all.balance - all.error()) {
+                self.backoff = 0;
+            }
+            self.close(!loses && pays(all.balance + all.error()));
+        }
+    }
+
+    fn close(&mut self, pays: bool) {
+        match self.on {
+            true => self.total.windows_on += 1,
+            false => self.total.windows_off += 1,
+        }
+        if self.passes == WINDOW {
+            self.last = Some(self.window.time);
+        }
+        let window = std::mem::take(&mut self.window);
+        self.passes = 0;
+        if self.on && pays || !self.governed {
+            self.before = window.with(&self.before, KEEP);
+            return;
+        }
+        self.before = Evidence::default();
+        if self.on {
+            self.on = false;
+            self.backoff = (2 * self.backoff).clamp(1, MAX_BACKOFF);
+            self.windows_until_retry = self.backoff;
+        } else {
+            self.windows_until_retry -= 1;
+            self.on = self.windows_until_retry == 0;
+        }
+    }
+}
+
+/// A duration in nanoseconds.
+pub(crate) fn nanos(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Passes of 1000 ns, each of which gains so much if it is on; in which windows it was.
+    fn run(governor: &mut Governor, windows: usize, gain: f64) -> Vec<bool> {
+        let closed = |governor: &Governor| governor.total.windows_on + governor.total.windows_off;
+        let mut on = Vec::new();
+        for _ in 0..windows {
+            on.push(governor.on());
+            let before = closed(governor);
+            while closed(governor) == before {
+                if governor.on() {
+                    governor.book(gain.max(0.0), (-gain).max(0.0));
+                }
+                if closed(governor) == before {
+                    governor.passed(1000.0, 500.0);
+                }
+            }
+        }
+        on
+    }
+
+    #[test]
+    fn what_does_not_pay_is_switched_off_and_tried_again_more_and_more_rarely() {
+        let attempts = |gain: f64| {
+            let mut governor = Governor::new(true);
+            let on = run(&mut governor, 199, gain);
+            (on.iter().filter(|on| **on).count(), on, governor.total)
+        };
+        let (count, _, total) = attempts(100.0);
+        assert_eq!((count, total.windows_off), (199, 0));
+        for gain in [0.0, 2.0, -1.0, -500.0] {
+            let (count, on, total) = attempts(gain);
+            let expected = [true, false, true, false, false, true, false, false, false, false];
+            assert_eq!(on[..10], expected, "{gain}");
+            assert_eq!(count, 8, "in windows 0, 2, 5, 10, 19, 36, 69 and 134: {gain}");
+            let most = 8.0 * (LOSS * 16_000.0 + (-gain).max(0.0) + 16.0 * gain.max(0.0));
+            assert!(total.balance_ns().abs() <= most, "{gain}: {total:?}");
+        }
+        let mut free = Governor::new(false);
+        assert!(run(&mut free, 50, -5.0).into_iter().all(|on| on));
+    }
+
+    /// What is booked scatters by several times what there is to win or to lose. Where that is a gain it is
+    /// kept, and where it is a loss not much of it is made.
+    #[test]
+    fn what_scatters_is_looked_at_for_longer() {
+        // What each of eight layers of a pass gains, in windows on of 400 at least or at most, and what
+        // all of it may lose of the time.
+        for (gain, least, most, loss) in
+            [(6.0, 300, 400, 0.0), (0.0, 0, 400, 0.0), (-3.0, 0, 100, 0.01), (-12.0, 0, 30, 0.01)]
+        {
+            let mut governor = Governor::new(true);
+            let (mut draw, mut gained) = (1u64, 0.0);
+            while governor.total.windows_on + governor.total.windows_off < 400 {
+                for _ in 0..8 {
+                    draw = draw
+                        .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                        .wrapping_add(0x1405_7b7e_f767_814f);
+                    let noise = ((draw >> 40) as f64 / f64::from(1 << 24) - 0.5) * 200.0;
+                    if governor.on() {
+                        let booked = gain + noise;
+                        governor.book(booked.max(0.0), (-booked).max(0.0));
+                        gained += gain;
+                    }
+                }
+                governor.passed(1000.0, 500.0);
+            }
+            let on = governor.total.windows_on;
+            let case = format!("{gain}: on in {on}, {gained} of {}", 400 * 16_000);
+            assert!((least..=most).contains(&on), "{case}");
+            assert!(gained >= -loss * 400.0 * 16_000.0, "{case}");
+        }
+    }
+
+    /// However it scatters, and whatever seems to have been saved.
+    #[test]
+    fn where_nothing_can_be_saved_it_is_off() {
+        for (waited, saved, on) in [
+            (0.0, 8.0, false),
+            (9.0, 0.5, false),
+            (992.0, 5.0, false),
+            (1000.0, 500.0, false),
+            (9.0, 50.0, true),
+            (980.0, 5.0, true),
+        ] {
+            let mut governor = Governor::new(true);
+            for _ in 0..16 * WINDOW {
+                if governor.on() {
+                    governor.book(saved, 0.0);
+                }
+                governor.passed(1000.0, waited);
+            }
+            let windows = governor.total.windows_on;
+            assert_eq!(windows, if on { 16 } else { 4 }, "{waited} waited, {saved} saved");
+        }
+    }
+
+    #[test]
+    fn what_begins_to_pay_stays_on() {
+        let mut governor = Governor::new(true);
+        run(&mut governor, 10, -1.0);
+        let later = run(&mut governor, 40, 50.0);
+        let first = later.iter().position(|on| *on).unwrap();
+        assert!(first <= 16 && later[first..].iter().all(|on| *on), "{later:?}");
+        let lost = run(&mut governor, 3, -100.0);
+        assert_eq!(lost, [true, false, true], "off at once, and for one window only");
+    }
+
+    #[test]
+    fn the_inequality_is_true_of_what_it_tells() {
+        #[rustfmt::skip]
+        let cases = [
+            ((3, 6000.0), (1, 1000.0), "3 right x 2.0 us saved > 1 wrong x 1.0 us lost"),
+            ((3, 6000.0), (1, 7000.0), "3 right x 2.0 us saved <= 1 wrong x 7.0 us lost"),
+            ((999, 5e6), (1, 6e6), "999 right x 5.0 us saved <= 1 wrong x 6000.0 us lost"),
+            ((3, 6000.0), (0, 7000.0), "3 right x 2.0 us saved <= 7.0 us lost, none wrong"),
+            ((3, 6000.0), (0, 0.0), "3 right x 2.0 us saved > 0.0 us lost, none wrong"),
+            ((0, 500.0), (2, 4000.0), "0.5 us saved, none right <= 2 wrong x 2.0 us lost"),
+            // Where they differ by less than what is told.
+            ((2, 2060.0), (2, 2040.0), "2 right x 1.0 us saved <= 2 wrong x 1.0 us lost"),
+        ];
+        for ((useful, saved_ns), (wasted, cost_ns), told) in cases {
+            let none = Speculation::default();
+            let total = Speculation { useful, wasted, saved_ns, cost_ns, ..none };
+            assert_eq!(total.inequality().unwrap(), told);
+        }
+        assert_eq!(Speculation::default().inequality(), None);
+    }
+}

@@ -1,0 +1,18 @@
+//! Speculation: forecasts, the prefetches that follow from them, and the account of what they gain.
+
+mod account;
+mod counterfactual;
+mod forecaster;
+mod governor;
+mod prefetcher;
+mod price;
+pub(crate) mod warm_fill;
+mod warm_start;
+
+pub(crate) use account::{Account, Chosen};
+pub(crate) use forecaster::Forecaster;
+pub use governor::Speculation;
+pub(crate) use prefetcher::{Expected, Prefetch, Prefetcher, Tried};
+pub(crate) use price::{LIKELY_VICTIM_STEPS, Moment};
+pub(crate) use warm_fill::WarmFill;
+pub(crate) use warm_start::WarmStart;

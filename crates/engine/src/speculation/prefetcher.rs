@@ -1,0 +1,573 @@
+//! Decides what is read before a router asks for it. Decides only: it calls neither store nor cache.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use sws_cache::{Need, PredictiveCache};
+use sws_draft::LayerBlueprint;
+use sws_store::{PieceId, Priority};
+
+use super::account::Account;
+use super::price::{Moment, Offer};
+use super::warm_fill::WarmFill;
+use crate::reads::{Load, Origin};
+
+/// Prefetches in flight at a time. More would hold slots that a demand has to reclaim first, and the
+/// device reads them one after another anyway.
+const IN_FLIGHT: usize = 16;
+/// From this probability on the experts of the next layer are read ahead of their router.
+const PROBABLE: f32 = 0.9;
+/// From this one on a piece is as good as demanded, and the device is kept busy.
+const CERTAIN: f32 = 0.99;
+/// Forecasts below this are not even weighed.
+const IMPROBABLE: f32 = 0.02;
+/// Refused prefetches of a round after which the rest of a forecast waits for the next: to find a victim
+/// is a look at every piece in memory.
+const REFUSALS: usize = 4;
+
+/// Forecasts of the layers to come, and what follows from them.
+#[derive(Debug)]
+pub(crate) struct Prefetcher {
+    /// Experts and choices of each layer; none of a dense one.
+    layers: Vec<Option<(usize, usize)>>,
+    /// False without speculation: forecasts are not asked for, and no later layer of a prompt is read.
+    pub(crate) enabled: bool,
+    /// Least probability of a forecast that is followed.
+    confidence: f32,
+    /// Forecast experts of each layer with their probabilities, the most probable first.
+    offers: Vec<Vec<(u32, f32)>>,
+    /// Pieces expected by a sweep or a run ahead, the next first.
+    queue: VecDeque<Expected>,
+    /// Resident pieces that are kept until their layer has chosen.
+    pinned: BTreeSet<PieceId>,
+    /// True while so many tokens go through together that they use nearly all experts of every layer.
+    sweeping: bool,
+    /// Free slots filled with what earlier runs have learned.
+    pub(crate) fill: WarmFill,
+}
+
+/// A piece that is expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Expected {
+    pub(crate) id: PieceId,
+    pub(crate) probability: f32,
+    pub(crate) priority: Priority,
+}
+
+/// A prefetch to try: room is made for it if [`is_worth`](Self::is_worth) its victim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefetch {
+    pub(crate) id: PieceId,
+    pub(crate) bytes: usize,
+    pub(crate) need: Need,
+    pub(crate) priority: Priority,
+    pub(crate) origin: Origin,
+    price: Price,
+}
+
+/// The price at which a prefetch may evict.
+#[derive(Clone, Copy, Debug)]
+enum Price {
+    /// Any victim.
+    Any,
+    /// No victim: a free slot only.
+    Free,
+    /// A victim that the offer outweighs; none without a measured offer.
+    Offer(Option<Offer>),
+}
+
+impl Prefetch {
+    /// True if the prefetch is worth a victim that is used soon with this probability.
+    pub(crate) fn is_worth(&self, victim: f64) -> bool {
+        match self.price {
+            Price::Any => true,
+            Price::Free => false,
+            Price::Offer(offer) => {
+                offer.is_some_and(|offer| Offer { victim, ..offer }.is_profitable())
+            }
+        }
+    }
+}
+
+/// Outcome of a prefetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// The read was issued.
+    Issued,
+    /// Every slot that would do is in use.
+    InUse,
+    /// Every possible victim is expected sooner.
+    ExpectedSooner,
+    /// The piece is present, or its victim is worth more.
+    Refused,
+}
+
+/// A round of prefetches: as many as the device will begin before the next round.
+#[derive(Debug)]
+pub(crate) struct Round {
+    stage: Stage,
+    at: Moment,
+    load: Load,
+    /// Reads that may be in flight for the queue.
+    most: usize,
+    refusals: usize,
+    /// Nanoseconds for which demands and prefetches keep the device busy, and until the next round.
+    busy: f64,
+    backlog: f64,
+    next_poll: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Queue,
+    Offers { layer: usize, place: usize, until: Option<f64> },
+    Fill,
+    Over,
+}
+
+impl Prefetcher {
+    pub(crate) fn new(
+        layers: Vec<Option<(usize, usize)>>,
+        enabled: bool,
+        confidence: f32,
+    ) -> Prefetcher {
+        Prefetcher {
+            offers: vec![Vec::new(); layers.len()],
+            layers,
+            enabled,
+            confidence,
+            queue: VecDeque::new(),
+            pinned: BTreeSet::new(),
+            sweeping: false,
+            fill: WarmFill::default(),
+        }
+    }
+
+    /// Experts of a layer; 0 of a dense one.
+    pub(crate) fn experts_of(&self, layer: usize) -> u32 {
+        self.layers.get(layer).copied().flatten().map_or(0, |(experts, _)| experts as u32)
+    }
+
+    /// Number of layers.
+    pub(crate) fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    pub(crate) fn is_sweeping(&self) -> bool {
+        self.sweeping
+    }
+
+    /// True if neither a sweep nor a run ahead expects anything.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes up a layer's forecast in place of the one before. `hint` gets the probability of every
+    /// expert that either of them names.
+    pub(crate) fn follow(&mut self, layer: &LayerBlueprint, mut hint: impl FnMut(PieceId, f32)) {
+        let number = layer.layer_idx;
+        let Some(offers) = self.offers.get_mut(number) else { return };
+        let id = |expert| PieceId::expert(number as u32, expert);
+        for (expert, _) in offers.drain(..) {
+            hint(id(expert), 0.0);
+        }
+        let least = self.confidence.max(IMPROBABLE);
+        offers.extend(layer.selected_experts.iter().filter_map(|&expert| {
+            let probability = *layer.expert_probs.get(expert as usize)?;
+            (probability >= least).then_some((expert, probability))
+        }));
+        for &(expert, probability) in &*offers {
+            hint(id(expert), probability);
+        }
+    }
+
+    /// Drops all forecasts.
+    pub(crate) fn forget_offers(&mut self) {
+        self.offers.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Drops what sweeps and runs ahead expect.
+    pub(crate) fn forget_queue(&mut self) {
+        self.queue.clear();
+    }
+
+    /// Queues pieces that are expected.
+    pub(crate) fn expect(&mut self, pieces: impl IntoIterator<Item = Expected>) {
+        self.queue.extend(pieces);
+    }
+
+    /// True if this piece is pinned for its layer.
+    pub(crate) fn is_pinned(&self, id: PieceId) -> bool {
+        self.pinned.contains(&id)
+    }
+
+    /// A resident piece was pinned until its layer has chosen.
+    pub(crate) fn pinned(&mut self, id: PieceId) {
+        self.pinned.insert(id);
+    }
+
+    /// Takes the pin whose layer comes last.
+    pub(crate) fn unpin_last(&mut self) -> Option<PieceId> {
+        self.pinned.pop_last()
+    }
+
+    /// Takes the first pin of the layers up to this one.
+    pub(crate) fn unpin_up_to(&mut self, layer: u32) -> Option<PieceId> {
+        let over = self.pinned.first().is_some_and(|id| id.layer() <= Some(layer));
+        if over { self.pinned.pop_first() } else { None }
+    }
+
+    /// True if anything is pinned.
+    #[cfg(test)]
+    pub(crate) fn has_pins(&self) -> bool {
+        !self.pinned.is_empty()
+    }
+
+    /// Takes any pin.
+    pub(crate) fn unpin_any(&mut self) -> Option<PieceId> {
+        self.pinned.pop_first()
+    }
+
+    /// A router has chosen: forecasts of its layer and of those before it are over.
+    pub(crate) fn settle(&mut self, layer: u32) {
+        self.queue.retain(|expected| expected.id.layer() > Some(layer));
+        let over = (layer as usize + 1).min(self.offers.len());
+        self.offers[..over].iter_mut().for_each(Vec::clear);
+    }
+
+    /// Decides in the first layer with experts if a pass of so many tokens is a sweep, which uses nearly
+    /// all experts of all layers once, in order. True if it is and begins here.
+    pub(crate) fn begins_sweep(&mut self, layer: u32, tokens: usize) -> bool {
+        let layer = layer as usize;
+        if self.layers[..layer].iter().any(Option::is_some) {
+            return false;
+        }
+        self.sweeping = usage(self.layers[layer], tokens) >= PROBABLE;
+        self.sweeping
+    }
+
+    /// The next layer with experts, if a pass of so many tokens uses nearly all of them and nothing else is
+    /// expected; with the probability of each, and the priority of reading them.
+    pub(crate) fn next_layer(&self, layer: u32, tokens: usize) -> Option<(usize, f32, Priority)> {
+        let after = layer as usize + 1;
+        let next = (after..self.layers.len()).find(|&layer| self.layers[layer].is_some())?;
+        let probability = usage(self.layers[next], tokens);
+        if probability < PROBABLE || !self.queue.is_empty() {
+            return None;
+        }
+        let priority = if probability >= CERTAIN { Priority::Ahead } else { Priority::Speculative };
+        Some((next, probability, priority))
+    }
+
+    /// Begins a round. `most` limits the reads in flight for the queue, if anything is known of it.
+    pub(crate) fn round(
+        &self,
+        account: &Account,
+        at: Moment,
+        load: Load,
+        most: Option<usize>,
+    ) -> Round {
+        Round {
+            stage: Stage::Queue,
+            at,
+            load,
+            most: most.unwrap_or(IN_FLIGHT).min(IN_FLIGHT),
+            refusals: 0,
+            busy: account.demanded_nanos(load.demanded),
+            backlog: 0.0,
+            next_poll: account.pace.time_until_next_poll(at),
+        }
+    }
+
+    /// The next prefetch of a round to try, whose outcome goes to [`tried`](Self::tried); none when the
+    /// round is over. `slot_len` knows the length of a piece.
+    pub(crate) fn next<T>(
+        &mut self,
+        round: &mut Round,
+        account: &Account,
+        cache: &PredictiveCache<T>,
+        mut slot_len: impl FnMut(PieceId) -> Option<usize>,
+    ) -> Option<Prefetch> {
+        loop {
+            let stage = round.stage;
+            match stage {
+                Stage::Queue => {
+                    let next = self.queue.front().filter(|_| round.load.prefetches < round.most);
+                    let Some(&Expected { id, probability, priority }) = next else {
+                        round.begin_offers(self.sweeping || !account.governor.on(), account);
+                        continue;
+                    };
+                    let Some(bytes) = slot_len(id) else {
+                        self.queue.pop_front();
+                        continue;
+                    };
+                    let need = Need::Forecast(probability);
+                    // A sweep uses all of them; a run ahead only guesses.
+                    let (origin, price) = match self.sweeping {
+                        true => (Origin::Sweep, Price::Any),
+                        false => {
+                            let layer = id.layer().map_or(0, |layer| layer as usize);
+                            let lead = account.pace.time_until_router(layer, round.at, round.busy);
+                            (
+                                Origin::Forecast,
+                                Price::Offer(account.offer(bytes, probability, lead)),
+                            )
+                        }
+                    };
+                    return Some(Prefetch { id, bytes, need, priority, origin, price });
+                }
+                Stage::Offers { layer, place, until } => {
+                    let Some(offers) = self.offers.get(layer) else {
+                        round.stage = Stage::Fill;
+                        continue;
+                    };
+                    let Some(&(expert, probability)) = offers.get(place) else {
+                        round.stage = Stage::Offers { layer: layer + 1, place: 0, until: None };
+                        continue;
+                    };
+                    let until = until.unwrap_or_else(|| {
+                        account.pace.time_until_router(layer, round.at, round.busy)
+                    });
+                    round.stage = Stage::Offers { layer, place: place + 1, until: Some(until) };
+                    let certain = probability >= CERTAIN;
+                    let full = round.load.prefetches >= IN_FLIGHT || round.refusals >= REFUSALS;
+                    if full || round.busy + round.backlog > round.next_poll && !certain {
+                        round.stage = Stage::Fill;
+                        continue;
+                    }
+                    let id = PieceId::expert(layer as u32, expert);
+                    if cache.contains(id) {
+                        continue;
+                    }
+                    let Some(bytes) = slot_len(id) else { continue };
+                    let offer = account.offer(bytes, probability, until - round.backlog);
+                    if !certain && !offer.is_some_and(|offer| offer.is_profitable()) {
+                        continue;
+                    }
+                    let (need, priority) = (Need::Forecast(probability), Priority::Speculative);
+                    let price = if certain { Price::Any } else { Price::Offer(offer) };
+                    let origin = Origin::Forecast;
+                    return Some(Prefetch { id, bytes, need, priority, origin, price });
+                }
+                Stage::Fill => {
+                    round.stage = Stage::Over;
+                    let idle = round.load.reads == 0 && !self.sweeping;
+                    if !idle || !self.enabled || !account.governor.on() {
+                        continue;
+                    }
+                    let Some(id) = self.fill.next(|id| cache.contains(id)) else { continue };
+                    let Some(bytes) = slot_len(id) else {
+                        self.fill = WarmFill::Off;
+                        continue;
+                    };
+                    let (need, priority) = (Need::Forecast(0.0), Priority::Speculative);
+                    let (origin, price) = (Origin::WarmFill, Price::Free);
+                    return Some(Prefetch { id, bytes, need, priority, origin, price });
+                }
+                Stage::Over => return None,
+            }
+        }
+    }
+
+    /// Takes in the outcome of the prefetch that [`next`](Self::next) has returned.
+    pub(crate) fn tried(
+        &mut self,
+        round: &mut Round,
+        account: &Account,
+        prefetch: &Prefetch,
+        tried: Tried,
+    ) {
+        if tried == Tried::Issued {
+            round.load.reads += 1;
+            round.load.prefetches += 1;
+            round.load.prefetched += prefetch.bytes;
+        }
+        match (round.stage, tried) {
+            (Stage::Queue, Tried::InUse | Tried::ExpectedSooner) => {
+                round.begin_offers(self.sweeping || !account.governor.on(), account);
+            }
+            (Stage::Queue, _) => {
+                self.queue.pop_front();
+            }
+            (Stage::Offers { .. }, Tried::Issued) => {
+                round.backlog += account.prefetch_nanos(prefetch.bytes);
+            }
+            (Stage::Offers { .. }, Tried::InUse) => round.stage = Stage::Fill,
+            (Stage::Offers { .. }, _) => round.refusals += 1,
+            (Stage::Fill | Stage::Over, Tried::Issued) => {}
+            (Stage::Fill | Stage::Over, _) => self.fill = WarmFill::Off,
+        }
+    }
+}
+
+impl Round {
+    fn begin_offers(&mut self, skip: bool, account: &Account) {
+        self.backlog = account.prefetch_nanos(self.load.prefetched);
+        self.stage = match skip {
+            true => Stage::Fill,
+            false => Stage::Offers { layer: 0, place: 0, until: None },
+        };
+    }
+}
+
+/// Probability that one of so many tokens uses an expert, if all are used alike. One token alone says
+/// nothing.
+fn usage(layer: Option<(usize, usize)>, tokens: usize) -> f32 {
+    let Some((experts, top_k)) = layer.filter(|_| tokens > 1) else { return 0.0 };
+    1.0 - (1.0 - top_k as f32 / experts as f32).powi(tokens as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sws_cache::policy::Lru;
+    use sws_store::Timing;
+
+    use super::*;
+
+    const BYTES: usize = 1000;
+
+    fn id(layer: u32, expert: u32) -> PieceId {
+        PieceId::expert(layer, expert)
+    }
+
+    /// Three layers of 32 experts, of which a token uses 2.
+    fn prefetcher() -> Prefetcher {
+        Prefetcher::new(vec![Some((32, 2)); 3], true, 0.1)
+    }
+
+    /// A disk that reads a byte in a nanosecond. Nothing else is measured, so that there is always time.
+    fn account() -> Account {
+        let mut account = Account::new(3, false);
+        let finished = Duration::from_nanos(BYTES as u64);
+        let timing = Timing { started: Some(Duration::ZERO), finished, ..Timing::default() };
+        account.landed(BYTES, true, &timing);
+        account
+    }
+
+    fn forecast(layer: usize, probabilities: &[(u32, f32)]) -> LayerBlueprint {
+        let mut expert_probs = vec![0.0; 32];
+        probabilities.iter().for_each(|&(expert, p)| expert_probs[expert as usize] = p);
+        let selected_experts = probabilities.iter().map(|&(expert, _)| expert).collect();
+        LayerBlueprint { layer_idx: layer, expert_probs, selected_experts }
+    }
+
+    /// The prefetches of a round, if `outcome` is that of each.
+    fn round(
+        prefetcher: &mut Prefetcher,
+        load: Load,
+        mut outcome: impl FnMut(&Prefetch) -> Tried,
+    ) -> Vec<(PieceId, Origin)> {
+        let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(BYTES, ())]);
+        cache.begin(0, id(1, 9), BYTES, Need::Now).unwrap();
+        let account = account();
+        let mut round = prefetcher.round(&account, Moment::default(), load, None);
+        let mut tried = Vec::new();
+        while let Some(prefetch) = prefetcher
+            .next(&mut round, &account, &cache, |id| (id != self::id(2, 31)).then_some(BYTES))
+        {
+            tried.push((prefetch.id, prefetch.origin));
+            let outcome = outcome(&prefetch);
+            prefetcher.tried(&mut round, &account, &prefetch, outcome);
+        }
+        tried
+    }
+
+    fn offers(tried: &[(PieceId, Origin)]) -> Vec<PieceId> {
+        assert!(tried.iter().all(|(_, origin)| *origin == Origin::Forecast));
+        tried.iter().map(|(id, _)| *id).collect()
+    }
+
+    #[test]
+    fn offers_go_by_layer_and_probability_and_skip_what_is_present() {
+        let mut prefetcher = prefetcher();
+        prefetcher.follow(&forecast(2, &[(4, 0.8), (31, 0.7), (5, 0.05)]), |_, _| {});
+        prefetcher.follow(&forecast(1, &[(3, 0.6), (9, 0.5), (2, 0.4)]), |_, _| {});
+        let all = [id(1, 3), id(1, 2), id(2, 4)];
+        let tried = round(&mut prefetcher, Load::default(), |_| Tried::Issued);
+        assert_eq!(offers(&tried), all, "9 is present, 31 unknown, 5 improbable");
+        let mut hints = Vec::new();
+        prefetcher.follow(&forecast(1, &[(3, 0.2)]), |id, p| hints.push((id, p)));
+        let forgotten = [id(1, 3), id(1, 9), id(1, 2)].map(|id| (id, 0.0));
+        assert_eq!(hints[..3], forgotten);
+        assert_eq!(hints[3..], [(id(1, 3), 0.2)]);
+        prefetcher.settle(1);
+        let tried = round(&mut prefetcher, Load::default(), |_| Tried::Issued);
+        assert_eq!(offers(&tried), [id(2, 4)], "layer 1 has chosen");
+    }
+
+    #[test]
+    fn a_round_ends_when_slots_patience_or_the_device_run_out() {
+        let probabilities: Vec<(u32, f32)> = (10..30).map(|expert| (expert, 0.5)).collect();
+        let full = Load { prefetches: IN_FLIGHT - 2, ..Load::default() };
+        let cases = [
+            (Load::default(), Tried::Issued, IN_FLIGHT),
+            (full, Tried::Issued, 2),
+            (Load::default(), Tried::Refused, REFUSALS),
+            (Load::default(), Tried::ExpectedSooner, REFUSALS),
+            (Load::default(), Tried::InUse, 1),
+        ];
+        for (load, outcome, expected) in cases {
+            let mut prefetcher = prefetcher();
+            prefetcher.follow(&forecast(1, &probabilities), |_, _| {});
+            let tried = round(&mut prefetcher, load, |_| outcome);
+            assert_eq!(tried.len(), expected, "{load:?}, {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_victim_that_is_used_soon_is_worth_more_than_a_doubtful_piece() {
+        for (probability, victim, worth) in
+            [(0.3, 0.0, true), (0.3, 0.5, false), (0.6, 0.5, true), (0.995, 1.0, true)]
+        {
+            let mut prefetcher = prefetcher();
+            prefetcher.follow(&forecast(1, &[(3, probability)]), |_, _| {});
+            let mut asked = 0;
+            round(&mut prefetcher, Load::default(), |prefetch| {
+                asked += 1;
+                assert_eq!(prefetch.is_worth(victim), worth, "{probability}, {victim}");
+                Tried::Refused
+            });
+            assert_eq!(asked, 1);
+        }
+    }
+
+    #[test]
+    fn a_sweep_pins_later_layers_and_reads_the_next() {
+        let mut prefetcher = prefetcher();
+        assert!(!prefetcher.begins_sweep(0, 1), "one token says nothing");
+        assert_eq!(prefetcher.next_layer(0, 20), None, "3 in 4 experts are not enough");
+        assert!(prefetcher.begins_sweep(0, 100));
+        assert!(!prefetcher.begins_sweep(1, 1) && prefetcher.is_sweeping(), "decided in layer 0");
+        let (layer, probability, priority) = prefetcher.next_layer(0, 100).unwrap();
+        assert_eq!((layer, priority), (1, Priority::Ahead));
+        prefetcher.expect((0..3).map(|expert| Expected {
+            id: id(1, expert),
+            probability,
+            priority,
+        }));
+        assert_eq!(prefetcher.next_layer(0, 100), None, "it is expected already");
+        let mut outcomes = [Tried::Issued, Tried::Refused, Tried::InUse].into_iter();
+        let tried = round(&mut prefetcher, Load::default(), |_| outcomes.next().unwrap());
+        assert_eq!(tried, [0, 1, 2].map(|expert| (id(1, expert), Origin::Sweep)));
+        let tried = round(&mut prefetcher, Load::default(), |_| Tried::Issued);
+        assert_eq!(tried, [(id(1, 2), Origin::Sweep)], "only what had no slot is tried again");
+    }
+
+    #[test]
+    fn free_slots_are_filled_one_by_one_on_an_idle_device() {
+        let mut prefetcher = prefetcher();
+        prefetcher.fill.begin(vec![(0.2, id(0, 1)), (0.9, id(1, 9)), (0.5, id(0, 2))]);
+        let busy = Load { reads: 1, ..Load::default() };
+        assert!(round(&mut prefetcher, busy, |_| Tried::Issued).is_empty());
+        for _ in 0..2 {
+            let tried = round(&mut prefetcher, Load::default(), |prefetch| {
+                assert!(!prefetch.is_worth(0.0), "nothing is evicted for it");
+                Tried::Issued
+            });
+            assert_eq!(tried, [(id(0, 2), Origin::WarmFill)], "9 of layer 1 is present");
+        }
+        round(&mut prefetcher, Load::default(), |_| Tried::Refused);
+        assert_eq!(prefetcher.fill, WarmFill::Off, "no slot is free");
+    }
+}

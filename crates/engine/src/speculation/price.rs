@@ -1,0 +1,395 @@
+//! What it is worth to read something before it is asked for.
+
+use std::time::Duration;
+
+/// How much a loss weighs against a gain. Reads are preemptible, so one; it would be two for reads
+/// that a demand had to wait for to their end.
+const KAPPA: f64 = 1.0;
+/// Steps within which a victim that is used counts as having been pushed out too soon.
+pub(crate) const LIKELY_VICTIM_STEPS: usize = 4;
+/// How much of the past a measurement keeps with each new value.
+const KEEP: f64 = 0.9;
+
+/// How long reads take, by their length: a latency and a time for each byte, as a line through what
+/// was measured, the past fading. Where all reads are of one length it is their mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadTimeModel {
+    n: f64,
+    bytes: f64,
+    nanos: f64,
+    squares: f64,
+    products: f64,
+}
+
+impl ReadTimeModel {
+    /// A read of so many bytes has kept the device busy for so long.
+    pub(crate) fn note(&mut self, bytes: usize, time: Duration) {
+        let (bytes, nanos) = (bytes as f64, time.as_nanos() as f64);
+        let ReadTimeModel { n, bytes: sum, nanos: time, squares, products } = self;
+        for (sum, value) in [
+            (n, 1.0),
+            (sum, bytes),
+            (time, nanos),
+            (squares, bytes * bytes),
+            (products, bytes * nanos),
+        ] {
+            *sum = *sum * KEEP + value;
+        }
+    }
+
+    /// In nanoseconds; none if nothing was measured.
+    pub(crate) fn nanos(&self, bytes: usize) -> Option<f64> {
+        if self.n == 0.0 {
+            return None;
+        }
+        let (mean, length) = (self.nanos / self.n, self.bytes / self.n);
+        let spread = self.squares / self.n - length * length;
+        let slope = match spread > 1e-6 * length * length {
+            true => (self.products / self.n - length * mean) / spread,
+            false => mean / length.max(1.0),
+        };
+        // A disk that is slower for less would be noise, and so would a negative latency.
+        let slope = slope.clamp(0.0, mean / length.max(1.0));
+        Some(mean + slope * (bytes as f64 - length))
+    }
+}
+
+/// Where a pass stands in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Between passes, or after the experts of a layer.
+    Between,
+    /// Its router has not chosen.
+    Before,
+    /// It has; the shared expert, if there is one, is computed.
+    Chosen,
+    /// So many experts are to be computed.
+    Experts(usize),
+}
+
+/// How long computing takes, layer by layer, without its waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    /// Of a pass with so many tokens.
+    tokens: usize,
+    layers: Vec<Times>,
+    layer: usize,
+    stage: Stage,
+    since: Moment,
+}
+
+/// A moment: the time, and how long all waits before it have lasted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moment {
+    pub(crate) now: Duration,
+    pub(crate) waited: Duration,
+}
+
+impl Moment {
+    /// What has passed since, without waits, in nanoseconds.
+    pub(crate) fn computing(self, since: Moment) -> f64 {
+        let waited = self.waited.saturating_sub(since.waited);
+        self.now.saturating_sub(since.now).saturating_sub(waited).as_nanos() as f64
+    }
+}
+
+/// Of one layer, in nanoseconds; none if not measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    before: Option<f64>,
+    chosen: Option<f64>,
+    expert: Option<f64>,
+    /// How many there were.
+    experts: f64,
+}
+
+impl Pace {
+    pub(crate) fn new(layers: usize) -> Pace {
+        Pace {
+            tokens: 0,
+            layers: vec![Times::default(); layers],
+            layer: 0,
+            stage: Stage::Between,
+            since: Moment::default(),
+        }
+    }
+
+    /// A pass of so many tokens begins. What others took says nothing about it.
+    pub(crate) fn pass_begins(&mut self, tokens: usize) {
+        self.stage = Stage::Between;
+        if self.tokens != tokens {
+            self.tokens = tokens;
+            self.layers.fill(Times::default());
+        }
+    }
+
+    pub(crate) fn entering(&mut self, layer: usize, at: Moment) {
+        self.go(layer, Stage::Before, at);
+    }
+
+    pub(crate) fn chosen(&mut self, layer: usize, at: Moment) {
+        self.go(layer, Stage::Chosen, at);
+    }
+
+    pub(crate) fn experts(&mut self, layer: usize, experts: usize, at: Moment) {
+        self.go(layer, Stage::Experts(experts), at);
+    }
+
+    /// The experts of a layer have been computed.
+    pub(crate) fn done(&mut self, at: Moment) {
+        self.go(self.layer, Stage::Between, at);
+    }
+
+    fn go(&mut self, layer: usize, stage: Stage, at: Moment) {
+        let took = at.computing(self.since);
+        let onward = layer == self.layer + 1 && self.stage == Stage::Before;
+        if let Some(times) = self.layers.get_mut(self.layer)
+            && (layer == self.layer || onward)
+        {
+            match self.stage {
+                Stage::Between => {}
+                Stage::Before => {
+                    blend(&mut times.before, took);
+                    if onward {
+                        // It has no router.
+                        (times.chosen, times.expert) = (Some(0.0), Some(0.0));
+                    }
+                }
+                Stage::Chosen => blend(&mut times.chosen, took),
+                Stage::Experts(experts) => {
+                    let known = if times.expert.is_some() { 0.25 } else { 1.0 };
+                    times.experts += known * (experts as f64 - times.experts);
+                    blend(&mut times.expert, took / experts.max(1) as f64);
+                }
+            }
+        }
+        (self.layer, self.stage, self.since) = (layer, stage, at);
+    }
+
+    /// How long computing goes on, waits not counted, until the router of `layer` chooses, in
+    /// nanoseconds, once the demands have been served that keep the device busy for so many more: what
+    /// they are for is computed meanwhile, all but the last. Infinite where nothing was measured yet.
+    pub(crate) fn time_until_router(&self, layer: usize, at: Moment, busy: f64) -> f64 {
+        let of = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
+        let whole = |times: &Times| of(times.chosen) + times.experts * of(times.expert);
+        let spent = at.computing(self.since);
+        let Some(here) = self.layers.get(self.layer) else { return f64::INFINITY };
+        let left = match self.stage {
+            Stage::Before => {
+                let before = (of(here.before) - spent).max(0.0);
+                if layer <= self.layer {
+                    return before;
+                }
+                before + whole(here)
+            }
+            Stage::Chosen => (whole(here) - spent).max(0.0),
+            Stage::Experts(experts) => (experts as f64 * of(here.expert) - spent).max(0.0),
+            Stage::Between => 0.0,
+        };
+        let left = (left - busy).max(left.min(of(here.expert)));
+        let between = self.layers.get(self.layer + 1..layer).unwrap_or_default();
+        let there = self.layers.get(layer).copied().unwrap_or_default();
+        let between = between.iter().map(|times| of(times.before) + whole(times));
+        left + between.sum::<f64>() + of(there.before)
+    }
+
+    /// How long it is until somebody looks again what to read, in nanoseconds.
+    pub(crate) fn time_until_next_poll(&self, at: Moment) -> f64 {
+        match self.stage {
+            Stage::Before => self.time_until_router(self.layer, at, 0.0),
+            _ => {
+                let next = self.layers.get(self.layer + 1).and_then(|next| next.before);
+                (self.time_until_router(self.layer + 1, at, 0.0) - next.unwrap_or(0.0)).max(0.0)
+            }
+        }
+    }
+
+    /// What the layer computes between its router and its experts, and with each, in nanoseconds.
+    pub(crate) fn of(&self, layer: usize) -> Option<(f64, f64)> {
+        let times = self.layers.get(layer)?;
+        Some((times.chosen?, times.expert?))
+    }
+}
+
+fn blend(time: &mut Option<f64>, took: f64) {
+    *time = Some(time.map_or(took, |time| time + 0.25 * (took - time)));
+}
+
+/// A speculative read, and what it is weighed by. Times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    /// That the piece is needed.
+    pub(crate) probability: f64,
+    /// From the moment when it could begin until it is needed.
+    pub(crate) lead: f64,
+    /// How long it takes.
+    pub(crate) service: f64,
+    /// How long a demand waits for it that comes meanwhile: for a chunk.
+    pub(crate) chunk: f64,
+    /// Demands in a nanosecond.
+    pub(crate) demands: f64,
+    /// That the piece in whose place it comes is used soon.
+    pub(crate) victim: f64,
+}
+
+impl Offer {
+    /// Whether what it will probably save is more than what it will probably cost: the stall that it
+    /// takes away, against the delay of others and the reading of its victim again.
+    pub(crate) fn is_profitable(&self) -> bool {
+        let Offer { probability, lead, service, chunk, demands, victim } = *self;
+        let meets = 1.0 - (-demands * service).exp();
+        let gain = probability * service.min(lead.max(0.0));
+        gain > KAPPA * (1.0 - probability) * (chunk.min(service) * meets + service * victim)
+    }
+}
+
+/// How long computing of a layer waits that needs `needed` experts of which `missing` are read one
+/// after another, in nanoseconds: those that are there are computed first, the others as they come. The
+/// first comes after `first`, each other `service` later.
+pub(crate) fn expected_stall(
+    needed: usize,
+    missing: usize,
+    times: (f64, f64),
+    first: f64,
+    service: f64,
+) -> f64 {
+    let (before, expert) = times;
+    let missing = missing.min(needed);
+    let mut now = before + (needed - missing) as f64 * expert;
+    let (mut arrived, mut waited) = (0, 0.0);
+    while arrived < missing {
+        let next = first + arrived as f64 * service;
+        if next > now {
+            waited += next - now;
+            now = next;
+        }
+        let after_first = if service > 0.0 { ((now - first) / service) as usize } else { missing };
+        let there = (1 + after_first).clamp(arrived + 1, missing);
+        now += (there - arrived) as f64 * expert;
+        arrived = there;
+    }
+    waited
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_lie_on_a_line() {
+        let mut service = ReadTimeModel::default();
+        assert_eq!(service.nanos(1), None);
+        let of = |bytes: usize| Duration::from_nanos(1000 + 2 * bytes as u64);
+        service.note(500, of(500));
+        assert_eq!(service.nanos(500), Some(2000.0));
+        assert_eq!(service.nanos(1000), Some(4000.0), "one length tells nothing of a latency");
+        for bytes in [100, 700, 300, 900] {
+            service.note(bytes, of(bytes));
+        }
+        for bytes in [0, 100, 500, 10_000] {
+            let nanos = service.nanos(bytes).unwrap();
+            assert!((nanos - of(bytes).as_nanos() as f64).abs() < 1e-3 * nanos, "{nanos}");
+        }
+    }
+
+    #[test]
+    fn a_read_is_begun_if_it_earns() {
+        let offer = Offer {
+            probability: 0.5,
+            lead: 100.0,
+            service: 100.0,
+            chunk: 10.0,
+            demands: 0.01,
+            victim: 0.5,
+        };
+        #[rustfmt::skip]
+        let cases = [
+            (offer, true), // 50 against 0.5 (6.3 + 50)
+            (Offer { probability: 0.3, ..offer }, false), // 30 against 0.7 (6.3 + 50)
+            (Offer { probability: 0.3, victim: 0.0, ..offer }, true),
+            (Offer { lead: 50.0, ..offer }, false), // 25 against 28
+            (Offer { lead: 50.0, victim: 0.2, ..offer }, true),
+            (Offer { lead: -1.0, victim: 0.0, ..offer }, false), // it comes too late
+            (Offer { lead: 5.0, victim: 0.0, chunk: 100.0, ..offer }, false),
+            (Offer { lead: 5.0, victim: 0.0, demands: 0.0, ..offer }, true),
+            (Offer { probability: 1.0, lead: 0.1, victim: 1.0, ..offer }, true), // certain
+            (Offer { service: 0.0, ..offer }, false), // an unlimited disk
+            (Offer { lead: f64::INFINITY, ..offer }, true), // nothing measured yet
+        ];
+        for (offer, is_profitable) in cases {
+            assert_eq!(offer.is_profitable(), is_profitable, "{offer:?}");
+        }
+    }
+
+    #[test]
+    fn the_time_to_a_router_is_what_is_left_of_the_layers_before_it() {
+        let at = |now, waited| Moment {
+            now: Duration::from_nanos(now),
+            waited: Duration::from_nanos(waited),
+        };
+        let mut pace = Pace::new(3);
+        pace.pass_begins(1);
+        // Each layer takes 10 before its router, 4 until its experts, and 5 for each of two; there
+        // are waits of 100.
+        let (mut now, mut waited) = (0, 0);
+        for layer in 0..3 {
+            pace.entering(layer, at(now, waited));
+            assert_eq!(pace.time_until_router(layer, at(now, waited), 0.0), f64::INFINITY);
+            now += 10;
+            pace.chosen(layer, at(now, waited));
+            now += 4;
+            pace.experts(layer, 2, at(now, waited));
+            now += 110;
+            waited += 100;
+            pace.done(at(now, waited));
+            now += 1000;
+        }
+        pace.pass_begins(1);
+        assert_eq!(pace.of(1), Some((4.0, 5.0)));
+        pace.entering(0, at(5000, waited));
+        let here = |more: u64| at(5000 + more, waited);
+        #[rustfmt::skip]
+        let cases = [(0, 0, 10.0), (0, 3, 7.0), (0, 20, 0.0), (1, 0, 34.0), (2, 3, 55.0)];
+        for (layer, more, until) in cases {
+            assert_eq!(pace.time_until_router(layer, here(more), 0.0), until, "{layer}, {more}");
+        }
+        assert_eq!(pace.time_until_next_poll(here(3)), 7.0);
+        pace.chosen(0, here(10));
+        assert_eq!(pace.time_until_router(1, here(10), 0.0), 24.0);
+        assert_eq!(pace.time_until_router(1, here(10), 3.0), 21.0, "a demand that computing hides");
+        assert_eq!(
+            pace.time_until_router(1, here(10), 300.0),
+            15.0,
+            "and one whose expert comes last"
+        );
+        assert_eq!(pace.time_until_next_poll(here(11)), 13.0);
+        pace.experts(0, 2, here(14));
+        assert_eq!(
+            (pace.time_until_router(1, here(16), 0.0), pace.time_until_router(2, here(16), 0.0)),
+            (18.0, 42.0)
+        );
+        pace.pass_begins(7);
+        assert_eq!(pace.of(1), None, "another number of tokens");
+    }
+
+    #[test]
+    fn a_stall_is_what_computing_does_not_hide() {
+        #[rustfmt::skip]
+        let cases = [
+            // needed, missing, before and expert, the first read, each other, stall
+            (4, 0, (0.0, 5.0), 10.0, 10.0, 0.0),
+            (4, 1, (0.0, 5.0), 10.0, 10.0, 0.0), // 15 of computing before it
+            (4, 1, (0.0, 5.0), 17.0, 10.0, 2.0),
+            (4, 4, (0.0, 5.0), 10.0, 10.0, 25.0), // 10, and 5 before each of the others
+            (4, 4, (0.0, 5.0), 12.0, 10.0, 27.0),
+            (4, 2, (2.0, 1.0), 10.0, 10.0, 15.0), // 4, then 10 less 1, arrives at 20
+            (4, 2, (0.0, 20.0), 10.0, 10.0, 0.0),
+            (2, 2, (30.0, 1.0), 10.0, 10.0, 0.0),
+            (4, 4, (0.0, 0.0), 0.0, 0.0, 0.0),
+        ];
+        for (needed, missing, times, first, service, expected) in cases {
+            let stall = expected_stall(needed, missing, times, first, service);
+            assert_eq!(stall, expected, "{needed}, {missing}, {times:?}, {first}, {service}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What a run cost, measured the same way for every source of weights.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::budget::status;
+use crate::speculation::Speculation;
+use crate::stand_ins::RunAheadCounts;
+use crate::wait::{Kind, Stalls};
+use sws_cache::Counts;
+
+/// Readings of the clocks of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clocks {
+    /// The time.
+    pub now: Duration,
+    /// How long the source was busy with neither computing nor waiting.
+    pub source: Duration,
+    /// How long, and how often, computing waited for a read.
+    pub stalls: Stalls,
+}
+
+/// Everything that is counted, at one moment. The difference of two is what lies between.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// The clocks.
+    pub clocks: Clocks,
+    /// Time in passes, as their caller measures it.
+    pub passes: Duration,
+    /// Tokens that have gone through the layers.
+    pub tokens: u64,
+    /// Bytes that have arrived, in the order of [`Kind::ALL`].
+    pub bytes: [u64; Kind::ALL.len()],
+    /// Bytes read from the device, those of reads that were given up too.
+    pub device_bytes: u64,
+    /// Time in which at least one read was on the device.
+    pub device_busy: Duration,
+    /// What lookups of each layer's experts found.
+    pub layers: BTreeMap<u32, Counts>,
+    /// Layers that could be computed with what was there or on its way.
+    pub accepts: u64,
+    /// Layers that could not.
+    pub rejects: u64,
+    /// Stand-ins there were in place of experts, when a router chose.
+    pub offered: u64,
+    /// How many of them did not count.
+    pub caught: u64,
+    /// What runs ahead have come to.
+    pub run_ahead: RunAheadCounts,
+    /// What was read for a forecast, and what it came to.
+    pub speculation: Speculation,
+    /// The most bytes that expert slots held.
+    pub peak_cache_bytes: u64,
+}
+
+/// What a stretch of a run cost.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Metrics {
+    /// Tokens that went through the layers.
+    pub tokens: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Tokens in a second.
+    pub tokens_per_second: f64,
+    /// Bytes that arrived, for each token, of each kind of piece.
+    pub bytes_per_token: BTreeMap<&'static str, f64>,
+    /// The device.
+    pub disk: Disk,
+    /// Computing that waited for a read, whoever had asked for it.
+    pub stalls: StallMetrics,
+    /// Where the time went, in seconds.
+    pub time: Split,
+    /// What the layers with experts found in memory.
+    pub experts: ExpertMetrics,
+    /// Layers that could be computed with what was there or on its way.
+    pub accepts: u64,
+    /// Layers that could not.
+    pub rejects: u64,
+    /// Stand-ins; none if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stand_ins: Option<StandInMetrics>,
+    /// What was read for a forecast, and what it came to.
+    pub speculation: Speculation,
+    /// The most bytes that expert slots held.
+    pub peak_cache_bytes: u64,
+    /// The most memory that the process has had, if the system tells.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// What the device did.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Disk {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Billions of bytes in a second, while at least one read was under way.
+    pub gb_per_second_reading: f64,
+    /// The same over the whole time.
+    pub gb_per_second: f64,
+    /// The share of the time in which a read was under way.
+    pub busy: f64,
+}
+
+/// Waits for the device.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct StallMetrics {
+    /// How many.
+    pub count: u64,
+    /// How long together.
+    pub seconds: f64,
+}
+
+/// Where time went, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Split {
+    /// In the forward pass.
+    pub compute: f64,
+    /// Waiting for reads.
+    pub stall: f64,
+    /// In what is done to have weights, and around passes: sampling, text.
+    pub other: f64,
+}
+
+/// What was found in memory.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ExpertMetrics {
+    /// The share of lookups that found the expert in memory; none (null) without any.
+    pub hit_rate: Option<f64>,
+    /// The share that found nothing, not even a read under way; 0 without any.
+    pub miss_rate: f64,
+    /// The layers.
+    pub layers: Vec<LayerMetrics>,
+}
+
+/// What stand-ins did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StandInMetrics {
+    /// How often one was there in place of an expert, when a router chose.
+    pub offered: u64,
+    /// How often it did not count, and the expert was fetched.
+    pub caught: u64,
+    /// How often it counted: what was computed is not exact, and as it depends on what was in memory it
+    /// is not reproducible.
+    pub counted: u64,
+    /// How often the pass ran ahead on stand-ins, and went back.
+    pub run_ahead: u64,
+    /// Layers that were computed to learn what they choose.
+    pub layers_ahead: u64,
+    /// Experts that they chose.
+    pub foreseen: u64,
+    /// How many of these were chosen when it counted.
+    pub foreseen_right: u64,
+}
+
+impl StandInMetrics {
+    fn between(before: &Counters, after: &Counters) -> Option<StandInMetrics> {
+        let (offered, caught) = (after.offered - before.offered, after.caught - before.caught);
+        let (ahead, old) = (after.run_ahead, before.run_ahead);
+        let found = StandInMetrics {
+            offered,
+            caught,
+            counted: offered.saturating_sub(caught),
+            run_ahead: ahead.runs - old.runs,
+            layers_ahead: ahead.layers - old.layers,
+            foreseen: ahead.foreseen - old.foreseen,
+            foreseen_right: ahead.right - old.right,
+        };
+        (found != StandInMetrics::default()).then_some(found)
+    }
+}
+
+/// What one layer found.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct LayerMetrics {
+    /// Its number.
+    pub layer: u32,
+    /// Experts that were in memory when the router chose.
+    pub hits: u64,
+    /// Experts that were being read.
+    pub late: u64,
+    /// Experts that had to be fetched.
+    pub misses: u64,
+}
+
+impl Metrics {
+    /// What lies between two moments.
+    pub fn between(before: &Counters, after: &Counters) -> Metrics {
+        let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
+        let tokens = after.tokens - before.tokens;
+        let per = |n: f64, d: f64| if d > 0.0 { n / d } else { 0.0 };
+        let kinds = Kind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
+        let bytes_per_token = kinds
+            .map(|(kind, (after, before))| {
+                (kind.name(), per((after - before) as f64, tokens as f64))
+            })
+            .filter(|(_, bytes)| *bytes > 0.0)
+            .collect();
+        let device = after.device_bytes - before.device_bytes;
+        let busy = after.device_busy.saturating_sub(before.device_busy).as_secs_f64();
+        let stall = after.clocks.stalls.time.saturating_sub(before.clocks.stalls.time);
+        let source = after.clocks.source.saturating_sub(before.clocks.source);
+        let passes = after.passes.saturating_sub(before.passes);
+        let compute = passes.saturating_sub(stall).saturating_sub(source).as_secs_f64();
+        let stall = stall.as_secs_f64();
+        let layers: Vec<LayerMetrics> = after
+            .layers
+            .iter()
+            .map(|(&layer, now)| {
+                let Counts { hits, late, misses } =
+                    before.layers.get(&layer).copied().unwrap_or_default();
+                LayerMetrics {
+                    layer,
+                    hits: now.hits - hits,
+                    late: now.late - late,
+                    misses: now.misses - misses,
+                }
+            })
+            .collect();
+        let sum = |of: fn(&LayerMetrics) -> u64| layers.iter().map(of).sum::<u64>() as f64;
+        let (hits, late, misses) = (sum(|l| l.hits), sum(|l| l.late), sum(|l| l.misses));
+        let lookups = hits + late + misses;
+        Metrics {
+            tokens,
+            seconds,
+            tokens_per_second: per(tokens as f64, seconds),
+            bytes_per_token,
+            disk: Disk {
+                bytes: device,
+                gb_per_second_reading: per(device as f64 / 1e9, busy),
+                gb_per_second: per(device as f64 / 1e9, seconds),
+                busy: per(busy, seconds),
+            },
+            stalls: StallMetrics {
+                count: after.clocks.stalls.count - before.clocks.stalls.count,
+                seconds: stall,
+            },
+            time: Split { compute, stall, other: (seconds - compute - stall).max(0.0) },
+            experts: ExpertMetrics {
+                hit_rate: (lookups > 0.0).then_some(hits / lookups),
+                miss_rate: per(misses, lookups),
+                layers,
+            },
+            accepts: after.accepts - before.accepts,
+            rejects: after.rejects - before.rejects,
+            stand_ins: StandInMetrics::between(before, after),
+            speculation: after.speculation.since(&before.speculation),
+            peak_cache_bytes: after.peak_cache_bytes,
+            peak_rss_bytes: peak_memory(),
+        }
+    }
+}
+
+/// The most memory that this process has had, if the system tells.
+pub fn peak_memory() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory that this process has now, if the system tells.
+pub fn memory() -> Option<u64> {
+    status("VmRSS:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_between_two_moments() {
+        let seconds = Duration::from_secs;
+        let counts = |hits, late, misses| Counts { hits, late, misses };
+        let mut before = Counters { tokens: 10, accepts: 1, ..Counters::default() };
+        before.clocks.now = seconds(100);
+        before.layers.insert(0, counts(5, 0, 5));
+        let mut after = Counters { tokens: 14, accepts: 3, rejects: 6, ..before.clone() };
+        after.clocks.now = seconds(110);
+        after.clocks.source = seconds(1);
+        after.clocks.stalls = Stalls { time: seconds(4), count: 7 };
+        after.passes = seconds(9);
+        after.bytes[Kind::Experts as usize] = 8_000_000_000;
+        after.device_bytes = 10_000_000_000;
+        after.device_busy = seconds(5);
+        after.layers.insert(0, counts(11, 1, 6));
+        after.layers.insert(2, counts(0, 0, 2));
+        after.speculation = Speculation {
+            issued: 4,
+            useful: 3,
+            wasted: 1,
+            bytes: 400,
+            useful_bytes: 300,
+            saved_ns: 5e6,
+            cost_ns: 2e6,
+            draft_ns: 1e6,
+            windows_on: 2,
+            windows_off: 0,
+        };
+        let metrics = Metrics::between(&before, &after);
+        let mut json = serde_json::to_value(&metrics).unwrap();
+        json.as_object_mut().unwrap().remove("peak_rss_bytes").unwrap();
+        let expected = serde_json::json!({
+            "tokens": 4, "seconds": 10.0, "tokens_per_second": 0.4,
+            "bytes_per_token": { "experts": 2e9 },
+            "disk": {
+                "bytes": 10_000_000_000u64, "gb_per_second_reading": 2.0, "gb_per_second": 1.0,
+                "busy": 0.5,
+            },
+            "stalls": { "count": 7, "seconds": 4.0 },
+            "time": { "compute": 4.0, "stall": 4.0, "other": 2.0 },
+            "experts": {
+                "hit_rate": 0.6, "miss_rate": 0.3,
+                "layers": [
+                    { "layer": 0, "hits": 6, "late": 1, "misses": 1 },
+                    { "layer": 2, "hits": 0, "late": 0, "misses": 2 },
+                ],
+            },
+            "accepts": 2, "rejects": 6,
+            "speculation": {
+                "issued": 4, "useful": 3, "wasted": 1, "bytes": 400, "useful_bytes": 300,
+                "saved_ns": 5e6, "cost_ns": 2e6, "draft_ns": 1e6, "windows_on": 2, "windows_off": 0,
+            },
+            "peak_cache_bytes": 0,
+        });
+        assert_eq!(json, expected);
+    }
+}

@@ -1,0 +1,222 @@
+//! The source of all weights of a run.
+
+use std::sync::Arc;
+
+use sws_model::{
+    Compute, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError,
+    WeightSource, Weights,
+};
+use sws_store::{NVMeWeightStore, Pass, PieceKind};
+
+use super::meter::{Costs, Meter};
+use crate::experts::DynamicAssembler;
+use crate::infrastructure::Infrastructure;
+use crate::wait::Waiter;
+
+/// Gives the forward pass its weights within a budget: infrastructure from memory or through the
+/// ring, routed experts from slots in which they come and go. Or all of them from memory, measured in the
+/// same way.
+///
+/// Experts that are too large for slots flow through the ring like everything else: one after another,
+/// each when it is needed. A dense model has none.
+#[derive(Debug)]
+pub struct StreamingSource {
+    holder: Holder,
+    meter: Meter,
+}
+
+/// The holder of the weights.
+#[derive(Debug)]
+enum Holder {
+    Resident(ResidentSource),
+    Streamed(Box<Streamed>),
+}
+
+#[derive(Debug)]
+struct Streamed {
+    infrastructure: Infrastructure,
+    /// None where all experts flow through the ring.
+    assembler: Option<DynamicAssembler>,
+}
+
+impl StreamingSource {
+    /// Puts the two together; without an assembler all experts flow through the ring.
+    pub fn new(infrastructure: Infrastructure, assembler: Option<DynamicAssembler>) -> Self {
+        let meter = Meter::new(infrastructure.waiter().clone());
+        let streamed = Box::new(Streamed { infrastructure, assembler });
+        StreamingSource { holder: Holder::Streamed(streamed), meter }
+    }
+
+    /// All weights from memory; `waiter` has the clock.
+    pub fn resident(source: ResidentSource, waiter: Waiter) -> Self {
+        StreamingSource { holder: Holder::Resident(source), meter: Meter::new(waiter) }
+    }
+
+    /// Lets `store`'s virtual time pass while something is computed.
+    pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: Costs) {
+        self.meter.pace(store, costs);
+    }
+
+    /// Where the time went.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// The assembler of experts in slots, if there are slots.
+    pub fn assembler(&mut self) -> Option<&mut DynamicAssembler> {
+        match &mut self.holder {
+            Holder::Resident(_) => None,
+            Holder::Streamed(streamed) => streamed.assembler.as_mut(),
+        }
+    }
+
+    /// Bytes of the ring that hold nothing.
+    pub fn free_ring_bytes(&self) -> usize {
+        match &self.holder {
+            Holder::Resident(_) => 0,
+            Holder::Streamed(streamed) => streamed.infrastructure.free_bytes(),
+        }
+    }
+
+    /// Does one step of a pass; after an error nothing of it is left under way, and the next pass
+    /// begins anew.
+    fn step<T>(
+        &mut self,
+        step: impl FnOnce(&mut Holder, &mut Meter) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        let StreamingSource { holder, meter } = self;
+        let started = meter.enter();
+        let result = step(holder, meter);
+        meter.leave(started);
+        if let (Err(_), Holder::Streamed(streamed)) = (&result, holder) {
+            streamed.infrastructure.interrupt();
+            if let Some(assembler) = &mut streamed.assembler {
+                assembler.abandon();
+            }
+        }
+        result
+    }
+
+    /// The same with what streams; nothing for a resident model.
+    fn streamed<T: Default>(
+        &mut self,
+        step: impl FnOnce(&mut Infrastructure, Option<&mut DynamicAssembler>) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        self.step(|holder, _| match holder {
+            Holder::Resident(_) => Ok(T::default()),
+            Holder::Streamed(streamed) => {
+                step(&mut streamed.infrastructure, streamed.assembler.as_mut())
+            }
+        })
+    }
+}
+
+impl WeightSource for StreamingSource {
+    fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        self.step(|holder, _| match holder {
+            Holder::Resident(source) => source.embed(tokens, rows),
+            Holder::Streamed(streamed) => Ok(streamed.infrastructure.embed(tokens, rows)?),
+        })
+    }
+
+    fn infrastructure(
+        &mut self,
+        layer: usize,
+        pieces: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        self.step(|holder, meter| {
+            let mut compute = |weights: &mut dyn Weights| {
+                meter.compute(|costs| costs.infrastructure, || compute(weights))
+            };
+            match holder {
+                Holder::Resident(source) => source.infrastructure(layer, pieces, &mut compute),
+                Holder::Streamed(streamed) => compute(&mut streamed.infrastructure),
+            }
+        })
+    }
+
+    fn experts(
+        &mut self,
+        layer: usize,
+        routed: &Routed,
+        ready: Ready<'_>,
+    ) -> Result<(), SourceError> {
+        self.step(|holder, meter| {
+            let mut ready = |experts: &[u32], weights: &mut dyn Weights| {
+                let cost = |costs: &Costs| costs.expert * experts.len() as u32;
+                meter.compute(cost, || ready(experts, weights))
+            };
+            match holder {
+                Holder::Resident(source) => source.experts(layer, routed, &mut ready),
+                Holder::Streamed(streamed) => match &mut streamed.assembler {
+                    Some(assembler) => assembler.experts(layer, routed, &mut ready),
+                    // One at a time: so its matrices are asked for in the order in which they are read.
+                    None => (routed.distinct.chunks(1))
+                        .try_for_each(|expert| ready(expert, &mut streamed.infrastructure)),
+                },
+            }
+        })
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        self.step(|holder, meter| {
+            let mut compute =
+                |weights: &mut dyn Weights| meter.compute(|costs| costs.head, || compute(weights));
+            match holder {
+                Holder::Resident(source) => source.head(&mut compute),
+                Holder::Streamed(streamed) => compute(&mut streamed.infrastructure),
+            }
+        })
+    }
+}
+
+impl Observer for StreamingSource {
+    fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
+        self.streamed(|_, assembler| {
+            if let Some(assembler) = assembler {
+                assembler.begin(pass);
+            }
+            Ok(())
+        })
+    }
+
+    fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        self.streamed(|infrastructure, assembler| {
+            infrastructure.read_ahead()?;
+            let Some(assembler) = assembler else { return Ok(()) };
+            Ok(assembler.entering(layer, hidden, infrastructure)?)
+        })
+    }
+
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.streamed(|infrastructure, assembler| match assembler {
+            Some(assembler) => Ok(assembler.routed(pass, layer, routed)?),
+            None => Ok(infrastructure.routed(layer, &routed.distinct)?),
+        })
+    }
+
+    fn attended(
+        &mut self,
+        _: &Pass,
+        layer: usize,
+        state: &[f32],
+        shared: &[f32],
+    ) -> Result<(), SourceError> {
+        self.streamed(|infrastructure, assembler| {
+            let Some(assembler) = assembler else { return Ok(()) };
+            Ok(assembler.attended(layer, state, shared, infrastructure)?)
+        })
+    }
+}
+
+impl PassSource for StreamingSource {
+    fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        let before = self.meter.reading();
+        let answer = self.streamed(|_, assembler| {
+            assembler.map_or(Ok(false), |assembler| Ok(assembler.run_ahead(step)?))
+        })?;
+        self.meter.ran_ahead(step, before, answer);
+        Ok(answer)
+    }
+}
