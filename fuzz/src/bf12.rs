@@ -4,7 +4,7 @@ use sws_kernels::{
     EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Scratch, Tally, Tier, matmul,
 };
 
-/// Whether the bytes made a matrix.
+/// True if the bytes made a matrix.
 pub fn check(data: &[u8]) -> bool {
     let [rows, cols, first, rest @ ..] = data else { return false };
     let (rows, cols) = (usize::from(*rows % 9), usize::from(*cols));

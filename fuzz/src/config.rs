@@ -2,7 +2,7 @@
 
 use sws_model::{KvPrecision, ModelSpec, State};
 
-/// Whether they were accepted.
+/// True if they were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let Ok(spec) = ModelSpec::parse(data) else { return false };
     assert_eq!(ModelSpec::parse(data).ok().as_ref(), Some(&spec));

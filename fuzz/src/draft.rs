@@ -25,7 +25,7 @@ impl Gates for Routers {
     }
 }
 
-/// Whether they were accepted: as they are, or as the numbers in a draft that is otherwise right.
+/// True if they were accepted: as they are, or as the numbers in a draft that is otherwise right.
 pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let numbers = data.split_first().is_some_and(|(&form, numbers)| passes(&filled(form, numbers)));

@@ -2,7 +2,7 @@
 
 use sws_model::text::{Generation, GenerationOptions};
 
-/// Whether they were accepted.
+/// True if they were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let mut files = data.splitn(2, |&byte| byte == 0);
     let file = files.next().filter(|file| !file.is_empty());

@@ -17,7 +17,7 @@ thread_local! {
     });
 }
 
-/// Whether it was accepted.
+/// True if it was accepted.
 pub fn check(json: &[u8]) -> bool {
     let first = json.first_chunk().copied().unwrap_or_default();
     if let Ok(len) = Header::json_len(first, json.len() as u64) {

@@ -2,7 +2,7 @@
 
 use sws_store::Manifest;
 
-/// Whether it was accepted.
+/// True if it was accepted.
 pub fn check(data: &[u8]) -> bool {
     // Nobody guesses a checksum, so this ends before the body.
     let _ = Manifest::from_json(data);

@@ -2,7 +2,7 @@
 
 use sws_draft::Trace;
 
-/// Whether they were accepted: as they are, or as the numbers of routes in a file that is otherwise
+/// True if they were accepted: as they are, or as the numbers of routes in a file that is otherwise
 /// right.
 pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);

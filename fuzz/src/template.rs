@@ -2,7 +2,7 @@
 
 use sws_model::text::{ChatOptions, ChatTemplate, Message};
 
-/// Whether they were accepted.
+/// True if they were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let both = [(None, Some(data)), (Some(data), None)];
     both.map(|(config, template)| passes(config, template)).contains(&true)

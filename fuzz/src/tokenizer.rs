@@ -15,7 +15,7 @@ const STEPS: [(&str, &str); 5] = [
     ("model", r#"{"type":"BPE","vocab":{"a":0,"aa":1,"_":2,"<s>":3},"merges":[["a","a"]]}"#),
 ];
 
-/// Whether they were accepted.
+/// True if they were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let whole = passes(data);
     let Ok(step) = std::str::from_utf8(data) else { return whole };
