@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{Gauge, Options, SpeculativeWeightStreamer, Use};
 use sws_kernels::Functionals;
-use sws_model::{KvPrecision, Model as Forward, ModelHandle, State};
+use sws_model::{Model as Forward, ModelHandle, State};
 use sws_store::Memory;
 
 use crate::draft;
@@ -212,10 +212,10 @@ mod candle {
     use anyhow::bail;
     use sws_candle::{CandleError, CandleLm};
     use sws_engine::Budget;
-    use sws_model::Inventory;
+    use sws_model::{Inventory, KvPrecision};
     use sws_store::shard::Progress;
 
-    use super::{Interrupted, KvPrecision, Model, Needs, Started, args, asked, positions};
+    use super::{Interrupted, Model, Needs, Started, args, asked, positions};
     use crate::progress::{Meter, Unit};
 
     pub(super) fn start(

@@ -147,6 +147,7 @@ impl Model {
     }
 
     /// Whether it is a directory of shards; otherwise it is a checkpoint.
+    #[cfg(feature = "candle")]
     pub(crate) fn is_sharded(&self) -> bool {
         self.dir.join(MANIFEST_FILE).exists()
     }

@@ -16,7 +16,9 @@ use sws_store::ReaderKind;
 use crate::limits::Threads;
 pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
-pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
+#[cfg(feature = "candle")]
+pub(crate) use recorded::DraftTrain;
+pub(crate) use recorded::{Draft, DraftCommand, DraftScore, Recorded, Replay};
 pub(crate) use sampling::Sampling;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 
