@@ -171,7 +171,8 @@ impl Pace {
     /// they are for is computed meanwhile, all but the last. Infinite where nothing was measured yet.
     pub(crate) fn time_until_router(&self, layer: usize, at: Moment, busy: f64) -> f64 {
         let of = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
-        let whole = |times: &Times| of(times.chosen) + times.experts * of(times.expert);
+        let experts = |times: &Times| times.expert.map(|expert| times.experts * expert);
+        let whole = |times: &Times| of(times.chosen) + of(experts(times));
         let spent = at.computing(self.since);
         let Some(here) = self.layers.get(self.layer) else { return f64::INFINITY };
         let left = match self.stage {
@@ -329,6 +330,9 @@ mod tests {
         };
         let mut pace = Pace::new(3);
         pace.pass_begins(1);
+        for layer in 0..3 {
+            assert_eq!(pace.time_until_router(layer, at(0, 0), 0.0), f64::INFINITY, "not measured");
+        }
         // Each layer takes 10 before its router, 4 until its experts, and 5 for each of two; there
         // are waits of 100.
         let (mut now, mut waited) = (0, 0);
