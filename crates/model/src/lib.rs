@@ -7,8 +7,8 @@
 //! A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
 //! keeps intermediate results in a [`State`], and requests weights from a [`WeightSource`]. A
 //! [`ResidentSource`] has them all in memory; an engine assembles them as they are needed. The
-//! arithmetic is the same, so the results are identical bit for bit. A [`Session`] combines all of
-//! this for one sequence.
+//! arithmetic is the same, so the results are identical bit for bit. An [`Engine`] combines all of
+//! this for any number of sequences, a [`Session`] for one.
 //!
 //! Callers that only use a model hold a [`ModelHandle`] and query it for a capability, such as
 //! [`CausalLm`]. A session is one implementation; other implementations of the layers are possible.
@@ -26,6 +26,7 @@
 //! ```
 
 mod config;
+mod engine;
 mod families;
 mod finite;
 mod forward;
@@ -45,6 +46,7 @@ mod state;
 pub mod text;
 
 pub use config::ConfigError;
+pub use engine::{Engine, Step};
 pub use families::supported;
 pub use finite::first_not_finite;
 pub use forward::{Chunk, ForwardError, Model, PassSize, RouterProbe, Rows};

@@ -14,6 +14,8 @@ pub struct State {
     precision: KvPrecision,
     page: usize,
     pub(crate) sequences: Vec<Sequence>,
+    /// Numbers of sequences that were removed.
+    vacant: Vec<usize>,
     pub(crate) pass: Pass,
     /// [tokens, hidden]
     pub(crate) hidden: Vec<f32>,
@@ -56,6 +58,7 @@ impl State {
             precision,
             page: usize::MAX,
             sequences: Vec::new(),
+            vacant: Vec::new(),
             pass: Pass::default(),
             hidden: Vec::new(),
             progress: Progress::Before(0),
@@ -72,10 +75,33 @@ impl State {
         self
     }
 
-    /// Adds an empty sequence and returns its number.
+    /// Adds an empty sequence and returns its number. Numbers of removed sequences are reused.
     pub fn add_sequence(&mut self, spec: &ModelSpec) -> usize {
-        self.sequences.push(Sequence::new(spec, self.limit, self.precision, self.page));
-        self.sequences.len() - 1
+        self.insert(Sequence::new(spec, self.limit, self.precision, self.page))
+    }
+
+    fn insert(&mut self, sequence: Sequence) -> usize {
+        match self.vacant.pop() {
+            Some(number) => {
+                self.sequences[number] = sequence;
+                number
+            }
+            None => {
+                self.sequences.push(sequence);
+                self.sequences.len() - 1
+            }
+        }
+    }
+
+    /// Removes a sequence and frees its memory.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such sequence.
+    pub fn remove(&mut self, sequence: usize) {
+        assert!(!self.vacant.contains(&sequence), "the sequence {sequence} was removed before");
+        self.sequences[sequence] = Sequence::vacant();
+        self.vacant.push(sequence);
     }
 
     /// The maximum size in bytes of one sequence's caches in all layers, for `limit` positions.
@@ -84,7 +110,12 @@ impl State {
     }
 
     /// Empties a sequence, so that another can reuse its place and its memory.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such sequence.
     pub fn clear(&mut self, sequence: usize) {
+        assert!(!self.vacant.contains(&sequence), "the sequence {sequence} was removed");
         self.sequences[sequence].clear();
     }
 
@@ -94,8 +125,7 @@ impl State {
     /// the middle.
     pub fn fork(&mut self, sequence: usize) -> Option<usize> {
         let fork = self.sequences[sequence].fork()?;
-        self.sequences.push(fork);
-        Some(self.sequences.len() - 1)
+        Some(self.insert(fork))
     }
 
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if a
@@ -116,7 +146,7 @@ impl State {
 
     /// True if there is no sequence.
     pub fn is_empty(&self) -> bool {
-        self.sequences.is_empty()
+        self.sequences.len() == self.vacant.len()
     }
 
     /// The maximum number of positions in a sequence.

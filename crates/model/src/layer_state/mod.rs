@@ -74,6 +74,11 @@ impl Sequence {
         Sequence { len: 0, partial: false, layers: layers.collect() }
     }
 
+    /// The place of a sequence that was removed: it holds nothing, and no pass continues it.
+    pub(crate) fn vacant() -> Sequence {
+        Sequence { len: 0, partial: true, layers: Vec::new() }
+    }
+
     /// The maximum size in bytes of a sequence of `limit` positions.
     pub(crate) fn bytes_for(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {

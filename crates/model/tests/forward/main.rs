@@ -3,6 +3,7 @@
 mod allocations;
 mod bad;
 mod bits;
+mod engine;
 mod failures;
 mod goldens;
 mod order;

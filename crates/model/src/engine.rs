@@ -1,0 +1,359 @@
+//! Many sequences on one model, from tokens to logits.
+
+use crate::forward::{Chunk, ForwardError, Model, Rows};
+use crate::layer_state::KvPrecision;
+use crate::observer::Observer;
+use crate::source::{PassSource, RunAhead, SourceError};
+use crate::state::State;
+
+/// A model with its weights and any number of sequences.
+///
+/// [`step`](Self::step) continues several sequences in shared passes. Each gets the bits that it
+/// has alone, whatever the others do: sequences can be added, forked, truncated and removed between
+/// steps, and one that fails leaves the others untouched.
+#[derive(Debug)]
+pub struct Engine<S> {
+    model: Model,
+    source: S,
+    state: State,
+    chunk: usize,
+    /// [chunks of the last step, vocab]
+    logits: Vec<f32>,
+}
+
+/// Default number of tokens that go through the layers together.
+const CHUNK: usize = 512;
+
+/// The outcome of a step: for each of its chunks, the logits behind its last token or an error.
+#[derive(Debug)]
+pub struct Step<'e> {
+    outcomes: Vec<Result<(), ForwardError>>,
+    /// [chunks, vocab]
+    logits: &'e [f32],
+}
+
+/// A chunk on its way through the passes of a step.
+struct Run<'c> {
+    sequence: usize,
+    rest: &'c [u32],
+    outcome: Result<(), ForwardError>,
+}
+
+impl<S: PassSource> Engine<S> {
+    /// An engine without sequences. Each can have up to `limit` positions, capped at the model's
+    /// context length.
+    pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Engine<S> {
+        let state = State::new(model.spec(), limit, precision);
+        Engine { model, source, state, chunk: CHUNK, logits: Vec::new() }
+    }
+
+    /// Stores keys and values of sequences added from now on in [pages](State::with_pages).
+    pub fn with_pages(mut self, positions: usize) -> Engine<S> {
+        self.state = self.state.with_pages(positions);
+        self
+    }
+
+    /// Sets the largest number of tokens that go through the layers together. The results are the
+    /// same bit for bit; only the amount of working memory depends on it.
+    ///
+    /// # Panics
+    ///
+    /// If it is 0.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        assert!(tokens > 0, "a chunk needs at least one token");
+        self.chunk = tokens;
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The state of the pass.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The source of the weights.
+    pub fn source(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// Adds an empty sequence and returns its number. Numbers of removed sequences are reused.
+    pub fn add(&mut self) -> usize {
+        self.state.add_sequence(self.model.spec())
+    }
+
+    /// Adds a sequence with the same positions as another; see [`State::fork`].
+    pub fn fork(&mut self, sequence: usize) -> Option<usize> {
+        self.state.fork(sequence)
+    }
+
+    /// Removes a sequence and frees its memory.
+    pub fn remove(&mut self, sequence: usize) {
+        self.state.remove(sequence);
+    }
+
+    /// Empties a sequence.
+    pub fn clear(&mut self, sequence: usize) {
+        self.state.clear(sequence);
+    }
+
+    /// Drops the positions of a sequence from `len` on; see [`State::truncate`].
+    pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
+        self.state.truncate(sequence, len)
+    }
+
+    /// Number of positions of a sequence.
+    pub fn len(&self, sequence: usize) -> usize {
+        self.state.len(sequence)
+    }
+
+    /// True if there is no sequence.
+    pub fn is_empty(&self) -> bool {
+        self.state.is_empty()
+    }
+
+    /// Frees the working memory that passes have grown; the next pass allocates what it needs.
+    pub fn release_work(&mut self) {
+        self.state.release_work();
+        self.logits = Vec::new();
+    }
+
+    /// Continues each chunk's sequence by its tokens, in as few passes as the largest number of tokens
+    /// allows, and computes the logits behind each chunk.
+    ///
+    /// A chunk that cannot be continued (unknown tokens, a full context) fails alone. If a pass over
+    /// several sequences fails, it is undone and each is continued by itself, so that only those fail
+    /// that have to. A sequence that fails keeps the positions of the passes before.
+    ///
+    /// # Panics
+    ///
+    /// If two chunks continue the same sequence, or a sequence was never added.
+    pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer) -> Step<'_> {
+        let vocab = self.model.spec().vocab;
+        let mut logits = std::mem::take(&mut self.logits);
+        logits.clear();
+        logits.resize(chunks.len() * vocab, 0.0);
+        let mut runs: Vec<Run<'_>> = Vec::with_capacity(chunks.len());
+        for &chunk in chunks {
+            let outcome = self.model.check(&self.state, &[chunk]);
+            runs.push(Run { sequence: chunk.sequence, rest: chunk.tokens, outcome });
+        }
+        loop {
+            let batch = next_pass(&runs, self.chunk);
+            if batch.is_empty() {
+                break;
+            }
+            match self.pass(&runs, &batch, &mut logits, observer) {
+                Ok(()) => batch.iter().for_each(|&(run, tokens)| {
+                    runs[run].rest = &runs[run].rest[tokens..];
+                }),
+                Err(error) if batch.len() == 1 => runs[batch[0].0].outcome = Err(error),
+                Err(_) => {
+                    for (run, tokens) in batch {
+                        match self.pass(&runs, &[(run, tokens)], &mut logits, observer) {
+                            Ok(()) => runs[run].rest = &runs[run].rest[tokens..],
+                            Err(error) => runs[run].outcome = Err(error),
+                        }
+                    }
+                }
+            }
+        }
+        self.logits = logits;
+        let outcomes = runs.into_iter().map(|run| run.outcome).collect();
+        Step { outcomes, logits: &self.logits }
+    }
+
+    /// Runs a pass over the first tokens of some runs, and computes the logits of those that end with
+    /// it. A pass that fails is undone.
+    fn pass(
+        &mut self,
+        runs: &[Run<'_>],
+        batch: &[(usize, usize)],
+        logits: &mut [f32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        let chunk = |&(run, tokens): &(usize, usize)| {
+            let Run { sequence, rest, .. } = &runs[run];
+            Chunk { sequence: *sequence, tokens: &rest[..tokens] }
+        };
+        let chunks: Vec<Chunk<'_>> = batch.iter().map(chunk).collect();
+        let saved = self.state.save();
+        let ends = batch.iter().any(|&(run, tokens)| tokens == runs[run].rest.len());
+        let mut ran = self.layers(&chunks, observer);
+        if ran.is_ok() && ends {
+            let vocab = self.model.spec().vocab;
+            ran = self.behind(Rows::Last).map(|rows| {
+                for (row, &(run, _)) in rows.chunks_exact(vocab).zip(batch) {
+                    logits[run * vocab..][..vocab].copy_from_slice(row);
+                }
+            });
+        }
+        match ran {
+            Ok(()) => self.state.keep(saved),
+            Err(_) => self.state.rewind(saved),
+        }
+        ran
+    }
+
+    /// Checks a batch, runs it through the layers in one pass, and leaves it for
+    /// [`behind`](Self::behind).
+    pub(crate) fn layers(
+        &mut self,
+        batch: &[Chunk<'_>],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        let Engine { model, source, state, .. } = self;
+        model.begin(state, batch, source)?;
+        notify(source, observer, |o| o.pass_begins(state.pass()))?;
+        let alone = state.pass().len() == 1;
+        for l in 0..model.spec().layers.len() {
+            attend(model, l, state, source, observer)?;
+            // In a prompt most experts are needed anyway.
+            let may = alone && model.spec().layers[l].moe().is_some();
+            if may && source.run_ahead(RunAhead::From(l))? {
+                run_ahead(model, l, state, source)?;
+            }
+            model.finish(l, state, source)?;
+        }
+        Ok(())
+    }
+
+    /// The logits behind the batch that has run through the layers.
+    pub(crate) fn behind(&mut self, rows: Rows) -> Result<&[f32], ForwardError> {
+        self.model.logits(rows, &mut self.state, &mut self.source)
+    }
+
+    /// The largest number of tokens in a pass.
+    pub(crate) fn chunk(&self) -> usize {
+        self.chunk
+    }
+}
+
+impl Step<'_> {
+    /// Number of chunks.
+    pub fn len(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    /// True if the step had no chunks.
+    pub fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+
+    /// The `vocab` logits behind the last token of a chunk.
+    pub fn logits(&self, chunk: usize) -> Result<&[f32], &ForwardError> {
+        let vocab = self.logits.len() / self.outcomes.len();
+        self.outcomes[chunk].as_ref().map(|()| &self.logits[chunk * vocab..][..vocab])
+    }
+
+    /// The chunks that have failed, with their errors.
+    pub fn errors(&self) -> impl Iterator<Item = (usize, &ForwardError)> {
+        let outcomes = self.outcomes.iter().enumerate();
+        outcomes.filter_map(|(chunk, outcome)| Some((chunk, outcome.as_ref().err()?)))
+    }
+}
+
+/// Chunks of the next pass, in the order of `runs`, with their numbers of tokens: at most `room` tokens
+/// together. Empty once all runs have ended.
+fn next_pass(runs: &[Run<'_>], room: usize) -> Vec<(usize, usize)> {
+    let mut room = room;
+    let mut batch = Vec::new();
+    for (number, run) in runs.iter().enumerate().filter(|(_, run)| run.outcome.is_ok()) {
+        let tokens = run.rest.len().min(room);
+        if tokens > 0 {
+            batch.push((number, tokens));
+            room -= tokens;
+        }
+    }
+    batch
+}
+
+/// Notifies the source before the observer, so that it can start reading.
+fn notify(
+    source: &mut dyn PassSource,
+    observer: &mut dyn Observer,
+    mut moment: impl FnMut(&mut dyn Observer) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    moment(source)?;
+    moment(observer)
+}
+
+/// Runs a layer up to its experts.
+fn attend(
+    model: &Model,
+    l: usize,
+    state: &mut State,
+    source: &mut dyn PassSource,
+    observer: &mut dyn Observer,
+) -> Result<(), ForwardError> {
+    notify(source, observer, |o| o.layer_begins(state.pass(), l, state.hidden()))?;
+    model.attend(l, state, source)?;
+    let routes = model.spec().layers[l].moe().is_some();
+    if routes {
+        notify(source, observer, |o| o.routed(state.pass(), l, state.routed()))?;
+    }
+    model.share(l, state, source)?;
+    if routes {
+        let shared = model.shared(l, state);
+        notify(source, observer, |o| o.attended(state.pass(), l, state.hidden(), shared))?;
+    }
+    Ok(())
+}
+
+/// Finishes a layer whose attention has run, then runs the following layers for as long as the
+/// source asks for it, then rewinds.
+fn run_ahead(
+    model: &Model,
+    l: usize,
+    state: &mut State,
+    source: &mut dyn PassSource,
+) -> Result<(), ForwardError> {
+    let saved = state.save();
+    let ran = (|| {
+        model.finish(l, state, source)?;
+        for next in l + 1..model.spec().layers.len() {
+            if !source.run_ahead(RunAhead::On(next))? {
+                break;
+            }
+            attend(model, next, state, source, &mut ())?;
+            model.finish(next, state, source)?;
+        }
+        source.run_ahead(RunAhead::Done)?;
+        Ok(())
+    })();
+    match ran {
+        Ok(()) => state.rewind(saved),
+        // After an error the pass is over.
+        Err(_) => state.keep(saved),
+    }
+    ran
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_are_filled_in_order_and_skip_failed_runs() {
+        let run = |rest, fails: bool| Run {
+            sequence: 0,
+            rest,
+            outcome: if fails { Err(ForwardError::NoTokens) } else { Ok(()) },
+        };
+        let tokens = [0; 10];
+        let runs = [
+            run(&tokens[..3], false),
+            run(&tokens[..9], true),
+            run(&[], false),
+            run(&tokens, false),
+        ];
+        for (room, expected) in
+            [(20, &[(0, 3), (3, 10)][..]), (8, &[(0, 3), (3, 5)]), (3, &[(0, 3)]), (2, &[(0, 2)])]
+        {
+            assert_eq!(next_pass(&runs, room), expected, "{room}");
+        }
+        assert!(next_pass(&[run(&[], false), run(&tokens, true)], 5).is_empty());
+    }
+}
