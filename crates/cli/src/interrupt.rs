@@ -1,12 +1,11 @@
 //! Ctrl-C, and being told to end: heard, and heeded when it suits.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use sws_store::{ReadOp, ShardReader};
+use sws::Cancel;
 
 /// Whether somebody asked for an end. Asking again, before that was heeded, ends the program.
 pub(crate) struct Interrupt(Arc<AtomicBool>);
@@ -40,68 +39,13 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// A reader that reads no more once an end was asked for, until [`Opening::is_over`]: what is read
-    /// while a model is opened may be most of its weights, and nothing in between looks at this.
-    pub(crate) fn while_opening(&self, reader: Arc<dyn ShardReader>) -> Arc<Opening> {
-        Arc::new(Opening { reader, asked: Arc::clone(&self.0), over: AtomicBool::new(false) })
+    /// By which what is under way ends when it suits.
+    pub(crate) fn cancel(&self) -> Cancel {
+        Cancel::between_passes(Arc::clone(&self.0))
     }
 
     pub(crate) fn heeded(&self) {
         self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-/// See [`Interrupt::while_opening`].
-pub(crate) struct Opening {
-    reader: Arc<dyn ShardReader>,
-    asked: Arc<AtomicBool>,
-    over: AtomicBool,
-}
-
-impl Opening {
-    /// The model is open. An end is heeded between tokens from now on.
-    pub(crate) fn is_over(&self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
-
-    fn go_on(&self) -> io::Result<()> {
-        match self.asked.load(Ordering::Relaxed) && !self.over.load(Ordering::Relaxed) {
-            true => Err(interrupted()),
-            false => Ok(()),
-        }
-    }
-}
-
-fn interrupted() -> io::Error {
-    io::Error::other("interrupted")
-}
-
-impl ShardReader for Opening {
-    fn name(&self) -> &'static str {
-        self.reader.name()
-    }
-
-    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.go_on()?;
-        self.reader.read_at(file, offset, into)
-    }
-
-    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.go_on()?;
-        self.reader.reread_at(file, offset, into)
-    }
-
-    fn batch(&self) -> usize {
-        self.reader.batch()
-    }
-
-    fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
-        if self.go_on().is_ok() {
-            return self.reader.read_batch(reads);
-        }
-        for read in reads {
-            read.result = Err(interrupted());
-        }
     }
 }
 
@@ -116,29 +60,3 @@ impl std::fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
-
-#[cfg(test)]
-mod tests {
-    use sws_store::MemoryReader;
-
-    use super::*;
-
-    #[test]
-    fn nothing_is_read_for_a_model_that_is_no_longer_wanted() {
-        let interrupt = Interrupt(Arc::default());
-        let opening = interrupt.while_opening(Arc::new(MemoryReader::new(vec![vec![7; 4096]])));
-        let reads = || {
-            let (mut one, mut other) = ([0; 4096], [0; 4096]);
-            let alone = opening.read_at(0, 0, &mut one).is_ok();
-            let mut batch = [ReadOp { file: 0, offset: 0, into: &mut other, result: Ok(0) }];
-            opening.read_batch(&mut batch);
-            let again = opening.reread_at(0, 0, &mut one).is_ok();
-            (alone, again, matches!(batch[0].result, Ok(4096)))
-        };
-        assert_eq!(reads(), (true, true, true));
-        interrupt.0.store(true, Ordering::Relaxed);
-        assert_eq!(reads(), (false, false, false));
-        opening.is_over();
-        assert_eq!(reads(), (true, true, true));
-    }
-}

@@ -6,30 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
+use sws::Threads;
 use sws_store::Limits;
 
 use crate::{REFUSED, unfinished};
 
 /// The least stack with which the first thread works, with much to spare.
 const STACK: u64 = 1 << 20;
-/// The most threads that compute, as `--threads` has it.
-const MOST_THREADS: usize = 1024;
-
-/// Threads that a command computes with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Threads {
-    /// None besides those that it starts itself.
-    None,
-    /// One a core.
-    Cores,
-    /// As was typed.
-    Count(u16),
-}
-
-/// Checks the limits and starts the threads that compute.
-///
-/// Their number is always said: where it is not, the environment says it, and without a bound.
-pub(crate) fn prepare(threads: Threads) -> anyhow::Result<()> {
+/// Checks the limits.
+pub(crate) fn prepare() -> anyhow::Result<()> {
     if let Some(stack) = Limits::now().stack.filter(|&stack| stack < STACK) {
         bail!(
             "the stack may have {} KiB and {} are needed; raise the limit (`ulimit -s`)",
@@ -41,19 +26,12 @@ pub(crate) fn prepare(threads: Threads) -> anyhow::Result<()> {
     let outgrown = signal_hook::flag::register(SIGXFSZ, Arc::default());
     outgrown
         .map_err(|e| anyhow!("signals cannot be received: {e}; start the program otherwise"))?;
-    let threads = match threads {
-        Threads::None => return Ok(()),
-        Threads::Cores => {
-            std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
-        }
-        Threads::Count(threads) => threads.into(),
-    };
-    let started = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    started.map_err(|e| {
-        anyhow!(
-            "{threads} threads cannot be started: {e}; ask for fewer with --threads, or raise the limit of threads (`ulimit -u`) or of address space (`ulimit -v`)"
-        )
-    })
+    Ok(())
+}
+
+/// Starts the threads that compute: as many as were typed, or one a core.
+pub(crate) fn threads(typed: Option<u16>) -> anyhow::Result<Threads> {
+    Ok(typed.map_or_else(Threads::one_per_core, |count| Threads::start(count.into()))?)
 }
 
 /// Ends the program where the system grants no memory: without allocating, and so that the exit code

@@ -1,20 +1,16 @@
 //! The `sws` command.
 
+mod answer;
 mod args;
-mod backend;
 mod commands;
-mod draft;
-mod generate;
 mod interrupt;
 mod limits;
 mod lines;
 mod live;
-mod metrics;
 mod model;
 mod process;
 mod progress;
 mod record;
-mod running;
 mod table;
 mod terminal;
 mod unfinished;
@@ -42,7 +38,7 @@ fn main() -> ExitCode {
         }
         Err(help) => help.exit(),
     };
-    let done = limits::prepare(args.command.threads()).and_then(|()| match args.command {
+    let done = limits::prepare().and_then(|()| match args.command {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
@@ -52,8 +48,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Unshard(args) => commands::unshard::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
-        Command::Draft(args) => commands::draft::run(&args),
-        Command::Replay(args) => commands::replay::run(&args),
+        Command::Draft(args) => limits::threads(None)?.run(|| commands::draft::run(&args)),
+        Command::Replay(args) => limits::threads(None)?.run(|| commands::replay::run(&args)),
     });
     match done {
         Ok(code) => code,

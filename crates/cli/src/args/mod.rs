@@ -8,12 +8,12 @@ mod shards;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use sws::Options;
 use sws_engine::Budget;
-use sws_kernels::{Functionals, TIER_VARIABLE};
+use sws_kernels::TIER_VARIABLE;
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
-use crate::limits::Threads;
 pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
 #[cfg(feature = "candle")]
@@ -54,24 +54,6 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Train a draft, which forecasts the experts that a model will need, or say how good it is.
     Draft(Draft),
-}
-
-impl Command {
-    /// The threads that it computes with. Sharding and what reads shards whole have pools of their own.
-    pub(crate) fn threads(&self) -> Threads {
-        let typed = match self {
-            Command::Run(args) => args.model.threads,
-            Command::Chat(args) => args.model.threads,
-            Command::Forward(args) => args.model.threads,
-            Command::Certify(args) => args.model.threads,
-            Command::Plan(args) => args.threads,
-            Command::Replay(_) | Command::Draft(_) => None,
-            Command::Shard(_) | Command::Verify(_) | Command::Inspect(_) | Command::Unshard(_) => {
-                return Threads::None;
-            }
-        };
-        typed.map_or(Threads::Cores, Threads::Count)
-    }
 }
 
 /// Continue a text.
@@ -196,9 +178,15 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What would compute the functionals.
-    pub(crate) fn functionals(&self) -> Functionals {
-        self.tier.and_then(|tier| tier.0).unwrap_or(Functionals::best())
+    /// How the model would be run.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            ram: self.ram,
+            context: self.context,
+            kv: self.kv,
+            functionals: self.tier.and_then(|tier| tier.0),
+            ..Options::default()
+        }
     }
 }
 

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use sws::{Backend, Drafting, Options, Streaming};
 use sws_cache::policy::PolicyKind;
-use sws_engine::{Budget, Exactness, StandInUse};
+use sws_engine::{Budget, StandInUse};
 use sws_kernels::{Functionals, Kind, TIER_VARIABLE, Tier, UnknownFunctional};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
-
-use crate::backend::{self, Backend};
 
 /// A model, and how to run it.
 #[derive(Debug, clap::Args)]
@@ -62,7 +61,7 @@ pub(crate) struct Model {
     pub(crate) no_warm_start: bool,
     /// What computes the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
-    pub(crate) backend: &'static Backend,
+    pub(crate) backend: Backend,
     #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
     tier: Option<Chosen>,
     /// Threads that compute [default: one a core]. Not a bit depends on it, except with candle.
@@ -82,9 +81,30 @@ pub(crate) struct Model {
 pub(super) struct Chosen(pub(super) Option<Functionals>);
 
 impl Model {
-    /// What computes the functionals, if that was asked for.
-    pub(crate) fn functionals(&self) -> Option<Functionals> {
-        self.tier?.0
+    /// How the model is to be run.
+    pub(crate) fn options(&self) -> Options {
+        let draft = match &self.draft {
+            _ if self.no_draft => Drafting::Off,
+            Some(file) => Drafting::File(file.clone()),
+            None => Drafting::Auto,
+        };
+        Options {
+            ram: self.ram,
+            resident: self.resident,
+            context: self.context.map(|n| n as usize),
+            kv: self.kv(),
+            backend: self.backend,
+            functionals: self.tier.and_then(|tier| tier.0),
+            reader: self.reader,
+            streaming: Streaming {
+                policy: self.policy,
+                speculation: !self.no_speculation,
+                draft,
+                stand_ins: self.stand_ins,
+                tolerance: self.tolerance,
+                warm_start: !self.no_warm_start,
+            },
+        }
     }
 
     /// How keys and values are kept.
@@ -96,22 +116,14 @@ impl Model {
     pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
         *self.kv.get_or_insert(kv) == kv
     }
-
-    /// How exact the answer is to be.
-    pub(crate) fn exactness(&self) -> Exactness {
-        if self.tolerance > 0.0 { Exactness::Within(self.tolerance) } else { Exactness::Exact }
-    }
-
-    /// Which stand-ins stay in memory.
-    pub(crate) fn stand_ins(&self) -> StandInUse {
-        let default = if self.tolerance > 0.0 { StandInUse::Auto } else { StandInUse::Off };
-        self.stand_ins.unwrap_or(default)
-    }
 }
 
-fn backend() -> impl TypedValueParser<Value = &'static Backend> {
-    PossibleValuesParser::new(backend::possible())
-        .try_map(|name| backend::find(&name).ok_or("there is no such backend"))
+fn backend() -> impl TypedValueParser<Value = Backend> {
+    let word = |backend: &Backend| PossibleValue::new(backend.name()).help(backend.about());
+    PossibleValuesParser::new(Backend::ALL.iter().map(word)).try_map(|name| {
+        let found = Backend::ALL.iter().find(|backend| backend.name() == name);
+        found.copied().ok_or("there is no such backend")
+    })
 }
 
 /// The help of `--tier`, which knows this CPU.

@@ -6,42 +6,44 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde_json::json;
+use sws::{Needs, Text};
 use sws_engine::{Certificate, Difference, Outcome};
+use sws_model::check_tokens;
 use sws_store::open_regular;
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
-use crate::args;
-use crate::backend::Needs;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::model::Model;
 use crate::progress::{Meter, Unit};
-use crate::running::{Running, check};
+use crate::{args, limits, model};
 
 /// The longest certificate that is read: of a million tokens it would have less.
 const MAX_BYTES: u64 = 256 << 20;
 
 pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
+    let threads = limits::threads(args.model.threads)?;
     let shown = args.file.display().to_string();
     let says = |error: &dyn std::fmt::Display| anyhow!("`{shown}`: {error}");
-    if let Some(lossy) = args.model.backend.lossy {
+    if let Some(lossy) = args.model.backend.lossy() {
         bail!("what is {lossy}, shows nothing of a certificate; leave out --backend");
     }
     let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
-    let model = Model::open(args.model.model.as_deref())?;
-    certificate.check(&model.manifest).map_err(|e| says(&e))?;
+    let model = model::open(args.model.model.as_deref())?;
+    certificate.check(model.manifest()).map_err(|e| says(&e))?;
     let tokens = [certificate.prompt(), certificate.tokens()].concat();
-    check(&model.spec, &tokens).map_err(|e| says(&e))?;
+    let (context, vocab) = (model.spec().context, model.spec().vocab);
+    check_tokens(&tokens, 0, context, vocab).map_err(|e| says(&e))?;
     if certificate.kv().is_some_and(|kv| !args.model.keep_as(kv)) {
         bail!("`{shown}` is of a run that kept keys and values otherwise; leave out --kv");
     }
 
     let interrupt = Interrupt::of_the_program()?;
-    let needs = Needs { positions: tokens.len(), ..Needs::new(&interrupt) };
-    let mut running = Running::start(&model, &args.model, needs)?;
+    let needs = Needs { positions: tokens.len(), all_logits: false };
+    let loader = model.with(args.model.options()).needs(needs).threads(&threads);
+    let mut running = model::load(loader.text(Text::default()), &interrupt)?;
     let meter = Meter::quiet("computing again", Unit::Tokens);
     let total = certificate.tokens().len() as u64;
-    let outcome = certificate.replay(&model.spec, running.causal_lm()?, &mut |step| {
+    let outcome = certificate.replay(model.spec(), running.causal_lm(), &mut |step| {
         meter.show(Progress { done: step as u64, total });
         !interrupt.asked()
     })?;

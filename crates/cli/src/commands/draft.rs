@@ -1,19 +1,22 @@
 //! `sws draft`.
 
 mod score;
+mod states;
 #[cfg(feature = "candle")]
 mod train;
 
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use states::{Sequence, States};
+use sws::Model;
+use sws::draft::shape;
 use sws_draft::DraftShape;
 use sws_engine::RouterSet;
 use sws_store::ReaderKind;
 
 use crate::args;
-use crate::draft::{Sequence, States, shape};
-use crate::model::Model;
+use crate::model;
 
 pub(crate) fn run(args: &args::Draft) -> anyhow::Result<ExitCode> {
     match &args.command {
@@ -39,15 +42,15 @@ struct Recorded {
 
 impl Recorded {
     fn open(args: &args::Recorded) -> anyhow::Result<Recorded> {
-        let model = Model::open(Some(&args.model))?;
-        let shape = shape(&model.spec).ok_or_else(|| {
-            model.says(&"it has no experts, or not the same in all layers, and so no draft; give a mixture of experts")
+        let model = model::open(Some(&args.model))?;
+        let shape = shape(model.spec()).ok_or_else(|| {
+            model.error("it has no experts, or not the same in all layers, and so no draft; give a mixture of experts")
         })?;
-        let layers = model.spec.layers.len();
+        let layers = model.spec().layers.len();
         let files = args.traces.iter().map(|path| States::open(path, &shape, layers));
         let files = files.collect::<anyhow::Result<Vec<_>>>()?;
         let store = model.store(ReaderKind::Direct)?;
-        let routers = RouterSet::open(&model.spec, &store).map_err(|e| model.says(&e))?;
+        let routers = RouterSet::open(model.spec(), &store).map_err(|e| model.error(e))?;
         if files.is_empty() {
             return Err(anyhow!("there are no recordings; name some with --traces"));
         }

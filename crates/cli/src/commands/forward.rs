@@ -3,27 +3,26 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use sws::{Needs, Text};
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
 use sws_store::Pass;
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
-use crate::args;
-use crate::backend::Needs;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::model::Model;
 use crate::progress::{Meter, Unit};
-use crate::running::{Running, check};
 use crate::terminal::note;
 use crate::unfinished::Unfinished;
+use crate::{args, limits, model};
 
 /// Tokens of which the logits are in memory at a time. Not a bit depends on it.
 const CHUNK: usize = 64;
 
 pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
-    let model = Model::open(args.model.model.as_deref())?;
-    check(&model.spec, &args.tokens).map_err(|e| model.says(&e))?;
-    let shapes = Shapes::of(&model.spec, args.tokens.len());
+    let threads = limits::threads(args.model.threads)?;
+    let model = model::open(args.model.model.as_deref())?;
+    model.check(&args.tokens)?;
+    let shapes = Shapes::of(model.spec(), args.tokens.len());
     // Before there is a file: a signal that nobody heeds would leave it behind.
     let interrupt = Interrupt::of_the_program()?;
     let mut file = match args.json {
@@ -34,14 +33,15 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     file.write(&shapes.header(args.routes)?)?;
 
     let positions = args.tokens.len();
-    let needs = Needs { positions, all_logits: true, ..Needs::new(&interrupt) };
-    let mut running = Running::start(&model, &args.model, needs)?;
-    let lm = running.causal_lm()?;
+    let needs = Needs { positions, all_logits: true };
+    let loader = model.with(args.model.options()).needs(needs).threads(&threads);
+    let mut running = model::load(loader.text(Text::default()), &interrupt)?;
+    let lm = running.causal_lm();
     let meter = Meter::quiet("processing", Unit::Tokens);
     let mut pass = Written {
         routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
         shapes,
-        layers: moe_layers(&model.spec),
+        layers: moe_layers(model.spec()),
         bytes: Vec::new(),
     };
     let mut done = 0;

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sws_store::{Manifest, PieceId, PieceKind, Tensor, user_cache};
+use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::{print, print_json, size};
+use crate::args;
 use crate::table::table;
-use crate::{args, model};
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
-    let dir = model::locate(&args.model)?;
-    let report = Report::of(&model::manifest(&dir, user_cache().as_deref())?.0);
+    let report = Report::of(&sws::manifest(&sws::locate(&args.model)?)?);
     if args.json {
         print_json(&report)?;
     } else {

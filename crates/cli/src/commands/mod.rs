@@ -12,8 +12,6 @@ pub(crate) mod shard;
 pub(crate) mod unshard;
 pub(crate) mod verify;
 
-use indicatif::BinaryBytes;
-
 use crate::terminal::show as print;
 
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
@@ -29,5 +27,5 @@ fn count(number: impl TryInto<u64>, word: &str) -> String {
 }
 
 pub(crate) fn size(bytes: u64) -> String {
-    BinaryBytes(bytes).to_string()
+    sws::Size(bytes).to_string()
 }

@@ -4,17 +4,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws_draft::Draft;
-use sws_engine::{PerToken, Plan, PlanOptions, Planner, Use};
+use sws::{Model, Planning, Text, Threads};
+use sws_engine::{PerToken, Plan, Planner, Use};
 use sws_model::Inventory;
-use sws_model::text::Tokenizer;
-use sws_store::{Arena, Clock, Memory, PieceKind, probe};
+use sws_store::{Arena, Clock, PieceKind, probe};
 
 use super::{count, print, print_json, size};
-use crate::draft;
-use crate::model::Model;
 use crate::table::table;
-use crate::{args, process};
+use crate::{args, limits, model};
 
 /// The most budgets of which is told what they would give.
 const STEPS: u64 = 16;
@@ -30,13 +27,13 @@ struct Machine {
 }
 
 impl Machine {
-    fn measure(model: &Model, args: &args::Plan) -> Machine {
+    fn measure(model: &Model, args: &args::Plan, threads: &Threads) -> Machine {
         let clock = Clock::real();
-        let disk = probe(&model.manifest, &model.dir, &clock, Some(args.reader));
+        let disk = probe(model.manifest(), model.dir(), &clock, Some(args.reader));
         let speeds = disk.figures.iter().map(|figure| figure.bytes_per_second);
         Machine {
             disk_bytes_per_second: speeds.max_by(f64::total_cmp),
-            memory_bytes_per_second: memory_speed(&clock),
+            memory_bytes_per_second: threads.run(|| memory_speed(&clock)),
         }
     }
 }
@@ -58,34 +55,19 @@ struct Row {
 }
 
 pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
-    let model = Model::open(args.model.as_deref())?;
-    let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
-    let tokenizer = tokenizer?;
-    let inventory = Inventory::new(&model.spec, &model.manifest).map_err(|e| model.says(&e))?;
-    let measured = process::measure(&model, tokenizer_bytes);
+    let threads = limits::threads(args.threads)?;
+    let model = model::open(args.model.as_deref())?;
+    let tools = Text::open(&model)?;
     // A conversation is encoded while the model is there.
-    let chats = tokenizer.is_some() && matches!(model.chat_template(), Ok(Some(_)));
-    drop(tokenizer);
-    let options = PlanOptions {
-        encoding: if chats { Tokenizer::WORKING } else { [0; 2] },
-        context: args.context,
-        batch: args.batch.into(),
-        kv: args.kv,
-        functionals: args.functionals(),
-        threads: rayon::current_num_threads(),
-        draft: draft::load(&model, None, draft::limit(args.ram))?
-            .map_or(0, |draft| draft.bytes() as u64),
-        ..PlanOptions::default()
-    };
-    let planner = Planner::new(&model.spec, &inventory, &model.manifest, measured, options)
-        .map_err(|e| model.says(&e))?;
-    let memory = Memory::now();
-    let (total, available) =
-        memory.as_ref().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
-    let ram = args.ram.resolve(total, available, planner.least());
-    let plan = planner.plan(ram).map_err(|e| model.says(&e))?;
+    let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
+    let tools = if chats { tools.while_loaded(None) } else { tools };
+    let loader = model.with(args.options()).text(tools).threads(&threads);
+    let Planning { planner, ram, total, .. } = loader.planning(args.batch.into())?;
+    let inventory = Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
+    let plan = planner.plan(ram).map_err(|e| model.error(e))?;
 
-    let machine = if args.no_probe { Machine::default() } else { Machine::measure(&model, args) };
+    let machine =
+        if args.no_probe { Machine::default() } else { Machine::measure(&model, args, &threads) };
     let most = total.max(ram);
     let rows: Vec<Row> = budgets(&planner, ram, most)
         .into_iter()
@@ -98,7 +80,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             .map(|(what, bytes)| (what.name().to_owned(), bytes.into()))
             .collect();
         print_json(&json!({
-            "model": model.dir,
+            "model": model.dir(),
             "weight_bytes": planner.weights(),
             "smallest_budget": planner.smallest(),
             "budget": ram,
@@ -178,7 +160,7 @@ fn text(
         .collect();
     let mut text = format!(
         "{}: {} of weights; the smallest --ram that works is {}MiB (`min` takes the {} that are needed now)\n\n",
-        model.dir.display(),
+        model.dir().display(),
         size(planner.weights()),
         planner.smallest() >> 20,
         size(planner.least()),

@@ -5,28 +5,23 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde::Serialize;
+use sws::{End, Generated, Model, NEW_TOKENS, Needs, RunMetrics, Text};
 use sws_engine::{Certificate, Witness};
-use sws_model::text::{Position, SAMPLER, Sampling, TextStream, Tokenizer};
+use sws_model::text::{SAMPLER, Sampling};
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::Pass;
 
 use super::{count, print, size};
-use crate::backend::Needs;
-use crate::generate::{Aside, End, Generated, generate};
+use crate::answer::{follow, pace};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
-use crate::metrics::Metrics;
-use crate::model::Model;
 use crate::record::Recorder;
-use crate::running::{Running, check, pace};
 use crate::terminal::{hint, note};
 use crate::unfinished::Unfinished;
-use crate::{args, process};
+use crate::{args, limits, model};
 
 /// How a text begins for which nobody gave a beginning.
 const OPENING: &str = "Once upon a time";
-/// How many tokens, if neither the user nor the model says.
-const NEW_TOKENS: usize = 256;
 /// The most bytes of a prompt; no context holds as many.
 const MAX_PROMPT: u64 = 64 << 20;
 
@@ -40,33 +35,30 @@ struct Outcome {
     seed: u64,
     /// How a seed becomes a text.
     sampler: &'static str,
-    metrics: Metrics,
+    metrics: RunMetrics,
 }
 
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
-    let model = Model::open(args.model.model.as_deref())?;
-    let generation = model.generation(&args.sampling.options())?;
-    let (tokenizer, tokenizer_bytes) = process::counted(|| model.tokenizer());
-    let mut tokenizer = tokenizer?;
-    if tokenizer.is_none() && !(args.json && generation.stop_strings.is_empty()) {
-        return Err(model.says(
-            &"there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
-        ));
+    let threads = limits::threads(args.model.threads)?;
+    let model = model::open(args.model.model.as_deref())?;
+    let mut generation = model.generation(&args.sampling.options())?;
+    let mut text = Text::open(&model)?;
+    let has_text = text.tokenizer().is_some();
+    if !has_text && !(args.json && generation.stop_strings.is_empty()) {
+        return Err(model.error(
+            "there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
+        ).into());
     }
-    if let Some(tokenizer) = &mut tokenizer {
-        let left = process::left(&model, tokenizer_bytes, args.model.ram);
-        tokenizer.bound(model.spec.context, left);
-    }
-    let (prompt, opening) =
-        prompt(args.tokens.take(), args.prompt.take(), &model, tokenizer.as_ref())?;
-    check(&model.spec, &prompt).map_err(|e| model.says(&e))?;
-    let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
+    let (prompt, opening) = prompt(&mut args, &model, &mut text)?;
+    model.check(&prompt)?;
+    let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Before there is a file: a signal that nobody heeds would leave it behind.
     let interrupt = Interrupt::of_the_program()?;
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
-    let positions = prompt.len().saturating_add(most).min(model.spec.context);
-    let needs = Needs { positions, tokenizer: tokenizer_bytes, ..Needs::new(&interrupt) };
-    let mut running = Running::start(&model, &args.model, needs)?;
+    let positions = prompt.len().saturating_add(most).min(model.spec().context);
+    let needs = Needs { positions, all_logits: false };
+    let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let mut running = model::load(loader, &interrupt)?;
     if opening {
         note!("sws: no prompt was given; the text begins with the words below\n");
         if !args.json {
@@ -75,14 +67,9 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     }
 
     let mut show = |text: &str| if args.json { Ok(()) } else { print(text) };
-    let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
-    let text =
-        tokenizer.as_ref().map(|t| TextStream::new(t, Position::Middle, stop_tokens, stop_strings));
-    let gauge = running.gauge();
-    let live = Live::new(gauge.clone(), !args.json);
-    let lm = running.causal_lm()?;
-    let aside = Aside { interrupt: &interrupt, observer: &mut watchers, gauge, live };
-    let made = generate(lm, (&[], &prompt), &generation, most, text, aside, &mut show)?;
+    let live = Live::new(running.gauge(), !args.json);
+    let generate = running.continued(prompt.clone(), &generation)?.observed_by(&mut watchers);
+    let made = follow(generate, &interrupt, live, &mut show)?;
     let metrics = running.metrics(&made);
     // Before outputs are complete: saving what was learned takes memory, and may be refused it.
     drop(running);
@@ -96,11 +83,11 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     note!("{}", summary(&made, &metrics, seed));
     if args.json {
         let Generated { tokens, text, .. } = made;
-        let text = tokenizer.is_some().then_some(text);
+        let text = has_text.then_some(text);
         let outcome = Outcome { tokens, text, end, seed, sampler: SAMPLER, metrics };
         print(&(serde_json::to_string(&outcome)? + "\n"))?;
     }
-    Ok(ExitCode::from(if end == End::Interrupted { INTERRUPTED } else { 0 }))
+    Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }))
 }
 
 /// Those who look on: whoever writes down routes, and whoever certifies.
@@ -113,15 +100,15 @@ impl Watchers {
     /// Files that cannot be written are refused before anything is computed.
     fn new(args: &args::Run, model: &Model, prompt: &[u32]) -> anyhow::Result<Watchers> {
         let recorder = match &args.record {
-            Some(path) => Some(Recorder::create(path, &model.spec, args.record_hidden)?),
+            Some(path) => Some(Recorder::create(path, model.spec(), args.record_hidden)?),
             None => None,
         };
         let witness = match &args.certify {
             Some(path) => {
-                if let Some(lossy) = args.model.backend.lossy {
+                if let Some(lossy) = args.model.backend.lossy() {
                     bail!("what is {lossy}, cannot be certified; leave out --backend");
                 }
-                Some((Witness::new(&model.spec, prompt), Unfinished::create_apart(path)?))
+                Some((Witness::new(model.spec(), prompt), Unfinished::create_apart(path)?))
             }
             None => None,
         };
@@ -149,7 +136,7 @@ impl Watchers {
         {
             let (sampling, tokens) = (sampling.clone(), &made.tokens);
             let certificate = Certificate::new(
-                &model.manifest,
+                model.manifest(),
                 args.model.kv(),
                 sampling,
                 prompt,
@@ -208,26 +195,24 @@ impl Observer for Watchers {
 
 /// The ids to continue, and whether nobody gave any.
 fn prompt(
-    tokens: Option<Vec<u32>>,
-    typed: Option<String>,
+    args: &mut args::Run,
     model: &Model,
-    tokenizer: Option<&Tokenizer>,
+    text: &mut Text,
 ) -> anyhow::Result<(Vec<u32>, bool)> {
-    if let Some(tokens) = tokens {
+    if let Some(tokens) = args.tokens.take() {
         return Ok((tokens, false));
     }
-    let Some(tokenizer) = tokenizer else {
+    if text.tokenizer().is_none() {
         bail!(
             "`{}` has no tokenizer.json, so it takes token ids only; give --tokens",
-            model.dir.display()
+            model.dir().display()
         );
-    };
-    let given = match typed {
+    }
+    let given = match args.prompt.take() {
         Some(text) => Some(text),
         None => piped()?,
     };
-    let text = given.as_deref().unwrap_or(OPENING);
-    let ids = tokenizer.encode(text, true).map_err(|e| model.says(&e))?;
+    let ids = text.encode_first(model, args.model.ram, given.as_deref().unwrap_or(OPENING))?;
     Ok((ids, given.is_none()))
 }
 
@@ -258,12 +243,12 @@ fn piped() -> anyhow::Result<Option<String>> {
     Ok(Some(text))
 }
 
-fn summary(made: &Generated, metrics: &Metrics, seed: u64) -> String {
+fn summary(made: &Generated, metrics: &RunMetrics, seed: u64) -> String {
     let end = match made.end {
         End::StopToken | End::StopString => "",
         End::Length => "; more with --max-new-tokens",
         End::Context => "; the context is full",
-        End::Interrupted => "; interrupted",
+        End::Cancelled => "; interrupted",
     };
     let memory = match metrics.peak_rss_bytes {
         Some(bytes) => format!(", peak memory {}", size(bytes)),

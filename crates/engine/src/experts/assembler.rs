@@ -12,7 +12,7 @@ use super::demand::Demand;
 use super::verifier::{Exactness, Presence, RealPath, Verdict, Verifier, detect_miss};
 use super::weights::Assembled;
 use crate::error::StreamError;
-use crate::reads::{Arrival, GivenUp, Loaded, Origin, Reads};
+use crate::reads::{Arrival, Computed, GivenUp, Loaded, Origin, Reads};
 use crate::speculation::{
     Account, Chosen, Expected, Forecaster, LIKELY_VICTIM_STEPS, Moment, Prefetch, Prefetcher,
     Speculation, Tried, WarmFill, warm_fill,
@@ -497,9 +497,8 @@ impl DynamicAssembler {
         if self.demand.has_failed(PieceId::expert(layer, expert)) {
             return Ok(false);
         }
-        let Some((arrivals, result)) = self.reads.compute_arriving(layer, expert, ready)? else {
-            return Ok(false);
-        };
+        let computed = self.reads.compute_arriving(layer, expert, ready)?;
+        let Some(Computed { arrivals, result }) = computed else { return Ok(false) };
         let mut landed = Ok(());
         for arrival in arrivals {
             landed = landed.and(self.land(arrival));

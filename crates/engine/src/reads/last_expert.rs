@@ -34,15 +34,23 @@ struct Arriving<'a> {
     completions: Vec<Completion>,
 }
 
+/// Outcome of computing an expert in flight.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    /// Reads that ended meanwhile.
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) result: Result<(), SourceError>,
+}
+
 impl Reads {
     /// Computes `expert` of `layer` with `ready` while its last matrix is in flight. None if that is not
-    /// possible, or no longer; otherwise the reads that ended meanwhile.
+    /// possible, or no longer.
     pub(crate) fn compute_arriving(
         &mut self,
         layer: u32,
         expert: u32,
         ready: Ready<'_>,
-    ) -> Result<Option<(Vec<Arrival>, Result<(), SourceError>)>, StreamError> {
+    ) -> Result<Option<Computed>, StreamError> {
         let id = PieceId::expert(layer, expert);
         let Some(Read { ticket, demanded: true, ending: false, .. }) = self.get(id) else {
             return Ok(None);
@@ -77,7 +85,7 @@ impl Reads {
             read.ticket = ticket;
         }
         let arrivals = completions.into_iter().map(|completion| self.landed(completion)).collect();
-        Ok(Some((arrivals, result)))
+        Ok(Some(Computed { arrivals, result }))
     }
 }
 

@@ -18,6 +18,7 @@ use sws_store::{
 
 use crate::error::StreamError;
 use crate::wait::Waiter;
+pub(crate) use last_expert::Computed;
 use layouts::Layouts;
 pub use loaded::Loaded;
 pub(crate) use loaded::no_vector;

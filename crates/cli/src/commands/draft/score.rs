@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde::Serialize;
+use sws::draft::Candidate;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_draft::{
@@ -16,9 +17,9 @@ use sws_store::shard::Progress;
 use super::{Recorded, Sequence};
 use crate::args;
 use crate::commands::{print, print_json};
-use crate::draft;
 use crate::progress::{Meter, Unit};
 use crate::table::table;
+use crate::terminal::note;
 
 #[derive(Serialize)]
 struct Report {
@@ -96,12 +97,17 @@ fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDr
     let limit = args.size.map_or(usize::MAX, |size| size as usize);
     let found = match args.untrained {
         true => None,
-        false => draft::trained(model, args.draft.as_deref(), limit)?,
+        false => Candidate::trained(model, args.draft.as_deref())?,
     };
     if let Some(found) = found {
-        return Ok((found, true));
+        if let Some(warning) = found.too_large(limit as u64) {
+            note!("sws: {warning}");
+        }
+        if let Some(draft) = found.make(model, limit as u64)? {
+            return Ok((draft, true));
+        }
     }
-    let vocab = model.spec.vocab.min(1 << 16);
+    let vocab = model.spec().vocab.min(1 << 16);
     match DraftSize::within(limit.min(64 << 20), shape, 0, vocab) {
         Some(size) => Ok((MicroDraftModel::new(shape.clone(), size), false)),
         None => bail!("a draft of this model does not fit into --size; give it more"),
@@ -187,7 +193,7 @@ impl Judge {
         let trace = recorded.files[0].trace.shape();
         let slots = (budget / 100.0 * (trace.layers * trace.experts) as f64).round() as usize;
         Judge {
-            layers: recorded.model.spec.layers.len(),
+            layers: recorded.model.spec().layers.len(),
             baselines: false,
             residency: Residency::new(trace, PolicyKind::Expected, slots.max(1)),
             outcomes: BTreeMap::new(),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde::Serialize;
 use std::sync::Mutex;
+use sws::draft::path;
 use sws_candle::draft::{Samples, Trained, Training, train};
 use sws_draft::{DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, margin};
 use sws_store::Pass;
@@ -13,7 +14,6 @@ use sws_store::shard::Progress;
 use super::{Recorded, Sequence};
 use crate::args;
 use crate::commands::{print, print_json, size};
-use crate::draft::path;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::table::table;
@@ -67,7 +67,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
 
     let shape = recorded.shape.clone();
     let rank = usize::from(args.rank);
-    let vocab = recorded.model.spec.vocab.min(MOST_TOKENS);
+    let vocab = recorded.model.spec().vocab.min(MOST_TOKENS);
     let wanted = DraftSize { rank, tokens: vocab.next_multiple_of(4), distances: DEPTH };
     let limit = args.size.map_or(usize::MAX, |size| size as usize).min(wanted.bytes(&shape));
     let fits = DraftSize::within(limit, &shape, rank, vocab).filter(|size| size.rank == rank);
@@ -120,7 +120,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     for sequence in &learned_from {
         follow(&mut draft, &mut recorded, sequence, &interrupt)?;
     }
-    let bytes = draft.write(&recorded.model.manifest.model.fingerprint);
+    let bytes = draft.write(&recorded.model.manifest().model.fingerprint);
     file.write(&bytes)?;
     file.publish()?;
 
@@ -159,7 +159,7 @@ fn follow(
 ) -> anyhow::Result<()> {
     let Recorded { shape, routers, files, .. } = recorded;
     let states = &mut files[sequence.file];
-    let layers = recorded.model.spec.layers.len();
+    let layers = recorded.model.spec().layers.len();
     let mut both = Vec::new();
     for token in sequence.tokens.clone() {
         go_on(interrupt)?;
@@ -191,7 +191,7 @@ fn collect(
     let most = SAMPLES / (4 * (inputs + 2 * targets * experts));
     let all: usize = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
     let every = all.div_ceil(most).max(1);
-    let layers = model.spec.layers.len();
+    let layers = model.spec().layers.len();
     let (mut samples, mut both) = (Samples::default(), Vec::new());
     let (mut logits, mut order) = (vec![0.0; experts], Vec::new());
     for sequence in sequences {

@@ -167,6 +167,9 @@ const WEIGHTS_SHARE: u64 = 4;
 /// Stand-ins have one part in so many of what experts have beyond the fewest slots, where nobody asks
 /// for all.
 const STAND_IN_SHARE: u64 = 8;
+/// A draft takes one part in so many of a budget, or the floor.
+const DRAFT_SHARE: u64 = 20;
+const DRAFT_FLOOR: u64 = 1 << 20;
 /// The ring has one part in so many of the arena, as far as there is something to gain.
 const RING_SHARE: u64 = 32;
 const RING_LIMIT: u64 = 64 << 20;
@@ -198,6 +201,17 @@ impl Planner {
             None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.at_least).min(most)),
         };
         Ok(Planner { spec: spec.clone(), pieces, process, options, context })
+    }
+
+    /// The most that a draft may take of a budget.
+    pub fn most_draft(ram: u64) -> u64 {
+        (ram / DRAFT_SHARE).max(DRAFT_FLOOR)
+    }
+
+    /// Reserves so many bytes for a draft in every plan that has slots for experts beside it, whose
+    /// ledger then says so: [`Use::Draft`] is the share within which to make the draft.
+    pub fn reserve_draft(&mut self, bytes: u64) {
+        self.options.draft = bytes;
     }
 
     /// The smallest budget that works, in this process: what `min` means.

@@ -1,6 +1,7 @@
 //! One bit flipped anywhere in a model's files is detected, or changes nothing that comes out.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, ReaderKind};
 
 use super::Model;
-use crate::interrupt::Interrupt;
+use crate::{Options, resident};
 
 #[expect(dead_code, unused_imports, reason = "the end-to-end tests use all of it")]
 #[path = "../../../../tests/e2e/goldens.rs"]
@@ -40,18 +41,19 @@ struct Outputs {
 
 impl Outputs {
     /// Through the same functions as every command.
-    fn of(dir: &Path, cache: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<Outputs> {
-        let model = Model::at(dir.to_owned(), cache.map(Path::to_owned))?;
-        let tokenizer = model.tokenizer()?.ok_or_else(|| anyhow::anyhow!("no tokenizer"))?;
-        let template = model.chat_template()?.ok_or_else(|| anyhow::anyhow!("no template"))?;
+    fn of(dir: &Path, cache: Option<&Path>) -> Result<Outputs, Box<dyn Error>> {
+        let model = Model::at(dir.to_owned(), cache.map(Path::to_owned), None)?;
+        let tokenizer = model.tokenizer()?.ok_or("no tokenizer")?;
+        let template = model.chat_template()?;
         let ids = tokenizer.encode(TEXT, true)?;
         let message = Message { role: "user".to_owned(), content: TEXT.to_owned() };
         let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
         let prompt = template.render(&[message], &options)?;
         let typed = GenerationOptions { seed: Some(1), ..GenerationOptions::default() };
         let generation = format!("{:?}", model.generation(&typed)?);
-        let source = model.load(ReaderKind::Mmap, interrupt)?;
-        let forward = Forward::new(model.spec.clone());
+        let options = Options { reader: ReaderKind::Mmap, ..Options::default() };
+        let source = resident::load(&mut model.with(options))?;
+        let forward = Forward::new(model.spec().clone());
         let mut session = Session::new(forward, source, 16, KvPrecision::F32);
         let mut logits = Vec::new();
         for tokens in [&[1, 5, 9, 2][..], &[17]] {
@@ -102,8 +104,7 @@ struct Count {
 
 /// Flips a bit, puts it back, and so on, in each of the files in turn; the time of modification stays.
 fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> Count {
-    let interrupt = Interrupt::of_the_program().unwrap();
-    let before = Outputs::of(dir, cache, &interrupt).unwrap();
+    let before = Outputs::of(dir, cache).unwrap();
     let mut count = Count::default();
     let mut missed: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for path in files(dir).iter().cycle().take(flips) {
@@ -117,7 +118,7 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
             file.set_modified(about.modified().unwrap()).unwrap();
         };
         put(&file, byte[0] ^ 1 << bit);
-        match Outputs::of(dir, cache, &interrupt) {
+        match Outputs::of(dir, cache) {
             Err(_) => count.detected += 1,
             Ok(outputs) => {
                 let case = format!("bit {bit} of byte {at} of {}", path.display());
@@ -131,7 +132,7 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
     for name in SMALL.into_iter().chain(["manifest.json"]) {
         assert_eq!(missed.get(&dir.join(name)), None, "{name} in {}", dir.display());
     }
-    assert!(Outputs::of(dir, cache, &interrupt).unwrap() == before);
+    assert!(Outputs::of(dir, cache).unwrap() == before);
     count
 }
 

@@ -1,0 +1,46 @@
+//! A text as it is made, on the terminal.
+
+use std::rc::Rc;
+
+use sws::{Generate, Generated, Pace, Progress};
+
+use crate::interrupt::Interrupt;
+use crate::live::Live;
+use crate::progress::{Meter, Unit};
+
+/// Shows a text as it comes, until it ends or Ctrl-C ends it.
+pub(crate) fn follow(
+    generate: Generate<'_>,
+    interrupt: &Interrupt,
+    mut live: Live,
+    show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<Generated> {
+    let meter = Rc::new(Meter::quiet("processing the prompt", Unit::Tokens));
+    let shown = Rc::clone(&meter);
+    let report = move |progress: Progress| {
+        if progress.done < progress.total {
+            shown.show(progress);
+        }
+    };
+    let mut generate = generate.cancelled_by(interrupt.cancel()).reporting(report);
+    let mut next = generate.next();
+    meter.finish();
+    while let Some(piece) = next {
+        let piece = piece?;
+        if !piece.text.is_empty() {
+            live.clear();
+            show(&piece.text)?;
+        }
+        if piece.token.is_some() {
+            live.tick();
+        }
+        next = generate.next();
+    }
+    live.clear();
+    Ok(generate.finish())
+}
+
+/// `12 tokens at 34.5 tok/s`.
+pub(crate) fn pace(Pace { tokens, tokens_per_second, .. }: Pace, what: &str) -> String {
+    format!("{tokens} {what} at {tokens_per_second:.1} tok/s")
+}

@@ -1,0 +1,191 @@
+//! What computes the layers: the table of backends.
+
+#[cfg(feature = "candle")]
+mod candle;
+
+use std::sync::Arc;
+
+use sws_engine::{Gauge, Plan, SpeculativeWeightStreamer, Use, Waiter};
+use sws_kernels::Functionals;
+use sws_model::{CausalLm, State};
+use sws_store::Memory;
+
+use crate::cancel::Opening;
+use crate::{Error, Loader, Planning, Result, Text, Threads, Warning, resident};
+
+/// One way to compute. Everything a layer is made of, from linear to routing, comes with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Our kernels.
+    #[default]
+    Sws,
+    /// The second implementation of the layers.
+    #[cfg(feature = "candle")]
+    Candle,
+}
+
+/// A model in memory.
+pub(crate) struct Loaded {
+    pub(crate) lm: Box<dyn CausalLm>,
+    /// The functionals that compute it.
+    pub(crate) tier: String,
+    /// How its files were read.
+    pub(crate) reader: &'static str,
+    pub(crate) weight_bytes: u64,
+    /// How the budget is divided; none if everything is in memory.
+    pub(crate) plan: Option<Plan>,
+    /// What it costs to run, if that is measured.
+    pub(crate) gauge: Option<Gauge>,
+    /// What passes wait with, if they can wait.
+    pub(crate) waiter: Option<Waiter>,
+}
+
+impl Backend {
+    /// All that were compiled in. The first is the default.
+    pub const ALL: &[Backend] = &[
+        Backend::Sws,
+        #[cfg(feature = "candle")]
+        Backend::Candle,
+    ];
+
+    /// What it is called on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Sws => "sws",
+            #[cfg(feature = "candle")]
+            Backend::Candle => "candle",
+        }
+    }
+
+    /// A line about it.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Backend::Sws => {
+                "our kernels on weights as they are stored: every model, the same bits everywhere"
+            }
+            #[cfg(feature = "candle")]
+            Backend::Candle => {
+                "an independent implementation on candle tensors, to compare with: all weights in f32, slower, not bit-identical"
+            }
+        }
+    }
+
+    /// How far its results are from those of the default backend; none if not at all.
+    pub const fn lossy(self) -> Option<&'static str> {
+        match self {
+            Backend::Sws => None,
+            #[cfg(feature = "candle")]
+            Backend::Candle => Some(
+                "computed by candle: not bit-identical, off by at most 1e-4 of the largest logit on the test models",
+            ),
+        }
+    }
+
+    /// Loads a model that it can run; refuses others before anything is loaded.
+    pub(crate) fn load(
+        self,
+        loader: &mut Loader<'_>,
+        text: &Text,
+        threads: &Threads,
+    ) -> Result<Loaded> {
+        match self {
+            Backend::Sws if loader.options.resident => in_memory(loader),
+            Backend::Sws => streamed(loader, text, threads),
+            #[cfg(feature = "candle")]
+            Backend::Candle => candle::load(loader),
+        }
+    }
+}
+
+fn in_memory(loader: &mut Loader<'_>) -> Result<Loaded> {
+    asked(loader)?;
+    let source = resident::load(loader)?;
+    let weight_bytes = source.bytes();
+    let (limit, kv) = (positions(loader)?, loader.options.kv);
+    let spec = loader.model.spec().clone();
+    let forward = sws_model::Model::with_functionals(spec, functionals(loader));
+    let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
+    Ok(own(loader, streamer, weight_bytes))
+}
+
+fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<Loaded> {
+    let model = loader.model;
+    let planning = Planning::new(loader, text, threads, 1)?;
+    let plan = planning.plan(loader)?;
+    let draft = planning.draft(loader, &plan)?;
+    let streaming = &loader.options.streaming;
+    let options = sws_engine::Options {
+        draft,
+        speculation: streaming.speculation,
+        run_ahead: streaming.speculation,
+        exactness: streaming.exactness(),
+        policy: streaming.policy,
+        kv: loader.options.kv,
+        warm_start: streaming.warm_start(model),
+        ..sws_engine::Options::default()
+    };
+    let reader = Opening::new(loader.open_reader()?, loader.cancel.clone());
+    let store = Arc::new(model.store_with(reader.clone())?);
+    let forward = sws_model::Model::with_functionals(model.spec().clone(), functionals(loader));
+    let bytes = plan.arena_bytes() as u64;
+    let without_draft = plan.ledger.get(Use::Draft) == 0;
+    let streamer =
+        SpeculativeWeightStreamer::with_plan(forward, store, plan, options).map_err(|e| {
+            match loader.cancel.is_cancelled() {
+                true => Error::Cancelled,
+                false => model.error(e),
+            }
+        })?;
+    reader.is_over();
+    loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
+    let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
+    loader.warnings.extend(left_out.map(|file| Warning::DraftLeftOut(file.to_owned())));
+    Ok(own(loader, streamer, bytes))
+}
+
+fn own(loader: &Loader<'_>, mut streamer: SpeculativeWeightStreamer, weight_bytes: u64) -> Loaded {
+    Loaded {
+        tier: functionals(loader).to_string(),
+        reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
+        weight_bytes,
+        plan: streamer.plan().cloned(),
+        gauge: Some(streamer.gauge()),
+        waiter: Some(streamer.waiter()),
+        lm: Box::new(streamer),
+    }
+}
+
+fn functionals(loader: &Loader<'_>) -> Functionals {
+    loader.options.functionals.unwrap_or(Functionals::best())
+}
+
+/// How long a sequence is to be at most; refused if the model was not made for it.
+fn asked(loader: &Loader<'_>) -> Result<usize> {
+    let made_for = loader.model.spec().context;
+    match loader.options.context.unwrap_or(made_for) {
+        asked if asked > made_for => Err(loader.model.error(format!(
+            "the model was made for {made_for} positions and {asked} were asked for; lower --context"
+        ))),
+        asked => Ok(asked),
+    }
+}
+
+/// How long a sequence can become: as was asked for, or as far as the memory that is left has room
+/// for its keys and values, with a warning.
+fn positions(loader: &mut Loader<'_>) -> Result<usize> {
+    let wanted = asked(loader)?;
+    let Some(Memory { available, holder, .. }) = Memory::now() else { return Ok(wanted) };
+    let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
+    while too_many - fits > 1 {
+        let between = fits + (too_many - fits) / 2;
+        match State::cache_bytes(loader.model.spec(), between, loader.options.kv) <= available {
+            true => fits = between,
+            false => too_many = between,
+        }
+    }
+    if fits < wanted {
+        loader.warnings.push(Warning::Context { wanted, fits, holder });
+    }
+    Ok(fits)
+}

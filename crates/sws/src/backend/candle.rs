@@ -1,0 +1,73 @@
+//! The second implementation of the layers, on candle tensors.
+
+use sws_candle::{CandleError, CandleLm};
+use sws_engine::Budget;
+use sws_model::{Inventory, KvPrecision};
+use sws_store::shard::Progress;
+
+use super::{Loaded, asked, positions};
+use crate::{Drafting, Error, Loader, Options, Result};
+
+pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
+    refuse(&loader.options)?;
+    let model = loader.model;
+    let spec = model.spec();
+    sws_candle::supports(spec).map_err(|e| model.error(e))?;
+    // What is missing or misshapen is refused in the words of the default backend.
+    let inventory = Inventory::new(spec, model.manifest()).map_err(|e| model.error(e))?;
+    let held = inventory.pieces().flat_map(|id| inventory.piece(id));
+    let sizes = held.map(|held| 4 * held.rows as u64 * held.cols as u64);
+    let (total, largest) =
+        sizes.fold((0, 0), |(total, largest), size| (total + size, size.max(largest)));
+    let otherwise = "use the default backend, which keeps weights as they are stored";
+    model.check_memory(total + largest, otherwise)?;
+
+    asked(loader)?;
+    let (reader, cancel) = (loader.options.reader, loader.cancel.clone());
+    let mut progress = |done| {
+        loader.report(Progress { done, total });
+        !cancel.is_cancelled()
+    };
+    let (lm, reader) = if model.is_sharded() {
+        let store = model.store(reader)?;
+        (CandleLm::from_shards(spec.clone(), &store, &mut progress), reader.name())
+    } else {
+        (CandleLm::from_checkpoint(spec.clone(), model.dir(), &mut progress), "file")
+    };
+    let lm = lm.map_err(|e| match e {
+        CandleError::Stopped => Error::Cancelled,
+        e => model.error(e),
+    })?;
+    let lm = lm.limited(positions(loader)?);
+    Ok(Loaded {
+        tier: "candle".to_owned(),
+        reader,
+        weight_bytes: lm.weight_bytes(),
+        plan: None,
+        gauge: None,
+        waiter: None,
+        lm: Box::new(lm),
+    })
+}
+
+/// Refuses options that this backend does not have.
+fn refuse(options: &Options) -> Result<()> {
+    let streaming = &options.streaming;
+    let refused = [
+        (options.kv != KvPrecision::F32, "keeps keys and values in f32; leave out --kv"),
+        (
+            options.functionals.is_some(),
+            "has functionals of its own; leave out --tier and SWS_TIER",
+        ),
+        (options.ram != Budget::Auto, "keeps all weights in memory; leave out --ram"),
+        (
+            streaming.stand_ins.is_some() || streaming.tolerance > 0.0,
+            "has no stand-ins; leave out --stand-ins and --tolerance",
+        ),
+        (matches!(streaming.draft, Drafting::File(_)), "reads nothing ahead; leave out --draft"),
+    ];
+    match refused.into_iter().find(|(refused, _)| *refused) {
+        Some((_, words)) => Err(Error::Candle(words)),
+        None => Ok(()),
+    }
+}

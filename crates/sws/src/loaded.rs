@@ -1,0 +1,153 @@
+//! A loaded model, ready to be given texts.
+
+use std::time::Duration;
+
+use sws_engine::{Gauge, Plan, Use, Waiter, peak_memory};
+use sws_model::CausalLm;
+use sws_model::text::{Generation, Position};
+use sws_store::Memory;
+
+use crate::generate::Start;
+use crate::sequence::Sequence;
+use crate::{
+    Backend, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, Text,
+    Threads, Warning,
+};
+
+/// New tokens, if neither the caller nor the model says how many.
+pub const NEW_TOKENS: usize = 256;
+
+/// A model that runs, with one sequence. Its passes run on [threads](Threads) of its own, whichever
+/// thread asks for them.
+///
+/// What it has learned of the use of experts is saved when it is dropped.
+#[derive(Debug)]
+pub struct LoadedModel {
+    pub(crate) model: Model,
+    pub(crate) sequence: Sequence,
+    pub(crate) text: Text,
+    pub(crate) about: About,
+    pub(crate) plan: Option<Plan>,
+    pub(crate) gauge: Option<Gauge>,
+    pub(crate) waiter: Option<Waiter>,
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// How a model was loaded, as its metrics tell it.
+#[derive(Debug)]
+pub(crate) struct About {
+    pub(crate) backend: Backend,
+    pub(crate) tier: String,
+    pub(crate) reader: &'static str,
+    pub(crate) kv: &'static str,
+    pub(crate) lossy: Vec<String>,
+    pub(crate) weight_bytes: u64,
+    pub(crate) policy: Option<&'static str>,
+    pub(crate) load: Duration,
+}
+
+impl LoadedModel {
+    /// Continues a text, in a sequence that begins with it. The defaults are those of `sws run`: what the
+    /// model's `generation_config.json` says, up to 256 new tokens, another seed each time.
+    ///
+    /// The prompt is computed when the first piece of text is asked for.
+    pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generate<'_>> {
+        let Request { prompt, options } = request.into();
+        let mut generation = self.model.generation(&options)?;
+        generation.max_new_tokens.get_or_insert(NEW_TOKENS);
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Text(text) => self.text.encode(&self.model, &text, true)?,
+        };
+        if self.text.tokenizer().is_none() && !generation.stop_strings.is_empty() {
+            return Err(self.model.error(Lacking::Tokenizer));
+        }
+        self.sequence.clear();
+        self.continued(tokens, &generation)
+    }
+
+    /// Continues tokens with options that are [resolved](Model::generation); without a number of new
+    /// tokens, as long as there is room. What of them the sequence has already is not computed again.
+    /// Pieces are without text if there is no tokenizer.
+    pub fn continued(&mut self, tokens: Vec<u32>, generation: &Generation) -> Result<Generate<'_>> {
+        self.start(tokens, generation, Position::Middle)
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        tokens: Vec<u32>,
+        generation: &Generation,
+        position: Position,
+    ) -> Result<Generate<'_>> {
+        let tokenizer = self.text.tokenizer().map(|tokenizer| (tokenizer, position));
+        let (gauge, waiter) = (self.gauge.clone(), self.waiter.clone());
+        let start = Start { tokens, generation, tokenizer, gauge, waiter };
+        Generate::new(&mut self.sequence, start)
+    }
+
+    /// The logits behind it: tokens in, one pass at a time, on the pool.
+    pub fn causal_lm(&mut self) -> &mut dyn CausalLm {
+        &mut self.sequence
+    }
+
+    /// The model on disk.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The threads that compute.
+    pub fn threads(&self) -> &Threads {
+        self.sequence.threads()
+    }
+
+    /// Positions that a sequence can have.
+    pub fn limit(&self) -> usize {
+        self.sequence.limit()
+    }
+
+    /// What there is to know about how it was loaded, one sentence each.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// How the budget is divided; none if everything is in memory.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// The counters of what it costs to run, as of the last pass; none from a backend that does not
+    /// measure it.
+    pub fn gauge(&self) -> Option<Gauge> {
+        self.gauge.clone()
+    }
+
+    /// What a generation cost, and how the model was loaded.
+    pub fn metrics(&self, generated: &Generated) -> RunMetrics {
+        let about = &self.about;
+        RunMetrics {
+            model: self.model.dir().display().to_string(),
+            backend: about.backend.name(),
+            tier: about.tier.clone(),
+            threads: self.threads().count(),
+            reader: about.reader,
+            kv: about.kv,
+            lossy: about.lossy.clone(),
+            weight_bytes: about.weight_bytes,
+            ram_bytes: self.plan.as_ref().map(|plan| plan.ledger.budget()),
+            policy: about.policy,
+            load_seconds: about.load.as_secs_f64(),
+            first_token_seconds: generated.first_token.map(|time| time.as_secs_f64()),
+            prompt: generated.prompt,
+            generation: generated.generation,
+            cost: generated.cost.clone(),
+            peak_rss_bytes: peak_memory(),
+        }
+    }
+
+    /// Memory for encoding texts: what the budget has for it, or what is free.
+    pub(crate) fn working_bytes(&self) -> u64 {
+        let planned = self.plan.as_ref().map(|plan| plan.ledger.get(Use::Encoding));
+        let free = || Memory::now().map(|memory| memory.available);
+        planned.or_else(free).unwrap_or(u64::MAX)
+    }
+}
