@@ -14,7 +14,7 @@
 //! weights learned on those models.
 //!
 //! ```
-//! use crate::history::{History, Shape};
+//! use sws_cache::history::{History, Shape};
 //!
 //! let mut history = History::new(Shape { layers: 1, experts: 8, top_k: 2 });
 //! for step in 0..50 {

@@ -17,8 +17,8 @@ const MAX_EXPERTS: usize = 1 << 20;
 /// The experts that each token of some sequences used in each layer with experts.
 ///
 /// ```
-/// use crate::Trace;
-/// use crate::history::Shape;
+/// use sws_cache::Trace;
+/// use sws_cache::history::Shape;
 ///
 /// let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 2 })?;
 /// // A prompt of two tokens goes through the layers together, followed by one more token.
