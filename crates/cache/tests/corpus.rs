@@ -1,4 +1,4 @@
-//! What the fuzzers found worth keeping, and every input that once failed, on stable Rust.
+//! Replays the fuzzing corpus, with every input that once failed, on stable Rust.
 
 use std::fs;
 use std::path::Path;

@@ -1,10 +1,15 @@
-//! How often a model whose experts are all stand-ins draws the token that the model itself draws: `cargo run
-//! --release -p sws-engine --example acceptance -- SHARDS [TOKENS [TEXTS]]`, with shards that have stand-ins.
+//! Share of tokens on which a model and its draft agree, where the draft has stand-ins for all
+//! experts. The shards must have stand-ins.
 //!
-//! The model samples texts, each with another seed; the other one is given the same tokens and draws with the
-//! same noise. Beside that: with one uniform number a position, walked over the tokens by ascending id; and
-//! bounds that the distance of the two distributions sets, below for any two that share Gumbel noise, above
-//! for any way of drawing.
+//! ```text
+//! cargo run --release -p sws-engine --example acceptance -- SHARDS [TOKENS [TEXTS]]
+//! ```
+//!
+//! The model samples texts, each with another seed. The draft gets the same tokens, and samples
+//! with the same Gumbel noise. For comparison, both also sample with one uniform number per
+//! position, by inversion over the tokens in ascending order of ids. The distance of the two
+//! distributions gives two bounds: a lower one for any two distributions that share Gumbel noise,
+//! and an upper one for any way of sampling.
 
 use std::error::Error;
 use std::fs::File;
@@ -97,13 +102,13 @@ fn text(
     Ok(found)
 }
 
-/// Half of Σ |p - q|.
+/// Total variation distance: half of Σ |p - q|.
 fn distance(p: &[(u32, f64)], q: &[(u32, f64)]) -> f64 {
     let of = |all: &[(u32, f64)], id| all.iter().find(|other| other.0 == id).map_or(0.0, |x| x.1);
     1.0 - p.iter().map(|&(id, p)| p.min(of(q, id))).sum::<f64>()
 }
 
-/// Where a uniform number falls, by ascending id.
+/// The token at which a uniform number falls, by ascending id.
 fn walked(p: &[(u32, f64)], number: f64) -> Option<u32> {
     let mut sum = 0.0;
     let here = |&&(_, p): &&(u32, f64)| {

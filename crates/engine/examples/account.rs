@@ -1,5 +1,5 @@
-//! What speculation saves by the clock, and what its account says: the governor left out, in virtual time,
-//! for drafts that name each expert of a layer with a given recall.
+//! Time saved by speculation, by the clock and by its account. Speculation is not governed, time is
+//! virtual, and drafts name each expert of a layer with a given recall.
 //!
 //! ```text
 //! cargo run --release -p sws-engine --example account

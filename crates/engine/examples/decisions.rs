@@ -1,4 +1,8 @@
-//! What the books of a cache cost, without weights: `cargo run --release -p sws-engine --example decisions`.
+//! Cost of a cache's decisions, without weights.
+//!
+//! ```text
+//! cargo run --release -p sws-engine --example decisions
+//! ```
 
 use std::error::Error;
 use std::io::Write;
@@ -10,7 +14,7 @@ use sws_store::{Clock, Pass, PieceId};
 
 const TOKENS: usize = 400;
 
-/// How long something took, each time.
+/// Durations of an operation.
 #[derive(Default)]
 struct Spent(Vec<Duration>);
 
@@ -22,7 +26,7 @@ impl Spent {
         result
     }
 
-    /// The median, and what one in ten takes or more; a mean would count what else the machine did.
+    /// The median and the 90th percentile. A mean would include other work of the machine.
     fn nanos(mut self) -> String {
         self.0.sort_unstable();
         let at =
@@ -56,8 +60,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What noting a choice costs, and what making room does. Each token keeps about half of the experts
-/// of the one before it.
+/// Measures the cost of noting a choice and of making room. Each token keeps about half of the
+/// experts of the one before it.
 fn run(
     count: u32,
     experts: u32,
@@ -78,7 +82,7 @@ fn run(
             for (place, expert) in chosen.iter_mut().enumerate() {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 if token == 0 || (state >> 62).is_multiple_of(2) {
-                    // Every expert stands in one place only.
+                    // An expert can appear in one place only.
                     let each = u64::from(experts) / TOP_K as u64;
                     *expert = (place as u64 * each + (state >> 32) % each) as u32;
                 }

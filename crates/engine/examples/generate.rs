@@ -1,5 +1,8 @@
-//! Continues a few tokens with a model that has less memory than it has weights:
-//! `cargo run --release -p sws-engine --example generate -- [SHARDS [RAM]]`.
+//! Continues a few tokens with a model that is larger than its memory budget.
+//!
+//! ```text
+//! cargo run --release -p sws-engine --example generate -- [SHARDS [RAM]]
+//! ```
 
 use std::error::Error;
 use std::io::Write;

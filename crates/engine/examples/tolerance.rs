@@ -1,8 +1,12 @@
-//! What a tolerance does to what a model says: `cargo run --release -p sws-engine --example tolerance --
-//! SHARDS RAM [TOKENS]`, with shards that have stand-ins and a budget like 20MiB.
+//! Effect of the tolerance on a model's predictions. The shards must have stand-ins; RAM is a
+//! budget such as 20MiB.
 //!
-//! The exact model samples a text; then every row gives the same tokens to the model with another
-//! tolerance, and compares what it expects next with what the exact model did.
+//! ```text
+//! cargo run --release -p sws-engine --example tolerance -- SHARDS RAM [TOKENS]
+//! ```
+//!
+//! The exact model samples a text. Each row then gives the same tokens to the model with another
+//! tolerance, and compares its predictions with those of the exact model.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,139 +1,139 @@
-//! Certificates: what an answer was computed from, so that anybody can compute it again and compare
-//! every bit.
+//! Certificates: the inputs of an answer and hashes of its intermediate results, so that anyone can
+//! compute it again and compare every bit.
 
 use serde::{Deserialize, Serialize};
 use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
 use sws_store::{Manifest, ModelIdentity, Pass};
 
-/// The version of the file. Another is refused.
+/// Version of the file format. Other versions are refused.
 const FORMAT: &str = "sws-certificate-1";
-/// What computes may give other bits in another version.
+/// Version of the program. Another version may compute other bits.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The sampler of certificates that name none.
 const FIRST_SAMPLER: &str = "uniform-1";
 
-/// What is needed to compute an answer again, and a chain of hashes over all that came of it.
+/// Inputs of an answer, and a chain of hashes over its routes and logits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
     format: String,
-    /// Of the program.
+    /// Version of the program.
     version: String,
     model: ModelIdentity,
-    /// How the shards are encoded; none for a checkpoint in place.
+    /// Encoding of the shards; `None` for a checkpoint read in place.
     encoding: Option<String>,
-    /// How keys and values were kept.
+    /// Precision of keys and values.
     kv: String,
-    /// How a seed becomes a text.
+    /// Version of the sampler, which maps a seed to a text.
     #[serde(default = "first_sampler")]
     sampler: String,
     sampling: Sampling,
     prompt: Vec<u32>,
     /// The answer.
     tokens: Vec<u32>,
-    /// What led to each token of the answer.
+    /// The step behind each token of the answer.
     steps: Vec<Step>,
-    /// A hash over all of the above.
+    /// Hash over all other fields.
     seal: String,
 }
 
-/// A pass, at whose end logits were looked at.
+/// The passes up to the logits of one token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The experts of each token in each layer that has any, four hexadecimal digits each.
+    /// Experts of each token in each layer with experts, as four hexadecimal digits each.
     routes: String,
-    /// blake3 over the link before, the routes and the logits.
+    /// blake3 over the previous link, the routes and the logits.
     chain: String,
 }
 
-/// Whether a replay computed the same.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every bit.
+    /// All steps agree bit for bit.
     Agrees {
-        /// Steps compared.
+        /// Number of steps compared.
         steps: usize,
     },
-    /// Up to a step, counted from 0, the prompt's.
+    /// A step differs.
     Differs {
-        /// Which.
+        /// The first step that differs. Step 0 is the prompt's.
         step: usize,
-        /// In what.
+        /// The first difference in it.
         what: Difference,
     },
-    /// It was told to stop before it was done.
+    /// The caller stopped the replay before its end.
     Stopped,
 }
 
-/// What differs first.
+/// Kind of the first difference in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// A router has chosen other experts.
     Routes,
-    /// The same experts gave other logits.
+    /// The same experts were chosen, but the logits differ.
     Logits,
-    /// The same logits gave another token.
+    /// The logits agree, but another token was sampled.
     Token,
 }
 
-/// Why there is nothing to compare.
+/// Reasons why a certificate cannot be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// The file is no certificate.
+    /// The file is not a certificate.
     #[error("this is no certificate ({0}); make one with `sws run --certify FILE`")]
     Damaged(String),
-    /// It was changed.
+    /// The certificate was changed after it was made.
     #[error("the certificate was changed after it was made; get it again from where it came")]
     Changed,
-    /// It comes from another sampler.
+    /// The certificate was made with another sampler.
     #[error(
         "the certificate is of the sampler {found} and this is {SAMPLER}, with which a seed gives another text; make it again with `sws run --certify FILE`, or check it with the program that made it"
     )]
     Sampler {
-        /// Which.
+        /// Sampler of the certificate.
         found: String,
     },
-    /// It comes from another version.
+    /// The certificate was made by another version of the program.
     #[error(
-        "the certificate was made by version {found} and this is {VERSION}, whose bits may be others; use that version"
+        "the certificate was made by version {found} and this is {VERSION}, whose bits may differ; use that version"
     )]
     Version {
-        /// Which.
+        /// Version of the certificate.
         found: String,
     },
-    /// It is about another model.
+    /// The certificate is about another model.
     #[error(
         "the certificate is about another model ({expected}) than this one ({found}); name that one"
     )]
     Foreign {
-        /// Its fingerprint.
+        /// Model of the certificate.
         expected: String,
-        /// This one's.
+        /// This model.
         found: String,
     },
-    /// It is about the same model in another encoding.
+    /// The certificate is about the same model in another encoding.
     #[error(
         "the certificate is about the model in {expected} and this one is in {found}; name that one"
     )]
     Encoding {
-        /// Its encoding.
+        /// Encoding of the certificate.
         expected: String,
-        /// This one's.
+        /// Encoding of this model.
         found: String,
     },
     /// The model could not be run.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// No token could be chosen.
+    /// No token could be sampled.
     #[error(transparent)]
     Sample(#[from] SampleError),
 }
 
 impl Certificate {
-    /// Of the answer `tokens`, which `witness` has seen made.
+    /// Creates the certificate of the answer `tokens`, whose generation `witness` has observed.
     pub fn new(
         manifest: &Manifest,
         kv: KvPrecision,
@@ -159,13 +159,13 @@ impl Certificate {
         certificate
     }
 
-    /// Puts a seal on what it says now: it tells a slip from the original. Against a forger only a
-    /// replay helps.
+    /// Seals the current contents. The seal detects accidental changes; only a replay detects a
+    /// forgery.
     pub fn seal(&mut self) {
         self.seal = self.hash();
     }
 
-    /// Reads one.
+    /// Parses a certificate and checks its seal and versions.
     pub fn parse(json: &[u8]) -> Result<Certificate, CertificateError> {
         let certificate: Certificate =
             serde_json::from_slice(json).map_err(|e| CertificateError::Damaged(e.to_string()))?;
@@ -173,7 +173,7 @@ impl Certificate {
         if certificate.format != FORMAT {
             return damaged("it is in another format");
         }
-        // Before the seal, which is of what the file says, and one without a sampler says less.
+        // Checked before the seal: a file without a sampler was sealed without that field.
         if certificate.sampler != SAMPLER {
             return Err(CertificateError::Sampler { found: shown(&certificate.sampler) });
         }
@@ -184,20 +184,20 @@ impl Certificate {
             return Err(CertificateError::Version { found: shown(&certificate.version) });
         }
         if certificate.prompt.is_empty() || certificate.tokens.len() != certificate.steps.len() {
-            return damaged("it does not say what led to every token");
+            return damaged("it does not have a step for every token");
         }
         if certificate.kv().is_none() {
-            return damaged("it names a precision that there is not");
+            return damaged("it names an unknown precision of keys and values");
         }
         Ok(certificate)
     }
 
-    /// As it is written to a file.
+    /// Returns the contents of a certificate file.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data") + "\n"
     }
 
-    /// Whether it is about this model.
+    /// Returns an error if the certificate is not about this model in this encoding.
     pub fn check(&self, manifest: &Manifest) -> Result<(), CertificateError> {
         let (found, expected) = (&manifest.model, &self.model);
         if found != expected {
@@ -220,7 +220,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// How keys and values have to be kept.
+    /// Precision of keys and values; `None` for an unknown one.
     pub fn kv(&self) -> Option<KvPrecision> {
         [KvPrecision::F32, KvPrecision::Bf16].into_iter().find(|kv| kv_name(*kv) == self.kv)
     }
@@ -235,8 +235,8 @@ impl Certificate {
         &self.tokens
     }
 
-    /// Computes the answer again and compares. `step` is told how many steps are done, and says
-    /// whether to go on.
+    /// Computes the answer again and compares. Before each step, `step` gets the number of steps
+    /// done; the replay stops if it returns false.
     pub fn replay(
         &self,
         spec: &ModelSpec,
@@ -276,13 +276,13 @@ impl Certificate {
     }
 }
 
-/// Looks on while an answer is made: told of the logits of each step, it links them to the routes.
+/// Observes the generation of an answer, and adds the routes and logits of each step to the chain.
 #[derive(Clone, Debug)]
 pub struct Witness {
-    /// The place of each layer among those with experts.
+    /// Index of each layer among those with experts.
     places: Vec<Option<usize>>,
     top_k: usize,
-    /// Experts of a token in all layers.
+    /// Number of experts of a token in all layers.
     row: usize,
     /// Position of the first token of the step.
     first: Option<usize>,
@@ -293,7 +293,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Of an answer to `prompt`.
+    /// A witness of an answer to `prompt`.
     pub fn new(spec: &ModelSpec, prompt: &[u32]) -> Witness {
         let mut layers = 0;
         let mut place = |moe: bool| {
@@ -340,7 +340,7 @@ impl Observer for Witness {
             hasher.update(&route.to_le_bytes());
         }
         for logit in logits {
-            // Any NaN equals any other.
+            // All NaNs are equal.
             let bits = if logit.is_nan() { f32::NAN.to_bits() } else { logit.to_bits() };
             hasher.update(&bits.to_le_bytes());
         }
@@ -350,7 +350,7 @@ impl Observer for Witness {
     }
 }
 
-/// As much of a name as a sentence has room for.
+/// The first characters of a name, for an error message.
 fn shown(name: &str) -> String {
     name.chars().take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! What can go wrong on the way from the device to the pass.
+//! Errors on the way of weights from the device to the pass.
 
 use sws_model::{LoadError, Role, SourceError, WeightsError};
 use sws_store::{FetchError, LayoutError, PieceId};
@@ -6,43 +6,43 @@ use sws_store::{FetchError, LayoutError, PieceId};
 use crate::wait::WaitError;
 use sws_cache::NoRoom;
 
-/// Why weights are not there.
+/// Reasons why weights are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// A read failed; it says which piece and which file.
+    /// A read failed. The error names the piece and the file.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The manifest is wrong.
+    /// The manifest is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// What was read can not be computed with.
+    /// The bytes read are not valid weights.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The pass was given up.
+    /// The wait for a read was cancelled, or the store was closed.
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// There is no slot for an expert.
     #[error("{0}; give more memory with --ram")]
     NoSlot(#[from] NoRoom),
-    /// What flows through the ring is larger.
+    /// The ring is too short for the streamed weights.
     #[error(
-        "what streams needs at least {need} bytes to flow through and {have} are set aside for it; give a larger --ram"
+        "streamed weights need a ring of at least {need} bytes and it has {have}; give a larger --ram"
     )]
     RingTooSmall {
         /// Bytes needed.
         need: usize,
-        /// Bytes there are.
+        /// Bytes available.
         have: usize,
     },
-    /// The system grants less memory than it has.
+    /// The system refused to grant memory.
     #[error(
         "the system grants no {bytes} bytes of memory ({cause}); lower --ram, or raise the limit of address space (`ulimit -v`)"
     )]
     Memory {
-        /// Asked for.
+        /// Bytes requested.
         bytes: usize,
-        /// What it says.
+        /// Cause reported by the system.
         cause: std::io::Error,
     },
     /// The arena is smaller than its plan.
@@ -50,15 +50,15 @@ pub enum StreamError {
         "the plan asks for {need} bytes where {have} are free; this is a bug, please report it"
     )]
     NoRoom {
-        /// Bytes asked for.
+        /// Bytes requested.
         need: usize,
-        /// Bytes there are.
+        /// Bytes available.
         have: usize,
     },
 }
 
 impl StreamError {
-    /// A source is asked for a matrix that it does not hold: a fault of ours.
+    /// A source was asked for a matrix that it does not hold, which is a bug.
     pub(crate) fn not_resident(piece: PieceId, role: Role) -> SourceError {
         format!(
             "{piece} is not in memory when its {role:?} is asked for; this is a bug, please report it"

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use sws_store::{Clock, Completion, Landed, NVMeWeightStore, NotLanded, PieceKind, Ticket};
 
-/// Waits for reads, whoever asked for them, and counts what that costs and what has come. Clones
-/// share the counts, and can end the waiting from another thread.
+/// Waits for reads of all callers, and counts the stalls and the bytes that have arrived. Clones
+/// share the counts, and can cancel a wait from another thread.
 #[derive(Clone, Debug)]
 pub struct Waiter(Arc<Shared>);
 
@@ -22,7 +22,7 @@ struct Shared {
     bytes: [AtomicU64; Kind::ALL.len()],
 }
 
-/// What was read.
+/// Kind of weights that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Routed experts.
@@ -44,7 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 8] = [
         Kind::Experts,
         Kind::SharedExperts,
@@ -56,7 +56,7 @@ impl Kind {
         Kind::Head,
     ];
 
-    /// What it is called in JSON.
+    /// Name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Experts => "experts",
@@ -85,33 +85,33 @@ impl Kind {
     }
 }
 
-/// Time in which computing waited for a read.
+/// Stalls: waits of the computation for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// How long.
+    /// Total time.
     pub time: Duration,
-    /// How often.
+    /// Number of waits.
     pub count: u64,
 }
 
-/// Why there is nothing to wait for.
+/// Reasons why a wait ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
     /// [`Waiter::cancel`] was called.
     #[error("the pass was cancelled")]
     Cancelled,
-    /// Nobody will ever send.
+    /// The store was closed: no completion can arrive.
     #[error("the store was closed while reads were under way; this is a bug, please report it")]
     Closed,
 }
 
-/// How long a wait goes on before it looks whether it was cancelled: shorter than a person notices,
-/// longer than almost every read.
-const LOOK: Duration = Duration::from_millis(50);
+/// Time between two checks for cancellation during a wait: shorter than a person notices, longer
+/// than almost every read.
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Waiter {
-    /// Nothing has been waited for. `clock` is that of the stores that will be waited for.
+    /// Creates a waiter with empty counts. `clock` must be that of the stores it will wait for.
     pub fn new(clock: Clock) -> Waiter {
         Waiter(Arc::new(Shared {
             clock,
@@ -122,7 +122,7 @@ impl Waiter {
         }))
     }
 
-    /// What has arrived already; none if nothing has.
+    /// Returns a completion that has already arrived; `None` if there is none.
     pub fn poll(&self, from: &Receiver<Completion>) -> Result<Option<Completion>, WaitError> {
         self.check()?;
         match from.try_recv() {
@@ -132,8 +132,8 @@ impl Waiter {
         }
     }
 
-    /// What arrives next of the fetches of `store` that are told to `from`. Only if that is later than
-    /// now has anybody waited.
+    /// Returns the next completion of the fetches of `store` that report to `from`. Counts a stall
+    /// only if none had arrived yet.
     pub fn wait(
         &self,
         store: &NVMeWeightStore,
@@ -144,7 +144,7 @@ impl Waiter {
         }
         self.stalled(|| {
             loop {
-                match store.wait_timeout(from, LOOK) {
+                match store.wait_timeout(from, CANCEL_POLL_INTERVAL) {
                     Ok(completion) => break Ok(self.arrived(completion)),
                     Err(RecvTimeoutError::Disconnected) => break Err(WaitError::Closed),
                     Err(RecvTimeoutError::Timeout) => self.check()?,
@@ -153,8 +153,8 @@ impl Waiter {
         })
     }
 
-    /// The first `len` bytes of what a fetch of `store` reads, as soon as they are there. None if it is
-    /// over before.
+    /// Waits for the first `len` bytes of a fetch of `store`. Returns `None` if the fetch ends
+    /// before they have arrived.
     pub fn landed<'s>(
         &self,
         store: &'s NVMeWeightStore,
@@ -169,7 +169,7 @@ impl Waiter {
         }
         self.stalled(|| {
             loop {
-                match store.landed(fetch, len, LOOK) {
+                match store.landed(fetch, len, CANCEL_POLL_INTERVAL) {
                     Ok(landed) => break Ok(Some(landed)),
                     Err(NotLanded::Over) => break Ok(None),
                     Err(NotLanded::Later) => self.check()?,
@@ -178,7 +178,7 @@ impl Waiter {
         })
     }
 
-    /// Waits, and counts it.
+    /// Runs `wait` and counts it as a stall.
     fn stalled<T>(&self, wait: impl FnOnce() -> T) -> T {
         let started = self.0.clock.now();
         let result = wait();
@@ -188,8 +188,8 @@ impl Waiter {
         result
     }
 
-    /// What arrives next, cancelled or not and uncounted: for those who clean up. None if nobody
-    /// will ever send.
+    /// Returns the next completion without counting a stall, and ignores cancellation: for
+    /// clean-up. `None` if no completion can arrive.
     pub fn settle(
         &self,
         store: &NVMeWeightStore,
@@ -203,12 +203,12 @@ impl Waiter {
         self.0.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Lets waiting begin again.
+    /// Allows waits again after a [`cancel`](Self::cancel).
     pub fn resume(&self) {
         self.0.cancelled.store(false, Ordering::Relaxed);
     }
 
-    /// Whether somebody has cancelled.
+    /// Returns an error if waits are cancelled.
     pub fn check(&self) -> Result<(), WaitError> {
         match self.0.cancelled.load(Ordering::Relaxed) {
             true => Err(WaitError::Cancelled),
@@ -216,13 +216,13 @@ impl Waiter {
         }
     }
 
-    /// What has been waited for so far.
+    /// Stalls so far.
     pub fn stalls(&self) -> Stalls {
         let time = Duration::from_nanos(self.0.nanos.load(Ordering::Relaxed));
         Stalls { time, count: self.0.count.load(Ordering::Relaxed) }
     }
 
-    /// Counts time in which something else was done because there was nothing to do but wait.
+    /// Counts as a stall time that was spent on other work instead of waiting.
     pub(crate) fn bridged(&self, time: Duration) {
         self.0.nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
         self.0.count.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl Waiter {
         completion
     }
 
-    /// What tells the time.
+    /// The clock.
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }

@@ -1,4 +1,5 @@
-//! Things that go wrong while a model runs: the same bits, or a sentence and the next prompt works.
+//! Faults while a model runs: the same bits, or an error in one sentence, and the next prompt
+//! works.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ fn store(dir: &Path, options: StoreOptions) -> Arc<NVMeWeightStore> {
     Arc::new(NVMeWeightStore::open(manifest, dir, options).unwrap())
 }
 
-/// With a little more than the least that works, and `mib` MiB above that.
+/// A streamer with slightly more than the smallest budget, and `mib` MiB above it.
 fn stream(dir: &Path, options: StoreOptions, mib: u64) -> SpeculativeWeightStreamer {
     open(store(dir, options), mib, Costs::default())
 }
@@ -61,10 +62,11 @@ fn expected() -> Vec<u32> {
     answer(&mut stream(&tales(), StoreOptions::default(), 40)).unwrap()
 }
 
-/// Reads `into` from a file at an offset through another reader, as the so-many-th read.
+/// Reads from a file at an offset into a buffer through another reader; the second argument counts
+/// the calls.
 type BadRead = fn(&dyn ShardReader, u64, u32, u64, &mut [u8]) -> io::Result<usize>;
 
-/// Another reader, and what goes wrong with it while somebody says so.
+/// A reader that misbehaves while it is switched on.
 struct Bad {
     inner: Arc<dyn ShardReader>,
     on: AtomicBool,
@@ -95,10 +97,10 @@ impl ShardReader for Bad {
     }
 }
 
-/// Whatever a device does wrong from some moment on, a prompt fails with a sentence that names the
-/// piece, and works again when the device does.
+/// While a device fails, a prompt fails with an error that names the piece. It works again when the
+/// device does.
 #[test]
-fn a_device_that_fails_for_a_while_is_named_and_forgiven() {
+fn temporary_device_failure_is_reported_and_recovered_from() {
     let expected = expected();
     let cases: [(&str, BadRead); 3] = [
         ("it is broken", |_, _, _, _, _| Err(io::Error::other("it is broken"))),
@@ -117,7 +119,7 @@ fn a_device_that_fails_for_a_while_is_named_and_forgiven() {
             let mut lm = stream(&tales(), with(bad.clone()), mib);
             assert_eq!(answer(&mut lm).unwrap(), expected);
             bad.on.store(true, Ordering::Relaxed);
-            // A read that fails and is asked for again may come: then the answer is right.
+            // A failed read that is repeated may succeed. Then the answer is right.
             let mut failed = 0;
             for _ in 0..4 {
                 match answer(&mut lm) {
@@ -136,9 +138,9 @@ fn a_device_that_fails_for_a_while_is_named_and_forgiven() {
     }
 }
 
-/// Every bit that was turned over on the way was found, and none of them had a consequence.
+/// Every bit flipped in transit is detected, and none affects the result.
 #[test]
-fn bits_turned_over_on_the_way_are_all_found() {
+fn bits_flipped_in_transit_are_all_detected() {
     let expected = expected();
     for (seed, mib) in [(1, 0), (2, 3)] {
         let flips = Arc::new(BitFlip::passing(reader(&tales(), ReaderKind::Mmap), seed, 6));
@@ -146,7 +148,7 @@ fn bits_turned_over_on_the_way_are_all_found() {
         let mut lm = open(Arc::clone(&store), mib, Costs::default());
         assert_eq!(answer(&mut lm).unwrap(), expected);
         drop(lm);
-        // What lies between tensors is read with them and computed with by nobody.
+        // Bytes between tensors are read with them, but never used.
         let manifest = store.manifest();
         let parts = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
         let parts: Vec<_> = parts.flat_map(|tensor| &tensor.parts).collect();
@@ -162,7 +164,8 @@ fn bits_turned_over_on_the_way_are_all_found() {
     }
 }
 
-/// In virtual time: while the disk is ten times slower the run is longer, and nothing else is.
+/// In virtual time, a disk that is ten times slower for a while makes the run longer, and changes
+/// nothing else.
 #[test]
 fn a_disk_that_slows_down_costs_only_time() {
     let costs = Costs {
@@ -192,16 +195,16 @@ fn a_disk_that_slows_down_costs_only_time() {
         (long.passes, long.clocks.stalls, long.bytes),
         (same.passes, same.clocks.stalls, same.bytes)
     );
-    // Computing takes what it took.
+    // Computing takes the same time.
     let computing = |c: &sws_engine::Counters| c.passes - c.clocks.stalls.time;
     assert_eq!(computing(&long), computing(&quick));
 }
 
 const SPEED: u64 = 1_000_000_000;
-/// When a slow stretch begins and ends.
+/// Begin and end of the slow stretch.
 const STRETCH: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(60)];
 
-/// Ten times slower than the disk it is on, for a while.
+/// A disk that is ten times slower for a while.
 struct Slowing {
     clock: Clock,
     inner: Arc<dyn ShardReader>,
@@ -235,12 +238,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A shard that changes under a running model is found by its checksums and named; what was open
-/// before it was replaced stays what it was.
+/// A shard that changes under a running model is detected by its checksums and named. A file that
+/// was open before it was replaced stays valid.
 #[test]
-fn a_shard_that_changes_while_it_is_used_is_named() {
+fn shard_changed_while_in_use_is_named() {
     let expected = expected();
-    // What is done to a file, and what may be said then.
+    // Change of a file, and the errors that it may cause.
     type Change = fn(&Path);
     let cases: [(Change, &[&str]); 3] = [
         // Truncated in place.
@@ -257,7 +260,7 @@ fn a_shard_that_changes_while_it_is_used_is_named() {
             },
             &["do not agree with their checksum"],
         ),
-        // Another file of that name: who has the first one open goes on with it.
+        // Another file of the same name: the open one stays in use.
         (
             |path| {
                 let other = path.with_extension("new");
@@ -285,14 +288,14 @@ fn a_shard_that_changes_while_it_is_used_is_named() {
             }
         }
         match answer(&mut lm) {
-            Ok(found) => assert!(number == 2 && found == expected, "case {number} went unseen"),
+            Ok(found) => assert!(number == 2 && found == expected, "case {number} undetected"),
             Err(error) => {
                 let text = error.to_string();
                 assert!(text.contains("expert"), "{number}: {text}");
                 assert!(says.iter().any(|word| text.contains(word)), "{number}: {text}");
             }
         }
-        // Put right again, the next prompt works.
+        // With the files restored, the next prompt works.
         copy(&tales(), temp.path());
         let mut lm = stream(temp.path(), with(reader(temp.path(), kind)), 0);
         assert_eq!(answer(&mut lm).unwrap(), expected, "case {number}");

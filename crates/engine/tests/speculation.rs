@@ -1,5 +1,5 @@
-//! Whether speculation pays, and whether its account says so: in virtual time, on the model that comes
-//! with the project, over disks of any speed and drafts of any skill.
+//! Tests that speculation pays and that its account is right: in virtual time, on the bundled
+//! model, over disks of any speed and drafts of any skill.
 
 use std::time::Duration;
 
@@ -13,10 +13,9 @@ mod harness;
 
 use harness::{UNLIMITED, answer, hash, options, run, streamer};
 
-/// What speculation says that it has saved is what it has, within a twentieth, whatever the disk and the
-/// draft.
+/// The account's savings match the wall clock within a twentieth, for any disk and draft.
 #[test]
-fn the_account_is_what_the_wall_says() {
+fn account_matches_the_wall_clock() {
     let disks =
         [(0.25, 30), (0.25, 50), (0.25, 100), (0.25, 400), (0.5, 30), (0.5, 50), (0.5, 200)];
     for (share, mb_per_second) in disks {
@@ -37,10 +36,11 @@ fn the_account_is_what_the_wall_says() {
     }
 }
 
-/// Off after the first window on a disk that is never waited for, and on one that is always: of eight
-/// windows those are tried that are left after one, two and four of rest. On between.
+/// Off after the first window on a disk that is never waited for, and on one that is always waited
+/// for. Of eight windows, at most three are attempts, separated by breaks of one and two windows.
+/// On for a disk in between.
 #[test]
-fn the_governor_is_off_where_nothing_can_be_won() {
+fn speculation_is_off_where_nothing_can_be_saved() {
     for (mb_per_second, pays) in [(UNLIMITED, false), (200, true), (1, false)] {
         let (off, _) = run(mb_per_second, 0.5, None, true);
         let (on, speculation) = run(mb_per_second, 0.5, Some(0.75), true);
@@ -56,10 +56,10 @@ fn the_governor_is_off_where_nothing_can_be_won() {
     }
 }
 
-/// What a run has learned fills the slots that the next one's prompt leaves free, while the disk has
-/// nothing else to do: less is missed, and nothing is computed otherwise.
+/// The learned state of a run fills the slots that the next run's prompt leaves free, while the
+/// disk is idle. There are fewer misses, and the results are the same.
 #[test]
-fn a_warm_start_fills_what_is_free() {
+fn warm_start_fills_free_slots() {
     let answer = answer();
     let dir = tempfile::tempdir().unwrap();
     let disk = SimulatedDisk { bytes_per_second: 200_000_000, latency: Duration::from_micros(20) };

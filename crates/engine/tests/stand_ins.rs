@@ -1,5 +1,5 @@
-//! Stand-ins, on the model that comes with the project: what they compute never counts unless it was
-//! asked for, and running ahead on them shortens waits.
+//! Stand-ins, on the bundled model: their results never count unless allowed, and running ahead on
+//! them shortens waits.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ fn model(stand_ins: Encoding) -> &'static Path {
     let made = if stand_ins == Encoding::Q4 { &Q4 } else { &Q8 };
     made.get_or_init(|| {
         let shards = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
-        // Left behind when the tests end, and in a place that is emptied.
+        // Left behind when the tests end, in a directory that `cargo clean` removes.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tales-{stand_ins}"));
         let (checkpoint, out) = (dir.join("checkpoint"), dir.join("shards"));
         unshard(&shards, &checkpoint, false, None, &|_| {}).unwrap();
@@ -66,7 +66,7 @@ fn streamer(dir: &Path, options: Options) -> Result<SpeculativeWeightStreamer, S
     SpeculativeWeightStreamer::new(Model::new(spec(dir)), Arc::new(store), options)
 }
 
-/// A hash of the logits of some tokens, given one by one after a prompt.
+/// Hash of the logits of a prompt and some tokens after it, one at a time.
 fn hash(lm: &mut SpeculativeWeightStreamer) -> Result<u64, ForwardError> {
     let mut bytes = Vec::new();
     let mut add = |logits: &[f32]| bytes.extend(logits.iter().flat_map(|x| x.to_le_bytes()));
@@ -84,10 +84,10 @@ fn truth() -> u64 {
 }
 
 #[test]
-fn stand_ins_count_only_as_far_as_was_asked() {
+fn stand_ins_count_only_as_exactness_allows() {
     let dir = model(Encoding::Q4);
-    // Budget, which stand-ins, how exact; whether the logits are the truth, and whether some stand-ins
-    // were offered, and some counted.
+    // Budget in MiB, stand-ins kept, exactness; true if the logits are exact, if stand-ins were
+    // offered, and if some counted.
     use Exactness::*;
     use StandInUse::*;
     let cases = [
@@ -118,7 +118,7 @@ fn stand_ins_count_only_as_far_as_was_asked() {
 }
 
 #[test]
-fn a_tolerance_lets_more_count_the_larger_it_is() {
+fn larger_tolerances_let_more_stand_ins_count() {
     let counted = |share: f64, stand_ins: Encoding| {
         let mib = if stand_ins == Encoding::Q4 { 20 } else { 28 };
         let exactness = Exactness::Within(share);
@@ -138,7 +138,7 @@ fn a_tolerance_lets_more_count_the_larger_it_is() {
 }
 
 #[test]
-fn a_model_without_stand_ins_has_none_to_keep() {
+fn unavailable_stand_ins_are_refused() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
     for which in [StandInUse::Auto, StandInUse::All] {
         let refused = streamer(&dir, options(16 * MIB, which)).unwrap_err().to_string();
@@ -149,8 +149,9 @@ fn a_model_without_stand_ins_has_none_to_keep() {
     assert!(refused.contains("no room for all stand-ins"), "{refused}");
 }
 
-/// A slow disk, and what this model takes to compute with half of the speed of the two cores that it
-/// was measured on. At their speed there is less to read in, and waits fall by 14.6 % instead of 18.3.
+/// A slow disk, and the computing times of this model at half the speed of the two cores that it
+/// was measured on. At their full speed there is less time to read in, and waits fall by 14.6 %
+/// instead of 18.3 %.
 const DISK: SimulatedDisk =
     SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
 const COSTS: Costs = Costs {
@@ -170,18 +171,21 @@ fn simulated_store(dir: &Path) -> Arc<NVMeWeightStore> {
     Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap())
 }
 
-/// A run on the slow disk in virtual time: its hash, and what was counted behind the prompt.
+/// Runs the model on the slow disk in virtual time. Returns a hash of the logits, and the counters
+/// without those of the prompt.
 fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counters) {
     let dir = model(Encoding::Q4);
     let store = simulated_store(dir);
     let kernels = || Model::new(spec(dir));
     let lm =
         SpeculativeWeightStreamer::new(kernels(), Arc::clone(&store), options(bytes, stand_ins));
-    // As many slots all the time: what the prompt leaves in them is the same with and without.
+    // The number of slots is constant, so that the prompt leaves the same experts in them with and
+    // without running ahead.
     let plan = Plan { lent: Vec::new(), ..lm.unwrap().plan().unwrap().clone() };
     let options = Options { run_ahead, costs: COSTS, ..options(bytes, stand_ins) };
     let mut lm = SpeculativeWeightStreamer::with_plan(kernels(), store, plan, options).unwrap();
-    // What is in memory at first is a matter of the prompt, and its waits are none of ours.
+    // Warms up: the experts in memory at first depend on the prompt, whose waits are not measured
+    // here.
     for _ in 0..2 {
         hash(&mut lm).unwrap();
         lm.clear();
@@ -202,7 +206,7 @@ fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counte
 }
 
 #[test]
-fn running_ahead_shortens_the_waits_for_a_slow_disk() {
+fn running_ahead_shortens_waits_for_a_slow_disk() {
     let bytes = 29 * MIB;
     let (plain, waited) = simulated(bytes, StandInUse::All, false);
     let (ahead, less) = simulated(bytes, StandInUse::All, true);
@@ -220,10 +224,10 @@ fn running_ahead_shortens_the_waits_for_a_slow_disk() {
     assert_eq!(waited.run_ahead, Default::default());
     assert!(less.run_ahead.runs > 0 && less.run_ahead.layers > less.run_ahead.runs, "{told}");
     assert_eq!((less.offered > 0, less.offered), (true, less.caught), "{told}");
-    // What was computed to look ahead counts as waiting.
+    // Time computed ahead counts as waiting.
     assert!(less.clocks.stalls.time * 100 <= waited.clocks.stalls.time * 85, "{told}");
     assert!(less.passes < waited.passes, "{told}");
-    // The same twice, to the nanosecond.
+    // A repeated run is the same to the nanosecond.
     let (_, again) = simulated(bytes, StandInUse::All, true);
     assert_eq!((again.passes, again.run_ahead), (less.passes, less.run_ahead));
 }
@@ -263,10 +267,10 @@ fn wrong() -> &'static Path {
     })
 }
 
-/// What runs ahead read is in the account that all speculation is in: it says what they save, and ends
-/// them where they save nothing before much is lost.
+/// The reads of runs ahead are in the same account as all speculation. It states their savings, and
+/// ends them where they save nothing, before they lose much.
 #[test]
-fn running_ahead_is_in_the_account() {
+fn account_includes_running_ahead() {
     let run = |dir: &Path, mib: u64, run_ahead: bool| {
         let store = simulated_store(dir);
         let all = options(mib * MIB, StandInUse::All);
@@ -298,8 +302,7 @@ fn running_ahead_is_in_the_account() {
 
 #[test]
 fn nothing_runs_ahead_where_that_does_not_pay() {
-    // Budget, and which stand-ins: where everything is in memory, and where later layers cannot be
-    // computed.
+    // Budget and stand-ins: everything is in memory, or later layers cannot be computed.
     for (bytes, stand_ins) in [(256 * MIB, StandInUse::All), (26 * MIB, StandInUse::Off)] {
         let (hash, counters) = simulated(bytes, stand_ins, true);
         assert_eq!((hash, counters.run_ahead.runs), (truth(), 0), "{bytes}, {stand_ins:?}");
@@ -307,7 +310,7 @@ fn nothing_runs_ahead_where_that_does_not_pay() {
 }
 
 #[test]
-fn a_plan_gives_stand_ins_what_was_asked_for() {
+fn plan_gives_stand_ins_their_share() {
     let dir = model(Encoding::Q4);
     let (spec, manifest) = (spec(dir), Manifest::load(dir).unwrap());
     let inventory = Inventory::new(&spec, &manifest).unwrap();
@@ -332,7 +335,8 @@ fn a_plan_gives_stand_ins_what_was_asked_for() {
                     };
                     let smallest = smallest / MIB;
                     assert!(mib < 24 && error.to_string().contains(&format!("{smallest}MiB")));
-                    // With a margin for how far one start of a process is from the next.
+                    // The stated minimum has a margin for differences between two starts of a
+                    // process.
                     assert!(plan(which, smallest - 2).is_ok(), "{error}");
                     assert!(plan(which, smallest - 3).is_err(), "{error}");
                     continue;
@@ -348,7 +352,7 @@ fn a_plan_gives_stand_ins_what_was_asked_for() {
                 StandInUse::Auto => assert!(kept * 7 <= slots + 8 * 4096, "{case}: {kept}"),
                 StandInUse::All => assert_eq!(plan.stand_ins.len(), 256, "{case}"),
             }
-            // Where every expert has a slot `auto` gives its room back.
+            // If every expert has a slot, `auto` keeps no stand-ins.
             assert!(slots >= *before, "{case}: {slots} after {before}");
             *before = slots;
         }
@@ -358,7 +362,7 @@ fn a_plan_gives_stand_ins_what_was_asked_for() {
     assert!(plan(StandInUse::Auto, 24).unwrap().stand_ins.len() > 16);
 }
 
-/// Every layout of a stand-in is read, so that the manifest's numbers lead somewhere.
+/// Every stand-in has a valid layout in the manifest.
 #[test]
 fn every_expert_has_a_stand_in_with_bounds() {
     let manifest = Manifest::load(model(Encoding::Q4)).unwrap();

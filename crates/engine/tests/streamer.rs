@@ -1,4 +1,4 @@
-//! The engine as a library, on the model that comes with the project.
+//! The engine as a library, on the bundled model.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ fn resident() -> SpeculativeWeightStreamer {
     SpeculativeWeightStreamer::resident(Model::new(spec.clone()), source, 256, KvPrecision::F32)
 }
 
-/// `bytes` above what the process takes without the model.
+/// A budget of `bytes` bytes more than the process takes without the model.
 fn options(bytes: u64) -> Options {
     let process = Some(Process::default());
     Options { ram_budget: Budget::Bytes(bytes), process, context: Some(256), ..Options::default() }
@@ -83,7 +83,7 @@ fn a_model_in_memory_allocates_nothing_for_a_token() {
                 lm.decode(token).unwrap();
             }
         };
-        // Once for what grows.
+        // The first run grows buffers.
         pool.install(decode);
         let done = AtomicBool::new(false);
         let counted = pool.broadcast(|context| {
@@ -92,7 +92,7 @@ fn a_model_in_memory_allocates_nothing_for_a_token() {
                     decode();
                     done.store(true, Ordering::Release);
                 }
-                // The others find their work inside a measurement of their own.
+                // The other threads find their work within measurements of their own.
                 _ => {
                     while !done.load(Ordering::Acquire) {
                         rayon::yield_now();
@@ -104,7 +104,7 @@ fn a_model_in_memory_allocates_nothing_for_a_token() {
     }
 }
 
-/// Sampled as people do, and witnessed.
+/// An answer of `n` tokens, sampled with usual settings, with its witness.
 fn answer(lm: &mut dyn CausalLm, sampling: &Sampling, n: usize) -> (Vec<u32>, Witness) {
     let mut witness = Witness::new(&spec(), &PROMPT);
     let mut sampler = Sampler::new(sampling.clone(), lm.vocab());
@@ -132,7 +132,7 @@ fn certificate() -> Certificate {
     Certificate::new(&manifest, KvPrecision::F32, sampling(), &PROMPT, &tokens, witness)
 }
 
-/// The smallest budget that works here.
+/// Smallest budget that works, in bytes, from the error of a smaller one.
 fn least() -> u64 {
     let refused =
         SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options(0));
@@ -142,10 +142,10 @@ fn least() -> u64 {
     mib.parse::<u64>().unwrap() * MIB
 }
 
-/// Every bit of routes and logits, from the least memory to all that can be used, with every policy
-/// and reader, with chunks as the plan has them and of a few tokens.
+/// Every bit of routes and logits agrees, from the smallest budget to all usable memory, with every
+/// policy and reader, and with chunks as planned or of a few tokens.
 #[test]
-fn an_answer_is_certified_at_any_budget() {
+fn answer_is_certified_at_any_budget() {
     let certificate = certificate();
     let least = least();
     let budgets = [least, least + MIB, least + 2 * MIB, least + 6 * MIB, least + 40 * MIB];
@@ -169,9 +169,9 @@ fn an_answer_is_certified_at_any_budget() {
     assert!(first.1 > 2.0 * last.1, "more memory means less reading: {first:?}, {last:?}");
 }
 
-/// The noise of a position is the same however it was reached.
+/// The sampling noise of a position does not depend on the way to it.
 #[test]
-fn a_text_goes_on_alike_from_any_of_its_tokens() {
+fn text_continues_alike_from_any_of_its_tokens() {
     let options = Options { sampling: sampling(), ..options(least() + 4 * MIB) };
     let mut streamer = streaming(ReaderKind::Mmap, options);
     let text = streamer.generate(&PROMPT, 24).unwrap();
@@ -182,7 +182,7 @@ fn a_text_goes_on_alike_from_any_of_its_tokens() {
     }
 }
 
-/// What must be true of any run.
+/// Checks invariants of any run's metrics.
 fn check(metrics: &Metrics) {
     let time = metrics.time;
     let sum = time.compute + time.stall + time.other;
@@ -196,7 +196,7 @@ fn check(metrics: &Metrics) {
     assert!(misses >= metrics.rejects, "{metrics:?}");
 }
 
-/// Sealed again after a change, as a forger would.
+/// Seals a changed certificate again, as a forger would.
 fn sealed(json: &str) -> String {
     let mut certificate: Certificate = serde_json::from_str(json).unwrap();
     certificate.seal();
@@ -210,7 +210,7 @@ fn a_replay_says_where_bits_differ() {
         let mut streamer = streaming(ReaderKind::Mmap, options(least() + 4 * MIB));
         certificate.replay(&spec(), &mut streamer, &mut |_| true).unwrap()
     };
-    // What is changed in the JSON, and what a replay finds.
+    // Change in the JSON, and the outcome of a replay.
     type Change = fn(&mut serde_json::Value);
     let cases: [(Change, Outcome); 4] = [
         (
@@ -251,7 +251,7 @@ fn a_replay_says_where_bits_differ() {
 }
 
 #[test]
-fn what_is_no_certificate_of_this_model_is_refused() {
+fn invalid_and_foreign_certificates_are_refused() {
     let certificate = certificate();
     let json: serde_json::Value = serde_json::from_str(&certificate.to_json()).unwrap();
     let long = "[".repeat(100_000);
@@ -281,7 +281,7 @@ fn what_is_no_certificate_of_this_model_is_refused() {
     }
 }
 
-/// Notes the routes of one sequence.
+/// Records the routes of one sequence.
 #[derive(Default)]
 struct Routes(Vec<(usize, usize, Vec<u32>)>);
 
@@ -310,9 +310,9 @@ fn micro() -> MicroDraftModel {
     MicroDraftModel::new(shape, size)
 }
 
-/// Whatever a draft says, the answer is the same; one that knows has no reject.
+/// The answer is the same with any draft. A draft that knows all choices has no rejects.
 #[test]
-fn drafts_change_what_is_read_and_nothing_else() {
+fn drafts_change_only_what_is_read() {
     let mut resident = resident();
     let mut routes = Routes::default();
     let mut expected = Vec::new();
@@ -343,16 +343,16 @@ fn drafts_change_what_is_read_and_nothing_else() {
     }
     assert_eq!(rejects[1], 0, "{rejects:?}");
     assert!(rejects[0] > 0 && rejects[2] > 0, "{rejects:?}");
-    assert!(rejects[3] < rejects[0], "what routers say early is worth reading: {rejects:?}");
+    assert!(rejects[3] < rejects[0], "early forecasts are worth reading: {rejects:?}");
 }
 
-/// Asks a layer's own router about the state that it has seen, and remembers which experts it names
-/// beside those that were chosen.
+/// Queries a layer's own router with the state that it has seen, and records whether it names the
+/// experts that were chosen.
 #[derive(Clone, Debug, Default)]
 struct Control {
     chosen: Vec<u32>,
     compared: Arc<Mutex<Vec<(usize, bool)>>>,
-    /// Layers entered, for each pass.
+    /// Layers entered in this pass.
     entered: Vec<usize>,
 }
 
@@ -399,9 +399,9 @@ impl Draft for Control {
     }
 }
 
-/// What a draft is shown is the state that the router sees, and what it may ask are the routers.
+/// A draft sees the same state as the router, and can query the model's routers.
 #[test]
-fn a_router_asked_about_its_own_state_names_what_it_has_chosen() {
+fn gates_reproduce_the_choices_of_routers() {
     let control = Control::default();
     let compared = Arc::clone(&control.compared);
     let budget = options(least() + 4 * MIB);
@@ -411,7 +411,7 @@ fn a_router_asked_about_its_own_state_names_what_it_has_chosen() {
     assert!(compared.len() >= 8 * 8 && compared.iter().all(|(_, same)| *same), "{compared:?}");
 }
 
-/// Lowered while it runs, the budget holds from the next layer on, and no bit changes.
+/// A budget can be lowered between passes, and no bit changes.
 #[test]
 fn a_budget_can_be_lowered() {
     let expected = resident().generate(&PROMPT, 16).unwrap();
@@ -430,9 +430,10 @@ fn a_budget_can_be_lowered() {
     assert_eq!(streamer.spec().layers.len(), 8);
 }
 
-/// What a prompt computes in holds experts while tokens come one at a time, whatever comes after what.
+/// The memory of a prompt's activations holds experts while tokens come one at a time, in any order
+/// of prompts and tokens.
 #[test]
-fn the_memory_of_prompts_has_slots_for_tokens() {
+fn prompt_memory_is_lent_as_slots_to_tokens() {
     let least = least();
     let mut lent = 0;
     for more in [4, 8, 16].map(|more| more * MIB) {
@@ -452,7 +453,7 @@ fn the_memory_of_prompts_has_slots_for_tokens() {
             let expected = all.prefill(tokens).unwrap().to_vec();
             assert_eq!(streamer.prefill(tokens).unwrap(), expected, "{n}: {more} bytes lent");
             let peak = streamer.counters().peak_cache_bytes;
-            // Many tokens together never have more than the slots that are there anyway.
+            // A prompt never has lent slots.
             assert!(peak <= slots + more && (tokens.len() == 1 || peak <= before.max(slots)));
         }
         for token in 0..40 {
@@ -463,14 +464,14 @@ fn the_memory_of_prompts_has_slots_for_tokens() {
         lent += u64::from(more > 0 && peak > slots);
         assert!(peak <= slots + more);
     }
-    assert!(lent >= 2, "in memory that has been lent there was something in {lent} of 3");
+    assert!(lent >= 2, "lent memory held experts in {lent} of 3 cases");
 }
 
 /// Records the routes of a run, pass by pass.
 struct Recording {
     trace: Trace,
     layers: Vec<Vec<u32>>,
-    /// Of the pass that comes next: a policy hears of them, so a replay must.
+    /// Tokens of the next pass: a policy sees them, so a replay must, too.
     tokens: Vec<u32>,
 }
 
@@ -484,13 +485,13 @@ impl Observer for Recording {
     }
 }
 
-/// Hits and misses of every layer, with the prompt in one chunk and token by token.
+/// Hits and misses of every layer agree, with the prompt in one chunk and token by token.
 #[test]
-fn a_replay_finds_what_the_engine_found() {
+fn replay_matches_the_engine() {
     let least = least();
     let mut found = Vec::new();
     for (policy, more) in PolicyKind::ALL.into_iter().flat_map(|p| [0, 8, 16].map(|m| (p, m))) {
-        // A chunk whose experts do not all have slots is not replayed exactly.
+        // A replay is exact only if all experts of a chunk have slots.
         for (chunk, slots_needed) in [(1, 4), (PROMPT.len(), 32)] {
             let options = Options { policy, speculation: false, ..options(least + more * MIB) };
             let plan = streaming(ReaderKind::Direct, options).plan().unwrap().clone();
@@ -498,7 +499,7 @@ fn a_replay_finds_what_the_engine_found() {
             if class.count < slots_needed || plan.chunk < chunk {
                 continue;
             }
-            // A replay has as many slots all the time.
+            // A replay has a constant number of slots.
             let plan = Plan { lent: Vec::new(), ..plan };
             let options = Options { policy, speculation: false, ..Options::default() };
             let (model, store) = (Model::new(spec()), store(ReaderKind::Direct));
@@ -526,7 +527,7 @@ fn a_replay_finds_what_the_engine_found() {
             found.push((policy, chunk, class.count, replayed.misses));
         }
     }
-    // Not everything was a hit, nor a miss; and both kinds of prompt were there with both policies.
+    // There were hits and misses, and both kinds of prompt with both policies.
     for (policy, chunk) in PolicyKind::ALL.into_iter().flat_map(|p| [(p, 1), (p, PROMPT.len())]) {
         let of = found.iter().filter(|run| (run.0, run.1) == (policy, chunk));
         let misses: std::collections::BTreeSet<u64> = of.map(|run| run.3).collect();
@@ -534,9 +535,9 @@ fn a_replay_finds_what_the_engine_found() {
     }
 }
 
-/// What one run has learned the next one knows. Files that are of no use are passed over.
+/// A run starts from the learned state of the previous one. Unusable files are ignored.
 #[test]
-fn what_was_learned_is_kept_and_changes_no_bit() {
+fn learned_state_is_kept_and_changes_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("deep").join("learned.safetensors");
     let run = |warm_start: Option<&Path>| {
@@ -550,11 +551,11 @@ fn what_was_learned_is_kept_and_changes_no_bit() {
     };
     let cold = run(None);
     assert!(!file.exists());
-    assert_eq!(run(Some(&file)), cold, "there was nothing to go on from");
+    assert_eq!(run(Some(&file)), cold, "nothing was saved before");
     let saved = std::fs::read(&file).unwrap();
     let warm = run(Some(&file));
     assert_eq!((&warm.0, &warm.2), (&cold.0, &None));
-    // The text is the same, so much of what was learned of it is true again.
+    // The text is the same, so much of the learned state applies again.
     assert!(warm.1 < cold.1, "{} misses, and {} without", warm.1, cold.1);
     assert_eq!(file.parent().unwrap().read_dir().unwrap().count(), 1, "nothing half-written");
 
@@ -576,10 +577,10 @@ fn what_was_learned_is_kept_and_changes_no_bit() {
         assert_eq!((tokens, misses), (cold.0.clone(), cold.1), "{expected}");
         let said = passed_over.unwrap();
         assert!(said.contains("learned.safetensors") && said.contains(expected), "{said}");
-        // What is learned takes its place.
+        // The learned state of this run replaces it.
         assert_eq!(std::fs::read(&file).unwrap(), saved, "{expected}");
     }
-    // Where nothing can be written nothing is, and the answer is the same.
+    // An unwritable path is ignored, and the answer is the same.
     let nowhere = file.join("below a file");
     assert_eq!(run(Some(&nowhere)).0, cold.0);
 }

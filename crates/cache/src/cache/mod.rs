@@ -1,4 +1,4 @@
-//! What is in memory of the pieces that come and go.
+//! The cache: slots, their contents, and the rules of eviction.
 
 mod state;
 #[cfg(test)]
@@ -11,15 +11,14 @@ use sws_store::{Pass, PieceId, PieceKind};
 use crate::policy::{Choice, Policy};
 use state::{Demand, Entry, State};
 
-/// Books of a fixed set of slots in which pieces come and go. Which piece goes is for a [`Policy`];
-/// what must not go is decided here: a piece that is pinned, being read, or needed in the running
-/// layer.
+/// A cache of pieces in a fixed set of slots. A [`Policy`] picks the victim among the evictable
+/// pieces. Pieces that are pinned, being read, or needed in the running layer are not evictable.
 ///
 /// A slot is empty, loading or ready; a ready one can be pinned. Its memory is a payload `T`, of
-/// which the cache knows the length and nothing else: an engine's payload is a
-/// [`Slot`](sws_store::Slot) with what lies in it, a simulation's is `()`. Payloads move, memory
-/// does not: [`begin`](Self::begin) hands out the payload of the slot that it has emptied,
-/// [`ready`](Self::ready) or [`failed`](Self::failed) takes it back.
+/// which the cache knows only the length. An engine's payload is a [`Slot`](sws_store::Slot) with
+/// its layout, a simulation's is `()`. Payloads move, memory does not: [`begin`](Self::begin) hands
+/// out the payload of the slot that it has emptied, and [`ready`](Self::ready) or
+/// [`failed`](Self::failed) takes it back.
 ///
 /// ```
 /// use sws_cache::{Lookup, Need, PredictiveCache};
@@ -46,15 +45,15 @@ use state::{Demand, Entry, State};
 pub struct PredictiveCache<T> {
     entries: Vec<Entry<T>>,
     index: HashMap<PieceId, usize>,
-    /// By the length of their slots.
+    /// Slots by their length.
     classes: BTreeMap<usize, Class>,
     policy: Box<dyn Policy>,
     running: Option<Running>,
-    /// Where computing stood last.
+    /// The current position in the pass.
     now: Option<PieceId>,
     bytes: usize,
     peak: usize,
-    /// The length of all slots, and what it shall not exceed.
+    /// Bytes of all slots, and their limit.
     memory: usize,
     budget: usize,
     counts: BTreeMap<u32, Counts>,
@@ -63,9 +62,9 @@ pub struct PredictiveCache<T> {
 /// Slots of one length.
 #[derive(Debug, Default)]
 struct Class {
-    /// How many there are.
+    /// Number of slots.
     slots: usize,
-    /// Those that are empty.
+    /// Indices of the empty ones.
     free: Vec<usize>,
 }
 
@@ -73,43 +72,43 @@ struct Class {
 #[derive(Debug)]
 struct Running {
     layer: u32,
-    /// Its experts, ascending, and which of them have been computed.
+    /// Its experts, ascending, each with true once it has been computed.
     experts: Vec<(u32, bool)>,
 }
 
-/// What a [`lookup`](PredictiveCache::lookup) finds.
+/// Result of a [`lookup`](PredictiveCache::lookup).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// The piece.
+    /// The piece is in memory.
     Ready,
-    /// It is being read.
+    /// The piece is being read.
     Loading,
-    /// Nothing.
+    /// The piece is not in the cache.
     Absent,
 }
 
-/// Why a piece shall come.
+/// Reason for reading a piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
-    /// It is computed with next.
+    /// It is needed by the next computation.
     Now,
-    /// It will perhaps be needed in this step, with this probability. It pushes out only what is
+    /// It may be needed in this step, with this probability. It evicts only pieces that are
     /// expected later.
     Forecast(f32),
 }
 
-/// Room for a piece that is going to be read.
+/// Memory for a piece that is going to be read.
 #[derive(Debug)]
 pub struct Claim<T> {
     /// The memory.
     pub payload: T,
-    /// Its length.
+    /// Its length in bytes.
     pub len: usize,
-    /// What was in it.
+    /// The piece that was evicted from it.
     pub evicted: Option<PieceId>,
 }
 
-/// Why there is no room for a piece.
+/// Reasons to refuse a piece a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoRoom {
@@ -118,7 +117,7 @@ pub enum NoRoom {
     TooLarge {
         /// The piece.
         piece: PieceId,
-        /// What it needs.
+        /// Bytes that it needs.
         len: usize,
     },
     /// Every slot that is long enough is pinned, being read, or needed in the running layer.
@@ -127,19 +126,19 @@ pub enum NoRoom {
         /// The piece.
         piece: PieceId,
     },
-    /// Everything that could go is expected sooner.
+    /// Every evictable piece is expected sooner.
     #[error("everything in the cache is expected sooner than {piece}")]
     ExpectedSooner {
         /// The piece.
         piece: PieceId,
     },
-    /// What would have to go is worth more.
-    #[error("what {piece} would push out is worth more")]
+    /// The victim is worth more.
+    #[error("the piece that {piece} would evict is worth more")]
     NotWorth {
         /// The piece.
         piece: PieceId,
     },
-    /// It is in the cache or on its way.
+    /// The piece is ready or loading.
     #[error("{piece} is in the cache already")]
     Present {
         /// The piece.
@@ -147,19 +146,19 @@ pub enum NoRoom {
     },
 }
 
-/// What became of the lookups of one layer.
+/// Results of the lookups of one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The piece was there.
+    /// Lookups of a ready piece.
     pub hits: u64,
-    /// It was being read already.
+    /// Lookups of a piece that was still being read.
     pub late: u64,
-    /// It was not there.
+    /// Lookups of an absent piece.
     pub misses: u64,
 }
 
 impl<T> PredictiveCache<T> {
-    /// Takes the memory of its slots: each with its length in bytes.
+    /// Creates a cache from slots, each with its length in bytes and its payload.
     pub fn new(policy: Box<dyn Policy>, slots: impl IntoIterator<Item = (usize, T)>) -> Self {
         let mut cache = PredictiveCache {
             entries: Vec::new(),
@@ -178,7 +177,7 @@ impl<T> PredictiveCache<T> {
         cache
     }
 
-    /// Takes the memory of further slots; the budget grows with them. Returns how many there were.
+    /// Adds slots and raises the budget by their length. Returns the number of slots before.
     pub fn extend(&mut self, slots: impl IntoIterator<Item = (usize, T)>) -> usize {
         let before = self.entries.len();
         for (len, payload) in slots {
@@ -193,8 +192,9 @@ impl<T> PredictiveCache<T> {
         before
     }
 
-    /// Gives up all slots but the first so many, whatever is in them, and returns their memory; the
-    /// budget shrinks with them. Nothing should be being read into them: that memory is the reader's.
+    /// Removes all but the first `slots` slots, whatever they hold, and returns their payloads. The
+    /// budget shrinks with them. No read into them should be in flight: the reader owns that
+    /// memory.
     pub fn truncate(&mut self, slots: usize) -> Vec<T> {
         let mut given_up = Vec::new();
         while self.entries.len() > slots {
@@ -217,7 +217,7 @@ impl<T> PredictiveCache<T> {
         given_up
     }
 
-    /// Asks for a piece that is about to be computed with, and counts the answer.
+    /// Looks up a piece that the next computation needs, and counts the result.
     pub fn lookup(&mut self, piece: PieceId) -> Lookup {
         let counts = self.counts.entry(piece.layer().unwrap_or(0)).or_default();
         let Some(&slot) = self.index.get(&piece) else {
@@ -237,7 +237,7 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// A piece that is ready.
+    /// Returns the payload of a ready piece.
     pub fn get(&self, piece: PieceId) -> Option<&T> {
         match &self.entries[*self.index.get(&piece)?].state {
             State::Ready { payload, .. } => Some(payload),
@@ -245,7 +245,7 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// What a [`lookup`](Self::lookup) would find. Counts nothing.
+    /// Looks up a piece without counting, unlike [`lookup`](Self::lookup).
     pub fn find(&self, piece: PieceId) -> Lookup {
         match self.index.get(&piece).map(|&slot| &self.entries[slot].state) {
             Some(State::Ready { .. }) => Lookup::Ready,
@@ -254,40 +254,40 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// Whether a piece is ready or on its way. Counts nothing.
+    /// True if a piece is ready or loading. Counts nothing.
     pub fn contains(&self, piece: PieceId) -> bool {
         self.index.contains_key(&piece)
     }
 
-    /// What is ready or on its way, in no order.
+    /// Pieces that are ready or loading, in no order.
     pub fn pieces(&self) -> impl Iterator<Item = PieceId> {
         self.index.keys().copied()
     }
 
-    /// How many these are.
+    /// Number of pieces that are ready or loading.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there are none.
+    /// True if no piece is ready or loading.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.classes.values().map(|class| class.slots).sum()
     }
 
-    /// A piece will be used when its layer comes next, with that probability: whether it stays until
-    /// then is for the policy to say. Nothing if it is not here.
+    /// Tells the policy the probability that a piece is used in the next turn of its layer. Has no
+    /// effect on a piece that is not in the cache.
     pub fn foresee(&mut self, piece: PieceId, probability: f32) {
         if let Some(&slot) = self.index.get(&piece) {
             self.policy.foreseen(slot, piece, probability);
         }
     }
 
-    /// Makes room for a piece of `len` bytes, which is then loading, while `layer` is computed.
+    /// Makes room for a piece of `len` bytes while `layer` is computed. The piece is then loading.
     pub fn begin(
         &mut self,
         layer: u32,
@@ -298,7 +298,7 @@ impl<T> PredictiveCache<T> {
         self.begin_if(layer, piece, len, need, |_, _| true)
     }
 
-    /// The same if it is worth the piece in whose place it comes.
+    /// As [`begin`](Self::begin), but evicts a victim only if `worth` returns true for it.
     pub fn begin_if(
         &mut self,
         layer: u32,
@@ -350,15 +350,15 @@ impl<T> PredictiveCache<T> {
         Ok(Claim { payload, len: self.entries[slot].len, evicted })
     }
 
-    /// A piece that was loading has been read. Returns the payload if nobody was waiting for it.
+    /// Marks a loading piece as ready. Returns the payload if the piece is not loading.
     pub fn ready(&mut self, piece: PieceId, payload: T) -> Option<T> {
         let Some(slot) = self.loading(piece) else { return Some(payload) };
         self.entries[slot].state = State::Ready { piece, payload, pins: 0 };
         None
     }
 
-    /// A piece that was loading has not been read: its slot is empty again. Returns the payload if
-    /// nobody was waiting for it.
+    /// Empties the slot of a loading piece whose read has failed. Returns the payload if the piece
+    /// is not loading.
     pub fn failed(&mut self, piece: PieceId, payload: T) -> Option<T> {
         let Some(slot) = self.loading(piece) else { return Some(payload) };
         self.forget(slot, piece);
@@ -368,7 +368,8 @@ impl<T> PredictiveCache<T> {
         None
     }
 
-    /// Keeps a ready piece until it is unpinned as often as it was pinned. False if it is not ready.
+    /// Keeps a ready piece until it is unpinned as often as it was pinned. Returns false if it is
+    /// not ready.
     pub fn pin(&mut self, piece: PieceId) -> bool {
         match self.state_mut(piece) {
             Some(State::Ready { pins, .. }) => {
@@ -379,7 +380,7 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// Takes a pin away. False if there is none.
+    /// Removes a pin. Returns false if there is none.
     pub fn unpin(&mut self, piece: PieceId) -> bool {
         match self.state_mut(piece) {
             Some(State::Ready { pins, .. }) if *pins > 0 => {
@@ -390,13 +391,13 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// A pass begins.
+    /// Tells the policy that a pass begins.
     pub fn begin_pass(&mut self, pass: &Pass) {
         self.policy.begin(pass);
     }
 
-    /// The router of a layer has selected: the layer is running, and its experts stay until they are
-    /// [`computed`](Self::computed) or another layer runs.
+    /// Makes a layer the running one, after its router has chosen. Its experts are not evicted
+    /// until they are [`computed`](Self::computed) or another layer runs.
     pub fn routed(&mut self, choice: &Choice<'_>) {
         let &Choice { layer, experts, .. } = choice;
         self.policy.routed(choice);
@@ -414,7 +415,7 @@ impl<T> PredictiveCache<T> {
         self.running = Some(Running { layer, experts: distinct });
     }
 
-    /// The running layer has used one of its experts. It goes if nothing else can.
+    /// Marks an expert of the running layer as computed. It is evicted only if nothing else can be.
     pub fn computed(&mut self, piece: PieceId) {
         if let Some((running, at)) = self.running.as_mut().and_then(|r| Some((r.find(piece)?, r))) {
             at.experts[running].1 = true;
@@ -424,18 +425,18 @@ impl<T> PredictiveCache<T> {
         }
     }
 
-    /// No layer is running any more.
+    /// Ends the running layer.
     pub fn idle(&mut self) {
         self.stop();
     }
 
-    /// Gives slots up until their length is at most `budget`, and returns their memory. What is
-    /// pinned, loading or needed stays: memory that is still too much goes with a later call.
+    /// Removes slots until at most `budget` bytes are left, and returns their payloads. Pieces that
+    /// are pinned, loading or needed stay; a later call removes the remaining excess.
     pub fn trim_to_budget(&mut self, budget: usize) -> Vec<T> {
         self.budget = budget;
         let mut given_up = Vec::new();
         while self.memory > budget {
-            // Empty ones first; among them the longest.
+            // Empty slots first, and among them the longest.
             let empty = self.classes.values_mut().rev().find_map(|class| class.free.pop());
             let Some(slot) = empty.or_else(|| self.victim(0)) else { break };
             if let Some(piece) = self.entries[slot].state.piece() {
@@ -452,8 +453,12 @@ impl<T> PredictiveCache<T> {
         given_up
     }
 
-    /// For tests: panics if the books are wrong, or hold more than the budget although nothing
-    /// prevents them from trimming.
+    /// Checks the invariants of the cache, for tests.
+    ///
+    /// # Panics
+    ///
+    /// If the accounting is inconsistent, or slots exceed the budget although they could be
+    /// trimmed.
     pub fn assert_within_budget(&self) {
         let live = self.entries.iter().filter(|e| !matches!(e.state, State::Gone));
         let held = live.clone().filter(|e| !matches!(e.state, State::Empty(_)));
@@ -463,7 +468,7 @@ impl<T> PredictiveCache<T> {
         for (piece, &slot) in &self.index {
             assert_eq!(self.entries[slot].state.piece(), Some(*piece), "a name leads to its piece");
         }
-        let stuck: usize = held.filter(|e| !e.may_go(true)).map(|e| e.len).sum();
+        let stuck: usize = held.filter(|e| !e.is_evictable(true)).map(|e| e.len).sum();
         assert!(
             self.memory <= self.budget.max(stuck),
             "{} bytes of slots and a budget of {}",
@@ -472,12 +477,12 @@ impl<T> PredictiveCache<T> {
         );
     }
 
-    /// Bytes of the slots with a piece in them or on its way.
+    /// Bytes of the slots whose piece is ready or loading.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The most that [`bytes`](Self::bytes) has been.
+    /// Maximum of [`bytes`](Self::bytes) since the last [`reset_counts`](Self::reset_counts).
     pub fn peak_bytes(&self) -> usize {
         self.peak
     }
@@ -487,23 +492,23 @@ impl<T> PredictiveCache<T> {
         self.memory
     }
 
-    /// What the lookups of each layer found.
+    /// Lookup counts of each layer.
     pub fn counts(&self) -> &BTreeMap<u32, Counts> {
         &self.counts
     }
 
-    /// Begins to count anew.
+    /// Resets the counts and the peak.
     pub fn reset_counts(&mut self) {
         self.counts.clear();
         self.peak = self.bytes;
     }
 
-    /// Who decides what goes.
+    /// The policy that picks victims.
     pub fn policy(&self) -> &dyn Policy {
         self.policy.as_ref()
     }
 
-    /// The same, to teach it.
+    /// The policy, for training it.
     pub fn policy_mut(&mut self) -> &mut dyn Policy {
         self.policy.as_mut()
     }
@@ -524,21 +529,23 @@ impl<T> PredictiveCache<T> {
         Ok(slot)
     }
 
-    /// The length of the slots made for pieces of `len` bytes.
+    /// Length of the shortest slots that hold pieces of `len` bytes.
     fn class_for(&self, len: usize) -> Option<usize> {
         self.classes.range(len..).find(|(_, class)| class.slots > 0).map(|(&len, _)| len)
     }
 
-    /// Whom to push out for a piece of `len` bytes. A piece in a slot made for longer ones goes only
-    /// if none in the slots made for this length can; and an expert of the running layer, even if
-    /// computed, only if nothing else can.
+    /// Returns the slot to evict for a piece of `len` bytes. Slots made for longer pieces are
+    /// considered only if none made for this length is evictable. Computed experts of the running
+    /// layer are considered last.
     fn victim(&mut self, len: usize) -> Option<usize> {
         let (now, class) = (self.now?, self.class_for(len)?);
         let (entries, policy) = (&self.entries, &mut self.policy);
         for computed_too in [false, true] {
-            let own =
-                |slot: usize| entries[slot].len == class && entries[slot].may_go(computed_too);
-            let any = |slot: usize| entries[slot].len >= len && entries[slot].may_go(computed_too);
+            let own = |slot: usize| {
+                entries[slot].len == class && entries[slot].is_evictable(computed_too)
+            };
+            let any =
+                |slot: usize| entries[slot].len >= len && entries[slot].is_evictable(computed_too);
             let own = if len > 0 { policy.victim(now, &own) } else { None };
             if let Some(slot) = own.or_else(|| policy.victim(now, &any)) {
                 return Some(slot);

@@ -1,4 +1,4 @@
-//! What a slot can be.
+//! States of a slot.
 
 use sws_store::PieceId;
 
@@ -10,32 +10,34 @@ pub(super) struct Entry<T> {
     pub(super) demand: Demand,
 }
 
-/// What is in a slot.
+/// Contents of a slot.
 #[derive(Debug)]
 pub(super) enum State<T> {
-    /// Nothing: here is its memory.
+    /// No piece.
     Empty(T),
-    /// Its memory is with whoever reads.
+    /// A piece that is being read. The reader has the payload.
     Loading { piece: PieceId },
-    /// A piece.
+    /// A piece in memory.
     Ready { piece: PieceId, payload: T, pins: u32 },
-    /// The slot is no more; its memory was given up.
+    /// The slot was removed and its payload returned.
     Gone,
 }
 
-/// Whether the running layer uses what is in a slot.
+/// Use of a slot's piece by the running layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
+    /// The layer does not use it.
     None,
-    /// It does, and has not yet.
+    /// The layer has still to compute with it.
     Needed,
-    /// It has.
+    /// The layer has computed with it.
     Computed,
 }
 
 impl<T> Entry<T> {
-    /// Whether another piece may take this one's place.
-    pub(super) fn may_go(&self, computed_too: bool) -> bool {
+    /// True if the piece may be evicted. `computed_too` includes experts that the running layer has
+    /// computed with.
+    pub(super) fn is_evictable(&self, computed_too: bool) -> bool {
         let demanded = match self.demand {
             Demand::None => false,
             Demand::Needed => true,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::Lru;
 
-/// What can be done to a cache. Numbers are taken modulo what there is.
+/// An operation on a cache. Indices are taken modulo the number of candidates.
 #[derive(Clone, Debug)]
 enum Op {
     Begin {
@@ -13,7 +13,7 @@ enum Op {
         expert: u32,
         forecast: bool,
     },
-    /// Ends the read of one of those under way.
+    /// Ends one of the reads in flight.
     End {
         which: usize,
         well: bool,
@@ -79,7 +79,7 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
     let mut cache = PredictiveCache::new(policy, lens.into_iter().zip(0usize..));
     let mut budget: usize = lens.iter().sum();
     let mut memory = SLOTS;
-    // The truth, kept apart: who reads into what, who is pinned, what the running layer needs.
+    // The expected state: reads in flight, pinned pieces, pieces that the running layer needs.
     let mut reading: Vec<(PieceId, usize)> = Vec::new();
     let mut pinned: Vec<PieceId> = Vec::new();
     let mut needed: HashSet<PieceId> = HashSet::new();
@@ -175,9 +175,9 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
         cache.assert_within_budget();
         assert!(cache.bytes() <= cache.peak_bytes());
         for key in &pinned {
-            assert!(cache.get(*key).is_some(), "{key} was pinned and is gone");
+            assert!(cache.get(*key).is_some(), "{key} was evicted although pinned");
         }
-        // Every payload is in one place: in the cache, or with a reader, or given up.
+        // Every payload is in exactly one place: the cache, a reader, or the removed ones.
         let mut payloads: Vec<usize> = cache.payloads().copied().collect();
         assert_eq!(payloads.len() + reading.len(), memory);
         payloads.extend(reading.iter().map(|(_, payload)| *payload));
@@ -202,12 +202,12 @@ impl<T> PredictiveCache<T> {
 
 proptest! {
     #[test]
-    fn no_piece_in_use_goes_and_no_memory_is_lost(ops in ops()) {
+    fn pieces_in_use_stay_and_no_payload_is_lost(ops in ops()) {
         run(ops, Box::new(Lru::new()));
     }
 
     #[test]
-    fn lru_is_the_naive_one(uses in prop::collection::vec(0u32..12, 1..200), slots in 1usize..9) {
+    fn lru_matches_naive_reference(uses in prop::collection::vec(0u32..12, 1..200), slots in 1usize..9) {
         let mut cache = PredictiveCache::new(Box::new(Lru::new()), vec![(1, ()); slots]);
         let mut naive: Vec<u32> = Vec::new();
         for expert in uses {
@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn room_is_made_in_this_order() {
+fn slots_are_chosen_in_order() {
     let key = |expert| PieceId::expert(0, expert);
     let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(10, 'a'), (10, 'b'), (20, 'c')]);
     let bring = |cache: &mut PredictiveCache<char>, expert, len| {
@@ -240,28 +240,28 @@ fn room_is_made_in_this_order() {
     };
     #[rustfmt::skip]
     let cases = [
-        // expert, bytes, what comes of it, why
+        // expert, bytes, result, reason
         (0, 8, Ok(('b', None)), "an empty slot made for this length"),
         (1, 8, Ok(('a', None)), "another"),
-        (2, 8, Ok(('c', None)), "a longer empty one, before anything is pushed out"),
+        (2, 8, Ok(('c', None)), "a longer empty slot, before anything is evicted"),
         (3, 8, Ok(('b', Some(key(0)))), "the oldest in a slot made for this length"),
-        (4, 15, Ok(('c', Some(key(2)))), "the only slot that is long enough, though 1 is older"),
+        (4, 15, Ok(('c', Some(key(2)))), "the only slot that is long enough, although 1 is older"),
         (5, 21, Err(NoRoom::TooLarge { piece: key(5), len: 21 }), "no slot is that long"),
-        (4, 15, Err(NoRoom::Present { piece: key(4) }), "it is there"),
+        (4, 15, Err(NoRoom::Present { piece: key(4) }), "it is cached"),
     ];
     for (expert, len, expected, why) in cases {
         assert_eq!(bring(&mut cache, expert, len), expected, "{why}");
     }
-    // 1, 3 and 4 are there. The running layer needs 3 and 4: 1 goes, though used last.
+    // 1, 3 and 4 are cached. The running layer needs 3 and 4, so 1 is evicted although used last.
     cache.routed(&Choice { pass: &Pass::default(), layer: 0, experts: &[3, 4], per_step: 2 });
     cache.lookup(key(1));
     assert_eq!(bring(&mut cache, 6, 8), Ok(('a', Some(key(1)))));
     assert!(cache.pin(key(6)));
     assert_eq!(bring(&mut cache, 7, 8), Err(NoRoom::InUse { piece: key(7) }));
-    // What has been computed goes when nothing else can.
+    // A computed expert is evicted when nothing else can be.
     cache.computed(key(4));
     assert_eq!(bring(&mut cache, 7, 8), Ok(('c', Some(key(4)))));
-    // A slot made for longer ones is used before the layer's own.
+    // A longer slot is taken before a computed expert of the running layer is evicted.
     cache.computed(key(3));
     assert_eq!(bring(&mut cache, 8, 8), Ok(('c', Some(key(7)))));
     assert!(cache.unpin(key(6)) && !cache.unpin(key(6)));

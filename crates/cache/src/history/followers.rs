@@ -5,7 +5,7 @@
 const MAX_ROWS: usize = 2048;
 const MAX_BYTES: usize = 2 << 20;
 
-/// Rows in a set, any one of which a token may occupy, and the most contenders that it may outlast.
+/// Rows of a set, each open to any token of the set, and the most contenders a token may outlast.
 const WAYS: usize = 4;
 const CREDIT: u8 = 3;
 

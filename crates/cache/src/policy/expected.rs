@@ -1,4 +1,4 @@
-//! The default: what is expected to be needed last.
+//! The default: evicts the piece with the latest expected use.
 
 use crate::history::{History, Shape};
 use crate::{Saved, SavedError};
@@ -6,17 +6,17 @@ use sws_store::{Pass, PieceId, PieceKind};
 
 use super::{Choice, Policy};
 
-/// Gives up the piece whose next use is expected last.
+/// Evicts the piece whose next use is expected last.
 ///
-/// Times are counted in steps, of which each goes through all layers, and compared by their binary
-/// logarithm: the expected logarithm closes more of the distance to the optimum than the expected
-/// time (a step more or less matters when it is one of two, not when it is one of a hundred).
+/// Times are counted in steps and compared by their binary logarithm. A step goes through all
+/// layers. The expected logarithm closes more of the distance to the optimum than the expected
+/// time: one step more or less matters when it is one of two, not when it is one of a hundred.
 ///
-/// When the next use of an expert comes is a distribution over five spans, in which a
-/// [`History`] says how probable each is: the next time computing comes to its layer, within 4 steps,
-/// 16, 64, later. A piece that every step uses is the case without doubt: it comes with the next
-/// time its turn comes. So one rule keeps a fixed part of what is used in turn, without the cliff
-/// that what was used longest ago has there, and keeps the likely experts.
+/// The time to the next use of an expert is a distribution over five spans: the next turn of its
+/// layer, within 4 steps, within 16, within 64, and later. A [`History`] gives the probability of
+/// each. A piece that every step uses is the certain case: its next use is its next turn. One rule
+/// therefore keeps a fixed share of the cyclic pieces, without the cliff of LRU, and keeps the
+/// likely experts.
 #[derive(Debug)]
 pub struct ExpectedUse {
     layers: Layers,
@@ -25,7 +25,7 @@ pub struct ExpectedUse {
     /// For each distance in layers, the binary logarithm of the time to each span.
     spans: Vec<[f32; 4]>,
     at: PieceId,
-    /// Cyclic pieces: those that every pass uses.
+    /// Cyclic pieces: the pieces that every pass uses.
     cyclic: Vec<(usize, PieceId)>,
     scores: Vec<f32>,
 }
@@ -33,40 +33,41 @@ pub struct ExpectedUse {
 /// The layers of a model.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    /// All of them.
+    /// Number of layers.
     pub count: u32,
-    /// Those with experts, ascending.
+    /// Layers with experts, ascending.
     pub with_experts: Vec<u32>,
-    /// Experts of such a layer; the most there are.
+    /// Experts per layer: the maximum over all layers.
     pub experts: usize,
-    /// Experts that a token uses of a layer; the most there are.
+    /// Experts that a token uses per layer: the maximum over all layers.
     pub top_k: usize,
 }
 
 /// The experts of a layer.
 #[derive(Clone, Debug)]
 struct Experts {
-    /// In which slot each is, or `ABSENT`.
+    /// Slot of each expert, or `ABSENT`.
     slots: Vec<u32>,
     present: usize,
-    /// For each span, how probable each expert's next use is in it; the last times its logarithm.
+    /// By span and expert: probability that the next use is in the span. That of the last span is
+    /// multiplied by the logarithm of its time.
     spans: [Vec<f32>; 5],
     stale: bool,
-    /// How probably each is used when the layer comes next, as far as a forecast has said so since
-    /// it came last.
-    foreseen: Vec<f32>,
-    foresees: bool,
+    /// Forecast probability of each expert's use in the next turn of the layer; 0 without a
+    /// forecast since its last turn.
+    forecast: Vec<f32>,
+    has_forecast: bool,
 }
 
 const ABSENT: u32 = u32::MAX;
 
-/// A time in each span but the first, in steps, the distance of the layer to be added. The first
-/// is what the last is for experts: everything from 64 steps on.
+/// Representative time of each span but the last, in steps, to which the distance of the layer is
+/// added; and that of the last span: everything from 64 steps on.
 const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
 const NEVER: f32 = 150.0;
 
 impl ExpectedUse {
-    /// A policy for a model with these layers, without any history yet.
+    /// A policy for a model with these layers, with an empty history.
     pub fn new(layers: Layers) -> ExpectedUse {
         let shape = Shape {
             layers: layers.with_experts.len(),
@@ -78,8 +79,8 @@ impl ExpectedUse {
             present: 0,
             spans: std::array::from_fn(|_| vec![0.0; layers.experts]),
             stale: true,
-            foreseen: vec![0.0; layers.experts],
-            foresees: false,
+            forecast: vec![0.0; layers.experts],
+            has_forecast: false,
         };
         let count = layers.count.max(1);
         let spans = (1..=count)
@@ -96,7 +97,7 @@ impl ExpectedUse {
         }
     }
 
-    /// Memory held for a model of this shape.
+    /// Memory held for a model of this shape, in bytes.
     pub fn bytes_for(shape: Shape) -> usize {
         let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
         History::bytes_for(shape)
@@ -109,24 +110,25 @@ impl ExpectedUse {
         &mut self.history
     }
 
-    /// The expected binary logarithm of the steps until a piece is used that will be used with this
-    /// probability when its turn comes; none for what was foreseen of it.
+    /// Expected binary logarithm of the steps until a piece is used. `probability` is that of its
+    /// use in its next turn; `None` takes the recorded forecast.
     fn score(&mut self, now: PieceId, piece: PieceId, probability: Option<f32>) -> f32 {
         self.at = now;
         let turn = self.turn(piece);
         let Some((layer, expert)) = self.expert(piece) else { return turn };
         self.refresh(layer);
-        let probability = probability.unwrap_or(self.experts[layer].foreseen[expert]);
+        let probability = probability.unwrap_or(self.experts[layer].forecast[expert]);
         mix(self.experts[layer].score(expert, self.times(layer)), turn, probability)
     }
 
-    /// An expert's entry in the tables; none for a cyclic piece.
-    fn place(&mut self, piece: PieceId) -> Option<(&mut Experts, usize)> {
+    /// Tables of an expert's layer, and the expert's index in them; `None` for a cyclic piece.
+    fn entry(&mut self, piece: PieceId) -> Option<(&mut Experts, usize)> {
         let (layer, expert) = self.expert(piece)?;
         Some((&mut self.experts[layer], expert))
     }
 
-    /// The place of a layer among those with experts, and the expert.
+    /// Index of an expert's layer among those with experts, and the expert's number; `None` for a
+    /// cyclic piece and for experts of unknown layers.
     fn expert(&self, piece: PieceId) -> Option<(usize, usize)> {
         let PieceKind::Expert(expert) = piece.kind() else { return None };
         let layer = self.layers.with_experts.binary_search(&piece.layer()?).ok()?;
@@ -150,7 +152,7 @@ impl ExpectedUse {
         }
     }
 
-    /// The times to the spans of a layer's experts, seen from where computing stands.
+    /// Times to the spans of a layer's experts from the current position, as logarithms.
     fn times(&self, layer: usize) -> [f32; 4] {
         let count = self.layers.count.max(1);
         let here = self.at.layer().unwrap_or(0);
@@ -160,16 +162,16 @@ impl ExpectedUse {
         self.spans[(if distance == 0 { count } else { distance }) as usize - 1]
     }
 
-    /// The same measure for a piece that is used whenever its turn comes.
+    /// Binary logarithm of the steps until the next turn of a piece.
     fn turn(&self, piece: PieceId) -> f32 {
         if piece == PieceId::EXTRA {
             return NEVER.log2();
         }
         let layers = self.layers.count.max(1) as f32;
-        // A pass begins with the embedding and ends with norm and head.
+        // A pass begins with the embedding and ends with the final norm and the head.
         let cycle = layers + 2.0;
-        let ahead = (place(piece, layers) - place(self.at, layers)) / cycle;
-        let distance = if ahead > 0.0 { ahead } else { ahead + 1.0 };
+        let forward = (position(piece, layers) - position(self.at, layers)) / cycle;
+        let distance = if forward > 0.0 { forward } else { forward + 1.0 };
         (TIMES[0] + distance).log2()
     }
 }
@@ -180,7 +182,7 @@ impl Policy for ExpectedUse {
     }
 
     fn arrived(&mut self, slot: usize, piece: PieceId) {
-        match self.place(piece) {
+        match self.entry(piece) {
             Some((experts, expert)) => {
                 experts.slots[expert] = slot as u32;
                 experts.present += 1;
@@ -192,7 +194,7 @@ impl Policy for ExpectedUse {
     fn used(&mut self, _: usize, _: PieceId) {}
 
     fn left(&mut self, slot: usize, piece: PieceId) {
-        match self.place(piece) {
+        match self.entry(piece) {
             Some((experts, expert)) => {
                 experts.slots[expert] = ABSENT;
                 experts.present -= 1;
@@ -214,17 +216,17 @@ impl Policy for ExpectedUse {
             }
             let experts = &mut self.experts[layer];
             experts.stale = true;
-            if std::mem::take(&mut experts.foresees) {
-                experts.foreseen.fill(0.0);
+            if std::mem::take(&mut experts.has_forecast) {
+                experts.forecast.fill(0.0);
             }
         }
     }
 
-    fn victim(&mut self, now: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize> {
+    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.at = now;
         let mut last: Option<(f32, usize)> = None;
         let mut consider = |score: f32, slot: usize| {
-            if last.is_none_or(|(latest, _)| score > latest) && may(slot) {
+            if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
                 last = Some((score, slot));
             }
         };
@@ -240,8 +242,8 @@ impl Policy for ExpectedUse {
             let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
             let experts = &self.experts[layer];
             experts.scores(times, &mut self.scores);
-            if experts.foresees {
-                for (score, &probability) in self.scores.iter_mut().zip(&experts.foreseen) {
+            if experts.has_forecast {
+                for (score, &probability) in self.scores.iter_mut().zip(&experts.forecast) {
                     *score = mix(*score, soon, probability);
                 }
             }
@@ -254,7 +256,7 @@ impl Policy for ExpectedUse {
         last.map(|(_, slot)| slot)
     }
 
-    fn last(&mut self, now: PieceId, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+    fn last(&mut self, now: PieceId, evictable: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
         self.at = now;
         let mut last: Option<(f32, PieceId)> = None;
         for layer in 0..self.experts.len() {
@@ -262,7 +264,7 @@ impl Policy for ExpectedUse {
             self.experts[layer].scores(self.times(layer), &mut self.scores);
             for (&score, expert) in self.scores.iter().zip(0..) {
                 let piece = PieceId::expert(self.layers.with_experts[layer], expert);
-                if last.is_none_or(|(latest, _)| score > latest) && may(piece) {
+                if last.is_none_or(|(latest, _)| score > latest) && evictable(piece) {
                     last = Some((score, piece));
                 }
             }
@@ -275,9 +277,9 @@ impl Policy for ExpectedUse {
     }
 
     fn foreseen(&mut self, _: usize, piece: PieceId, probability: f32) {
-        if let Some((experts, expert)) = self.place(piece) {
-            experts.foreseen[expert] = probability;
-            experts.foresees = true;
+        if let Some((experts, expert)) = self.entry(piece) {
+            experts.forecast[expert] = probability;
+            experts.has_forecast = true;
         }
     }
 
@@ -315,7 +317,7 @@ impl Experts {
         spans.map(|(span, time)| span[expert] * time).sum()
     }
 
-    /// Those of all experts: a span after the other, which the compiler turns into vector code.
+    /// Scores of all experts, one span after the other, so that the compiler emits vector code.
     fn scores(&self, times: [f32; 4], scores: &mut Vec<f32>) {
         let [first, second, third, fourth, last] = &self.spans;
         scores.clear();
@@ -328,13 +330,13 @@ impl Experts {
     }
 }
 
-/// What is expected if `soon` is as probable as that, and `otherwise` is expected if not.
+/// Mean of `soon` with the given probability, and of `otherwise` with the remaining one.
 fn mix(otherwise: f32, soon: f32, probability: f32) -> f32 {
     otherwise + probability * (soon - otherwise)
 }
 
-/// Where in a pass a piece is used, in layers.
-fn place(piece: PieceId, layers: f32) -> f32 {
+/// Position in a pass at which a piece is used, in layers.
+fn position(piece: PieceId, layers: f32) -> f32 {
     let within = match piece.kind() {
         PieceKind::Embed => return 0.0,
         PieceKind::FinalNorm => return 1.0 + layers,

@@ -1,4 +1,4 @@
-//! The baseline: what was used longest ago.
+//! The baseline: evicts the least recently used piece.
 
 use lru::LruCache;
 
@@ -6,15 +6,15 @@ use sws_store::PieceId;
 
 use super::Policy;
 
-/// What is as probable as this is as good as used.
+/// A forecast of at least this probability counts as a use.
 const PROBABLE: f32 = 0.5;
 
-/// Gives up what was used longest ago.
+/// Evicts the least recently used piece.
 #[derive(Debug)]
 pub struct Lru(LruCache<usize, ()>);
 
 impl Lru {
-    /// One that has seen nothing.
+    /// An empty policy.
     pub fn new() -> Lru {
         Lru(LruCache::unbounded())
     }
@@ -43,8 +43,8 @@ impl Policy for Lru {
         self.0.pop(&slot);
     }
 
-    fn victim(&mut self, _: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize> {
-        self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| may(slot))
+    fn victim(&mut self, _: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| evictable(slot))
     }
 
     fn later(&mut self, _: PieceId, _: PieceId, _: PieceId, probability: f32) -> bool {
@@ -57,7 +57,7 @@ impl Policy for Lru {
         }
     }
 
-    /// Two links, a key and a place in a table with a load of at least a half.
+    /// Counts two links, a key and an entry in a table with a load factor of at least one half.
     fn bytes(&self) -> usize {
         self.0.len() * (3 * size_of::<usize>() + 2 * (size_of::<usize>() + 1))
     }

@@ -1,4 +1,4 @@
-//! Which piece to give up.
+//! Eviction policies.
 
 mod expected;
 mod lru;
@@ -18,16 +18,16 @@ pub use lru::Lru;
 /// The experts that the router of a layer has chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// The pass; empty if its tokens are not known.
+    /// The pass; empty if its tokens are unknown.
     pub pass: &'a Pass,
     /// The layer, counted among all layers.
     pub layer: u32,
-    /// The experts: those of the first step, of the second, and so on. An expert may stand here
+    /// The experts: those of the first step, of the second, and so on. An expert may be listed
     /// several times.
     pub experts: &'a [u32],
-    /// How many of them belong to one step. What a policy forecasts is the next step: for
-    /// sequences that go on together it has a token of each, and all of `experts` are one step; in
-    /// a prompt every token is a step.
+    /// Number of entries of `experts` per step. Policies forecast the next step. With sequences
+    /// that run together a step has one token of each, and `experts` is a single step. In a prompt
+    /// every token is a step.
     pub per_step: usize,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// The policies, by the names that they have on the command line.
+/// The policies, by their names on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyKind {
@@ -49,16 +49,16 @@ pub enum PolicyKind {
     Lru,
 }
 
-/// A word that names no policy.
+/// The name of an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a policy; there are {names}", names = PolicyKind::ALL.map(PolicyKind::name).join(", "))]
 pub struct UnknownPolicy(pub String);
 
 impl PolicyKind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [PolicyKind; 2] = [PolicyKind::Expected, PolicyKind::Lru];
 
-    /// Its name.
+    /// Name of the policy.
     pub const fn name(self) -> &'static str {
         match self {
             PolicyKind::Expected => "expected",
@@ -66,7 +66,7 @@ impl PolicyKind {
         }
     }
 
-    /// The policy, for a model with these layers.
+    /// Creates the policy for a model with these layers.
     pub fn build(self, layers: Layers) -> Box<dyn Policy> {
         match self {
             PolicyKind::Expected => Box::new(ExpectedUse::new(layers)),
@@ -90,12 +90,12 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// Decides which piece a [`PredictiveCache`](crate::cache::PredictiveCache) gives up.
+/// Picks the piece that a [`PredictiveCache`](crate::cache::PredictiveCache) evicts.
 ///
-/// The cache tells what it holds, by the number of the slot; the policy keeps what order it needs.
-/// It never learns of weights and never decides what may not go: that is the cache's.
+/// The cache reports its contents by slot number; the policy keeps whatever order it needs. A
+/// policy never sees weights. The cache, not the policy, decides which pieces are evictable.
 pub trait Policy: fmt::Debug + Send {
-    /// Its name on the command line.
+    /// Name on the command line.
     fn name(&self) -> &'static str;
 
     /// A piece is now in `slot`, or being read into it.
@@ -104,55 +104,55 @@ pub trait Policy: fmt::Debug + Send {
     /// The piece in `slot` is used.
     fn used(&mut self, slot: usize, piece: PieceId);
 
-    /// The piece in `slot` is gone.
+    /// The piece in `slot` has left the cache.
     fn left(&mut self, slot: usize, piece: PieceId);
 
-    /// A pass begins; its routers have not selected yet.
+    /// A pass begins; its routers have not chosen yet.
     fn begin(&mut self, pass: &Pass) {
         let _ = pass;
     }
 
-    /// A router has chosen.
+    /// A router has chosen its experts.
     fn routed(&mut self, choice: &Choice<'_>) {
         let _ = choice;
     }
 
-    /// The slot to empty among those that `may` go.
-    fn victim(&mut self, now: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize>;
+    /// Returns the slot to evict, among those that are `evictable`.
+    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize>;
 
-    /// Of the pieces that `may` go, in the cache or not, the one that is expected last by
-    /// what is known without forecasts; none from a policy that knows only of pieces in the cache.
-    fn last(&mut self, now: PieceId, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
-        let _ = (now, may);
+    /// Returns the `evictable` piece with the latest expected use, ignoring forecasts. The piece
+    /// need not be in the cache. `None` from a policy that knows only pieces in the cache.
+    fn last(&mut self, now: PieceId, evictable: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+        let _ = (now, evictable);
         None
     }
 
-    /// Whether the piece `old` is expected later than `new`, which will be used in this step with
-    /// that probability: a speculative read is allowed to push it out.
+    /// True if the piece `old` is expected later than `new`, which will be used in this step with
+    /// the given probability. A speculative read of `new` may then evict `old`.
     fn later(&mut self, now: PieceId, old: PieceId, new: PieceId, probability: f32) -> bool {
         let _ = (now, old, new, probability);
         true
     }
 
-    /// The piece in `slot` will be used when its layer comes next, with that probability: until its
-    /// router has chosen that counts for more than what is known otherwise.
+    /// Sets the probability that the piece in `slot` is used in the next turn of its layer. Until
+    /// its router has chosen, this forecast overrides other estimates.
     fn foreseen(&mut self, slot: usize, piece: PieceId, probability: f32) {
         let _ = (slot, piece, probability);
     }
 
-    /// How probably a piece is used within so many steps. One that has no opinion says as probably
-    /// as not.
+    /// Returns the probability that a piece is used within `steps` steps: 0.5 from a policy without
+    /// an estimate.
     fn within(&mut self, piece: PieceId, steps: usize) -> f32 {
         let _ = (piece, steps);
         0.5
     }
 
-    /// Adds what has been learned, for the next start.
+    /// Adds the learned state to `to`, for the next start.
     fn save(&self, to: &mut Saved) {
         let _ = to;
     }
 
-    /// Goes on from what [`save`](Self::save) added.
+    /// Restores the state that [`save`](Self::save) added.
     fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         let _ = saved;
         Ok(())

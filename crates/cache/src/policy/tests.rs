@@ -9,13 +9,13 @@ fn layers(count: u32, experts: usize) -> Layers {
     Layers { count, with_experts: (0..count).collect(), experts, top_k: 2 }
 }
 
-/// A selection in a pass whose tokens are not known.
+/// A choice in a pass whose tokens are unknown.
 fn chosen(layer: u32, experts: &[u32], per_step: usize) -> Choice<'_> {
     static UNKNOWN: Pass = Pass { spans: Vec::new(), tokens: Vec::new() };
     Choice { pass: &UNKNOWN, layer, experts, per_step }
 }
 
-/// Goes once around pieces used in turn; how many were there.
+/// Uses every piece once, in turn. Returns the number of hits.
 fn go_around(cache: &mut PredictiveCache<()>, pieces: &[PieceId]) -> usize {
     let mut hits = 0;
     for &piece in pieces {
@@ -31,10 +31,10 @@ fn go_around(cache: &mut PredictiveCache<()>, pieces: &[PieceId]) -> usize {
     hits
 }
 
-/// What every step uses is used in a circle. With room for n of m pieces the best that can be done is
-/// (n - 1) / (m - 1) of the uses: all but one slot keep what they have, and that one changes.
+/// Pieces that every step uses are used in a cycle. With room for n of m pieces the best hit rate
+/// is (n - 1) / (m - 1): all but one slot keep their piece, and that one changes.
 #[test]
-fn of_what_is_used_in_turn_a_fixed_part_stays() {
+fn fixed_share_of_cyclic_pieces_stays() {
     let mut pieces = vec![PieceId::EMBED];
     for layer in 0..6 {
         pieces.extend(
@@ -62,7 +62,7 @@ fn of_what_is_used_in_turn_a_fixed_part_stays() {
     }
 }
 
-/// Plays routes; misses of the second half.
+/// Replays routes. Returns the misses of their second half.
 fn misses(policy: Box<dyn Policy>, slots: usize, routes: &[Vec<[u32; 2]>]) -> usize {
     let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
     let mut misses = 0;
@@ -111,7 +111,7 @@ fn routes(steps: usize, layers: usize, experts: u32) -> Vec<Vec<[u32; 2]>> {
 }
 
 #[test]
-fn there_is_no_cliff_below_the_pieces_of_one_step() {
+fn no_cliff_below_the_working_set_of_one_step() {
     let (count, experts) = (12, 16);
     let routes = routes(800, count, experts);
     // One step uses up to 24 pieces.
@@ -123,7 +123,7 @@ fn there_is_no_cliff_below_the_pieces_of_one_step() {
         assert!(ours < before, "{slots} slots: {ours} misses, and {before} with fewer");
         assert!(ours < lru, "{slots} slots: {ours} misses, LRU {lru}");
         if slots < 16 {
-            // LRU has lost everything here but what neighbouring steps of one layer share by chance.
+            // LRU hits here only where neighbouring steps of a layer share experts by chance.
             let uses = 400 * count * 2;
             assert!(lru > uses * 9 / 10, "{slots} slots: LRU misses {lru} of {uses}");
             let share = slots as f64 / 24.0;
@@ -134,7 +134,7 @@ fn there_is_no_cliff_below_the_pieces_of_one_step() {
 }
 
 #[test]
-fn a_guess_pushes_out_only_what_is_expected_later() {
+fn forecast_evicts_only_pieces_expected_later() {
     let policy = ExpectedUse::new(layers(4, 8));
     let mut cache = PredictiveCache::new(Box::new(policy), vec![(1, ()); 2]);
     // Experts 0 and 1 of layer 0 are used in every step, and of the others only 6 and 7.
@@ -154,11 +154,11 @@ fn a_guess_pushes_out_only_what_is_expected_later() {
     bring(&mut cache, 3, 0, Need::Now).unwrap();
     #[rustfmt::skip]
     let cases = [
-        // layer, expert, probability, what comes of it
-        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })), // as unlikely as what is there
+        // layer, expert, probability, result
+        (3, 1, 0.0, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })), // as unlikely as the cached ones
         (3, 1, 0.1, Ok(Some(key(3, 0)))),
-        (2, 5, 0.0, Err(NoRoom::ExpectedSooner { piece: key(2, 5) })), // a little was said of that one
-        (2, 5, 0.1, Ok(Some(key(3, 1)))), // as unlikely, but it would come a layer sooner
+        (2, 5, 0.0, Err(NoRoom::ExpectedSooner { piece: key(2, 5) })), // 3/1 has a small forecast
+        (2, 5, 0.1, Ok(Some(key(3, 1)))), // as unlikely, but its layer comes sooner
         (3, 1, 0.0, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })),
         (3, 6, 0.0, Ok(Some(key(2, 5)))),
         (3, 1, 0.5, Err(NoRoom::ExpectedSooner { piece: key(3, 1) })),
@@ -169,9 +169,9 @@ fn a_guess_pushes_out_only_what_is_expected_later() {
     }
 }
 
-/// What a forecast says of a piece that is there decides only until its layer has chosen.
+/// A forecast for a cached piece counts only until its layer has chosen.
 #[test]
-fn what_is_foreseen_stays_until_its_layer_has_chosen() {
+fn forecast_protects_until_its_layer_has_chosen() {
     for kind in PolicyKind::ALL {
         let mut cache = PredictiveCache::new(kind.build(layers(4, 8)), vec![(1, ()); 2]);
         for _ in 0..50 {
@@ -184,7 +184,7 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
             let evicted = cache.begin(layer, key(layer, expert), 1, Need::Now).unwrap().evicted;
             cache.ready(key(layer, expert), ());
             if (layer, expert) == (3, 2) {
-                // It is not: expert 2 of layer 3 was used never, or longest ago.
+                // Without a forecast 3/2 would be evicted: it was never used, or longest ago.
                 cache.foresee(key(3, 2), 0.95);
                 cache.foresee(key(3, 7), 0.95);
             }
@@ -194,14 +194,14 @@ fn what_is_foreseen_stays_until_its_layer_has_chosen() {
             evicted
         };
         assert_eq!([bring(2, 6), bring(3, 2)], [None, None], "{kind}");
-        assert_eq!(bring(1, 0), Some(key(2, 6)), "{kind}: the other one is foreseen");
+        assert_eq!(bring(1, 0), Some(key(2, 6)), "{kind}: the other one has a forecast");
         assert_eq!(bring(1, 1), Some(key(3, 2)), "{kind}: its layer has chosen others");
     }
 }
 
-/// What would go of some pieces is what goes if they are there, whatever is foreseen.
+/// `last` names the piece that `victim` evicts if the pieces are cached, whatever the forecasts.
 #[test]
-fn what_would_go_is_what_goes() {
+fn last_agrees_with_victim() {
     let mut policy = ExpectedUse::new(layers(4, 8));
     for step in 0..60 {
         for layer in 0..4 {
@@ -209,9 +209,9 @@ fn what_would_go_is_what_goes() {
             policy.routed(&chosen(layer, &choice, 2));
         }
     }
-    let there: Vec<PieceId> =
+    let cached: Vec<PieceId> =
         (0..4).flat_map(|layer| [1, 3, 4].map(|expert| PieceId::expert(layer, expert))).collect();
-    let mut left = there.clone();
+    let mut left = cached.clone();
     while !left.is_empty() {
         let now = PieceId::expert(left.len() as u32 % 4, 0);
         let last = policy.last(now, &|piece| left.contains(&piece)).unwrap();
@@ -234,7 +234,7 @@ fn what_would_go_is_what_goes() {
 }
 
 #[test]
-fn what_is_used_in_every_step_is_used_within_four() {
+fn use_in_every_step_is_expected_within_four() {
     let mut policy = ExpectedUse::new(layers(2, 8));
     for _ in 0..200 {
         policy.routed(&chosen(0, &[0, 1], 2));
@@ -247,5 +247,5 @@ fn what_is_used_in_every_step_is_used_within_four() {
     }
     assert_eq!(policy.within(PieceId::LM_HEAD, 4), 1.0);
     let lru = Lru::new().within(PieceId::expert(0, 0), 4);
-    assert_eq!(lru, 0.5, "no opinion");
+    assert_eq!(lru, 0.5, "no estimate");
 }

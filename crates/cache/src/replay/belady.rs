@@ -1,4 +1,4 @@
-//! The optimum, for who knows what comes.
+//! Belady's MIN: optimal eviction with perfect foresight.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,30 +7,31 @@ use sws_store::{PieceId, PieceKind};
 
 use crate::policy::{Choice, Policy};
 
-/// Gives up what is used again last.
+/// Evicts the piece whose next use is furthest away.
 #[derive(Debug)]
 pub(super) struct Belady {
     shape: Shape,
-    /// For each layer and expert the passes that use it, ascending, and how many of them are over.
+    /// For each layer and expert, the passes that use it, ascending, and the number of these that
+    /// are over.
     uses: Vec<Vec<u32>>,
-    over: Vec<usize>,
-    /// Slots by when their pieces are used again.
+    elapsed: Vec<usize>,
+    /// Slots by the next use of their pieces.
     order: BTreeSet<(u64, usize)>,
     next: HashMap<usize, u64>,
 }
 
 impl Belady {
     pub(super) fn new(shape: Shape, uses: Vec<Vec<u32>>) -> Belady {
-        let over = vec![0; uses.len()];
-        Belady { shape, uses, over, order: BTreeSet::new(), next: HashMap::new() }
+        let elapsed = vec![0; uses.len()];
+        Belady { shape, uses, elapsed, order: BTreeSet::new(), next: HashMap::new() }
     }
 
-    /// The next layer of a pass, all passes counted through, that uses a piece.
+    /// Index of the next layer that uses a piece, counted through all passes.
     fn next_use(&self, piece: PieceId) -> u64 {
         let PieceKind::Expert(expert) = piece.kind() else { return u64::MAX };
         let layer = piece.layer().unwrap_or(0) as usize;
         let place = layer * self.shape.experts + expert as usize;
-        match self.uses[place].get(self.over[place]) {
+        match self.uses[place].get(self.elapsed[place]) {
             Some(&pass) => u64::from(pass) * self.shape.layers as u64 + layer as u64,
             None => u64::MAX,
         }
@@ -64,12 +65,12 @@ impl Policy for Belady {
         distinct.sort_unstable();
         distinct.dedup();
         for expert in distinct {
-            self.over[choice.layer as usize * self.shape.experts + expert as usize] += 1;
+            self.elapsed[choice.layer as usize * self.shape.experts + expert as usize] += 1;
         }
     }
 
-    fn victim(&mut self, _: PieceId, may: &dyn Fn(usize) -> bool) -> Option<usize> {
-        self.order.iter().rev().map(|&(_, slot)| slot).find(|&slot| may(slot))
+    fn victim(&mut self, _: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.order.iter().rev().map(|&(_, slot)| slot).find(|&slot| evictable(slot))
     }
 
     fn bytes(&self) -> usize {

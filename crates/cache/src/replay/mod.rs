@@ -1,13 +1,15 @@
-//! What a cache would have had to read for recorded routes.
+//! Replays recorded routes and counts the misses of a cache.
 //!
-//! A replay drives the engine's own [`PredictiveCache`] with the engine's own policies; nothing is
-//! read and nothing computed. Beside them stands [`Belady`](ReplayPolicy::Belady), which knows what
-//! comes and so reads the least that is possible.
+//! A replay drives the engine's own [`PredictiveCache`] with the engine's own policies, without
+//! reads or computation. In addition there is [`Belady`](ReplayPolicy::Belady), which knows all
+//! future uses and so has the fewest possible misses.
 //!
-//! For the routes of its own run an engine without speculation has these hits and misses exactly, if
-//! there is a slot for each expert that a layer of a pass needs, the experts of a layer lie on the disk
-//! in ascending order, as in shards, and every layer has experts (a trace does not tell where others
-//! stand). With fewer slots it depends on which read ends first what makes room for the next.
+//! An engine without speculation has exactly these hits and misses for its own routes if:
+//!
+//! - there is a slot for each expert that a layer of a pass needs (with fewer slots, the victim
+//!   depends on which read ends first),
+//! - the experts of a layer lie on the disk in ascending order, as in shards,
+//! - every layer has experts (a trace does not record the position of other layers).
 
 mod belady;
 #[cfg(test)]
@@ -25,45 +27,45 @@ use crate::cache::{Counts, Lookup, Need, PredictiveCache};
 use crate::policy::{Choice, Layers, Policy, PolicyKind};
 use belady::Belady;
 
-/// A policy that routes can be replayed with.
+/// A policy for replaying routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayPolicy {
-    /// One that an engine can have.
+    /// A policy of the engine.
     Engine(PolicyKind),
-    /// The best there can be: gives up what is used again last.
+    /// The optimum: evicts the piece whose next use is furthest away.
     Belady,
 }
 
-/// A word that names no policy of a replay.
+/// The name of an unknown replay policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a policy that can be replayed; there are expected, lru and belady")]
 pub struct UnknownReplayPolicy(pub String);
 
 /// Recorded routes, in the order in which a cache meets them.
 ///
-/// The first half of the sequences (of a single sequence, of its tokens) warms cache and tables, the
-/// second half is counted. Tokens that went through the layers together do so again; with `batch`
-/// sequences at a time, a token of each goes through together. Either way a layer needs the union of
-/// their experts, each once.
+/// The first half of the sequences (of a single sequence, of its tokens) warms cache and tables;
+/// the second half is counted. Tokens that went through the layers together do so again. With
+/// `batch` sequences at a time, one token of each goes through together. Either way a layer needs
+/// the union of their experts, each once.
 #[derive(Debug)]
 pub struct Replay<'a> {
     trace: &'a Trace,
     passes: Vec<Together>,
-    /// The first that is counted.
+    /// Index of the first pass that is counted.
     counted: usize,
 }
 
-/// What a replay found, in the part that is counted.
+/// Results of the counted part of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Experts that were needed, each once in a layer and pass.
+    /// Experts that were needed, each counted once per layer and pass.
     pub uses: u64,
-    /// Those that were not in the cache.
+    /// Experts that were needed and not in the cache.
     pub misses: u64,
-    /// What was found in each layer.
+    /// Lookup counts of each layer.
     pub layers: Vec<Counts>,
 }
 
@@ -71,7 +73,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Together {
     tokens: Tokens,
-    /// How many of them are one step.
+    /// Number of tokens per step.
     step: usize,
 }
 
@@ -82,7 +84,7 @@ enum Tokens {
 }
 
 impl<'a> Replay<'a> {
-    /// Replays `batch` sequences at a time.
+    /// A replay of `batch` sequences at a time.
     pub fn new(trace: &'a Trace, batch: usize) -> Replay<'a> {
         let mut halves: Vec<Range<usize>> = trace.sequences().collect();
         let counted = if let [only] = &halves[..] {
@@ -102,19 +104,19 @@ impl<'a> Replay<'a> {
         Replay { trace, passes, counted }
     }
 
-    /// Counts from the first token on, as an engine does that begins with nothing.
+    /// Counts from the first token on, as in an engine with a cold cache.
     pub fn without_warming(mut self) -> Replay<'a> {
         self.counted = 0;
         self
     }
 
-    /// Slots that a share of all experts is.
+    /// Number of slots for a share of all experts.
     pub fn slots(&self, share: f64) -> usize {
         let shape = self.trace.shape();
         ((share * (shape.layers * shape.experts) as f64).round() as usize).max(1)
     }
 
-    /// Goes through all passes with so many slots. `progress` hears of the tokens of each pass.
+    /// Replays all passes with `slots` slots. `progress` gets the number of tokens after each pass.
     pub fn run(
         &self,
         policy: ReplayPolicy,
@@ -137,11 +139,11 @@ impl<'a> Replay<'a> {
             if number >= self.counted {
                 tokens += together;
             }
-            let told = self.told(pass);
-            player.cache.begin_pass(&told);
+            let store_pass = self.store_pass(pass);
+            player.cache.begin_pass(&store_pass);
             for layer in 0..shape.layers {
                 self.experts(pass, layer, &mut experts);
-                player.layer(&told, layer as u32, &experts, pass.step * shape.top_k);
+                player.layer(&store_pass, layer as u32, &experts, pass.step * shape.top_k);
             }
             progress(together);
         }
@@ -153,23 +155,23 @@ impl<'a> Replay<'a> {
         Outcome { tokens, uses: hits + misses, misses, layers }
     }
 
-    /// The tokens of a pass; none if the trace does not have them.
-    fn told(&self, pass: &Together) -> Pass {
-        let mut told = Pass::default();
+    /// A pass with its token ids; without tokens if the trace has no ids.
+    fn store_pass(&self, pass: &Together) -> Pass {
+        let mut store_pass = Pass::default();
         let ids = self.trace.tokens();
         match &pass.tokens {
             _ if ids.is_empty() => {}
-            Tokens::Run(run) => told.push(0, run.start, &ids[run.clone()]),
+            Tokens::Run(run) => store_pass.push(0, run.start, &ids[run.clone()]),
             Tokens::Each(tokens) => {
                 for (sequence, &token) in tokens.iter().enumerate() {
-                    told.push(sequence, token, &ids[token..=token]);
+                    store_pass.push(sequence, token, &ids[token..=token]);
                 }
             }
         }
-        told
+        store_pass
     }
 
-    /// What the tokens of a pass chose in a layer.
+    /// Experts that the tokens of a pass chose in a layer.
     fn experts(&self, pass: &Together, layer: usize, experts: &mut Vec<u32>) {
         experts.clear();
         for token in pass.tokens.iter() {
@@ -177,7 +179,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// For each layer and expert the passes that use it, ascending.
+    /// For each layer and expert, the passes that use it, ascending.
     fn uses(&self) -> Vec<Vec<u32>> {
         let shape = self.trace.shape();
         let mut uses = vec![Vec::new(); shape.layers * shape.experts];
@@ -197,14 +199,14 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Drives a cache as an engine does.
+/// A cache driven as an engine drives it.
 #[derive(Debug)]
 struct Player {
     cache: PredictiveCache<()>,
     missing: Vec<u32>,
 }
 
-/// A cache by itself, driven route by route: what would have been there, and what not.
+/// A cache without memory, driven route by route, which reports the misses.
 #[derive(Debug)]
 pub struct Residency {
     player: Player,
@@ -212,20 +214,20 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// An empty cache with so many slots.
+    /// An empty cache with `slots` slots.
     pub fn new(shape: Shape, policy: PolicyKind, slots: usize) -> Residency {
         let policy = policy.build(layers(shape));
         Residency { player: Player::new(shape, policy, slots), pass: Pass::default() }
     }
 
-    /// A pass begins.
+    /// Begins a pass.
     pub fn begin(&mut self, pass: &Pass) {
         self.pass.clone_from(pass);
         self.player.cache.begin_pass(pass);
     }
 
-    /// A layer, counted among those with experts, has chosen these, `per_step` in each step: those
-    /// that were not there, ascending.
+    /// Applies the choice of a layer, `per_step` experts in each step. Returns the misses,
+    /// ascending. `layer` is an index among the layers with experts.
     pub fn layer(&mut self, layer: usize, experts: &[u32], per_step: usize) -> &[u32] {
         self.player.layer(&self.pass, layer as u32, experts, per_step);
         &self.player.missing
@@ -255,7 +257,7 @@ impl Player {
         distinct.dedup();
         for &expert in &distinct {
             match cache.lookup(PieceId::expert(layer, expert)) {
-                // With too few slots for all of them, what is there is computed first.
+                // With too few slots for all of them, cached experts are computed first.
                 Lookup::Ready if distinct.len() > cache.capacity() => {
                     cache.computed(PieceId::expert(layer, expert));
                 }
@@ -285,7 +287,7 @@ impl Tokens {
     }
 }
 
-/// Sequences in the order of the file, `batch` at a time: where one ends, the next begins.
+/// Arranges sequences in passes, `batch` at a time: the next sequence begins where one ends.
 fn arrange(trace: &Trace, sequences: &[Range<usize>], batch: usize) -> Vec<Together> {
     if batch <= 1 {
         let passes = sequences.iter().flat_map(|sequence| trace.passes(sequence.clone()));
@@ -311,17 +313,18 @@ fn arrange(trace: &Trace, sequences: &[Range<usize>], batch: usize) -> Vec<Toget
 }
 
 impl Outcome {
-    /// Experts that had to be read for each token.
+    /// Misses per token.
     pub fn misses_per_token(&self) -> f64 {
         self.misses as f64 / self.tokens.max(1) as f64
     }
 
-    /// The share of uses that found their expert.
+    /// Share of uses that were hits.
     pub fn hit_rate(&self) -> f64 {
         1.0 - self.misses as f64 / self.uses.max(1) as f64
     }
 
-    /// How much of what the best saves over `baseline` this saves. None if there is nothing to save.
+    /// Share of the misses that `best` saves over `baseline` and this saves too. `None` if `best`
+    /// saves none.
     pub fn gap_closed(&self, baseline: &Outcome, best: &Outcome) -> Option<f64> {
         let possible = baseline.misses.checked_sub(best.misses).filter(|&saved| saved > 0)?;
         Some((baseline.misses as f64 - self.misses as f64) / possible as f64)
@@ -329,7 +332,7 @@ impl Outcome {
 }
 
 impl ReplayPolicy {
-    /// All of them, the baseline first and the best last.
+    /// All policies, the baseline first and the optimum last.
     pub const ALL: [ReplayPolicy; 3] = [
         ReplayPolicy::Engine(PolicyKind::Lru),
         ReplayPolicy::Engine(PolicyKind::Expected),

@@ -30,10 +30,10 @@ fn run(replay: &Replay<'_>, policy: ReplayPolicy, slots: usize) -> Outcome {
 
 proptest! {
     #[test]
-    fn nothing_reads_less_than_the_optimum(trace in traces(), batch in 1usize..4, more in 0usize..12) {
+    fn no_policy_misses_less_than_belady(trace in traces(), batch in 1usize..4, more in 0usize..12) {
         let Shape { layers, experts, top_k } = trace.shape();
         let most = (batch * top_k).min(experts);
-        // All of it is counted here: the optimum of the whole need not be that of its second half.
+        // Everything is counted here: the optimum of the whole need not be that of its second half.
         let replay = Replay::new(&trace, batch).without_warming();
         let best = run(&replay, ReplayPolicy::Belady, most + more);
         for kind in PolicyKind::ALL {
@@ -41,7 +41,7 @@ proptest! {
             prop_assert_eq!(best.uses, other.uses);
             prop_assert!(best.misses <= other.misses, "{} above {} of {}", best.misses, other.misses, kind);
         }
-        // With room for everything each piece is read once.
+        // With a slot for every piece, each piece is read once.
         let roomy = run(&replay, ReplayPolicy::Engine(PolicyKind::Lru), layers * experts);
         let used = replay.uses().iter().filter(|uses| !uses.is_empty()).count();
         prop_assert_eq!(roomy.misses as usize, used);
@@ -58,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn the_first_half_warms_and_the_second_is_counted() {
+fn first_half_warms_and_second_is_counted() {
     let shape = Shape { layers: 1, experts: 4, top_k: 1 };
     let of = |lens: &[usize]| {
         let sequences: Vec<_> = lens.iter().map(|&len| vec![vec![0]; len]).collect();
@@ -82,7 +82,7 @@ fn the_first_half_warms_and_the_second_is_counted() {
 }
 
 #[test]
-fn tokens_that_go_together_share_their_experts() {
+fn tokens_of_one_pass_share_experts() {
     let shape = Shape { layers: 1, experts: 8, top_k: 2 };
     let mut trace = Trace::new(shape).unwrap();
     // A prompt of three tokens with four experts between them, then one token.
@@ -94,7 +94,7 @@ fn tokens_that_go_together_share_their_experts() {
     let cases = [
         // slots, misses
         (1, 5), // the prompt's last expert is one of the next token's two
-        (3, 5), // the first has made room for the fourth
+        (3, 5), // the first was evicted for the fourth
         (4, 4),
     ];
     for (slots, misses) in cases {
@@ -104,7 +104,7 @@ fn tokens_that_go_together_share_their_experts() {
 }
 
 #[test]
-fn names_read_back() {
+fn policy_names_parse_back() {
     for policy in ReplayPolicy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));
     }

@@ -1,7 +1,7 @@
 //! Traces as CSV files: a line for each expert that a token used.
 //!
-//! Comments begin with `#`; one may contain `n_expert=128`. The heading names the columns, of which
-//! turn, phase, step, layer, slot and expert are read. A turn is a sequence. Its lines with phase 0
+//! Comments begin with `#`; one may contain `n_expert=128`. The heading names the columns. Those
+//! read are turn, phase, step, layer, slot and expert. A turn is a sequence. Its lines with phase 0
 //! are its prompt, which went through the layers together.
 
 use super::{Trace, TraceError};
@@ -18,10 +18,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     for (number, line) in (1..).zip(text.lines()) {
         let wrong = |what| TraceError::Line { line: number, what };
         if let Some(comment) = line.strip_prefix('#') {
-            if let Some(said) = comment.split_whitespace().find_map(|w| w.strip_prefix("n_expert="))
+            if let Some(word) = comment.split_whitespace().find_map(|w| w.strip_prefix("n_expert="))
             {
-                let said: usize = said.parse().map_err(|_| wrong("n_expert is no number"))?;
-                experts = Some(said);
+                let count: usize = word.parse().map_err(|_| wrong("n_expert is no number"))?;
+                experts = Some(count);
             }
             continue;
         }

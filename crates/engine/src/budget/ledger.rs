@@ -1,57 +1,57 @@
-//! Who may use how much of a budget.
+//! The ledger: named reservations of a memory budget.
 
 use std::fmt;
 
-/// Named reservations that add up to a budget: whatever takes memory stands in one of them.
+/// Named reservations that add up to a budget. Every use of memory belongs to one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     budget: u64,
     lines: Vec<(Use, u64)>,
 }
 
-/// What memory is for, in the order of a ledger.
+/// Uses of memory, in the order of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Use {
-    /// The program and its libraries, as far as they are mapped.
+    /// Mapped pages of the program and its libraries.
     Program,
     /// Stacks of all threads.
     Stacks,
-    /// What is on the heap before the model is.
+    /// The heap before the model is loaded.
     Heap,
     /// The tokenizer.
     Tokenizer,
-    /// What the allocator holds beyond what was asked of it.
+    /// Memory that the allocator holds beyond the requested bytes.
     Slack,
-    /// Files that were read through the page cache.
+    /// Files read through the page cache.
     Files,
-    /// Page tables and what else the kernel keeps for the process.
+    /// Page tables and other kernel memory of the process.
     Kernel,
-    /// Where pieces lie, what is in which slot, what was used when.
+    /// Tables of piece locations, slot contents and expert use.
     Tables,
-    /// The draft.
+    /// The draft, which forecasts experts.
     Draft,
     /// Keys and values.
     KvCache,
     /// Encoding a text that fills the context.
     Encoding,
-    /// What a pass works in.
+    /// Working memory of a pass.
     Activations,
-    /// Norms and biases, widened.
+    /// Norms and biases, widened to f32.
     Vectors,
-    /// Infrastructure that stays.
+    /// Resident infrastructure.
     Pinned,
-    /// Through which everything flows that neither stays nor has a slot.
+    /// Ring buffer for weights that are neither resident nor have slots.
     Ring,
     /// Stand-ins of experts.
     StandIns,
-    /// Slots in which experts come and go.
+    /// Slots of the expert cache.
     Slots,
-    /// What nothing is done with.
+    /// Unused memory.
     Spare,
 }
 
 impl Use {
-    /// All of them.
+    /// All uses.
     pub const ALL: [Use; 18] = [
         Use::Program,
         Use::Stacks,
@@ -73,7 +73,7 @@ impl Use {
         Use::Spare,
     ];
 
-    /// What it is called in JSON.
+    /// Name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Use::Program => "program",
@@ -97,16 +97,16 @@ impl Use {
         }
     }
 
-    /// What it is, for people.
+    /// Description for people.
     pub const fn words(self) -> &'static str {
         match self {
             Use::Program => "program and libraries",
             Use::Stacks => "thread stacks",
             Use::Heap => "heap before the model",
             Use::Tokenizer => "tokenizer",
-            Use::Slack => "slack of the allocator",
+            Use::Slack => "allocator overhead",
             Use::Files => "small files in the page cache",
-            Use::Kernel => "page tables and the kernel's own",
+            Use::Kernel => "page tables and kernel memory",
             Use::Tables => "tables of pieces and their use",
             Use::Draft => "draft",
             Use::KvCache => "keys and values",
@@ -114,7 +114,7 @@ impl Use {
             Use::Activations => "activations",
             Use::Vectors => "norms and biases",
             Use::Pinned => "pinned weights",
-            Use::Ring => "weights passing through",
+            Use::Ring => "ring for streamed weights",
             Use::StandIns => "stand-ins",
             Use::Slots => "expert slots",
             Use::Spare => "unused",
@@ -128,12 +128,12 @@ impl fmt::Display for Use {
     }
 }
 
-/// More was reserved than there is.
+/// Error: the reservations exceed the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overdrawn;
 
 impl Ledger {
-    /// Of a budget with these reservations; the rest is [`Use::Spare`].
+    /// Creates the ledger of a budget with these reservations; the rest is [`Use::Spare`].
     pub(crate) fn new(
         budget: u64,
         reservations: impl IntoIterator<Item = (Use, u64)>,
@@ -153,52 +153,52 @@ impl Ledger {
         self.budget
     }
 
-    /// What is reserved for one use.
+    /// Bytes reserved for one use.
     pub fn get(&self, what: Use) -> u64 {
         self.lines[what as usize].1
     }
 
-    /// All reservations, those of nothing too.
+    /// All reservations, including empty ones.
     pub fn lines(&self) -> impl Iterator<Item = (Use, u64)> {
         self.lines.iter().copied()
     }
 
-    /// Raises the budget by what nothing is done with.
+    /// Raises the budget by unused bytes.
     pub(crate) fn grant(&mut self, bytes: u64) {
         self.lines[Use::Spare as usize].1 += bytes;
         self.budget += bytes;
     }
 
-    /// Lowers the budget by giving up what one use has.
+    /// Lowers the budget by bytes of one use.
     pub(crate) fn release(&mut self, what: Use, bytes: u64) {
         self.lines[what as usize].1 -= bytes;
         self.budget -= bytes;
     }
 }
 
-/// What the process takes whatever the plan is: measured once it has everything but weights.
+/// Memory that the process takes under any plan, measured once it has everything but weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The program and its libraries, as far as they are mapped.
+    /// Mapped pages of the program and its libraries.
     pub program: u64,
     /// Stacks of all threads.
     pub stacks: u64,
-    /// What is on the heap, the tokenizer not counted.
+    /// The heap without the tokenizer.
     pub heap: u64,
     /// The tokenizer.
     pub tokenizer: u64,
-    /// What the allocator holds beyond that.
+    /// Memory that the allocator holds beyond heap and tokenizer.
     pub slack: u64,
-    /// Files that were read through the page cache.
+    /// Files read through the page cache.
     pub files: u64,
-    /// Page tables and what else the kernel keeps for the process.
+    /// Page tables and other kernel memory of the process.
     pub kernel: u64,
-    /// The most that the process has had at any time until now; no reservation.
+    /// Peak memory of the process so far. Not a reservation.
     pub peak: u64,
 }
 
 impl Process {
-    /// The reservations.
+    /// The reservations of the process.
     pub fn lines(&self) -> [(Use, u64); 7] {
         [
             (Use::Program, self.program),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_stand_at_their_own_place() {
+    fn index_of_each_use_is_its_discriminant() {
         for (place, what) in Use::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, place, "{what}");
         }

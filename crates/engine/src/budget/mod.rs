@@ -1,4 +1,4 @@
-//! The memory budget: how much there is, who uses it, and the plan that divides it.
+//! The memory budget: its size, the process's own use, and the plan that divides the rest.
 
 mod ledger;
 mod plan;

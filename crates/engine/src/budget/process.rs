@@ -1,4 +1,4 @@
-//! What the process takes beside the model, as the system tells it.
+//! Memory of the process apart from the model, as reported by the system.
 
 use std::path::Path;
 
@@ -9,33 +9,33 @@ use super::ledger::Process;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The most threads that read, and the stack that each has.
+/// Maximum number of reader threads, and the stack of each.
 const READERS: u64 = 8;
 const READER_STACK: u64 = 256 * KIB;
-/// What a thread that computes uses of its stack, with much to spare.
+/// Stack that a compute thread uses, with a generous margin.
 const STACK: u64 = 512 * KIB;
-/// What it has.
+/// Stack that a compute thread has.
 const WHOLE_STACK: u64 = 2 * MIB;
-/// What the kernel keeps for a thread: its own stack, and the books about it.
+/// Kernel memory of a thread: its kernel stack and its data structures.
 const KERNEL_THREAD: u64 = 32 * KIB;
-/// The same for an open file.
+/// Kernel memory of an open file.
 const KERNEL_FILE: u64 = 2 * KIB;
-/// Pages that a control group is charged for in advance, on each CPU.
+/// Bytes that a control group is charged in advance on each CPU.
 const CHARGED_AHEAD: u64 = 64 * 4 * KIB;
-/// A first read of a file brings as much into the page cache.
+/// Bytes that the first read of a file brings into the page cache.
 const READAHEAD: u64 = 128 * KIB;
 impl Process {
-    /// Measures this process, which should have everything but the weights of the model in `dir`: what
-    /// it takes later is what a plan does not know of.
+    /// Measures this process, which should hold everything but the weights of the model in `dir`: a
+    /// plan does not know of later allocations.
     ///
-    /// Where the system tells nothing of a process, only what can be known is counted.
+    /// On systems that report nothing about a process, only the known parts are counted.
     pub fn measure(dir: &Path, manifest: &Manifest) -> Process {
         release_freed_memory();
         let field = |name| status(name).unwrap_or(0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        // Those that compute may not have been started yet; one of the others waits for them.
+        // Compute threads may not have been started yet; one more thread waits for them.
         let threads = field_count("Threads:").max(cores + 1);
-        // Where every mapping is made of huge pages, a stack is one, however little of it is used.
+        // If every mapping consists of huge pages, a whole stack is resident after its first use.
         let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let stack =
             if enabled.is_ok_and(|word| word.contains("[always]")) { WHOLE_STACK } else { STACK };
@@ -56,7 +56,7 @@ impl Process {
     }
 }
 
-/// What reading a model's small files brings into the page cache.
+/// Bytes that reading a model's small files brings into the page cache.
 fn small_files(dir: &Path, manifest: &Manifest) -> u64 {
     let lens = SMALL_FILES.iter().chain([&MANIFEST_FILE]).filter_map(|name| {
         let file = dir.join(name).metadata().ok()?;
@@ -84,8 +84,7 @@ fn field_count(name: &str) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The length of everything that is mapped from files and never written to: pages of it come as they
-/// are touched, and stay.
+/// Length of all read-only mappings of files. Their pages become resident when touched, and stay.
 fn mapped(maps: &Path) -> u64 {
     let maps = std::fs::read_to_string(maps).unwrap_or_default();
     let lens = maps.lines().filter_map(|line| {
@@ -101,7 +100,7 @@ fn mapped(maps: &Path) -> u64 {
     lens.sum()
 }
 
-/// A line of what the system says of this process: `Name:   123 kB`.
+/// Value in bytes of a line `Name:   123 kB` in this process's status.
 pub(crate) fn status(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_from_files_is_counted_once_and_only_what_is_read() {
+    fn only_read_only_file_mappings_are_counted() {
         let maps = "\
 00400000-00500000 r-xp 00000000 fe:00 12 /usr/bin/a
 00500000-00600000 rw-p 00100000 fe:00 12 /usr/bin/a

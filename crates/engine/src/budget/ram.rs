@@ -1,29 +1,29 @@
-//! How much memory a person grants.
+//! The memory budget as a user types it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What `--ram` says.
+/// Value of `--ram`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
-    /// What is free, less what the machine needs to stay usable.
+    /// Available memory, less a reserve that keeps the machine usable.
     Auto,
-    /// The least with which the model runs at all.
+    /// The smallest budget that the model runs in.
     Min,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
     /// A share of the machine's memory, or of a control group's limit: above 0, at most 1.
     Share(f64),
 }
 
-/// What is left to everybody else under [`Budget::Auto`]: a share of the memory there is, and at
-/// least so many bytes.
-const LEFT: (u64, u64) = (16, 512 << 20);
+/// Memory left to other processes under [`Budget::Auto`]: one part in this many of the total, and
+/// at least this many bytes.
+const RESERVED: (u64, u64) = (16, 512 << 20);
 
-/// The least number of bytes that needs no unit.
-const PLAIN: u64 = 1 << 20;
+/// The smallest number of bytes accepted without a unit.
+const MIN_WITHOUT_UNIT: u64 = 1 << 20;
 
-/// Units by name, the binary ones also without `iB`. Longer names first: each ends in a shorter one.
+/// Units by name, binary ones also without `iB`. Long names first: each ends in a shorter one.
 const UNITS: [(&str, u64); 13] = [
     ("kib", 1 << 10),
     ("mib", 1 << 20),
@@ -40,20 +40,20 @@ const UNITS: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
-/// A word that is no amount of memory.
+/// A word that is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no amount of memory; give one with its unit (8GiB, 512MiB), a share of the machine's (80%), `min` or `auto`"
+    "`{0}` is not an amount of memory; give one with its unit (8GiB, 512MiB), a share of the machine's (80%), `min` or `auto`"
 )]
 pub struct UnknownBudget(pub String);
 
 impl Budget {
-    /// In bytes, where the process can have `total` and now has `available`, and the model needs
-    /// `minimum`.
+    /// Returns the budget in bytes. `total` is the memory that the process can have, `available`
+    /// the memory that is free now, and `minimum` the smallest budget of the model.
     pub fn resolve(self, total: u64, available: u64, minimum: u64) -> u64 {
         match self {
             Budget::Auto => {
-                let (share, least) = LEFT;
+                let (share, least) = RESERVED;
                 available.saturating_sub((total / share).max(least))
             }
             Budget::Min => minimum,
@@ -74,7 +74,7 @@ impl FromStr for Budget {
             "min" => return Ok(Budget::Min),
             _ => {}
         }
-        // Digits and a point, so that `inf`, `nan` and `1e9` are none.
+        // Only digits and points, to refuse `inf`, `nan` and `1e9`.
         let number = |digits: &str| {
             let digits = digits.trim_end();
             let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -86,9 +86,9 @@ impl FromStr for Budget {
                 .then_some(Budget::Share(share))
                 .ok_or_else(unknown);
         }
-        // Bytes, as scripts count them; a small number is more likely one whose unit was forgotten.
+        // Scripts pass plain bytes. A small number without a unit is more likely a mistake.
         if let Ok(bytes) = lower.parse::<u64>()
-            && bytes >= PLAIN
+            && bytes >= MIN_WITHOUT_UNIT
         {
             return Ok(Budget::Bytes(bytes));
         }
@@ -118,7 +118,7 @@ mod tests {
     use Budget::{Auto, Bytes, Min, Share};
 
     #[test]
-    fn words_and_what_they_mean() {
+    fn amounts_are_parsed() {
         let cases = [
             ("auto", Some(Auto)),
             ("MIN", Some(Min)),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_what_can_be_typed() {
+    fn printed_budget_parses_back() {
         for budget in [Auto, Min, Bytes(7), Bytes(8 << 30), Share(0.8), Share(0.125)] {
             assert_eq!(budget.to_string().parse(), Ok(budget));
         }

@@ -1,4 +1,4 @@
-//! Serves the routed experts of a model from a cache, and reads those that are not in it.
+//! The assembler of routed experts.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ use crate::wait::Waiter;
 
 /// Serves the routed experts of a model from a cache, and reads those that are not in it.
 ///
-/// It is told of the moments of a pass: [`begin`](Self::begin), [`entering`](Self::entering),
-/// [`routed`](Self::routed), [`attended`](Self::attended), [`experts`](Self::experts). Once the router has
-/// chosen, a [`Verifier`] compares the choice with what is resident; misses are demanded at once, in disk
-/// order, while resident experts compute. An expert is read at most once for all tokens of a pass, however
-/// few slots there are: one that has been computed makes room for the next of its layer, if nothing else
-/// can.
+/// The caller reports each step of a pass: [`begin`](Self::begin), [`entering`](Self::entering),
+/// [`routed`](Self::routed), [`attended`](Self::attended), [`experts`](Self::experts). Once the
+/// router has chosen, a [`Verifier`] compares the choice with the resident experts. Misses are
+/// demanded at once, in disk order, while resident experts are computed. An expert is read at most
+/// once for all tokens of a pass, however few slots there are: a computed expert is evicted for the
+/// next one of its layer if there is no other victim.
 ///
-/// Its parts know nothing of each other: reads and demand, prefetcher, forecaster and account, run ahead.
-/// Values go from one to another here, and only here reads meet the cache.
+/// Reads, demand, prefetcher, forecaster, account and run ahead each own their state. Values pass
+/// from one to another here, and only here reads meet the cache.
 #[derive(Debug)]
 pub struct DynamicAssembler {
     inventory: Arc<Inventory>,
@@ -52,26 +52,27 @@ pub struct AssemblerConfig {
     pub policy: Box<dyn Policy>,
     /// Forecasts experts.
     pub draft: Box<dyn Draft>,
-    /// Least probability of a forecast that is followed.
+    /// Lowest probability at which a forecast is followed.
     pub confidence: f32,
-    /// False turns speculation off: the draft is not queried, and the next layer of a prompt waits for its
-    /// router.
+    /// True to speculate. Otherwise the draft is not queried, and the next layer of a prompt is
+    /// read only once its router has chosen.
     pub speculation: bool,
-    /// Follows forecasts only while that pays; otherwise always.
+    /// True to follow forecasts only while they pay; otherwise they are always followed.
     pub governed: bool,
 }
 
-/// Ablations of the engine that can be left out, to measure their worth. The arithmetic stays the same.
+/// Mechanisms of the engine that can be switched off, to measure their worth. The arithmetic stays
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ablations {
-    /// Experts are computed as they arrive, rather than when all of a layer are resident.
+    /// True to compute experts as they arrive, rather than once all of a layer are resident.
     pub arrival_order: bool,
-    /// A read issued for a forecast goes before others once a router has asked for it.
+    /// True to promote a prefetch to a demanded read once a router has selected its expert.
     pub promotion: bool,
 }
 
 impl Default for Ablations {
-    /// Leaves nothing out.
+    /// Every mechanism is on.
     fn default() -> Ablations {
         Ablations { arrival_order: true, promotion: true }
     }
@@ -89,15 +90,15 @@ pub(crate) fn layers_with_experts(spec: &ModelSpec) -> Layers {
     }
 }
 
-/// Experts that are computed together while others of their layer wait for slots: few enough to free a slot
-/// soon, enough for all threads.
+/// Maximum number of experts computed together while others of their layer wait for slots: few
+/// enough to free a slot soon, enough for all threads.
 const BATCH_WHILE_OTHERS_WAIT: usize = 4;
-/// Slots through which the experts of a layer go in turn, while what later layers need stays: enough to
-/// compute one while others are read.
+/// Number of slots that the experts of a layer share in turn during a sweep, so that experts of
+/// later layers stay resident: enough to compute one while others are read.
 const IN_TURN: usize = 8;
 
 impl DynamicAssembler {
-    /// Experts come and go in `slots`.
+    /// Creates an assembler that caches experts in `slots`.
     pub fn new(
         spec: &ModelSpec,
         store: Arc<NVMeWeightStore>,
@@ -126,8 +127,8 @@ impl DynamicAssembler {
         }
     }
 
-    /// Lets stand-ins serve: to count as far as `exactness` allows; and, if only experts count and
-    /// `run_ahead` is set, to run ahead.
+    /// Adds stand-ins. They count as far as `exactness` allows. If only exact experts count and
+    /// `run_ahead` is true, passes run ahead on them.
     pub fn with_stand_ins(
         mut self,
         stand_ins: StandIns,
@@ -141,13 +142,13 @@ impl DynamicAssembler {
         self
     }
 
-    /// Leaves mechanisms out, to measure their worth.
+    /// Switches mechanisms off, to measure their worth.
     pub fn with_ablations(mut self, ablations: Ablations) -> DynamicAssembler {
         self.ablations = ablations;
         self
     }
 
-    /// A pass begins.
+    /// Starts a pass.
     pub fn begin(&mut self, pass: &Pass) {
         self.run_ahead.forget();
         self.cache.begin_pass(pass);
@@ -168,7 +169,7 @@ impl DynamicAssembler {
         }
     }
 
-    /// `hidden` [tokens, hidden] is about to enter a layer.
+    /// Starts a layer, which `hidden` [tokens, hidden] is about to enter.
     pub fn entering(
         &mut self,
         layer: usize,
@@ -176,7 +177,7 @@ impl DynamicAssembler {
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
         self.drain()?;
-        // The draft sees only layers that count, each once.
+        // The draft does not see layers computed ahead, and sees every other layer once.
         if self.run_ahead.is_lookahead_layer(layer) {
             return Ok(());
         }
@@ -199,7 +200,7 @@ impl DynamicAssembler {
         Ok(())
     }
 
-    /// The router of a layer has chosen: misses are demanded at once.
+    /// Takes the choice of a layer's router, and demands the misses at once.
     pub fn routed(
         &mut self,
         pass: &Pass,
@@ -213,8 +214,9 @@ impl DynamicAssembler {
         self.or_abandon(result)
     }
 
-    /// The layer's attention has left `state` [tokens, hidden], to which its shared expert, if there is one,
-    /// adds `shared`.
+    /// Passes the draft `state` [tokens, hidden], the hidden state after the layer's attention.
+    /// `shared` is the output of the shared expert, which is yet to be added; empty if there is
+    /// none.
     pub fn attended(
         &mut self,
         layer: usize,
@@ -256,7 +258,7 @@ impl DynamicAssembler {
         self.or_abandon(result)
     }
 
-    /// As [`PassSource::run_ahead`](sws_model::PassSource::run_ahead).
+    /// Decides on running ahead; see [`PassSource::run_ahead`](sws_model::PassSource::run_ahead).
     pub fn run_ahead(&mut self, step: RunAhead) -> Result<bool, StreamError> {
         let result = match step {
             RunAhead::From(layer) => self.start_run_ahead(layer),
@@ -269,7 +271,7 @@ impl DynamicAssembler {
         self.or_abandon(result)
     }
 
-    /// Ends the pass: reads in flight are given up, and nothing is expected any more.
+    /// Abandons the pass: cancels the reads in flight, and drops all forecasts and pins.
     pub fn abandon(&mut self) {
         self.demand.clear();
         self.prefetcher.forget_queue();
@@ -282,39 +284,40 @@ impl DynamicAssembler {
             self.give_up(id);
         }
         while let Some(arrival) = self.reads.settle() {
-            // No layer needs it any more, so a failure does not matter.
+            // No layer needs the piece any more, so a failure does not matter.
             let _ = self.land(arrival);
         }
         self.cache.idle();
     }
 
-    /// Gives slots up until they have at most `bytes`: now those that are not in use, the others after the
-    /// next layer. Their memory returns to their arena.
+    /// Gives up slots until at most `bytes` are left. Slots in use stay until a later call. Their
+    /// memory returns to the arena.
     pub fn trim_to_budget(&mut self, bytes: usize) {
         drop(self.cache.trim_to_budget(bytes));
         self.account.slots_changed();
     }
 
-    /// Adds slots, until they are [taken back](Self::take_back). Returns the number before.
+    /// Adds slots, until they are [taken back](Self::take_back). Returns the number of slots
+    /// before.
     pub fn lend(&mut self, slots: impl IntoIterator<Item = Slot>) -> usize {
         self.account.slots_changed();
         self.cache.extend(slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot))))
     }
 
-    /// Gives up all slots but the first so many, and the reads in flight.
+    /// Abandons the pass, and gives up all but the first `slots` slots.
     pub fn take_back(&mut self, slots: usize) {
         self.abandon();
         drop(self.cache.truncate(slots));
         self.account.slots_changed();
     }
 
-    /// Saves what policy and draft have learned, for the next start.
+    /// Saves the learned state of the policy and the draft for the next start.
     pub fn save(&self, to: &mut Saved) {
         self.cache.policy().save(to);
         self.forecaster.save(to);
     }
 
-    /// Continues from what [`save`](Self::save) added.
+    /// Restores what [`save`](Self::save) has stored.
     pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         self.cache.policy_mut().recall(saved)?;
         self.prefetcher.fill = WarmFill::AfterFirstPrompt;
@@ -341,9 +344,9 @@ impl DynamicAssembler {
         self.run_ahead.counts()
     }
 
-    /// Applies the draft's blueprint: protects resident experts, prefetches missing ones when profitable.
-    /// The earlier forecasts of the same layers are forgotten; prefetches that have not begun are scored
-    /// anew.
+    /// Applies the draft's blueprint: protects resident experts, and prefetches missing ones when
+    /// profitable. It replaces earlier forecasts of the same layers. Prefetches that have not begun
+    /// are cancelled and scored again.
     fn assemble_from_blueprint(&mut self) {
         if !self.account.governor.on() {
             return;
@@ -355,12 +358,13 @@ impl DynamicAssembler {
         self.prefetch();
     }
 
+    /// The time, and all waits so far.
     fn moment(&self) -> Moment {
         let waiter = &self.reads.waiter;
         Moment { now: waiter.clock().now(), waited: waiter.stalls().time }
     }
 
-    /// Lets the draft work, and books the time.
+    /// Runs the draft, and books the time.
     fn with_draft<T>(&mut self, work: impl FnOnce(&mut Forecaster) -> T) -> T {
         let started = self.reads.waiter.clock().now();
         let result = work(&mut self.forecaster);
@@ -372,7 +376,7 @@ impl DynamicAssembler {
         result
     }
 
-    /// Queries the draft, and follows a new forecast.
+    /// Queries the draft, and follows its new forecast, if any.
     fn forecast(&mut self, query: impl FnOnce(&mut Forecaster) -> bool) {
         let started = self.reads.waiter.clock().now();
         let news = query(&mut self.forecaster);
@@ -387,6 +391,7 @@ impl DynamicAssembler {
         self.account.forecast_took(took);
     }
 
+    /// State in memory of an expert of the running layer.
     fn presence(&self, expert: u32) -> Presence {
         let id = PieceId::expert(self.demand.layer(), expert);
         match self.cache.get(id) {
@@ -397,6 +402,7 @@ impl DynamicAssembler {
         }
     }
 
+    /// Compares a router's choice with the experts in memory, and demands the misses.
     fn verify(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         self.reads.waiter.check()?;
         self.drain()?;
@@ -441,7 +447,7 @@ impl DynamicAssembler {
         Ok(())
     }
 
-    /// Shows the account a router's choice.
+    /// Passes a router's choice to the account.
     fn account_choice(&mut self, layer: usize, distinct: &[u32]) {
         let first = distinct.first().map(|&expert| PieceId::expert(layer as u32, expert));
         let bytes = first.and_then(|id| self.reads.slot_len(id)).unwrap_or(0);
@@ -451,7 +457,7 @@ impl DynamicAssembler {
         self.account.chosen(at, chosen, &mut self.cache);
     }
 
-    /// Computes the layer: resident experts first, the others as they arrive.
+    /// Computes the layer's experts: resident ones first, the others as they arrive.
     fn serve(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
         self.judge(ready)?;
         let mut now = Vec::with_capacity(self.demand.needed().len());
@@ -489,7 +495,7 @@ impl DynamicAssembler {
         Ok(())
     }
 
-    /// Computes the layer's only missing expert while it arrives. False if that is not possible.
+    /// Computes the layer's last missing expert while it arrives. False if that is not possible.
     fn compute_arriving(&mut self, ready: Ready<'_>) -> Result<bool, SourceError> {
         let (layer, &[expert]) = (self.demand.layer(), self.demand.needed()) else {
             return Ok(false);
@@ -509,6 +515,7 @@ impl DynamicAssembler {
         Ok(true)
     }
 
+    /// Marks experts of the layer as computed: their slots may be reused.
     fn computed(&mut self, experts: &[u32]) {
         let layer = self.demand.layer();
         for &expert in experts {
@@ -517,8 +524,8 @@ impl DynamicAssembler {
         self.demand.computed(|expert| experts.contains(&expert));
     }
 
-    /// Checks demanded pieces like those found resident: a needed piece that is neither resident nor in
-    /// flight, because its read has failed or was given up, is demanded again.
+    /// Checks the needed pieces again, and demands those that are neither resident nor in flight:
+    /// their reads have failed or were given up.
     fn verify_again(&mut self) {
         for place in 0..self.demand.needed().len() {
             let expert = self.demand.needed()[place];
@@ -528,7 +535,7 @@ impl DynamicAssembler {
         }
     }
 
-    /// Demands what the layer misses, as far as there is room.
+    /// Issues reads of the layer's misses, as far as there is room.
     fn fallback_reassemble(&mut self) -> Result<(), StreamError> {
         while let Some(id) = self.demand.next() {
             let len = self.reads.layout(id)?.slot_len();
@@ -536,7 +543,8 @@ impl DynamicAssembler {
                 Ok(claim) => {
                     self.issue(id, claim, Priority::Demanded, Origin::Demand)?;
                 }
-                // It was given up and its read has not ended. When it has, it is demanded again.
+                // It was given up, but its read has not ended yet. It is demanded again once it
+                // has.
                 Err(NoRoom::Present { .. }) => {}
                 Err(NoRoom::InUse { .. }) if !self.can_wait() && self.give_way() => continue,
                 Err(NoRoom::InUse { .. }) => break,
@@ -563,7 +571,7 @@ impl DynamicAssembler {
         })
     }
 
-    /// Takes in all reads that have ended.
+    /// Handles all reads that have ended.
     fn drain(&mut self) -> Result<(), StreamError> {
         while let Some(arrival) = self.reads.poll()? {
             self.land(arrival)?;
@@ -571,8 +579,8 @@ impl DynamicAssembler {
         Ok(())
     }
 
-    /// Takes in a read that has ended. A failure counts only if the piece is needed now, and the second
-    /// time.
+    /// Handles a read that has ended. A failure is an error only if the piece is needed now and has
+    /// failed before.
     fn land(&mut self, arrival: Arrival) -> Result<(), StreamError> {
         let Arrival { id, read, timing, result } = arrival;
         match (&read, &result) {
@@ -595,7 +603,7 @@ impl DynamicAssembler {
                             self.pin(id);
                         }
                     }
-                    Some(read) if !read.demanded => self.pin(id),
+                    Some(read) if !read.demanded && !read.ending => self.pin(id),
                     _ => {}
                 }
                 Ok(())
@@ -611,7 +619,7 @@ impl DynamicAssembler {
         }
     }
 
-    /// Gives up a read in flight, whose slot is then empty or soon will be.
+    /// Gives up a read in flight. Its slot is empty now, or once the device has let go of it.
     fn give_up(&mut self, id: PieceId) {
         let Some(GivenUp { read, begun, slot }) = self.reads.give_up(id) else { return };
         if read.is_unasked() {
@@ -622,13 +630,14 @@ impl DynamicAssembler {
         }
     }
 
-    /// True if so much of this layer is resident or in flight that its slots, each free once computed,
-    /// suffice for the rest.
+    /// True if enough experts of this layer are resident or in flight for the rest to reuse their
+    /// slots, each free once its expert is computed.
     fn can_wait(&self) -> bool {
         self.prefetcher.is_sweeping() && self.demand.in_hand() >= IN_TURN
     }
 
-    /// Gives up the piece that is expected last, so that a demanded one finds room. False if there is none.
+    /// Makes room for a demanded piece: unpins the pinned piece whose layer comes last, or else
+    /// gives up the last prefetch. False if there is neither.
     fn give_way(&mut self) -> bool {
         if let Some(id) = self.prefetcher.unpin_last() {
             self.cache.unpin(id);
@@ -639,7 +648,7 @@ impl DynamicAssembler {
         true
     }
 
-    /// Tries the prefetches that the prefetcher proposes, once every demanded piece has its slot.
+    /// Issues the prefetches that the prefetcher proposes, once every demanded piece has its slot.
     fn prefetch(&mut self) {
         if self.demand.is_waiting() {
             return;
@@ -659,6 +668,7 @@ impl DynamicAssembler {
         }
     }
 
+    /// Issues a prefetch, if it finds a slot or a victim.
     fn try_prefetch(&mut self, prefetch: &Prefetch) -> Tried {
         let &Prefetch { id, bytes, need, priority, origin, .. } = prefetch;
         let worth = |policy: &mut dyn Policy, old: PieceId| {
@@ -666,7 +676,7 @@ impl DynamicAssembler {
         };
         match self.cache.begin_if(self.demand.layer(), id, bytes, need, worth) {
             Ok(claim) => {
-                // On failure the piece is read once a router demands it.
+                // A failed prefetch is harmless: the piece is read once a router demands it.
                 let _ = self.issue(id, claim, priority, origin);
                 Tried::Issued
             }
@@ -676,8 +686,8 @@ impl DynamicAssembler {
         }
     }
 
-    /// Gives up speculative reads that have not begun. Those that a run ahead has foreseen stay: it knows more
-    /// than a draft.
+    /// Cancels prefetches of forecasts that the device has not begun. Those of layers computed
+    /// ahead stay, as they are more reliable than a draft.
     fn withdraw_prefetches(&mut self) {
         for id in self.reads.not_begun() {
             if !self.run_ahead.has_foreseen(id) {
@@ -686,14 +696,15 @@ impl DynamicAssembler {
         }
     }
 
-    /// Pins a resident piece until its layer has chosen.
+    /// Pins a resident piece until its layer's router has chosen.
     fn pin(&mut self, id: PieceId) {
         if !self.prefetcher.is_pinned(id) && self.cache.pin(id) {
             self.prefetcher.pinned(id);
         }
     }
 
-    /// A sweep uses all experts of later layers, once and in order: they stay, and what has been computed goes.
+    /// Pins the resident experts of later layers. A sweep uses all of them once and in order, so
+    /// computed experts are evicted instead.
     fn pin_later_layers(&mut self, layer: usize) {
         for later in layer + 1..self.prefetcher.layers() {
             for expert in 0..self.prefetcher.experts_of(later) {
@@ -702,7 +713,7 @@ impl DynamicAssembler {
         }
     }
 
-    /// Reads the next layer of a long prompt, which uses nearly all of its experts.
+    /// Prefetches the next layer of a long prompt, which uses nearly all of its experts.
     fn expect_next_layer(&mut self, tokens: usize) {
         let next = self.prefetcher.next_layer(self.demand.layer(), tokens);
         let Some((layer, probability, priority)) = next else { return };
@@ -715,8 +726,9 @@ impl DynamicAssembler {
         self.prefetch();
     }
 
-    /// A router has chosen: forecasts of its layer and of those before it are over. Pieces in flight that it
-    /// needs are now demanded; the others are given up.
+    /// Ends the forecasts of the running layer and of those before it, now that its router has
+    /// chosen. Reads in flight that it needs become demanded; the others are given up, except those
+    /// that fill free slots.
     fn settle_forecast(&mut self, distinct: &[u32]) {
         let layer = self.demand.layer();
         while let Some(id) = self.prefetcher.unpin_up_to(layer) {
@@ -735,7 +747,8 @@ impl DynamicAssembler {
         }
     }
 
-    /// The first prompt is through: what it has used is resident, and other probable pieces can be read.
+    /// Begins to fill free slots after the first pass, whose experts are resident by now, with the
+    /// experts most likely to be used next.
     fn begin_warm_fill(&mut self) {
         if self.prefetcher.fill != WarmFill::AfterFirstPrompt {
             return;
@@ -752,7 +765,7 @@ impl DynamicAssembler {
         self.prefetcher.fill.begin(absent);
     }
 
-    /// Serves a layer computed ahead with what is resident, and stand-ins for the rest.
+    /// Serves a layer computed ahead from resident experts, and from stand-ins for the rest.
     fn serve_with_stand_ins(
         &mut self,
         routed: &Routed,
@@ -763,7 +776,8 @@ impl DynamicAssembler {
         ready(&routed.distinct, &mut weights)
     }
 
-    /// Computes the stand-ins that may count, and demands the experts of those that are too far off.
+    /// Computes the stand-ins that may count, and demands the experts of those that are too
+    /// inaccurate.
     fn judge(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
         let to_judge = std::mem::take(&mut self.run_ahead.to_judge);
         if to_judge.is_empty() {
@@ -784,8 +798,8 @@ impl DynamicAssembler {
         Ok(self.fallback_reassemble()?)
     }
 
-    /// A layer computed ahead has chosen, as far as stand-ins tell: resident choices stay, and the others
-    /// are prefetched.
+    /// Takes the choice that a layer computed ahead has made, as far as stand-ins predict it:
+    /// resident experts are pinned, and the others are prefetched.
     fn foresee(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         self.drain()?;
         let probability = self.run_ahead.foresee(layer as u32, routed);
@@ -799,7 +813,8 @@ impl DynamicAssembler {
         Ok(())
     }
 
-    /// Runs ahead only if no prefetch is pending: what is known of later layers is being read already.
+    /// Starts a run ahead if it is worth it, and only if no prefetch is pending: otherwise known
+    /// experts of later layers are already being read.
     fn start_run_ahead(&mut self, layer: usize) -> Result<bool, StreamError> {
         if !self.run_ahead.can_start(layer) || !self.account.governor.on() {
             return Ok(false);
@@ -819,19 +834,21 @@ impl DynamicAssembler {
         Ok(starts)
     }
 
-    /// True while the first layer's experts are still awaited.
+    /// Continues a run ahead while the experts of the layer where it began are awaited, and
+    /// stand-ins cover this one.
     fn continue_run_ahead(&mut self, layer: usize) -> Result<bool, StreamError> {
         self.reads.waiter.check()?;
         self.drain()?;
         Ok(self.run_ahead.can_continue(layer) && self.missing() > 0)
     }
 
-    /// Number of the layer's experts that are not resident.
+    /// Number of the layer's needed experts that are not resident.
     fn missing(&self) -> usize {
         let absent = |&&expert: &&u32| self.presence(expert) != Presence::Exact;
         self.demand.needed().iter().filter(absent).count()
     }
 
+    /// Abandons the pass on failure.
     fn or_abandon<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
         if result.is_err() {
             self.abandon();

@@ -17,7 +17,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// The router of a layer has chosen these experts.
+    /// Starts the demand of a layer whose router has chosen these experts.
     pub(super) fn begin(&mut self, layer: u32, experts: &[u32]) {
         self.layer = layer;
         self.needed.clear();
@@ -31,33 +31,33 @@ impl Demand {
         self.layer
     }
 
-    /// A pass has come to a layer whose router has not chosen yet.
+    /// Moves to a layer whose router has not chosen yet.
     pub(super) fn enter(&mut self, layer: u32) {
         self.layer = layer;
     }
 
-    /// Experts that have not been computed.
+    /// Needed experts that have not been computed.
     pub(super) fn needed(&self) -> &[u32] {
         &self.needed
     }
 
-    /// True if the layer has still to be computed with this piece.
+    /// True if the layer needs this piece and has not computed it yet.
     pub(super) fn needs(&self, id: PieceId) -> bool {
         id.layer() == Some(self.layer)
             && self.needed.iter().any(|&expert| PieceId::expert(self.layer, expert) == id)
     }
 
-    /// These experts have been computed.
+    /// Removes computed experts.
     pub(super) fn computed(&mut self, done: impl Fn(u32) -> bool) {
         self.needed.retain(|&expert| !done(expert));
     }
 
-    /// Queues misses behind those before them.
+    /// Queues misses behind earlier ones.
     pub(super) fn queue(&mut self, ids: impl IntoIterator<Item = PieceId>) {
         self.queue.extend(ids);
     }
 
-    /// Queues a piece, whose read has failed or was given up, in front of all others.
+    /// Queues a piece whose read has failed or was given up, ahead of all others.
     pub(super) fn queue_again(&mut self, id: PieceId) {
         if !self.queue.contains(&id) {
             self.queue.push_front(id);
@@ -69,7 +69,7 @@ impl Demand {
         self.queue.front().copied()
     }
 
-    /// The next miss has its slot.
+    /// Removes the next miss, which has its slot.
     pub(super) fn advance(&mut self) {
         self.queue.pop_front();
     }
@@ -79,22 +79,22 @@ impl Demand {
         !self.queue.is_empty()
     }
 
-    /// Needed experts that are resident or in flight.
+    /// Number of needed experts that are resident or in flight.
     pub(super) fn in_hand(&self) -> usize {
         self.needed.len().saturating_sub(self.queue.len())
     }
 
-    /// A read of a needed piece has failed. True if it is the second time.
+    /// Records that a read of a needed piece has failed. True if it is the second time.
     pub(super) fn fails_again(&mut self, id: PieceId) -> bool {
         !self.failed.insert(id)
     }
 
-    /// True if a read of this piece has failed for this layer.
+    /// True if a read of this piece has failed in this layer.
     pub(super) fn has_failed(&self, id: PieceId) -> bool {
         self.failed.contains(&id)
     }
 
-    /// Ends the pass.
+    /// Drops all demand when the pass ends.
     pub(super) fn clear(&mut self) {
         self.needed.clear();
         self.queue.clear();

@@ -1,4 +1,4 @@
-//! The same bits as with everything in memory, whatever comes, goes, fails, or is forecast.
+//! Streamed experts give the same bits as resident ones, with any slots, forecasts and failures.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ use super::{AssemblerConfig, DynamicAssembler, Verifier, layers_with_experts};
 use crate::reads::Loaded;
 use crate::wait::Waiter;
 
-/// A model on disk, and what it says with everything in memory.
+/// A model on disk, and its results with everything in memory.
 struct Fixture {
     dir: PathBuf,
     spec: ModelSpec,
     manifest: Arc<Manifest>,
-    /// A slot for one of its experts.
+    /// Length of the largest slot of an expert.
     slot: usize,
     experts: usize,
     truth: Run,
 }
 
-/// What a run yields.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Run {
     /// A hash of the logits of each position.
@@ -79,7 +79,7 @@ impl Fixture {
 
     fn store(&self, reader: Option<Arc<dyn ShardReader>>) -> Arc<NVMeWeightStore> {
         let reader = reader.or_else(|| Some(self.reader(ReaderKind::Mmap)));
-        // An expert comes in several reads.
+        // Small chunks, so that an expert takes several reads.
         let options =
             StoreOptions { reader, cache: None, chunk: 16 << 10, ..StoreOptions::default() };
         Arc::new(NVMeWeightStore::open(Arc::clone(&self.manifest), &self.dir, options).unwrap())
@@ -148,7 +148,7 @@ impl Fixture {
         Recorded::oracle(self.layers(), moe.experts, moe.top_k, self.truth.routes.clone())
     }
 
-    /// The prompt, then the likeliest token, again and again.
+    /// Runs the prompt, then generates greedily.
     fn generate<S: PassSource>(
         &self,
         session: &mut Session<S>,
@@ -202,14 +202,14 @@ impl Observer for Recorder {
     }
 }
 
-/// The experts from the assembler, everything else from memory.
+/// Experts from the assembler, everything else from memory.
 struct Streaming {
     infrastructure: ResidentSource,
     assembler: DynamicAssembler,
     waiter: Waiter,
     arena: Arena,
-    /// How often an expert was computed with of which the last matrix was not there, and what is done
-    /// then.
+    /// Number of times that an expert was computed before its last matrix had arrived, and an
+    /// action to run then.
     partly: usize,
     meanwhile: Option<Box<dyn FnMut() + Send>>,
 }
@@ -279,7 +279,7 @@ impl Observer for Streaming {
     }
 }
 
-/// Slots from a single one to all experts, prompts in chunks of one to all tokens, every draft.
+/// From one slot to a slot for every expert, prompts in chunks of one to all tokens, every draft.
 #[test]
 fn bits_do_not_depend_on_slots_chunks_or_drafts() {
     let tales = Fixture::tales();
@@ -306,7 +306,7 @@ fn bits_do_not_depend_on_slots_chunks_or_drafts() {
                 let counted: u64 = assembler.cache().counts().values().map(|c| c.misses).sum();
                 assert_eq!(misses, counted, "{slots} slots, chunks of {chunk}, draft {name}");
                 if name == "oracle" && chunk == 1 && slots >= 64 {
-                    assert_eq!(rejects, 0, "{slots} slots: all was known and there was room");
+                    assert_eq!(rejects, 0, "{slots} slots: choices were known, with enough room");
                 }
                 if name == "adversarial" && chunk == 1 && slots == 256 {
                     let read = session.source().waiter.bytes()[0];
@@ -339,7 +339,7 @@ fn bits_do_not_depend_on_slots_in_other_families() {
     assert!(tried >= 5, "{tried}");
 }
 
-/// An expert that many tokens of a chunk use is read once for all of them.
+/// An expert that several tokens of a chunk use is read once for all of them.
 #[test]
 fn a_chunk_reads_each_expert_at_most_once() {
     let tales = Fixture::tales();
@@ -363,16 +363,16 @@ fn a_chunk_reads_each_expert_at_most_once() {
     }
 }
 
-/// What later layers of a prompt will use is not pushed out by what earlier ones need.
+/// Experts of later layers are not evicted for those of earlier layers during a prompt.
 #[test]
-fn a_prompt_reads_what_is_not_cached_and_no_more() {
+fn prompt_reads_only_absent_experts() {
     let tales = Fixture::tales();
     for policy in PolicyKind::ALL {
         for slots in [40, 64, 128, 192] {
             let store = tales.store(None);
             let draft = Box::new(NoDraft);
             let mut session = tales.streaming_from(store, slots, draft, policy);
-            // Something has been computed before.
+            // Fills the cache.
             tales.generate(&mut session, 1).unwrap();
             session.clear();
             session.set_chunk(512);
@@ -395,7 +395,7 @@ fn a_prompt_reads_what_is_not_cached_and_no_more() {
     }
 }
 
-/// The experts that a pass uses.
+/// Distinct experts that a pass uses.
 #[derive(Default)]
 struct Distinct(HashSet<PieceId>);
 
@@ -425,9 +425,9 @@ fn a_read_that_fails_once_leaves_no_trace() {
     }
 }
 
-/// Reads fail for ever from some point on, then work again.
+/// All reads fail from some point on, then work again.
 #[test]
-fn a_disk_that_fails_is_named_and_forgiven() {
+fn disk_failure_is_reported_and_recovered_from() {
     let tales = Fixture::tales();
     let gate = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let reader = Gate { inner: tales.reader(ReaderKind::Mmap), closed: Arc::clone(&gate) };
@@ -444,7 +444,7 @@ fn a_disk_that_fails_is_named_and_forgiven() {
         gate.store(false, std::sync::atomic::Ordering::SeqCst);
         let run = tales.generate(&mut session, 12).unwrap();
         assert_eq!(run, tales.truth);
-        // What is left of it would hide the next failure.
+        // Cached experts would hide the next failure.
         session.source().assembler.trim_to_budget(0);
         let source = session.source();
         let slots: Vec<Slot> = (0..40).map(|_| source.arena.take(tales.slot).unwrap()).collect();
@@ -453,9 +453,9 @@ fn a_disk_that_fails_is_named_and_forgiven() {
     }
 }
 
-/// The last expert of a layer is computed with while the last of its matrices is on its way.
+/// The last expert of a layer is computed while its last matrix is in flight.
 #[test]
-fn an_expert_that_arrives_is_computed_with_as_far_as_it_is_there() {
+fn last_expert_is_computed_while_it_arrives() {
     let tales = Fixture::tales();
     let slow =
         || Slow::new(tales.reader(ReaderKind::Mmap), Clock::real(), 60 << 20, Duration::ZERO);
@@ -465,13 +465,13 @@ fn an_expert_that_arrives_is_computed_with_as_far_as_it_is_there() {
         for _ in 0..2 {
             assert_eq!(tales.generate(&mut session, 12).unwrap(), tales.truth, "{policy}");
         }
-        assert!(session.source().partly > 0, "{policy}: none was met on its way");
+        assert!(session.source().partly > 0, "{policy}: no expert was computed in flight");
     }
 }
 
-/// The disk fails when all but the last matrix of an expert is there.
+/// The disk fails when all but the last matrix of an expert has arrived.
 #[test]
-fn the_rest_of_an_expert_that_never_comes_is_named() {
+fn failure_of_the_last_matrix_is_reported() {
     let tales = Fixture::tales();
     let closed = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let slow = Slow::new(tales.reader(ReaderKind::Mmap), Clock::real(), 60 << 20, Duration::ZERO);
@@ -493,7 +493,7 @@ fn the_rest_of_an_expert_that_never_comes_is_named() {
     let source = session.source();
     source.assembler.abandon();
     source.assembler.trim_to_budget(0);
-    assert_eq!(source.arena.free_bytes(), source.arena.bytes(), "every slot has come back");
+    assert_eq!(source.arena.free_bytes(), source.arena.bytes(), "every slot has been returned");
 }
 
 /// Fails while it is closed.
@@ -515,9 +515,9 @@ impl ShardReader for Gate {
     }
 }
 
-/// Cancelled in the middle of a layer: no memory is lost, and the next prompt is answered.
+/// A pass cancelled in the middle of a layer loses no memory, and the next prompt is answered.
 #[test]
-fn a_cancelled_pass_gives_its_memory_back() {
+fn cancelled_pass_returns_its_memory() {
     let tales = Fixture::tales();
     let cancel = Cancel::default();
     let mut session = tales.streaming(20, Box::new(cancel.clone()));
@@ -538,10 +538,10 @@ fn a_cancelled_pass_gives_its_memory_back() {
     let source = session.source();
     source.assembler.abandon();
     source.assembler.trim_to_budget(0);
-    assert_eq!(source.arena.free_bytes(), source.arena.bytes(), "every slot has come back");
+    assert_eq!(source.arena.free_bytes(), source.arena.bytes(), "every slot has been returned");
 }
 
-/// Cancels the pass once a router has chosen and what it needs has been asked for.
+/// Cancels the pass once a router has chosen and its misses have been demanded.
 #[derive(Clone, Debug, Default)]
 struct Cancel(Arc<std::sync::Mutex<Option<(usize, Waiter)>>>);
 
@@ -556,7 +556,7 @@ impl Draft for Cancel {
 }
 
 #[test]
-fn a_slot_that_is_too_short_is_refused_with_the_remedy() {
+fn too_short_slot_is_refused_with_a_remedy() {
     let tales = Fixture::tales();
     let mut session = tales.streaming(0, Box::new(NoDraft));
     let arena = Arena::new(4096).unwrap();
@@ -569,9 +569,9 @@ fn a_slot_that_is_too_short_is_refused_with_the_remedy() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any number of slots, any cut of the prompt, budget lowered on the way, any forecast.
+    /// Any number of slots, chunk length, lowered budget and forecast.
     #[test]
-    fn bits_depend_on_nothing(
+    fn bits_do_not_depend_on_any_setting(
         slots in 1usize..200,
         lower in 1usize..200,
         chunk in 1usize..13,

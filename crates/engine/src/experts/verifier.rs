@@ -1,28 +1,28 @@
-//! Compares what a router has chosen with what is in memory, before anything is computed with it.
+//! Compares a router's choice with the experts in memory, before any of them is computed.
 
-/// What is in memory of a piece.
+/// State of a piece in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// Nothing, and nothing is on its way.
+    /// Neither resident nor in flight.
     Absent,
-    /// A stand-in.
+    /// Only a stand-in is resident.
     Inexact,
-    /// It is being read: exact as soon as it has arrived.
+    /// In flight: exact as soon as it has arrived.
     Coming,
-    /// All of it, every byte verified.
+    /// Resident, with every byte verified.
     Exact,
 }
 
-/// Why a piece cannot be computed with, now or when what is being read has arrived.
+/// Reason why a piece has to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// It is not there.
+    /// It is neither resident nor in flight.
     Absent,
-    /// What is there is a stand-in.
+    /// Only a stand-in is resident.
     Inexact,
 }
 
-/// Whether a piece that is needed has to be fetched.
+/// Returns the reason why a needed piece has to be fetched, or `None` if it is exact or in flight.
 pub fn detect_miss(presence: Presence) -> Option<Miss> {
     match presence {
         Presence::Absent => Some(Miss::Absent),
@@ -31,25 +31,25 @@ pub fn detect_miss(presence: Presence) -> Option<Miss> {
     }
 }
 
-/// What the router of a layer really chose.
+/// The actual choice of a layer's router.
 #[derive(Clone, Copy, Debug)]
 pub struct RealPath<'a> {
-    /// The number of the layer.
+    /// Number of the layer.
     pub layer: usize,
-    /// The experts that any token uses, ascending.
+    /// Experts that at least one token uses, ascending.
     pub experts: &'a [u32],
 }
 
-/// Whether what was assembled is enough for what the router chose.
+/// Result of comparing a router's choice with the experts in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All that is needed is in memory or on its way.
+    /// All needed experts are resident or in flight.
     Accept,
     /// These experts have to be fetched first.
     Reject {
-        /// Of which there is nothing.
+        /// Experts that are neither resident nor in flight.
         missing: Vec<u32>,
-        /// Of which there is a stand-in.
+        /// Experts that have only a stand-in.
         inexact: Vec<u32>,
     },
 }
@@ -64,38 +64,40 @@ impl Verdict {
     }
 }
 
-/// How exact what is computed with has to be.
+/// Required exactness of the experts that are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Exactness {
-    /// Only experts themselves.
+    /// Only exact experts count.
     #[default]
     Exact,
-    /// A stand-in may count where it changes the state by less than this share of its norm.
+    /// A stand-in counts if the bound on its error is at most this share of the hidden state's
+    /// norm.
     Within(f64),
-    /// So many stand-ins count unseen, then none. What the verifier is for can be shown by this alone.
+    /// This many stand-ins count unchecked, then none: shows what would go wrong without the
+    /// verifier.
     Unseen(u64),
 }
 
-/// Checks every layer, and counts.
+/// Checks every layer, and keeps counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Verifier {
-    /// How exact it is.
+    /// Required exactness.
     pub exactness: Exactness,
-    /// Layers that could be computed with what was there or on its way.
+    /// Layers whose experts were all resident or in flight.
     pub accepts: u64,
-    /// Layers that could not.
+    /// Layers with at least one miss.
     pub rejects: u64,
-    /// Pieces for which layers were rejected.
+    /// Misses in all layers.
     pub misses: u64,
-    /// Stand-ins there were in place of experts, when their layer's router chose.
+    /// Stand-ins found in place of experts when a router chose.
     pub offered: u64,
-    /// How many of them did not count.
+    /// Number of these that did not count.
     pub caught: u64,
 }
 
 impl Verifier {
-    /// Whether a layer can be computed with what is there. What is fetched because it cannot is
-    /// checked in the same way once it has arrived.
+    /// Checks whether all experts that a layer needs are resident or in flight. Pieces fetched
+    /// after a rejection are checked in the same way once they have arrived.
     pub fn check(
         &mut self,
         real: RealPath<'_>,
@@ -103,7 +105,7 @@ impl Verifier {
     ) -> Verdict {
         let (mut missing, mut inexact) = (Vec::new(), Vec::new());
         for &expert in real.experts {
-            // Counted apart from what is done about it.
+            // Counted whether or not it may count later.
             let presence = presence(expert);
             self.offered += u64::from(presence == Presence::Inexact);
             match detect_miss(presence) {
@@ -122,8 +124,8 @@ impl Verifier {
         Verdict::Reject { missing, inexact }
     }
 
-    /// What is done about stand-ins that were found: takes those that are fetched at once out of
-    /// `inexact`. The others may be computed with, and are judged then.
+    /// Removes from `inexact` and returns the stand-ins whose experts are fetched at once. The
+    /// remaining ones may be computed, and are judged then.
     pub fn catch(&mut self, inexact: &mut Vec<u32>) -> Vec<u32> {
         let kept = match &mut self.exactness {
             Exactness::Exact => 0,
@@ -139,7 +141,7 @@ impl Verifier {
         caught
     }
 
-    /// Whether a stand-in that changes the state by such a share of its norm may count.
+    /// True if a stand-in may count whose error is at most this share of the hidden state's norm.
     pub fn tolerates(&self, share: f64) -> bool {
         match self.exactness {
             Exactness::Exact => false,
@@ -154,9 +156,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_or_inexact_is_a_miss() {
+    fn absent_and_inexact_pieces_are_misses() {
         use Presence::*;
-        // What is there of the experts 0, 1 and 2, which experts are missing, which inexact.
+        // Presence of experts 0, 1 and 2; missing experts; inexact experts.
         let cases: [([Presence; 3], &[u32], &[u32]); 5] = [
             ([Exact, Exact, Exact], &[], &[]),
             ([Exact, Coming, Coming], &[], &[]),
@@ -179,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn stand_ins_count_only_where_somebody_said_so() {
+    fn stand_ins_count_only_as_exactness_allows() {
         use Exactness::*;
-        // Of three stand-ins, how many are caught at once; and whether shares are tolerated.
+        // Exactness, number of three stand-ins that are caught at once, shares that are tolerated.
         let cases = [
             (Exact, 3, [false, false, false, false]),
             (Within(0.1), 0, [true, true, false, false]),

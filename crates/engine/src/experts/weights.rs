@@ -1,4 +1,4 @@
-//! Experts in a cache, as the forward pass sees them.
+//! Cached experts, as the forward pass sees them.
 
 use sws_cache::PredictiveCache;
 use sws_kernels::Matrix;
@@ -10,20 +10,20 @@ use crate::error::StreamError;
 use crate::reads::{Loaded, no_vector};
 use crate::stand_ins::StandIns;
 
-/// The experts in a cache, and stand-ins where it has none.
+/// The experts in a cache, with stand-ins for absent ones.
 pub(super) struct Assembled<'a> {
     pub(super) cache: &'a PredictiveCache<Loaded>,
     pub(super) inventory: &'a Inventory,
-    /// None where nothing but the experts themselves will do.
+    /// `None` if only exact experts may serve.
     pub(super) stand_ins: Option<&'a StandIns>,
-    /// Who judges what they compute; none if it is forgotten.
+    /// Judges the results of stand-ins; `None` if the results are dropped.
     pub(super) verifier: Option<&'a Verifier>,
-    /// Those that were judged to be too far off.
+    /// Experts whose stand-ins were judged too inaccurate.
     pub(super) refused: Vec<PieceId>,
 }
 
 impl<'a> Assembled<'a> {
-    /// Nothing but the experts themselves.
+    /// Serves exact experts only.
     pub(super) fn exact(
         cache: &'a PredictiveCache<Loaded>,
         inventory: &'a Inventory,

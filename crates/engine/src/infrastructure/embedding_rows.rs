@@ -1,4 +1,4 @@
-//! Rows of an embedding that is not kept.
+//! Rows of an embedding that is not resident.
 
 use std::sync::Arc;
 
@@ -13,31 +13,31 @@ use super::ring_buffer::RingBuffer;
 use crate::error::StreamError;
 use crate::wait::Waiter;
 
-/// Reads the rows that tokens ask for, with whatever a checksum covers besides.
+/// Reads the rows of tokens, along with other rows under the same checksums.
 #[derive(Debug)]
 pub(crate) struct EmbeddingRows {
     held: Held,
     /// Table and patches of bf12, which every row needs.
     rest: Option<(Slot, Arc<PieceLayout>)>,
-    room: RingBuffer,
+    buffer: RingBuffer,
     reply: Sender<Completion>,
     arrived: Receiver<Completion>,
-    /// Rows whose numbers have been looked at, by check block.
-    seen: Vec<bool>,
-    /// Places among the tokens, by token.
+    /// By row: true at the first row of each block whose numbers have been checked.
+    checked: Vec<bool>,
+    /// Indices of the tokens, sorted by token.
     order: Vec<usize>,
 }
 
-/// Rows that are read at once, as far as there is room: more than a device needs to be busy.
-const TOGETHER: usize = 16;
+/// Maximum number of rows read at once: more than a device needs to be busy.
+const MAX_IN_FLIGHT: usize = 16;
 
 impl EmbeddingRows {
-    /// The bytes that it has taken.
+    /// Bytes that it has taken.
     pub(crate) fn bytes(&self) -> usize {
-        self.room.bytes() + self.rest.as_ref().map_or(0, |(slot, _)| slot.len())
+        self.buffer.bytes() + self.rest.as_ref().map_or(0, |(slot, _)| slot.len())
     }
 
-    /// The least that it takes.
+    /// Minimum bytes that it takes.
     pub(crate) fn least(manifest: &Manifest, held: &Held) -> Result<usize, StreamError> {
         let rest = match held.encoding {
             Encoding::Bf12 => {
@@ -49,15 +49,15 @@ impl EmbeddingRows {
         Ok(rest + row_bytes(manifest, held)?)
     }
 
-    /// Takes what it needs out of `arena`: room for one row, and for more as far as `share` bytes go.
+    /// Takes room for one row out of `arena`, and for as many more as fit into `share` bytes.
     pub(crate) fn new(
         store: &NVMeWeightStore,
         arena: &Arena,
         held: Held,
         share: usize,
     ) -> Result<EmbeddingRows, StreamError> {
-        let apart = held.encoding == Encoding::Bf12;
-        let rest = match apart {
+        let is_bf12 = held.encoding == Encoding::Bf12;
+        let rest = match is_bf12 {
             true => {
                 let done = store.read(read(&held, 0..held.rows as u64, Parts::Rest), arena)?;
                 Some((done.slot, done.layout))
@@ -65,17 +65,18 @@ impl EmbeddingRows {
             false => None,
         };
         let row = row_bytes(store.manifest(), &held)?;
-        let rows = (1 + share / row).min(TOGETHER);
+        let rows = (1 + share / row).min(MAX_IN_FLIGHT);
         let have = arena.free_bytes();
-        let room = arena.take(rows * row).ok_or(StreamError::NoRoom { need: rows * row, have })?;
+        let buffer =
+            arena.take(rows * row).ok_or(StreamError::NoRoom { need: rows * row, have })?;
         let (reply, arrived) = unbounded();
         Ok(EmbeddingRows {
             held,
             rest,
-            room: RingBuffer::new(Some(room)),
+            buffer: RingBuffer::new(Some(buffer)),
             reply,
             arrived,
-            seen: vec![false; held.rows],
+            checked: vec![false; held.rows],
             order: Vec::new(),
         })
     }
@@ -92,13 +93,13 @@ impl EmbeddingRows {
         order.clear();
         order.extend(0..tokens.len());
         order.sort_unstable_by_key(|&place| tokens[place]);
-        let mut under_way = 0;
-        let mut result = self.read(store, waiter, tokens, &order, rows, &mut under_way);
-        while under_way > 0
+        let mut in_flight = 0;
+        let mut result = self.read(store, waiter, tokens, &order, rows, &mut in_flight);
+        while in_flight > 0
             && let Some(done) = waiter.settle(store, &self.arrived)
         {
-            under_way -= 1;
-            self.room.give(done.slot);
+            in_flight -= 1;
+            self.buffer.give(done.slot);
             result = result.and(done.result.map_err(StreamError::from));
         }
         self.order = order;
@@ -112,46 +113,46 @@ impl EmbeddingRows {
         tokens: &[u32],
         order: &[usize],
         rows: &mut [f32],
-        under_way: &mut usize,
+        in_flight: &mut usize,
     ) -> Result<(), StreamError> {
         let parts = if self.rest.is_some() { Parts::First } else { Parts::All };
         let mut waiting = order.iter().map(|&place| u64::from(tokens[place])).peekable();
-        // Rows below this have been asked for.
-        let mut asked = 0;
+        // All rows of tokens below this one have been requested.
+        let mut requested = 0;
         loop {
             while let Some(&token) = waiting.peek() {
-                if token >= asked {
+                if token >= requested {
                     let layout = store.layout(read(&self.held, token..token + 1, parts))?;
                     let need = layout.slot_len();
-                    let Some(slot) = self.room.take(need) else {
-                        if *under_way == 0 {
-                            return Err(StreamError::NoRoom { need, have: self.room.bytes() });
+                    let Some(slot) = self.buffer.take(need) else {
+                        if *in_flight == 0 {
+                            return Err(StreamError::NoRoom { need, have: self.buffer.bytes() });
                         }
                         break;
                     };
                     let end = layout.tensors()[0].range.end;
                     let reply = self.reply.clone();
                     match store.fetch_to(layout, Priority::Demanded, slot, reply) {
-                        Ok(_) => *under_way += 1,
+                        Ok(_) => *in_flight += 1,
                         Err(refused) => {
-                            self.room.give(refused.slot);
+                            self.buffer.give(refused.slot);
                             break;
                         }
                     }
-                    asked = end;
+                    requested = end;
                 }
                 waiting.next();
             }
-            if *under_way == 0 {
+            if *in_flight == 0 {
                 return Ok(());
             }
             let done = waiter.wait(store, &self.arrived)?;
-            *under_way -= 1;
+            *in_flight -= 1;
             let Completion { result, slot, layout, .. } = done;
             let decoded = result
                 .map_err(StreamError::from)
                 .and_then(|()| self.decode(&layout, &slot, tokens, order, rows));
-            self.room.give(slot);
+            self.buffer.give(slot);
             decoded?;
         }
     }
@@ -179,7 +180,7 @@ impl EmbeddingRows {
         let name = || tensor.name.clone();
         let matrix = Matrix::block(encoding, all, cols, range.clone(), used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-        if !self.seen[range.start] {
+        if !self.checked[range.start] {
             if let Some((row, col, value)) = first_not_finite(&matrix, &parts) {
                 return Err(WeightsError::NotFinite {
                     name: name(),
@@ -189,7 +190,7 @@ impl EmbeddingRows {
                 }
                 .into());
             }
-            self.seen[range.start] = true;
+            self.checked[range.start] = true;
         }
         let first = order.partition_point(|&place| (tokens[place] as usize) < range.start);
         for &place in &order[first..] {
@@ -207,8 +208,8 @@ fn read(held: &Held, rows: std::ops::Range<u64>, parts: Parts) -> Read {
     Read::Rows { piece: PieceId::EMBED, tensor: held.index, rows, parts }
 }
 
-/// What a slot for one row needs at most: runs begin and end within pages, and are read with what
-/// is between them if that is little.
+/// Maximum bytes of a slot for one row. Runs begin and end within pages, and are read together with
+/// the bytes between them if these are few.
 fn row_bytes(manifest: &Manifest, held: &Held) -> Result<usize, StreamError> {
     let parts = if held.encoding == Encoding::Bf12 { Parts::First } else { Parts::All };
     let layout = PieceLayout::new(manifest, read(held, 0..1, parts))?;

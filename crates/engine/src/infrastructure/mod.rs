@@ -1,4 +1,4 @@
-//! All weights but routed experts: some stay, the others pass by.
+//! All weights but routed experts: resident ones, and those that stream through the ring.
 
 mod embedding_rows;
 mod resident;
@@ -25,20 +25,20 @@ use ring_buffer::RingBuffer;
 pub use router_set::RouterSet;
 use schedule::StreamSchedule;
 
-/// What stays, and how much room there is for what does not.
+/// Resident pieces, and the ring for all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfrastructurePlan {
-    /// Pieces that stay in memory.
+    /// Resident pieces.
     pub pinned: Vec<PieceId>,
-    /// Bytes through which everything else flows.
+    /// Bytes of the ring that all other weights stream through.
     pub ring: usize,
-    /// Whether routed experts flow through it too.
+    /// True if routed experts stream through it too.
     pub experts: bool,
 }
 
-/// Everything but routed experts, within a plan; those too, if the plan says so.
+/// All weights but routed experts, and those too if the plan says so.
 ///
-/// As [`Weights`] it has every vector and the matrices of pieces that stay. All other matrices are
+/// Its [`Weights`] have every vector and the matrices of resident pieces. All other matrices are
 /// lent in blocks.
 #[derive(Debug)]
 pub struct Infrastructure {
@@ -51,14 +51,14 @@ pub struct Infrastructure {
     probe: RouterProbe,
 }
 
-/// The embedding rows that are read at once may take one part in so many of the ring.
+/// Maximum share of the ring for embedding rows: one part in this many.
 const LOOKUP_SHARE: usize = 8;
-/// Blocks that the ring has room for, as far as checksums allow: while one is computed with, the
-/// next is there and others are being read.
+/// Blocks that the ring has room for, as far as checksums allow: one being computed with, the next,
+/// and others being read.
 const BLOCKS: usize = 4;
 
 impl Infrastructure {
-    /// Takes what `plan` says out of `arena` and reads what stays.
+    /// Takes the memory of `plan` out of `arena`, and reads the resident pieces.
     pub fn open(
         model: &Model,
         store: Arc<NVMeWeightStore>,
@@ -83,7 +83,7 @@ impl Infrastructure {
             }
         };
         let room = plan.ring - lookup.as_ref().map_or(0, EmbeddingRows::bytes);
-        let course = streams.course(BLOCK_BYTES.min(((room - least_ring) / BLOCKS) as u64));
+        let schedule = streams.schedule(BLOCK_BYTES.min(((room - least_ring) / BLOCKS) as u64));
         let slot = match least_ring {
             0 => None,
             _ => {
@@ -91,12 +91,12 @@ impl Infrastructure {
                 Some(arena.take(room).ok_or(StreamError::NoRoom { need: room, have })?)
             }
         };
-        let ring = Ring::new(Arc::clone(&store), waiter.clone(), course, RingBuffer::new(slot));
+        let ring = Ring::new(Arc::clone(&store), waiter.clone(), schedule, RingBuffer::new(slot));
         let (spec, probe) = (spec.clone(), RouterProbe::new(model.functionals()));
         Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, spec, probe })
     }
 
-    /// The shortest ring that a plan works with.
+    /// Bytes of the shortest ring that a plan works with.
     pub fn least_ring(
         spec: &ModelSpec,
         inventory: &Inventory,
@@ -108,9 +108,9 @@ impl Infrastructure {
         Ok(streams.least()?.into_iter().sum())
     }
 
-    /// Writes the embeddings of `tokens` to `rows`. A pass begins with this.
+    /// Writes the embeddings of `tokens` to `rows`. This begins a pass.
     pub fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), StreamError> {
-        self.whole(|it| {
+        self.interrupt_on_error(|it| {
             if let Some(lookup) = &mut it.lookup {
                 lookup.embed(&it.store, &it.waiter, tokens, rows)?;
             } else if let Some(table) = it.pinned.matrix(PieceId::EMBED, Role::Embedding) {
@@ -122,34 +122,34 @@ impl Infrastructure {
         })
     }
 
-    /// Takes note of what the router has chosen, where experts flow through the ring: their reads go
-    /// before those of what follows.
+    /// Schedules the experts that a router has chosen, if experts stream through the ring. Their
+    /// reads come before those of later weights.
     pub fn routed(&mut self, layer: usize, distinct: &[u32]) -> Result<(), StreamError> {
-        self.whole(|it| it.ring.route(layer, distinct))
+        self.interrupt_on_error(|it| it.ring.route(layer, distinct))
     }
 
-    /// Reads on as far as there is room. Called now and then while other things are computed with.
+    /// Starts reads as far as there is room. Called repeatedly during other computation.
     pub fn read_ahead(&mut self) -> Result<(), StreamError> {
-        self.whole(|it| it.ring.fill())
+        self.interrupt_on_error(|it| it.ring.fill())
     }
 
-    /// What it waits with.
+    /// The waiter for its reads.
     pub(crate) fn waiter(&self) -> &Waiter {
         &self.waiter
     }
 
-    /// Gives up what is being read. A pass that goes on, or another, may follow.
+    /// Cancels all reads. The pass may go on, or another may begin.
     pub fn interrupt(&mut self) {
         self.ring.interrupt();
     }
 
-    /// The bytes of the ring that hold nothing.
+    /// Unused bytes of the ring.
     pub(crate) fn free_bytes(&self) -> usize {
         self.ring.free_bytes()
     }
 
-    /// After an error nothing is left under way.
-    fn whole<T>(
+    /// Runs `step`, and cancels all reads if it fails.
+    fn interrupt_on_error<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> Result<T, StreamError>,
     ) -> Result<T, StreamError> {
@@ -161,7 +161,7 @@ impl Infrastructure {
     }
 }
 
-/// What a plan leaves to be streamed.
+/// The weights that a plan leaves to stream.
 struct Streams<'a> {
     spec: &'a ModelSpec,
     inventory: &'a Inventory,
@@ -171,8 +171,9 @@ struct Streams<'a> {
 }
 
 impl Streams<'_> {
-    /// `limit`: bytes of a block, as far as checksums allow.
-    fn course(&self, limit: u64) -> StreamSchedule {
+    /// Schedule of the streamed matrices. `limit` is the maximum bytes of a block, as far as
+    /// checksums allow.
+    fn schedule(&self, limit: u64) -> StreamSchedule {
         let kept = |id| self.pinned.contains(&id);
         StreamSchedule::new(
             self.spec,
@@ -184,20 +185,20 @@ impl Streams<'_> {
         )
     }
 
-    /// The embedding, if rows of it are looked up.
+    /// The embedding, if it is not resident and its rows are looked up.
     fn lookup(&self) -> Option<Held> {
         let mut held = self.inventory.piece(PieceId::EMBED).iter();
         let found = held.find(|held| held.role == Role::Embedding).copied();
         found.filter(|_| !self.pinned.contains(&PieceId::EMBED))
     }
 
-    /// The least that looking up rows takes, and that blocks do.
+    /// Minimum bytes for looking up rows, and for blocks.
     fn least(&self) -> Result<[usize; 2], StreamError> {
         let lookup = match self.lookup() {
             Some(held) => EmbeddingRows::least(self.manifest, &held)?,
             None => 0,
         };
-        Ok([lookup, self.course(0).largest(self.manifest)?])
+        Ok([lookup, self.schedule(0).largest(self.manifest)?])
     }
 }
 

@@ -1,4 +1,4 @@
-//! What stays in memory.
+//! Pieces that stay in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Sl
 
 use crate::error::StreamError;
 
-/// Pieces that were read once, every number looked at. Norms and biases are kept as f32, those of
-/// pieces that stream too: together they are small.
+/// Pieces that were read once, with all numbers checked. Norms and biases are kept as f32,
+/// including those of streamed pieces: together they are small.
 #[derive(Debug, Default)]
 pub(crate) struct ResidentPieces {
     slots: Vec<Slot>,
@@ -20,7 +20,7 @@ pub(crate) struct ResidentPieces {
     vectors: HashMap<(PieceId, Role), Vec<f32>>,
 }
 
-/// Where a matrix lies.
+/// Location of a matrix.
 #[derive(Debug)]
 struct Stored {
     slot: usize,
@@ -31,8 +31,8 @@ struct Stored {
 }
 
 impl ResidentPieces {
-    /// Reads the pieces that `kept` names into slots of `arena`, and all vectors, for which there
-    /// must be room in passing.
+    /// Reads the pieces for which `kept` is true into slots of `arena`, and all vectors, which need
+    /// room in it temporarily.
     pub(crate) fn load(
         store: &NVMeWeightStore,
         arena: &Arena,
@@ -50,7 +50,7 @@ impl ResidentPieces {
             }
         }
         let mut pinned = ResidentPieces::default();
-        // Vectors first: what they were read into is free again before the first piece that stays.
+        // Vectors first: their slots are free again before the first piece that stays.
         for reads in [vectors, pieces] {
             pinned.read(store, arena, inventory, &reads)?;
         }
@@ -90,13 +90,13 @@ impl ResidentPieces {
     ///
     /// # Panics
     ///
-    /// If the inventory has none.
+    /// If the inventory does not have it.
     pub(crate) fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
         let found = self.vectors.get(&(piece, role));
         found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
     }
 
-    /// A matrix, if its piece stays.
+    /// A matrix, if its piece is resident.
     pub(crate) fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
         let stored = self.matrices.get(&(piece, role))?;
         stored.matrix(&self.slots[stored.slot]).ok()
@@ -132,7 +132,7 @@ impl ResidentPieces {
     }
 }
 
-/// The pieces that stay, and no others.
+/// Weights of the resident pieces only.
 pub(crate) struct ResidentWeights<'a>(pub(crate) &'a ResidentPieces);
 
 impl Weights for ResidentWeights<'_> {
@@ -157,7 +157,7 @@ impl Weights for ResidentWeights<'_> {
 impl Stored {
     fn new(slot: usize, held: &Held, tensor: &TensorLayout) -> Stored {
         let &Held { rows, cols, .. } = held;
-        // A stand-in's is another.
+        // The encoding of a stand-in differs from its expert's.
         let encoding = tensor.encoding.unwrap_or(held.encoding);
         let mut parts = [const { 0..0 }; 3];
         for (part, found) in parts.iter_mut().zip(&tensor.parts) {

@@ -1,4 +1,4 @@
-//! What is too much to keep, read in the order in which it is needed.
+//! The ring: streamed weights, read in the order in which they are needed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,42 +16,42 @@ use super::schedule::{Next, StreamSchedule, Streamed};
 use crate::error::StreamError;
 use crate::wait::Waiter;
 
-/// Reads the matrices of a [`StreamSchedule`] ahead of the pass, as far as there is room, and lends them to
-/// it block by block.
+/// Reads the matrices of a [`StreamSchedule`] ahead of the pass, as far as there is room, and lends
+/// them to it block by block.
 ///
-/// All reads of a course are certain, so the device is asked for everything that there is room for,
-/// in the order in which it will be needed, but behind whatever is demanded now
-/// ([`Priority::Ahead`]). What the pass waits for goes before everything.
+/// All scheduled reads are certain. They are therefore issued as far as there is room, in the order
+/// in which they will be needed, but behind demand reads ([`Priority::Ahead`]). The read that the
+/// pass waits for goes before all others.
 #[derive(Debug)]
 pub(crate) struct Ring {
     store: Arc<NVMeWeightStore>,
     waiter: Waiter,
-    course: StreamSchedule,
-    room: RingBuffer,
-    /// Under way or here, in the order in which they are needed.
+    schedule: StreamSchedule,
+    buffer: RingBuffer,
+    /// Reads in flight or done, in the order in which they are needed.
     entries: VecDeque<Entry>,
-    /// What comes behind them, for which there was no room.
+    /// The next read, if there was no room for it.
     layout: Option<(Next, Arc<PieceLayout>)>,
-    /// Reads given up whose slots are still to come.
+    /// Number of cancelled reads whose slots have not been returned.
     stopping: usize,
     reply: Sender<Completion>,
     arrived: Receiver<Completion>,
-    /// Blocks whose numbers have been looked at.
-    seen: Vec<bool>,
-    /// Whether the head was asked for since the pass began.
-    had_head: bool,
+    /// By block: true once its numbers have been checked.
+    checked: Vec<bool>,
+    /// True if the head was used since the pass began.
+    head_used: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     next: Next,
     ticket: Ticket,
-    /// None while it is being read.
+    /// `None` while it is being read.
     done: Option<Completion>,
 }
 
-/// A read that is there.
-struct Here {
+/// A completed read.
+struct Fetched {
     slot: Slot,
     layout: Arc<PieceLayout>,
 }
@@ -60,50 +60,50 @@ impl Ring {
     pub(crate) fn new(
         store: Arc<NVMeWeightStore>,
         waiter: Waiter,
-        course: StreamSchedule,
-        room: RingBuffer,
+        schedule: StreamSchedule,
+        buffer: RingBuffer,
     ) -> Ring {
         let (reply, arrived) = unbounded();
-        let seen = vec![false; course.blocks()];
+        let checked = vec![false; schedule.blocks()];
         Ring {
             store,
             waiter,
-            course,
-            room,
+            schedule,
+            buffer,
             entries: VecDeque::new(),
             layout: None,
             stopping: 0,
             reply,
             arrived,
-            seen,
-            had_head: true,
+            checked,
+            head_used: true,
         }
     }
 
-    /// A pass begins. Whether the last one asked for the head is the best guess whether this one
-    /// will: all do but those of a long prompt.
+    /// Begins a pass. It is expected to use the head if the last one did: all passes do but those
+    /// of a long prompt.
     pub(crate) fn begin(&mut self) -> Result<(), StreamError> {
-        self.course.to_head = std::mem::take(&mut self.had_head);
+        self.schedule.expects_head = std::mem::take(&mut self.head_used);
         self.fill()
     }
 
-    /// The router has chosen.
+    /// Schedules the experts that a router has chosen.
     pub(crate) fn route(&mut self, layer: usize, experts: &[u32]) -> Result<(), StreamError> {
-        self.course.route(layer, experts);
+        self.schedule.route(layer, experts);
         self.fill()
     }
 
-    /// Reads on, as far as there is room.
+    /// Starts reads, as far as there is room.
     pub(crate) fn fill(&mut self) -> Result<(), StreamError> {
         while let Some(completion) = self.waiter.poll(&self.arrived)? {
-            self.land(completion);
+            self.on_completion(completion);
         }
-        while let Some(next) = self.course.next() {
+        while let Some(next) = self.schedule.next() {
             let layout = match self.layout.take() {
                 Some((of, layout)) if of == next => layout,
                 _ => self.store.layout(next.matrix.read(next.read))?,
             };
-            let Some(slot) = self.room.take(layout.slot_len()) else {
+            let Some(slot) = self.buffer.take(layout.slot_len()) else {
                 self.layout = Some((next, layout));
                 break;
             };
@@ -111,11 +111,11 @@ impl Ring {
             match self.store.fetch_to(layout, Priority::Ahead, slot, reply) {
                 Ok(ticket) => self.entries.push_back(Entry { next, ticket, done: None }),
                 Err(refused) => {
-                    self.room.give(refused.slot);
+                    self.buffer.give(refused.slot);
                     break;
                 }
             }
-            self.course.advance();
+            self.schedule.advance();
         }
         Ok(())
     }
@@ -140,52 +140,51 @@ impl Ring {
         role: Role,
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), StreamError> {
-        let matrix = self.turn_to(piece, role)?;
-        self.had_head |= matches!(role, Role::Head | Role::Embedding);
+        let matrix = self.seek(piece, role)?;
+        self.head_used |= matches!(role, Role::Head | Role::Embedding);
         let rest = match matrix.has_rest() {
             true => Some(self.next()?),
             false => None,
         };
         for block in 0..matrix.blocks() {
-            let here = self.next()?;
-            let lent = self.view(&matrix, block, &here, rest.as_ref()).map(|view| {
+            let fetched = self.next()?;
+            let lent = self.view(&matrix, block, &fetched, rest.as_ref()).map(|view| {
                 compute(matrix.rows_of(block).start as usize, &view);
             });
-            self.seen[matrix.first + block] |= lent.is_ok();
-            self.room.give(here.slot);
+            self.checked[matrix.first + block] |= lent.is_ok();
+            self.buffer.give(fetched.slot);
             lent?;
             self.fill()?;
         }
         if let Some(rest) = rest {
-            self.room.give(rest.slot);
+            self.buffer.give(rest.slot);
             self.fill()?;
         }
         Ok(())
     }
 
-    /// The bytes that hold nothing.
+    /// Unused bytes.
     pub(crate) fn free_bytes(&self) -> usize {
-        self.room.free_bytes()
+        self.buffer.free_bytes()
     }
 
-    /// Gives up all that is being read ahead; the room is whole again. The next pass may begin
-    /// anywhere.
+    /// Cancels all reads and frees the whole buffer. The next pass may begin anywhere.
     pub(crate) fn interrupt(&mut self) {
         while let Some(entry) = self.entries.pop_back() {
             self.drop_entry(entry);
         }
-        // What was on the device is there in a moment; nobody computes meanwhile.
+        // Reads already on the device end soon, and no computation is delayed.
         while self.stopping > 0
             && let Some(completion) = self.waiter.settle(&self.store, &self.arrived)
         {
-            self.land(completion);
+            self.on_completion(completion);
         }
-        self.course.restart();
+        self.schedule.restart();
         self.layout = None;
     }
 
-    /// Makes the first read of this matrix the next one.
-    fn turn_to(&mut self, piece: PieceId, role: Role) -> Result<Streamed, StreamError> {
+    /// Makes the first read of a matrix the next one.
+    fn seek(&mut self, piece: PieceId, role: Role) -> Result<Streamed, StreamError> {
         let is =
             |next: &Next| next.matrix.piece == piece && next.matrix.role == role && next.read == 0;
         match self.entries.iter().position(|entry| is(&entry.next)) {
@@ -205,26 +204,26 @@ impl Ring {
         if let Some(entry) = self.entries.front() {
             return Ok(entry.next.matrix);
         }
-        match self.course.next() {
+        match self.schedule.next() {
             Some(next) if is(&next) => Ok(next.matrix),
             _ => {
                 let unknown = LayoutError::NoPiece(piece);
-                self.course.seek(piece, role).ok_or(StreamError::Layout(unknown))
+                self.schedule.seek(piece, role).ok_or(StreamError::Layout(unknown))
             }
         }
     }
 
-    /// Waits for the entry that stands first.
-    fn next(&mut self) -> Result<Here, StreamError> {
+    /// Waits for the first entry.
+    fn next(&mut self) -> Result<Fetched, StreamError> {
         loop {
             if let Some(Entry { done: Some(_), .. }) = self.entries.front()
                 && let Some(Entry { done: Some(done), .. }) = self.entries.pop_front()
             {
                 let Completion { result, slot, layout, .. } = done;
                 return match result {
-                    Ok(()) => Ok(Here { slot, layout }),
+                    Ok(()) => Ok(Fetched { slot, layout }),
                     Err(error) => {
-                        self.room.give(slot);
+                        self.buffer.give(slot);
                         Err(error.into())
                     }
                 };
@@ -235,46 +234,46 @@ impl Ring {
                     self.store.promote(*ticket);
                 }
                 Some(_) => continue,
-                // All there is is being given back.
+                // All memory is in cancelled reads.
                 None if self.stopping > 0 => {}
                 None => {
                     let need = self.layout.as_ref().map_or(0, |(_, layout)| layout.slot_len());
-                    return Err(StreamError::RingTooSmall { need, have: self.room.free_bytes() });
+                    return Err(StreamError::RingTooSmall { need, have: self.buffer.free_bytes() });
                 }
             }
             let completion = self.waiter.wait(&self.store, &self.arrived)?;
-            self.land(completion);
+            self.on_completion(completion);
         }
     }
 
-    /// Notes what has arrived.
-    fn land(&mut self, completion: Completion) {
+    /// Records a completed read.
+    fn on_completion(&mut self, completion: Completion) {
         match self.entries.iter_mut().find(|entry| entry.ticket == completion.ticket) {
             Some(entry) => entry.done = Some(completion),
             None => {
                 self.stopping -= 1;
-                self.room.give(completion.slot);
+                self.buffer.give(completion.slot);
             }
         }
     }
 
     fn drop_entry(&mut self, entry: Entry) {
         if let Some(done) = entry.done {
-            return self.room.give(done.slot);
+            return self.buffer.give(done.slot);
         }
         match self.store.cancel(entry.ticket) {
-            Cancelled::Withdrawn(slot) => self.room.give(slot),
+            Cancelled::Withdrawn(slot) => self.buffer.give(slot),
             Cancelled::Stopping | Cancelled::Finished => self.stopping += 1,
         }
     }
 
-    /// A block as a matrix, every number in it looked at once.
+    /// Returns a block as a matrix, after checking its numbers when it is first read.
     fn view<'a>(
         &self,
         matrix: &Streamed,
         block: usize,
-        here: &'a Here,
-        rest: Option<&'a Here>,
+        fetched: &'a Fetched,
+        rest: Option<&'a Fetched>,
     ) -> Result<Matrix<'a>, StreamError> {
         let &Streamed { encoding, cols, .. } = matrix;
         let rows = matrix.rows_of(block);
@@ -282,11 +281,11 @@ impl Ring {
         for (number, (kind, part)) in encoding.parts().iter().zip(&mut parts).enumerate() {
             let from = match rest {
                 Some(rest) if number > 0 => rest,
-                _ => here,
+                _ => fetched,
             };
             let tensor = &from.layout.tensors()[0];
             let bytes = tensor.part(&from.slot, number).unwrap_or_default();
-            // What was read apart has all rows.
+            // Parts read separately have all rows.
             *part = match kind.rows(rows.clone(), cols) {
                 Some(PartRows::Bytes(range)) if rest.is_some() && number > 0 => {
                     bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
@@ -297,10 +296,10 @@ impl Ring {
         let used = &parts[..encoding.parts().len()];
         let size = |n: u64| n as usize;
         let range = size(rows.start)..size(rows.end);
-        let name = || here.layout.tensors()[0].name.clone();
+        let name = || fetched.layout.tensors()[0].name.clone();
         let view = Matrix::block(encoding, size(matrix.rows), size(cols), range, used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-        if !self.seen[matrix.first + block]
+        if !self.checked[matrix.first + block]
             && let Some((row, col, value)) = first_not_finite(&view, &parts)
         {
             let row = row + rows.start as usize;

@@ -1,17 +1,17 @@
-//! A run of memory that is handed out in pieces and comes back in about the same order.
+//! A ring buffer: memory that is handed out in slots and returned in about the same order.
 
 use sws_store::Slot;
 
-/// One slot, cut as asked for. Pieces are taken one behind the other, and from the beginning again
-/// at the end, nowhere else: as they come back in the order in which they were taken, what is free
-/// is in one run, or two.
+/// A slot that is cut on demand. Slots are taken only behind the previous one, or from the start
+/// after the end. As they are returned in the order in which they were taken, free memory is in one
+/// run, or two.
 #[derive(Debug)]
 pub(crate) struct RingBuffer {
     bytes: usize,
     start: usize,
-    /// By address; no two touch.
+    /// Free runs by address; no two are adjacent.
     free: Vec<Slot>,
-    /// Where the last one that was taken ends.
+    /// End address of the last slot taken.
     next: usize,
 }
 
@@ -25,17 +25,17 @@ impl RingBuffer {
         }
     }
 
-    /// How much there is in all.
+    /// Bytes in all.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How much has not been taken.
+    /// Free bytes.
     pub(crate) fn free_bytes(&self) -> usize {
         self.free.iter().map(|slot| slot.len()).sum()
     }
 
-    /// At least `len` bytes, which must be some.
+    /// Takes a slot of at least `len` bytes; `len` must not be 0.
     pub(crate) fn take(&mut self, len: usize) -> Option<Slot> {
         let fits = |&place: &usize| {
             let at = self.free.binary_search_by_key(&place, address).ok()?;
@@ -50,7 +50,7 @@ impl RingBuffer {
         Some(taken)
     }
 
-    /// Takes back what was taken: the first, or the last, which then was never there.
+    /// Returns a slot: the oldest one, or the last one taken, which undoes the take.
     pub(crate) fn give(&mut self, slot: Slot) {
         if address(&slot) + slot.len() == self.next {
             self.next = address(&slot);
@@ -83,45 +83,45 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    fn room() -> RingBuffer {
+    fn buffer() -> RingBuffer {
         RingBuffer::new(Some(Slot::alone(PAGES * SLOT_ALIGN).unwrap()))
     }
 
     proptest! {
-        /// Whatever is taken and given, in order or not, it is whole again in the end.
+        /// Whatever is taken and returned, in order or not, the buffer is whole again in the end.
         #[test]
-        fn nothing_is_lost(steps in prop::collection::vec((0usize..3, 1usize..80_000), 1..80)) {
-            let mut room = room();
+        fn no_memory_is_lost(steps in prop::collection::vec((0usize..3, 1usize..80_000), 1..80)) {
+            let mut buffer = buffer();
             let mut held = VecDeque::new();
             for (step, size) in steps {
                 match step {
-                    0 => held.extend(room.take(size)),
-                    1 => held.pop_front().into_iter().for_each(|slot| room.give(slot)),
+                    0 => held.extend(buffer.take(size)),
+                    1 => held.pop_front().into_iter().for_each(|slot| buffer.give(slot)),
                     _ => {
                         let last = size % held.len().max(1);
-                        held.remove(last).into_iter().for_each(|slot| room.give(slot));
+                        held.remove(last).into_iter().for_each(|slot| buffer.give(slot));
                     }
                 }
                 let used: usize = held.iter().map(|slot: &Slot| slot.len()).sum();
-                prop_assert_eq!(room.free_bytes() + used, room.bytes());
+                prop_assert_eq!(buffer.free_bytes() + used, buffer.bytes());
             }
-            held.into_iter().for_each(|slot| room.give(slot));
-            prop_assert_eq!(room.take(PAGES * SLOT_ALIGN).map(|slot| slot.len()), Some(room.bytes()));
+            held.into_iter().for_each(|slot| buffer.give(slot));
+            prop_assert_eq!(buffer.take(PAGES * SLOT_ALIGN).map(|slot| slot.len()), Some(buffer.bytes()));
         }
 
-        /// Taken and given in the same order, less is idle than two of the largest take.
+        /// If slots are returned in order, fewer bytes are idle than two of the largest slots.
         #[test]
-        fn in_order_it_is_full(sizes in prop::collection::vec(1usize..60_000, 50..200)) {
-            let mut room = room();
+        fn in_order_little_is_idle(sizes in prop::collection::vec(1usize..60_000, 50..200)) {
+            let mut buffer = buffer();
             let mut held = VecDeque::new();
             let largest = sizes.iter().max().unwrap().next_multiple_of(SLOT_ALIGN);
             for size in sizes {
                 let slot = loop {
-                    if let Some(slot) = room.take(size) {
+                    if let Some(slot) = buffer.take(size) {
                         break slot;
                     }
-                    prop_assert!(room.free_bytes() < 2 * largest);
-                    room.give(held.pop_front().unwrap());
+                    prop_assert!(buffer.free_bytes() < 2 * largest);
+                    buffer.give(held.pop_front().unwrap());
                 };
                 held.push_back(slot);
             }

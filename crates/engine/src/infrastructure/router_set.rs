@@ -1,4 +1,4 @@
-//! The routers of a model in memory, and nothing else of it.
+//! The routers of a model in memory, without its other weights.
 
 use sws_draft::Gates;
 use sws_kernels::Functionals;
@@ -8,7 +8,7 @@ use sws_store::{Arena, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read};
 use super::resident::{ResidentPieces, ResidentWeights};
 use crate::error::StreamError;
 
-/// The routers of a model in memory, and nothing else of it: to train a draft, or to judge one.
+/// The routers of a model in memory, without its other weights, for training or judging a draft.
 #[derive(Debug)]
 pub struct RouterSet {
     spec: ModelSpec,
@@ -16,15 +16,15 @@ pub struct RouterSet {
     probe: RouterProbe,
 }
 
-/// RingBuffer in which norms are read before they are widened.
-const PASSING: usize = 8 << 20;
+/// Bytes for reading norms before they are widened.
+const NORM_BYTES: usize = 8 << 20;
 
 impl RouterSet {
-    /// Reads them.
+    /// Reads the routers.
     pub fn open(spec: &ModelSpec, store: &NVMeWeightStore) -> Result<RouterSet, StreamError> {
         let inventory = Inventory::new(spec, store.manifest())?;
         let router = |id: &PieceId| id.kind() == PieceKind::Router;
-        let mut bytes = PASSING;
+        let mut bytes = NORM_BYTES;
         for id in inventory.pieces().filter(router) {
             let layout = PieceLayout::new(store.manifest(), Read::Piece(id));
             bytes += layout?.slot_len();

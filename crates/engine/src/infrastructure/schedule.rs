@@ -1,4 +1,4 @@
-//! What is read again and again, and in which order.
+//! The order in which streamed matrices are read.
 
 use std::collections::HashMap;
 
@@ -6,24 +6,24 @@ use sws_kernels::{Encoding, PartRows};
 use sws_model::{Held, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read, Tensor};
 
-/// A matrix that is read when it is needed, whole or in blocks of rows.
+/// A streamed matrix, read whole or in blocks of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Streamed {
     pub(crate) piece: PieceId,
     pub(crate) role: Role,
-    /// Its place in the piece.
+    /// Index of its tensor in the piece.
     pub(crate) tensor: usize,
     pub(crate) encoding: Encoding,
     pub(crate) rows: u64,
     pub(crate) cols: u64,
-    /// Rows of each block but the last.
+    /// Rows per block; the last may have fewer.
     block: u64,
-    /// The number of its first block among those of all matrices.
+    /// Index of its first block among those of all matrices.
     pub(crate) first: usize,
 }
 
 impl Streamed {
-    /// `limit`: bytes of a block, as far as its checksums allow.
+    /// `limit` is the maximum bytes of a block, as far as checksums allow.
     pub(crate) fn new(
         piece: PieceId,
         held: &Held,
@@ -37,7 +37,7 @@ impl Streamed {
             Some(PartRows::Bytes(bytes)) => bytes.end - bytes.start,
             _ => 0,
         };
-        // A block is made of whole checks, and a check of whole rows.
+        // A block consists of whole checked runs, and these of whole rows.
         let checked = match large.check_len.checked_rem(row) {
             Some(0) => large.check_len / row,
             _ => rows,
@@ -51,28 +51,28 @@ impl Streamed {
         Streamed { piece, role, tensor, encoding, rows, cols, block, first }
     }
 
-    /// How many blocks it has.
+    /// Number of blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.rows.div_ceil(self.block.max(1)) as usize
     }
 
-    /// Whether all parts but the first are read before the blocks, once for all of them.
+    /// True if all parts but the first are read before the blocks, once for all of them.
     pub(crate) fn has_rest(&self) -> bool {
         self.block < self.rows && self.encoding.parts().len() > 1
     }
 
-    /// How many reads it takes.
+    /// Number of reads.
     pub(crate) fn reads(&self) -> usize {
         self.blocks() + usize::from(self.has_rest())
     }
 
-    /// The rows of a block.
+    /// Rows of a block.
     pub(crate) fn rows_of(&self, block: usize) -> std::ops::Range<u64> {
         let start = block as u64 * self.block;
         start..(start + self.block).min(self.rows)
     }
 
-    /// One of its reads, in the order in which they are needed.
+    /// The read of this number, in the order in which they are needed.
     pub(crate) fn read(&self, number: usize) -> Read {
         let &Streamed { piece, tensor, .. } = self;
         if self.block == self.rows {
@@ -86,33 +86,33 @@ impl Streamed {
     }
 }
 
-/// The matrices that are not kept, in the order in which a pass asks for them.
+/// The streamed matrices, in the order in which a pass uses them.
 #[derive(Debug)]
 pub(crate) struct StreamSchedule {
     steps: Vec<Step>,
-    /// The matrices of experts, if they come along here.
+    /// Matrices of experts, if experts stream.
     experts: HashMap<PieceId, Vec<Streamed>>,
-    /// Where what comes next stands.
-    at: Place,
-    /// The experts that the router of a layer has chosen.
+    /// Position of the next read.
+    at: Position,
+    /// A layer and the experts that its router has chosen.
     routed: Option<(usize, Vec<u32>)>,
-    /// Whether the head is expected at the end of the pass.
-    pub(crate) to_head: bool,
+    /// True if the pass is expected to use the head.
+    pub(crate) expects_head: bool,
     blocks: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Matrix(Streamed),
-    /// Those that the router of this layer will choose.
+    /// The experts that the router of this layer will choose.
     Experts(usize),
 }
 
-/// A read of the course.
+/// Position of a read in the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct Position {
     step: usize,
-    /// Which matrix of the chosen experts.
+    /// Index of the matrix among those of the chosen experts.
     matrix: usize,
     read: usize,
 }
@@ -125,7 +125,7 @@ pub(crate) struct Next {
 }
 
 impl StreamSchedule {
-    /// Everything that `kept` does not name. `limit`: bytes of a block.
+    /// Schedules all matrices for which `kept` is false. `limit` is the maximum bytes of a block.
     pub(crate) fn new(
         spec: &ModelSpec,
         inventory: &Inventory,
@@ -134,19 +134,19 @@ impl StreamSchedule {
         with_experts: bool,
         limit: u64,
     ) -> StreamSchedule {
-        let mut course = StreamSchedule {
+        let mut schedule = StreamSchedule {
             steps: Vec::new(),
             experts: HashMap::new(),
-            at: Place::default(),
+            at: Position::default(),
             routed: None,
-            to_head: true,
+            expects_head: true,
             blocks: 0,
         };
         let mut find = |id: PieceId, role: Role| {
             let held = inventory.piece(id).iter().find(|held| held.role == role)?;
             let tensor = &manifest.piece(id)?.tensors[held.index];
-            let streamed = Streamed::new(id, held, tensor, limit, course.blocks);
-            course.blocks += streamed.blocks();
+            let streamed = Streamed::new(id, held, tensor, limit, schedule.blocks);
+            schedule.blocks += streamed.blocks();
             Some(streamed)
         };
         for layer in 0..spec.layers.len() {
@@ -155,7 +155,7 @@ impl StreamSchedule {
                     ReadStep::Tensor(kind, TensorSpec { role, .. }) => {
                         let id = PieceId::new(layer as u32, kind);
                         if role.is_matrix() && !kept(id) {
-                            course.steps.extend(find(id, role).map(Step::Matrix));
+                            schedule.steps.extend(find(id, role).map(Step::Matrix));
                         }
                     }
                     ReadStep::Experts { count, tensors } if with_experts => {
@@ -164,9 +164,9 @@ impl StreamSchedule {
                             let id = PieceId::expert(layer as u32, expert);
                             let matrices = roles().filter(|role| role.is_matrix());
                             let matrices = matrices.filter_map(|role| find(id, role)).collect();
-                            course.experts.insert(id, matrices);
+                            schedule.experts.insert(id, matrices);
                         }
-                        course.steps.push(Step::Experts(layer));
+                        schedule.steps.push(Step::Experts(layer));
                     }
                     ReadStep::Experts { .. } => {}
                 }
@@ -174,12 +174,12 @@ impl StreamSchedule {
         }
         let (head, TensorSpec { role, .. }) = spec.head();
         if !kept(head) {
-            course.steps.extend(find(head, role).map(Step::Matrix));
+            schedule.steps.extend(find(head, role).map(Step::Matrix));
         }
-        course
+        schedule
     }
 
-    /// All blocks that are numbered.
+    /// Number of blocks of all matrices.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
     }
@@ -193,7 +193,7 @@ impl StreamSchedule {
         steps.chain(self.experts.values().flatten())
     }
 
-    /// The most memory that a block of any matrix needs, together with what is read apart.
+    /// Maximum bytes of a block of any matrix, with its separately read parts.
     pub(crate) fn largest(&self, manifest: &Manifest) -> Result<usize, LayoutError> {
         let mut largest = 0;
         for matrix in self.matrices() {
@@ -206,7 +206,7 @@ impl StreamSchedule {
         Ok(largest)
     }
 
-    /// The router has chosen.
+    /// Schedules the experts that a router has chosen.
     pub(crate) fn route(&mut self, layer: usize, experts: &[u32]) {
         let mut list = self.routed.take().map_or_else(Vec::new, |(_, list)| list);
         list.clear();
@@ -214,7 +214,7 @@ impl StreamSchedule {
         self.routed = Some((layer, list));
     }
 
-    /// What will be needed next; none if nobody knows yet.
+    /// The next read; `None` if it depends on a router that has not chosen yet.
     pub(crate) fn next(&self) -> Option<Next> {
         let matrix = match *self.steps.get(self.at.step)? {
             Step::Matrix(matrix) => matrix,
@@ -223,7 +223,7 @@ impl StreamSchedule {
         Some(Next { matrix, read: self.at.read })
     }
 
-    /// Goes on behind [`next`](Self::next).
+    /// Advances behind [`next`](Self::next).
     pub(crate) fn advance(&mut self) {
         let Some(Next { matrix, .. }) = self.next() else { return };
         self.at.read += 1;
@@ -239,19 +239,19 @@ impl StreamSchedule {
             self.routed = None;
         }
         let mut step = (self.at.step + 1) % self.steps.len();
-        if !self.to_head && self.is_head(step) {
+        if !self.expects_head && self.is_head(step) {
             step = (step + 1) % self.steps.len();
         }
-        self.at = Place { step, ..Place::default() };
+        self.at = Position { step, ..Position::default() };
     }
 
-    /// Goes back to where a pass begins.
+    /// Returns to the start of a pass.
     pub(crate) fn restart(&mut self) {
-        self.at = Place::default();
+        self.at = Position::default();
         self.routed = None;
     }
 
-    /// Goes back, or ahead, to the first read of a matrix; none if it is not streamed.
+    /// Moves to the first read of a matrix. Returns `None` if it is not streamed.
     pub(crate) fn seek(&mut self, piece: PieceId, role: Role) -> Option<Streamed> {
         let is = |matrix: &Streamed| matrix.piece == piece && matrix.role == role;
         let (step, matrix, found) = match piece.kind() {
@@ -272,7 +272,7 @@ impl StreamSchedule {
                 (step, 0, found)
             }
         };
-        self.at = Place { step, matrix, read: 0 };
+        self.at = Position { step, matrix, read: 0 };
         Some(found)
     }
 
@@ -280,12 +280,12 @@ impl StreamSchedule {
     fn expert(&self, layer: usize, n: usize) -> Option<Streamed> {
         let (_, experts) = self.routed.as_ref().filter(|(routed, _)| *routed == layer)?;
         let matrices = |expert| self.experts.get(&PieceId::expert(layer as u32, expert));
-        // Experts of a layer have the same tensors.
+        // All experts of a layer have the same tensors.
         let each = matrices(*experts.first()?)?.len();
         matrices(*experts.get(n.checked_div(each)?)?)?.get(n % each).copied()
     }
 
-    /// Whether it is the end of a pass, which prompts reach in their last chunk only.
+    /// True if a step is the head, which prompts reach only in their last chunk.
     fn is_head(&self, step: usize) -> bool {
         let head = |id| id == PieceId::LM_HEAD || id == PieceId::EMBED;
         matches!(self.steps[step], Step::Matrix(matrix) if head(matrix.piece))

@@ -1,7 +1,7 @@
 //! The last expert of a layer, computed while the last of its matrices is in flight.
 //!
-//! The device has nothing to read between the last byte of a layer and the next router's choice. If the
-//! last expert waited for all of its bytes, its whole computation would fall into that gap.
+//! The device has nothing to read between the last byte of a layer and the next router's choice. If
+//! the last expert waited for all of its bytes, its whole computation would fall into that gap.
 
 use std::sync::Arc;
 
@@ -21,16 +21,17 @@ use crate::wait::Waiter;
 struct Arriving<'a> {
     id: PieceId,
     layout: Arc<PieceLayout>,
-    /// The verified prefix; none once the last matrix was asked for, as the read cannot end before.
+    /// The verified prefix. `None` once the last matrix was requested, as the read cannot end while
+    /// the prefix is borrowed.
     landed: Option<Landed<'a>>,
     inventory: &'a Inventory,
     store: &'a NVMeWeightStore,
     waiter: &'a Waiter,
     reply: &'a Sender<Completion>,
     arrived: &'a Receiver<Completion>,
-    /// The read, the second if the first failed.
+    /// The read in flight; the second one if the first has failed.
     ticket: Ticket,
-    /// Reads that ended while the last matrix was awaited, at the end this expert's.
+    /// Reads that ended while the last matrix was awaited. The last one is this expert's.
     completions: Vec<Completion>,
 }
 
@@ -43,8 +44,8 @@ pub(crate) struct Computed {
 }
 
 impl Reads {
-    /// Computes `expert` of `layer` with `ready` while its last matrix is in flight. None if that is not
-    /// possible, or no longer.
+    /// Computes `expert` of `layer` with `ready` while its last matrix is in flight. Returns `None`
+    /// if that is not possible or the read has already ended.
     pub(crate) fn compute_arriving(
         &mut self,
         layer: u32,
@@ -55,7 +56,7 @@ impl Reads {
         let Some(Read { ticket, demanded: true, ending: false, .. }) = self.get(id) else {
             return Ok(None);
         };
-        // The numbers of a piece are checked before its first use.
+        // A piece is checked for non-finite numbers before its first use.
         if !self.is_checked(id) {
             return Ok(None);
         }
@@ -80,7 +81,7 @@ impl Reads {
         let result = ready(&[expert], &mut weights);
         let (ticket, completions) = (weights.ticket, std::mem::take(&mut weights.completions));
         drop(weights);
-        // After an error the read in flight is given up.
+        // The repeated read may still be in flight after an error. It is given up then.
         if let Some(read) = self.in_flight.get_mut(&id) {
             read.ticket = ticket;
         }
@@ -89,8 +90,8 @@ impl Reads {
     }
 }
 
-/// Length of the slot's prefix that holds everything but the last matrix of an expert. None if the layout
-/// is another, or if no whole read would come after it.
+/// Length of the slot's prefix that holds everything but the last matrix of an expert. `None` if
+/// the matrices lie in another order, or if less than a chunk would follow the prefix.
 fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usize> {
     let (mut before, mut last) = (0, usize::MAX);
     let computed_last = held.iter().rfind(|held| held.role.is_matrix())?.role;
@@ -136,7 +137,7 @@ impl Arriving<'_> {
                     self.ticket = again.map_err(|small| small.to_string())?;
                 }
                 Err(error) => {
-                    // The slot goes back; the error ends the pass.
+                    // The slot returns to the cache; the error ends the pass.
                     completion.result = Err(FetchError::Cancelled);
                     self.completions.push(completion);
                     return Err(StreamError::from(error).into());

@@ -1,4 +1,4 @@
-//! Where experts lie.
+//! Layouts of experts.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use sws_store::{LayoutError, NVMeWeightStore, PieceId, PieceLayout, Read};
 
-/// The layouts of the pieces that were asked for so far, each worked out once: it takes a dozen
-/// allocations. A plan counts on a layout for every piece.
+/// Cached layouts of pieces. Computing one takes a dozen allocations. The plan accounts for a
+/// layout of every piece.
 #[derive(Debug, Default)]
 pub(super) struct Layouts(HashMap<PieceId, Arc<PieceLayout>>);
 
@@ -24,7 +24,7 @@ impl Layouts {
         })
     }
 
-    /// Sorts pieces as they lie on the disk.
+    /// Sorts pieces by their position on the disk.
     pub(super) fn sort(&mut self, store: &NVMeWeightStore, ids: &mut [PieceId]) {
         if ids.len() < 2 {
             return;

@@ -19,7 +19,7 @@ impl Loaded {
         Loaded { slot, layout: None }
     }
 
-    /// A matrix of the piece.
+    /// A matrix of the piece; `None` if the slot is empty.
     pub(crate) fn matrix(&self, held: &Held) -> Option<Matrix<'_>> {
         matrix(self.layout.as_ref()?, &self.slot, held)
     }
@@ -29,7 +29,7 @@ impl Loaded {
     }
 }
 
-/// The parts of a tensor within a prefix of its slot; those that its encoding does not have are empty.
+/// The parts of a tensor within a prefix of its slot. Parts that its encoding lacks are empty.
 fn parts<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<[&'s [u8]; 3]> {
     let tensor = layout.tensors().get(held.index)?;
     let mut parts: [&[u8]; 3] = [&[]; 3];
@@ -46,7 +46,7 @@ pub(super) fn matrix<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> O
     Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
 }
 
-/// Answers a request for a vector of an expert.
+/// Rejects a request for a vector of an expert.
 pub(crate) fn no_vector(piece: PieceId, role: Role) -> ! {
     panic!("{piece} has no {role:?}: routed experts are matrices")
 }

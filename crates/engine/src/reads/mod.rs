@@ -23,7 +23,7 @@ use layouts::Layouts;
 pub use loaded::Loaded;
 pub(crate) use loaded::no_vector;
 
-/// Reads of experts from a store into slots. Knows nothing of the cache that owns the slots.
+/// Reads of experts from a store into slots. It does not know the cache that owns the slots.
 #[derive(Debug)]
 pub(crate) struct Reads {
     pub(crate) store: Arc<NVMeWeightStore>,
@@ -33,9 +33,9 @@ pub(crate) struct Reads {
     arrived: Receiver<Completion>,
     in_flight: HashMap<PieceId, Read>,
     layouts: Layouts,
-    /// Pieces whose numbers have been checked. Their checksums do not change.
+    /// Pieces checked for non-finite numbers. Checksums guarantee that later reads are identical.
     checked: HashSet<PieceId>,
-    /// Length of the last piece that was read.
+    /// Length of the last piece requested.
     last_len: Option<usize>,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Reads {
 pub(crate) struct Read {
     ticket: Ticket,
     pub(crate) origin: Origin,
-    /// True once a router has asked for the piece.
+    /// True once a router has selected the piece.
     pub(crate) demanded: bool,
-    /// True once it has been given up; its slot comes back when the store lets go of it.
+    /// True once the read has been given up. Its slot returns when the store lets go of it.
     pub(crate) ending: bool,
     pub(crate) bytes: usize,
 }
@@ -54,18 +54,19 @@ pub(crate) struct Read {
 /// The reason why a read was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A router's choice.
+    /// The choice of a router.
     Demand,
     /// The sweep of a long prompt, which uses nearly all experts.
     Sweep,
     /// A forecast.
     Forecast,
-    /// A free slot, filled with what earlier runs have learned. No router ends it.
+    /// A free slot, filled with a piece that earlier runs have used often. No router's choice ends
+    /// it.
     WarmFill,
 }
 
 impl Origin {
-    /// True if only a guess stands behind the read.
+    /// True if the read is based on a guess.
     pub(crate) fn is_speculative(self) -> bool {
         matches!(self, Origin::Forecast | Origin::WarmFill)
     }
@@ -78,12 +79,12 @@ impl Read {
     }
 }
 
-/// Bytes and reads in flight.
+/// Number of reads in flight, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Bytes of demanded reads.
     pub(crate) demanded: usize,
-    /// Bytes of all others.
+    /// Bytes of all other reads.
     pub(crate) prefetched: usize,
     /// Number of reads that are not demanded.
     pub(crate) prefetches: usize,
@@ -95,7 +96,7 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) id: PieceId,
-    /// As it was in flight; none if it was given up.
+    /// The read as it was in flight, if known.
     pub(crate) read: Option<Read>,
     pub(crate) timing: Timing,
     /// The piece, verified; or the empty slot and the reason.
@@ -106,7 +107,7 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) struct GivenUp {
     pub(crate) read: Read,
-    /// True if the device had begun it.
+    /// True if the device had begun to read it.
     pub(crate) begun: bool,
     /// The empty slot, unless the device still writes to it.
     pub(crate) slot: Option<Loaded>,
@@ -137,19 +138,19 @@ impl Reads {
         self.layouts.of(&self.store, id).cloned()
     }
 
-    /// Length of a piece's slot; none if the manifest has no such piece.
+    /// Length of a piece's slot; `None` if the manifest has no such piece.
     pub(crate) fn slot_len(&mut self, id: PieceId) -> Option<usize> {
         self.layouts.of(&self.store, id).ok().map(|layout| layout.slot_len())
     }
 
-    /// Pieces in their order on the disk.
+    /// Returns pieces sorted by their position on the disk.
     pub(crate) fn in_disk_order(&mut self, ids: impl IntoIterator<Item = PieceId>) -> Vec<PieceId> {
         let mut ids: Vec<PieceId> = ids.into_iter().collect();
         self.layouts.sort(&self.store, &mut ids);
         ids
     }
 
-    /// Issues a read into `memory`. Returns the memory if it is too small.
+    /// Issues a read into `memory`. On failure returns the memory with the error.
     pub(crate) fn issue(
         &mut self,
         id: PieceId,
@@ -177,7 +178,7 @@ impl Reads {
         }
     }
 
-    /// A router asks for a piece that is in flight. `promote` moves it ahead of other reads.
+    /// Marks a read in flight as demanded by a router. `promote` moves it ahead of other reads.
     pub(crate) fn demand(&mut self, id: PieceId, promote: bool) {
         if let Some(read) = self.in_flight.get_mut(&id)
             && !read.demanded
@@ -189,7 +190,7 @@ impl Reads {
         }
     }
 
-    /// Gives up a read in flight.
+    /// Gives up a read. `None` if the piece is not in flight.
     pub(crate) fn give_up(&mut self, id: PieceId) -> Option<GivenUp> {
         let read = *self.in_flight.get(&id)?;
         let begun = self.store.begun(read.ticket);
@@ -204,19 +205,20 @@ impl Reads {
         Some(GivenUp { read, begun, slot })
     }
 
-    /// The next read that has ended, without waiting.
+    /// Returns the next read that has ended, if any, without waiting.
     pub(crate) fn poll(&mut self) -> Result<Option<Arrival>, StreamError> {
         let completion = self.waiter.poll(&self.arrived)?;
         Ok(completion.map(|completion| self.landed(completion)))
     }
 
-    /// Waits for the next read that ends.
+    /// Waits for a read to end.
     pub(crate) fn wait(&mut self) -> Result<Arrival, StreamError> {
         let completion = self.waiter.wait(&self.store, &self.arrived)?;
         Ok(self.landed(completion))
     }
 
-    /// Waits for the next read that ends, cancelled or not, uncounted; none if there is none.
+    /// Waits for a read to end, even after cancellation, and without counting a stall. `None` if
+    /// nothing is in flight.
     pub(crate) fn settle(&mut self) -> Option<Arrival> {
         if self.in_flight.is_empty() {
             return None;
@@ -225,6 +227,7 @@ impl Reads {
         Some(self.landed(completion))
     }
 
+    /// Ends a read: verifies a piece that lands for the first time, or returns its empty slot.
     pub(crate) fn landed(&mut self, completion: Completion) -> Arrival {
         let Completion { layout, slot, result, timing, .. } = completion;
         let id = layout.read().piece();
@@ -242,8 +245,8 @@ impl Reads {
         Arrival { id, read, timing, result }
     }
 
-    /// Checks the numbers of a piece when it lands for the first time: checksums prove that the bytes
-    /// are the same every other time.
+    /// Checks that all numbers of a piece are finite when it lands for the first time. Checksums
+    /// guarantee that the bytes are the same every other time.
     fn check(&mut self, id: PieceId, loaded: &Loaded) -> Result<(), LoadError> {
         if self.is_checked(id) {
             return Ok(());
@@ -263,14 +266,17 @@ impl Reads {
         Ok(())
     }
 
+    /// True if all numbers of a piece are known to be finite.
     pub(crate) fn is_checked(&self, id: PieceId) -> bool {
         self.checked.contains(&id)
     }
 
+    /// True if a read of this piece is in flight.
     pub(crate) fn contains(&self, id: PieceId) -> bool {
         self.in_flight.contains_key(&id)
     }
 
+    /// True if nothing is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
     }
@@ -285,13 +291,13 @@ impl Reads {
         self.in_flight.get(&id).copied()
     }
 
-    /// The last piece, in the order of passes, of those that are neither demanded nor given up.
+    /// The prefetched piece that a pass needs last, of those neither demanded nor given up.
     pub(crate) fn latest_prefetch(&self) -> Option<PieceId> {
         let idle = |read: &Read| !read.demanded && !read.ending;
         self.in_flight.iter().filter(|(_, read)| idle(read)).map(|(id, _)| *id).max()
     }
 
-    /// Forecast pieces whose reads the device has not begun, ascending.
+    /// Pieces prefetched for a forecast whose reads the device has not begun, ascending.
     pub(crate) fn not_begun(&self) -> Vec<PieceId> {
         let idle = |read: &Read| {
             read.is_unasked() && read.origin == Origin::Forecast && !self.store.begun(read.ticket)
@@ -302,14 +308,14 @@ impl Reads {
         idle
     }
 
-    /// Speculative reads that the device has begun and no router has asked for, with their bytes.
+    /// Speculative reads that the device has begun and no router has selected, with their bytes.
     pub(crate) fn speculative_begun(&self) -> Vec<(PieceId, usize)> {
         let begun = |read: &Read| read.is_unasked() && self.store.begun(read.ticket);
         let begun = self.in_flight.iter().filter(|(_, read)| begun(read));
         begun.map(|(&id, read)| (id, read.bytes)).collect()
     }
 
-    /// Bytes and reads in flight.
+    /// Number of reads in flight, and their bytes.
     pub(crate) fn load(&self) -> Load {
         let mut load = Load { reads: self.in_flight.len(), ..Load::default() };
         for read in self.in_flight.values() {
@@ -324,7 +330,7 @@ impl Reads {
         load
     }
 
-    /// Seconds that the device takes for one expert, by what has been read so far; none before any read.
+    /// Estimated seconds to read one expert, from all reads so far; `None` before the first read.
     pub(crate) fn seconds_per_expert(&self) -> Option<f64> {
         let stats = self.store.stats();
         let traffic = [stats.demanded, stats.ahead, stats.speculative];
@@ -335,7 +341,7 @@ impl Reads {
 }
 
 impl Drop for Reads {
-    /// Cancels reads in flight. Their slots return to the arena on their own.
+    /// Cancels the reads in flight. Their slots return to the arena by themselves.
     fn drop(&mut self) {
         for read in self.in_flight.values() {
             let _ = self.store.cancel(read.ticket);

@@ -1,4 +1,4 @@
-//! The account of speculation: measured times in, prices and a decision out.
+//! The account of speculation: turns measured times into prices and a decision.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::counterfactual::Counterfactual;
 use super::governor::{Governor, nanos};
 use super::price::{Moment, Offer, Pace, ReadTimeModel, expected_stall};
 
-/// Weight of all earlier layers in the rate of demands, at each layer.
+/// Weight of all earlier layers in the rate of demanded reads, applied at each layer.
 const KEEP: f64 = 0.98;
 
-/// Measured times of a run, and what speculation has gained and lost by them.
+/// Measured times of a run, and the time that speculation has gained and lost.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) governor: Governor,
@@ -27,18 +27,19 @@ pub(crate) struct Account {
 /// Read times of the device.
 #[derive(Debug, Default)]
 struct Device {
-    /// A demanded read that finds the device idle, and one that follows another.
+    /// Demanded reads that find the device idle.
     first: ReadTimeModel,
+    /// Demanded reads that follow another read.
     demanded: ReadTimeModel,
-    /// Nanoseconds of a byte and of a chunk of a speculative read.
+    /// Nanoseconds per byte and per chunk of speculative reads.
     speculative: Option<(f64, f64)>,
-    /// Number of demands, and the nanoseconds in which they came.
+    /// Number of demanded reads, and the nanoseconds over which they were counted.
     demands: (f64, f64),
     /// End of the last read.
     ended: Duration,
 }
 
-/// Nanoseconds of the running pass up to a moment, and those of them that were waits.
+/// Nanoseconds of the running pass up to a moment, in all and in waits.
 #[derive(Debug, Default)]
 struct PassTime {
     all: f64,
@@ -46,38 +47,42 @@ struct PassTime {
     upto: Moment,
 }
 
-/// Findings at the router of the running layer.
+/// Findings when the router of the running layer chose.
 #[derive(Clone, Copy, Debug, Default)]
 struct Layer {
     needed: usize,
+    /// Misses of a demand-only cache.
     misses_without: usize,
     misses: usize,
+    /// Misses that a demand-only cache would have avoided.
     misses_caused: usize,
-    /// True if speculation has changed anything, and if it was reading.
+    /// True if speculation has affected the layer's wait.
     touched: bool,
+    /// True if the device was busy with a speculative read.
     behind: bool,
     bytes: usize,
     waited: Duration,
-    /// Wait of the first demand for a speculative chunk.
+    /// Time that the first demanded read waited for the device.
     delay: Option<Duration>,
 }
 
-/// A router's choice, as the account needs it.
+/// Input of the account when a router has chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen<'a> {
     pub(crate) layer: usize,
-    /// Experts that any token uses.
+    /// Experts that at least one token uses.
     pub(crate) distinct: &'a [u32],
-    /// Length of an expert.
+    /// Length of an expert in bytes.
     pub(crate) bytes: usize,
-    /// True in a sweep, in which nothing is booked.
+    /// True during a sweep, in which nothing is booked.
     pub(crate) sweeping: bool,
-    /// Speculative reads that the device has begun and no router has asked for, with their bytes.
+    /// Speculative reads that the device has begun and no router has selected, with their bytes.
     pub(crate) begun: &'a [(PieceId, usize)],
 }
 
 impl Account {
-    /// Without being `governed` speculation is always on.
+    /// Creates an account for a model with this many layers. Unless `governed`, speculation is
+    /// always on.
     pub(crate) fn new(layers: usize, governed: bool) -> Account {
         Account {
             governor: Governor::new(governed),
@@ -90,18 +95,18 @@ impl Account {
         }
     }
 
-    /// Nanoseconds of demanded reads of so many bytes; 0 of none, or if nothing was measured.
+    /// Estimated nanoseconds to read `bytes` bytes on demand; 0 if nothing was measured.
     pub(crate) fn demanded_nanos(&self, bytes: usize) -> f64 {
         self.device.demanded(bytes).filter(|_| bytes > 0).unwrap_or(0.0)
     }
 
-    /// Nanoseconds of speculative reads of so many bytes; 0 of none, or if nothing was measured.
+    /// Estimated nanoseconds to read `bytes` bytes speculatively; 0 if nothing was measured.
     pub(crate) fn prefetch_nanos(&self, bytes: usize) -> f64 {
         self.device.speculative(bytes).filter(|_| bytes > 0).unwrap_or(0.0)
     }
 
-    /// Offer to read so many bytes of a piece of this probability, needed `lead` nanoseconds after the
-    /// read could begin. None if nothing is known of the disk.
+    /// Returns the offer to prefetch a piece of `bytes` bytes that is needed with this probability,
+    /// `lead` nanoseconds after the read could begin. `None` if nothing is known of the disk.
     pub(crate) fn offer(&self, bytes: usize, probability: f32, lead: f64) -> Option<Offer> {
         let service = self.device.demanded(bytes)?;
         let slower = self.device.speculative(bytes)? / service.max(1.0);
@@ -116,12 +121,13 @@ impl Account {
         })
     }
 
-    /// True once a pass has gone through.
+    /// True if the last pass has computed a layer with experts.
     pub(crate) fn has_passed(&self) -> bool {
         self.pass.all > 0.0
     }
 
-    /// A pass of so many tokens begins; `sweeping` tells of the pass before.
+    /// Starts a pass of `tokens` tokens. `sweeping` is true if the previous pass was a sweep, and
+    /// `stats` are the store's counts so far.
     pub(crate) fn pass_begins(
         &mut self,
         at: Moment,
@@ -144,28 +150,28 @@ impl Account {
         self.stats = stats;
     }
 
-    /// Nothing is prefetched in this pass: the counterfactual cache is dropped once it has converged.
+    /// Drops the counterfactual cache if it has converged, in a pass without prefetches.
     pub(crate) fn idles<T>(&mut self, cache: &PredictiveCache<T>) {
         self.counterfactual.drop_if_converged(cache.len(), |piece| cache.contains(piece));
     }
 
-    /// Slots have come or gone, so that the counterfactual cache is no longer comparable.
+    /// Drops the counterfactual cache after slots were added or removed, which makes it
+    /// incomparable.
     pub(crate) fn slots_changed(&mut self) {
         self.counterfactual.clear();
     }
 
-    /// The draft has worked for so long.
+    /// Books time that the draft has computed.
     pub(crate) fn draft_took(&mut self, took: Duration) {
         self.governor.draft_took(nanos(took));
     }
 
-    /// Speculation has computed for so long: that is time, too.
+    /// Books time spent on forecasts, the draft's included, as a cost.
     pub(crate) fn forecast_took(&mut self, took: Duration) {
         self.governor.book(0.0, nanos(took));
     }
 
-    /// A router has chosen: compares what is resident and in flight with what a demand-only cache would
-    /// have.
+    /// Compares a router's choice with the resident pieces, and with those of a demand-only cache.
     pub(crate) fn chosen<T>(
         &mut self,
         at: Moment,
@@ -208,12 +214,13 @@ impl Account {
         self.layer = found;
     }
 
-    /// The pass runs ahead while this layer's experts are read, so its wait is not comparable.
+    /// Marks the layer as affected, as the pass runs ahead during its wait.
     pub(crate) fn runs_ahead(&mut self) {
         self.layer.touched = true;
     }
 
-    /// The experts of a layer have been computed: books the stalls that speculation has saved, or added.
+    /// Books the stalls that speculation has saved or added, once the experts of a layer have been
+    /// computed.
     pub(crate) fn done(&mut self, layer: usize, at: Moment, sweeping: bool) {
         self.pace.done(at);
         let PassTime { all, waited, upto } = &mut self.pass;
@@ -238,14 +245,15 @@ impl Account {
         let delay = delay.map_or(0.0, nanos).min(self.device.chunk().unwrap_or(service));
         let mut cost = delay + stall(misses) - stall(misses - misses_caused);
         let mut saved = stall(misses_without) - nanos(at.waited.saturating_sub(waited)) + cost;
-        // A measured wait can be a little longer than the one that the model expects without speculation.
+        // A measured wait can be slightly longer than the one that the model predicts without
+        // speculation.
         if saved < 0.0 {
             (saved, cost) = (0.0, cost - saved);
         }
         self.governor.book(saved, cost);
     }
 
-    /// A read into a slot was issued, perhaps in the place of another piece.
+    /// Notes that a read was issued into a slot, and which piece it has evicted, if any.
     pub(crate) fn issued<T>(
         &mut self,
         id: PieceId,
@@ -262,12 +270,12 @@ impl Account {
         }
     }
 
-    /// A speculative read has landed before any router asked for it.
+    /// Counts a speculative read that has landed before a router selected its piece.
     pub(crate) fn landed_unasked(&mut self, bytes: usize) {
         self.governor.issued(bytes);
     }
 
-    /// A read that no router has asked for was given up, or has failed.
+    /// Counts a read that was given up or has failed before a router selected its piece.
     pub(crate) fn given_up(&mut self, id: PieceId, begun: bool, bytes: usize) {
         if self.counterfactual.settle(id) && begun {
             self.governor.issued(bytes);
@@ -275,7 +283,8 @@ impl Account {
         }
     }
 
-    /// A read of so many bytes has ended well; `demanded` if a router was the only reason for it.
+    /// Notes the times of a successful read. `demanded` is true for a demanded read that did not
+    /// begin as a speculative one.
     pub(crate) fn landed(&mut self, bytes: usize, demanded: bool, timing: &Timing) {
         let Some(started) = timing.started else { return };
         let Device { first, demanded: later, ended, .. } = &mut self.device;
@@ -283,8 +292,9 @@ impl Account {
             if timing.submitted < *ended {
                 later.note(bytes, timing.finished.saturating_sub(started.max(*ended)));
             } else if !self.layer.behind {
-                // The time until it was noticed is part of it. A read that waits for a speculative chunk
-                // says nothing: its latency passes meanwhile.
+                // Measured from the request, so that the time until the reader begins is included.
+                // A read that waits for a speculative chunk is left out, as its latency is hidden
+                // behind the chunk.
                 first.note(bytes, timing.finished.saturating_sub(timing.submitted));
             }
             self.layer.delay.get_or_insert(started.saturating_sub(timing.submitted));
@@ -294,30 +304,30 @@ impl Account {
 }
 
 impl Device {
-    /// Nanoseconds of a demanded read, if they are known.
+    /// Estimated nanoseconds of a demanded read.
     fn demanded(&self, bytes: usize) -> Option<f64> {
         let slow = |(byte, _)| byte * bytes as f64;
         let known = self.demanded.nanos(bytes).or_else(|| self.first.nanos(bytes));
         known.or_else(|| self.speculative.map(slow))
     }
 
-    /// Nanoseconds of the first of those that are demanded together.
+    /// Estimated nanoseconds of the first of several reads demanded together.
     fn first(&self, bytes: usize) -> Option<f64> {
         self.first.nanos(bytes).or_else(|| self.demanded(bytes))
     }
 
-    /// Nanoseconds of a speculative read.
+    /// Estimated nanoseconds of a speculative read.
     fn speculative(&self, bytes: usize) -> Option<f64> {
         let known = self.speculative.map(|(byte, _)| byte * bytes as f64);
         known.or_else(|| self.demanded(bytes))
     }
 
-    /// Nanoseconds of a chunk of a speculative read.
+    /// Estimated nanoseconds of a chunk of a speculative read.
     fn chunk(&self) -> Option<f64> {
         self.speculative.map(|(_, chunk)| chunk)
     }
 
-    /// Speculative reads of a pass took so many nanoseconds for a byte and a chunk.
+    /// Adds the mean nanoseconds per byte and per chunk of a pass's speculative reads.
     fn prefetched(&mut self, byte: f64, chunk: f64) {
         let (old_byte, old_chunk) = self.speculative.unwrap_or((byte, chunk));
         self.speculative = Some(((byte + old_byte) / 2.0, (chunk + old_chunk) / 2.0));
@@ -341,7 +351,8 @@ mod tests {
         Timing { submitted, started: Some(started), finished, ..Timing::default() }
     }
 
-    /// One layer of which experts take 5 each, and a disk that takes 10 for an expert of 10 bytes.
+    /// An account of one layer, where an expert computes for 5 ns and a read of 10 bytes takes 10
+    /// ns.
     fn measured() -> Account {
         let mut account = Account::new(1, false);
         for pass in 0..2 {
@@ -369,17 +380,18 @@ mod tests {
     #[test]
     fn saved_stalls_and_caused_misses_are_booked() {
         let id = |expert| PieceId::expert(0, expert);
-        // Resident before, the piece prefetched and its victim, the choice, nanoseconds of waiting until it
-        // is computed; nanoseconds saved and lost, useful and wasted prefetches.
+        // Resident pieces, the prefetched piece and its victim, the router's choice, nanoseconds
+        // waited; nanoseconds saved and lost, useful and wasted prefetches.
         type Case = (&'static [u32], (u32, Option<u32>), [u32; 2], u64, (f64, f64), (u64, u64));
         let cases: [Case; 4] = [
-            // A hit instead of a miss: the other expert hides 5 of the 10 that its read takes.
+            // A hit instead of a miss: the other expert would have hidden 5 of the 10 ns of its
+            // read.
             (&[1, 2], (3, None), [2, 3], 0, (5.0, 0.0), (1, 0)),
-            // Neither chosen nor in the way.
+            // Neither chosen nor harmful.
             (&[1, 2], (3, None), [1, 2], 0, (0.0, 0.0), (0, 0)),
-            // In the place of a piece that is chosen: a miss that speculation has caused.
+            // It has evicted a piece that is chosen: a miss caused by speculation.
             (&[4, 1, 2], (3, Some(4)), [2, 4], 5, (0.0, 5.0), (0, 0)),
-            // Both: a miss moved from one piece to another.
+            // Both: the miss has moved from one piece to another.
             (&[4, 1, 2], (3, Some(4)), [3, 4], 5, (5.0, 5.0), (1, 0)),
         ];
         for (resident, (prefetched, victim), choice, waited, booked, counted) in cases {

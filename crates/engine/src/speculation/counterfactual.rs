@@ -1,4 +1,4 @@
-//! The cache as it would be if nothing had been prefetched.
+//! A simulated cache without prefetches, to compare the real one with.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,29 +6,29 @@ use sws_store::PieceId;
 
 /// Prefetched pieces, and a demand-only cache to compare with.
 ///
-/// From the first prefetch on, the demand-only cache is followed by itself: it gets the same demands,
-/// and the same policy picks its victims, without forecasts. To book as misses the last pieces evicted,
-/// as many as were prefetched, is not enough: of 1,970 misses it left 16 unexplained, on a disk so slow
-/// that these were a third of the time saved.
+/// The demand-only cache is simulated from the first prefetch on. It gets the same demands, and the
+/// same policy picks its victims, without forecasts. A simpler scheme, which books as misses the
+/// last evicted pieces, as many as were prefetched, is not enough: of 1,970 misses it left 16
+/// unexplained, on a disk so slow that these were a third of the time saved.
 #[derive(Debug, Default)]
 pub(crate) struct Counterfactual {
     /// Prefetched pieces that have not been used yet.
     prefetched: HashSet<PieceId>,
-    /// None while both caches are identical.
+    /// `None` while both caches are identical.
     demand_only: Option<DemandOnlyCache>,
 }
 
 #[derive(Debug)]
 struct DemandOnlyCache {
     slots: usize,
-    /// Resident pieces with the time of their last use, in uses.
+    /// Resident pieces with the time of their last use, counted in uses.
     resident: HashMap<PieceId, u64>,
     uses: u64,
 }
 
 impl Counterfactual {
-    /// A read into a slot was issued, perhaps in the place of another piece. True if that one had been
-    /// prefetched and was never used.
+    /// Notes that a read was issued into a slot, and which piece it has evicted, if any. True if
+    /// the evicted piece was prefetched and never used.
     pub(crate) fn issued(
         &mut self,
         id: PieceId,
@@ -42,7 +42,7 @@ impl Counterfactual {
         unused
     }
 
-    /// Lets the caches diverge, unless they have already: both have these resident pieces.
+    /// Starts the demand-only cache with these resident pieces, unless it exists.
     pub(crate) fn fork(&mut self, slots: usize, resident: impl Iterator<Item = PieceId>) {
         self.demand_only.get_or_insert_with(|| {
             let resident = resident.map(|id| (id, 0)).collect();
@@ -50,14 +50,15 @@ impl Counterfactual {
         });
     }
 
-    /// A piece is demanded, or will not come because its read was given up or has failed. True if it had
-    /// been prefetched until then.
+    /// Settles a piece that is demanded, or whose read was given up or has failed. True if it was
+    /// an unused prefetch.
     pub(crate) fn settle(&mut self, id: PieceId) -> bool {
         self.prefetched.remove(&id)
     }
 
-    /// True if the demand-only cache hits; none before the caches diverge. On a miss the piece takes the
-    /// place of the victim that `last` picks among the evictable ones, or of the one used longest ago.
+    /// Looks a demanded piece up in the demand-only cache. True for a hit; `None` while both caches
+    /// are identical. A miss evicts the victim that `last` picks among the evictable pieces, or
+    /// else the least recently used one.
     pub(crate) fn lookup(
         &mut self,
         id: PieceId,
@@ -81,8 +82,8 @@ impl Counterfactual {
         Some(hit)
     }
 
-    /// Drops the demand-only cache once nothing is prefetched and both caches have converged: the real one
-    /// has `len` pieces.
+    /// Drops the demand-only cache once no prefetch is unused and both caches have converged. The
+    /// real cache has `len` pieces.
     pub(crate) fn drop_if_converged(&mut self, len: usize, is_resident: impl Fn(PieceId) -> bool) {
         let same = |without: &DemandOnlyCache| {
             without.resident.len() == len && without.resident.keys().all(|&id| is_resident(id))
@@ -92,7 +93,7 @@ impl Counterfactual {
         }
     }
 
-    /// Forgets both.
+    /// Drops the demand-only cache and all prefetched pieces.
     pub(crate) fn clear(&mut self) {
         *self = Counterfactual::default();
     }
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(need(&mut counterfactual, 4, None), Some(true));
         counterfactual.fork(3, std::iter::empty());
         assert_eq!(need(&mut counterfactual, 1, None), Some(true), "a second fork changes nothing");
-        // 5 would have to be read, in the place of 3, which was not used.
+        // A demand-only cache would have to read 5, and evicts 3, which was not used.
         assert!(counterfactual.settle(id(5)) && !counterfactual.settle(id(5)));
         assert_eq!(need(&mut counterfactual, 5, None), Some(false));
         assert_eq!(

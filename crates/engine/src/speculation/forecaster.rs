@@ -1,4 +1,4 @@
-//! Queries the draft, and keeps its last forecast.
+//! Queries of the draft, and its last forecast.
 
 use sws_cache::{Saved, SavedError};
 use sws_draft::{Draft, Gates, ReassemblyBlueprint};
@@ -11,7 +11,7 @@ pub(crate) struct Forecaster {
     /// Least probability of an expert in a blueprint.
     confidence: f32,
     blueprint: ReassemblyBlueprint,
-    /// Hidden states after the shared expert.
+    /// Workspace for hidden states after the shared expert.
     sum: Vec<f32>,
 }
 
@@ -21,17 +21,19 @@ impl Forecaster {
         Forecaster { draft, confidence, blueprint, sum }
     }
 
-    /// True if the draft computes: without memory there is none, or it reads from a record.
+    /// True if the draft takes time to compute. A draft without memory is absent, or replays a
+    /// record.
     pub(crate) fn computes(&self) -> bool {
         self.draft.bytes() > 0
     }
 
-    /// A pass begins.
+    /// Starts a pass.
     pub(crate) fn pass_begins(&mut self, pass: &Pass) {
         self.draft.begin(pass);
     }
 
-    /// `hidden` [tokens, hidden] enters a layer. True if there is a new forecast.
+    /// Queries the draft when `hidden` [tokens, hidden] enters a layer. True if there is a new
+    /// forecast.
     pub(crate) fn layer_begins(
         &mut self,
         layer: usize,
@@ -42,8 +44,9 @@ impl Forecaster {
         forecast.map(|layers| self.blueprint.plan(layers, self.confidence)).is_some()
     }
 
-    /// A layer's attention has left `state` [tokens, hidden], to which its shared expert adds `shared`,
-    /// which is empty if there is none. True if there is a new forecast.
+    /// Queries the draft with `state` [tokens, hidden], the hidden state after a layer's attention.
+    /// `shared` is the output of its shared expert, which is yet to be added; empty if there is
+    /// none. True if there is a new forecast.
     pub(crate) fn attended(
         &mut self,
         layer: usize,

@@ -1,60 +1,62 @@
-//! Whether speculation pays: an account in nanoseconds, and a switch.
+//! Switches speculation on and off by its balance in nanoseconds.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Passes of a window: when text is generated, tokens.
+/// Number of passes in a window. While text is generated a pass is a token.
 const WINDOW: u32 = 16;
-/// The share of a window's time that speculation has to save to go on. Below that it is reading for
+/// Share of a window's time that speculation has to save to stay on. Below it the reads gain
 /// nothing, as on a disk that is never waited for.
 const WORTH: f64 = 1.0 / 400.0;
-/// The share of a window's time that it must be able to save, or it is not gone on with whatever was booked:
-/// what it saves of waiting passes while something is computed, so it is at most the smaller of the two.
+/// Share of a window's time that speculation must be able to save to stay on, whatever was booked.
+/// It hides waiting behind computing, so it can save at most the smaller of the two.
 const REACH: f64 = 1.0 / 100.0;
-/// The share of a window's time that it may lose before it is switched off at once.
+/// Share of a window's time that speculation may lose before it is switched off at once.
 const LOSS: f64 = 1.0 / 100.0;
-/// The most windows between two attempts.
+/// Maximum number of windows between two attempts.
 const MAX_BACKOFF: u32 = 64;
-/// How much of what was learned in earlier windows of an attempt counts in the next. What a disk takes
-/// scatters by more than speculation saves: a window alone says little.
+/// Weight of the earlier windows of an attempt in the next one. Read times scatter by more than
+/// speculation saves, so a single window says little.
 const KEEP: f64 = 7.0 / 8.0;
-/// So many times the standard error of the balance has to be lost besides for an attempt to be over at
+/// Number of standard errors of the balance that have to be lost in addition to end an attempt at
 /// once.
 const SURE: f64 = 2.0;
-/// Of the passes in which speculation is off, the draft is asked in one of so many, so that it goes on
-/// learning what its forecasts are worth; if that takes no more than this share of a pass.
+/// While speculation is off, the draft is queried in one of this many passes, so that it keeps
+/// learning how reliable its forecasts are.
 const LEARNING: u32 = 4;
+/// Share of a pass's time that the draft may take to be queried and trained while speculation is
+/// off.
 const CHEAP: f64 = 1.0 / 50.0;
 
-/// What speculative reads have come to, since the start or in a stretch of time.
+/// Counts and balance of speculation, since the start or over a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Speculation {
-    /// Reads begun that nobody had asked for.
+    /// Speculative reads that the device has begun.
     pub issued: u64,
-    /// Those of them whose piece was needed, there or on its way when the router asked.
+    /// Number of these whose piece was needed, and was resident or in flight when the router chose.
     pub useful: u64,
-    /// Those that were given up, or whose piece was pushed out unused.
+    /// Number of these that were given up, or whose piece was evicted unused.
     pub wasted: u64,
-    /// Bytes of reads begun.
+    /// Bytes of speculative reads that the device has begun.
     pub bytes: u64,
-    /// Those of useful ones.
+    /// Bytes of the useful ones.
     pub useful_bytes: u64,
-    /// Nanoseconds of waiting that useful reads took away.
+    /// Nanoseconds of waiting that useful reads have saved.
     pub saved_ns: f64,
-    /// Nanoseconds that speculation cost: demands that waited behind it, pieces read again that it had
-    /// pushed out, and the forecast itself.
+    /// Nanoseconds that speculation has cost: demanded reads delayed by speculative ones, evicted
+    /// pieces read again, and the forecasts themselves.
     pub cost_ns: f64,
-    /// Nanoseconds of asking the draft and of its learning.
+    /// Nanoseconds of querying and training the draft.
     pub draft_ns: f64,
-    /// Windows in which it was on.
+    /// Windows with speculation on.
     pub windows_on: u64,
-    /// Windows in which it was off, because it had not paid.
+    /// Windows with speculation off, because it had not paid.
     pub windows_off: u64,
 }
 
 impl Speculation {
-    /// What lies between two moments.
+    /// Returns the difference from an earlier reading.
     pub fn since(&self, before: &Speculation) -> Speculation {
         Speculation {
             issued: self.issued - before.issued,
@@ -70,26 +72,26 @@ impl Speculation {
         }
     }
 
-    /// Time saved less time lost, in nanoseconds.
+    /// Time saved minus time lost, in nanoseconds.
     pub fn balance_ns(&self) -> f64 {
         self.saved_ns - self.cost_ns
     }
 
-    /// The inequality that decides, with what was measured: how many reads were right times what each
-    /// such saved, against how many were wrong times what each such cost. It holds of the numbers as
-    /// they are told. None if nothing was read.
+    /// Formats the measured inequality that decides: right reads times the time each has saved,
+    /// against wrong reads times the time each has lost. It holds for the rounded numbers as
+    /// printed. `None` if nothing was read.
     pub fn inequality(&self) -> Option<String> {
         if self.useful + self.wasted == 0 {
             return None;
         }
-        // As told, and told: what none of them can have a share in is told as it is.
+        // Returns the rounded value and its text. Without reads to share it, the total is printed.
         let side = |nanos: f64, reads: u64, which: &str, what: &str| {
             let each = (nanos / reads.max(1) as f64 / 100.0).round() / 10.0;
-            let told = match reads {
+            let text = match reads {
                 0 => format!("{each:.1} us {what}, none {which}"),
                 _ => format!("{reads} {which} x {each:.1} us {what}"),
             };
-            (each * reads.max(1) as f64, told)
+            (each * reads.max(1) as f64, text)
         };
         let (saved, right) = side(self.saved_ns, self.useful, "right", "saved");
         let (lost, wrong) = side(self.cost_ns, self.wasted, "wrong", "lost");
@@ -97,36 +99,40 @@ impl Speculation {
     }
 }
 
-/// Keeps the account, window by window, and switches.
+/// Keeps the balance of speculation window by window, and switches it on and off.
 ///
-/// It begins switched on. A window after which what was saved is less than it has to be, by more than
-/// the standard error of what was booked, switches off; so does one in which [too little](REACH) could
-/// have been, and one that loses too much before it is over. It is off for one window at first, and for
-/// twice as many each time an attempt fails again before it has clearly paid, at most [`MAX_BACKOFF`].
-/// An attempt that does nothing but lose is over after [`LOSS`] of a window and what one layer can lose,
-/// so all of them together lose at most that share of the time, and less the longer it goes on; where
-/// bookings scatter it is [`SURE`] standard errors more.
+/// Speculation starts on. It is switched off after a window in which it has saved less than it has
+/// to by more than the standard error of the bookings, or could have saved [too little](REACH) at
+/// all. A window that loses too much ends early, and switches it off. The first break is one window
+/// long. It doubles each time an attempt fails again before it has clearly paid, up to
+/// [`MAX_BACKOFF`].
+///
+/// An attempt that only loses is over after [`LOSS`] of a window plus the loss of one layer. All
+/// attempts together lose at most that share of the time, and less the longer the run. Where
+/// bookings scatter, the limit is [`SURE`] standard errors higher.
 #[derive(Debug)]
 pub(crate) struct Governor {
     on: bool,
-    /// Windows until the next attempt, and how many there were before this one.
+    /// Windows until the next attempt.
     windows_until_retry: u32,
+    /// Length of the last break in windows.
     backoff: u32,
-    /// Of this window.
+    /// Passes of this window so far.
     passes: u32,
     window: Evidence,
-    /// Of this attempt before it.
+    /// Evidence from earlier windows of this attempt.
     before: Evidence,
-    /// How long the last one was.
+    /// Duration of the last full window in nanoseconds.
     last: Option<f64>,
     governed: bool,
-    /// What the draft takes of this pass, and the share of a pass that it took when it was last asked.
+    /// Nanoseconds of the draft in this pass.
     draft: f64,
+    /// Share of a pass that the draft took when it was last queried.
     share: f64,
     total: Speculation,
 }
 
-/// What was booked, the past fading.
+/// Bookings, with decaying weights of the past.
 #[derive(Clone, Copy, Debug, Default)]
 struct Evidence {
     time: f64,
@@ -146,7 +152,7 @@ impl Evidence {
         self.squares += booked * booked;
     }
 
-    /// This, and `share` of what came before.
+    /// Adds `share` of the earlier evidence.
     fn with(&self, before: &Evidence, share: f64) -> Evidence {
         Evidence {
             time: self.time + share * before.time,
@@ -163,7 +169,7 @@ impl Evidence {
         (self.squares - self.balance * self.balance / self.bookings.max(1.0)).max(0.0).sqrt()
     }
 
-    /// Whether there is enough of both waiting and computing for anything to be saved.
+    /// True if there is enough of both waiting and computing for a saving.
     fn reaches(&self) -> bool {
         let computed = self.time - self.waited;
         computed.min(self.waited + self.saved) > REACH * self.time
@@ -171,7 +177,7 @@ impl Evidence {
 }
 
 impl Governor {
-    /// Without being `governed` speculation is always on.
+    /// Unless `governed`, speculation is always on.
     pub(crate) fn new(governed: bool) -> Governor {
         Governor {
             on: true,
@@ -192,12 +198,12 @@ impl Governor {
         self.on
     }
 
-    /// Whether the draft is asked in this pass.
+    /// True if the draft may be queried in this pass.
     pub(crate) fn may_query_draft(&self) -> bool {
         self.on || self.may_train_draft() && self.passes.is_multiple_of(LEARNING)
     }
 
-    /// Whether the draft is told what came.
+    /// True if the draft may learn from the routers' choices.
     pub(crate) fn may_train_draft(&self) -> bool {
         self.on || self.share <= CHEAP
     }
@@ -206,34 +212,36 @@ impl Governor {
         self.total
     }
 
-    /// Reads of these bytes have begun, were of use or were not.
+    /// Counts a speculative read that has begun.
     pub(crate) fn issued(&mut self, bytes: usize) {
         self.total.issued += 1;
         self.total.bytes += bytes as u64;
     }
 
+    /// Counts a speculative read whose piece was needed.
     pub(crate) fn useful(&mut self, bytes: usize) {
         self.total.useful += 1;
         self.total.useful_bytes += bytes as u64;
     }
 
+    /// Counts a speculative read that was given up, or whose piece was evicted unused.
     pub(crate) fn wasted(&mut self) {
         self.total.wasted += 1;
     }
 
-    /// The draft has taken so many nanoseconds.
+    /// Adds nanoseconds that the draft has taken.
     pub(crate) fn draft_took(&mut self, time: f64) {
         self.total.draft_ns += time;
         self.draft += time;
     }
 
-    /// So many nanoseconds have been saved, and so many lost.
+    /// Books nanoseconds saved and lost.
     pub(crate) fn book(&mut self, saved: f64, cost: f64) {
         self.total.saved_ns += saved;
         self.total.cost_ns += cost;
         let Governor { passes, window, last, .. } = self;
         window.add(saved, cost);
-        // The first window is as long as its passes so far let expect.
+        // The length of the first window is extrapolated from its passes so far.
         let first = f64::from(WINDOW) / f64::from(*passes) * window.time;
         let time = last.or_else(|| (*passes > 0).then_some(first));
         let lost = time.is_some_and(|time| -window.balance > LOSS * time + SURE * window.error());
@@ -242,7 +250,7 @@ impl Governor {
         }
     }
 
-    /// A pass has taken so many nanoseconds, and waited in so many of them.
+    /// Ends a pass of `time` nanoseconds, of which `waited` were waits.
     pub(crate) fn passed(&mut self, time: f64, waited: f64) {
         let draft = std::mem::take(&mut self.draft);
         if self.may_query_draft() {
@@ -298,7 +306,8 @@ pub(crate) fn nanos(time: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// Passes of 1000 ns, each of which gains so much if it is on; in which windows it was.
+    /// Runs windows of passes of 1000 ns, each of which gains `gain` while speculation is on.
+    /// Returns for each window whether it was on.
     fn run(governor: &mut Governor, windows: usize, gain: f64) -> Vec<bool> {
         let closed = |governor: &Governor| governor.total.windows_on + governor.total.windows_off;
         let mut on = Vec::new();
@@ -318,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_is_switched_off_and_tried_again_more_and_more_rarely() {
+    fn unprofitable_speculation_is_retried_with_backoff() {
         let attempts = |gain: f64| {
             let mut governor = Governor::new(true);
             let on = run(&mut governor, 199, gain);
@@ -338,12 +347,12 @@ mod tests {
         assert!(run(&mut free, 50, -5.0).into_iter().all(|on| on));
     }
 
-    /// What is booked scatters by several times what there is to win or to lose. Where that is a gain it is
-    /// kept, and where it is a loss not much of it is made.
+    /// Bookings scatter by several times the possible gain or loss. A gain is kept, and a loss
+    /// stays small.
     #[test]
-    fn what_scatters_is_looked_at_for_longer() {
-        // What each of eight layers of a pass gains, in windows on of 400 at least or at most, and what
-        // all of it may lose of the time.
+    fn noisy_bookings_are_judged_over_more_windows() {
+        // Gain of each of the eight layers of a pass; least and most windows on, of 400; largest
+        // loss as a share of the time.
         for (gain, least, most, loss) in
             [(6.0, 300, 400, 0.0), (0.0, 0, 400, 0.0), (-3.0, 0, 100, 0.01), (-12.0, 0, 30, 0.01)]
         {
@@ -370,9 +379,9 @@ mod tests {
         }
     }
 
-    /// However it scatters, and whatever seems to have been saved.
+    /// Regardless of scatter and of apparent savings.
     #[test]
-    fn where_nothing_can_be_saved_it_is_off() {
+    fn off_where_nothing_can_be_saved() {
         for (waited, saved, on) in [
             (0.0, 8.0, false),
             (9.0, 0.5, false),
@@ -394,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_to_pay_stays_on() {
+    fn stays_on_once_it_pays() {
         let mut governor = Governor::new(true);
         run(&mut governor, 10, -1.0);
         let later = run(&mut governor, 40, 50.0);
@@ -405,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inequality_is_true_of_what_it_tells() {
+    fn inequality_holds_for_the_printed_numbers() {
         #[rustfmt::skip]
         let cases = [
             ((3, 6000.0), (1, 1000.0), "3 right x 2.0 us saved > 1 wrong x 1.0 us lost"),
@@ -414,7 +423,7 @@ mod tests {
             ((3, 6000.0), (0, 7000.0), "3 right x 2.0 us saved <= 7.0 us lost, none wrong"),
             ((3, 6000.0), (0, 0.0), "3 right x 2.0 us saved > 0.0 us lost, none wrong"),
             ((0, 500.0), (2, 4000.0), "0.5 us saved, none right <= 2 wrong x 2.0 us lost"),
-            // Where they differ by less than what is told.
+            // The difference is below the printed precision.
             ((2, 2060.0), (2, 2040.0), "2 right x 1.0 us saved <= 2 wrong x 1.0 us lost"),
         ];
         for ((useful, saved_ns), (wasted, cost_ns), told) in cases {

@@ -1,4 +1,4 @@
-//! Speculation: forecasts, the prefetches that follow from them, and the account of what they gain.
+//! Speculation: forecasts, the prefetches that follow from them, and the account of their gains.
 
 mod account;
 mod counterfactual;

@@ -1,4 +1,5 @@
-//! Decides what is read before a router asks for it. Decides only: it calls neither store nor cache.
+//! Decides which pieces are read before a router selects them. It only decides: it issues no reads,
+//! and does not change the cache.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,41 +12,42 @@ use super::price::{Moment, Offer};
 use super::warm_fill::WarmFill;
 use crate::reads::{Load, Origin};
 
-/// Prefetches in flight at a time. More would hold slots that a demand has to reclaim first, and the
-/// device reads them one after another anyway.
+/// Maximum number of prefetches in flight. More would hold slots that a demand has to reclaim
+/// first, and the device reads them one after another anyway.
 const IN_FLIGHT: usize = 16;
-/// From this probability on the experts of the next layer are read ahead of their router.
+/// Lowest probability at which the experts of the next layer are read ahead of their router.
 const PROBABLE: f32 = 0.9;
-/// From this one on a piece is as good as demanded, and the device is kept busy.
+/// Lowest probability at which a piece is as good as demanded, and the device is kept busy.
 const CERTAIN: f32 = 0.99;
-/// Forecasts below this are not even weighed.
+/// Forecasts below this probability are ignored.
 const IMPROBABLE: f32 = 0.02;
-/// Refused prefetches of a round after which the rest of a forecast waits for the next: to find a victim
-/// is a look at every piece in memory.
+/// Number of refused prefetches after which a round leaves the rest of the forecasts to the next
+/// one: finding a victim takes a scan of all resident pieces.
 const REFUSALS: usize = 4;
 
-/// Forecasts of the layers to come, and what follows from them.
+/// Forecasts of later layers, and the prefetches that follow from them.
 #[derive(Debug)]
 pub(crate) struct Prefetcher {
-    /// Experts and choices of each layer; none of a dense one.
+    /// Experts of each layer, and experts per token; `None` for a dense layer.
     layers: Vec<Option<(usize, usize)>>,
-    /// False without speculation: forecasts are not asked for, and no later layer of a prompt is read.
+    /// False without speculation: the draft is not queried, and no later layer of a prompt is
+    /// prefetched.
     pub(crate) enabled: bool,
-    /// Least probability of a forecast that is followed.
+    /// Lowest probability at which a forecast is followed.
     confidence: f32,
     /// Forecast experts of each layer with their probabilities, the most probable first.
     offers: Vec<Vec<(u32, f32)>>,
-    /// Pieces expected by a sweep or a run ahead, the next first.
+    /// Pieces expected by a sweep or a run ahead, in the order of reading.
     queue: VecDeque<Expected>,
-    /// Resident pieces that are kept until their layer has chosen.
+    /// Resident pieces pinned until their layer's router has chosen.
     pinned: BTreeSet<PieceId>,
-    /// True while so many tokens go through together that they use nearly all experts of every layer.
+    /// True while a pass has so many tokens that they use nearly all experts of every layer.
     sweeping: bool,
-    /// Free slots filled with what earlier runs have learned.
+    /// Pieces for free slots, by what earlier runs have learned.
     pub(crate) fill: WarmFill,
 }
 
-/// A piece that is expected.
+/// A piece that is expected to be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Expected {
     pub(crate) id: PieceId,
@@ -53,7 +55,7 @@ pub(crate) struct Expected {
     pub(crate) priority: Priority,
 }
 
-/// A prefetch to try: room is made for it if [`is_worth`](Self::is_worth) its victim.
+/// A proposed prefetch. It may evict a victim that it [outweighs](Self::is_worth).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefetch {
     pub(crate) id: PieceId,
@@ -64,19 +66,19 @@ pub(crate) struct Prefetch {
     price: Price,
 }
 
-/// The price at which a prefetch may evict.
+/// Victims that a prefetch may evict.
 #[derive(Clone, Copy, Debug)]
 enum Price {
     /// Any victim.
     Any,
     /// No victim: a free slot only.
     Free,
-    /// A victim that the offer outweighs; none without a measured offer.
+    /// Victims worth less than the offer; none if nothing was measured.
     Offer(Option<Offer>),
 }
 
 impl Prefetch {
-    /// True if the prefetch is worth a victim that is used soon with this probability.
+    /// True if the prefetch may evict a victim that is used soon with this probability.
     pub(crate) fn is_worth(&self, victim: f64) -> bool {
         match self.price {
             Price::Any => true,
@@ -88,12 +90,12 @@ impl Prefetch {
     }
 }
 
-/// Outcome of a prefetch.
+/// Outcome of a proposed prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
     /// The read was issued.
     Issued,
-    /// Every slot that would do is in use.
+    /// Every suitable slot is in use.
     InUse,
     /// Every possible victim is expected sooner.
     ExpectedSooner,
@@ -101,21 +103,25 @@ pub(crate) enum Tried {
     Refused,
 }
 
-/// A round of prefetches: as many as the device will begin before the next round.
+/// A round of prefetches: as many as the device can begin before the next round.
 #[derive(Debug)]
 pub(crate) struct Round {
     stage: Stage,
     at: Moment,
     load: Load,
-    /// Reads that may be in flight for the queue.
+    /// Maximum number of prefetches in flight while the queue is served.
     most: usize,
+    /// Refused prefetches so far.
     refusals: usize,
-    /// Nanoseconds for which demands and prefetches keep the device busy, and until the next round.
+    /// Nanoseconds of demanded reads in flight.
     busy: f64,
+    /// Nanoseconds of prefetches in flight.
     backlog: f64,
+    /// Nanoseconds until the next round.
     next_poll: f64,
 }
 
+/// Stages of a round: queued pieces, then forecasts, then pieces for free slots.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Queue,
@@ -142,7 +148,7 @@ impl Prefetcher {
         }
     }
 
-    /// Experts of a layer; 0 of a dense one.
+    /// Number of experts in a layer; 0 for a dense one.
     pub(crate) fn experts_of(&self, layer: usize) -> u32 {
         self.layers.get(layer).copied().flatten().map_or(0, |(experts, _)| experts as u32)
     }
@@ -152,17 +158,18 @@ impl Prefetcher {
         self.layers.len()
     }
 
+    /// True if the pass is a sweep.
     pub(crate) fn is_sweeping(&self) -> bool {
         self.sweeping
     }
 
-    /// True if neither a sweep nor a run ahead expects anything.
+    /// True if no sweep or run ahead has pieces queued.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes up a layer's forecast in place of the one before. `hint` gets the probability of every
-    /// expert that either of them names.
+    /// Replaces a layer's forecast. `hint` gets the probability of every expert in the old or the
+    /// new one.
     pub(crate) fn follow(&mut self, layer: &LayerBlueprint, mut hint: impl FnMut(PieceId, f32)) {
         let number = layer.layer_idx;
         let Some(offers) = self.offers.get_mut(number) else { return };
@@ -185,32 +192,32 @@ impl Prefetcher {
         self.offers.iter_mut().for_each(Vec::clear);
     }
 
-    /// Drops what sweeps and runs ahead expect.
+    /// Drops the pieces that sweeps and runs ahead expect.
     pub(crate) fn forget_queue(&mut self) {
         self.queue.clear();
     }
 
-    /// Queues pieces that are expected.
+    /// Queues expected pieces.
     pub(crate) fn expect(&mut self, pieces: impl IntoIterator<Item = Expected>) {
         self.queue.extend(pieces);
     }
 
-    /// True if this piece is pinned for its layer.
+    /// True if this piece is pinned.
     pub(crate) fn is_pinned(&self, id: PieceId) -> bool {
         self.pinned.contains(&id)
     }
 
-    /// A resident piece was pinned until its layer has chosen.
+    /// Notes that a resident piece was pinned until its layer's router has chosen.
     pub(crate) fn pinned(&mut self, id: PieceId) {
         self.pinned.insert(id);
     }
 
-    /// Takes the pin whose layer comes last.
+    /// Removes the pin whose layer comes last.
     pub(crate) fn unpin_last(&mut self) -> Option<PieceId> {
         self.pinned.pop_last()
     }
 
-    /// Takes the first pin of the layers up to this one.
+    /// Removes the first pin in the layers up to this one.
     pub(crate) fn unpin_up_to(&mut self, layer: u32) -> Option<PieceId> {
         let over = self.pinned.first().is_some_and(|id| id.layer() <= Some(layer));
         if over { self.pinned.pop_first() } else { None }
@@ -222,20 +229,20 @@ impl Prefetcher {
         !self.pinned.is_empty()
     }
 
-    /// Takes any pin.
+    /// Removes any pin.
     pub(crate) fn unpin_any(&mut self) -> Option<PieceId> {
         self.pinned.pop_first()
     }
 
-    /// A router has chosen: forecasts of its layer and of those before it are over.
+    /// Ends the forecasts of a layer whose router has chosen, and of those before it.
     pub(crate) fn settle(&mut self, layer: u32) {
         self.queue.retain(|expected| expected.id.layer() > Some(layer));
         let over = (layer as usize + 1).min(self.offers.len());
         self.offers[..over].iter_mut().for_each(Vec::clear);
     }
 
-    /// Decides in the first layer with experts if a pass of so many tokens is a sweep, which uses nearly
-    /// all experts of all layers once, in order. True if it is and begins here.
+    /// Decides in the first layer with experts if a pass of `tokens` tokens is a sweep, which uses
+    /// nearly all experts of all layers once, in order. True if a sweep begins here.
     pub(crate) fn begins_sweep(&mut self, layer: u32, tokens: usize) -> bool {
         let layer = layer as usize;
         if self.layers[..layer].iter().any(Option::is_some) {
@@ -245,8 +252,8 @@ impl Prefetcher {
         self.sweeping
     }
 
-    /// The next layer with experts, if a pass of so many tokens uses nearly all of them and nothing else is
-    /// expected; with the probability of each, and the priority of reading them.
+    /// Returns the next layer with experts if a pass of `tokens` tokens uses nearly all of them and
+    /// nothing else is queued, with the probability of each expert and the priority of its read.
     pub(crate) fn next_layer(&self, layer: u32, tokens: usize) -> Option<(usize, f32, Priority)> {
         let after = layer as usize + 1;
         let next = (after..self.layers.len()).find(|&layer| self.layers[layer].is_some())?;
@@ -258,7 +265,8 @@ impl Prefetcher {
         Some((next, probability, priority))
     }
 
-    /// Begins a round. `most` limits the reads in flight for the queue, if anything is known of it.
+    /// Begins a round. `most` limits the prefetches in flight while the queue is served, if it is
+    /// known.
     pub(crate) fn round(
         &self,
         account: &Account,
@@ -278,8 +286,8 @@ impl Prefetcher {
         }
     }
 
-    /// The next prefetch of a round to try, whose outcome goes to [`tried`](Self::tried); none when the
-    /// round is over. `slot_len` knows the length of a piece.
+    /// Returns the next prefetch of a round to try, or `None` when the round is over. The outcome
+    /// goes to [`tried`](Self::tried). `slot_len` returns the length of a piece's slot.
     pub(crate) fn next<T>(
         &mut self,
         round: &mut Round,
@@ -301,7 +309,7 @@ impl Prefetcher {
                         continue;
                     };
                     let need = Need::Forecast(probability);
-                    // A sweep uses all of them; a run ahead only guesses.
+                    // A sweep uses all queued pieces; a run ahead only guesses.
                     let (origin, price) = match self.sweeping {
                         true => (Origin::Sweep, Price::Any),
                         false => {
@@ -368,7 +376,7 @@ impl Prefetcher {
         }
     }
 
-    /// Takes in the outcome of the prefetch that [`next`](Self::next) has returned.
+    /// Takes the outcome of the prefetch that [`next`](Self::next) has returned.
     pub(crate) fn tried(
         &mut self,
         round: &mut Round,
@@ -400,6 +408,7 @@ impl Prefetcher {
 }
 
 impl Round {
+    /// Moves on to the forecasts, or past them if `skip`.
     fn begin_offers(&mut self, skip: bool, account: &Account) {
         self.backlog = account.prefetch_nanos(self.load.prefetched);
         self.stage = match skip {
@@ -409,8 +418,8 @@ impl Round {
     }
 }
 
-/// Probability that one of so many tokens uses an expert, if all are used alike. One token alone says
-/// nothing.
+/// Probability that at least one of `tokens` tokens uses a given expert, if all experts are equally
+/// likely. 0 for a single token, from which nothing follows.
 fn usage(layer: Option<(usize, usize)>, tokens: usize) -> f32 {
     let Some((experts, top_k)) = layer.filter(|_| tokens > 1) else { return 0.0 };
     1.0 - (1.0 - top_k as f32 / experts as f32).powi(tokens as i32)
@@ -431,12 +440,12 @@ mod tests {
         PieceId::expert(layer, expert)
     }
 
-    /// Three layers of 32 experts, of which a token uses 2.
+    /// Three layers of 32 experts, 2 of them per token.
     fn prefetcher() -> Prefetcher {
         Prefetcher::new(vec![Some((32, 2)); 3], true, 0.1)
     }
 
-    /// A disk that reads a byte in a nanosecond. Nothing else is measured, so that there is always time.
+    /// A disk that reads a byte per nanosecond. No computing is measured, so there is always time.
     fn account() -> Account {
         let mut account = Account::new(3, false);
         let finished = Duration::from_nanos(BYTES as u64);
@@ -452,7 +461,7 @@ mod tests {
         LayerBlueprint { layer_idx: layer, expert_probs, selected_experts }
     }
 
-    /// The prefetches of a round, if `outcome` is that of each.
+    /// Returns the prefetches of a round in which `outcome` decides each outcome.
     fn round(
         prefetcher: &mut Prefetcher,
         load: Load,
@@ -479,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_go_by_layer_and_probability_and_skip_what_is_present() {
+    fn offers_go_by_layer_and_probability_and_skip_present_pieces() {
         let mut prefetcher = prefetcher();
         prefetcher.follow(&forecast(2, &[(4, 0.8), (31, 0.7), (5, 0.05)]), |_, _| {});
         prefetcher.follow(&forecast(1, &[(3, 0.6), (9, 0.5), (2, 0.4)]), |_, _| {});
@@ -497,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_ends_when_slots_patience_or_the_device_run_out() {
+    fn round_ends_without_slots_or_at_its_limits() {
         let probabilities: Vec<(u32, f32)> = (10..30).map(|expert| (expert, 0.5)).collect();
         let full = Load { prefetches: IN_FLIGHT - 2, ..Load::default() };
         let cases = [
@@ -516,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_victim_that_is_used_soon_is_worth_more_than_a_doubtful_piece() {
+    fn likely_victims_are_worth_more_than_doubtful_prefetches() {
         for (probability, victim, worth) in
             [(0.3, 0.0, true), (0.3, 0.5, false), (0.6, 0.5, true), (0.995, 1.0, true)]
         {

@@ -1,17 +1,18 @@
-//! What it is worth to read something before it is asked for.
+//! Cost model of prefetching: measured times, and the gain and cost of a speculative read.
 
 use std::time::Duration;
 
-/// How much a loss weighs against a gain. Reads are preemptible, so one; it would be two for reads
-/// that a demand had to wait for to their end.
+/// Weight of a loss against a gain. It is one because reads are preemptible; it would be two for
+/// reads that a demand had to wait for to their end.
 const KAPPA: f64 = 1.0;
-/// Steps within which a victim that is used counts as having been pushed out too soon.
+/// Number of steps within which a victim that is used again counts as evicted too soon.
 pub(crate) const LIKELY_VICTIM_STEPS: usize = 4;
-/// How much of the past a measurement keeps with each new value.
+/// Weight of all earlier measurements, applied with each new one.
 const KEEP: f64 = 0.9;
 
-/// How long reads take, by their length: a latency and a time for each byte, as a line through what
-/// was measured, the past fading. Where all reads are of one length it is their mean.
+/// Model of read times by length: a latency and a time per byte, fitted as a line through the
+/// measurements, with decaying weights of the past. If all reads have one length, times are
+/// proportional to length.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadTimeModel {
     n: f64,
@@ -22,7 +23,7 @@ pub(crate) struct ReadTimeModel {
 }
 
 impl ReadTimeModel {
-    /// A read of so many bytes has kept the device busy for so long.
+    /// Adds a read of `bytes` bytes that has kept the device busy for `time`.
     pub(crate) fn note(&mut self, bytes: usize, time: Duration) {
         let (bytes, nanos) = (bytes as f64, time.as_nanos() as f64);
         let ReadTimeModel { n, bytes: sum, nanos: time, squares, products } = self;
@@ -37,7 +38,7 @@ impl ReadTimeModel {
         }
     }
 
-    /// In nanoseconds; none if nothing was measured.
+    /// Estimated nanoseconds of a read of `bytes` bytes; `None` if nothing was measured.
     pub(crate) fn nanos(&self, bytes: usize) -> Option<f64> {
         if self.n == 0.0 {
             return None;
@@ -48,29 +49,29 @@ impl ReadTimeModel {
             true => (self.products / self.n - length * mean) / spread,
             false => mean / length.max(1.0),
         };
-        // A disk that is slower for less would be noise, and so would a negative latency.
+        // Longer reads that take less time, or a negative latency, would be noise.
         let slope = slope.clamp(0.0, mean / length.max(1.0));
         Some(mean + slope * (bytes as f64 - length))
     }
 }
 
-/// Where a pass stands in a layer.
+/// Stage of a pass within a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Between passes, or after the experts of a layer.
     Between,
-    /// Its router has not chosen.
+    /// Before the router's choice.
     Before,
-    /// It has; the shared expert, if there is one, is computed.
+    /// After the router's choice: the shared expert, if there is one, is computed.
     Chosen,
-    /// So many experts are to be computed.
+    /// Computing this many routed experts.
     Experts(usize),
 }
 
-/// How long computing takes, layer by layer, without its waits.
+/// Computing times of each layer, without waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    /// Of a pass with so many tokens.
+    /// Number of tokens in the passes measured.
     tokens: usize,
     layers: Vec<Times>,
     layer: usize,
@@ -78,7 +79,7 @@ pub(crate) struct Pace {
     since: Moment,
 }
 
-/// A moment: the time, and how long all waits before it have lasted.
+/// A moment, with the total duration of all waits before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moment {
     pub(crate) now: Duration,
@@ -86,20 +87,23 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// What has passed since, without waits, in nanoseconds.
+    /// Nanoseconds since an earlier moment, without waits.
     pub(crate) fn computing(self, since: Moment) -> f64 {
         let waited = self.waited.saturating_sub(since.waited);
         self.now.saturating_sub(since.now).saturating_sub(waited).as_nanos() as f64
     }
 }
 
-/// Of one layer, in nanoseconds; none if not measured.
+/// Computing times of one layer in nanoseconds; `None` if not measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
+    /// Before its router has chosen.
     before: Option<f64>,
+    /// Between the router's choice and its routed experts.
     chosen: Option<f64>,
+    /// For each routed expert.
     expert: Option<f64>,
-    /// How many there were.
+    /// Mean number of routed experts.
     experts: f64,
 }
 
@@ -114,7 +118,7 @@ impl Pace {
         }
     }
 
-    /// A pass of so many tokens begins. What others took says nothing about it.
+    /// Starts a pass of `tokens` tokens. Times of passes with another number of tokens are dropped.
     pub(crate) fn pass_begins(&mut self, tokens: usize) {
         self.stage = Stage::Between;
         if self.tokens != tokens {
@@ -135,7 +139,7 @@ impl Pace {
         self.go(layer, Stage::Experts(experts), at);
     }
 
-    /// The experts of a layer have been computed.
+    /// Ends a layer whose experts have been computed.
     pub(crate) fn done(&mut self, at: Moment) {
         self.go(self.layer, Stage::Between, at);
     }
@@ -151,7 +155,7 @@ impl Pace {
                 Stage::Before => {
                     blend(&mut times.before, took);
                     if onward {
-                        // It has no router.
+                        // The layer has no router.
                         (times.chosen, times.expert) = (Some(0.0), Some(0.0));
                     }
                 }
@@ -166,9 +170,10 @@ impl Pace {
         (self.layer, self.stage, self.since) = (layer, stage, at);
     }
 
-    /// How long computing goes on, waits not counted, until the router of `layer` chooses, in
-    /// nanoseconds, once the demands have been served that keep the device busy for so many more: what
-    /// they are for is computed meanwhile, all but the last. Infinite where nothing was measured yet.
+    /// Nanoseconds of computing left until the router of `layer` chooses, waits excluded, counted
+    /// from when the device has served the demanded reads that keep it busy for `busy` nanoseconds.
+    /// Meanwhile all of the demanded experts but the last are computed. Infinite if not measured
+    /// yet.
     pub(crate) fn time_until_router(&self, layer: usize, at: Moment, busy: f64) -> f64 {
         let of = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
         let experts = |times: &Times| times.expert.map(|expert| times.experts * expert);
@@ -194,7 +199,7 @@ impl Pace {
         left + between.sum::<f64>() + of(there.before)
     }
 
-    /// How long it is until somebody looks again what to read, in nanoseconds.
+    /// Nanoseconds of computing until the next prefetch decision.
     pub(crate) fn time_until_next_poll(&self, at: Moment) -> f64 {
         match self.stage {
             Stage::Before => self.time_until_router(self.layer, at, 0.0),
@@ -205,7 +210,8 @@ impl Pace {
         }
     }
 
-    /// What the layer computes between its router and its experts, and with each, in nanoseconds.
+    /// Nanoseconds that a layer computes between its router's choice and its experts, and for each
+    /// expert.
     pub(crate) fn of(&self, layer: usize) -> Option<(f64, f64)> {
         let times = self.layers.get(layer)?;
         Some((times.chosen?, times.expert?))
@@ -216,26 +222,27 @@ fn blend(time: &mut Option<f64>, took: f64) {
     *time = Some(time.map_or(took, |time| time + 0.25 * (took - time)));
 }
 
-/// A speculative read, and what it is weighed by. Times in nanoseconds.
+/// A possible speculative read, with the quantities that decide its worth. Times are in
+/// nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
-    /// That the piece is needed.
+    /// Probability that the piece is needed.
     pub(crate) probability: f64,
-    /// From the moment when it could begin until it is needed.
+    /// Time from the earliest start of the read until the piece is needed.
     pub(crate) lead: f64,
-    /// How long it takes.
+    /// Duration of the read.
     pub(crate) service: f64,
-    /// How long a demand waits for it that comes meanwhile: for a chunk.
+    /// Duration of a chunk, for which a demand that comes meanwhile waits.
     pub(crate) chunk: f64,
-    /// Demands in a nanosecond.
+    /// Demanded reads per nanosecond.
     pub(crate) demands: f64,
-    /// That the piece in whose place it comes is used soon.
+    /// Probability that the victim is used soon.
     pub(crate) victim: f64,
 }
 
 impl Offer {
-    /// Whether what it will probably save is more than what it will probably cost: the stall that it
-    /// takes away, against the delay of others and the reading of its victim again.
+    /// True if the expected saving exceeds the expected cost: the stall that the read avoids,
+    /// against the delay of other reads and the reread of its victim.
     pub(crate) fn is_profitable(&self) -> bool {
         let Offer { probability, lead, service, chunk, demands, victim } = *self;
         let meets = 1.0 - (-demands * service).exp();
@@ -244,9 +251,9 @@ impl Offer {
     }
 }
 
-/// How long computing of a layer waits that needs `needed` experts of which `missing` are read one
-/// after another, in nanoseconds: those that are there are computed first, the others as they come. The
-/// first comes after `first`, each other `service` later.
+/// Nanoseconds that a layer waits if it needs `needed` experts and reads `missing` of them one
+/// after another. Resident experts are computed first, the others as they arrive. The first one
+/// arrives after `first`, each later one after another `service`.
 pub(crate) fn expected_stall(
     needed: usize,
     missing: usize,
@@ -277,13 +284,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_lie_on_a_line() {
+    fn read_times_are_fitted_by_a_line() {
         let mut service = ReadTimeModel::default();
         assert_eq!(service.nanos(1), None);
         let of = |bytes: usize| Duration::from_nanos(1000 + 2 * bytes as u64);
         service.note(500, of(500));
         assert_eq!(service.nanos(500), Some(2000.0));
-        assert_eq!(service.nanos(1000), Some(4000.0), "one length tells nothing of a latency");
+        assert_eq!(service.nanos(1000), Some(4000.0), "one length does not determine a latency");
         for bytes in [100, 700, 300, 900] {
             service.note(bytes, of(bytes));
         }
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_begun_if_it_earns() {
+    fn offer_is_profitable_if_the_gain_exceeds_the_cost() {
         let offer = Offer {
             probability: 0.5,
             lead: 100.0,
@@ -323,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_a_router_is_what_is_left_of_the_layers_before_it() {
+    fn time_until_router_sums_the_work_before_it() {
         let at = |now, waited| Moment {
             now: Duration::from_nanos(now),
             waited: Duration::from_nanos(waited),
@@ -333,8 +340,8 @@ mod tests {
         for layer in 0..3 {
             assert_eq!(pace.time_until_router(layer, at(0, 0), 0.0), f64::INFINITY, "not measured");
         }
-        // Each layer takes 10 before its router, 4 until its experts, and 5 for each of two; there
-        // are waits of 100.
+        // Each layer takes 10 ns before its router, 4 until its experts, and 5 for each of two
+        // experts. Each layer waits for 100.
         let (mut now, mut waited) = (0, 0);
         for layer in 0..3 {
             pace.entering(layer, at(now, waited));
@@ -377,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_what_computing_does_not_hide() {
+    fn stall_is_the_read_time_that_computing_does_not_hide() {
         #[rustfmt::skip]
         let cases = [
             // needed, missing, before and expert, the first read, each other, stall

@@ -1,32 +1,34 @@
-//! Fills free slots with what earlier runs have learned, while the disk has nothing else to do.
+//! Fills free slots, while the disk is idle, with the pieces most likely to be used by what earlier
+//! runs have learned.
 
 use std::collections::VecDeque;
 
 use sws_store::PieceId;
 
-/// Tokens within which a piece has to be probable.
+/// Horizon in tokens of the probability by which pieces are chosen.
 pub(crate) const WITHIN: usize = 64;
 
-/// The pieces that free slots are filled with.
+/// Pieces to fill free slots with.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) enum WarmFill {
-    /// None: nothing was learned, or no slot is free any more.
+    /// No pieces: nothing was learned, no slot is free, or all pieces are resident.
     #[default]
     Off,
-    /// Those that are probable after the first prompt, which is not through yet.
+    /// Pieces to be chosen after the first prompt, which is not over yet.
     AfterFirstPrompt,
-    /// These, the most probable first.
+    /// Remaining pieces, the most probable first.
     Pending(VecDeque<PieceId>),
 }
 
 impl WarmFill {
-    /// The first prompt is through: pieces that are not resident, with the probability of their use.
+    /// Begins after the first prompt, with absent pieces and the probability of their use.
     pub(crate) fn begin(&mut self, mut absent: Vec<(f32, PieceId)>) {
         absent.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         *self = WarmFill::Pending(absent.into_iter().map(|(_, id)| id).collect());
     }
 
-    /// The next piece that is not resident; none if filling is off, or now over.
+    /// Returns the next absent piece, or `None` if there is nothing to fill. Ends filling when no
+    /// piece is left.
     pub(crate) fn next(&mut self, is_resident: impl Fn(PieceId) -> bool) -> Option<PieceId> {
         let WarmFill::Pending(pieces) = self else { return None };
         while pieces.front().is_some_and(|&id| is_resident(id)) {

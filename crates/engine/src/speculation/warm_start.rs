@@ -1,4 +1,4 @@
-//! What was learned of a model's use, in a file from one run to the next.
+//! A file that keeps the learned state of a model's use from one run to the next.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 use sws_cache::{Saved, SavedError};
 use sws_store::open_regular;
 
-/// The longest file that is read: several times what the largest models' tables take.
+/// Maximum length of a file in bytes: several times the tables of the largest models.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The file, and the model that it is of.
+/// The file, and the model that it belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmStart {
     path: PathBuf,
     model: String,
 }
 
-/// Why a file is passed over.
+/// Reasons why a file is ignored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PassedOver {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    #[error("is longer than any such file")]
+    #[error("is longer than any valid one")]
     TooLong,
     #[error(transparent)]
     Saved(#[from] SavedError),
 }
 
 impl WarmStart {
-    /// `model`: what tells it from all others.
+    /// Uses the file at `path`. `model` is the fingerprint of the model.
     pub(crate) fn new(path: PathBuf, model: &str) -> WarmStart {
         WarmStart { path, model: model.to_owned() }
     }
@@ -38,7 +38,7 @@ impl WarmStart {
         &self.path
     }
 
-    /// What was saved; None if nothing was.
+    /// Reads the saved state; `None` if there is no file.
     pub(crate) fn read(&self) -> Result<Option<Saved>, PassedOver> {
         let file = match open_regular(&self.path) {
             Ok(file) => file,
@@ -53,7 +53,7 @@ impl WarmStart {
         Ok(Some(Saved::read(&bytes, &self.model)?))
     }
 
-    /// Takes the place of what was saved before, all at once; of a link, the place of what it leads to.
+    /// Replaces the file atomically. If it is a symbolic link, replaces the link's target.
     pub(crate) fn write(&self, saved: &Saved) -> io::Result<()> {
         if let Some(dir) = self.path.parent() {
             fs::create_dir_all(dir)?;
@@ -66,16 +66,16 @@ impl WarmStart {
         name.push(format!(".{}.tmp", std::process::id()));
         let unfinished = PathBuf::from(name);
         let written = (|| {
-            // One of this number that was killed may have left its own.
+            // A killed process with the same id may have left one.
             let _ = fs::remove_file(&unfinished);
             let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
             file.write_all(&saved.write(&self.model))?;
-            // Else a machine that stops may keep the name without what is in it.
+            // Otherwise a crash may keep the new name without the content.
             file.sync_all()?;
             fs::rename(&unfinished, &target)
         })();
         if written.is_err() {
-            // What is left of it would only be in the way.
+            // Nothing reads an unfinished file.
             let _ = fs::remove_file(&unfinished);
         }
         written
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_left_is_in_nobodys_way() {
+    fn leftover_of_a_killed_process_does_no_harm() {
         let dir = std::env::temp_dir().join(format!("sws-warm-start-{}", std::process::id()));
         let path = dir.join("learned");
         let warm = WarmStart::new(path.clone(), "model");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stay_links_and_nothing_else_than_a_file_is_replaced() {
+    fn links_are_kept_and_only_regular_files_replaced() {
         let dir = std::env::temp_dir().join(format!("sws-warm-links-{}", std::process::id()));
         fs::create_dir_all(dir.join("directory")).unwrap();
         std::os::unix::fs::symlink("real", dir.join("link")).unwrap();

@@ -1,4 +1,4 @@
-//! Small, inexact copies of experts that stay in memory, and how far off they can be.
+//! Stand-ins: small, inexact copies of experts that stay in memory, and bounds on their errors.
 
 mod run_ahead;
 
@@ -14,24 +14,24 @@ use crate::infrastructure::ResidentPieces;
 pub use run_ahead::RunAheadCounts;
 pub(crate) use run_ahead::{RunAheadState, Wait};
 
-/// Which stand-ins stay in memory, where a model has some.
+/// Choice of the stand-ins that stay in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StandInUse {
-    /// None.
+    /// No stand-ins.
     #[default]
     Off,
-    /// As many as have room in an eighth of what experts have, layer by layer from the first: those
-    /// tell most of what is needed later.
+    /// As many as fit into an eighth of the experts' memory, layer by layer from the first: early
+    /// layers reveal most about later ones.
     Auto,
-    /// All, whatever it takes from the slots of experts.
+    /// All stand-ins, at the expense of expert slots.
     All,
 }
 
 impl StandInUse {
-    /// All of them.
+    /// All choices.
     pub const ALL: [StandInUse; 3] = [StandInUse::Off, StandInUse::Auto, StandInUse::All];
 
-    /// What it is called on a command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             StandInUse::Off => "off",
@@ -41,7 +41,7 @@ impl StandInUse {
     }
 }
 
-/// The stand-ins that are in memory.
+/// The stand-ins in memory.
 #[derive(Debug, Default)]
 pub struct StandIns {
     held: ResidentPieces,
@@ -64,12 +64,12 @@ impl StandIns {
         Ok(StandIns { held, bounds: experts.iter().map(bound).collect() })
     }
 
-    /// Whether that of an expert is there.
+    /// True if the stand-in of an expert is in memory.
     pub fn contains(&self, expert: PieceId) -> bool {
         self.bounds.contains_key(&expert)
     }
 
-    /// How far that of an expert can be off; none if nobody knows.
+    /// Error bound of the stand-in of an expert; `None` if it is unknown.
     pub fn bound(&self, expert: PieceId) -> Option<&ErrorBound> {
         self.bounds.get(&expert)?.as_ref()
     }
@@ -79,7 +79,7 @@ impl StandIns {
     }
 }
 
-/// How far the output of a stand-in can be from its expert's.
+/// Bound on the distance between the outputs of a stand-in and of its expert.
 ///
 /// With x the input, s = silu(G x), u = U x, h = s ∘ u and y = D h computed by the stand-in, and
 /// ΔG, ΔU, ΔD the changes of its matrices:
@@ -87,17 +87,17 @@ impl StandIns {
 /// ‖Δy‖ ≤ ‖ΔD‖‖h‖ + ‖D‖‖Δh‖ + ‖ΔD‖‖Δh‖, and
 /// ‖Δh‖ ≤ 1.1 ‖ΔG‖‖x‖ · max|u| + (max|s| + 1.1 ‖ΔG‖‖x‖) · ‖ΔU‖‖x‖
 ///
-/// as silu changes by at most 1.1 times what its argument does. That is of exact arithmetic; rounding
-/// is as much in the expert's own output.
+/// as silu changes by at most 1.1 times the change of its argument. The bound is for exact
+/// arithmetic; the expert's own output has rounding errors of the same size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ErrorBound {
-    /// ‖ΔG‖ or more.
+    /// Upper bound of ‖ΔG‖.
     pub gate: f64,
-    /// ‖ΔU‖ or more.
+    /// Upper bound of ‖ΔU‖.
     pub up: f64,
-    /// ‖D‖ or more.
+    /// Upper bound of ‖D‖.
     pub down: f64,
-    /// ‖ΔD‖ or more.
+    /// Upper bound of ‖ΔD‖.
     pub down_error: f64,
 }
 
@@ -105,7 +105,8 @@ pub struct ErrorBound {
 const SILU_SLOPE: f64 = 1.1;
 
 impl ErrorBound {
-    /// What the manifest knows of an expert. The expert itself must be what the checkpoint has.
+    /// Returns the bound of an expert from the norms in the manifest. `None` if a norm is unknown,
+    /// or if the expert itself differs from the checkpoint's.
     fn of(piece: &Piece, inventory: &Inventory) -> Option<ErrorBound> {
         let stand_in = piece.stand_in.as_ref()?;
         let norms = |role| {
@@ -120,14 +121,15 @@ impl ErrorBound {
         Some(ErrorBound { gate, up, down, down_error })
     }
 
-    /// An upper bound of ‖Δy‖, not yet multiplied by what the router says.
+    /// Upper bound of ‖Δy‖, before multiplication by the router's weight.
     pub fn output(&self, of: &Contribution) -> f64 {
         let gate = SILU_SLOPE * self.gate * of.input;
         let hidden = gate * of.up + (of.gate + gate) * self.up * of.input;
         self.down_error * of.hidden + (self.down + self.down_error) * hidden
     }
 
-    /// The same as a share of the state to which the output is added. NaN if anything is.
+    /// Weighted error as a share of the norm of the state to which the output is added. NaN if any
+    /// input is NaN, or both weight and state are 0.
     pub fn share(&self, of: &Contribution) -> f64 {
         of.weight * self.output(of) / of.state
     }
@@ -154,7 +156,7 @@ mod tests {
             Numbers(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect(), self.1)
         }
 
-        /// The spectral norm, by the power method, raised by what that may leave out.
+        /// Spectral norm by the power method, with a margin for its error.
         fn norm(&self) -> f64 {
             let mut v: Vec<f64> = (0..self.1).map(|i| 1.0 + (i % 5) as f64).collect();
             let mut found = 0.0;
@@ -174,7 +176,7 @@ mod tests {
             1.001 * found
         }
 
-        /// As it comes back from an encoding.
+        /// The numbers after a round trip through an encoding.
         fn through(&self, encoding: Encoding) -> Numbers {
             let bytes: Vec<u8> = self.0.iter().flat_map(|w| (*w as f32).to_le_bytes()).collect();
             let mut rows = EncodedRows::default();
@@ -212,7 +214,7 @@ mod tests {
     fn matrix(rows: usize, cols: usize) -> impl Strategy<Value = Numbers> {
         let scale = prop_oneof![Just(0.0), 0.01f64..0.1, 0.1f64..3.0];
         (prop::collection::vec(-1.0f64..1.0, rows * cols), scale).prop_map(move |(w, scale)| {
-            // What an encoder is given, so that the expert is that, too.
+            // Rounded to f32, the input of the encoder.
             Numbers(w.into_iter().map(|w| f64::from((w * scale) as f32)).collect(), cols)
         })
     }
@@ -220,10 +222,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
 
-        /// Random experts and inputs, small and large: what a stand-in does to the output is never
-        /// more than its bound, and a bound is never more than nothing if nothing is changed.
+        /// Random experts and inputs, small and large: the error of a stand-in never exceeds its
+        /// bound, and the bound of an exact copy is 0.
         #[test]
-        fn the_true_error_is_within_the_bound(
+        fn error_is_within_the_bound(
             gate in matrix(24, 70), up in matrix(24, 70), down in matrix(70, 24),
             x in prop::collection::vec(-1.0f64..1.0, 70),
             scale in prop_oneof![0.01f64..1.0, 1.0f64..30.0],
@@ -253,13 +255,13 @@ mod tests {
             let change: Vec<f64> = z.iter().zip(&y).map(|(z, y)| z - y).collect();
             let (found, bounded) = (length(&change), bound.output(&of));
             prop_assert!(found <= bounded * (1.0 + 1e-9), "{found} above {bounded}");
-            prop_assert!(encoding != Encoding::F32 || bounded == 0.0, "nothing is changed");
+            prop_assert!(encoding != Encoding::F32 || bounded == 0.0, "an exact copy has no error");
             prop_assert_eq!(bound.share(&of), bounded / 4.0);
         }
     }
 
     #[test]
-    fn what_is_not_known_is_near_nothing() {
+    fn share_of_unknown_values_is_nan() {
         let bound = ErrorBound { gate: 1.0, up: 1.0, down: 1.0, down_error: 1.0 };
         let whole =
             Contribution { input: 1.0, gate: 1.0, up: 1.0, hidden: 1.0, weight: 1.0, state: 1.0 };

@@ -1,4 +1,5 @@
-//! Runs the pass ahead on stand-ins while experts are read, and judges stand-ins where some may count.
+//! State of running ahead: later layers are computed on stand-ins while experts are read, to learn
+//! their choices. Also holds the stand-ins to judge where some may count.
 
 use std::collections::VecDeque;
 
@@ -9,63 +10,65 @@ use super::StandIns;
 use crate::speculation::Moment;
 use std::time::Duration;
 
-/// Stand-ins, and the run ahead that they allow.
+/// Stand-ins, and the state of a run ahead.
 #[derive(Debug, Default)]
 pub(crate) struct RunAheadState {
     pub(crate) stand_ins: StandIns,
-    /// Stand-ins that may count for the layer whose router chose last, if they are close enough.
+    /// Stand-ins that may count for the layer whose router chose last, if their error is small
+    /// enough.
     pub(crate) to_judge: Vec<u32>,
     /// For each layer, true if stand-ins can serve all of its experts; empty if no pass runs ahead.
     covered: Vec<bool>,
     /// The layer from which the pass is running ahead.
     from: Option<u32>,
-    /// Choices that layers computed ahead have made, the first layer in front.
+    /// Choices of the layers computed ahead, in order.
     foreseen: VecDeque<(u32, Vec<u32>)>,
     pace: Pace,
     counts: RunAheadCounts,
 }
 
-/// Results of running ahead.
+/// Counts of running ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunAheadCounts {
-    /// Number of times that the pass ran ahead, and went back.
+    /// Number of runs ahead.
     pub runs: u64,
     /// Layers computed ahead.
     pub layers: u64,
-    /// Experts that they chose.
+    /// Experts chosen by these layers.
     pub foreseen: u64,
-    /// Number of these that were chosen when it counted.
+    /// Number of these that were also chosen in the real computation.
     pub right: u64,
 }
 
-/// Recent times of a layer.
+/// Recent averages over layers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     entered: Option<Moment>,
-    /// Time that a layer of one token takes without waiting.
+    /// Compute time of a layer for one token, without stalls.
     layer: Duration,
-    /// Misses of a layer.
+    /// Misses per layer.
     misses: f64,
 }
 
-/// The last of so many values counts as much as all before.
+/// Span of the moving averages: the latest value has a weight of one part in this many.
 const RECENT: u32 = 8;
-/// A run ahead costs at most a layer that is begun just before the wait is over, and a second computation
-/// of this layer's resident experts. Its gain has to be as much, and is an estimate.
-const SURE: u32 = 2;
+/// Minimum gain of a run ahead, in layers. It costs at most a layer that is begun just before the
+/// wait is over, and a second computation of this layer's resident experts; and the gain is an
+/// estimate.
+const MIN_GAIN_LAYERS: u32 = 2;
 
 /// The wait for a layer's misses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wait {
     /// Experts of the layer that are not resident.
     pub(crate) missing: usize,
-    /// Seconds that reading an expert takes; none if nothing was read yet.
+    /// Read time of an expert in seconds; `None` before the first read.
     pub(crate) seconds_per_expert: Option<f64>,
 }
 
 impl RunAheadState {
-    /// Uses stand-ins. `run_ahead` allows running ahead through the layers that they cover, of which
-    /// `experts` has the numbers of experts.
+    /// Creates the state with these stand-ins. `run_ahead` allows running ahead through the layers
+    /// that they cover. `experts` has the number of experts of each layer.
     pub(crate) fn new(
         stand_ins: StandIns,
         run_ahead: bool,
@@ -87,7 +90,7 @@ impl RunAheadState {
         !self.covered.is_empty()
     }
 
-    /// Ends a run ahead, and forgets what it has foreseen.
+    /// Ends a run ahead, and drops its foreseen choices.
     pub(crate) fn forget(&mut self) {
         self.from = None;
         self.to_judge.clear();
@@ -99,22 +102,22 @@ impl RunAheadState {
         self.from.is_some()
     }
 
-    /// True if this layer is computed to learn its choice, and does not count.
+    /// True if a layer is computed only to learn its choice.
     pub(crate) fn is_lookahead_layer(&self, layer: usize) -> bool {
         self.from.is_some_and(|from| (from as usize) < layer)
     }
 
-    /// True if a layer computed ahead, which has not come yet, has made a choice about this piece.
+    /// True if the choice of this piece's layer has been foreseen.
     pub(crate) fn has_foreseen(&self, id: PieceId) -> bool {
         self.foreseen.iter().any(|&(layer, _)| id.layer() == Some(layer))
     }
 
-    /// A layer that counts is entered.
+    /// Records the start of a layer of the real computation.
     pub(crate) fn layer_begins(&mut self, at: Moment) {
         self.pace.entered = Some(at);
     }
 
-    /// The layer has been computed.
+    /// Records the end of that layer.
     pub(crate) fn layer_done(&mut self, at: Moment) {
         if let Some(entered) = self.pace.entered.take() {
             let took = Duration::from_nanos(at.computing(entered) as u64);
@@ -124,7 +127,7 @@ impl RunAheadState {
         }
     }
 
-    /// The router of a layer that counts has chosen, with so many misses.
+    /// Records the choice of a layer of the real computation, and its misses.
     pub(crate) fn on_routed(&mut self, layer: u32, experts: &[u32], misses: usize) {
         let RunAheadState { pace, foreseen, counts, .. } = self;
         pace.misses += (misses as f64 - pace.misses) / f64::from(RECENT);
@@ -137,56 +140,57 @@ impl RunAheadState {
         }
     }
 
-    /// A layer computed ahead has chosen. Returns the probability that each choice is right.
+    /// Records the choice of a layer computed ahead. Returns the probability that each chosen
+    /// expert is right.
     pub(crate) fn foresee(&mut self, layer: u32, routed: &Routed) -> f32 {
         self.counts.layers += 1;
         self.foreseen.push_back((layer, routed.distinct.clone()));
         self.counts.probability()
     }
 
-    /// True if stand-ins can serve this layer and there are layers behind it.
+    /// True if stand-ins cover this layer and it is not the last.
     pub(crate) fn can_start(&self, layer: usize) -> bool {
         layer + 1 < self.covered.len() && self.covered[layer]
     }
 
-    /// True if the wait for this layer's misses, and those that later layers will make, are long enough to
-    /// compute a layer in.
+    /// True if the wait for this layer's misses, and the expected waits of later layers, are long
+    /// enough for computing ahead.
     pub(crate) fn is_worth_running(&self, layer: usize, wait: Wait) -> bool {
         let Wait { missing, seconds_per_expert } = wait;
         let Some(one) = seconds_per_expert.filter(|_| missing > 0) else { return false };
         let later = self.covered.len() - 1 - layer;
-        let enough = (self.pace.layer * SURE).as_secs_f64();
+        let enough = (self.pace.layer * MIN_GAIN_LAYERS).as_secs_f64();
         missing as f64 * one > enough && self.pace.misses * later as f64 * one > enough
     }
 
-    /// The pass runs ahead from this layer on.
+    /// Starts running ahead from this layer.
     pub(crate) fn start(&mut self, layer: usize) {
         self.from = Some(layer as u32);
         self.counts.runs += 1;
     }
 
-    /// True if stand-ins can serve this layer, too.
+    /// True if stand-ins cover this layer.
     pub(crate) fn can_continue(&self, layer: usize) -> bool {
         self.covered.get(layer).is_some_and(|covered| *covered)
     }
 
-    /// The pass has gone back.
+    /// Ends the run ahead, and keeps its foreseen choices.
     pub(crate) fn finish(&mut self) {
         self.from = None;
     }
 
-    /// Number of reads that keep the device busy until the next poll; none if nothing is known. A read
-    /// that waits for others has a slot already, in which something else could be: with 16 at a time on a
-    /// disk of 0.1 GB/s, running ahead read 7 % more bytes than with these.
+    /// Number of reads that keep the device busy until the next poll; `None` if times are unknown.
+    /// A queued read occupies a slot that another expert could use: with 16 reads at a time on a
+    /// disk of 0.1 GB/s, running ahead read 7 % more bytes than with this number.
     pub(crate) fn reads_until_next_poll(&self, seconds_per_expert: Option<f64>) -> Option<usize> {
         let layer = self.pace.layer.as_secs_f64();
         let one = seconds_per_expert.filter(|_| layer > 0.0 && self.is_possible())?;
-        Some(1 + (f64::from(SURE) * layer / one).ceil() as usize)
+        Some(1 + (f64::from(MIN_GAIN_LAYERS) * layer / one).ceil() as usize)
     }
 }
 
 impl RunAheadCounts {
-    /// Share of right choices, beginning with one in two.
+    /// Share of right choices, starting at one half.
     fn probability(&self) -> f32 {
         (self.right as f32 + 1.0) / (self.foreseen as f32 + 2.0)
     }

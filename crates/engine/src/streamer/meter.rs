@@ -1,4 +1,4 @@
-//! Where the time of passes goes: to computing, to waits, or to the source of weights.
+//! Split of the time of passes into computing, waits, and work of the weight source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,40 +9,41 @@ use sws_store::NVMeWeightStore;
 use super::metrics::Clocks;
 use crate::wait::Waiter;
 
-/// Measures how long a source is busy with neither computing nor waiting.
+/// Measures the time that a weight source takes besides computing and waiting.
 #[derive(Debug)]
 pub(crate) struct Meter {
     waiter: Waiter,
     pace: Option<(Arc<NVMeWeightStore>, Costs)>,
     spent: Spent,
-    /// The reading when a run ahead began.
+    /// The reading at the start of a run ahead.
     ahead: Option<Reading>,
 }
 
-/// How long computing takes in virtual time, where nothing takes any by itself.
+/// Computing times for virtual time, in which nothing takes time by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// What a layer does before its router has chosen, and as much again for a shared expert or for
-    /// the feed-forward block of a layer without routed experts.
+    /// Time of a layer before its router has chosen, and again for a shared expert or for the
+    /// feed-forward block of a layer without routed experts.
     pub infrastructure: Duration,
-    /// A routed expert, whatever the number of its tokens.
+    /// Time of a routed expert, whatever its number of tokens.
     pub expert: Duration,
-    /// The head.
+    /// Time of the head.
     pub head: Duration,
 }
 
-/// Where the time of passes went, apart from what the forward pass does between two calls of its source.
+/// Time of passes spent in the source. The forward pass's work between two calls of the source is
+/// not included.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
-    /// In calls of the source, all of it.
+    /// All time in calls of the source.
     inside: Duration,
-    /// Of that, in what the source has called to compute.
+    /// Part of it in computations that the source has called.
     computing: Duration,
-    /// Of that, in waits for the next rows of a matrix.
+    /// Part of the computations spent waiting for rows of a matrix.
     stalled: Duration,
 }
 
-/// A moment, with what had been spent and waited until then.
+/// A moment, with the times spent and waited until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     now: Duration,
@@ -51,22 +52,22 @@ pub(crate) struct Reading {
 }
 
 impl Meter {
-    /// A meter for a source that waits with `waiter`.
+    /// Creates a meter for a source that waits with `waiter`.
     pub(crate) fn new(waiter: Waiter) -> Meter {
         Meter { waiter, pace: None, spent: Spent::default(), ahead: None }
     }
 
-    /// Lets `store`'s virtual time pass while something is computed.
+    /// Makes computing take virtual time of `store`.
     pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: Costs) {
         self.pace = Some((store, costs));
     }
 
-    /// What the source waits with.
+    /// The source's waiter.
     pub(crate) fn waiter(&self) -> &Waiter {
         &self.waiter
     }
 
-    /// The time now, and how much of it went where so far.
+    /// Reads the clocks.
     pub(crate) fn clocks(&self) -> Clocks {
         let Spent { inside, computing, stalled } = self.spent;
         let stalls = self.waiter.stalls();
@@ -78,17 +79,17 @@ impl Meter {
         }
     }
 
-    /// A call of the source begins; [`leave`](Self::leave) takes what this returns.
+    /// Starts a call of the source. Returns the argument for [`leave`](Self::leave).
     pub(crate) fn enter(&self) -> Duration {
         self.waiter.clock().now()
     }
 
-    /// A call of the source is over.
+    /// Ends a call of the source.
     pub(crate) fn leave(&mut self, started: Duration) {
         self.spent.inside += self.waiter.clock().now().saturating_sub(started);
     }
 
-    /// Computes within a call of the source.
+    /// Runs a computation within a call of the source.
     pub(crate) fn compute<T>(
         &mut self,
         cost: impl FnOnce(&Costs) -> Duration,
@@ -104,14 +105,14 @@ impl Meter {
         result
     }
 
-    /// The moment.
+    /// Returns the current reading.
     pub(crate) fn reading(&self) -> Reading {
         let (now, waited) = (self.waiter.clock().now(), self.waiter.stalls().time);
         Reading { now, spent: self.spent, waited }
     }
 
-    /// Notes a step of running ahead that began at `before`. Results computed ahead are computed again:
-    /// that time is part of the wait that it fills.
+    /// Accounts for a step of running ahead that began at `before`. Results computed ahead are
+    /// computed again, so their time counts as part of the wait that it fills.
     pub(crate) fn ran_ahead(&mut self, step: RunAhead, before: Reading, answer: bool) {
         match step {
             RunAhead::From(_) => self.ahead = answer.then_some(before),

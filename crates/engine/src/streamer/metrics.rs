@@ -1,4 +1,4 @@
-//! What a run cost, measured the same way for every source of weights.
+//! Metrics of a run, measured in the same way for every source of weights.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,142 +14,142 @@ use sws_cache::Counts;
 /// Readings of the clocks of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clocks {
-    /// The time.
+    /// Current time.
     pub now: Duration,
-    /// How long the source was busy with neither computing nor waiting.
+    /// Time that the source took besides computing and waiting.
     pub source: Duration,
-    /// How long, and how often, computing waited for a read.
+    /// Time and number of waits for reads.
     pub stalls: Stalls,
 }
 
-/// Everything that is counted, at one moment. The difference of two is what lies between.
+/// All counters at one moment. [`Metrics`] are the difference of two.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// The clocks.
     pub clocks: Clocks,
-    /// Time in passes, as their caller measures it.
+    /// Time spent in passes, measured by their caller.
     pub passes: Duration,
-    /// Tokens that have gone through the layers.
+    /// Number of tokens processed.
     pub tokens: u64,
-    /// Bytes that have arrived, in the order of [`Kind::ALL`].
+    /// Bytes that have arrived by kind of piece, in the order of [`Kind::ALL`].
     pub bytes: [u64; Kind::ALL.len()],
-    /// Bytes read from the device, those of reads that were given up too.
+    /// Bytes read from the device, including reads that were given up.
     pub device_bytes: u64,
-    /// Time in which at least one read was on the device.
+    /// Time during which at least one read was on the device.
     pub device_busy: Duration,
-    /// What lookups of each layer's experts found.
+    /// Hits and misses of each layer's experts.
     pub layers: BTreeMap<u32, Counts>,
-    /// Layers that could be computed with what was there or on its way.
+    /// Layers whose experts were all resident or in flight.
     pub accepts: u64,
-    /// Layers that could not.
+    /// Layers with at least one miss.
     pub rejects: u64,
-    /// Stand-ins there were in place of experts, when a router chose.
+    /// Stand-ins found in place of experts when a router chose.
     pub offered: u64,
-    /// How many of them did not count.
+    /// Number of these that did not count.
     pub caught: u64,
-    /// What runs ahead have come to.
+    /// Counts of running ahead.
     pub run_ahead: RunAheadCounts,
-    /// What was read for a forecast, and what it came to.
+    /// Counts and balance of speculation.
     pub speculation: Speculation,
-    /// The most bytes that expert slots held.
+    /// Peak number of bytes in expert slots.
     pub peak_cache_bytes: u64,
 }
 
-/// What a stretch of a run cost.
+/// Metrics of a run, or of a part of it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Metrics {
-    /// Tokens that went through the layers.
+    /// Number of tokens processed.
     pub tokens: u64,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Tokens in a second.
+    /// Tokens per second.
     pub tokens_per_second: f64,
-    /// Bytes that arrived, for each token, of each kind of piece.
+    /// Bytes that have arrived per token, by kind of piece.
     pub bytes_per_token: BTreeMap<&'static str, f64>,
-    /// The device.
+    /// Reads from the device.
     pub disk: Disk,
-    /// Computing that waited for a read, whoever had asked for it.
+    /// Waits of the computation for reads of any kind.
     pub stalls: StallMetrics,
-    /// Where the time went, in seconds.
+    /// Split of the time.
     pub time: Split,
-    /// What the layers with experts found in memory.
+    /// Hits and misses of experts.
     pub experts: ExpertMetrics,
-    /// Layers that could be computed with what was there or on its way.
+    /// Layers whose experts were all resident or in flight.
     pub accepts: u64,
-    /// Layers that could not.
+    /// Layers with at least one miss.
     pub rejects: u64,
-    /// Stand-ins; none if there are none.
+    /// Use of stand-ins; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_ins: Option<StandInMetrics>,
-    /// What was read for a forecast, and what it came to.
+    /// Counts and balance of speculation.
     pub speculation: Speculation,
-    /// The most bytes that expert slots held.
+    /// Peak number of bytes in expert slots.
     pub peak_cache_bytes: u64,
-    /// The most memory that the process has had, if the system tells.
+    /// Peak memory of the process in bytes, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// What the device did.
+/// Reads from the device.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Disk {
     /// Bytes read.
     pub bytes: u64,
-    /// Billions of bytes in a second, while at least one read was under way.
+    /// Throughput in GB/s while at least one read was in flight.
     pub gb_per_second_reading: f64,
-    /// The same over the whole time.
+    /// Throughput in GB/s over the whole time.
     pub gb_per_second: f64,
-    /// The share of the time in which a read was under way.
+    /// Share of the time during which a read was in flight.
     pub busy: f64,
 }
 
 /// Waits for the device.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct StallMetrics {
-    /// How many.
+    /// Number of waits.
     pub count: u64,
-    /// How long together.
+    /// Total duration in seconds.
     pub seconds: f64,
 }
 
-/// Where time went, in seconds.
+/// Split of the time, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Split {
-    /// In the forward pass.
+    /// Time in the forward pass.
     pub compute: f64,
-    /// Waiting for reads.
+    /// Time waiting for reads.
     pub stall: f64,
-    /// In what is done to have weights, and around passes: sampling, text.
+    /// Other time: supplying the weights, and work around passes such as sampling and text.
     pub other: f64,
 }
 
-/// What was found in memory.
+/// Hits and misses of experts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExpertMetrics {
-    /// The share of lookups that found the expert in memory; none (null) without any.
+    /// Share of lookups that found the expert resident; `None` (null in JSON) without lookups.
     pub hit_rate: Option<f64>,
-    /// The share that found nothing, not even a read under way; 0 without any.
+    /// Share of lookups that found the expert neither resident nor in flight; 0 without lookups.
     pub miss_rate: f64,
-    /// The layers.
+    /// Counts of each layer.
     pub layers: Vec<LayerMetrics>,
 }
 
-/// What stand-ins did.
+/// Use of stand-ins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StandInMetrics {
-    /// How often one was there in place of an expert, when a router chose.
+    /// Stand-ins found in place of experts when a router chose.
     pub offered: u64,
-    /// How often it did not count, and the expert was fetched.
+    /// Number of these that did not count, so that the expert was fetched.
     pub caught: u64,
-    /// How often it counted: what was computed is not exact, and as it depends on what was in memory it
-    /// is not reproducible.
+    /// Number of these that counted. The result is then inexact, and not reproducible, as it
+    /// depends on which experts were in memory.
     pub counted: u64,
-    /// How often the pass ran ahead on stand-ins, and went back.
+    /// Number of times that a pass ran ahead on stand-ins.
     pub run_ahead: u64,
-    /// Layers that were computed to learn what they choose.
+    /// Layers computed ahead, to learn their choices.
     pub layers_ahead: u64,
-    /// Experts that they chose.
+    /// Experts chosen by these layers.
     pub foreseen: u64,
-    /// How many of these were chosen when it counted.
+    /// Number of these that were chosen again in the real pass.
     pub foreseen_right: u64,
 }
 
@@ -170,21 +170,21 @@ impl StandInMetrics {
     }
 }
 
-/// What one layer found.
+/// Hits and misses of one layer.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LayerMetrics {
-    /// Its number.
+    /// Number of the layer.
     pub layer: u32,
-    /// Experts that were in memory when the router chose.
+    /// Experts that were resident when the router chose.
     pub hits: u64,
-    /// Experts that were being read.
+    /// Experts that were in flight.
     pub late: u64,
     /// Experts that had to be fetched.
     pub misses: u64,
 }
 
 impl Metrics {
-    /// What lies between two moments.
+    /// Computes the metrics between two moments.
     pub fn between(before: &Counters, after: &Counters) -> Metrics {
         let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
         let tokens = after.tokens - before.tokens;
@@ -251,12 +251,12 @@ impl Metrics {
     }
 }
 
-/// The most memory that this process has had, if the system tells.
+/// Peak memory of this process in bytes, if the system reports it.
 pub fn peak_memory() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// The memory that this process has now, if the system tells.
+/// Memory of this process in bytes, if the system reports it.
 pub fn memory() -> Option<u64> {
     status("VmRSS:")
 }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_between_two_moments() {
+    fn metrics_are_differences_of_counters() {
         let seconds = Duration::from_secs;
         let counts = |hits, late, misses| Counts { hits, late, misses };
         let mut before = Counters { tokens: 10, accepts: 1, ..Counters::default() };

@@ -1,4 +1,4 @@
-//! The engine as a library: a model, a store and a budget in, tokens and metrics out.
+//! The streamer: runs a model within a memory budget, and measures the run.
 
 mod meter;
 mod metrics;
@@ -34,8 +34,8 @@ pub use source::StreamingSource;
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
 ///
-/// The same tokens, and the same logits bit for bit, as with everything in memory, whatever the
-/// budget, the policy or the draft.
+/// Tokens and logits are bit for bit those of the resident model, whatever the budget, the policy
+/// or the draft.
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -63,24 +63,24 @@ pub struct SpeculativeWeightStreamer {
     arena: Option<Arena>,
     sampling: Sampling,
     plan: Option<Plan>,
-    /// How many slots there are beside those that have been lent, if they have.
+    /// Number of slots without lent ones, if slots have been lent.
     lent: Option<usize>,
     began: Counters,
     tokens: u64,
     passes: Duration,
     gauge: Gauge,
-    /// Of the last pass.
+    /// Logits of the last pass.
     logits: Vec<f32>,
     warm_start: Option<WarmStart>,
     passed_over: Option<String>,
 }
 
-/// The counters of a run, for whoever looks on while it goes: as of the last pass.
+/// Counters of a run as of the last pass, readable from another thread.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<Mutex<Counters>>);
 
 impl Gauge {
-    /// The counters.
+    /// Returns a copy of the counters.
     pub fn read(&self) -> Counters {
         self.lock().clone()
     }
@@ -91,7 +91,7 @@ impl Gauge {
 }
 
 impl SpeculativeWeightStreamer {
-    /// Plans how to run `model` within the budget, and reads what stays in memory.
+    /// Plans the run of `model` within the budget, and reads the weights that stay in memory.
     pub fn new(
         model: Model,
         store: Arc<NVMeWeightStore>,
@@ -125,14 +125,14 @@ impl SpeculativeWeightStreamer {
         SpeculativeWeightStreamer::with_plan(model, store, plan, options)
     }
 
-    /// Runs `model` as `plan` says.
+    /// Runs `model` with a given plan.
     pub fn with_plan(
         model: Model,
         store: Arc<NVMeWeightStore>,
         plan: Plan,
         options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
-        // What passes free later has to go back.
+        // From here on, memory that passes free has to return to the system.
         release_freed_memory();
         let spec = model.spec();
         let bytes = plan.arena_bytes();
@@ -186,7 +186,7 @@ impl SpeculativeWeightStreamer {
         Ok(streamer)
     }
 
-    /// A model that is wholly in memory, measured in the same way.
+    /// Runs a model that is entirely in memory, with the same metrics.
     pub fn resident(model: Model, source: ResidentSource, limit: usize, kv: KvPrecision) -> Self {
         let waiter = Waiter::new(Clock::real());
         let source = StreamingSource::resident(source, waiter);
@@ -220,9 +220,9 @@ impl SpeculativeWeightStreamer {
         streamer
     }
 
-    /// Continues the sequence by `prompt`, then by `new_tokens` that the model chooses, or as many
-    /// as there is room for. What `prompt` continues is what was generated before; see
-    /// [`clear`](CausalLm::clear).
+    /// Appends `prompt` to the sequence, then up to `new_tokens` tokens that the model chooses, as
+    /// far as there is room. Without [`clear`](CausalLm::clear) the sequence continues from earlier
+    /// calls.
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -243,12 +243,12 @@ impl SpeculativeWeightStreamer {
         Ok(tokens)
     }
 
-    /// What everything has cost since this was made, reading what stays in memory not counted.
+    /// Metrics since this streamer was created, without reading the weights that stay in memory.
     pub fn aggregate_metrics(&mut self) -> Metrics {
         Metrics::between(&self.began.clone(), &self.counters())
     }
 
-    /// The counters as of now.
+    /// Current counters.
     pub fn counters(&mut self) -> Counters {
         let (tokens, passes) = (self.tokens, self.passes);
         let source = self.session.source();
@@ -275,39 +275,39 @@ impl SpeculativeWeightStreamer {
         counters
     }
 
-    /// Why what earlier runs learned was passed over, in one sentence; None if it was not.
+    /// Reason in one sentence why the warm-start file was ignored; `None` if it was not.
     pub fn passed_over(&self) -> Option<&str> {
         self.passed_over.as_deref()
     }
 
-    /// Where to read the counters while a pass runs elsewhere.
+    /// A handle to read the counters while a pass runs in another thread.
     pub fn gauge(&self) -> Gauge {
         self.gauge.clone()
     }
 
-    /// What a run waits with, by which it can be cancelled.
+    /// The waiter, by which a run can be cancelled.
     pub fn waiter(&mut self) -> Waiter {
         self.session.source().meter().waiter().clone()
     }
 
-    /// How the budget is divided; none if everything is in memory.
+    /// The division of the budget; `None` if everything is in memory.
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
 
-    /// The kernels.
+    /// The model.
     pub fn model(&self) -> &Model {
         self.session.model()
     }
 
-    /// Lowers the budget of a model that is running: slots are given up, everything else stays.
+    /// Lowers the budget of a running model. Slots are given up; everything else stays.
     pub fn lower_budget(&mut self, ram: u64) -> Result<(), StreamerError> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let plan = plan.shrink(ram)?;
         self.take_back();
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
         if let Some(assembler) = self.session.source().assembler() {
-            // What is being read is not in use, and would keep its slot.
+            // Reads in flight would keep their slots.
             assembler.abandon();
             assembler.trim_to_budget(slots as usize);
         }
@@ -316,15 +316,15 @@ impl SpeculativeWeightStreamer {
         Ok(())
     }
 
-    /// Gives the memory of slots that are no more back to the system.
+    /// Returns the memory of released slots to the system.
     fn give_back(&self) {
         if let Some(arena) = &self.arena {
-            // A system that does not take it has it taken up again by nobody.
+            // Best effort: on failure the pages stay mapped but unused.
             let _ = arena.release_free();
         }
     }
 
-    /// Where a prompt has had its activations there are slots, as long as tokens come one at a time.
+    /// Lends the memory of a prompt's activations to slots, as long as tokens come one at a time.
     fn lend(&mut self) {
         let Some(plan) = self.plan.as_ref().filter(|_| self.lent.is_none()) else { return };
         let (bytes, cut) = (plan.lent_bytes(), SlotClass::each(&plan.lent));
@@ -333,7 +333,7 @@ impl SpeculativeWeightStreamer {
         }
         self.session.release_work();
         release_freed_memory();
-        // Without them it is slower, and nothing else.
+        // On failure the run is slower, but otherwise the same.
         let slots: Vec<Slot> = Arena::new(bytes)
             .map(|arena| cut.filter_map(|len| arena.take(len)).collect())
             .unwrap_or_default();
@@ -342,7 +342,7 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// A prompt comes, and has its activations there.
+    /// Takes lent slots back before a prompt, which needs the memory for its activations.
     fn take_back(&mut self) {
         if let Some(slots) = self.lent.take()
             && let Some(assembler) = self.session.source().assembler()
@@ -351,7 +351,7 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Runs a pass, and counts it.
+    /// Runs a pass, and updates the counters.
     fn pass<T>(
         &mut self,
         tokens: usize,
@@ -373,7 +373,7 @@ impl SpeculativeWeightStreamer {
     }
 }
 
-/// Goes on from what was saved, or says why not.
+/// Restores saved state. Returns the reason in a sentence if the file is unusable.
 fn recall(file: &WarmStart, assembler: &mut DynamicAssembler) -> Option<String> {
     let recalled = file.read().and_then(|saved| match saved {
         Some(saved) => Ok(assembler.recall(&saved)?),
@@ -384,12 +384,12 @@ fn recall(file: &WarmStart, assembler: &mut DynamicAssembler) -> Option<String> 
 }
 
 impl Drop for SpeculativeWeightStreamer {
-    /// Keeps what was learned. What cannot be written is learned again.
+    /// Saves the learned state. On failure it is lost, and later runs learn it again.
     fn drop(&mut self) {
         let Some(file) = self.warm_start.take().filter(|_| self.tokens > 0) else { return };
         let mut saved = Saved::default();
         if let Some(assembler) = self.session.source().assembler() {
-            // The slots make room for what is written.
+            // Releasing the slots makes room for the saved state.
             assembler.trim_to_budget(0);
             assembler.save(&mut saved);
         }

@@ -1,4 +1,4 @@
-//! How a model is to be run, and why it cannot be.
+//! Options of a run, and the errors of starting one.
 
 use std::path::PathBuf;
 
@@ -13,55 +13,56 @@ use crate::experts::{Ablations, Exactness};
 use crate::stand_ins::StandInUse;
 use sws_cache::policy::PolicyKind;
 
-/// How to run.
+/// Options of a run.
 #[derive(Debug)]
 pub struct Options {
-    /// Memory for the whole process.
+    /// Memory budget of the whole process.
     pub ram_budget: Budget,
-    /// What the process takes without the model; none to [measure](Process::measure) it.
+    /// Memory of the process without the model; `None` to [measure](Process::measure) it.
     pub process: Option<Process>,
-    /// Whether pieces are read before a router has asked for them: the next layer of a prompt, and
-    /// what `draft` forecasts.
+    /// True to prefetch: the next layer of a prompt, and the experts that `draft` forecasts.
     pub speculation: bool,
-    /// Whether what `draft` forecasts is read only as long as that pays. Without, always.
+    /// True to follow the forecasts of `draft` only while they pay; otherwise they are always
+    /// followed.
     pub governed: bool,
-    /// Forecasts what will be needed.
+    /// Draft that forecasts experts.
     pub draft: Box<dyn Draft>,
-    /// From which probability on it is weighed whether to read what is forecast.
+    /// Lowest probability at which a forecast is considered for a prefetch.
     pub confidence_threshold: f32,
-    /// Which piece makes room.
+    /// Eviction policy of the cache.
     pub policy: PolicyKind,
-    /// Positions of the sequence; none for what suits the budget.
+    /// Length of the context in positions; `None` for a length that suits the budget.
     pub context: Option<usize>,
-    /// Positions that are known to be needed where `context` does not say.
+    /// Minimum length of the context in positions if `context` is `None`.
     pub at_least: usize,
-    /// Bytes for encoding texts while the model is there: so many, and more for each position.
+    /// Bytes for encoding text while the model is loaded: a fixed number, and a number per
+    /// position.
     pub encoding: [u64; 2],
-    /// How keys and values are kept.
+    /// Precision of cached keys and values.
     pub kv: KvPrecision,
-    /// Whether logits of every position are wanted, rather than of the last.
+    /// True if logits of all positions are needed, not only of the last one.
     pub all_logits: bool,
-    /// Which stand-ins stay in memory.
+    /// Stand-ins that stay in memory.
     pub stand_ins: StandInUse,
-    /// How exact what is computed with has to be. What is not exact depends on what is in memory, and
-    /// with that on time.
+    /// Required exactness. Inexact results depend on which experts are in memory, and so on time.
     pub exactness: Exactness,
-    /// Whether a pass runs ahead on stand-ins where it waits for experts.
+    /// True to run ahead on stand-ins while a pass waits for experts.
     pub run_ahead: bool,
-    /// What is left out, to measure what it is worth.
+    /// Mechanisms that are switched off, to measure their worth.
     pub ablations: Ablations,
-    /// How tokens are chosen.
+    /// Choice of tokens.
     pub sampling: Sampling,
-    /// How long computing takes, where the store's time is virtual.
+    /// Computing times, if the store's time is virtual.
     pub costs: Costs,
-    /// A file in which what was learned of the use of experts is kept from one run to the next: read
-    /// at the start if it is there and of this model, written when the streamer is dropped. It
-    /// decides what is kept and read, and so the time until the first tokens; not a bit of them.
+    /// File that keeps the learned use of experts from one run to the next. It is read at the start
+    /// if it exists and belongs to this model, and written when the streamer is dropped. It affects
+    /// which experts are kept and prefetched, and so the time until the first tokens, but no bit of
+    /// them.
     pub warm_start: Option<PathBuf>,
 }
 
 impl Default for Options {
-    /// As much memory as can be had, no draft, the likeliest token.
+    /// As much memory as available, no draft, greedy sampling.
     fn default() -> Options {
         Options {
             ram_budget: Budget::Auto,
@@ -87,17 +88,17 @@ impl Default for Options {
     }
 }
 
-/// Why a model cannot be run within a budget.
+/// Error of running a model within a budget.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamerError {
-    /// The weights are not those of the model.
+    /// The weights do not match the model.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// There is no plan.
+    /// No plan fits the budget.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What stays in memory could not be read.
+    /// Weights that stay in memory could not be read.
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// A pass failed.

@@ -1,4 +1,4 @@
-//! The source of all weights of a run.
+//! Source of all weights of a run.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
 
-/// Gives the forward pass its weights within a budget: infrastructure from memory or through the
-/// ring, routed experts from slots in which they come and go. Or all of them from memory, measured in the
-/// same way.
+/// Supplies the forward pass with weights within a budget: infrastructure from memory or through
+/// the ring, routed experts from cache slots. Alternatively all weights are resident, and measured
+/// in the same way.
 ///
-/// Experts that are too large for slots flow through the ring like everything else: one after another,
-/// each when it is needed. A dense model has none.
+/// Experts that are too large for slots flow through the ring like everything else: one after
+/// another, each when it is needed. A dense model has none.
 #[derive(Debug)]
 pub struct StreamingSource {
     holder: Holder,
@@ -35,29 +35,29 @@ enum Holder {
 #[derive(Debug)]
 struct Streamed {
     infrastructure: Infrastructure,
-    /// None where all experts flow through the ring.
+    /// `None` if all experts flow through the ring.
     assembler: Option<DynamicAssembler>,
 }
 
 impl StreamingSource {
-    /// Puts the two together; without an assembler all experts flow through the ring.
+    /// Creates a source that streams. Without an assembler all experts flow through the ring.
     pub fn new(infrastructure: Infrastructure, assembler: Option<DynamicAssembler>) -> Self {
         let meter = Meter::new(infrastructure.waiter().clone());
         let streamed = Box::new(Streamed { infrastructure, assembler });
         StreamingSource { holder: Holder::Streamed(streamed), meter }
     }
 
-    /// All weights from memory; `waiter` has the clock.
+    /// Creates a source with all weights in memory. `waiter` has the clock.
     pub fn resident(source: ResidentSource, waiter: Waiter) -> Self {
         StreamingSource { holder: Holder::Resident(source), meter: Meter::new(waiter) }
     }
 
-    /// Lets `store`'s virtual time pass while something is computed.
+    /// Makes computing take virtual time of `store`.
     pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: Costs) {
         self.meter.pace(store, costs);
     }
 
-    /// Where the time went.
+    /// Meter of the time spent.
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }
@@ -70,7 +70,7 @@ impl StreamingSource {
         }
     }
 
-    /// Bytes of the ring that hold nothing.
+    /// Free bytes of the ring.
     pub fn free_ring_bytes(&self) -> usize {
         match &self.holder {
             Holder::Resident(_) => 0,
@@ -78,8 +78,8 @@ impl StreamingSource {
         }
     }
 
-    /// Does one step of a pass; after an error nothing of it is left under way, and the next pass
-    /// begins anew.
+    /// Runs one step of a pass. After an error no read is left in flight, and the next pass starts
+    /// afresh.
     fn step<T>(
         &mut self,
         step: impl FnOnce(&mut Holder, &mut Meter) -> Result<T, SourceError>,
@@ -97,7 +97,7 @@ impl StreamingSource {
         result
     }
 
-    /// The same with what streams; nothing for a resident model.
+    /// Runs one step of a pass that streams; does nothing for a resident model.
     fn streamed<T: Default>(
         &mut self,
         step: impl FnOnce(&mut Infrastructure, Option<&mut DynamicAssembler>) -> Result<T, SourceError>,
@@ -151,7 +151,8 @@ impl WeightSource for StreamingSource {
                 Holder::Resident(source) => source.experts(layer, routed, &mut ready),
                 Holder::Streamed(streamed) => match &mut streamed.assembler {
                     Some(assembler) => assembler.experts(layer, routed, &mut ready),
-                    // One at a time: so its matrices are asked for in the order in which they are read.
+                    // One at a time, so that its matrices are requested in the order in which they
+                    // are read.
                     None => (routed.distinct.chunks(1))
                         .try_for_each(|expert| ready(expert, &mut streamed.infrastructure)),
                 },

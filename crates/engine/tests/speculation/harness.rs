@@ -1,5 +1,5 @@
-//! An answer of the model that comes with the project, computed again in virtual time, over disks of any
-//! speed and with drafts of any skill: for tests, and for the example `account`.
+//! An answer of the bundled model, computed again in virtual time, over disks of any speed and with
+//! drafts of any skill. For tests, and for the example `account`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +36,7 @@ pub(crate) fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeig
     let manifest = Arc::new(Manifest::load(dir()).unwrap());
     let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
     let clock = Clock::simulated();
-    // So small that an expert is to its chunks what a large one is to those of 1 MiB.
+    // So small that an expert has as many chunks as a large one has at 1 MiB.
     let chunk = 16 << 10;
     let simulated = Some(disk);
     let store = StoreOptions { cache: None, clock, simulated, chunk, ..StoreOptions::default() };
@@ -44,7 +44,7 @@ pub(crate) fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeig
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 
-/// `share` of the experts have slots, while tokens come one at a time.
+/// Options under which this share of the experts have slots while tokens come one at a time.
 pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
     let manifest = Manifest::load(dir()).unwrap();
     let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
@@ -73,7 +73,8 @@ pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Opti
     }
 }
 
-/// Sampled as people do, with a budget for everything: there is nothing to forecast.
+/// The answer, sampled with usual settings, with a budget for all experts: there is nothing to
+/// prefetch.
 pub(crate) fn answer() -> &'static Answer {
     static ANSWER: OnceLock<Answer> = OnceLock::new();
     ANSWER.get_or_init(|| {
@@ -94,7 +95,7 @@ pub(crate) fn answer() -> &'static Answer {
     })
 }
 
-/// What a run of the answer takes, and what speculation says of itself.
+/// Runs the answer. Returns its time in nanoseconds and the account of speculation.
 pub(crate) fn run(
     mb_per_second: u64,
     share: f64,

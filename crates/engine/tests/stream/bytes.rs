@@ -1,4 +1,4 @@
-//! What a token reads, and what it allocates.
+//! Bytes read and allocations made for each token.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sws_store::{PieceId, PieceKind};
 use crate::support::{Fixture, goldens, hash, llama_with_a_large_head, waiter};
 
 #[test]
-fn a_token_reads_what_does_not_fit_and_no_more() {
+fn tokens_read_only_what_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     llama_with_a_large_head(dir.path());
     let fixtures = [
@@ -35,7 +35,7 @@ fn a_token_reads_what_does_not_fit_and_no_more() {
             };
             let pieces = fixture.manifest.pieces.iter().filter(|piece| passes(piece.id));
             let cycle: u64 = pieces.map(|piece| piece.stored_bytes()).sum();
-            // A row of the embedding, and what its checksum covers besides.
+            // A row of the embedding, with the other bytes that its checksum covers.
             let row = if plan.pinned.contains(&PieceId::EMBED) { 0 } else { 80 << 10 };
             let before: u64 = waiter.bytes().iter().sum();
             for &token in tokens.iter().cycle().take(30) {
@@ -50,7 +50,7 @@ fn a_token_reads_what_does_not_fit_and_no_more() {
 
 #[test]
 fn a_read_allocates_little() {
-    // One thread, whose allocations are counted; the store frees some of them on its own.
+    // Allocations are counted on one thread. The store frees some of them on its own threads.
     let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
         let fixture = Fixture::in_place(&goldens().join("mixtral"));

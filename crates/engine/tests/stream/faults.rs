@@ -1,4 +1,4 @@
-//! A device that goes wrong: the right bits or a sentence, and the next prompt works.
+//! Device faults: the right bits, or an error in one sentence, and the next prompt works.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ fn fixtures() -> Vec<Fixture> {
     models.map(|name| Fixture::sharded(&goldens().join(name), Encoding::Bf12)).into()
 }
 
-/// Runs with every read of a whole run going wrong in its turn; `bad` makes the reader for the n-th.
+/// Repeats a run with a fault in each of its reads in turn. `bad` makes the reader whose n-th read
+/// fails.
 fn each_read(bad: impl Fn(MemoryReader, u64) -> Arc<dyn ShardReader>, says: &str) {
     for fixture in fixtures() {
         let tokens = fixture.tokens(8);
@@ -31,7 +32,7 @@ fn each_read(bad: impl Fn(MemoryReader, u64) -> Arc<dyn ShardReader>, says: &str
             let store = fixture.store(Some(bad(fixture.memory(), n)));
             let mut session = match fixture.streaming(&plan, Arc::clone(&store), waiter()) {
                 Ok(session) => session,
-                // What stays could not be read.
+                // Resident weights could not be read.
                 Err(error) => {
                     assert!(error.to_string().contains(says), "{error}");
                     continue;
@@ -70,7 +71,7 @@ fn every_read_is_cut_short_once() {
 }
 
 #[test]
-fn a_dead_device_is_reported_again_and_again() {
+fn dead_device_is_reported_every_time() {
     for fixture in fixtures() {
         let tokens = fixture.tokens(8);
         let plan = fixture.plan(0, 0);
@@ -150,7 +151,7 @@ impl ShardReader for Cancelling {
 }
 
 #[test]
-fn a_cancelled_pass_gives_its_memory_back() {
+fn cancelled_pass_returns_its_memory() {
     for fixture in fixtures() {
         let tokens = fixture.tokens(10);
         let expected = hash(&mut fixture.resident(), &tokens);
@@ -176,7 +177,7 @@ fn a_cancelled_pass_gives_its_memory_back() {
 }
 
 #[test]
-fn a_weight_that_is_no_number_is_named() {
+fn nan_weight_is_named() {
     let fixture = Fixture::in_place(&goldens().join("llama"));
     let last = fixture.spec.layers.len() as u32 - 1;
     let piece = PieceId::new(last, PieceKind::Mlp);
@@ -202,7 +203,7 @@ fn a_weight_that_is_no_number_is_named() {
 }
 
 #[test]
-fn a_ring_that_is_too_short_is_refused() {
+fn too_short_ring_is_refused() {
     for fixture in fixtures() {
         let mut plan = fixture.plan(0, 0);
         plan.ring -= 4096;

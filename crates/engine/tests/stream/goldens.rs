@@ -1,4 +1,5 @@
-//! Every family, in place and in shards, at every budget: the bits of the fully loaded model.
+//! Every model family, in place and in shards, at every budget: the same bits as the resident
+//! model.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ fn bits_are_those_of_the_resident_model() {
             let expected = hash(&mut fixture.resident(), &tokens);
             for (percent, more) in [(0, 0), (0, 100_000), (50, 0), (50, 1 << 20), (100, 0)] {
                 let plan = fixture.plan(percent, more);
-                // Small reads take long on a device, so that most come from memory.
+                // Small reads are slow on a device, so most cases read from memory.
                 let (reader, chunks): (Option<Arc<dyn ShardReader>>, _) = match (percent, more) {
                     (50, 0) => (None, &[7][..]),
                     _ => (Some(Arc::new(fixture.memory())), &[1, 7, 64, 512][..]),

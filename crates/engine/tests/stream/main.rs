@@ -1,4 +1,4 @@
-//! Weights that do not all fit are the same weights.
+//! Streamed infrastructure gives the same bits as resident weights.
 
 mod bytes;
 mod faults;

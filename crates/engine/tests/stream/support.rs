@@ -43,7 +43,7 @@ impl Fixture {
         Fixture::new(dir, checkpoint.config_json(), manifest, None)
     }
 
-    /// The same in shards.
+    /// A checkpoint in shards.
     pub(crate) fn sharded(dir: &Path, encoding: Encoding) -> Fixture {
         let checkpoint = Checkpoint::open(dir).unwrap();
         let naming = sws_model::naming(checkpoint.config_json()).unwrap();
@@ -63,7 +63,7 @@ impl Fixture {
         Fixture { name, dir, spec, manifest, inventory, _shards: shards }
     }
 
-    /// All infrastructure, in an order that is none.
+    /// All infrastructure, in an arbitrary order.
     pub(crate) fn infrastructure(&self) -> Vec<PieceId> {
         let asked = |id: &PieceId| {
             !matches!(id.kind(), PieceKind::Expert(_)) && !self.inventory.piece(*id).is_empty()
@@ -77,8 +77,8 @@ impl Fixture {
         PieceLayout::new(&self.manifest, Read::Piece(id)).unwrap().slot_len()
     }
 
-    /// A plan that keeps so many percent of the infrastructure and has `more` bytes of ring beyond
-    /// the least.
+    /// A plan that keeps `percent` of the infrastructure's pieces in memory, and has a ring of
+    /// `more` bytes above the minimum.
     pub(crate) fn plan(&self, percent: usize, more: usize) -> InfrastructurePlan {
         let mut pinned = self.infrastructure();
         pinned.truncate((pinned.len() * percent).div_ceil(100));
@@ -89,7 +89,7 @@ impl Fixture {
         plan
     }
 
-    /// Its files in memory.
+    /// Reads the model's files from memory.
     pub(crate) fn memory(&self) -> MemoryReader {
         let read = |file: &sws_store::FileEntry| fs::read(self.dir.join(&file.path)).unwrap();
         MemoryReader::new(self.manifest.files.iter().map(read).collect())
@@ -109,7 +109,7 @@ impl Fixture {
         waiter: Waiter,
     ) -> Result<Session<StreamingSource>, sws_engine::StreamError> {
         let kept: usize = plan.pinned.iter().map(|&id| self.slot_len(id)).sum();
-        // Vectors need room in passing.
+        // Vectors need room while they are loaded.
         let arena = Arena::new((kept + plan.ring).max(4096)).unwrap();
         let model = Model::new(self.spec.clone());
         let infra = Infrastructure::open(&model, store, &arena, plan, waiter)?;
@@ -129,7 +129,7 @@ impl Fixture {
         self.session(source.unwrap())
     }
 
-    /// Some tokens that exist.
+    /// Arbitrary tokens of the vocabulary.
     pub(crate) fn tokens(&self, count: usize) -> Vec<u32> {
         (0..count as u64)
             .map(|n| (n * n * 31 + n * 7 + 3) as u32 % self.spec.vocab as u32)
@@ -137,8 +137,8 @@ impl Fixture {
     }
 }
 
-/// A hash of everything that a text of these tokens gives: logits of every position of the first
-/// half, then one by one.
+/// Hash of the logits of a text: of all positions of the first half together, then one token at a
+/// time.
 pub(crate) fn hash<S: PassSource>(session: &mut Session<S>, tokens: &[u32]) -> u64 {
     try_hash(session, tokens).unwrap()
 }
@@ -169,7 +169,7 @@ pub(crate) fn waiter() -> Waiter {
     Waiter::new(Clock::real())
 }
 
-/// A dense checkpoint whose head is too large to be read at once.
+/// Writes a dense checkpoint whose head is too large to be read at once.
 pub(crate) fn llama_with_a_large_head(dir: &Path) {
     let [hidden, width, vocab, layers, kv] = [512usize, 1024, 20_000, 6, 256];
     let config = fs::read(goldens().join("llama/config.json")).unwrap();

@@ -1,36 +1,35 @@
-//! What a plan is expected to read. An estimate, and called one wherever it is shown.
+//! The estimated reads of a plan, labelled as an estimate wherever they are shown.
 
 use sws_model::ModelSpec;
 
 use super::pieces::Pieces;
-use super::{Cut, Planner, SlotClass};
+use super::{ArenaSplit, Planner, SlotClass};
 
-/// Bytes that generating one token takes, on average over a long text.
+/// Bytes per generated token, on average over a long text.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PerToken {
-    /// Infrastructure that streams.
+    /// Streamed infrastructure.
     pub infrastructure: u64,
     /// Embedding rows.
     pub embedding: u64,
-    /// Experts that are computed with.
+    /// Experts, from slots or from disk.
     pub experts: u64,
-    /// The share of these that is expected in a slot.
+    /// Expected hit rate of the experts.
     pub hit_rate: f64,
-    /// All weights that are computed with, from wherever they come.
+    /// All weights of the computation, from memory or from disk.
     pub active: u64,
 }
 
 impl PerToken {
-    /// What is read.
+    /// Bytes read from disk.
     pub fn read(&self) -> u64 {
         let misses = (self.experts as f64 * (1.0 - self.hit_rate)).ceil() as u64;
         self.infrastructure + self.embedding + misses
     }
 }
 
-/// Share of the experts that have a slot, and share of the uses that found them there: the routes
-/// of DeepSeek-V2-Lite under the default policy (docs/benchmarks.md). Of the models measured it repeats
-/// itself least.
+/// Share of the experts that have a slot, and hit rate: the routes of DeepSeek-V2-Lite under the
+/// default policy (docs/benchmarks.md). Of the measured models it reuses experts least.
 const HITS: [(f64, f64); 9] = [
     (0.0, 0.0),
     (0.1, 0.352),
@@ -53,24 +52,24 @@ fn hit_rate(share: f64) -> f64 {
 }
 
 impl Planner {
-    pub(super) fn per_token(&self, cut: &Cut, lent: &[SlotClass]) -> PerToken {
+    pub(super) fn per_token(&self, split: &ArenaSplit, lent: &[SlotClass]) -> PerToken {
         let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
-        let pinned_embedding = cut.pinned.contains(&sws_store::PieceId::EMBED);
+        let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);
         let lookup = embedding.map_or(0, |embedding| embedding.row);
-        let kept: u64 = cyclic
+        let pinned_bytes: u64 = cyclic
             .iter()
-            .filter(|piece| cut.pinned.contains(&piece.id))
+            .filter(|piece| split.pinned.contains(&piece.id))
             .map(|piece| piece.len)
             .sum();
         let total = slots.experts();
         let mean = slots.bytes().checked_div(total as u64).unwrap_or(0);
         let used = experts_per_step(&self.spec, batch) / batch as f64;
         let experts = (used * mean as f64) as u64;
-        let have: usize = cut.slots.iter().chain(lent).map(|class| class.count).sum();
+        let have: usize = split.slots.iter().chain(lent).map(|class| class.count).sum();
         PerToken {
-            infrastructure: (all - kept) / batch,
+            infrastructure: (all - pinned_bytes) / batch,
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },
             experts,
             hit_rate: if total == 0 { 1.0 } else { hit_rate(have as f64 / total as f64) },
@@ -79,7 +78,7 @@ impl Planner {
     }
 }
 
-/// Experts that a step of so many sequences uses, over all layers, if each chooses for itself.
+/// Expected number of experts that a step of `batch` independent sequences uses, over all layers.
 fn experts_per_step(spec: &ModelSpec, batch: u64) -> f64 {
     let layers = spec.moes().map(|moe| {
         let experts = moe.experts as f64;
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hit_rates_lie_between_the_measured_ones() {
+    fn hit_rates_are_interpolated() {
         let cases =
             [(0.0, 0.0), (0.05, 0.176), (0.1, 0.352), (0.45, 0.758), (1.0, 1.0), (2.0, 1.0)];
         for (share, expected) in cases {

@@ -1,4 +1,4 @@
-//! What of a model stays in memory, and how much room is left for what comes and goes.
+//! The plan of a budget: pinned pieces, the ring, and expert slots.
 
 mod estimate;
 mod pieces;
@@ -18,56 +18,58 @@ use super::ledger::{Ledger, Process, Use};
 use crate::stand_ins::StandInUse;
 use pieces::Pieces;
 
-/// How a model is to be run within a budget. Pure data: nothing has been allocated.
+/// A plan for running a model within a budget. Pure data: nothing has been allocated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Pieces that stay, in the order of keeping. All other infrastructure streams.
+    /// Resident pieces, in the order of pinning. All other infrastructure streams.
     pub pinned: Vec<PieceId>,
-    /// Bytes through which everything flows that neither stays nor has a slot; 0 if nothing does.
+    /// Bytes of the ring for weights that are neither resident nor have slots; 0 without such
+    /// weights.
     pub ring: usize,
-    /// Slots for experts; none if they flow through the ring.
+    /// Slots for experts; empty if experts flow through the ring.
     pub slots: Vec<SlotClass>,
-    /// More of them, in what the activations of a prompt take, while tokens come one at a time.
+    /// Additional slots in the memory of a prompt's activations, while tokens are generated one at
+    /// a time.
     pub lent: Vec<SlotClass>,
-    /// Experts whose stand-ins stay beside them.
+    /// Experts whose stand-ins are resident.
     pub stand_ins: Vec<PieceId>,
-    /// Whether experts flow through the ring: there is no room for the slots that one layer needs.
+    /// True if experts flow through the ring, for lack of room for the slots that one layer needs.
     pub experts_stream: bool,
-    /// Tokens of a prompt that go through the layers together.
+    /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
-    /// Positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub context: usize,
-    /// What has been reserved for what.
+    /// Reservations of the whole budget.
     pub ledger: Ledger,
-    /// What a token is expected to read.
+    /// Expected reads per token.
     pub per_token: PerToken,
 }
 
-/// What a plan is made for.
+/// Requirements of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
-    /// Positions of a sequence; none for what suits the budget.
+    /// Positions of a sequence; `None` to choose them by the budget.
     pub context: Option<usize>,
-    /// Positions that are known to be needed where `context` does not say.
+    /// Minimum number of positions if `context` is `None`.
     pub at_least: usize,
     /// Sequences that run together.
     pub batch: usize,
-    /// How keys and values are kept.
+    /// Precision of keys and values.
     pub kv: KvPrecision,
-    /// Whether logits of every position are wanted, rather than of the last.
+    /// True for logits of every position, rather than of the last.
     pub all_logits: bool,
-    /// The most tokens of a prompt that go through the layers together.
+    /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
-    /// What computes.
+    /// Kernels of the computation.
     pub functionals: Functionals,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub threads: usize,
-    /// Bytes for encoding texts while the model is there: so many, and more for each position. None
-    /// where that is over before there is a plan.
+    /// Bytes for encoding texts while the model is loaded: a constant, and a number per position.
+    /// Zeros if encoding ends before planning.
     pub encoding: [u64; 2],
-    /// Bytes for the draft, which has them only where experts have slots beside it.
+    /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
-    /// Which stand-ins stay.
+    /// Stand-ins that stay in memory.
     pub stand_ins: StandInUse,
 }
 
@@ -89,11 +91,11 @@ impl Default for PlanOptions {
     }
 }
 
-/// Why there is no plan.
+/// Reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Nothing works within the budget.
+    /// The budget is below the minimum.
     #[error(
         "a budget of {} MiB is too small: the smallest that works here is --ram {}MiB (or --ram min), of which keys and values for {context} positions take {} MiB (--context changes that)",
         budget >> 20, smallest >> 20, kv >> 20
@@ -101,27 +103,27 @@ pub enum PlanError {
     TooSmall {
         /// The budget.
         budget: u64,
-        /// One that works, whole MiB.
+        /// The smallest budget that works, in whole MiB.
         smallest: u64,
-        /// The context with that.
+        /// Positions with that budget.
         context: usize,
-        /// What it takes.
+        /// Bytes of their keys and values.
         kv: u64,
     },
-    /// More positions than the model was made for.
+    /// The context exceeds that of the model.
     #[error("the model was made for {most} positions and {asked} were asked for; lower --context")]
     Context {
-        /// Positions asked for.
+        /// Requested positions.
         asked: usize,
-        /// What the model has.
+        /// Positions of the model.
         most: usize,
     },
-    /// Stand-ins that do not exist.
+    /// The model has no stand-ins.
     #[error(
         "the model has no stand-ins; make shards with `sws shard --stand-ins q4`, or leave --stand-ins and --tolerance out"
     )]
     NoStandIns,
-    /// Stand-ins that have no room.
+    /// The budget has no room for all stand-ins.
     #[error(
         "a budget of {} MiB has no room for all stand-ins, which take {} MiB beside what every token needs; the smallest that has is --ram {}MiB, or use --stand-ins auto",
         budget >> 20, bytes >> 20, smallest >> 20
@@ -129,63 +131,63 @@ pub enum PlanError {
     StandIns {
         /// The budget.
         budget: u64,
-        /// What they take.
+        /// Bytes of all stand-ins.
         bytes: u64,
-        /// One that works, whole MiB.
+        /// The smallest budget that works, in whole MiB.
         smallest: u64,
     },
-    /// The manifest is wrong.
+    /// The manifest is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 
-/// Makes plans of one model for any budget.
+/// Plans one model for any budget.
 #[derive(Debug)]
 pub struct Planner {
     spec: ModelSpec,
     pieces: Pieces,
     process: Process,
     options: PlanOptions,
-    /// Positions at the smallest budget, and where growing ends.
+    /// Positions at the smallest budget, and their maximum.
     context: [usize; 2],
 }
 
-/// Positions, if nobody says how many: few chats need more, and keys and values take memory from
-/// weights.
+/// Default number of positions: few chats need more, and keys and values take memory from weights.
 const CONTEXT: usize = 4096;
-/// What the default is lowered to where memory is scarce.
+/// Lower bound of the default, for scarce memory.
 const LEAST_CONTEXT: usize = 512;
-/// More positions than any model has: sizes are computed before they are believed.
+/// More positions than any model has: sizes are computed before they are checked.
 const MOST_CONTEXT: usize = 1 << 30;
-/// Of what a budget has above the least, keys and values get one part in so many, and of the rest a
-/// longer chunk does.
+/// Share of the budget above the minimum for keys and values, and share of the remainder for a
+/// longer chunk: one part in this many.
 const KV_SHARE: u64 = 8;
 const CHUNK_SHARE: u64 = 4;
-/// Whatever its share, a chunk may take what the arena has above one part in so many of the weights:
-/// from there on prompts go through in one chunk.
+/// Beyond its share, a chunk may take memory that the arena has above one part in this many of the
+/// weights. Prompts then go through in one chunk.
 const WEIGHTS_SHARE: u64 = 4;
-/// Stand-ins have one part in so many of what experts have beyond the fewest slots, where nobody asks
-/// for all.
+/// Share of the experts' memory beyond the minimum slots for stand-ins under [`StandInUse::Auto`]:
+/// one part in this many.
 const STAND_IN_SHARE: u64 = 8;
-/// A draft takes one part in so many of a budget, or the floor.
+/// Share of a budget for a draft: one part in this many, but at least the floor.
 const DRAFT_SHARE: u64 = 20;
 const DRAFT_FLOOR: u64 = 1 << 20;
-/// The ring has one part in so many of the arena, as far as there is something to gain.
+/// Share of the arena for the ring: one part in this many, up to a limit above which a longer ring
+/// gains nothing.
 const RING_SHARE: u64 = 32;
 const RING_LIMIT: u64 = 64 << 20;
-/// What is passing through, and what is read meanwhile.
+/// Blocks in the ring: one being computed with, and one being read.
 const UNITS: u64 = 2;
 /// Embedding rows read at once.
 const LOOKUPS: u64 = 16;
-/// How far measurements of the same process lie apart from one start to the next.
+/// Variation of a process's measurements from one start to the next.
 const MARGIN: u64 = 2 << 20;
 const MIB: u64 = 1 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
 const PAGE: u64 = SLOT_ALIGN as u64;
 
 impl Planner {
-    /// For a model whose weights `inventory` has found, in a process that takes `process` without
-    /// them.
+    /// Creates a planner of a model with the weights of `inventory`, in a process that takes
+    /// `process` without them.
     pub fn new(
         spec: &ModelSpec,
         inventory: &Inventory,
@@ -203,39 +205,39 @@ impl Planner {
         Ok(Planner { spec: spec.clone(), pieces, process, options, context })
     }
 
-    /// The most that a draft may take of a budget.
+    /// The largest draft that a budget allows.
     pub fn most_draft(ram: u64) -> u64 {
         (ram / DRAFT_SHARE).max(DRAFT_FLOOR)
     }
 
-    /// Reserves so many bytes for a draft in every plan that has slots for experts beside it, whose
-    /// ledger then says so: [`Use::Draft`] is the share within which to make the draft.
+    /// Reserves this many bytes for a draft in every plan that has slots for experts besides it. The
+    /// ledger's [`Use::Draft`] is then the share within which to make the draft.
     pub fn reserve_draft(&mut self, bytes: u64) {
         self.options.draft = bytes;
     }
 
-    /// The smallest budget that works, in this process: what `min` means.
+    /// The smallest budget that works in this process: the value of `min`.
     pub fn least(&self) -> u64 {
         if self.must_hold_stand_ins() { self.smallest() } else { self.minimum() }
     }
 
-    /// The smallest budget that works without stand-ins, to the byte, in this process.
+    /// The smallest budget that works without stand-ins in this process, to the byte.
     pub fn minimum(&self) -> u64 {
-        // What the process has had once counts for ever.
+        // A limit on the peak has to cover the peak so far.
         self.needed().max(self.process.peak)
     }
 
-    /// The sum of all that must be there.
+    /// Sum of all mandatory memory.
     fn needed(&self) -> u64 {
         self.base() + with_tables(self.least_arena())
     }
 
-    /// The smallest budget that works, to be asked for in another process: whole MiB.
+    /// The smallest budget that works in another process, in whole MiB.
     pub fn smallest(&self) -> u64 {
         if !self.must_hold_stand_ins() {
             return (self.minimum() + MARGIN).next_multiple_of(MIB);
         }
-        let lacks = |mib: usize| self.planned(mib as u64 * MIB).is_err();
+        let lacks = |mib: usize| self.try_plan(mib as u64 * MIB).is_err();
         let first = self.minimum().div_ceil(MIB) as usize;
         let mut most = first;
         while lacks(most) {
@@ -249,14 +251,14 @@ impl Planner {
         self.options.stand_ins == StandInUse::All && !self.pieces.stand_ins.is_empty()
     }
 
-    /// The bytes of all weights.
+    /// Bytes of all weights.
     pub fn weights(&self) -> u64 {
         self.pieces.bytes()
     }
 
-    /// The plan for a budget.
+    /// Plans for a budget.
     pub fn plan(&self, ram: u64) -> Result<Plan, PlanError> {
-        self.planned(ram).map_err(|error| match error {
+        self.try_plan(ram).map_err(|error| match error {
             PlanError::TooSmall { budget, context, kv, .. } => {
                 PlanError::TooSmall { budget, smallest: self.smallest(), context, kv }
             }
@@ -267,31 +269,31 @@ impl Planner {
         })
     }
 
-    /// The same, but for the smallest budget, which errors leave to [`plan`](Self::plan).
-    fn planned(&self, ram: u64) -> Result<Plan, PlanError> {
+    /// As [`plan`](Self::plan), but errors lack the smallest budget.
+    fn try_plan(&self, ram: u64) -> Result<Plan, PlanError> {
         let Some(more) = ram.checked_sub(self.minimum()) else {
             let context = self.context[0];
             let kv = self.kv(context);
             return Err(PlanError::TooSmall { budget: ram, smallest: 0, context, kv });
         };
-        // A draft forecasts what slots are filled with: without them there is nothing that it is for.
+        // A draft forecasts experts for slots. Without slots it has no use.
         let draft = self.options.draft;
-        if let (1.., Some(beside)) = (draft, more.checked_sub(draft))
-            && let Ok(plan) = self.divided(ram, beside, draft)
+        if let (1.., Some(remaining)) = (draft, more.checked_sub(draft))
+            && let Ok(plan) = self.distribute(ram, remaining, draft)
             && !plan.slots.is_empty()
         {
             return Ok(plan);
         }
-        self.divided(ram, more, 0)
+        self.distribute(ram, more, 0)
     }
 
-    /// The plan for a budget that is `more` than what must be there and a draft.
-    fn divided(&self, ram: u64, more: u64, draft: u64) -> Result<Plan, PlanError> {
+    /// Distributes a budget that exceeds the minimum and the draft by `more` bytes.
+    fn distribute(&self, ram: u64, more: u64, draft: u64) -> Result<Plan, PlanError> {
         let of_positions = |context| self.kv(context) + self.encoding(context);
         let [least_kv, most_kv] = self.context.map(of_positions);
-        // What a budget has above the least is divided so that every share grows with it, and none
-        // takes more than was added: more memory never means more reading, but for less than two of
-        // the longest slots where experts have several lengths.
+        // The budget above the minimum is divided so that every share grows with it, and none by
+        // more than was added. More memory then never means more reads, except for less than two of
+        // the longest slots if experts have several lengths.
         let kv = (least_kv + more / KV_SHARE).min(most_kv);
         let context = self.context_within(kv);
         let more = more - (kv - least_kv);
@@ -304,10 +306,10 @@ impl Planner {
         let chunk = self.chunk_within(work);
         let more = more - (work - least_work);
         let arena = arena_within(least_arena + more);
-        let kept = self.stand_ins(ram, arena)?;
-        let cut = self.cut(arena - kept);
-        let (mut left, mut stand_ins) = (kept, Vec::new());
-        if !cut.slots.is_empty() {
+        let stand_in_bytes = self.stand_ins(ram, arena)?;
+        let split = self.split_arena(arena - stand_in_bytes);
+        let (mut left, mut stand_ins) = (stand_in_bytes, Vec::new());
+        if !split.slots.is_empty() {
             stand_ins.extend(self.pieces.stand_ins.iter().map_while(|&(id, len)| {
                 left = left.checked_sub(len)?;
                 Some(id)
@@ -322,22 +324,22 @@ impl Planner {
             (Use::KvCache, kv - self.encoding(context)),
             (Use::Encoding, self.encoding(context)),
             (Use::Activations, work),
-            (Use::Pinned, cut.pinned_bytes),
-            (Use::Ring, cut.ring),
-            (Use::StandIns, kept),
-            (Use::Slots, bytes(&cut.slots)),
+            (Use::Pinned, split.pinned_bytes),
+            (Use::Ring, split.ring),
+            (Use::StandIns, stand_in_bytes),
+            (Use::Slots, bytes(&split.slots)),
         ]);
-        let ledger = Ledger::new(ram, reservations).expect("shares of what there is");
-        let lent = match &*cut.slots {
+        let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
+        let lent = match &*split.slots {
             [] => Vec::new(),
-            slots => self.pieces.slots.further(slots, arena_within(work - least_work)),
+            slots => self.pieces.slots.additional(slots, arena_within(work - least_work)),
         };
-        let per_token = self.per_token(&cut, &lent);
+        let per_token = self.per_token(&split, &lent);
         Ok(Plan {
-            pinned: cut.pinned,
-            ring: cut.ring as usize,
-            experts_stream: cut.slots.is_empty() && self.pieces.slots.experts() > 0,
-            slots: cut.slots,
+            pinned: split.pinned,
+            ring: split.ring as usize,
+            experts_stream: split.slots.is_empty() && self.pieces.slots.experts() > 0,
+            slots: split.slots,
             lent,
             stand_ins,
             chunk,
@@ -347,9 +349,9 @@ impl Planner {
         })
     }
 
-    /// What does not depend on the budget.
+    /// Reservations that do not depend on the budget.
     fn fixed(&self) -> impl Iterator<Item = (Use, u64)> {
-        // The allocator hands out a little more than it is asked for, and pages that are not full.
+        // The allocator rounds sizes up, and leaves pages partly filled.
         let grown = self.kv(self.context[1]) + self.work(self.chunks()[1]) + self.tables();
         let lines = [
             (Use::Slack, MIB + grown / 64),
@@ -359,15 +361,15 @@ impl Planner {
         self.process.lines().into_iter().chain(lines)
     }
 
-    /// All but the arena, at the smallest budget.
+    /// Bytes of everything but the arena, at the smallest budget.
     fn base(&self) -> u64 {
         let fixed: u64 = self.fixed().map(|(_, bytes)| bytes).sum();
         let context = self.context[0];
         fixed + self.kv(context) + self.encoding(context) + self.work(self.chunks()[0])
     }
 
-    /// Where pieces lie and would lie, when experts were used and after which tokens, and what is sampled
-    /// from.
+    /// Bytes of the tables: locations of pieces, uses of experts over time and after tokens, and
+    /// candidates of the sampler.
     fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
@@ -391,13 +393,13 @@ impl Planner {
         once + each * context as u64
     }
 
-    /// The most positions whose keys and values, and whose text while it is encoded, take no more.
+    /// Maximum number of positions whose keys, values and encoding fit into `bytes`.
     fn context_within(&self, bytes: u64) -> usize {
         let [least, most] = self.context;
         largest(least..=most, |context| self.kv(context) + self.encoding(context) <= bytes)
     }
 
-    /// Tokens that go through the layers together: the fewest, and the most.
+    /// Minimum and maximum number of tokens that go through the layers together.
     fn chunks(&self) -> [usize; 2] {
         let batch = self.options.batch.max(1);
         [batch, batch.max(self.options.chunk.min(self.context[1]))]
@@ -410,30 +412,30 @@ impl Planner {
         self.spec.work_bytes(functionals, size)
     }
 
-    /// The longest chunk that works in no more than that.
+    /// The longest chunk whose working memory fits into `work` bytes.
     fn chunk_within(&self, work: u64) -> usize {
         let [least, most] = self.chunks();
         largest(least..=most, |tokens| self.work(tokens) <= work)
     }
 
-    /// With nothing pinned and no slots.
+    /// Bytes of the arena with nothing pinned and no slots.
     fn least_arena(&self) -> u64 {
         whole_pages(self.least_ring())
     }
 
-    /// The shortest ring for all that could have to flow through it.
+    /// Bytes of the shortest ring for all weights that may have to stream.
     fn least_ring(&self) -> u64 {
         let Pieces { cyclic_unit, expert_unit, .. } = self.pieces;
         UNITS * cyclic_unit.max(expert_unit) + self.lookup_ring()
     }
 
-    /// The shortest ring for embedding rows alone.
+    /// Bytes of the shortest ring for embedding rows alone.
     fn lookup_ring(&self) -> u64 {
         self.pieces.embedding.map_or(0, |embedding| embedding.rest + LOOKUPS * embedding.row)
     }
 
-    /// The bytes of an arena that stand-ins have: a share that grows with it, never by more, whole
-    /// pages. They are of use only where experts have slots.
+    /// Bytes of an arena for stand-ins, in whole pages. They grow with the arena, and never by
+    /// more. Stand-ins are useful only if experts have slots.
     fn stand_ins(&self, budget: u64, arena: u64) -> Result<u64, PlanError> {
         let Pieces { slots, stand_ins, .. } = &self.pieces;
         let bytes: u64 = stand_ins.iter().map(|(_, len)| len).sum();
@@ -442,7 +444,7 @@ impl Planner {
         match self.options.stand_ins {
             StandInUse::Off => Ok(0),
             _ if stand_ins.is_empty() => Err(PlanError::NoStandIns),
-            // Where every expert has a slot none is ever missing.
+            // If every expert has a slot, stand-ins are not needed.
             StandInUse::Auto if room.is_some_and(|room| room >= slots.bytes()) => Ok(0),
             StandInUse::Auto => Ok((room.unwrap_or(0) / STAND_IN_SHARE / PAGE * PAGE).min(bytes)),
             StandInUse::All if room.is_some_and(|room| bytes <= room) => Ok(bytes),
@@ -450,26 +452,26 @@ impl Planner {
         }
     }
 
-    /// Divides the arena.
-    fn cut(&self, arena: u64) -> Cut {
+    /// Splits the arena into pinned pieces, the ring and slots.
+    fn split_arena(&self, arena: u64) -> ArenaSplit {
         let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
         let rest = arena.checked_sub(self.pieces.cyclic_bytes());
         if let Some(rest) = rest {
             let mut pinned: Vec<PieceId> = cyclic.iter().map(|piece| piece.id).collect();
             let pinned_bytes = self.pieces.cyclic_bytes();
-            // A row of an embedding is little beside what an expert's slot saves.
+            // Pinning the embedding comes last: a row saves little compared with an expert's slot.
             if let Some(embedding) = embedding
                 && rest >= slots.bytes() + embedding.len
             {
                 pinned.push(PieceId::EMBED);
                 let pinned_bytes = pinned_bytes + embedding.len;
-                return Cut { pinned, pinned_bytes, ring: 0, slots: slots.cut(rest) };
+                return ArenaSplit { pinned, pinned_bytes, ring: 0, slots: slots.cut(rest) };
             }
             let ring = self.lookup_ring();
             if let Some(room) = rest.checked_sub(ring)
                 && room >= slots.least_bytes()
             {
-                return Cut { pinned, pinned_bytes, ring, slots: slots.cut(room) };
+                return ArenaSplit { pinned, pinned_bytes, ring, slots: slots.cut(room) };
             }
         }
         let least = self.least_ring();
@@ -481,12 +483,12 @@ impl Planner {
                 pinned.push(piece.id);
             }
         }
-        Cut { pinned, pinned_bytes: arena - ring - left, ring, slots: Vec::new() }
+        ArenaSplit { pinned, pinned_bytes: arena - ring - left, ring, slots: Vec::new() }
     }
 }
 
-/// What an arena is divided into.
-struct Cut {
+/// The parts of an arena.
+struct ArenaSplit {
     pinned: Vec<PieceId>,
     pinned_bytes: u64,
     ring: u64,
@@ -494,34 +496,34 @@ struct Cut {
 }
 
 impl Plan {
-    /// The bytes of the one mapping that all weights lie in.
+    /// Bytes of the one mapping that holds all weights.
     pub fn arena_bytes(&self) -> usize {
         let used =
             [Use::Pinned, Use::Ring, Use::StandIns, Use::Slots].map(|what| self.ledger.get(what));
         whole_pages(used.into_iter().sum()) as usize
     }
 
-    /// The bytes of a mapping of its own for the slots that are lent.
+    /// Bytes of the separate mapping for the lent slots.
     pub fn lent_bytes(&self) -> usize {
         self.lent.iter().map(SlotClass::bytes).sum::<u64>() as usize
     }
 
-    /// How many experts there can be in memory while tokens come one at a time.
+    /// Maximum number of experts in memory while tokens are generated one at a time.
     pub fn most_experts(&self) -> usize {
         self.slots.iter().chain(&self.lent).map(|class| class.count).sum()
     }
 
-    /// The plan for a lower budget that keeps what is pinned, the ring, context and chunk: only
-    /// slots become fewer, so that it can be followed while the model runs.
+    /// Returns the plan for a lower budget. It has fewer slots, but the same pinned pieces, ring,
+    /// context and chunk, so that it can be applied while the model runs.
     pub fn shrink(&self, ram: u64) -> Result<Plan, PlanError> {
         let mut plan = self.clone();
         let mut excess = self.ledger.budget().saturating_sub(ram);
-        // What rounds the arena up stays.
+        // The rounding of the arena stays.
         let spare = excess.min(plan.ledger.get(Use::Spare).saturating_sub(HUGE_PAGE));
         plan.ledger.release(Use::Spare, spare);
         excess -= spare;
         while excess > 0 {
-            // Of the class that has most left, so that all keep their share.
+            // From the class with the most bytes left, so that all keep their shares.
             let class =
                 plan.slots.iter_mut().filter(|class| class.count > 2).max_by_key(|c| c.bytes());
             let Some(class) = class else {
@@ -540,7 +542,8 @@ impl Plan {
     }
 }
 
-/// The largest number for which something holds that holds for none above one for which it does not.
+/// Returns the largest number for which `holds` is true. It must be true for the start of the
+/// range, and false above any number for which it is false.
 fn largest(range: std::ops::RangeInclusive<usize>, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = range.into_inner();
     while low < high {
@@ -554,18 +557,18 @@ fn largest(range: std::ops::RangeInclusive<usize>, holds: impl Fn(usize) -> bool
     low
 }
 
-/// What an arena of so many bytes is in memory: whole huge pages, where it is large enough for one.
+/// Rounds an arena up to whole pages: huge ones if it is large enough for one.
 fn whole_pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE })
 }
 
-/// An arena with its page tables: a page of entries for 512 pages, kept ready for huge ones too, and
-/// the few tables above.
+/// Bytes of an arena with its page tables: a page of entries for 512 pages, reserved for huge pages
+/// too, and the few tables above.
 fn with_tables(arena: u64) -> u64 {
     arena + arena.div_ceil(512).next_multiple_of(PAGE) + 4 * PAGE
 }
 
-/// The largest arena that with its page tables takes no more than that.
+/// The largest arena that fits into `bytes` with its page tables.
 fn arena_within(bytes: u64) -> u64 {
     let pages =
         largest(0..=(bytes / PAGE) as usize, |pages| with_tables(pages as u64 * PAGE) <= bytes);

@@ -1,4 +1,4 @@
-//! What the pieces of a model weigh, and in which order they are worth keeping.
+//! Sizes of a model's pieces, and the order in which they are pinned.
 
 use std::collections::HashMap;
 
@@ -12,61 +12,62 @@ use super::slots::SlotSizes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cyclic {
     pub(super) id: PieceId,
-    /// Bytes of the slot that it needs, which are also those that reading it takes.
+    /// Bytes of its slot, and of reading it.
     pub(super) len: u64,
 }
 
-/// An embedding of which a pass looks up rows.
+/// Sizes of an embedding whose rows are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lookup {
+pub(super) struct EmbeddingSizes {
     pub(super) len: u64,
-    /// What is read for one row.
+    /// Bytes read for one row.
     pub(super) row: u64,
-    /// What every row needs and is therefore kept.
+    /// Bytes that every row needs, and that are therefore resident.
     pub(super) rest: u64,
 }
 
-impl Lookup {
+impl EmbeddingSizes {
     fn new(
         manifest: &Manifest,
         piece: PieceId,
         held: &[Held],
         len: u64,
-    ) -> Result<Option<Lookup>, LayoutError> {
+    ) -> Result<Option<EmbeddingSizes>, LayoutError> {
         let Some(held) = held.first() else { return Ok(None) };
         let read = |rows, parts| {
             let read = Read::Rows { piece, tensor: held.index, rows, parts };
             PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
         };
-        // Escapes are listed for the whole matrix.
+        // Escapes are stored for the whole matrix.
         let (parts, rest) = match held.encoding {
             Encoding::Bf12 => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
             _ => (Parts::All, 0),
         };
-        Ok(Some(Lookup { len, row: read(0..1, parts)? + EDGES, rest }))
+        Ok(Some(EmbeddingSizes { len, row: read(0..1, parts)? + EDGES, rest }))
     }
 }
 
+/// Sizes of all pieces of a model.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// In the order of keeping.
+    /// Cyclic pieces, in the order of pinning.
     pub(super) cyclic: Vec<Cyclic>,
-    /// None if the embedding is the head too, and with that cyclic.
-    pub(super) embedding: Option<Lookup>,
+    /// `None` if the embedding is also the head, and so cyclic.
+    pub(super) embedding: Option<EmbeddingSizes>,
     pub(super) slots: SlotSizes,
-    /// The stand-ins of experts with the bytes that each needs, layer by layer.
+    /// Stand-ins of experts with the bytes of each, layer by layer.
     pub(super) stand_ins: Vec<(PieceId, u64)>,
-    /// The longest run of bytes of a cyclic piece that can be computed with by itself.
+    /// Maximum bytes of the smallest block of a cyclic matrix.
     pub(super) cyclic_unit: u64,
-    /// The same of an expert.
+    /// Maximum bytes of the smallest block of an expert's matrix.
     pub(super) expert_unit: u64,
     /// All norms and biases as f32.
     pub(super) vectors: u64,
-    /// What knowing where everything lies takes.
+    /// Bytes of the tables of piece locations.
     pub(super) tables: u64,
 }
 
-/// A read that begins and ends inside a page takes a page more than one that does not.
+/// Additional bytes of a read that begins and ends inside pages.
 const EDGES: u64 = 2 * sws_store::SLOT_ALIGN as u64;
 
 impl Pieces {
@@ -86,9 +87,9 @@ impl Pieces {
             tables: 0,
         };
         let mut experts = Vec::new();
-        // In the manifest's order: that of an inventory is no order.
-        let asked = manifest.pieces.iter().filter(|piece| !inventory.piece(piece.id).is_empty());
-        for piece in asked {
+        // In the order of the manifest: an inventory is unordered.
+        let needed = manifest.pieces.iter().filter(|piece| !inventory.piece(piece.id).is_empty());
+        for piece in needed {
             let id = piece.id;
             let layout = PieceLayout::new(manifest, Read::Piece(id))?;
             let len = layout.slot_len() as u64;
@@ -113,7 +114,7 @@ impl Pieces {
                     pieces.expert_unit = pieces.expert_unit.max(unit);
                 }
                 PieceKind::Embed if !spec.tied => {
-                    pieces.embedding = Lookup::new(manifest, id, held, len)?;
+                    pieces.embedding = EmbeddingSizes::new(manifest, id, held, len)?;
                 }
                 _ => {
                     pieces.cyclic.push(Cyclic { id, len });
@@ -127,11 +128,13 @@ impl Pieces {
         Ok(pieces)
     }
 
-    /// Every cyclic piece saves as many bytes a token as it takes, so the order is free to serve
-    /// two other ends. Large kinds come before small ones, which then fill what is left. Layers
-    /// come in an order of which every beginning is spread evenly: what streams alternates with what
-    /// stays, and the device reads on while that is computed with. Norms and routers go before all,
-    /// as they are small and a forecast asks for them.
+    /// Sorts the cyclic pieces in the order of pinning.
+    ///
+    /// Every cyclic piece saves as many bytes per token as it takes, so the order is free to serve
+    /// other ends. Norms and routers come first: they are small, and forecasts need them. Large
+    /// kinds come before small ones, which then fill the remaining space. Layers are ordered so
+    /// that every prefix is spread evenly. Streamed layers then alternate with resident ones, and
+    /// the device reads on while resident ones are computed.
     fn sort(&mut self) {
         let mut largest: HashMap<PieceKind, u64> = HashMap::new();
         for piece in &self.cyclic {
@@ -151,25 +154,25 @@ impl Pieces {
         self.cyclic.iter().map(|piece| piece.len).sum()
     }
 
-    /// Everything that is asked for.
+    /// Bytes of all pieces.
     pub(super) fn bytes(&self) -> u64 {
         let embedding = self.embedding.map_or(0, |embedding| embedding.len);
         self.cyclic_bytes() + embedding + self.slots.bytes()
     }
 }
 
-/// The heap that a layout takes, with what is kept for each checksum: those of a checkpoint read in
-/// place stand in a book of their own, which doubles when it grows and is copied when it is saved.
+/// Heap bytes of a layout and its checksums. The checksums of a checkpoint read in place have a
+/// table of their own, which doubles when it grows and is copied when it is saved.
 fn tables(layout: &PieceLayout, manifest: &Manifest) -> u64 {
     const PIECE: u64 = 512;
     const TENSOR: u64 = 320;
     const BLOCK: u64 = 64;
-    const IN_BOOK: u64 = 256;
+    const IN_TABLE: u64 = 256;
     let Some(piece) = manifest.piece(layout.read().piece()) else { return PIECE };
     let extents = piece.tensors.iter().flat_map(|tensor| &tensor.parts);
     let blocks = extents.map(|extent| {
         let count = extent.len.div_ceil(extent.check_len.max(1));
-        count * if extent.checks.is_empty() { BLOCK + IN_BOOK } else { BLOCK }
+        count * if extent.checks.is_empty() { BLOCK + IN_TABLE } else { BLOCK }
     });
     let names = piece.tensors.iter().map(|tensor| TENSOR + tensor.name.len() as u64);
     PIECE + names.sum::<u64>() + blocks.sum::<u64>()

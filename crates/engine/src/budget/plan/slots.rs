@@ -1,4 +1,4 @@
-//! Into how many slots of which lengths a run of memory is cut.
+//! Division of a run of memory into slots.
 
 use sws_store::SLOT_ALIGN;
 
@@ -7,38 +7,38 @@ use sws_store::SLOT_ALIGN;
 pub struct SlotClass {
     /// Bytes of each, whole pages.
     pub len: usize,
-    /// How many.
+    /// Number of slots.
     pub count: usize,
 }
 
 impl SlotClass {
-    /// The bytes of all of them.
+    /// Bytes of all slots.
     pub fn bytes(&self) -> u64 {
         self.len as u64 * self.count as u64
     }
 
-    /// The length of each slot.
+    /// Length of each slot of all classes.
     pub(crate) fn each(classes: &[SlotClass]) -> impl Iterator<Item = usize> {
         classes.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count))
     }
 }
 
-/// The lengths that a model's experts have, in classes, and the order in which slots are made.
+/// Length classes of a model's experts, and the order in which slots are made.
 #[derive(Debug, Default)]
 pub(super) struct SlotSizes {
-    /// Longest first; `count` is that of the experts.
+    /// Classes, longest first; `count` is the number of experts.
     pub(super) classes: Vec<SlotClass>,
-    /// How many of each there must be.
+    /// Minimum number of slots of each class.
     least: Vec<usize>,
 }
 
-/// An expert takes a slot of a class if no more than one part in so many of it stays empty.
+/// An expert belongs to a class if at most one part in this many of its slot stays empty.
 const WASTE: usize = 32;
-/// With fewer slots nothing is read while another is computed with.
+/// With fewer slots nothing can be read while an expert is computed.
 const LEAST: usize = 2;
 
 impl SlotSizes {
-    /// For experts of these lengths, of which a token uses `top_k` a layer.
+    /// Classes for experts of these lengths. A token uses `top_k` experts per layer.
     pub(super) fn new(mut lens: Vec<usize>, top_k: usize) -> SlotSizes {
         lens.iter_mut().for_each(|len| *len = (*len).max(1).next_multiple_of(SLOT_ALIGN));
         lens.sort_unstable_by(|a, b| b.cmp(a));
@@ -53,12 +53,12 @@ impl SlotSizes {
         SlotSizes { classes, least }
     }
 
-    /// A slot for every expert.
+    /// Bytes of a slot for every expert.
     pub(super) fn bytes(&self) -> u64 {
         self.classes.iter().map(SlotClass::bytes).sum()
     }
 
-    /// The fewest slots with which layers can be computed.
+    /// Bytes of the minimum slots that layers can be computed with.
     pub(super) fn least_bytes(&self) -> u64 {
         let pairs = self.classes.iter().zip(&self.least);
         pairs.map(|(class, &least)| class.len as u64 * least as u64).sum()
@@ -69,32 +69,32 @@ impl SlotSizes {
     }
 
     /// Cuts `room` bytes into slots, of each class in proportion to its experts. There must be room
-    /// for the least.
+    /// for the minimum.
     ///
-    /// Slots are made in one fixed order, leaving out what does not fit: more room never makes
-    /// fewer bytes of slots.
+    /// Slots are made in one fixed order, skipping those that do not fit. More room therefore never
+    /// gives fewer bytes of slots.
     pub(super) fn cut(&self, room: u64) -> Vec<SlotClass> {
-        self.cut_beside(&self.least, room.saturating_sub(self.least_bytes()))
+        self.cut_beyond(&self.least, room.saturating_sub(self.least_bytes()))
     }
 
-    /// Cuts other `room` bytes into slots for experts that have none in `slots`, in the same way.
+    /// Cuts another `room` bytes into slots for experts that have none in `slots`, in the same way.
     ///
-    /// Where experts have several lengths, two rooms that both grow can hold fewer bytes together, by less
-    /// than two of the longest slots: each leaves out what does not fit.
-    pub(super) fn further(&self, slots: &[SlotClass], room: u64) -> Vec<SlotClass> {
+    /// If experts have several lengths, two rooms that both grow can together give fewer bytes of
+    /// slots, by less than two of the longest: each skips slots that do not fit.
+    pub(super) fn additional(&self, slots: &[SlotClass], room: u64) -> Vec<SlotClass> {
         let counts: Vec<usize> = slots.iter().map(|class| class.count).collect();
-        let mut further = self.cut_beside(&counts, room);
-        further.iter_mut().zip(counts).for_each(|(class, has)| class.count -= has);
-        further.retain(|class| class.count > 0);
-        further
+        let mut additional = self.cut_beyond(&counts, room);
+        additional.iter_mut().zip(counts).for_each(|(class, has)| class.count -= has);
+        additional.retain(|class| class.count > 0);
+        additional
     }
 
-    /// So many slots of each class, and `left` bytes cut into more.
-    fn cut_beside(&self, least: &[usize], mut left: u64) -> Vec<SlotClass> {
+    /// Returns `least` slots of each class, and as many more as fit into `left` bytes.
+    fn cut_beyond(&self, least: &[usize], mut left: u64) -> Vec<SlotClass> {
         let pairs = self.classes.iter().zip(least);
         let mut slots: Vec<SlotClass> =
             pairs.map(|(class, &count)| SlotClass { len: class.len, count }).collect();
-        // With one class the order is no question.
+        // With one class the order does not matter.
         if let ([class], [slots]) = (&*self.classes, &mut *slots) {
             let more = usize::try_from(left / class.len as u64).unwrap_or(usize::MAX);
             slots.count = slots.count.saturating_add(more).min(class.count);
@@ -112,7 +112,7 @@ impl SlotSizes {
         slots
     }
 
-    /// The class that is furthest behind its share; none when each has a slot for every expert.
+    /// The class furthest behind its share; `None` once every expert has a slot.
     fn next(&self, planned: &[usize]) -> Option<usize> {
         let open = (0..planned.len()).filter(|&i| planned[i] < self.classes[i].count);
         open.min_by(|&a, &b| {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_are_nearly_the_same_share_a_class() {
+    fn similar_lengths_share_a_class() {
         const MIB: usize = 1 << 20;
         type Sizes = &'static [(usize, usize)];
         let cases: [(Sizes, Sizes); 5] = [
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sizes_of_experts_leave_little_of_the_memory_idle() {
+    fn two_expert_sizes_leave_little_memory_idle() {
         const MIB: usize = 1 << 20;
         let sizes = slots(&[(14 * MIB, 128), (9 * MIB, 384)], 4);
         for percent in [10, 25, 50, 75, 90] {
@@ -168,15 +168,15 @@ mod tests {
         }
     }
 
-    /// With room for so many of the longest experts at most a twentieth of it is idle: less than one
-    /// of them is left over, and a slot is longer than what is in it by one part in `WASTE` at most.
+    /// With room for this many of the longest experts at most a twentieth is idle: less than one of
+    /// them is left over, and at most one part in `WASTE` of a slot is empty.
     const FLOOR: u64 = 54;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Two sizes of experts, whatever they are and however many: of the room above the floor at
-        /// most a twentieth holds no expert, even if the shortest of each class are those in memory.
+        /// With any two sizes and numbers of experts, and room above the floor, at most a twentieth
+        /// of it holds no expert, even if the cached experts are the shortest of each class.
         #[test]
         fn two_sizes_leave_at_most_a_twentieth_idle(
             long in 1usize..16 << 20,
@@ -204,10 +204,10 @@ mod tests {
             prop_assert!(filled <= room && (room - filled) * 20 <= room, "{cut:?}: {filled} of {room}");
         }
 
-        /// Cutting never exceeds the room, and more room never gives less of slots. Where an expert has
-        /// none, what is left has no room for it.
+        /// Slots never exceed the room, and more room never gives fewer bytes of slots. If an
+        /// expert has no slot, the rest of the room is too small for one.
         #[test]
-        fn more_room_is_more_slots(
+        fn more_room_gives_more_slots(
             lens in prop::collection::vec((4096usize..400_000, 1usize..20), 1..5),
             top_k in 1usize..5,
             rooms in prop::collection::vec((0.0f64..1.2, 0.0f64..0.5), 2..12),
@@ -225,7 +225,7 @@ mod tests {
                 let used = bytes(&cut);
                 prop_assert!(used <= room && used >= before);
                 before = used;
-                let lent = sizes.further(&cut, other);
+                let lent = sizes.additional(&cut, other);
                 prop_assert!(bytes(&lent) <= other);
                 let all = [&cut[..], &lent].concat();
                 let count = |slots: &[SlotClass], len: usize| -> usize {

@@ -1,4 +1,4 @@
-//! Plans of models that exist only on paper, in true shapes.
+//! Plans of synthetic models with the shapes of real ones.
 
 use proptest::prelude::*;
 use sws_kernels::Encoding;
@@ -19,7 +19,7 @@ struct Shape {
     vocab: usize,
     heads: usize,
     kv_heads: usize,
-    /// Of an expert, or of the MLP.
+    /// Width of an expert, or of the MLP.
     width: usize,
     /// 0 for a dense model.
     experts: usize,
@@ -118,7 +118,7 @@ impl Shape {
         all
     }
 
-    /// All in bf16, every piece where a new page begins.
+    /// A manifest with all tensors in bf16, and every piece at the start of a page.
     fn manifest(&self) -> Manifest {
         let (spec, config) = self.spec();
         let naming = sws_model::naming(&config).unwrap();
@@ -191,17 +191,17 @@ fn options() -> PlanOptions {
     }
 }
 
-/// What streams gets through.
+/// Checks that the ring is long enough for all streamed weights.
 fn flows(shape: &Shape, plan: &Plan) {
     let (spec, manifest) = (shape.spec().0, shape.manifest());
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let Plan { pinned, ring, experts_stream, .. } = plan.clone();
     let plan = InfrastructurePlan { pinned, ring, experts: experts_stream };
     let least = Infrastructure::least_ring(&spec, &inventory, &manifest, &plan).unwrap();
-    assert!(least <= ring, "{least} bytes to flow through, and there are {ring}");
+    assert!(least <= ring, "the ring needs {least} bytes and has {ring}");
 }
 
-/// What every plan must be.
+/// Checks the invariants of a plan.
 fn check(planner: &Planner, ram: u64, plan: &Plan) {
     let Plan { ledger, .. } = plan;
     assert_eq!(ledger.budget(), ram);
@@ -211,7 +211,7 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
     assert!(plan.arena_bytes() as u64 - used <= ledger.get(Use::Spare));
     let slots: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
     assert_eq!((plan.ring as u64, slots), (ledger.get(Use::Ring), ledger.get(Use::Slots)));
-    // What is lent is there when one token needs all that it can, and there is an expert for each slot.
+    // Lent slots fit beside the activations of one token, and there is an expert for each slot.
     let lent = with_tables(whole_pages(plan.lent_bytes() as u64));
     assert!(
         plan.lent.is_empty()
@@ -225,7 +225,7 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
         _ => pieces.cyclic.iter().find(|piece| piece.id == *id).unwrap().len,
     };
     assert_eq!(plan.pinned.iter().map(len).sum::<u64>(), ledger.get(Use::Pinned));
-    // Whatever streams finds room.
+    // The ring has room for all streamed blocks.
     let streams = plan.pinned.len() < pieces.cyclic.len();
     if streams {
         assert!(plan.ring as u64 >= 2 * pieces.cyclic_unit);
@@ -246,7 +246,7 @@ fn encoding_has_room_for_every_context() {
     let planner = QWEN.planner(PlanOptions { encoding, ..options() });
     let without = QWEN.planner(options());
     let least = encoding[0] + encoding[1] * LEAST_CONTEXT as u64;
-    // A table for each page more is all that comes on top.
+    // The only other increase is that of page tables.
     let more = planner.minimum() - without.minimum();
     assert!((least..least + (64 << 10)).contains(&more), "{more}");
     let mut contexts = Vec::new();
@@ -262,8 +262,8 @@ fn encoding_has_room_for_every_context() {
 }
 
 #[test]
-fn true_shapes_at_several_budgets() {
-    // Of all weights, in percent; whether all of the infrastructure stays, how many slots, the chunk.
+fn real_shapes_at_several_budgets() {
+    // Shape, budget in percent of the weights, all infrastructure pinned, slots, chunk.
     #[rustfmt::skip]
     let cases = [
         (MIXTRAL, 2, false, 0, 512),
@@ -295,7 +295,7 @@ fn true_shapes_at_several_budgets() {
     }
 }
 
-/// The cycle rule: what does not fit is read, and nothing else.
+/// The cycle rule: exactly the weights that do not fit are read.
 #[test]
 fn half_of_a_dense_model_reads_half() {
     for (tied, percent) in [(false, 50), (true, 50), (false, 80)] {
@@ -305,11 +305,11 @@ fn half_of_a_dense_model_reads_half() {
         let plan = planner.plan(ram).unwrap();
         let elsewhere = ram - plan.ledger.get(Use::Pinned);
         let lookup = planner.pieces.embedding.map_or(0, |embedding| embedding.len - embedding.row);
-        let fits_not = planner.weights() - lookup - (ram - elsewhere);
-        assert_eq!(plan.per_token.read(), fits_not, "{percent} %");
-        // The rest is the ledger's, and a piece that did not fit.
+        let excess = planner.weights() - lookup - (ram - elsewhere);
+        assert_eq!(plan.per_token.read(), excess, "{percent} %");
+        // The remainder is the other reservations, and space too small for another piece.
         assert!(elsewhere < 800 << 20, "{percent} %: {:?}", plan.ledger);
-        // What streams is spread over the layers.
+        // Streamed pieces are spread over the layers.
         let pinned = |l| plan.pinned.contains(&PieceId::new(l, PieceKind::Mlp));
         let kept = (0..32).filter(|&l| pinned(l)).count();
         let runs = (1..32).filter(|&l| pinned(l) != pinned(l - 1)).count();
@@ -318,7 +318,7 @@ fn half_of_a_dense_model_reads_half() {
 }
 
 #[test]
-fn budgets_that_are_too_small_name_one_that_is_not() {
+fn too_small_budget_names_one_that_works() {
     for shape in [MIXTRAL, QWEN, LLAMA, Shape { tied: true, ..QWEN }] {
         let planner = shape.planner(options());
         let least = planner.minimum();
@@ -338,7 +338,7 @@ fn budgets_that_are_too_small_name_one_that_is_not() {
 }
 
 #[test]
-fn the_context_is_the_users_or_what_suits() {
+fn context_is_as_requested_or_fits_the_budget() {
     let cases = [
         // context, at least, MiB above the smallest budget, expected
         (None, 0, 0, Ok(512)),
@@ -362,7 +362,7 @@ fn the_context_is_the_users_or_what_suits() {
 }
 
 #[test]
-fn a_lower_budget_takes_slots_and_nothing_else() {
+fn lower_budget_takes_only_slots() {
     let planner = QWEN.planner(options());
     let plan = planner.plan(8 * GIB).unwrap();
     for ram in [8 * GIB, 7 * GIB, 5 * GIB] {
@@ -390,7 +390,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 }
 
 proptest! {
-    /// No plan exceeds its budget, and more memory never means more reading, a shorter chunk or a
+    /// No plan exceeds its budget, and more memory never means more reads, a shorter chunk or a
     /// shorter context.
     #[test]
     fn more_memory_never_reads_more(
