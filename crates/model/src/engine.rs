@@ -125,7 +125,8 @@ impl<S: PassSource> Engine<S> {
     ///
     /// A chunk that cannot be continued (unknown tokens, a full context) fails alone. If a pass over
     /// several sequences fails, it is undone and each is continued by itself, so that only those fail
-    /// that have to. A sequence that fails keeps the positions of the passes before.
+    /// that have to. A sequence whose own pass fails in the middle has to be
+    /// [cleared](Self::clear).
     ///
     /// # Panics
     ///
@@ -166,7 +167,7 @@ impl<S: PassSource> Engine<S> {
     }
 
     /// Runs a pass over the first tokens of some runs, and computes the logits of those that end with
-    /// it. A pass that fails is undone.
+    /// it. A pass over several sequences that fails is undone.
     fn pass(
         &mut self,
         runs: &[Run<'_>],
@@ -179,7 +180,8 @@ impl<S: PassSource> Engine<S> {
             Chunk { sequence: *sequence, tokens: &rest[..tokens] }
         };
         let chunks: Vec<Chunk<'_>> = batch.iter().map(chunk).collect();
-        let saved = self.state.save();
+        // A sequence alone needs none: what it overwrites would take memory.
+        let saved = (batch.len() > 1).then(|| self.state.save_between());
         let ends = batch.iter().any(|&(run, tokens)| tokens == runs[run].rest.len());
         let mut ran = self.layers(&chunks, observer);
         if ran.is_ok() && ends {
@@ -190,9 +192,10 @@ impl<S: PassSource> Engine<S> {
                 }
             });
         }
-        match ran {
-            Ok(()) => self.state.keep(saved),
-            Err(_) => self.state.rewind(saved),
+        match (&ran, saved) {
+            (Ok(()), Some(saved)) => self.state.keep(saved),
+            (Err(_), Some(saved)) => self.state.rewind(saved),
+            (_, None) => {}
         }
         ran
     }

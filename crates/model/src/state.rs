@@ -109,6 +109,12 @@ impl State {
         Sequence::bytes_for(spec, limit.min(spec.context), precision)
     }
 
+    /// The maximum size in bytes of what a sequence keeps of overwritten positions while a state is
+    /// saved, for a pass of `tokens` tokens: only windows overwrite any.
+    pub fn journal_bytes(spec: &ModelSpec, tokens: usize, precision: KvPrecision) -> u64 {
+        Sequence::journal_bytes_for(spec, tokens, precision)
+    }
+
     /// Empties a sequence, so that another can reuse its place and its memory.
     ///
     /// # Panics
@@ -208,6 +214,12 @@ impl State {
             },
             sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
         }
+    }
+
+    /// Saves the state between two passes, without the activations of the last.
+    pub(crate) fn save_between(&mut self) -> Saved {
+        self.hidden.clear();
+        self.save()
     }
 
     /// Returns to the point where `saved` was made, whatever has been computed since. States saved

@@ -87,6 +87,18 @@ impl Sequence {
         layers.sum()
     }
 
+    /// The maximum size in bytes of the journal of a pass of `tokens` tokens.
+    pub(crate) fn journal_bytes_for(
+        spec: &ModelSpec,
+        tokens: usize,
+        precision: KvPrecision,
+    ) -> u64 {
+        let windows = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => attention.window.map(|_| attention),
+        });
+        windows.map(|attention| KvState::bytes_for(attention, tokens, precision)).sum()
+    }
+
     /// Bytes held; pages shared with other sequences count for each.
     pub(crate) fn bytes(&self) -> u64 {
         self.layers.iter().map(LayerState::bytes).sum()
