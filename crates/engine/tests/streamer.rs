@@ -1,5 +1,8 @@
 //! The engine as a library, on the bundled model.
 
+#[path = "streamer/sequences.rs"]
+mod sequences;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +15,8 @@ use sws_draft::{
     Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded,
 };
 use sws_engine::{
-    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, Process,
-    SlotClass, SpeculativeWeightStreamer, Use, Witness,
+    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, PlanError,
+    Process, SlotClass, SpeculativeWeightStreamer, StreamerError, Use, Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};

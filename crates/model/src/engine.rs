@@ -17,19 +17,18 @@ pub struct Engine<S> {
     source: S,
     state: State,
     chunk: usize,
-    /// [chunks of the last step, vocab]
-    logits: Vec<f32>,
 }
 
 /// Default number of tokens that go through the layers together.
 const CHUNK: usize = 512;
 
-/// The outcome of a step: for each of its chunks, the logits behind its last token or an error.
-#[derive(Debug)]
-pub struct Step<'e> {
+/// The outcome of a step: for each of its chunks, the logits behind its last token or an error. The
+/// caller keeps it from step to step, so that its memory is reused.
+#[derive(Debug, Default)]
+pub struct Step {
     outcomes: Vec<Result<(), ForwardError>>,
     /// [chunks, vocab]
-    logits: &'e [f32],
+    logits: Vec<f32>,
 }
 
 /// A chunk on its way through the passes of a step.
@@ -44,7 +43,7 @@ impl<S: PassSource> Engine<S> {
     /// context length.
     pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Engine<S> {
         let state = State::new(model.spec(), limit, precision);
-        Engine { model, source, state, chunk: CHUNK, logits: Vec::new() }
+        Engine { model, source, state, chunk: CHUNK }
     }
 
     /// Stores keys and values of sequences added from now on in [pages](State::with_pages).
@@ -117,11 +116,10 @@ impl<S: PassSource> Engine<S> {
     /// Frees the working memory that passes have grown; the next pass allocates what it needs.
     pub fn release_work(&mut self) {
         self.state.release_work();
-        self.logits = Vec::new();
     }
 
     /// Continues each chunk's sequence by its tokens, in as few passes as the largest number of tokens
-    /// allows, and computes the logits behind each chunk.
+    /// allows, and writes the logits behind each chunk to `step`.
     ///
     /// A chunk that cannot be continued (unknown tokens, a full context) fails alone. If a pass over
     /// several sequences fails, it is undone and each is continued by itself, so that only those fail
@@ -131,11 +129,10 @@ impl<S: PassSource> Engine<S> {
     /// # Panics
     ///
     /// If two chunks continue the same sequence, or a sequence was never added.
-    pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer) -> Step<'_> {
-        let vocab = self.model.spec().vocab;
-        let mut logits = std::mem::take(&mut self.logits);
+    pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
+        let Step { outcomes, logits } = step;
         logits.clear();
-        logits.resize(chunks.len() * vocab, 0.0);
+        logits.resize(chunks.len() * self.model.spec().vocab, 0.0);
         let mut runs: Vec<Run<'_>> = Vec::with_capacity(chunks.len());
         for &chunk in chunks {
             let outcome = self.model.check(&self.state, &[chunk]);
@@ -146,14 +143,14 @@ impl<S: PassSource> Engine<S> {
             if batch.is_empty() {
                 break;
             }
-            match self.pass(&runs, &batch, &mut logits, observer) {
+            match self.pass(&runs, &batch, logits, observer) {
                 Ok(()) => batch.iter().for_each(|&(run, tokens)| {
                     runs[run].rest = &runs[run].rest[tokens..];
                 }),
                 Err(error) if batch.len() == 1 => runs[batch[0].0].outcome = Err(error),
                 Err(_) => {
                     for (run, tokens) in batch {
-                        match self.pass(&runs, &[(run, tokens)], &mut logits, observer) {
+                        match self.pass(&runs, &[(run, tokens)], logits, observer) {
                             Ok(()) => runs[run].rest = &runs[run].rest[tokens..],
                             Err(error) => runs[run].outcome = Err(error),
                         }
@@ -161,9 +158,8 @@ impl<S: PassSource> Engine<S> {
                 }
             }
         }
-        self.logits = logits;
-        let outcomes = runs.into_iter().map(|run| run.outcome).collect();
-        Step { outcomes, logits: &self.logits }
+        outcomes.clear();
+        outcomes.extend(runs.into_iter().map(|run| run.outcome));
     }
 
     /// Runs a pass over the first tokens of some runs, and computes the logits of those that end with
@@ -234,7 +230,7 @@ impl<S: PassSource> Engine<S> {
     }
 }
 
-impl Step<'_> {
+impl Step {
     /// Number of chunks.
     pub fn len(&self) -> usize {
         self.outcomes.len()

@@ -19,7 +19,18 @@ pub struct Session<S> {
 impl<S: PassSource> Session<S> {
     /// A session for a sequence of up to `limit` positions, capped at the model's context length.
     pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Self {
-        let mut engine = Engine::new(model, source, limit, precision);
+        Session::with_pages(model, source, limit, precision, usize::MAX)
+    }
+
+    /// As [`new`](Self::new), for an engine with sequences in [pages](State::with_pages).
+    pub fn with_pages(
+        model: Model,
+        source: S,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> Self {
+        let mut engine = Engine::new(model, source, limit, precision).with_pages(page);
         let sequence = engine.add();
         Session { engine, sequence }
     }

@@ -150,9 +150,14 @@ impl State {
         self.sequences[sequence].len
     }
 
+    /// Number of sequences.
+    pub fn sequences(&self) -> usize {
+        self.sequences.len() - self.vacant.len()
+    }
+
     /// True if there is no sequence.
     pub fn is_empty(&self) -> bool {
-        self.sequences.len() == self.vacant.len()
+        self.sequences() == 0
     }
 
     /// The maximum number of positions in a sequence.

@@ -217,6 +217,15 @@ impl<T> PredictiveCache<T> {
         given_up
     }
 
+    /// Pieces being read into the slots from number `slots` on, which [`truncate`](Self::truncate)
+    /// would remove.
+    pub fn loading_beyond(&self, slots: usize) -> impl Iterator<Item = PieceId> {
+        self.entries.iter().skip(slots).filter_map(|entry| match entry.state {
+            State::Loading { piece } => Some(piece),
+            _ => None,
+        })
+    }
+
     /// Looks up a piece that the next computation needs, and counts the result.
     pub fn lookup(&mut self, piece: PieceId) -> Lookup {
         let counts = self.counts.entry(piece.layer().unwrap_or(0)).or_default();

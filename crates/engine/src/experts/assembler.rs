@@ -304,9 +304,18 @@ impl DynamicAssembler {
         self.cache.extend(slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot))))
     }
 
-    /// Abandons the pass, and gives up all but the first `slots` slots.
+    /// Gives up all but the first `slots` slots, between passes. Reads into the others go on.
     pub fn take_back(&mut self, slots: usize) {
-        self.abandon();
+        let loading: Vec<PieceId> = self.cache.loading_beyond(slots).collect();
+        for &id in &loading {
+            self.give_up(id);
+        }
+        while loading.iter().any(|&id| self.reads.contains(id))
+            && let Some(arrival) = self.reads.settle()
+        {
+            // No layer needs the piece now, so a failure does not matter.
+            let _ = self.land(arrival);
+        }
         drop(self.cache.truncate(slots));
         self.account.slots_changed();
     }

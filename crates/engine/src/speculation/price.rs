@@ -1,5 +1,6 @@
 //! Cost model of prefetching: measured times, and the gain and cost of a speculative read.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Weight of a loss against a gain. It is one because reads are preemptible; it would be two for
@@ -71,9 +72,11 @@ enum Stage {
 /// Computing times of each layer, without waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    /// Number of tokens in the passes measured.
-    tokens: usize,
+    /// Binary logarithm of the number of tokens in the running pass, rounded down.
+    class: u32,
     layers: Vec<Times>,
+    /// Times of passes of the other classes.
+    others: BTreeMap<u32, Vec<Times>>,
     layer: usize,
     stage: Stage,
     since: Moment,
@@ -110,20 +113,26 @@ struct Times {
 impl Pace {
     pub(crate) fn new(layers: usize) -> Pace {
         Pace {
-            tokens: 0,
+            class: 0,
             layers: vec![Times::default(); layers],
+            others: BTreeMap::new(),
             layer: 0,
             stage: Stage::Between,
             since: Moment::default(),
         }
     }
 
-    /// Starts a pass of `tokens` tokens. Times of passes with another number of tokens are dropped.
+    /// Starts a pass of `tokens` tokens. Times are kept for each power of two tokens: steps in which
+    /// sequences come and go do not forget them.
     pub(crate) fn pass_begins(&mut self, tokens: usize) {
         self.stage = Stage::Between;
-        if self.tokens != tokens {
-            self.tokens = tokens;
-            self.layers.fill(Times::default());
+        let class = tokens.max(1).ilog2();
+        if class != self.class {
+            let unknown = || vec![Times::default(); self.layers.len()];
+            let times = self.others.remove(&class).unwrap_or_else(unknown);
+            let before = std::mem::replace(&mut self.layers, times);
+            self.others.insert(self.class, before);
+            self.class = class;
         }
     }
 
@@ -381,6 +390,8 @@ mod tests {
         );
         pace.pass_begins(7);
         assert_eq!(pace.of(1), None, "another number of tokens");
+        pace.pass_begins(1);
+        assert_eq!(pace.of(1), Some((4.0, 5.0)), "kept");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use sws_cache::Saved;
 use sws_draft::NoDraft;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
-    ResidentSource, Session,
+    CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
+    ResidentSource, Session, Step,
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
@@ -63,8 +63,7 @@ pub struct SpeculativeWeightStreamer {
     arena: Option<Arena>,
     sampling: Sampling,
     plan: Option<Plan>,
-    /// Number of slots without lent ones, if slots have been lent.
-    lent: Option<usize>,
+    lending: Lending,
     began: Counters,
     tokens: u64,
     passes: Duration,
@@ -74,6 +73,22 @@ pub struct SpeculativeWeightStreamer {
     warm_start: Option<WarmStart>,
     passed_over: Option<String>,
 }
+
+/// The memory of a prompt's activations, lent to slots while passes are small.
+#[derive(Debug, Default)]
+struct Lending {
+    /// Number of slots without lent ones, if slots have been lent.
+    slots: Option<usize>,
+    /// Small passes since the last large one, and number of them before slots are lent again.
+    small: u32,
+    wait: u32,
+}
+
+/// Positions in a page of keys and values if there are several sequences: they grow by pages, and forks
+/// share them. Attention over shorter pages is slower.
+const SHARED_PAGE: usize = 512;
+/// Small passes in which lent slots pay for the reads that are lost when they are taken back.
+const WORTH_LENDING: u32 = 16;
 
 /// Counters of a run as of the last pass, readable from another thread.
 #[derive(Clone, Debug, Default)]
@@ -107,6 +122,7 @@ impl SpeculativeWeightStreamer {
             encoding: options.encoding,
             kv: options.kv,
             all_logits: options.all_logits,
+            batch: options.sequences,
             functionals: model.functionals(),
             stand_ins: options.stand_ins,
             draft: if options.speculation { options.draft.bytes() as u64 } else { 0 },
@@ -176,7 +192,8 @@ impl SpeculativeWeightStreamer {
         };
         let mut source = StreamingSource::new(infrastructure, assembler);
         source.pace(Arc::clone(&store), options.costs);
-        let mut session = Session::new(model, source, plan.context, options.kv);
+        let page = if plan.sequences > 1 { SHARED_PAGE } else { usize::MAX };
+        let mut session = Session::with_pages(model, source, plan.context, options.kv, page);
         session.set_chunk(plan.chunk);
         let mut streamer =
             SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling);
@@ -206,7 +223,7 @@ impl SpeculativeWeightStreamer {
             arena: None,
             sampling,
             plan,
-            lent: None,
+            lending: Lending::default(),
             began: Counters::default(),
             tokens: 0,
             passes: Duration::ZERO,
@@ -218,6 +235,59 @@ impl SpeculativeWeightStreamer {
         streamer.began = streamer.counters();
         *streamer.gauge.lock() = streamer.began.clone();
         streamer
+    }
+
+    /// Adds an empty sequence beside the one of [`CausalLm`], whose number is 0. `None` if the plan
+    /// has no room for another ([`Options::sequences`]).
+    pub fn add_sequence(&mut self) -> Option<usize> {
+        self.has_room().then(|| self.session.engine().add())
+    }
+
+    /// Adds a sequence with the same positions as another. `None` if the plan has no room for it, or
+    /// a pass over the other failed in the middle.
+    pub fn fork_sequence(&mut self, sequence: usize) -> Option<usize> {
+        if self.has_room() { self.session.engine().fork(sequence) } else { None }
+    }
+
+    fn has_room(&mut self) -> bool {
+        let planned = self.plan.as_ref().map_or(usize::MAX, |plan| plan.sequences);
+        self.session.state().sequences() < planned
+    }
+
+    /// Removes an added sequence and frees its memory.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such sequence, or it is that of [`CausalLm`].
+    pub fn remove_sequence(&mut self, sequence: usize) {
+        assert_ne!(sequence, 0, "the sequence of `CausalLm` stays");
+        self.session.engine().remove(sequence);
+    }
+
+    /// Empties a sequence.
+    pub fn clear_sequence(&mut self, sequence: usize) {
+        self.session.engine().clear(sequence);
+    }
+
+    /// Drops the positions of a sequence from `len` on; see [`Engine::truncate`](sws_model::Engine::truncate).
+    pub fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
+        self.session.engine().truncate(sequence, len)
+    }
+
+    /// Number of positions of a sequence.
+    pub fn sequence_len(&self, sequence: usize) -> usize {
+        self.session.state().len(sequence)
+    }
+
+    /// Continues several sequences in shared passes, in which each expert is read once for all of
+    /// them; see [`Engine::step`](sws_model::Engine::step).
+    pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
+        let tokens = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        let done = self.pass(tokens, |session| {
+            session.engine().step(chunks, observer, step);
+            Ok(())
+        });
+        debug_assert!(done.is_ok(), "each chunk has its own outcome");
     }
 
     /// Appends `prompt` to the sequence, then up to `new_tokens` tokens that the model chooses, as
@@ -324,9 +394,15 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Lends the memory of a prompt's activations to slots, as long as tokens come one at a time.
+    /// Lends the memory of a prompt's activations to slots, as long as each sequence gets at most a
+    /// token per pass.
     fn lend(&mut self) {
-        let Some(plan) = self.plan.as_ref().filter(|_| self.lent.is_none()) else { return };
+        let Lending { slots, small, wait } = &mut self.lending;
+        *small = small.saturating_add(1);
+        if slots.is_some() || *small <= *wait {
+            return;
+        }
+        let Some(plan) = &self.plan else { return };
         let (bytes, cut) = (plan.lent_bytes(), SlotClass::each(&plan.lent));
         if bytes == 0 {
             return;
@@ -338,20 +414,26 @@ impl SpeculativeWeightStreamer {
             .map(|arena| cut.filter_map(|len| arena.take(len)).collect())
             .unwrap_or_default();
         if let Some(assembler) = self.session.source().assembler() {
-            self.lent = Some(assembler.lend(slots));
+            self.lending.slots = Some(assembler.lend(slots));
         }
     }
 
-    /// Takes lent slots back before a prompt, which needs the memory for its activations.
+    /// Takes lent slots back before a prompt, which needs the memory for its activations. After a
+    /// prompt that came soon after the one before, slots are lent later.
     fn take_back(&mut self) {
-        if let Some(slots) = self.lent.take()
+        let Lending { slots, small, wait } = &mut self.lending;
+        let small = std::mem::take(small);
+        if slots.is_some() || *wait > 0 {
+            *wait = if small < WORTH_LENDING { WORTH_LENDING } else { 0 };
+        }
+        if let Some(slots) = slots.take()
             && let Some(assembler) = self.session.source().assembler()
         {
             assembler.take_back(slots);
         }
     }
 
-    /// Runs a pass, and updates the counters.
+    /// Runs passes over `tokens` tokens, and updates the counters.
     fn pass<T>(
         &mut self,
         tokens: usize,
@@ -359,9 +441,10 @@ impl SpeculativeWeightStreamer {
     ) -> Result<T, ForwardError> {
         let clock = self.session.source().meter().waiter().clock().clone();
         let started = clock.now();
-        match tokens {
-            1 => self.lend(),
-            _ => self.take_back(),
+        let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
+        match tokens <= sequences {
+            true => self.lend(),
+            false => self.take_back(),
         }
         let result = pass(&mut self.session);
         self.passes += clock.now().saturating_sub(started);

@@ -35,6 +35,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// Minimum length of the context in positions if `context` is `None`.
     pub at_least: usize,
+    /// Number of sequences that can exist at the same time.
+    pub sequences: usize,
     /// Bytes for encoding text while the model is loaded: a fixed number, and a number per
     /// position.
     pub encoding: [u64; 2],
@@ -74,6 +76,7 @@ impl Default for Options {
             policy: PolicyKind::default(),
             context: None,
             at_least: 0,
+            sequences: 1,
             encoding: [0; 2],
             kv: KvPrecision::F32,
             all_logits: false,

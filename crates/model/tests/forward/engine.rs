@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use sws_model::{
     CausalLm, Chunk, Compute, Engine, ForwardError, KvPrecision, Model, Observer, PassSource,
-    Ready, ResidentSource, Routed, SourceError, WeightSource,
+    Ready, ResidentSource, Routed, SourceError, Step, WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -184,7 +184,8 @@ impl Beside<'_> {
         let chunks: Vec<Chunk<'_>> =
             owned.iter().map(|(sequence, tokens)| Chunk { sequence: *sequence, tokens }).collect();
         self.engine.source().fails_in = fails_in;
-        let step = self.engine.step(&chunks, &mut ());
+        let mut step = Step::default();
+        self.engine.step(&chunks, &mut (), &mut step);
         let outcomes: Vec<Result<Vec<u32>, String>> = (0..chunks.len())
             .map(|chunk| step.logits(chunk).map(bits).map_err(ToString::to_string))
             .collect();
@@ -255,7 +256,8 @@ fn a_chunk_that_cannot_be_continued_fails_alone() {
     let [good, unknown, full, removed] = [(); 4].map(|()| engine.add());
     engine.remove(removed);
     let too_many = vec![5; 201];
-    let step = engine.step(
+    let mut step = Step::default();
+    engine.step(
         &[
             Chunk { sequence: unknown, tokens: &[fixture.spec.vocab as u32] },
             Chunk { sequence: good, tokens: &tokens[..7] },
@@ -263,6 +265,7 @@ fn a_chunk_that_cannot_be_continued_fails_alone() {
             Chunk { sequence: removed, tokens: &[1] },
         ],
         &mut (),
+        &mut step,
     );
     assert!(matches!(step.logits(0), Err(ForwardError::UnknownToken { .. })));
     assert!(matches!(step.logits(2), Err(ForwardError::ContextFull { .. })));
@@ -271,6 +274,6 @@ fn a_chunk_that_cannot_be_continued_fails_alone() {
     let alone = bits(fixture.session().prefill(&tokens[..7]).unwrap());
     assert_eq!(bits(step.logits(1).unwrap()), alone);
     assert_eq!(engine.add(), removed, "numbers are reused");
-    let nothing = engine.step(&[], &mut ());
-    assert!(nothing.is_empty());
+    engine.step(&[], &mut (), &mut step);
+    assert!(step.is_empty());
 }

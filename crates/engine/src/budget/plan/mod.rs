@@ -39,6 +39,8 @@ pub struct Plan {
     pub chunk: usize,
     /// Maximum number of positions of a sequence.
     pub context: usize,
+    /// Number of sequences for which there is room.
+    pub sequences: usize,
     /// Reservations of the whole budget.
     pub ledger: Ledger,
     /// Expected reads per token.
@@ -344,6 +346,7 @@ impl Planner {
             stand_ins,
             chunk,
             context,
+            sequences: self.options.batch.max(1),
             ledger,
             per_token,
         })
@@ -375,13 +378,19 @@ impl Planner {
             let experts = moe.experts as u64;
             experts * experts * size_of::<f32>() as u64 + experts * 300
         });
-        let sampling = (self.options.batch * self.spec.vocab * 32) as u64;
+        let sampling = (self.options.batch * self.spec.vocab * 32) as u64 + self.shared_logits();
         let (layers, experts) = self
             .spec
             .moes()
             .fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
         let tokens = History::bytes_of_tokens(Shape { layers, experts, top_k: 0 }) as u64;
         self.pieces.tables + used.sum::<u64>() + tokens + sampling
+    }
+
+    /// Bytes of the logits that a step of several sequences collects.
+    fn shared_logits(&self) -> u64 {
+        let batch = self.options.batch;
+        if batch > 1 { (batch * self.spec.vocab * size_of::<f32>()) as u64 } else { 0 }
     }
 
     fn kv(&self, context: usize) -> u64 {
@@ -409,7 +418,12 @@ impl Planner {
         let PlanOptions { all_logits, threads, functionals, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let size = PassSize { tokens, logits, positions: self.context[1], threads };
-        self.spec.work_bytes(functionals, size)
+        // A pass over several sequences can be undone.
+        let journal = match self.options.batch {
+            0..=1 => 0,
+            _ => State::journal_bytes(&self.spec, tokens, self.options.kv),
+        };
+        self.spec.work_bytes(functionals, size) + journal
     }
 
     /// The longest chunk whose working memory fits into `work` bytes.

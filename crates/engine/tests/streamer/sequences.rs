@@ -1,0 +1,227 @@
+//! Several sequences through shared passes: each gets the bits that it has alone, at any budget.
+
+use std::collections::HashMap;
+use std::io;
+
+use proptest::prelude::*;
+use sws_model::{Chunk, Step};
+use sws_store::ShardReader;
+
+use super::*;
+
+/// A reader that fails while it is closed.
+struct Gate {
+    inner: Arc<dyn ShardReader>,
+    closed: Arc<AtomicBool>,
+}
+
+impl ShardReader for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        match self.closed.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("closed")),
+            false => self.inner.read_at(file, offset, into),
+        }
+    }
+}
+
+fn gated(closed: &Arc<AtomicBool>) -> Arc<NVMeWeightStore> {
+    let manifest = Arc::new(Manifest::load(dir()).unwrap());
+    let inner = ReaderKind::Direct.open(&manifest, &dir(), 4).unwrap();
+    let reader: Arc<dyn ShardReader> = Arc::new(Gate { inner, closed: Arc::clone(closed) });
+    let options = StoreOptions { reader: Some(reader), cache: None, ..StoreOptions::default() };
+    Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap())
+}
+
+/// The smallest budget for this number of sequences.
+fn smallest(sequences: usize) -> u64 {
+    let options = Options { sequences, ..options(1) };
+    let refused =
+        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options);
+    match refused.unwrap_err() {
+        StreamerError::Plan(PlanError::TooSmall { smallest, .. }) => smallest,
+        error => panic!("{error}"),
+    }
+}
+
+/// Bits of the logits behind a text, computed by a model in memory.
+#[derive(Default)]
+struct Truth(HashMap<Vec<u32>, Vec<u32>>);
+
+impl Truth {
+    fn of(&mut self, lm: &mut SpeculativeWeightStreamer, text: &[u32]) -> &Vec<u32> {
+        self.0.entry(text.to_vec()).or_insert_with(|| {
+            lm.clear();
+            bits(lm.prefill(text).unwrap())
+        })
+    }
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// What happens around a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    None,
+    Cancelled,
+    DiskFails,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Add,
+    Fork(usize),
+    Remove(usize),
+    Clear(usize),
+    Truncate(usize, usize),
+    /// For some sequences, the first token and the number of tokens.
+    Step(Vec<(usize, u32, usize)>, Trouble),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let tokens = prop_oneof![3 => Just(1usize), 1 => 2..30usize];
+    let chunks = prop::collection::vec((0..4usize, 4..4000u32, tokens), 1..5);
+    let trouble = prop_oneof![
+        8 => Just(Trouble::None),
+        1 => Just(Trouble::Cancelled),
+        1 => Just(Trouble::DiskFails),
+    ];
+    prop_oneof![
+        2 => Just(Event::Add),
+        1 => (0..4usize).prop_map(Event::Fork),
+        1 => (0..4usize).prop_map(Event::Remove),
+        1 => (0..4usize).prop_map(Event::Clear),
+        1 => (0..4usize, 0..40usize).prop_map(|(s, len)| Event::Truncate(s, len)),
+        10 => (chunks, trouble).prop_map(|(chunks, trouble)| Event::Step(chunks, trouble)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn any_interleaving_gives_each_sequence_its_own_bits(
+        sequences in 1..=4usize,
+        more in 0..24u64,
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+        events in prop::collection::vec(event(), 4..24),
+    ) {
+        let closed = Arc::new(AtomicBool::new(false));
+        let options = |bytes| Options { sequences, policy, ..options(bytes) };
+        let (store, options) = (gated(&closed), options(smallest(sequences) + more * MIB));
+        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec()), store, options).unwrap();
+        let waiter = lm.waiter();
+        let (mut all, mut truth, mut step) = (resident(), Truth::default(), Step::default());
+        let mut texts: Vec<(usize, Vec<u32>)> = vec![(0, Vec::new())];
+        for event in events {
+            let count = texts.len();
+            match event {
+                Event::Add => match lm.add_sequence() {
+                    Some(sequence) => texts.push((sequence, Vec::new())),
+                    None => prop_assert_eq!(count, sequences),
+                },
+                Event::Fork(which) => {
+                    let (from, text) = texts[which % count].clone();
+                    match lm.fork_sequence(from) {
+                        Some(fork) => texts.push((fork, text)),
+                        None => prop_assert_eq!(count, sequences),
+                    }
+                }
+                Event::Remove(which) => {
+                    if texts[which % count].0 != 0 {
+                        lm.remove_sequence(texts.swap_remove(which % count).0);
+                    }
+                }
+                Event::Clear(which) => {
+                    lm.clear_sequence(texts[which % count].0);
+                    texts[which % count].1.clear();
+                }
+                Event::Truncate(which, len) => {
+                    let (sequence, text) = &mut texts[which % count];
+                    prop_assert!(lm.truncate_sequence(*sequence, len));
+                    text.truncate(len);
+                }
+                Event::Step(chunks, trouble) => {
+                    let mut batch: Vec<(usize, Vec<u32>)> = Vec::new();
+                    for (which, first, tokens) in chunks {
+                        let room = 256 - texts[which % count].1.len();
+                        let tokens = tokens.min(room) as u32;
+                        if tokens > 0 && batch.iter().all(|(other, _)| *other != which % count) {
+                            let tokens = (0..tokens).map(|t| (first + 83 * t) % 4096).collect();
+                            batch.push((which % count, tokens));
+                        }
+                    }
+                    let chunks: Vec<Chunk<'_>> = batch
+                        .iter()
+                        .map(|(which, tokens)| Chunk { sequence: texts[*which].0, tokens })
+                        .collect();
+                    match trouble {
+                        Trouble::None => {}
+                        Trouble::Cancelled => waiter.cancel(),
+                        Trouble::DiskFails => closed.store(true, Ordering::SeqCst),
+                    }
+                    lm.step(&chunks, &mut (), &mut step);
+                    closed.store(false, Ordering::SeqCst);
+                    waiter.resume();
+                    for (number, (which, tokens)) in batch.iter().enumerate() {
+                        let (sequence, text) = &mut texts[*which];
+                        match step.logits(number) {
+                            Ok(logits) => {
+                                text.extend(tokens);
+                                prop_assert!(bits(logits) == *truth.of(&mut all, text));
+                            }
+                            Err(error) => {
+                                let error = error.to_string();
+                                match trouble {
+                                    Trouble::None => prop_assert!(false, "{error}"),
+                                    Trouble::Cancelled => prop_assert!(error.contains("cancel")),
+                                    Trouble::DiskFails => prop_assert!(error.contains("closed")),
+                                }
+                                // Perhaps in the middle of a pass.
+                                lm.clear_sequence(*sequence);
+                                text.clear();
+                            }
+                        }
+                    }
+                }
+            }
+            for (sequence, text) in &texts {
+                prop_assert_eq!(lm.sequence_len(*sequence), text.len());
+            }
+        }
+    }
+}
+
+/// An expert that several sequences choose is read once for all of them.
+#[test]
+fn shared_passes_read_less_than_separate_ones() {
+    let read = |together: bool| {
+        let options =
+            Options { sequences: 4, speculation: false, ..options(smallest(4) + 4 * MIB) };
+        let mut lm = streaming(ReaderKind::Direct, options);
+        let sequences: Vec<usize> =
+            [0].into_iter().chain((1..4).map(|_| lm.add_sequence().unwrap())).collect();
+        let mut step = Step::default();
+        let before = lm.counters().bytes[0];
+        for token in 0..40u32 {
+            let tokens: Vec<[u32; 1]> = (0..4).map(|s| [(token * 97 + s * 5) % 4096]).collect();
+            let chunks: Vec<Chunk<'_>> = sequences
+                .iter()
+                .zip(&tokens)
+                .map(|(&sequence, tokens)| Chunk { sequence, tokens })
+                .collect();
+            for chunks in chunks.chunks(if together { 4 } else { 1 }) {
+                lm.step(chunks, &mut (), &mut step);
+                assert_eq!(step.errors().count(), 0);
+            }
+        }
+        lm.counters().bytes[0] - before
+    };
+    let (together, apart) = (read(true), read(false));
+    assert!(together * 10 < apart * 9, "{together} bytes together, {apart} apart");
+}
