@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl Cancel {
-    /// Ends a pass at its next layer, or while it waits for the disk. What was generated stays; the
+    /// Ends a pass at its next layer, or at the read that it waits for. What was generated stays; the
     /// sequence is computed anew by what continues it.
     pub fn new() -> Cancel {
         Cancel::default()

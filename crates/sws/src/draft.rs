@@ -141,3 +141,24 @@ impl Candidate {
             .map_err(|e| Error::Draft { file, why: e.to_string() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_of_a_plan_makes_the_draft_that_was_planned() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+        let shape = shape(Model::open(dir).unwrap().spec()).unwrap();
+        let (rank, tokens) = (16, TOKENS);
+        let whole = DraftSize { rank, tokens, distances: sws_draft::DEPTH };
+        let candidate = Candidate { shape, whole, trained: None };
+        let most = candidate.bytes_within(u64::MAX);
+        for limit in (0..most + most / 8).step_by(10_007) {
+            let share = candidate.bytes_within(limit);
+            assert!(share <= limit);
+            assert_eq!(candidate.within(share), candidate.within(limit).filter(|_| share > 0));
+        }
+        assert_eq!(candidate.bytes_within(0), 0);
+    }
+}
