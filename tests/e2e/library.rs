@@ -69,7 +69,7 @@ fn sampled() -> GenerationOptions {
     }
 }
 
-/// What `sws chat` says to these lines.
+/// Answers of `sws chat` to these lines.
 fn said(model: &Path, lines: &[&str]) -> String {
     let how = ["--seed", "4", "--temperature", "1.5", "--max-new-tokens", "8", "--ignore-eos"];
     let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"chat", &model];

@@ -10,16 +10,16 @@ use sws_store::{Pass, ReadOp, ShardReader};
 
 /// Ends loading or generating, from any thread. Clones end the same.
 ///
-/// What was ended stays ended: something new needs a new handle.
+/// A handle that was used stays used: something new needs a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     asked: Arc<AtomicBool>,
-    /// Whether a pass is completed once it has begun.
+    /// True if a pass is completed once it has begun.
     between: bool,
-    /// What a pass under way waits with.
+    /// The waiter of the pass under way.
     waiter: Mutex<Option<Waiter>>,
 }
 

@@ -25,7 +25,7 @@ pub fn path(model: &Model) -> PathBuf {
     model.dir().join(FILE)
 }
 
-/// What a draft has to know of a model; none if it has no experts, or layers that differ in them.
+/// The shape of a model that a draft has to know; none if it has no experts, or layers that differ in them.
 pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
     let moe = |layer: &LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));

@@ -38,7 +38,7 @@ pub struct Generate<'m> {
     over: bool,
 }
 
-/// How tokens are chosen, and when there are enough.
+/// Rules for choosing tokens, and for ending the text.
 #[derive(Debug)]
 struct Rules {
     sampler: Sampler,
@@ -46,7 +46,7 @@ struct Rules {
     most: usize,
 }
 
-/// Whoever looks on while text is generated.
+/// Observers of a text under way, and the handle that ends it.
 struct Aside<'m> {
     cancel: Cancel,
     waiter: Option<Waiter>,
@@ -54,7 +54,7 @@ struct Aside<'m> {
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
-/// What a text begins with.
+/// The beginning of a text, and the parts of a model that it needs.
 pub(crate) struct Start<'m, 'g> {
     pub(crate) tokens: Vec<u32>,
     pub(crate) generation: &'g Generation,
@@ -132,12 +132,12 @@ impl<'m> Generate<'m> {
         self
     }
 
-    /// What has been generated so far.
+    /// The text so far.
     pub fn so_far(&self) -> &Generated {
         &self.made
     }
 
-    /// What was generated.
+    /// Ends it, if it is not over, and returns all of it.
     pub fn finish(mut self) -> Generated {
         self.close();
         std::mem::take(&mut self.made)

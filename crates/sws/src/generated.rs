@@ -1,4 +1,4 @@
-//! What was generated, piece by piece and as a whole.
+//! Generated text, piece by piece and as a whole.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,26 +8,26 @@ use serde::Serialize;
 
 use crate::{Cost, Pace};
 
-/// What was generated.
+/// A text that was generated.
 #[derive(Clone, Debug, Default)]
 pub struct Generated {
     /// The new tokens; one that ended the text is the last of them.
     pub tokens: Vec<u32>,
     /// All pieces of text, joined.
     pub text: String,
-    /// Why there is no more.
+    /// The reason why there is no more.
     pub end: End,
     /// From the prompt to the first of them.
     pub first_token: Option<Duration>,
-    /// How fast the prompt was, as far as it was computed.
+    /// The pace of the prompt, as far as it was computed.
     pub prompt: Pace,
-    /// How fast the tokens were that were computed after it.
+    /// The pace of the tokens that were computed after it.
     pub generation: Pace,
-    /// What it took, if that is measured.
+    /// The work that it took, if that is measured.
     pub cost: Option<Cost>,
 }
 
-/// Why there is no more.
+/// The reason why there is no more of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {

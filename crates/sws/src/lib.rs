@@ -25,7 +25,7 @@
 //!   and [`RunMetrics`] what it cost.
 //! - Passes run on [`Threads`], whichever thread asks for them.
 //!
-//! What the defaults do is what `sws run` and `sws chat` do, which are written on this crate.
+//! The defaults are those of `sws run` and `sws chat`, which are written on this crate.
 #![deny(missing_docs)]
 
 mod backend;

@@ -7,7 +7,7 @@ use sws_store::Clock;
 
 use crate::{Cost, Pace};
 
-/// What the time and the work are measured with.
+/// Measures the time and the work of a text.
 #[derive(Debug)]
 pub(crate) struct Timing {
     clock: Clock,
@@ -60,7 +60,7 @@ impl Timing {
         self.begin();
     }
 
-    /// How fast the tokens after the prompt were, and what all cost; none if the prompt was cut off.
+    /// The pace of the tokens after the prompt, and the cost of all; none if the prompt was cut off.
     pub(crate) fn end(&mut self) -> (Pace, Option<Cost>) {
         self.pause();
         let cost = match (&self.counters, &self.gauge) {

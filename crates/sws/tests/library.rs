@@ -83,7 +83,7 @@ fn every_end_has_its_reason() {
     assert_eq!((none.end, none.tokens.len()), (End::Length, 0));
 }
 
-/// What was generated before a text leaves no trace in it, wherever it was given up.
+/// A text leaves no trace in the next, wherever it was given up.
 #[test]
 fn a_text_given_up_leaves_the_model_as_it_was() {
     let mut model = streamed(&tales());
