@@ -14,6 +14,7 @@ mod full_disk;
 mod goldens;
 mod kill;
 mod large;
+mod library;
 mod limits;
 mod links;
 mod memory;

@@ -1,4 +1,4 @@
-//! What computes the layers: the table of backends.
+//! Backends: implementations of the layers.
 
 #[cfg(feature = "candle")]
 mod candle;
@@ -30,14 +30,14 @@ pub(crate) struct Loaded {
     pub(crate) lm: Box<dyn CausalLm>,
     /// The functionals that compute it.
     pub(crate) tier: String,
-    /// How its files were read.
+    /// The reader of its files.
     pub(crate) reader: &'static str,
     pub(crate) weight_bytes: u64,
-    /// How the budget is divided; none if everything is in memory.
+    /// The division of the budget; none if everything is in memory.
     pub(crate) plan: Option<Plan>,
-    /// What it costs to run, if that is measured.
+    /// The counters of its cost, if that is measured.
     pub(crate) gauge: Option<Gauge>,
-    /// What passes wait with, if they can wait.
+    /// The waiter of its passes, if they can wait.
     pub(crate) waiter: Option<Waiter>,
 }
 
@@ -49,7 +49,7 @@ impl Backend {
         Backend::Candle,
     ];
 
-    /// What it is called on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Sws => "sws",
@@ -71,7 +71,7 @@ impl Backend {
         }
     }
 
-    /// How far its results are from those of the default backend; none if not at all.
+    /// The distance of its results from those of the default backend; none if there is none.
     pub const fn lossy(self) -> Option<&'static str> {
         match self {
             Backend::Sws => None,
@@ -160,7 +160,7 @@ fn functionals(loader: &Loader<'_>) -> Functionals {
     loader.options.functionals.unwrap_or(Functionals::best())
 }
 
-/// How long a sequence is to be at most; refused if the model was not made for it.
+/// The length that a sequence is to have at most; refused if the model was not made for it.
 fn asked(loader: &Loader<'_>) -> Result<usize> {
     let made_for = loader.model.spec().context;
     match loader.options.context.unwrap_or(made_for) {
@@ -171,7 +171,7 @@ fn asked(loader: &Loader<'_>) -> Result<usize> {
     }
 }
 
-/// How long a sequence can become: as was asked for, or as far as the memory that is left has room
+/// The length that a sequence can have: as was asked for, or as far as the memory that is left has room
 /// for its keys and values, with a warning.
 fn positions(loader: &mut Loader<'_>) -> Result<usize> {
     let wanted = asked(loader)?;

@@ -10,21 +10,21 @@ use sws_store::{Pass, ReadOp, ShardReader};
 
 /// Ends loading or generating, from any thread. Clones end the same.
 ///
-/// What was ended stays ended: something new needs a new handle.
+/// A handle that was used stays used: something new needs a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     asked: Arc<AtomicBool>,
-    /// Whether a pass is completed once it has begun.
+    /// True if a pass is completed once it has begun.
     between: bool,
-    /// What a pass under way waits with.
+    /// The waiter of the pass under way.
     waiter: Mutex<Option<Waiter>>,
 }
 
 impl Cancel {
-    /// Ends a pass at its next layer, or while it waits for the disk. What was generated stays; the
+    /// Ends a pass at its next layer, or at the read that it waits for. What was generated stays; the
     /// sequence is computed anew by what continues it.
     pub fn new() -> Cancel {
         Cancel::default()

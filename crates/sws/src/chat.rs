@@ -20,18 +20,18 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// One in which nothing was said. Without a number of new tokens an answer is as long as there is room.
+    /// A conversation in which nothing was said. Without a number of new tokens an answer is as long as there is room.
     pub fn new(template: ChatTemplate, generation: Generation) -> Conversation {
         Conversation { messages: Vec::new(), template, generation, answers: 0 }
     }
 
-    /// What the model is told before all else.
+    /// Tells the model something before all else.
     pub fn system(mut self, text: impl Into<String>) -> Conversation {
         self.messages.insert(0, message("system", text.into()));
         self
     }
 
-    /// What was said so far.
+    /// The messages so far.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }

@@ -25,7 +25,7 @@ pub fn path(model: &Model) -> PathBuf {
     model.dir().join(FILE)
 }
 
-/// What a draft has to know of a model; none if it has no experts, or layers that differ in them.
+/// The shape of a model that a draft has to know; none if it has no experts, or layers that differ in them.
 pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
     let moe = |layer: &LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
@@ -139,5 +139,26 @@ impl Candidate {
         let fingerprint = &model.manifest().model.fingerprint;
         MicroDraftModel::read(&bytes, &shape, fingerprint, limit)
             .map_err(|e| Error::Draft { file, why: e.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_of_a_plan_makes_the_draft_that_was_planned() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+        let shape = shape(Model::open(dir).unwrap().spec()).unwrap();
+        let (rank, tokens) = (16, TOKENS);
+        let whole = DraftSize { rank, tokens, distances: sws_draft::DEPTH };
+        let candidate = Candidate { shape, whole, trained: None };
+        let most = candidate.bytes_within(u64::MAX);
+        for limit in (0..most + most / 8).step_by(10_007) {
+            let share = candidate.bytes_within(limit);
+            assert!(share <= limit);
+            assert_eq!(candidate.within(share), candidate.within(limit).filter(|_| share > 0));
+        }
+        assert_eq!(candidate.bytes_within(0), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Why something did not work, in sentences for people.
+//! Errors, in sentences for people.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::Size;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What any error is as the cause of another.
+/// Any error, as the cause of another.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a model cannot be found, loaded or run: one sentence with the file, what is wrong, and the remedy.
+/// A model that cannot be found, loaded or run: one sentence with the file, what is wrong, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -59,7 +59,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// What is wrong with a model.
+    /// Something wrong with a model.
     #[error("`{}`: {cause}", dir.display())]
     Model {
         /// The directory of the model.
@@ -85,7 +85,7 @@ pub enum Error {
         needed: u64,
         /// Bytes that are left.
         available: u64,
-        /// Where they are left.
+        /// The machine, or the control group that leaves no more.
         holder: Holder,
         /// The remedy besides more memory.
         otherwise: &'static str,
@@ -134,7 +134,7 @@ pub enum Error {
     Cancelled,
 }
 
-/// What a model lacks for what was asked of it.
+/// A file that a model lacks for what was asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lacking {

@@ -28,7 +28,7 @@ pub fn locate(name: impl AsRef<Path>) -> Result<PathBuf> {
     })
 }
 
-/// Where Python's library keeps models. None without a home: `from_env` would panic.
+/// The place in which Python's library keeps models. None without a home: `from_env` would panic.
 fn hub_cache() -> Option<hf_hub::Cache> {
     if let Some(dir) = std::env::var_os("HF_HUB_CACHE") {
         return Some(hf_hub::Cache::new(dir.into()));

@@ -1,84 +1,21 @@
 //! The loop of generation, as an iterator: a prompt goes in, text comes out as it is made.
 
 use std::fmt;
-use std::ops::Deref;
-use std::time::Duration;
 
-use serde::Serialize;
-use sws_engine::{Counters, Gauge, Metrics, Waiter};
+use sws_engine::{Gauge, Waiter};
 use sws_model::text::{Finish, Generation, Position, SampleError, Sampler, TextStream, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
-use sws_store::Clock;
 use sws_store::shard::Progress;
 
 use crate::cancel::Looking;
 use crate::chat::Turn;
 use crate::sequence::Sequence;
-use crate::{Cancel, Cost, Error, Pace, Result};
+use crate::timing::Timing;
+use crate::{Cancel, End, Error, Generated, Pace, Piece, Result};
 
 /// Tokens of a prompt between two looks at a handle that ends between passes: as many as go through the
 /// layers together where there is room. Not a bit depends on it.
 const CHUNK: usize = 512;
-
-/// What was generated.
-#[derive(Clone, Debug, Default)]
-pub struct Generated {
-    /// The new tokens; one that ended the text is the last of them.
-    pub tokens: Vec<u32>,
-    /// All pieces of text, joined.
-    pub text: String,
-    /// Why there is no more.
-    pub end: End,
-    /// From the prompt to the first of them.
-    pub first_token: Option<Duration>,
-    /// How fast the prompt was, as far as it was computed.
-    pub prompt: Pace,
-    /// How fast the tokens were that were computed after it.
-    pub generation: Pace,
-    /// What it took, if that is measured.
-    pub cost: Option<Cost>,
-}
-
-/// Why there is no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum End {
-    /// The model said so.
-    StopToken,
-    /// A stop string came up.
-    StopString,
-    /// As many tokens as were asked for.
-    Length,
-    /// The context is full.
-    Context,
-    /// A [`Cancel`] handle ended it, or the iterator was given up before its end.
-    #[default]
-    #[serde(rename = "interrupted")]
-    Cancelled,
-}
-
-/// A token, and the text that it completes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The token; none for text that was held back until the end.
-    pub token: Option<u32>,
-    /// The text; empty while a character, or what may be a stop string, is incomplete.
-    pub text: String,
-}
-
-impl Deref for Piece {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.text
-    }
-}
-
-impl fmt::Display for Piece {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.text)
-    }
-}
 
 /// A text under way: an iterator of its [pieces](Piece), which ends with the text.
 ///
@@ -101,7 +38,7 @@ pub struct Generate<'m> {
     over: bool,
 }
 
-/// How tokens are chosen, and when there are enough.
+/// Rules for choosing tokens, and for ending the text.
 #[derive(Debug)]
 struct Rules {
     sampler: Sampler,
@@ -109,7 +46,7 @@ struct Rules {
     most: usize,
 }
 
-/// Whoever looks on while text is generated.
+/// Observers of a text under way, and the handle that ends it.
 struct Aside<'m> {
     cancel: Cancel,
     waiter: Option<Waiter>,
@@ -117,21 +54,7 @@ struct Aside<'m> {
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
-/// What the time and the work are measured with.
-#[derive(Debug)]
-struct Timing {
-    clock: Clock,
-    gauge: Option<Gauge>,
-    /// As the prompt began, and as it was over.
-    counters: [Option<Counters>; 2],
-    /// The beginning of the time that counts now, and what counted before.
-    since: Duration,
-    spent: Duration,
-    prompt: Duration,
-    computed: usize,
-}
-
-/// What a text begins with.
+/// The beginning of a text, and the parts of a model that it needs.
 pub(crate) struct Start<'m, 'g> {
     pub(crate) tokens: Vec<u32>,
     pub(crate) generation: &'g Generation,
@@ -209,12 +132,12 @@ impl<'m> Generate<'m> {
         self
     }
 
-    /// What has been generated so far.
+    /// The text so far.
     pub fn so_far(&self) -> &Generated {
         &self.made
     }
 
-    /// What was generated.
+    /// Ends it, if it is not over, and returns all of it.
     pub fn finish(mut self) -> Generated {
         self.close();
         std::mem::take(&mut self.made)
@@ -291,7 +214,10 @@ impl<'m> Generate<'m> {
         };
         let computed = self.sequence.len().saturating_sub(before);
         self.made.prompt = Pace::of(computed, self.timing.elapsed());
-        self.timing.begin_tokens();
+        match completed {
+            true => self.timing.begin_tokens(),
+            false => self.timing.begin(),
+        }
         Ok(completed)
     }
 
@@ -377,57 +303,5 @@ impl Aside<'_> {
 impl fmt::Debug for Aside<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Aside").field("cancel", &self.cancel).finish_non_exhaustive()
-    }
-}
-
-impl Timing {
-    fn new(gauge: Option<Gauge>) -> Timing {
-        let clock = Clock::real();
-        let began = gauge.as_ref().map(Gauge::read);
-        Timing {
-            since: clock.now(),
-            clock,
-            gauge,
-            counters: [began, None],
-            spent: Duration::ZERO,
-            prompt: Duration::ZERO,
-            computed: 0,
-        }
-    }
-
-    /// Time counts from now on.
-    fn begin(&mut self) {
-        self.since = self.clock.now();
-    }
-
-    /// Time counts no more, until it begins again: it is the caller's.
-    fn pause(&mut self) {
-        self.spent += self.clock.now() - self.since;
-    }
-
-    /// The time since it began.
-    fn elapsed(&self) -> Duration {
-        self.clock.now() - self.since
-    }
-
-    /// The prompt is over.
-    fn begin_tokens(&mut self) {
-        self.prompt = self.elapsed();
-        self.counters[1] = self.gauge.as_ref().map(Gauge::read);
-        self.begin();
-    }
-
-    /// What the tokens after the prompt cost, and all of it.
-    fn end(&mut self) -> (Pace, Option<Cost>) {
-        self.pause();
-        self.begin();
-        let cost = match (&self.counters, &self.gauge) {
-            ([Some(before), Some(between)], Some(gauge)) => Some(Cost {
-                prompt: Metrics::between(before, between),
-                generation: Metrics::between(between, &gauge.read()),
-            }),
-            _ => None,
-        };
-        (Pace::of(self.computed, self.spent), cost)
     }
 }

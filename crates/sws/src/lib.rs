@@ -25,7 +25,7 @@
 //!   and [`RunMetrics`] what it cost.
 //! - Passes run on [`Threads`], whichever thread asks for them.
 //!
-//! What the defaults do is what `sws run` and `sws chat` do, which are written on this crate.
+//! The defaults are those of `sws run` and `sws chat`, which are written on this crate.
 #![deny(missing_docs)]
 
 mod backend;
@@ -35,6 +35,7 @@ pub mod draft;
 mod error;
 mod find;
 mod generate;
+mod generated;
 mod loaded;
 mod loader;
 mod metrics;
@@ -48,6 +49,7 @@ mod sequence;
 mod size;
 mod text;
 mod threads;
+mod timing;
 mod warning;
 
 pub use backend::Backend;
@@ -55,7 +57,8 @@ pub use cancel::Cancel;
 pub use chat::Conversation;
 pub use error::{Cause, Error, Lacking, Result};
 pub use find::locate;
-pub use generate::{End, Generate, Generated, Piece};
+pub use generate::Generate;
+pub use generated::{End, Generated, Piece};
 pub use loaded::{LoadedModel, NEW_TOKENS};
 pub use loader::{Loader, Needs};
 pub use metrics::{Cost, Pace, RunMetrics};

@@ -20,7 +20,7 @@ pub const NEW_TOKENS: usize = 256;
 /// A model that runs, with one sequence. Its passes run on [threads](Threads) of its own, whichever
 /// thread asks for them.
 ///
-/// What it has learned of the use of experts is saved when it is dropped.
+/// Dropping it saves what it has learned of the use of experts.
 #[derive(Debug)]
 pub struct LoadedModel {
     pub(crate) model: Model,
@@ -33,7 +33,7 @@ pub struct LoadedModel {
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// How a model was loaded, as its metrics tell it.
+/// Facts about the loading of a model, for its metrics.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) backend: Backend,
@@ -105,12 +105,12 @@ impl LoadedModel {
         self.sequence.limit()
     }
 
-    /// What there is to know about how it was loaded, one sentence each.
+    /// Things to know about how it was loaded, one sentence each.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// How the budget is divided; none if everything is in memory.
+    /// The division of the budget; none if everything is in memory.
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
@@ -121,7 +121,7 @@ impl LoadedModel {
         self.gauge.clone()
     }
 
-    /// What a generation cost, and how the model was loaded.
+    /// The cost of a text, and how the model was loaded.
     pub fn metrics(&self, generated: &Generated) -> RunMetrics {
         let about = &self.about;
         RunMetrics {

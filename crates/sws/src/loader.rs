@@ -34,12 +34,12 @@ pub struct Loader<'m> {
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
-/// What a model is loaded for, as far as that is known.
+/// The use that a model is loaded for, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
     /// Positions that will be used.
     pub positions: usize,
-    /// Whether logits of all positions are wanted, rather than of the last.
+    /// True if logits of all positions are wanted, rather than of the last.
     pub all_logits: bool,
 }
 
@@ -106,13 +106,13 @@ impl<'m> Loader<'m> {
         self
     }
 
-    /// How `batch` sequences would be run within the budget, without loading anything.
+    /// Plans for `batch` sequences, of any budget, without loading anything.
     pub fn planning(mut self, batch: usize) -> Result<Planning> {
         let (threads, text) = self.resolve()?;
         Planning::new(&self, &text, &threads, batch)
     }
 
-    /// How it would be run within the budget, without loading anything.
+    /// The plan for the budget, without loading anything.
     pub fn plan(mut self) -> Result<Plan> {
         let (threads, text) = self.resolve()?;
         Planning::new(&self, &text, &threads, 1)?.plan(&self)
@@ -158,7 +158,7 @@ impl<'m> Loader<'m> {
         Ok(model)
     }
 
-    /// What reads the model's files.
+    /// A reader of the model's files.
     pub(crate) fn open_reader(&self) -> Result<Arc<dyn ShardReader>> {
         match &self.reader {
             Some(reader) => Ok(Arc::clone(reader)),

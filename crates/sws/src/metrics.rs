@@ -1,4 +1,4 @@
-//! What a run cost, as `sws run --json` tells it.
+//! The cost of a run, as `sws run --json` tells it.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ pub struct RunMetrics {
     pub reader: &'static str,
     /// The precision in which keys and values are kept.
     pub kv: &'static str,
-    /// What made the result differ from that of the published weights; nothing, if empty.
+    /// Reasons why the result differs from that of the published weights; none if it does not.
     pub lossy: Vec<String>,
     /// Memory for weights.
     pub weight_bytes: u64,
     /// The budget of the process; none if all weights are in memory.
     pub ram_bytes: Option<u64>,
-    /// What made room; none if nothing had to.
+    /// The policy that made room; none if nothing had to.
     pub policy: Option<&'static str>,
     /// The time that loading took.
     pub load_seconds: f64,
@@ -36,14 +36,14 @@ pub struct RunMetrics {
     /// Of tokens computed after the prompt: one less than the new ones, as the prompt yields the
     /// first.
     pub generation: Pace,
-    /// What it took, of the prompt and of the tokens after it; none from a backend that does not
+    /// The work that it took, of the prompt and of the tokens after it; none from a backend that does not
     /// measure it.
     pub cost: Option<Cost>,
     /// The most memory the process had, if the system tells.
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// What the parts of a run cost.
+/// The cost of the parts of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// Of the prompt.
@@ -52,7 +52,7 @@ pub struct Cost {
     pub generation: sws_engine::Metrics,
 }
 
-/// How fast tokens went through the model.
+/// The speed at which tokens went through the model.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Pace {
     /// Tokens that were computed.

@@ -69,7 +69,7 @@ impl Model {
         &self.0.manifest
     }
 
-    /// What it computes.
+    /// The layers and their sizes, as its configuration has them.
     pub fn spec(&self) -> &ModelSpec {
         &self.0.spec
     }
@@ -108,7 +108,7 @@ impl Model {
         Ok(Some(tokenizer))
     }
 
-    /// How to generate: `options` over what the model's files say.
+    /// The way to generate: `options` over what the model's files say.
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
         let file = self.beside("generation_config.json")?;
         Generation::resolve(file.as_deref(), &self.0.config_json, options)

@@ -1,4 +1,4 @@
-//! How a model is to be run.
+//! Options for running a model.
 
 use std::path::{Path, PathBuf};
 
@@ -10,45 +10,45 @@ use sws_store::ReaderKind;
 
 use crate::{Backend, Model};
 
-/// How a model is to be run. The defaults are those of the command line, and so is what each means.
+/// Options for running a model. Their defaults and their meaning are those of the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Memory for the whole process. Not a bit depends on it.
     pub ram: Budget,
-    /// Whether the whole model is loaded first, whatever `ram` says.
+    /// Loads the whole model first, whatever `ram` says.
     pub resident: bool,
     /// Positions of the sequence; none for what suits the memory.
     pub context: Option<usize>,
-    /// How keys and values are kept.
+    /// The precision of keys and values.
     pub kv: KvPrecision,
-    /// What computes the layers.
+    /// The implementation of the layers.
     pub backend: Backend,
     /// The tiers of our kernels; none for the fastest of this CPU. Not a bit depends on them.
     pub functionals: Option<Functionals>,
-    /// How files are read.
+    /// The reader of its files.
     pub reader: ReaderKind,
-    /// How weights come and go where they do.
+    /// Options for weights that come and go.
     pub streaming: Streaming,
 }
 
-/// How weights come and go. Not a bit depends on it, but for a tolerance above 0.
+/// Options for weights that come and go. Not a bit depends on it, but for a tolerance above 0.
 #[derive(Clone, Debug)]
 pub struct Streaming {
-    /// Which expert makes room for another.
+    /// The policy that evicts experts.
     pub policy: PolicyKind,
-    /// Whether experts are read before a router has asked for them, as long as that measurably saves time.
+    /// Reads experts before a router has asked for them, as long as that measurably saves time.
     pub speculation: bool,
-    /// What forecasts them.
+    /// The forecast of what to read.
     pub draft: Drafting,
-    /// Which stand-ins stay in memory; none for those that `tolerance` needs.
+    /// Stand-ins that stay in memory; none for those that `tolerance` needs.
     pub stand_ins: Option<StandInUse>,
     /// A stand-in counts where it changes the state by at most this share of its norm; 0 is exact.
     pub tolerance: f64,
-    /// Whether what is learned of the use of experts is kept from one run to the next.
+    /// Keeps what is learned of the use of experts from one run to the next.
     pub warm_start: bool,
 }
 
-/// What forecasts the experts of the layers to come.
+/// A forecast of the experts of the layers to come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drafting {
     /// The draft beside the model, or one that learns as it goes where a model's experts are large together.
@@ -106,12 +106,12 @@ impl Options {
 }
 
 impl Streaming {
-    /// How exact the answer is to be.
+    /// The exactness that the tolerance asks for.
     pub(crate) fn exactness(&self) -> Exactness {
         if self.tolerance > 0.0 { Exactness::Within(self.tolerance) } else { Exactness::Exact }
     }
 
-    /// Which stand-ins stay in memory.
+    /// Stand-ins that stay in memory.
     pub(crate) fn stand_ins(&self) -> StandInUse {
         let default = if self.tolerance > 0.0 { StandInUse::Auto } else { StandInUse::Off };
         self.stand_ins.unwrap_or(default)

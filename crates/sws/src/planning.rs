@@ -17,7 +17,7 @@ pub struct Planning {
     pub ram: u64,
     /// The memory that this process can have.
     pub total: u64,
-    /// What there could be of a draft, and the most bytes that it may take.
+    /// The draft that there could be, and the most bytes that it may take.
     draft: Option<(Candidate, u64)>,
 }
 

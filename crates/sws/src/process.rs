@@ -1,4 +1,4 @@
-//! What the process takes beside the weights: measured, once everything else is there.
+//! Memory of the process beside the weights: measured, once everything else is there.
 
 use sws_engine::{Budget, Process};
 use sws_store::Memory;
@@ -25,7 +25,7 @@ pub(crate) fn measure(model: &Model, tokenizer: u64) -> Process {
     }
 }
 
-/// What is left of a budget to encode a text before the model is loaded.
+/// Bytes that are left of a budget to encode a text before the model is loaded.
 pub(crate) fn left(model: &Model, tokenizer: u64, budget: Budget) -> u64 {
     let Some(Memory { total, available, .. }) = Memory::now() else { return u64::MAX };
     match budget {

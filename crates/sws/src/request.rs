@@ -1,4 +1,4 @@
-//! What is asked of a model.
+//! Requests: a text to continue, and how.
 
 use sws_model::text::GenerationOptions;
 
@@ -14,7 +14,7 @@ use sws_model::text::GenerationOptions;
 pub struct Request {
     /// The text.
     pub prompt: Prompt,
-    /// What differs from the defaults of the model.
+    /// Options that differ from the defaults of the model.
     pub options: GenerationOptions,
 }
 
@@ -40,7 +40,7 @@ impl Request {
         self
     }
 
-    /// How freely to choose; 0 takes the likeliest token, always.
+    /// The freedom of choice; 0 takes the likeliest token, always.
     pub fn temperature(mut self, temperature: f32) -> Request {
         self.options.temperature = Some(temperature);
         self

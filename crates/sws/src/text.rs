@@ -1,4 +1,4 @@
-//! What turns the texts of a model into tokens and back.
+//! Texts of a model: into tokens and back.
 
 use sws_engine::Budget;
 use sws_model::text::{ChatTemplate, Tokenizer};
@@ -13,7 +13,7 @@ pub struct Text {
     template: Option<ChatTemplate>,
     /// The part of the heap that the tokenizer takes.
     heap: u64,
-    /// Whether texts will be encoded while the model is there.
+    /// True if texts will be encoded while the model is there.
     later: bool,
 }
 

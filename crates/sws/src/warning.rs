@@ -1,4 +1,4 @@
-//! What a model is told to lack, or to have lost, while it is loaded.
+//! Warnings about a model that is loaded all the same.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::Size;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// What makes the result differ from that of the published weights.
+    /// A reason why the result differs from that of the published weights.
     #[error("lossy: {0}")]
     Lossy(String),
-    /// What earlier runs learned is passed over.
+    /// A file of what earlier runs learned that is passed over.
     #[error("{0}")]
     Forgotten(String),
     /// A trained draft does not fit as a whole.
@@ -31,7 +31,7 @@ pub enum Warning {
         needs: u64,
         /// Bytes that it may take.
         limit: u64,
-        /// Whether the rest of it has room.
+        /// True if the rest of it has room.
         partly: bool,
     },
     /// A draft that was asked for has no use.
@@ -47,7 +47,7 @@ pub enum Warning {
         wanted: usize,
         /// Positions that there is room for.
         fits: usize,
-        /// Where memory is short.
+        /// The machine, or the control group in which memory is short.
         holder: Holder,
     },
 }

@@ -52,7 +52,7 @@ pub(crate) struct Model {
     /// and not reproducible, as it depends on what is in memory.
     ///
     /// The share is bounded from above, expert by expert. What becomes of the logits is not: see
-    /// the example `tolerance` of the engine. 0 is exact.
+    /// the example `tolerance` of the benchmarks. 0 is exact.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
     pub(crate) tolerance: f64,
     /// Keep nothing of what earlier runs learned about the use of experts, and save nothing: what is

@@ -44,7 +44,8 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let mut generation = model.generation(&args.sampling.options())?;
     let mut text = Text::open(&model)?;
     let has_text = text.tokenizer().is_some();
-    if !has_text && !(args.json && generation.stop_strings.is_empty()) {
+    let tokens_only = args.json && generation.stop_strings.is_empty();
+    if !has_text && !tokens_only {
         return Err(model.error(
             "there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
         ).into());

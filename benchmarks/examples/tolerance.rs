@@ -2,7 +2,7 @@
 //! budget such as 20MiB.
 //!
 //! ```text
-//! cargo run --release -p sws-engine --example tolerance -- SHARDS RAM [TOKENS]
+//! cargo run --release -p sws-benchmarks --example tolerance -- SHARDS RAM [TOKENS]
 //! ```
 //!
 //! The exact model samples a text. Each row then gives the same tokens to the model with another

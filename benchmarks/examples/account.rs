@@ -2,12 +2,12 @@
 //! virtual, and drafts name each expert of a layer with a given recall.
 //!
 //! ```text
-//! cargo run --release -p sws-engine --example account
+//! cargo run --release -p sws-benchmarks --example account
 //! ```
 
 use std::io::{Result, Write};
 
-#[path = "../tests/speculation/harness.rs"]
+#[path = "../../crates/engine/tests/speculation/harness.rs"]
 mod harness;
 
 use harness::run;

@@ -2,7 +2,7 @@
 //! experts. The shards must have stand-ins.
 //!
 //! ```text
-//! cargo run --release -p sws-engine --example acceptance -- SHARDS [TOKENS [TEXTS]]
+//! cargo run --release -p sws-benchmarks --example acceptance -- SHARDS [TOKENS [TEXTS]]
 //! ```
 //!
 //! The model samples texts, each with another seed. The draft gets the same tokens, and samples

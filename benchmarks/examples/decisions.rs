@@ -1,7 +1,7 @@
 //! Cost of a cache's decisions, without weights.
 //!
 //! ```text
-//! cargo run --release -p sws-engine --example decisions
+//! cargo run --release -p sws-benchmarks --example decisions
 //! ```
 
 use std::error::Error;

@@ -1,0 +1,372 @@
+//! A model as a program uses it: texts, conversations, handles that end them, threads, errors.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+
+use sws::{
+    Cancel, End, Error, Generated, GenerationOptions, LoadedModel, Model, Observer, Options,
+    Prompt, Request, ShardReader, Threads,
+};
+use sws_model::{Routed, SourceError};
+use sws_store::shard::{ShardOptions, shard};
+use sws_store::{Checkpoint, Pass, ReaderKind};
+
+#[expect(dead_code, unused_imports, reason = "the end-to-end tests use all of it")]
+#[path = "../../../tests/e2e/goldens.rs"]
+mod goldens;
+
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
+                        {% if add_generation_prompt %}a {% endif %}";
+
+fn tales() -> Model {
+    Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")).unwrap()
+}
+
+/// Loaded within the least that works, so that everything streams; nothing is left for other tests.
+fn streamed(model: &Model) -> LoadedModel {
+    load(model, |options| options.ram = "min".parse().unwrap())
+}
+
+fn load(model: &Model, change: impl FnOnce(&mut Options)) -> LoadedModel {
+    let mut options = Options::default();
+    options.streaming.warm_start = false;
+    change(&mut options);
+    model.with(options).load().unwrap()
+}
+
+fn wolf() -> Request {
+    Request::from("The wolf").seed(7).temperature(0.8).max_new_tokens(12)
+}
+
+/// A text to its end; its pieces are what is said of it as a whole.
+fn text(model: &mut LoadedModel, request: Request) -> Generated {
+    let mut generate = model.generate(request).unwrap();
+    let pieces: Vec<_> = generate.by_ref().map(Result::unwrap).collect();
+    let made = generate.finish();
+    assert_eq!(pieces.iter().map(|piece| piece.text.as_str()).collect::<String>(), made.text);
+    let tokens: Vec<u32> = pieces.iter().filter_map(|piece| piece.token).collect();
+    assert_eq!(tokens, made.tokens);
+    made
+}
+
+#[test]
+fn same_text_streamed_and_in_memory() {
+    let mut model = load(&tales(), |options| options.resident = true);
+    let made = text(&mut model, wolf());
+    assert_eq!((made.tokens.len(), made.end), (12, End::Length));
+    assert_eq!((made.prompt.tokens > 0, made.generation.tokens), (true, 11));
+    assert!(model.plan().is_none());
+    let metrics = model.metrics(&made);
+    assert_eq!((metrics.ram_bytes, metrics.reader), (None, "direct"));
+
+    let mut model = streamed(&tales());
+    let again = text(&mut model, wolf());
+    assert_eq!((&again.tokens, &again.text), (&made.tokens, &made.text));
+    assert!(model.plan().is_some());
+    assert!(
+        model.metrics(&again).cost.unwrap().generation.bytes_per_token.values().sum::<f64>() > 0.0
+    );
+}
+
+#[test]
+fn every_end_has_its_reason() {
+    let mut model =
+        load(&tales(), |options| (options.resident, options.context) = (true, Some(16)));
+    let made = text(&mut model, wolf().max_new_tokens(1000));
+    assert_eq!(made.end, End::Context);
+    // What was generated, cut into a stop string.
+    let words: Vec<&str> = made.text.split(' ').filter(|word| word.len() > 2).collect();
+    let stopped = text(&mut model, wolf().stop(words[1]));
+    assert_eq!(stopped.end, End::StopString);
+    assert!(made.text.starts_with(&stopped.text) && !stopped.text.contains(words[1]));
+    let none = text(&mut model, wolf().max_new_tokens(0));
+    assert_eq!((none.end, none.tokens.len()), (End::Length, 0));
+}
+
+/// A text leaves no trace in the next, wherever it was given up.
+#[test]
+fn a_text_given_up_leaves_the_model_as_it_was() {
+    let mut model = streamed(&tales());
+    let alone = text(&mut model, wolf()).text;
+    for pieces in [0, 1, 5] {
+        let other = Request::from("Alice said").seed(3);
+        let mut generate = model.generate(other).unwrap();
+        assert_eq!(generate.by_ref().take(pieces).filter(Result::is_ok).count(), pieces);
+        drop(generate);
+        assert_eq!(text(&mut model, wolf()).text, alone, "after {pieces} pieces");
+    }
+}
+
+/// Cancels in a layer, at a position.
+struct Canceller {
+    cancel: Cancel,
+    position: usize,
+    layer: usize,
+}
+
+impl Observer for Canceller {
+    fn routed(&mut self, pass: &Pass, layer: usize, _: &Routed) -> Result<(), SourceError> {
+        if (pass.first_position(), layer) == (self.position, self.layer) {
+            self.cancel.cancel();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_handle_ends_a_text_between_and_within_passes() {
+    let mut model = streamed(&tales());
+    let whole = text(&mut model, wolf());
+    let position = |token| if token == 0 { 0 } else { whole.prompt.tokens + token - 1 };
+    for (token, layer) in [(0, 2), (3, 0), (3, 5)] {
+        let generate = model.generate(wolf()).unwrap();
+        let cancel = generate.cancel_handle();
+        let mut canceller = Canceller { cancel: cancel.clone(), position: position(token), layer };
+        let mut generate = generate.observed_by(&mut canceller);
+        let pieces = generate.by_ref().map(Result::unwrap).count();
+        let made = generate.finish();
+        assert_eq!((made.end, made.tokens.len()), (End::Cancelled, token), "{token} {layer}");
+        assert!(pieces >= token && whole.text.starts_with(&made.text));
+        assert!(cancel.is_cancelled());
+        let again = text(&mut model, wolf());
+        assert_eq!(again.tokens, whole.tokens, "after {token} {layer}");
+    }
+    // A flag, as a signal sets it, lets the pass under way end.
+    let cancel = Cancel::between_passes(Arc::default());
+    let mut canceller = Canceller { cancel: cancel.clone(), position: position(3), layer: 0 };
+    let generate = model.generate(wolf()).unwrap().cancelled_by(cancel.clone());
+    let mut generate = generate.observed_by(&mut canceller);
+    let pieces = generate.by_ref().filter(Result::is_ok).count();
+    assert_eq!((pieces, generate.finish().end), (3, End::Cancelled));
+}
+
+/// Reads as the reader within, and waits while it is shut.
+struct Gate {
+    within: Arc<dyn ShardReader>,
+    shut: Mutex<bool>,
+    waiting: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn shut(&self, shut: bool) {
+        *self.shut.lock().unwrap() = shut;
+        *self.waiting.lock().unwrap() = false;
+        self.changed.notify_all();
+    }
+}
+
+impl ShardReader for Gate {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        let mut shut = self.shut.lock().unwrap();
+        while *shut {
+            *self.waiting.lock().unwrap() = true;
+            self.changed.notify_all();
+            shut = self.changed.wait(shut).unwrap();
+        }
+        drop(shut);
+        self.within.read_at(file, offset, into)
+    }
+}
+
+#[test]
+fn a_reader_of_ones_own_and_a_handle_that_ends_a_wait() {
+    let opened = tales();
+    let within = ReaderKind::Direct.open(opened.manifest(), opened.dir(), 4).unwrap();
+    let (shut, waiting) = (Mutex::new(false), Mutex::new(false));
+    let gate = Arc::new(Gate { within, shut, waiting, changed: Condvar::new() });
+    let mut model = opened.ram("min").reader(gate.clone()).load().unwrap();
+    let whole = text(&mut model, wolf());
+    assert_eq!(model.metrics(&whole).reader, "gate");
+
+    let mut generate = model.generate(wolf()).unwrap();
+    assert!(generate.next().unwrap().is_ok());
+    gate.shut(true);
+    let cancel = generate.cancel_handle();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut waiting = gate.shut.lock().unwrap();
+            while !*gate.waiting.lock().unwrap() {
+                waiting = gate.changed.wait(waiting).unwrap();
+            }
+            drop(waiting);
+            cancel.cancel();
+            gate.shut(false);
+        });
+        assert!(generate.by_ref().all(|piece| piece.is_ok()));
+    });
+    let made = generate.finish();
+    assert_eq!((made.end, made.tokens.len()), (End::Cancelled, 1));
+    assert_eq!(text(&mut model, wolf()).tokens, whole.tokens);
+}
+
+/// Writes down the threads on which passes run.
+#[derive(Default)]
+struct Places(Vec<(Option<String>, usize)>);
+
+impl Observer for Places {
+    fn layer_begins(&mut self, _: &Pass, _: usize, _: &[f32]) -> Result<(), SourceError> {
+        let name = std::thread::current().name().map(str::to_owned);
+        self.0.push((name, rayon::current_num_threads()));
+        Ok(())
+    }
+}
+
+#[test]
+fn passes_run_on_the_pool_whichever_thread_asks() {
+    let threads = Threads::start(3).unwrap();
+    let opened = tales();
+    let options = Options { resident: true, ..Options::default() };
+    let mut model = opened.with(options).threads(&threads).load().unwrap();
+    let here = text(&mut model, wolf());
+    assert_eq!(model.metrics(&here).threads, 3);
+    let foreign = move || {
+        let mut places = Places::default();
+        let mut generate = model.generate(wolf()).unwrap().observed_by(&mut places);
+        assert!(generate.by_ref().all(|piece| piece.is_ok()));
+        (generate.finish(), places.0)
+    };
+    let (there, places) = std::thread::spawn(foreign).join().unwrap();
+    assert_eq!((there.tokens, there.text), (here.tokens, here.text));
+    assert!(places.len() > 8);
+    for (name, count) in places {
+        assert!(name.is_some_and(|name| name.starts_with("sws-pass")));
+        assert_eq!(count, 3);
+    }
+}
+
+#[test]
+fn tokens_of_the_sequence_are_not_computed_again() {
+    let mut model = streamed(&tales());
+    let options = wolf().options;
+    let generation = model.model().generation(&options).unwrap();
+    let to_the_end = |model: &mut LoadedModel, tokens: &[u32]| {
+        let mut generate = model.continued(tokens.to_vec(), &generation).unwrap();
+        assert!(generate.by_ref().all(|piece| piece.is_ok()));
+        generate.finish()
+    };
+    let begun = to_the_end(&mut model, &[1, 2, 3]);
+    assert_eq!(begun.prompt.tokens, 3);
+    // The last token of a text has not been computed yet.
+    let all = [&[1, 2, 3], &begun.tokens[..], &[5]].concat();
+    let resumed = to_the_end(&mut model, &all);
+    assert_eq!(resumed.prompt.tokens, 2);
+    to_the_end(&mut model, &[4]);
+    let anew = to_the_end(&mut model, &all);
+    assert_eq!((anew.prompt.tokens, &anew.tokens), (all.len(), &resumed.tokens));
+}
+
+/// Shards of a model that chats. Of a checkpoint the user's cache would keep first readings.
+fn shards(dir: &Path) -> PathBuf {
+    let (from, out) = (dir.join("checkpoint"), dir.join("shards"));
+    goldens::copy("qwen3_moe", &from);
+    std::fs::write(from.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let source = Checkpoint::open(&from).unwrap();
+    let naming = sws_model::naming(source.config_json()).unwrap();
+    shard(&source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+    out
+}
+
+#[test]
+fn conversations_take_turns_on_one_model() {
+    let temp = tempfile::tempdir().unwrap();
+    let opened = Model::open(shards(temp.path())).unwrap();
+    let mut model = streamed(&opened);
+    let options = GenerationOptions {
+        temperature: Some(2.0),
+        seed: Some(7),
+        max_new_tokens: Some(6),
+        ignore_eos: true,
+        ..GenerationOptions::default()
+    };
+    let begin = |model: &LoadedModel| model.conversation(&options).unwrap();
+    let say = |model: &mut LoadedModel, conversation: &mut sws::Conversation, text: &str| {
+        let mut answer = model.chat(conversation, text).unwrap();
+        assert!(answer.by_ref().all(|piece| piece.is_ok()));
+        answer.finish()
+    };
+    let mut alone = begin(&model);
+    let first = say(&mut model, &mut alone, "hello");
+    let second = say(&mut model, &mut alone, "again");
+    let said: Vec<&str> = alone.messages().iter().map(|m| m.content.as_str()).collect();
+    assert_eq!(said, ["hello", &first.text, "again", &second.text]);
+
+    // Two at a time say what each says alone.
+    let (mut one, mut other) = (begin(&model), begin(&model).system("be kind"));
+    assert_eq!(say(&mut model, &mut one, "hello").text, first.text);
+    assert_ne!(say(&mut model, &mut other, "hello").text, first.text);
+    assert_eq!(say(&mut model, &mut one, "again").text, second.text);
+
+    // What was cut off is part of the past; what cannot be answered is not.
+    let mut cut = begin(&model);
+    let mut answer = model.chat(&mut cut, "hello").unwrap();
+    answer.next().unwrap().unwrap();
+    drop(answer);
+    assert_eq!(cut.messages().len(), 2);
+    assert!(first.text.starts_with(&cut.messages()[1].content));
+    let refused = model.chat(&mut cut, &"a".repeat(400)).unwrap_err();
+    assert!(matches!(refused, Error::Forward(_)), "{refused}");
+    assert_eq!(cut.messages().len(), 2);
+    cut.reset();
+    assert!(cut.messages().is_empty());
+}
+
+#[test]
+fn a_plan_is_made_without_loading() {
+    let plan = tales().ram("min").plan().unwrap();
+    assert!(plan.arena_bytes() > 0);
+    let planning = tales().ram("4GiB").planning(2).unwrap();
+    assert_eq!(planning.ram, 4 << 30);
+    assert!(!planning.planner.plan(planning.ram).unwrap().slots.is_empty());
+}
+
+#[test]
+fn errors_name_the_file_and_the_remedy() {
+    let temp = tempfile::tempdir().unwrap();
+    let spoilt = |name: &str, file: &str, bytes: &[u8]| -> PathBuf {
+        let dir = shards(&temp.path().join(name));
+        std::fs::write(dir.join(file), bytes).unwrap();
+        dir
+    };
+    let config = spoilt("config", "config.json", b"{}");
+    let tokenizer = spoilt("tokenizer", "tokenizer.json", b"{}");
+    let draft = spoilt("draft", "draft.safetensors", b"no draft");
+    let load = |dir: &Path| Model::open(dir).and_then(|model| model.ram("min").load()).map(drop);
+    let cases: [(Result<(), Error>, &[&str]); 7] = [
+        (load(Path::new("/nowhere/at all")), &["/nowhere/at all", "does not exist; give"]),
+        (load(Path::new("no/such-model")), &["no/such-model", "hf download"]),
+        (load(&config), &["config.json", ";"]),
+        (load(&tokenizer), &["tokenizer.json", ";"]),
+        (load(&draft), &["draft.safetensors`", "sws draft train"]),
+        (tales().ram("8").load().map(drop), &["`8`", "8GiB"]),
+        (tales().ram("1MiB").load().map(drop), &["tales-moe", "--ram"]),
+    ];
+    for (result, words) in cases {
+        let error = result.unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "no {word:?} in {error:?}");
+        }
+    }
+    let mut model = streamed(&tales());
+    let cases: [(Request, &[&str]); 3] = [
+        (Prompt::Tokens(vec![9_999_999]).into(), &["9999999", "tokenizer"]),
+        (Prompt::Tokens(Vec::new()).into(), &["at least one"]),
+        (Prompt::Tokens(vec![1; 100_000]).into(), &["100000", "context"]),
+    ];
+    for (request, words) in cases {
+        let failed = model.generate(request).and_then(|mut text| text.next().unwrap().map(drop));
+        let error = failed.unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "no {word:?} in {error:?}");
+        }
+    }
+    let refused = model.conversation(&GenerationOptions::default()).unwrap_err().to_string();
+    assert!(refused.contains("chat template"), "{refused}");
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert!(matches!(tales().ram("min").cancelled_by(cancel).load(), Err(Error::Cancelled)));
+}
