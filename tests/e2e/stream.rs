@@ -145,7 +145,7 @@ fn a_certificate_is_checked_bit_by_bit() {
     };
     for more in [&["--resident"][..], &["--ram", "min", "--policy", "lru"], &["--json"], &[]] {
         let outcome = certify(more).succeeded();
-        let agrees = ["every bit agrees, of 24 steps", "\"agrees\": true"];
+        let agrees = ["every bit agrees in all 24 steps", "\"agrees\": true"];
         assert!(agrees.iter().any(|words| outcome.stdout.contains(words)), "{outcome:?}");
     }
 

@@ -1,4 +1,4 @@
-//! A text as it is made, on the terminal.
+//! Shows generated text on the terminal.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use crate::interrupt::Interrupt;
 use crate::live::Live;
 use crate::progress::{Meter, Unit};
 
-/// Shows a text as it comes, until it ends or Ctrl-C ends it.
+/// Shows a text while it is generated, until it ends or Ctrl-C ends it.
 pub(crate) fn follow(
     generate: Generate<'_>,
     interrupt: &Interrupt,
@@ -40,7 +40,7 @@ pub(crate) fn follow(
     Ok(generate.finish())
 }
 
-/// `12 tokens at 34.5 tok/s`.
+/// Formats a pace, as in `12 tokens at 34.5 tok/s`.
 pub(crate) fn pace(Pace { tokens, tokens_per_second, .. }: Pace, what: &str) -> String {
     format!("{tokens} {what} at {tokens_per_second:.1} tok/s")
 }

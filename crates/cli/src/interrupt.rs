@@ -1,4 +1,4 @@
-//! Ctrl-C, and being told to end: heard, and heeded when it suits.
+//! Signals that ask for an end, recorded when they arrive and handled at the next safe point.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,49 +7,49 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use sws::Cancel;
 
-/// Whether somebody asked for an end. Asking again, before that was heeded, ends the program.
+/// Flag that a signal sets. A second signal before the flag is reset ends the program.
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
-/// What a shell reports of a program that Ctrl-C ended.
+/// Exit code that a shell reports for a program ended by Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 impl Interrupt {
-    /// For one answer of many: only Ctrl-C, for whoever is told to end while waiting for a question
-    /// has nothing to tidy.
+    /// Listens for Ctrl-C only, for a single answer of a chat. SIGTERM while the chat waits for a
+    /// message ends the program at once, as there is nothing to clean up.
     pub(crate) fn of_an_answer() -> std::io::Result<Interrupt> {
         Interrupt::listen(&[SIGINT])
     }
 
-    /// For all that the program does: Ctrl-C, and the signal by which `kill` and supervisors ask.
+    /// Listens for Ctrl-C and SIGTERM, the signal of `kill` and supervisors, for the whole program.
     pub(crate) fn of_the_program() -> std::io::Result<Interrupt> {
         Interrupt::listen(&[SIGINT, SIGTERM])
     }
 
     fn listen(signals: &[i32]) -> std::io::Result<Interrupt> {
-        let asked = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         for &signal in signals {
-            // In this order: the first signal finds the flag unset.
-            flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&asked))?;
-            flag::register(signal, Arc::clone(&asked))?;
+            // Registered in this order: the first signal finds the flag unset.
+            flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))?;
+            flag::register(signal, Arc::clone(&stop))?;
         }
-        Ok(Interrupt(asked))
+        Ok(Interrupt(stop))
     }
 
-    pub(crate) fn asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// By which what is under way ends when it suits.
+    /// Handle that cancels a run between passes when the flag is set.
     pub(crate) fn cancel(&self) -> Cancel {
         Cancel::between_passes(Arc::clone(&self.0))
     }
 
-    pub(crate) fn heeded(&self) {
+    pub(crate) fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
-/// The error of what Ctrl-C ended before there was anything to show.
+/// Error of a command that was interrupted before it had any output.
 #[derive(Debug)]
 pub(crate) struct Interrupted(pub(crate) &'static str);
 

@@ -1,4 +1,4 @@
-//! Limits of the process: those that are set for it are told before they are hit, or where they are.
+//! Resource limits of the process, reported before they are exceeded, or where they are.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,36 +9,38 @@ use signal_hook::consts::SIGXFSZ;
 use sws::Threads;
 use sws_store::Limits;
 
-use crate::{REFUSED, unfinished};
+use crate::{REFUSED, atomic_file};
 
-/// The least stack with which the first thread works, with much to spare.
+/// Minimum stack size for the main thread, with a large margin.
 const STACK: u64 = 1 << 20;
-/// Checks the limits.
+
+/// Checks the stack limit, and makes an exceeded file size limit an error of the write.
 pub(crate) fn prepare() -> anyhow::Result<()> {
     if let Some(stack) = Limits::now().stack.filter(|&stack| stack < STACK) {
         bail!(
-            "the stack may have {} KiB and {} are needed; raise the limit (`ulimit -s`)",
+            "the stack is limited to {} KiB and {} KiB are needed; raise the limit (`ulimit -s`)",
             stack >> 10,
             STACK >> 10,
         );
     }
-    // A file that outgrows its limit is then an error of the write, which names the file.
+    // Without this, SIGXFSZ ends the program; the error of the write names the file.
     let outgrown = signal_hook::flag::register(SIGXFSZ, Arc::default());
-    outgrown
-        .map_err(|e| anyhow!("signals cannot be received: {e}; start the program otherwise"))?;
+    outgrown.map_err(|e| {
+        anyhow!("signals cannot be received: {e}; start the program in another way")
+    })?;
     Ok(())
 }
 
-/// Starts the threads that compute: as many as were typed, or one a core.
+/// Starts the compute threads: as many as requested, or one per core.
 pub(crate) fn threads(typed: Option<u16>) -> anyhow::Result<Threads> {
     Ok(typed.map_or_else(Threads::one_per_core, |count| Threads::start(count.into()))?)
 }
 
-/// Ends the program where the system grants no memory: without allocating, and so that the exit code
-/// and the sentence are those of any other refusal.
+/// Ends the program when an allocation fails. Allocates nothing, and reports the failure like any
+/// other refusal.
 pub(crate) fn no_memory(bytes: usize) -> ! {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    while TOLD.swap(true, Ordering::SeqCst) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    while REPORTED.swap(true, Ordering::SeqCst) {
         // Another thread is about to end the program.
         std::thread::yield_now();
     }
@@ -54,6 +56,6 @@ pub(crate) fn no_memory(bytes: usize) -> ! {
             "sws: the system grants no {bytes} more bytes of memory; close other programs, or lower --ram"
         ),
     };
-    unfinished::remove_all();
+    atomic_file::remove_all();
     signal_hook::low_level::exit(REFUSED.into())
 }

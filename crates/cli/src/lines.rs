@@ -1,4 +1,4 @@
-//! The lines of a conversation: from a terminal, where they can be edited, or from anything else.
+//! Input lines of a conversation: from a terminal, with editing, or from any other input.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use rustyline::{Config, Editor};
 use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The most bytes of a line; no context holds as many.
+/// Size limit of a line, in bytes. No context holds as many.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Ends what the editor began: that pasted text comes marked as such.
+/// Ends bracketed paste mode, which the editor has switched on.
 const PASTES_ARE_TYPED: &[u8] = b"\x1b[?2004l\r\n";
 
-/// Where messages come from.
+/// Source of messages.
 pub(crate) enum Lines {
-    /// A terminal: lines can be edited, and earlier ones called up.
+    /// A terminal, with line editing and history.
     Editor { editor: Box<Editor<(), MemHistory>>, editing: Arc<AtomicBool> },
-    /// Anything else.
+    /// Any other input.
     Plain(std::io::Stdin),
 }
 
-/// A line that came.
+/// Outcome of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Text(String),
-    /// Bytes that are no text, or more of them than any text has.
+    /// A line that is not UTF-8, or longer than any context; with the message for the user.
     Unreadable(&'static str),
     End,
 }
@@ -49,18 +49,18 @@ impl Lines {
         Ok(Lines::Editor { editor: Box::new(editor), editing })
     }
 
-    /// True if somebody sits there.
+    /// True if input comes from a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         matches!(self, Lines::Editor { .. })
     }
 
-    /// The next message. A line that ends in `\` goes on in the next.
+    /// Returns the next message. A line that ends in `\` continues on the next.
     pub(crate) fn next(&mut self) -> anyhow::Result<Line> {
         let mut text = String::new();
         loop {
             let line = match self.line(if text.is_empty() { "> " } else { ". " })? {
                 Line::Text(line) => line,
-                // The last line may go on in none.
+                // Input may end after a line that ends in `\`.
                 Line::End if !text.is_empty() => return Ok(Line::Text(text)),
                 other => return Ok(other),
             };
@@ -71,7 +71,7 @@ impl Lines {
             }
             text.push_str(&line);
             if let Lines::Editor { editor, .. } = self {
-                // What is not remembered is only less convenient.
+                // A missing history entry is only an inconvenience.
                 let _ = editor.add_history_entry(text.as_str());
             }
             return Ok(Line::Text(text));
@@ -116,19 +116,19 @@ fn read_line(from: &mut impl BufRead) -> anyhow::Result<Line> {
     Ok(Line::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
-/// Puts the terminal back as it is now when a signal ends the program while a line is edited: the
-/// editor has switched off the echo then, and the shell would go on without it.
+/// Restores the present terminal settings when a signal ends the program during line editing. The
+/// editor has switched off echo by then, and the shell would inherit that.
 ///
-/// SIGINT does not end it there: the editor takes it for Ctrl-C.
+/// SIGINT needs no handling here: the editor treats it as Ctrl-C.
 fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
     let before = tcgetattr(std::io::stdin())?;
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGQUIT])?;
     let wait = move || {
         for signal in signals.forever() {
-            // A program in the background that changes the terminal is stopped, instead of ended.
+            // A background process that changes the terminal would be stopped instead of ended.
             let background = tcgetpgrp(std::io::stdin()).is_ok_and(|group| group != getpgrp());
             if editing.load(Ordering::SeqCst) && !background {
-                // The program ends, whatever becomes of the terminal.
+                // Errors are ignored, as the program is about to end.
                 let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
                 let _ = std::io::stdout().write_all(PASTES_ARE_TYPED);
             }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_bytes_that_are_no_text_are_skipped_and_told() {
+    fn lines_that_are_not_utf8_are_skipped_and_reported() {
         let mut input = &b"hello\r\n\xff\xfe\nagain\n"[..];
         let mut next = || read_line(&mut input).unwrap();
         assert_eq!(next(), Line::Text("hello".to_owned()));

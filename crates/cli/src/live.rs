@@ -1,4 +1,4 @@
-//! A line on the terminal that says how a run goes while it goes.
+//! Status line on the terminal during a run.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -8,34 +8,34 @@ use sws_store::Clock;
 
 use crate::commands::size;
 
-/// How often the line changes.
+/// Interval between updates of the line.
 const EVERY: Duration = Duration::from_millis(250);
-/// The line tells of the last so many seconds.
+/// Duration that the figures of the line cover.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Where the text goes, as far as the line has to know.
+/// Position of the line relative to the generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// There is no terminal: nothing is shown.
+    /// No terminal: nothing is shown.
     Nowhere,
-    /// The text goes elsewhere; the line is rewritten.
+    /// The text goes elsewhere: the line is rewritten in place.
     Alone,
-    /// The text is on the same terminal; the line stands below it.
+    /// The text is on the same terminal: the line stands below it.
     BelowText,
 }
 
-/// Shows the line.
+/// The status line.
 pub(crate) struct Live {
     place: Place,
     gauge: Option<Gauge>,
     clock: Clock,
     drawn: Option<Duration>,
-    /// Where the window begins, and where the next will.
+    /// Counters at the start of the current window and of the next.
     since: [Counters; 2],
 }
 
 impl Live {
-    /// `text`: whether text is shown on standard output.
+    /// `text` is true if text is shown on standard output.
     pub(crate) fn new(gauge: Option<Gauge>, text: bool) -> Live {
         let place = match (std::io::stderr().is_terminal(), std::io::stdout().is_terminal()) {
             (false, _) => Place::Nowhere,
@@ -46,7 +46,7 @@ impl Live {
         Live { place, gauge, clock: Clock::real(), drawn: None, since }
     }
 
-    /// Takes the line away: text comes next.
+    /// Erases the line before text is printed.
     pub(crate) fn clear(&mut self) {
         if self.drawn.is_some() {
             match self.place {
@@ -57,7 +57,7 @@ impl Live {
         }
     }
 
-    /// Shows it, if it is time.
+    /// Shows the line, if it is due.
     pub(crate) fn tick(&mut self) {
         let (Some(gauge), true) = (&self.gauge, self.place != Place::Nowhere) else { return };
         let now = self.clock.now();
@@ -74,20 +74,20 @@ impl Live {
         match self.place {
             Place::Nowhere => {}
             Place::Alone => draw(&format!("\r\x1b[2K{line}")),
-            // One row down (the terminal scrolls if there is none) and back, so that there is a row
-            // below; then there and back.
+            // Moves down a row (the terminal scrolls if there is none) and back up, so that a row
+            // exists below. Then draws on that row and returns.
             Place::BelowText => draw(&format!("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K{line}\x1b8")),
         }
     }
 }
 
-/// A terminal that cannot be written to shows nothing.
+/// Writes to the terminal, ignoring errors.
 fn draw(text: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// Shorter than any terminal is wide.
+/// Text of the line, shorter than any terminal is wide.
 fn line(metrics: &Metrics) -> String {
     let memory = metrics.peak_rss_bytes.map_or(String::new(), |b| format!(", {} RAM", size(b)));
     let hits = metrics.experts.hit_rate;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_is_short_and_says_four_things() {
+    fn line_shows_speed_hits_disk_and_memory() {
         let mut metrics = Metrics { tokens_per_second: 12.34, ..Metrics::default() };
         metrics.experts.hit_rate = Some(0.876);
         metrics.disk.gb_per_second = 1.234;

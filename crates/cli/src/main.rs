@@ -2,6 +2,7 @@
 
 mod answer;
 mod args;
+mod atomic_file;
 mod commands;
 mod interrupt;
 mod limits;
@@ -13,7 +14,6 @@ mod progress;
 mod record;
 mod table;
 mod terminal;
-mod unfinished;
 
 use std::process::ExitCode;
 
@@ -23,16 +23,16 @@ use interrupt::{INTERRUPTED, Interrupted};
 use sws_store::shard::ShardError;
 use terminal::{hint, is_broken_pipe, note};
 
-/// Something was verified and is not as it should be.
+/// Exit code of a verification that found damage or a difference.
 const FAILED: u8 = 1;
-/// Bad input or usage, or the system refused.
+/// Exit code for bad input or usage, and for operations that the system refused.
 const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
-            // As it would print itself, but for what was typed: that may be a stranger's file name.
+            // Printed as clap would, but escaped: the arguments may contain an untrusted file name.
             hint(format_args!("{}", error.render()));
             return ExitCode::from(REFUSED);
         }

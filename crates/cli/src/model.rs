@@ -1,4 +1,4 @@
-//! MODEL: from what was typed to a model that runs.
+//! The MODEL argument: finding and loading the model.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::process;
 use crate::progress::{Meter, Unit};
 use crate::terminal::note;
 
-/// The directory in which the model that comes with the project lies.
+/// Directory of the bundled model.
 const SHARDS: &str = "shards";
 
-/// The model that was typed, or the one that comes with the project.
+/// Opens the model that was typed, or the bundled one.
 pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
     Ok(match typed {
         Some(typed) => Model::open_counted(typed, process::heap)?,
@@ -23,9 +23,9 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
     })
 }
 
-/// Loads a model. What there is to know about it is told.
+/// Loads a model and prints its warnings.
 pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<LoadedModel> {
-    // A bar that shows nothing would still be cleared.
+    // Created on the first report only: a bar that shows nothing would still be cleared.
     let meter = OnceCell::new();
     let loader = loader.cancelled_by(interrupt.cancel()).reporting(|progress: Progress| {
         meter.get_or_init(|| Meter::quiet("loading", Unit::Bytes)).show(progress);
@@ -47,7 +47,7 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
     Ok(loaded)
 }
 
-/// The model in `shards/`: below the working directory, or above the program.
+/// Finds the model in `shards/`, below the working directory or a parent directory of the program.
 fn shipped() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1));

@@ -1,4 +1,4 @@
-//! How far long work is: a bar on a terminal, a line now and then elsewhere.
+//! Progress of long operations: a bar on a terminal, occasional lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -8,16 +8,16 @@ use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressStyle};
 use sws_store::Clock;
 use sws_store::shard::Progress;
 
-/// Without a terminal: a line at least this often, and at every tenth.
+/// Without a terminal, a line appears at least this often, and at every tenth of the work.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Shows the progress of one piece of work.
+/// Progress display of one operation.
 pub(crate) enum Meter {
     Bar(ProgressBar),
     Lines { what: &'static str, unit: Unit, tenths: bool, clock: Clock, last: Mutex<Last> },
 }
 
-/// What is counted.
+/// Unit of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes,
@@ -25,25 +25,26 @@ pub(crate) enum Unit {
 }
 
 pub(crate) struct Last {
-    /// What was done before this run, once known.
+    /// Progress at the start of this run, once known.
     start: Option<u64>,
     time: Duration,
     tenth: u64,
 }
 
 impl Meter {
-    /// Of work that is the point of a command.
+    /// A meter, in bytes, for the main work of a command.
     pub(crate) fn new(what: &'static str) -> Meter {
         Meter::with(what, Unit::Bytes, true)
     }
 
-    /// The same, of work that is counted in something else.
+    /// Like [`new`](Self::new), in another unit.
     #[cfg(feature = "candle")]
     pub(crate) fn of(what: &'static str, unit: Unit) -> Meter {
         Meter::with(what, unit, true)
     }
 
-    /// Of work before the point: without a terminal, only what takes long is told.
+    /// A meter for preparatory work: without a terminal, it shows lines only if the work takes
+    /// long.
     pub(crate) fn quiet(what: &'static str, unit: Unit) -> Meter {
         Meter::with(what, unit, false)
     }
@@ -72,7 +73,7 @@ impl Meter {
             Meter::Bar(bar) => {
                 if bar.length() != Some(progress.total) {
                     bar.set_length(progress.total);
-                    // What an earlier run has done says nothing about the rate of this one.
+                    // Progress of an earlier run says nothing about the rate of this one.
                     bar.set_position(progress.done);
                     bar.reset_eta();
                 }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_tell_share_rate_and_time_left() {
+    fn lines_show_share_rate_and_time_left() {
         let mib = 1 << 20;
         #[rustfmt::skip]
         let cases = [

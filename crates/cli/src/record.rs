@@ -1,4 +1,4 @@
-//! `--record`: what routers chose, and what layers were given, in a file that grows with the run.
+//! `--record`: a file of routes and layer inputs that grows with the run.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -9,39 +9,41 @@ use serde_json::json;
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
 use sws_store::Pass;
 
-use crate::unfinished::{Unfinished, refused};
+use crate::atomic_file::{AtomicFile, refused};
 
-/// Room for the header, which is written last.
+/// Space reserved for the header, which is written last.
 const HEADER: usize = 4096;
 
-/// Writes a safetensors file as a run goes on: `ids` [tokens, layers with experts, k] u16, the most
-/// probable expert first, with `tokens`, `passes` and `lens` i32, as traces have them; and, if
-/// that is wanted, `hidden` and `attended` [tokens, layers, hidden] f32: what each layer was given, and
-/// what its router saw before its norm, with the output of a shared expert added; 0 in layers without
-/// experts. Besides the token ids nothing that grows is in memory.
+/// Writes a safetensors file during a run, in the trace format: `ids` [tokens, layers with experts,
+/// k] u16, the most probable expert first, with `tokens`, `passes` and `lens` i32.
+///
+/// On request also `hidden` and `attended` [tokens, layers, hidden] f32. `hidden` has the inputs of
+/// the layers. `attended` has the inputs of their routers before the norm, with the output of a
+/// shared expert added; 0 in layers without experts. Apart from the token ids and the sizes of
+/// passes, memory use is constant.
 pub(crate) struct Recorder {
-    file: Unfinished,
+    file: AtomicFile,
     path: std::path::PathBuf,
-    /// The place of each layer among those with experts.
+    /// Index of each layer among those with experts.
     places: Vec<Option<usize>>,
     experts: usize,
     top_k: usize,
     states: Option<[States; 2]>,
-    /// [tokens, layers, k] of the pass under way.
+    /// [tokens, layers, k] of the pass in progress.
     ids: Vec<u16>,
-    /// Tokens of the passes that are over.
+    /// Tokens of completed passes.
     done: usize,
     passes: Vec<u32>,
     failed: Option<anyhow::Error>,
 }
 
-/// A state for each token and layer.
+/// A file with one state per token and layer.
 struct States {
     name: &'static str,
     file: File,
     layers: usize,
     width: usize,
-    /// The last that was written.
+    /// The last state written, as bytes.
     bytes: Vec<u8>,
 }
 
@@ -83,7 +85,7 @@ impl Recorder {
         if count == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }
-        let mut file = Unfinished::create_apart(path)?;
+        let mut file = AtomicFile::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
         let (layers, width) = (spec.layers.len(), spec.hidden);
         let states = |name| {
@@ -108,12 +110,12 @@ impl Recorder {
         })
     }
 
-    /// The file that it grows in.
-    pub(crate) fn file(&self) -> &Unfinished {
+    /// The file under construction.
+    pub(crate) fn file(&self) -> &AtomicFile {
         &self.file
     }
 
-    /// Completes the file. `tokens` have gone through the layers.
+    /// Completes the file. `tokens` are those that went through the layers.
     pub(crate) fn finish(mut self, tokens: &[u32]) -> anyhow::Result<()> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -146,9 +148,9 @@ impl Recorder {
                 json!({ "dtype": "I32", "shape": [count], "data_offsets": [start, end] });
             self.file.write(bytes)?;
         }
-        // A backend may not tell of all.
-        let told = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
-        for States { name, file, layers, width, .. } in told {
+        // A backend may not report all states.
+        let kept = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
+        for States { name, file, layers, width, .. } in kept {
             let start = end;
             end += self.done * layers * width * 4;
             let shape = [self.done, layers, width];
@@ -206,7 +208,7 @@ impl Observer for Recorder {
         self.ids.resize(tokens * row, 0);
         for (token, choices) in routed.choices.chunks(routed.top_k.max(1)).enumerate() {
             let to = &mut self.ids[token * row + place * self.top_k..][..self.top_k];
-            // A layer in which fewer are chosen says the first again.
+            // A layer that chooses fewer experts repeats its first choice.
             let padded = choices.iter().chain(std::iter::repeat(&choices[0]));
             to.iter_mut().zip(padded).for_each(|(to, &expert)| *to = expert as u16);
         }

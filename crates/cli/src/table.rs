@@ -1,7 +1,7 @@
-//! Tables for people.
+//! Plain-text tables.
 
-/// Rows of cells under a heading, in columns as wide as they need be. The first column and those
-/// whose heading begins with `<` are set to the left.
+/// Formats rows of cells under a heading, with columns as wide as their widest cell. The first
+/// column and those whose heading begins with `<` are left-aligned.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let left: Vec<bool> =
         heading.iter().enumerate().map(|(i, h)| i == 0 || h.starts_with('<')).collect();

@@ -1,9 +1,9 @@
-//! Everything that a person sees goes through here: messages, tables, the text of models.
+//! Output for people: messages, tables, the text of models.
 //!
-//! Names, messages and text come from strangers' files, and a terminal obeys the control characters in
-//! them: an escape sequence can rename the window or write the clipboard. Messages are escaped always,
-//! since a log is read on a terminal later; what a command is for, its standard output, on a terminal
-//! only.
+//! Names, messages and text may come from untrusted files, and a terminal obeys the control
+//! characters in them: an escape sequence can rename the window or write the clipboard. Messages
+//! are always escaped, since a log may be read on a terminal later. Standard output is escaped only
+//! if it is a terminal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,21 +20,21 @@ macro_rules! note {
 }
 pub(crate) use note;
 
-/// Writes to standard error, without an end of the line. One that is closed or full is no reason to
-/// stop, and changes no exit code.
+/// Writes to standard error without a line end. If it is closed or full, the program continues with
+/// the same exit code.
 pub(crate) fn hint(words: fmt::Arguments<'_>) {
     let words = words.to_string();
     let _ = io::stderr().write_all(escaped(&words).as_bytes());
 }
 
-/// Writes to standard output, at once.
+/// Writes to standard output and flushes it.
 pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let text = if out.is_terminal() { escaped(text) } else { Cow::Borrowed(text) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)
 }
 
-/// True if the reader of standard output has gone away: an end, and no mistake.
+/// True if the reader of standard output has closed it, which is no error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
@@ -48,7 +48,7 @@ fn refused(error: io::Error) -> anyhow::Error {
     anyhow!("standard output cannot be written: {error}; {remedy}")
 }
 
-/// A text in which no control character is left but the ends of lines and tabs.
+/// Escapes all control characters except line feeds and tabs.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(obeyed) {

@@ -1,5 +1,9 @@
-//! Talks to a model that has a chat template, line by line; an answer ends after ten seconds at the latest:
-//! `cargo run --release -p sws --example chat -- MODEL [RAM]`.
+//! Chats line by line with a model that has a chat template. An answer is cut off after ten
+//! seconds.
+//!
+//! ```text
+//! cargo run --release -p sws --example chat -- MODEL [RAM]
+//! ```
 
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -18,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
         let mut answer = model.chat(&mut conversation, &line?)?;
-        // A handle ends the answer from another thread.
+        // The handle cancels the answer from another thread.
         let (cancel, (over, wait)) = (answer.cancel_handle(), channel::<()>());
         let watch = std::thread::spawn(move || {
             if wait.recv_timeout(Duration::from_secs(10)) == Err(RecvTimeoutError::Timeout) {

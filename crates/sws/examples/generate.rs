@@ -1,5 +1,8 @@
-//! Continues a text with a model that has less memory than it has weights:
-//! `cargo run --release -p sws --example generate -- [MODEL [RAM [TEXT]]]`.
+//! Continues a text with a model larger than its memory budget.
+//!
+//! ```text
+//! cargo run --release -p sws --example generate -- [MODEL [RAM [TEXT]]]
+//! ```
 
 use std::error::Error;
 use std::io::Write;

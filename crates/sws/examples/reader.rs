@@ -1,5 +1,9 @@
-//! Reads a model's files by a reader of one's own, which here counts what it reads. Another one could have
-//! them from a network, or from memory: `cargo run --release -p sws --example reader -- [SHARDS]`.
+//! Reads a model's files with a custom reader, which here counts the bytes. Another one could fetch
+//! them from a network or from memory.
+//!
+//! ```text
+//! cargo run --release -p sws --example reader -- [SHARDS]
+//! ```
 
 use std::error::Error;
 use std::fs::File;
@@ -10,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sws::{Model, Request, ShardReader};
 
-/// The files of a model, and how many bytes were read of them.
+/// Reader of a model's files that counts the bytes read.
 struct Counting {
     files: Vec<File>,
     bytes: AtomicU64,
 }
 
 impl Counting {
-    /// Files are known by their index in the manifest.
+    /// Opens the files in the order of the manifest, which identifies them by index.
     fn open(model: &Model) -> io::Result<Counting> {
         let files = model.manifest().files.iter();
         let files = files.map(|file| File::open(model.dir().join(&file.path)));
@@ -30,7 +34,7 @@ impl ShardReader for Counting {
         "counting"
     }
 
-    /// A read may reach beyond the end of its file; fewer bytes are then there.
+    /// A read may extend beyond the end of the file, and then returns fewer bytes.
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < into.len() {

@@ -13,43 +13,43 @@ use sws_store::Memory;
 use crate::cancel::Opening;
 use crate::{Error, Loader, Planning, Result, Text, Threads, Warning, resident};
 
-/// One way to compute. Everything a layer is made of, from linear to routing, comes with it.
+/// An implementation of all the layers of a model, from linear layers to routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Our kernels.
+    /// The kernels of this project.
     #[default]
     Sws,
-    /// The second implementation of the layers.
+    /// An independent implementation on candle tensors.
     #[cfg(feature = "candle")]
     Candle,
 }
 
-/// A model in memory.
+/// A model loaded by a backend.
 pub(crate) struct Loaded {
     pub(crate) lm: Box<dyn CausalLm>,
-    /// The functionals that compute it.
+    /// Tiers of the kernels that compute it.
     pub(crate) tier: String,
-    /// The reader of its files.
+    /// Name of the reader of its files.
     pub(crate) reader: &'static str,
     pub(crate) weight_bytes: u64,
-    /// The division of the budget; none if everything is in memory.
+    /// Division of the memory budget. `None` if all weights are in memory.
     pub(crate) plan: Option<Plan>,
-    /// The counters of its cost, if that is measured.
+    /// Counters of its cost, if that is measured.
     pub(crate) gauge: Option<Gauge>,
-    /// The waiter of its passes, if they can wait.
+    /// Waiter of its passes, if they can wait for reads.
     pub(crate) waiter: Option<Waiter>,
 }
 
 impl Backend {
-    /// All that were compiled in. The first is the default.
+    /// All compiled backends. The first is the default.
     pub const ALL: &[Backend] = &[
         Backend::Sws,
         #[cfg(feature = "candle")]
         Backend::Candle,
     ];
 
-    /// The name on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Sws => "sws",
@@ -58,7 +58,7 @@ impl Backend {
         }
     }
 
-    /// A line about it.
+    /// Description in one line.
     pub const fn about(self) -> &'static str {
         match self {
             Backend::Sws => {
@@ -71,7 +71,7 @@ impl Backend {
         }
     }
 
-    /// The distance of its results from those of the default backend; none if there is none.
+    /// Difference of its results from those of the default backend. `None` if there is none.
     pub const fn lossy(self) -> Option<&'static str> {
         match self {
             Backend::Sws => None,
@@ -82,7 +82,8 @@ impl Backend {
         }
     }
 
-    /// Loads a model that it can run; refuses others before anything is loaded.
+    /// Loads a model. Models that the backend does not support are refused before anything is
+    /// loaded.
     pub(crate) fn load(
         self,
         loader: &mut Loader<'_>,
@@ -99,14 +100,14 @@ impl Backend {
 }
 
 fn in_memory(loader: &mut Loader<'_>) -> Result<Loaded> {
-    asked(loader)?;
+    requested_context(loader)?;
     let source = resident::load(loader)?;
     let weight_bytes = source.bytes();
-    let (limit, kv) = (positions(loader)?, loader.options.kv);
+    let (limit, kv) = (affordable_context(loader)?, loader.options.kv);
     let spec = loader.model.spec().clone();
     let forward = sws_model::Model::with_functionals(spec, functionals(loader));
     let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
-    Ok(own(loader, streamer, weight_bytes))
+    Ok(into_loaded(loader, streamer, weight_bytes))
 }
 
 fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<Loaded> {
@@ -137,14 +138,18 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
                 false => model.error(e),
             }
         })?;
-    reader.is_over();
+    reader.set_open();
     loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
     let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
     loader.warnings.extend(left_out.map(|file| Warning::DraftLeftOut(file.to_owned())));
-    Ok(own(loader, streamer, bytes))
+    Ok(into_loaded(loader, streamer, bytes))
 }
 
-fn own(loader: &Loader<'_>, mut streamer: SpeculativeWeightStreamer, weight_bytes: u64) -> Loaded {
+fn into_loaded(
+    loader: &Loader<'_>,
+    mut streamer: SpeculativeWeightStreamer,
+    weight_bytes: u64,
+) -> Loaded {
     Loaded {
         tier: functionals(loader).to_string(),
         reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
@@ -160,8 +165,8 @@ fn functionals(loader: &Loader<'_>) -> Functionals {
     loader.options.functionals.unwrap_or(Functionals::best())
 }
 
-/// The length that a sequence is to have at most; refused if the model was not made for it.
-fn asked(loader: &Loader<'_>) -> Result<usize> {
+/// Maximum sequence length requested. Fails if it exceeds the context of the model.
+fn requested_context(loader: &Loader<'_>) -> Result<usize> {
     let made_for = loader.model.spec().context;
     match loader.options.context.unwrap_or(made_for) {
         asked if asked > made_for => Err(loader.model.error(format!(
@@ -171,10 +176,10 @@ fn asked(loader: &Loader<'_>) -> Result<usize> {
     }
 }
 
-/// The length that a sequence can have: as was asked for, or as far as the memory that is left has room
-/// for its keys and values, with a warning.
-fn positions(loader: &mut Loader<'_>) -> Result<usize> {
-    let wanted = asked(loader)?;
+/// Maximum sequence length: the requested one, or, with a warning, as many positions as remaining
+/// memory can hold keys and values for.
+fn affordable_context(loader: &mut Loader<'_>) -> Result<usize> {
+    let wanted = requested_context(loader)?;
     let Some(Memory { available, holder, .. }) = Memory::now() else { return Ok(wanted) };
     let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
     while too_many - fits > 1 {

@@ -1,4 +1,4 @@
-//! Handles that end what is under way, from any thread.
+//! Handles that cancel loading or generation from any thread.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,55 +8,56 @@ use sws_engine::Waiter;
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::{Pass, ReadOp, ShardReader};
 
-/// Ends loading or generating, from any thread. Clones end the same.
+/// Cancels loading or generation, from any thread. Clones share their state.
 ///
-/// A handle that was used stays used: something new needs a new one.
+/// A used handle stays cancelled; a new operation needs a new handle.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    asked: Arc<AtomicBool>,
-    /// True if a pass is completed once it has begun.
+    flag: Arc<AtomicBool>,
+    /// True if a pass in progress is completed first.
     between: bool,
-    /// The waiter of the pass under way.
+    /// Waiter of the pass in progress.
     waiter: Mutex<Option<Waiter>>,
 }
 
 impl Cancel {
-    /// Ends a pass at its next layer, or at the read that it waits for. What was generated stays; the
-    /// sequence is computed anew by what continues it.
+    /// Creates a handle that ends a pass at its next layer, or at the read it waits for. Text
+    /// generated so far is kept, but continuing it computes the sequence anew.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Ends between passes only, when the flag is set: after a token, or a few hundred of a prompt. The
-    /// sequence can be continued where it ended. A flag is what a signal can set.
+    /// Creates a handle that ends generation between passes only, when the flag is set: after a
+    /// token, or after a few hundred of a prompt. The sequence can be continued from there. A
+    /// signal can set the flag.
     pub fn between_passes(flag: Arc<AtomicBool>) -> Cancel {
-        Cancel(Arc::new(Shared { asked: flag, between: true, waiter: Mutex::default() }))
+        Cancel(Arc::new(Shared { flag, between: true, waiter: Mutex::default() }))
     }
 
-    /// Ends it.
+    /// Cancels the operation.
     pub fn cancel(&self) {
-        self.0.asked.store(true, Ordering::Relaxed);
+        self.0.flag.store(true, Ordering::Relaxed);
         if let Some(waiter) = &*self.waiter() {
             waiter.cancel();
         }
     }
 
-    /// True once it was asked for.
+    /// True once [`cancel`](Self::cancel) was called, or the flag set.
     pub fn is_cancelled(&self) -> bool {
-        self.0.asked.load(Ordering::Relaxed)
+        self.0.flag.load(Ordering::Relaxed)
     }
 
-    /// Ends a pass too that waits with `waiter`, until [`detach`](Self::detach).
+    /// Lets [`cancel`](Self::cancel) also end a wait of `waiter`, until [`detach`](Self::detach).
     pub(crate) fn attach(&self, waiter: Option<&Waiter>) {
         if !self.0.between {
             *self.waiter() = waiter.cloned();
         }
     }
 
-    /// Lets waiting begin again, if it was ended.
+    /// Detaches the waiter, and lets it wait again if it was cancelled.
     pub(crate) fn detach(&self) {
         if let Some(waiter) = self.waiter().take() {
             waiter.resume();
@@ -68,13 +69,14 @@ impl Cancel {
     }
 }
 
-/// An observer that ends a pass for a [`Cancel`], before another one is told of a layer.
-pub(crate) struct Looking<'a> {
+/// Observer that ends a pass at a layer once a [`Cancel`] handle was used, and otherwise forwards
+/// to another observer.
+pub(crate) struct CancelObserver<'a> {
     pub(crate) cancel: &'a Cancel,
     pub(crate) observer: &'a mut dyn Observer,
 }
 
-impl Observer for Looking<'_> {
+impl Observer for CancelObserver<'_> {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
         self.observer.pass_begins(pass)
     }
@@ -110,26 +112,26 @@ impl Observer for Looking<'_> {
     }
 }
 
-/// A reader that reads no more once it was cancelled, until the model is open: what is read while a
-/// model is opened may be most of its weights, and nothing in between looks at the handle.
+/// Reader that fails once loading was cancelled, until the model is open. Opening a model may read
+/// most of its weights, and checks the handle nowhere else.
 pub(crate) struct Opening {
     reader: Arc<dyn ShardReader>,
     cancel: Cancel,
-    over: AtomicBool,
+    open: AtomicBool,
 }
 
 impl Opening {
     pub(crate) fn new(reader: Arc<dyn ShardReader>, cancel: Cancel) -> Arc<Opening> {
-        Arc::new(Opening { reader, cancel, over: AtomicBool::new(false) })
+        Arc::new(Opening { reader, cancel, open: AtomicBool::new(false) })
     }
 
-    /// The model is open: it is cancelled between passes, or within, from now on.
-    pub(crate) fn is_over(&self) {
-        self.over.store(true, Ordering::Relaxed);
+    /// Marks the model as open. From now on, passes check for cancellation.
+    pub(crate) fn set_open(&self) {
+        self.open.store(true, Ordering::Relaxed);
     }
 
-    fn go_on(&self) -> io::Result<()> {
-        match self.cancel.is_cancelled() && !self.over.load(Ordering::Relaxed) {
+    fn check(&self) -> io::Result<()> {
+        match self.cancel.is_cancelled() && !self.open.load(Ordering::Relaxed) {
             true => Err(interrupted()),
             false => Ok(()),
         }
@@ -146,12 +148,12 @@ impl ShardReader for Opening {
     }
 
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.go_on()?;
+        self.check()?;
         self.reader.read_at(file, offset, into)
     }
 
     fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.go_on()?;
+        self.check()?;
         self.reader.reread_at(file, offset, into)
     }
 
@@ -160,7 +162,7 @@ impl ShardReader for Opening {
     }
 
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
-        if self.go_on().is_ok() {
+        if self.check().is_ok() {
             return self.reader.read_batch(reads);
         }
         for read in reads {
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_read_for_a_model_that_is_no_longer_wanted() {
+    fn cancelled_load_reads_nothing_more() {
         let cancel = Cancel::new();
         let reader = Arc::new(MemoryReader::new(vec![vec![7; 4096]]));
         let opening = Opening::new(reader, cancel.clone());
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(reads(), (true, true, true));
         cancel.cancel();
         assert_eq!(reads(), (false, false, false));
-        opening.is_over();
+        opening.set_open();
         assert_eq!(reads(), (true, true, true));
     }
 }

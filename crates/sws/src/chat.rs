@@ -1,4 +1,4 @@
-//! Conversations: what was said, and answers as they come.
+//! Conversations and their messages.
 
 use sws_model::check_tokens;
 use sws_model::text::{
@@ -8,24 +8,25 @@ use sws_store::Clock;
 
 use crate::{Generate, LoadedModel, Result};
 
-/// A conversation, apart from the model that takes part: several can go on with one model in turns. What
-/// the model still has of one is not computed again.
+/// A conversation, independent of the model that answers: one model can serve several in turn. The
+/// part of a conversation still in the model's sequence is not computed again.
 #[derive(Clone, Debug)]
 pub struct Conversation {
     messages: Vec<Message>,
     template: ChatTemplate,
     generation: Generation,
-    /// Answers that were begun: each has random numbers of its own.
+    /// Number of answers begun: each has its own random numbers.
     answers: u64,
 }
 
 impl Conversation {
-    /// A conversation in which nothing was said. Without a number of new tokens an answer is as long as there is room.
+    /// Creates an empty conversation. Without a limit of new tokens, an answer can fill the
+    /// context.
     pub fn new(template: ChatTemplate, generation: Generation) -> Conversation {
         Conversation { messages: Vec::new(), template, generation, answers: 0 }
     }
 
-    /// Tells the model something before all else.
+    /// Puts a system message before all others.
     pub fn system(mut self, text: impl Into<String>) -> Conversation {
         self.messages.insert(0, message("system", text.into()));
         self
@@ -36,14 +37,14 @@ impl Conversation {
         &self.messages
     }
 
-    /// Forgets what was said, but for the system's message.
+    /// Removes all messages except the system message.
     pub fn reset(&mut self) {
         self.messages.retain(|message| message.role == "system");
     }
 }
 
 impl LoadedModel {
-    /// Begins a conversation, by the model's chat template.
+    /// Begins a conversation with the model's chat template.
     pub fn conversation(&self, options: &GenerationOptions) -> Result<Conversation> {
         let generation = self.model.generation(options)?;
         let template = match self.text.template() {
@@ -53,8 +54,8 @@ impl LoadedModel {
         Ok(Conversation::new(template, generation))
     }
 
-    /// Answers `text` in a conversation. The message and what there is of the answer become part of it
-    /// when the answer is over or dropped; neither does if it fails.
+    /// Answers `text` in a conversation. The message and the answer, even an incomplete one, are
+    /// added when the answer ends or is dropped. On failure neither is.
     pub fn chat<'a>(
         &'a mut self,
         conversation: &'a mut Conversation,
@@ -70,7 +71,7 @@ impl LoadedModel {
         Ok(started?.in_turn(Turn(&mut conversation.messages)))
     }
 
-    /// The tokens of a conversation, and how to answer.
+    /// Tokens of a conversation, and the options of the next answer.
     fn prompt(&self, conversation: &mut Conversation) -> Result<(Vec<u32>, Generation)> {
         let options = ChatOptions {
             add_generation_prompt: true,
@@ -88,7 +89,7 @@ impl LoadedModel {
     }
 }
 
-/// The messages of a conversation whose last one waits for an answer.
+/// Messages of a conversation whose last one awaits an answer.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(&'a mut Vec<Message>);
 
@@ -98,7 +99,7 @@ impl Turn<'_> {
         self.0.push(message("assistant", text.to_owned()));
     }
 
-    /// Takes back what cannot be answered.
+    /// Removes the message that has no answer.
     pub(crate) fn failed(self) {
         self.0.pop();
     }

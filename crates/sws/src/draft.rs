@@ -1,4 +1,4 @@
-//! The draft of a model: the file it lies in, what it is made from, and the room that it takes.
+//! The draft of a model: its file, its contents, and its memory.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use sws_store::{Piece, PieceKind, open_regular};
 
 use crate::{Error, Model, Result, Warning};
 
-/// A draft takes its room from experts. One that has learned nothing is worth it where all of a model's are
-/// so many times as large together as it would be with room enough. That lies between 25 times, where it loses
-/// (tales-moe within 46 and 56 MiB: a token took 2 and 16 % longer), and 3,000 times, where it
-/// gains.
+/// Minimum ratio of the size of a model's experts to that of its full-size untrained draft, which
+/// takes memory from expert slots. The threshold lies between 25, where the draft loses (tales-moe
+/// within 46 and 56 MiB: a token took 2 and 16 % longer), and 3,000, where it gains.
 const WORTH: u64 = 64;
-/// The name of a draft beside the shards of its model.
+/// Name of the draft file in a model's directory.
 const FILE: &str = "draft.safetensors";
-/// The most tokens that a draft remembers which learns from a text alone: as many as a text has, unless
-/// one asks for a longer one.
+/// Limit of the token table of an untrained draft: as many tokens as a text has, unless a longer
+/// context is requested.
 const TOKENS: usize = 4096;
 
-/// The file in which the draft of a model lies, unless another one is named.
+/// Default path of a model's draft.
 pub fn path(model: &Model) -> PathBuf {
     model.dir().join(FILE)
 }
 
-/// The shape of a model that a draft has to know; none if it has no experts, or layers that differ in them.
+/// Shape of a model as its draft needs it. `None` if it has no experts, or if its layers differ in
+/// them.
 pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
     let moe = |layer: &LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
@@ -40,24 +40,24 @@ pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
     Some(DraftShape { hidden: spec.hidden, layers, experts, top_k })
 }
 
-/// A draft that a model could have: known in its size, and not made yet.
+/// A possible draft of a model: its size is known, but it has not been made yet.
 #[derive(Debug)]
 pub struct Candidate {
     shape: DraftShape,
-    /// All of it, were there room.
+    /// Its full size.
     whole: DraftSize,
-    /// The file of a trained one, and what is in it.
+    /// Path and contents of a trained draft.
     trained: Option<(PathBuf, Vec<u8>)>,
 }
 
 impl Candidate {
-    /// The draft from `file`, or the one beside the model if there is one, or one that has learned nothing.
-    /// None for a model without experts, or with small ones only and nothing trained.
+    /// Returns the draft in `file`, the one in the model's directory, or an untrained one. `None`
+    /// for a model without experts, or with small experts and no trained draft.
     pub(crate) fn find(model: &Model, file: Option<&Path>) -> Result<Option<Candidate>> {
         Ok(Candidate::trained(model, file)?.or_else(|| Candidate::untrained(model)))
     }
 
-    /// The draft from `file`, or the one beside the model if there is one.
+    /// Returns the draft in `file`, or the one in the model's directory, if any.
     pub fn trained(model: &Model, file: Option<&Path>) -> Result<Option<Candidate>> {
         let beside = path(model);
         match file.or_else(|| beside.exists().then_some(&beside)) {
@@ -66,7 +66,7 @@ impl Candidate {
         }
     }
 
-    /// One that has learned nothing, if it is [worth](WORTH) its room.
+    /// Returns an untrained draft, if it is [worth](WORTH) its memory.
     fn untrained(model: &Model) -> Option<Candidate> {
         let shape = shape(model.spec())?;
         let tokens = model.spec().vocab.min(TOKENS);
@@ -81,7 +81,7 @@ impl Candidate {
     fn read(model: &Model, path: &Path) -> Result<Candidate> {
         let error = |why: String| Error::Draft { file: path.to_owned(), why };
         let Some(shape) = shape(model.spec()) else {
-            let why = "is of no use: the model has no experts, or not the same in all layers";
+            let why = "cannot be used: the model has no experts, or its layers differ in them";
             return Err(error(why.to_owned()));
         };
         let other =
@@ -104,18 +104,18 @@ impl Candidate {
         Ok(Candidate { shape, whole, trained: Some((path.to_owned(), bytes)) })
     }
 
-    /// The most of it that `limit` bytes have room for; none if not even a history has.
+    /// Returns the largest size that fits into `limit` bytes. `None` if not even a history fits.
     pub fn within(&self, limit: u64) -> Option<DraftSize> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         DraftSize::within(limit, &self.shape, self.whole.rank, self.whole.tokens)
     }
 
-    /// The bytes that it takes of `limit`.
+    /// Returns its size in bytes, if limited to `limit`.
     pub(crate) fn bytes_within(&self, limit: u64) -> u64 {
         self.within(limit).map_or(0, |size| size.bytes(&self.shape) as u64)
     }
 
-    /// A warning if what was trained has to be left out for room.
+    /// Returns a warning if trained parts do not fit into `limit`.
     pub fn too_large(&self, limit: u64) -> Option<Warning> {
         let (file, _) = self.trained.as_ref()?;
         let fits = self.within(limit);
@@ -128,7 +128,7 @@ impl Candidate {
         })
     }
 
-    /// Makes as much of it as `share` bytes have room for.
+    /// Makes the draft, as large as fits into `share` bytes.
     pub fn make(self, model: &Model, share: u64) -> Result<Option<MicroDraftModel>> {
         let Some(size) = self.within(share) else { return Ok(None) };
         let Candidate { shape, trained, .. } = self;

@@ -1,4 +1,4 @@
-//! Errors, in sentences for people.
+//! Errors, as sentences for people.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,14 +13,15 @@ use crate::Size;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Any error, as the cause of another.
+/// Underlying error of another one.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A model that cannot be found, loaded or run: one sentence with the file, what is wrong, and the remedy.
+/// Failure to find, load or run a model. Its text is one sentence that names the file, the problem
+/// and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Neither a path nor the name of a model.
+    /// Neither an existing path nor a possible id of a model.
     #[error(
         "`{}` does not exist; give a shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache",
         path.display()
@@ -29,7 +30,7 @@ pub enum Error {
         /// The path, as it was given.
         path: PathBuf,
     },
-    /// A name of a model that the Hugging Face cache does not have.
+    /// A model that is not in the Hugging Face cache.
     #[error(
         "`{name}` is neither a directory nor a model in the Hugging Face cache{}; {}",
         cache.as_ref().map_or(String::new(), |cache| format!(" (`{}`)", cache.display())),
@@ -44,13 +45,13 @@ pub enum Error {
         /// The cache, if there is one.
         cache: Option<PathBuf>,
     },
-    /// A damaged manifest, or none.
+    /// A damaged or missing manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A directory that is no checkpoint.
+    /// A directory that is not a checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A file beside the weights that is missing or damaged.
+    /// A missing or damaged small file of a model.
     #[error(transparent)]
     SmallFile(#[from] SmallFileError),
     /// Shards without a configuration, which a manifest always names.
@@ -59,15 +60,15 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Something wrong with a model.
+    /// Any other problem of a model.
     #[error("`{}`: {cause}", dir.display())]
     Model {
         /// The directory of the model.
         dir: PathBuf,
-        /// The words behind it.
+        /// The problem.
         cause: Cause,
     },
-    /// A model that needs more memory than there is.
+    /// A model that needs more memory than is available.
     #[error(
         "`{}` needs {} of memory and {holder} has {} left; {}, or {otherwise}",
         dir.display(),
@@ -81,13 +82,13 @@ pub enum Error {
     Memory {
         /// The directory of the model.
         dir: PathBuf,
-        /// Bytes that it needs.
+        /// Bytes needed.
         needed: u64,
-        /// Bytes that are left.
+        /// Bytes available.
         available: u64,
-        /// The machine, or the control group that leaves no more.
+        /// The machine or control group that limits memory.
         holder: Holder,
-        /// The remedy besides more memory.
+        /// The alternative to more memory.
         otherwise: &'static str,
     },
     /// A draft that cannot be used.
@@ -95,57 +96,55 @@ pub enum Error {
     Draft {
         /// The file of the draft.
         file: PathBuf,
-        /// The words behind it.
+        /// The problem and the remedy, after the path in the sentence.
         why: String,
     },
-    /// An option that the candle backend does not have.
+    /// An option that the candle backend does not support.
     #[error("the candle backend {0}")]
     Candle(&'static str),
-    /// Words that are no amount of memory.
+    /// Text that is not an amount of memory.
     #[error(transparent)]
     Ram(#[from] UnknownBudget),
-    /// Threads that the system does not grant.
+    /// Threads that the system refuses to start.
     #[error(
         "{count} threads cannot be started: {cause}; ask for fewer with --threads, or raise the limit of threads (`ulimit -u`) or of address space (`ulimit -v`)"
     )]
     Threads {
-        /// Threads that were asked for.
+        /// Number of threads requested.
         count: usize,
-        /// The system's words.
+        /// The system's error.
         cause: rayon::ThreadPoolBuildError,
     },
-    /// A way of reading that this system lacks.
+    /// A reader that this system does not support.
     #[error(transparent)]
     Reader(io::Error),
     /// A manifest whose pieces have no layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A read that failed.
+    /// A failed read.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// A pass that failed, or tokens that do not fit.
+    /// A failed pass, or tokens that do not fit.
     #[error(transparent)]
     Forward(#[from] ForwardError),
     /// Logits from which no token can be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
-    /// A [`Cancel`](crate::Cancel) handle ended it before there was anything to give.
+    /// Cancelled by a [`Cancel`](crate::Cancel) handle before the model was loaded.
     #[error("it was cancelled while the model was still being loaded; load it again")]
     Cancelled,
 }
 
-/// A file that a model lacks for what was asked of it.
+/// A file that is missing for the requested operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lacking {
     /// No tokenizer.
-    #[error(
-        "there is no tokenizer.json; put the one that was published with the weights beside them"
-    )]
+    #[error("there is no tokenizer.json; copy the one published with the weights next to them")]
     Tokenizer,
     /// No chat template.
     #[error(
-        "there is no chat template, so this model was not made for conversation; let it continue a text with `sws run`"
+        "there is no chat template, so this model was not made for conversation; continue a text with `sws run`"
     )]
     Template,
 }

@@ -1,4 +1,4 @@
-//! From a path or a name to the directory of a model.
+//! Finding the directory of a model by path or name.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use sws_store::open_regular;
 
 use crate::{Error, Result};
 
-/// The directory of a model: that of a path, or of the id of a model in the Hugging Face cache. Nothing
-/// is downloaded.
+/// Returns the directory of a model, given its path or its id in the Hugging Face cache. Nothing is
+/// downloaded.
 pub fn locate(name: impl AsRef<Path>) -> Result<PathBuf> {
     let path = name.as_ref();
     if path.exists() {
@@ -17,7 +17,7 @@ pub fn locate(name: impl AsRef<Path>) -> Result<PathBuf> {
         return Err(Error::NoPath { path: path.to_owned() });
     };
     let cache = hub_cache();
-    // The name of a revision, which is opened there without a look at what it is.
+    // `hf_hub` opens this file, the name of a revision, without checking that it is a regular file.
     let revision = format!("models--{}/refs/main", id.replace('/', "--"));
     let found = cache.as_ref().filter(|cache| open_regular(cache.path().join(revision)).is_ok());
     let config = found.and_then(|cache| cache.model(id.to_owned()).get("config.json"));
@@ -28,7 +28,8 @@ pub fn locate(name: impl AsRef<Path>) -> Result<PathBuf> {
     })
 }
 
-/// The place in which Python's library keeps models. None without a home: `from_env` would panic.
+/// The model cache of the Python library. `None` without a home directory, where `from_env` would
+/// panic.
 fn hub_cache() -> Option<hf_hub::Cache> {
     if let Some(dir) = std::env::var_os("HF_HUB_CACHE") {
         return Some(hf_hub::Cache::new(dir.into()));
@@ -37,7 +38,7 @@ fn hub_cache() -> Option<hf_hub::Cache> {
     somewhere.then(hf_hub::Cache::from_env)
 }
 
-/// `name` or `owner/name`.
+/// True for `name` or `owner/name`.
 fn is_hub_id(word: &str) -> bool {
     let part = |part: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -1,4 +1,4 @@
-//! The loop of generation, as an iterator: a prompt goes in, text comes out as it is made.
+//! The generation loop, as an iterator over the generated text.
 
 use std::fmt;
 
@@ -7,38 +7,38 @@ use sws_model::text::{Finish, Generation, Position, SampleError, Sampler, TextSt
 use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::shard::Progress;
 
-use crate::cancel::Looking;
+use crate::cancel::CancelObserver;
 use crate::chat::Turn;
 use crate::sequence::Sequence;
 use crate::timing::Timing;
 use crate::{Cancel, End, Error, Generated, Pace, Piece, Result};
 
-/// Tokens of a prompt between two looks at a handle that ends between passes: as many as go through the
-/// layers together where there is room. Not a bit depends on it.
+/// Prompt tokens per pass, and so between two checks of a handle that cancels between passes: as
+/// many as go through the layers together where there is memory. The output does not depend on it.
 const CHUNK: usize = 512;
 
-/// A text under way: an iterator of its [pieces](Piece), which ends with the text.
+/// A text being generated: an iterator over its [pieces](Piece), which ends with the text.
 ///
-/// A token is computed when it is asked for. An error ends it, too. When the iterator is dropped, the
-/// model can be used again: what it generates next has the bits that it would have had alone.
+/// Each token is computed on demand. An error also ends the text. Once the iterator is dropped, the
+/// model can be used again; its next text has the same bits as if it were the first.
 #[derive(Debug)]
 pub struct Generate<'m> {
     sequence: &'m mut Sequence,
-    /// The tokens of the prompt that are not in the sequence yet; none once they are.
+    /// Prompt tokens that are not in the sequence yet; empty once they are.
     prompt: Vec<u32>,
     rules: Rules,
-    /// Of what comes next.
+    /// Logits of the next token. Empty until the prompt is processed.
     logits: Vec<f32>,
     text: Option<TextStream<'m>>,
-    /// The conversation that the text is an answer in.
+    /// The conversation turn that the text completes.
     turn: Option<Turn<'m>>,
-    aside: Aside<'m>,
+    hooks: Hooks<'m>,
     timing: Timing,
     made: Generated,
     over: bool,
 }
 
-/// Rules for choosing tokens, and for ending the text.
+/// Rules for choosing tokens and for ending the text.
 #[derive(Debug)]
 struct Rules {
     sampler: Sampler,
@@ -46,15 +46,15 @@ struct Rules {
     most: usize,
 }
 
-/// Observers of a text under way, and the handle that ends it.
-struct Aside<'m> {
+/// Observer, progress callback and cancellation of a text.
+struct Hooks<'m> {
     cancel: Cancel,
     waiter: Option<Waiter>,
     observer: Option<&'m mut dyn Observer>,
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
-/// The beginning of a text, and the parts of a model that it needs.
+/// Prompt of a text, and the parts of the model that it needs.
 pub(crate) struct Start<'m, 'g> {
     pub(crate) tokens: Vec<u32>,
     pub(crate) generation: &'g Generation,
@@ -95,49 +95,49 @@ impl<'m> Generate<'m> {
             logits: Vec::new(),
             text,
             turn: None,
-            aside: Aside { cancel: Cancel::new(), waiter, observer: None, progress: None },
+            hooks: Hooks { cancel: Cancel::new(), waiter, observer: None, progress: None },
             timing: Timing::new(gauge),
             made: Generated::default(),
             over: false,
         })
     }
 
-    /// The handle that ends it.
+    /// Returns the handle that cancels the text.
     pub fn cancel_handle(&self) -> Cancel {
-        self.aside.cancel.clone()
+        self.hooks.cancel.clone()
     }
 
-    /// With another handle to end it.
+    /// Sets another handle that cancels the text.
     pub fn cancelled_by(mut self, cancel: Cancel) -> Self {
-        self.aside.cancel = cancel;
+        self.hooks.cancel = cancel;
         self
     }
 
-    /// With an observer, who sees the routes of passes, and of logits those from which a token is
+    /// Sets an observer, which sees the routes of passes, and the logits from which tokens are
     /// chosen.
     pub fn observed_by(mut self, observer: &'m mut dyn Observer) -> Self {
-        self.aside.observer = Some(observer);
+        self.hooks.observer = Some(observer);
         self
     }
 
-    /// Says how far the prompt is, now and then, and when it is over.
+    /// Sets a callback for the progress of the prompt, called after each of its passes.
     pub fn reporting(mut self, progress: impl FnMut(Progress) + 'm) -> Self {
-        self.aside.progress = Some(Box::new(progress));
+        self.hooks.progress = Some(Box::new(progress));
         self
     }
 
-    /// As an answer in a conversation.
+    /// Makes the text an answer in a conversation.
     pub(crate) fn in_turn(mut self, turn: Turn<'m>) -> Self {
         self.turn = Some(turn);
         self
     }
 
-    /// The text so far.
+    /// Returns the text so far.
     pub fn so_far(&self) -> &Generated {
         &self.made
     }
 
-    /// Ends it, if it is not over, and returns all of it.
+    /// Ends the text, if it is not over, and returns all of it.
     pub fn finish(mut self) -> Generated {
         self.close();
         std::mem::take(&mut self.made)
@@ -161,11 +161,11 @@ impl<'m> Generate<'m> {
         if self.made.tokens.len() == self.rules.most {
             return Ok(self.ended(End::Length));
         }
-        if self.aside.cancel.is_cancelled() {
+        if self.hooks.cancel.is_cancelled() {
             return Ok(self.ended(End::Cancelled));
         }
         let position = self.sequence.len();
-        if let Some(observer) = &mut self.aside.observer {
+        if let Some(observer) = &mut self.hooks.observer {
             observer.logits(position - 1, &self.logits);
         }
         let token = self.rules.sampler.sample(&mut self.logits, position)?;
@@ -190,9 +190,9 @@ impl<'m> Generate<'m> {
         Ok(Some(Piece { token: Some(token), text: self.made.text[before..].to_owned() }))
     }
 
-    /// Computes what the sequence lacks of the prompt; false if it was cancelled.
+    /// Computes the part of the prompt that the sequence lacks. Returns false if it was cancelled.
     fn prefill(&mut self) -> Result<bool> {
-        self.aside.cancel.attach(self.aside.waiter.as_ref());
+        self.hooks.cancel.attach(self.hooks.waiter.as_ref());
         let prompt = std::mem::take(&mut self.prompt);
         let before = self.sequence.len();
         let total = prompt.len() as u64;
@@ -204,11 +204,11 @@ impl<'m> Generate<'m> {
                 break false;
             }
             done = next;
-            self.aside.report(Progress { done: done as u64, total });
+            self.hooks.report(Progress { done: done as u64, total });
             if done == prompt.len() {
                 break true;
             }
-            if self.aside.cancel.is_cancelled() {
+            if self.hooks.cancel.is_cancelled() {
                 break false;
             }
         };
@@ -221,15 +221,15 @@ impl<'m> Generate<'m> {
         Ok(completed)
     }
 
-    /// Computes tokens, and the logits of what comes next; false if it was cancelled.
+    /// Computes tokens and the logits of the next one. Returns false if it was cancelled.
     fn pass(&mut self, tokens: &[u32]) -> Result<bool> {
-        let Aside { cancel, observer, .. } = &mut self.aside;
-        let mut nobody = ();
+        let Hooks { cancel, observer, .. } = &mut self.hooks;
+        let mut unobserved = ();
         let observer: &mut dyn Observer = match observer {
             Some(observer) => &mut **observer,
-            None => &mut nobody,
+            None => &mut unobserved,
         };
-        match self.sequence.observed(tokens, &mut Looking { cancel, observer }) {
+        match self.sequence.observed(tokens, &mut CancelObserver { cancel, observer }) {
             Ok(logits) => {
                 self.logits.clear();
                 self.logits.extend_from_slice(logits);
@@ -240,7 +240,7 @@ impl<'m> Generate<'m> {
         }
     }
 
-    /// Ends the text, with what was held back of it, if there is such.
+    /// Ends the text. Returns the text held back, if any.
     fn ended(&mut self, end: End) -> Option<Piece> {
         self.made.end = end;
         let before = self.made.text.len();
@@ -254,10 +254,10 @@ impl<'m> Generate<'m> {
         (!text.is_empty()).then(|| Piece { token: None, text: text.to_owned() })
     }
 
-    /// Counts what there is to count. There will be no more tokens.
+    /// Closes the text: completes its turn and its metrics. No tokens follow.
     fn close(&mut self) {
         if !std::mem::replace(&mut self.over, true) {
-            self.aside.cancel.detach();
+            self.hooks.cancel.detach();
             if let Some(turn) = self.turn.take() {
                 turn.answered(&self.made.text);
             }
@@ -292,7 +292,7 @@ impl Drop for Generate<'_> {
     }
 }
 
-impl Aside<'_> {
+impl Hooks<'_> {
     fn report(&mut self, done: Progress) {
         if let Some(report) = &mut self.progress {
             report(done);
@@ -300,8 +300,8 @@ impl Aside<'_> {
     }
 }
 
-impl fmt::Debug for Aside<'_> {
+impl fmt::Debug for Hooks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Aside").field("cancel", &self.cancel).finish_non_exhaustive()
+        f.debug_struct("Hooks").field("cancel", &self.cancel).finish_non_exhaustive()
     }
 }

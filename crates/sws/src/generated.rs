@@ -8,49 +8,49 @@ use serde::Serialize;
 
 use crate::{Cost, Pace};
 
-/// A text that was generated.
+/// A generated text.
 #[derive(Clone, Debug, Default)]
 pub struct Generated {
-    /// The new tokens; one that ended the text is the last of them.
+    /// The new tokens, including one that ended the text.
     pub tokens: Vec<u32>,
     /// All pieces of text, joined.
     pub text: String,
-    /// The reason why there is no more.
+    /// The reason why the text ended.
     pub end: End,
-    /// From the prompt to the first of them.
+    /// Time from the prompt to the first of the tokens.
     pub first_token: Option<Duration>,
-    /// The pace of the prompt, as far as it was computed.
+    /// Pace of the prompt, as far as it was computed.
     pub prompt: Pace,
-    /// The pace of the tokens that were computed after it.
+    /// Pace of the tokens computed after it.
     pub generation: Pace,
-    /// The work that it took, if that is measured.
+    /// Cost of the text, if it is measured.
     pub cost: Option<Cost>,
 }
 
-/// The reason why there is no more of a text.
+/// Reason why a text ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The model said so.
+    /// The model chose a stop token.
     StopToken,
-    /// A stop string came up.
+    /// The text reached a stop string.
     StopString,
-    /// As many tokens as were asked for.
+    /// The text has the requested number of tokens.
     Length,
     /// The context is full.
     Context,
-    /// A [`Cancel`](crate::Cancel) handle ended it, or the iterator was given up before its end.
+    /// A [`Cancel`](crate::Cancel) handle ended the text, or the iterator was dropped early.
     #[default]
     #[serde(rename = "interrupted")]
     Cancelled,
 }
 
-/// A token, and the text that it completes.
+/// A token and the text that it completes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The token; none for text that was held back until the end.
+    /// The token. `None` for text that was held back until the end.
     pub token: Option<u32>,
-    /// The text; empty while a character, or what may be a stop string, is incomplete.
+    /// The text. Empty while a character or a possible stop string is incomplete.
     pub text: String,
 }
 

@@ -1,5 +1,5 @@
-//! Runs Mixture-of-Experts language models larger than memory, with exactly the answers of the model that
-//! is wholly in memory.
+//! Runs Mixture-of-Experts language models larger than memory, with exactly the output of a model
+//! that is fully in memory.
 //!
 //! ```no_run
 //! use std::io::Write;
@@ -14,18 +14,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How the parts hand on to each other
+//! # Overview
 //!
-//! - [`Model`] is a model on disk: a directory of shards, a checkpoint, or one in the Hugging Face cache.
-//! - [`Loader`] is how it is to be run: [`Options`] as they are given, resolved when it is loaded. Its
-//!   [`planning`](Loader::planning) says what a memory budget would do without loading anything.
-//! - [`LoadedModel`] continues texts ([`generate`](LoadedModel::generate)) and takes part in a
-//!   [`Conversation`] ([`chat`](LoadedModel::chat)). Both give a [`Generate`], the iterator of a text as
-//!   it is made, which a [`Cancel`] handle ends from any thread; then [`Generated`] says what there was,
-//!   and [`RunMetrics`] what it cost.
-//! - Passes run on [`Threads`], whichever thread asks for them.
+//! - [`Model`] is a model on disk: a directory of shards, a checkpoint, or one in the Hugging Face
+//!   cache.
+//! - [`Loader`] loads it with given [`Options`]. Its [`planning`](Loader::planning) shows the
+//!   effect of a memory budget without loading anything.
+//! - [`LoadedModel`] continues texts ([`generate`](LoadedModel::generate)) and answers in a
+//!   [`Conversation`] ([`chat`](LoadedModel::chat)). Both return a [`Generate`], an iterator over
+//!   the text as it is generated, which a [`Cancel`] handle ends from any thread. Afterwards
+//!   [`Generated`] has the whole text, and [`RunMetrics`] its cost.
+//! - Passes run on [`Threads`], whichever thread calls.
 //!
-//! The defaults are those of `sws run` and `sws chat`, which are written on this crate.
+//! The defaults are those of `sws run` and `sws chat`, which are built on this crate.
 #![deny(missing_docs)]
 
 mod backend;

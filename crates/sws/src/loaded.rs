@@ -1,4 +1,4 @@
-//! A loaded model, ready to be given texts.
+//! A loaded model, which generates texts.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::{
     Threads, Warning,
 };
 
-/// New tokens, if neither the caller nor the model says how many.
+/// Limit of new tokens, unless the caller or the model sets one.
 pub const NEW_TOKENS: usize = 256;
 
-/// A model that runs, with one sequence. Its passes run on [threads](Threads) of its own, whichever
-/// thread asks for them.
+/// A loaded model, with one sequence. Its passes run on its [threads](Threads), whichever thread
+/// calls.
 ///
-/// Dropping it saves what it has learned of the use of experts.
+/// Dropping it saves its statistics of the use of experts.
 #[derive(Debug)]
 pub struct LoadedModel {
     pub(crate) model: Model,
@@ -33,7 +33,7 @@ pub struct LoadedModel {
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// Facts about the loading of a model, for its metrics.
+/// Facts about the loaded model, for its metrics.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) backend: Backend,
@@ -47,10 +47,10 @@ pub(crate) struct About {
 }
 
 impl LoadedModel {
-    /// Continues a text, in a sequence that begins with it. The defaults are those of `sws run`: what the
-    /// model's `generation_config.json` says, up to 256 new tokens, another seed each time.
+    /// Continues a text, in a new sequence. The defaults are those of `sws run`: the model's
+    /// `generation_config.json`, up to 256 new tokens, and a new seed each time.
     ///
-    /// The prompt is computed when the first piece of text is asked for.
+    /// The prompt is computed on the first call of `next`.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generate<'_>> {
         let Request { prompt, options } = request.into();
         let mut generation = self.model.generation(&options)?;
@@ -66,9 +66,9 @@ impl LoadedModel {
         self.continued(tokens, &generation)
     }
 
-    /// Continues tokens with options that are [resolved](Model::generation); without a number of new
-    /// tokens, as long as there is room. What of them the sequence has already is not computed again.
-    /// Pieces are without text if there is no tokenizer.
+    /// Continues tokens with [resolved](Model::generation) options; without a limit of new tokens,
+    /// as far as the context allows. If the sequence is a prefix of the tokens, that part is not
+    /// computed again. Pieces have no text if there is no tokenizer.
     pub fn continued(&mut self, tokens: Vec<u32>, generation: &Generation) -> Result<Generate<'_>> {
         self.start(tokens, generation, Position::Middle)
     }
@@ -85,7 +85,7 @@ impl LoadedModel {
         Generate::new(&mut self.sequence, start)
     }
 
-    /// The logits behind it: tokens in, one pass at a time, on the pool.
+    /// Gives access to the logits: tokens in, one pass at a time, on the pool.
     pub fn causal_lm(&mut self) -> &mut dyn CausalLm {
         &mut self.sequence
     }
@@ -95,12 +95,12 @@ impl LoadedModel {
         &self.model
     }
 
-    /// The threads that compute.
+    /// Threads that compute the passes.
     pub fn threads(&self) -> &Threads {
         self.sequence.threads()
     }
 
-    /// Positions that a sequence can have.
+    /// Maximum sequence length.
     pub fn limit(&self) -> usize {
         self.sequence.limit()
     }

@@ -1,4 +1,4 @@
-//! Loading a model: options as they are given, resolved when it is loaded.
+//! Loading a model: options are collected first, and resolved when it is loaded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::loaded::About;
 use crate::sequence::Sequence;
 use crate::{Cancel, Error, LoadedModel, Model, Options, Planning, Result, Text, Threads, Warning};
 
-/// A model about to be loaded: [`Model::ram`] and [`Model::with`] make one.
+/// A model to be loaded, made by [`Model::ram`] and [`Model::with`].
 ///
 /// ```no_run
 /// use sws::{Model, Threads};
@@ -34,12 +34,12 @@ pub struct Loader<'m> {
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
-/// The use that a model is loaded for, as far as it is known.
+/// Known requirements of the use of a model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
     /// Positions that will be used.
     pub positions: usize,
-    /// True if logits of all positions are wanted, rather than of the last.
+    /// True if the logits of all positions are needed, not only of the last.
     pub all_logits: bool,
 }
 
@@ -59,7 +59,7 @@ impl<'m> Loader<'m> {
         }
     }
 
-    /// Within a budget, as [`Model::ram`] has it. Other words are an error when the model is loaded.
+    /// Sets the budget, as in [`Model::ram`]. Invalid text is an error when the model is loaded.
     pub fn ram(mut self, size: &str) -> Self {
         match size.parse() {
             Ok(ram) => (self.options.ram, self.unknown) = (ram, None),
@@ -68,57 +68,57 @@ impl<'m> Loader<'m> {
         self
     }
 
-    /// On these threads [default: one a core, of its own].
+    /// Sets the threads [default: a new pool, one thread per core].
     pub fn threads(mut self, threads: &Threads) -> Self {
         self.threads = Some(threads.clone());
         self
     }
 
-    /// From a reader of the caller's own, which knows the files of the [manifest](Model::manifest) by
-    /// their index [default: that of the options]. Every byte is verified, whatever reads it.
+    /// Sets a custom reader, which knows the files of the [manifest](Model::manifest) by index
+    /// [default: that of the options]. Every byte is verified, whatever the reader.
     pub fn reader(mut self, reader: Arc<dyn ShardReader>) -> Self {
         self.reader = Some(reader);
         self
     }
 
-    /// With what turns texts into tokens and back [default: all that the model has]. What is opened
-    /// before is counted apart.
+    /// Sets the tokenizer and chat template [default: all that the model has]. They are then
+    /// counted apart in the budget.
     pub fn text(mut self, text: Text) -> Self {
         self.text = Some(text);
         self
     }
 
-    /// For what is known to be needed.
+    /// Sets known requirements.
     pub fn needs(mut self, needs: Needs) -> Self {
         self.needs = needs;
         self
     }
 
-    /// Until it is cancelled: loading is then [`Error::Cancelled`].
+    /// Sets a handle that cancels loading, which then fails with [`Error::Cancelled`].
     pub fn cancelled_by(mut self, cancel: Cancel) -> Self {
         self.cancel = cancel;
         self
     }
 
-    /// Says how far it is, where weights are loaded before anything is computed.
+    /// Sets a progress callback for weights that are loaded in advance.
     pub fn reporting(mut self, progress: impl FnMut(Progress) + 'm) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
 
-    /// Plans for `batch` sequences, of any budget, without loading anything.
+    /// Returns a planner for `batch` sequences and any budget, without loading anything.
     pub fn planning(mut self, batch: usize) -> Result<Planning> {
         let (threads, text) = self.resolve()?;
         Planning::new(&self, &text, &threads, batch)
     }
 
-    /// The plan for the budget, without loading anything.
+    /// Returns the plan for the budget, without loading anything.
     pub fn plan(mut self) -> Result<Plan> {
         let (threads, text) = self.resolve()?;
         Planning::new(&self, &text, &threads, 1)?.plan(&self)
     }
 
-    /// Loads it.
+    /// Loads the model.
     pub fn load(mut self) -> Result<LoadedModel> {
         let (threads, mut text) = self.resolve()?;
         let lossy = self.options.lossy(self.model);
@@ -158,7 +158,7 @@ impl<'m> Loader<'m> {
         Ok(model)
     }
 
-    /// A reader of the model's files.
+    /// Opens a reader of the model's files.
     pub(crate) fn open_reader(&self) -> Result<Arc<dyn ShardReader>> {
         match &self.reader {
             Some(reader) => Ok(Arc::clone(reader)),
@@ -172,7 +172,8 @@ impl<'m> Loader<'m> {
         }
     }
 
-    /// Fills in what was not given. Threads are started before anything is measured.
+    /// Resolves threads and text that were not given. Threads are started before anything is
+    /// measured.
     fn resolve(&mut self) -> Result<(Threads, Text)> {
         if let Some(unknown) = self.unknown.take() {
             return Err(Error::Ram(unknown));
@@ -180,7 +181,7 @@ impl<'m> Loader<'m> {
         let threads = self.threads.take().map_or_else(Threads::one_per_core, Ok)?;
         let text = match self.text.take() {
             Some(text) => text,
-            // A template that is damaged is told when somebody chats.
+            // A damaged template is reported when a conversation begins.
             None => Text::open(self.model)?.while_loaded(self.model.chat_template().ok()),
         };
         Ok((threads, text))

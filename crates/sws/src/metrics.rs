@@ -1,65 +1,65 @@
-//! The cost of a run, as `sws run --json` tells it.
+//! Metrics of a run, as printed by `sws run --json`.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// One generation and the model that it ran on.
+/// Metrics of one generation and of the model that it ran on.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunMetrics {
-    /// The directory of the model.
+    /// Directory of the model.
     pub model: String,
-    /// The name of the backend that computed it.
+    /// Name of the backend.
     pub backend: &'static str,
-    /// The tiers of the kernels.
+    /// Tiers of the kernels.
     pub tier: String,
-    /// Threads that computed.
+    /// Number of compute threads.
     pub threads: usize,
-    /// The reader of its files.
+    /// Reader of the model's files.
     pub reader: &'static str,
-    /// The precision in which keys and values are kept.
+    /// Precision of keys and values.
     pub kv: &'static str,
-    /// Reasons why the result differs from that of the published weights; none if it does not.
+    /// Reasons why the result differs from that of the published weights. Empty if it does not.
     pub lossy: Vec<String>,
-    /// Memory for weights.
+    /// Memory for weights, in bytes.
     pub weight_bytes: u64,
-    /// The budget of the process; none if all weights are in memory.
+    /// Memory budget of the process. `None` if all weights are in memory.
     pub ram_bytes: Option<u64>,
-    /// The policy that made room; none if nothing had to.
+    /// Policy that evicts experts. `None` if all weights are in memory.
     pub policy: Option<&'static str>,
-    /// The time that loading took.
+    /// Time to load the model.
     pub load_seconds: f64,
-    /// From the prompt to the first new token, loading not counted; none if there was none.
+    /// Time from the prompt to the first new token, without loading. `None` without a new token.
     pub first_token_seconds: Option<f64>,
-    /// The prompt's tokens.
+    /// Pace of the prompt.
     pub prompt: Pace,
-    /// Of tokens computed after the prompt: one less than the new ones, as the prompt yields the
-    /// first.
+    /// Pace of the tokens computed after the prompt: one less than the new tokens, as the prompt
+    /// yields the first.
     pub generation: Pace,
-    /// The work that it took, of the prompt and of the tokens after it; none from a backend that does not
-    /// measure it.
+    /// Cost of the prompt and of the tokens after it. `None` from a backend that does not measure
+    /// it.
     pub cost: Option<Cost>,
-    /// The most memory the process had, if the system tells.
+    /// Peak memory of the process, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// The cost of the parts of a run.
+/// Cost of the two parts of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// Of the prompt.
+    /// Cost of the prompt.
     pub prompt: sws_engine::Metrics,
-    /// Of the tokens after it.
+    /// Cost of the tokens after it.
     pub generation: sws_engine::Metrics,
 }
 
-/// The speed at which tokens went through the model.
+/// Speed at which tokens were computed.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Pace {
-    /// Tokens that were computed.
+    /// Number of tokens computed.
     pub tokens: usize,
-    /// The time that took.
+    /// Time taken.
     pub seconds: f64,
-    /// Tokens in a second; 0 if there was no time.
+    /// Tokens per second; 0 if no time was measured.
     pub tokens_per_second: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A model on disk: its manifest, its configuration, and the files beside its weights.
+//! A model on disk: its manifest, its configuration and its small files.
 
 #[cfg(test)]
 mod flips;
@@ -18,7 +18,7 @@ use crate::{Error, LoadedModel, Loader, Options, Result, locate};
 
 const CONFIG: &str = "config.json";
 
-/// A model on disk whose configuration has been read. Clones are the same one.
+/// A model on disk, with its configuration. Clones share their data.
 ///
 /// ```no_run
 /// let model = sws::Model::open("shards/tales-moe")?;
@@ -34,20 +34,21 @@ struct Files {
     manifest: Arc<Manifest>,
     spec: ModelSpec,
     config_json: Vec<u8>,
-    /// The place of the first readings of files that no manifest vouches for.
+    /// Directory for records of files that no manifest covers, made when they are first read.
     cache: Option<PathBuf>,
-    /// Counts what is on the heap.
+    /// Returns the bytes on the heap.
     heap: Option<fn() -> u64>,
 }
 
 impl Model {
-    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache.
+    /// Opens a shard directory, a checkpoint directory, or a model in the Hugging Face cache by its
+    /// id.
     pub fn open(name: impl AsRef<Path>) -> Result<Model> {
         Model::at(locate(name)?, user_cache(), None)
     }
 
-    /// As [`open`](Self::open), in a program whose allocator counts what is on its heap: budgets then
-    /// tell the heap from what the allocator holds beyond it.
+    /// Like [`open`](Self::open), in a program whose allocator counts the heap. Budgets then list
+    /// the heap and the overhead of the allocator separately.
     pub fn open_counted(name: impl AsRef<Path>, heap: fn() -> u64) -> Result<Model> {
         Model::at(locate(name)?, user_cache(), Some(heap))
     }
@@ -59,48 +60,48 @@ impl Model {
         Ok(Model(Arc::new(Files { dir, manifest, spec, config_json, cache, heap })))
     }
 
-    /// The directory that it lies in.
+    /// Directory of the model.
     pub fn dir(&self) -> &Path {
         &self.0.dir
     }
 
-    /// Its pieces.
+    /// Manifest of the model: its files and pieces.
     pub fn manifest(&self) -> &Manifest {
         &self.0.manifest
     }
 
-    /// The layers and their sizes, as its configuration has them.
+    /// Layers and their sizes, from the configuration.
     pub fn spec(&self) -> &ModelSpec {
         &self.0.spec
     }
 
-    /// True for a directory of shards; otherwise it is a checkpoint.
+    /// True for a shard directory, false for a checkpoint.
     pub fn is_sharded(&self) -> bool {
         self.dir().join(MANIFEST_FILE).exists()
     }
 
-    /// Bytes on the heap, where they are counted.
+    /// Bytes on the heap, if they are counted.
     pub(crate) fn heap(&self) -> Option<u64> {
         self.0.heap.map(|heap| heap())
     }
 
-    /// Loads it as the command line does where nothing is said: within the memory that is free.
+    /// Loads the model with the defaults of the command line: within the memory that is free.
     pub fn load(&self) -> Result<LoadedModel> {
         self.with(Options::default()).load()
     }
 
-    /// Loads it within a budget: `8GiB`, `80%` of the machine's memory, `min` for the least that works,
-    /// `auto` for what is free. It counts the whole process.
+    /// Prepares to load the model within a budget for the whole process: `8GiB`, `80%` of the
+    /// machine's memory, `min` for the least that works, or `auto` for the memory that is free.
     pub fn ram(&self, size: &str) -> Loader<'_> {
         self.with(Options::default()).ram(size)
     }
 
-    /// Loads it with these options.
+    /// Prepares to load the model with options.
     pub fn with(&self, options: Options) -> Loader<'_> {
         Loader::new(self, options)
     }
 
-    /// The tokenizer, if there is one.
+    /// Reads the tokenizer, if there is one.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
         let Some(json) = self.beside("tokenizer.json")? else { return Ok(None) };
         let mut tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.error(e))?;
@@ -108,14 +109,14 @@ impl Model {
         Ok(Some(tokenizer))
     }
 
-    /// The way to generate: `options` over what the model's files say.
+    /// Resolves `options` against the defaults in the model's files.
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
         let file = self.beside("generation_config.json")?;
         Generation::resolve(file.as_deref(), &self.0.config_json, options)
             .map_err(|e| self.error(e))
     }
 
-    /// The chat template; an error for a model without one.
+    /// Reads the chat template. Fails for a model without one.
     pub fn chat_template(&self) -> Result<ChatTemplate> {
         let config = self.beside("tokenizer_config.json")?;
         let template = self.beside("chat_template.jinja")?;
@@ -123,18 +124,18 @@ impl Model {
         found.map_err(|e| self.error(e))?.ok_or_else(|| self.error(Lacking::Template))
     }
 
-    /// Its pieces, to be read.
+    /// Opens the weights of the model for reading.
     pub fn store(&self, reader: ReaderKind) -> Result<NVMeWeightStore> {
         self.store_with(self.reader(reader)?)
     }
 
-    /// Reads its files.
+    /// Opens a reader of the model's files.
     pub(crate) fn reader(&self, kind: ReaderKind) -> Result<Arc<dyn ShardReader>> {
         let depth = StoreOptions::default().depth;
         kind.open(self.manifest(), self.dir(), depth).map_err(Error::Reader)
     }
 
-    /// Its pieces, read by a reader of its files.
+    /// Opens the weights of the model with a reader of its files.
     pub(crate) fn store_with(&self, reader: Arc<dyn ShardReader>) -> Result<NVMeWeightStore> {
         let (reader, cache) = (Some(reader), self.0.cache.clone());
         let options = StoreOptions { reader, cache, ..StoreOptions::default() };
@@ -144,7 +145,7 @@ impl Model {
         })
     }
 
-    /// The words for weights that are not those that were trained.
+    /// Describes the loss of precision of the weights. `None` if the encoding is exact.
     pub fn lossy(&self) -> Option<String> {
         let tensors = self.manifest().pieces.iter().flat_map(|piece| &piece.tensors);
         let errors = tensors.filter_map(|tensor| tensor.error.map(|error| error.relative));
@@ -153,23 +154,23 @@ impl Model {
         Some(format!("weights{encoding}, relative error of a tensor up to {worst:.1e}"))
     }
 
-    /// Refuses tokens that the model cannot take, before it is loaded for them.
+    /// Refuses tokens that the model cannot process, before it is loaded.
     pub fn check(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, 0, self.spec().context, self.spec().vocab).map_err(|e| self.error(e))
     }
 
-    /// An error about the model, with its name.
+    /// Returns an error that names the model.
     pub fn error(&self, cause: impl Into<Cause>) -> Error {
         in_dir(self.dir(), cause)
     }
 
-    /// A file beside the weights, checked; None if it is neither there nor has to be.
+    /// Reads and verifies a small file of the model. `None` if it is absent and need not exist.
     fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.manifest().read_small(self.dir(), name, self.0.cache.as_deref())?)
     }
 
-    /// Refuses what needs more memory than there is: better a sentence than the kernel's way of finding
-    /// some.
+    /// Fails if more memory is needed than is available: an error is better than the kernel's
+    /// out-of-memory killer.
     pub(crate) fn check_memory(&self, needed: u64, otherwise: &'static str) -> Result<()> {
         match Memory::now() {
             Some(Memory { available, holder, .. }) if available < needed => {
@@ -181,8 +182,8 @@ impl Model {
     }
 }
 
-/// The manifest of a shard directory, or what it would be of a checkpoint, with its configuration
-/// checked. The model may be of a family that cannot be run.
+/// Reads the manifest of a shard directory, or makes that of a checkpoint, and checks the
+/// configuration. The model may belong to a family that cannot be run.
 pub fn manifest(dir: &Path) -> Result<Manifest> {
     Ok(read_manifest(dir, user_cache().as_deref())?.0)
 }

@@ -10,52 +10,56 @@ use sws_store::ReaderKind;
 
 use crate::{Backend, Model};
 
-/// Options for running a model. Their defaults and their meaning are those of the command line.
+/// Options for running a model. Defaults and meanings are those of the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Memory for the whole process. Not a bit depends on it.
+    /// Memory for the whole process. The output does not depend on it.
     pub ram: Budget,
-    /// Loads the whole model first, whatever `ram` says.
+    /// Loads the whole model first, regardless of `ram`.
     pub resident: bool,
-    /// Positions of the sequence; none for what suits the memory.
+    /// Context length. `None` for as many positions as memory allows.
     pub context: Option<usize>,
-    /// The precision of keys and values.
+    /// Precision of keys and values.
     pub kv: KvPrecision,
-    /// The implementation of the layers.
+    /// Implementation of the layers.
     pub backend: Backend,
-    /// The tiers of our kernels; none for the fastest of this CPU. Not a bit depends on them.
+    /// Tiers of the kernels. `None` for the fastest of this CPU. The output does not depend on
+    /// them.
     pub functionals: Option<Functionals>,
-    /// The reader of its files.
+    /// Reader of the model's files.
     pub reader: ReaderKind,
-    /// Options for weights that come and go.
+    /// Options for streaming weights.
     pub streaming: Streaming,
 }
 
-/// Options for weights that come and go. Not a bit depends on it, but for a tolerance above 0.
+/// Options for streaming weights. Except for a tolerance above 0, the output does not depend on
+/// them.
 #[derive(Clone, Debug)]
 pub struct Streaming {
-    /// The policy that evicts experts.
+    /// Cache policy that evicts experts.
     pub policy: PolicyKind,
-    /// Reads experts before a router has asked for them, as long as that measurably saves time.
+    /// Prefetches experts before a router has chosen them, as long as that measurably saves time.
     pub speculation: bool,
-    /// The forecast of what to read.
+    /// Forecast of the experts to prefetch.
     pub draft: Drafting,
-    /// Stand-ins that stay in memory; none for those that `tolerance` needs.
+    /// Stand-ins kept in memory. `None` for those that `tolerance` needs.
     pub stand_ins: Option<StandInUse>,
-    /// A stand-in counts where it changes the state by at most this share of its norm; 0 is exact.
+    /// Uses a stand-in's result where it changes the state by at most this share of its norm; 0 is
+    /// exact.
     pub tolerance: f64,
-    /// Keeps what is learned of the use of experts from one run to the next.
+    /// Keeps statistics of the use of experts from one run to the next.
     pub warm_start: bool,
 }
 
-/// A forecast of the experts of the layers to come.
+/// Source of forecasts of the experts of upcoming layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drafting {
-    /// The draft beside the model, or one that learns as it goes where a model's experts are large together.
+    /// The draft in the model's directory, or, for a model whose experts are large in total, an
+    /// untrained draft that learns during the run.
     Auto,
-    /// None.
+    /// No forecasts.
     Off,
-    /// A draft that `sws draft train` has made.
+    /// A draft made by `sws draft train`.
     File(PathBuf),
 }
 
@@ -88,7 +92,8 @@ impl Default for Streaming {
 }
 
 impl Options {
-    /// The words for what makes the result differ from that of the published weights; nothing, if empty.
+    /// Describes the reasons why the result differs from that of the published weights. Empty if it
+    /// does not.
     pub(crate) fn lossy(&self, model: &Model) -> Vec<String> {
         let mut lossy: Vec<String> = model.lossy().into_iter().collect();
         lossy.extend(self.backend.lossy().map(str::to_owned));
@@ -97,7 +102,7 @@ impl Options {
         }
         if self.streaming.tolerance > 0.0 {
             lossy.push(format!(
-                "not exact: a stand-in counts where it changes a layer's state by at most {} of its norm, the effect on logits not bounded; not reproducible: which ones count depends on what is in memory",
+                "not exact: a stand-in is used where it changes a layer's state by at most {} of its norm, with no bound on the effect on logits; not reproducible: the choice depends on the contents of memory",
                 self.streaming.tolerance
             ));
         }
@@ -106,18 +111,18 @@ impl Options {
 }
 
 impl Streaming {
-    /// The exactness that the tolerance asks for.
+    /// Exactness implied by the tolerance.
     pub(crate) fn exactness(&self) -> Exactness {
         if self.tolerance > 0.0 { Exactness::Within(self.tolerance) } else { Exactness::Exact }
     }
 
-    /// Stand-ins that stay in memory.
+    /// Stand-ins to keep in memory.
     pub(crate) fn stand_ins(&self) -> StandInUse {
         let default = if self.tolerance > 0.0 { StandInUse::Auto } else { StandInUse::Off };
         self.stand_ins.unwrap_or(default)
     }
 
-    /// The file of a draft that was asked for by name.
+    /// File of a draft requested by name.
     pub(crate) fn draft_file(&self) -> Option<&Path> {
         match &self.draft {
             Drafting::File(file) => Some(file),
@@ -125,12 +130,14 @@ impl Streaming {
         }
     }
 
-    /// The file that keeps what was learned of the model. None without a home.
+    /// File of the statistics kept for a model. `None` if they are not kept, or without a home
+    /// directory.
     pub(crate) fn warm_start(&self, model: &Model) -> Option<PathBuf> {
         let cache =
             std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
         let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
-        // A fingerprint is a name for a file: hexadecimal digits, which the manifest's check sees to.
+        // A fingerprint is a safe file name: the manifest's check makes sure that it is
+        // hexadecimal.
         let name = format!("{}.safetensors", model.manifest().model.fingerprint);
         cache.filter(|_| self.warm_start).map(|dir| dir.join("sws").join("learned").join(name))
     }

@@ -1,4 +1,4 @@
-//! Plans of a model for a memory budget, in this process as it is.
+//! Memory plans of a model in the current process.
 
 use sws_engine::{Plan, PlanOptions, Planner, Use};
 use sws_kernels::Functionals;
@@ -8,16 +8,16 @@ use sws_store::Memory;
 use crate::draft::Candidate;
 use crate::{Drafting, Loader, Result, Text, Threads, process};
 
-/// The memory budget of a model, and what can be planned within it and others.
+/// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
 pub struct Planning {
-    /// Plans for any budget. The draft keeps the share that it has of `ram`.
+    /// Planner for any budget. The share of the draft stays that of `ram`.
     pub planner: Planner,
-    /// The budget that was asked for, in bytes.
+    /// Requested budget in bytes.
     pub ram: u64,
-    /// The memory that this process can have.
+    /// Memory that this process can have, in bytes.
     pub total: u64,
-    /// The draft that there could be, and the most bytes that it may take.
+    /// Possible draft, and its limit in bytes.
     draft: Option<(Candidate, u64)>,
 }
 
@@ -30,7 +30,7 @@ impl Planning {
     ) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
-        // Measured before there is a draft: that has a line of its own.
+        // Measured before the draft is loaded, which has a line of its own in the ledger.
         let process = process::measure(model, text.heap());
         let inventory =
             Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
@@ -55,7 +55,7 @@ impl Planning {
                 .map_err(|e| model.error(e))?;
         let (total, available) =
             Memory::now().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
-        // A budget of the least that works has nothing to share.
+        // The minimum budget leaves nothing for a draft.
         let limit = Planner::most_draft(options.ram.resolve(total, available, 0));
         if let Some(candidate) = &candidate {
             planner.reserve_draft(candidate.bytes_within(limit));
@@ -65,12 +65,12 @@ impl Planning {
         Ok(Planning { planner, ram, total, draft })
     }
 
-    /// The plan for the budget that was asked for.
+    /// Returns the plan for the requested budget.
     pub(crate) fn plan(&self, loader: &Loader<'_>) -> Result<Plan> {
         self.planner.plan(self.ram).map_err(|e| loader.model.error(e))
     }
 
-    /// Makes the draft within the share that a plan has for it.
+    /// Makes the draft within its share of a plan.
     pub(crate) fn draft(
         self,
         loader: &mut Loader<'_>,

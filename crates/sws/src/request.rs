@@ -1,8 +1,8 @@
-//! Requests: a text to continue, and how.
+//! Requests: a text to continue, with options.
 
 use sws_model::text::GenerationOptions;
 
-/// A text to continue, and how. A string is one with the defaults.
+/// A text to continue, with options. A string becomes a request with the defaults.
 ///
 /// ```
 /// use sws::Request;
@@ -14,39 +14,39 @@ use sws_model::text::GenerationOptions;
 pub struct Request {
     /// The text.
     pub prompt: Prompt,
-    /// Options that differ from the defaults of the model.
+    /// Options that override the defaults of the model.
     pub options: GenerationOptions,
 }
 
 /// The beginning of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// As text.
+    /// Text.
     Text(String),
-    /// As ids of tokens.
+    /// Token ids.
     Tokens(Vec<u32>),
 }
 
 impl Request {
-    /// The same seed gives the same text, on every machine.
+    /// Sets the random seed. The same seed gives the same text on every machine.
     pub fn seed(mut self, seed: u64) -> Request {
         self.options.seed = Some(seed);
         self
     }
 
-    /// New tokens at most.
+    /// Sets the maximum number of new tokens.
     pub fn max_new_tokens(mut self, tokens: usize) -> Request {
         self.options.max_new_tokens = Some(tokens);
         self
     }
 
-    /// The freedom of choice; 0 takes the likeliest token, always.
+    /// Sets the sampling temperature; 0 always takes the most probable token.
     pub fn temperature(mut self, temperature: f32) -> Request {
         self.options.temperature = Some(temperature);
         self
     }
 
-    /// Ends the text before this string, and before others that were given.
+    /// Adds a stop string: the text ends before it.
     pub fn stop(mut self, text: impl Into<String>) -> Request {
         self.options.stop.push(text.into());
         self

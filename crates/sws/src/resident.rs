@@ -8,10 +8,10 @@ use sws_store::{Arena, Read, remedy};
 
 use crate::{Error, Loader, Result};
 
-/// Memory for reads under way while a model is loaded, beside its largest piece.
+/// Memory for reads in flight during loading, in addition to the largest piece.
 const LOADING_BYTES: usize = 64 << 20;
 
-/// Loads all weights, every byte verified and every number looked at.
+/// Loads all weights, with every byte verified and every number checked.
 pub(crate) fn load(loader: &mut Loader<'_>) -> Result<ResidentSource> {
     let (model, cancel) = (loader.model, loader.cancel.clone());
     let mut weights =

@@ -1,4 +1,4 @@
-//! The one sequence of a loaded model: its passes run on the pool, and its tokens are known.
+//! The sequence of a loaded model. Its tokens are recorded, and its passes run on the thread pool.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use sws_model::{CausalLm, ForwardError, Observer};
 
 use crate::Threads;
 
-/// A model that continues a text, whichever thread asks for that.
+/// A model with its sequence, usable from any thread.
 pub(crate) struct Sequence {
     lm: Box<dyn CausalLm>,
     threads: Threads,
-    /// All that is in the sequence; none of it if a pass has failed.
+    /// Tokens in the sequence; empty after a failed pass.
     tokens: Vec<u32>,
 }
 
@@ -19,13 +19,13 @@ impl Sequence {
         Sequence { lm, threads, tokens: Vec::new() }
     }
 
-    /// The threads that compute it.
+    /// Threads that compute the passes.
     pub(crate) fn threads(&self) -> &Threads {
         &self.threads
     }
 
-    /// Keeps the sequence if `tokens` begin with it and go on, and begins another one if not. Returns how
-    /// many of them are in it.
+    /// Keeps the sequence if it is a proper prefix of `tokens`, and clears it otherwise. Returns
+    /// the number of tokens kept.
     pub(crate) fn resume(&mut self, tokens: &[u32]) -> usize {
         let known = self.lm.len() == self.tokens.len();
         if !known || !tokens.starts_with(&self.tokens) || tokens.len() == self.tokens.len() {

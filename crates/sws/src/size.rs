@@ -1,8 +1,8 @@
-//! Amounts of memory, for people.
+//! Amounts of memory in readable form.
 
 use std::fmt;
 
-/// Bytes, shown with a unit: `1.50 GiB`.
+/// A number of bytes, displayed with a unit: `1.50 GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_have_the_largest_unit_of_which_there_is_one() {
+    fn sizes_use_the_largest_unit_that_fits() {
         let cases = [
             (0, "0 B"),
             (1023, "1023 B"),

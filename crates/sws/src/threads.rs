@@ -1,4 +1,4 @@
-//! The threads that compute.
+//! Compute threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Error, Result};
 
-/// The most threads that are started where nobody says how many.
-const MOST: usize = 1024;
+/// Limit of threads, unless the caller sets the number.
+const MAX: usize = 1024;
 
-/// A pool of threads on which passes run, whichever thread asks for them. Clones share it, and so can
+/// A pool of threads on which passes run, whichever thread calls. Clones share the pool, and so can
 /// models.
 ///
-/// A product that is computed on another thread is handed over by itself, with a wake-up there and one
-/// back; a pass that runs on the pool from its first layer to its last is handed over once.
+/// A matrix product called from another thread costs a wake-up in the pool and one back. A pass
+/// that runs on the pool from its first layer to its last costs that once.
 #[derive(Clone)]
 pub struct Threads(Arc<ThreadPool>);
 
 impl Threads {
-    /// So many threads, whatever the environment says.
+    /// Starts `count` threads, regardless of the environment.
     pub fn start(count: usize) -> Result<Threads> {
         let pool = ThreadPoolBuilder::new()
             .num_threads(count.max(1))
@@ -28,17 +28,17 @@ impl Threads {
         Ok(Threads(Arc::new(pool.map_err(|cause| Error::Threads { count, cause })?)))
     }
 
-    /// One thread a core.
+    /// Starts one thread per core.
     pub fn one_per_core() -> Result<Threads> {
-        Threads::start(std::thread::available_parallelism().map_or(1, usize::from).min(MOST))
+        Threads::start(std::thread::available_parallelism().map_or(1, usize::from).min(MAX))
     }
 
-    /// The number of threads.
+    /// Number of threads.
     pub fn count(&self) -> usize {
         self.0.current_num_threads()
     }
 
-    /// Does something on the pool and waits for it.
+    /// Runs `work` on the pool and waits for it.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.0.install(work)
     }

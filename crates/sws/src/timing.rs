@@ -1,4 +1,4 @@
-//! The time and the work of a text, the caller's time between its pieces not counted.
+//! Time and cost of a text, without the caller's time between its pieces.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use sws_store::Clock;
 
 use crate::{Cost, Pace};
 
-/// Measures the time and the work of a text.
+/// Measures the time and cost of a text.
 #[derive(Debug)]
 pub(crate) struct Timing {
     clock: Clock,
     gauge: Option<Gauge>,
-    /// As the prompt began, and as it was over.
+    /// Counters at the start and at the end of the prompt.
     counters: [Option<Counters>; 2],
-    /// The beginning of the time that counts now, if it does, and what counted before.
+    /// Start of the current interval, if the clock is running. `spent` is the sum of earlier ones.
     since: Option<Duration>,
     spent: Duration,
-    /// The time of the prompt.
+    /// Time of the prompt.
     pub(crate) prompt: Duration,
     /// Tokens computed after the prompt.
     pub(crate) computed: usize,
@@ -37,30 +37,31 @@ impl Timing {
         }
     }
 
-    /// Time counts from now on.
+    /// Starts the clock.
     pub(crate) fn begin(&mut self) {
         self.since = Some(self.clock.now());
     }
 
-    /// Time counts no more, until it begins again: it is the caller's.
+    /// Stops the clock until it is started again: the time is the caller's.
     pub(crate) fn pause(&mut self) {
         self.spent += self.elapsed();
         self.since = None;
     }
 
-    /// The time since it began.
+    /// Time since the clock was started.
     pub(crate) fn elapsed(&self) -> Duration {
         self.since.map_or(Duration::ZERO, |since| self.clock.now() - since)
     }
 
-    /// The prompt is over.
+    /// Ends the prompt and starts timing tokens.
     pub(crate) fn begin_tokens(&mut self) {
         self.prompt = self.elapsed();
         self.counters[1] = self.gauge.as_ref().map(Gauge::read);
         self.begin();
     }
 
-    /// The pace of the tokens after the prompt, and the cost of all; none if the prompt was cut off.
+    /// Stops the clock and returns the pace of the tokens after the prompt, and the cost of both.
+    /// No cost if the prompt was cut off.
     pub(crate) fn end(&mut self) -> (Pace, Option<Cost>) {
         self.pause();
         let cost = match (&self.counters, &self.gauge) {

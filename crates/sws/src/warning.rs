@@ -1,4 +1,4 @@
-//! Warnings about a model that is loaded all the same.
+//! Warnings about a model that was loaded nevertheless.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use sws_store::Holder;
 
 use crate::Size;
 
-/// Something to know about a model that has been loaded all the same: one sentence.
+/// A warning about a model that was loaded nevertheless: one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
     /// A reason why the result differs from that of the published weights.
     #[error("lossy: {0}")]
     Lossy(String),
-    /// A file of what earlier runs learned that is passed over.
+    /// A file of expert usage statistics that is ignored.
     #[error("{0}")]
     Forgotten(String),
-    /// A trained draft does not fit as a whole.
+    /// A trained draft that does not fit as a whole.
     #[error(
-        "`{}` needs {}, and the draft may take {}: {} is left out; give it more, or train one of a lower --rank",
+        "`{}` needs {}, and the draft may take {}: {} is left out; give it more, or train a draft with a lower --rank",
         file.display(),
         Size(*needs),
         Size(*limit),
@@ -27,27 +27,27 @@ pub enum Warning {
     DraftTooLarge {
         /// The file of the draft.
         file: PathBuf,
-        /// Bytes that it needs.
+        /// Bytes needed.
         needs: u64,
-        /// Bytes that it may take.
+        /// Bytes allowed.
         limit: u64,
-        /// True if the rest of it has room.
+        /// True if the other parts fit.
         partly: bool,
     },
-    /// A draft that was asked for has no use.
+    /// A requested draft that would serve no purpose.
     #[error(
-        "`{}` is left out: beside it the budget has no slots for experts, to which it would tell what to read; raise --ram",
+        "`{}` is left out: the budget has no expert slots to prefetch into; raise --ram",
         .0.display()
     )]
     DraftLeftOut(PathBuf),
-    /// A sequence can become less long than the model was made for, or was asked to.
+    /// A shorter context than the model was made for, or than requested.
     #[error("the context has {wanted} positions, and {holder} has memory left for {fits}")]
     Context {
-        /// Positions that were wanted.
+        /// Positions wanted.
         wanted: usize,
-        /// Positions that there is room for.
+        /// Positions that fit into memory.
         fits: usize,
-        /// The machine, or the control group in which memory is short.
+        /// The machine or control group that limits memory.
         holder: Holder,
     },
 }

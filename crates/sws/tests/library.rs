@@ -1,4 +1,4 @@
-//! A model as a program uses it: texts, conversations, handles that end them, threads, errors.
+//! Tests of the library as a program uses it: texts, conversations, cancellation, threads, errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,7 +22,8 @@ fn tales() -> Model {
     Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")).unwrap()
 }
 
-/// Loaded within the least that works, so that everything streams; nothing is left for other tests.
+/// Loads the model within the minimum budget, so that everything streams. No statistics are kept
+/// for other tests.
 fn streamed(model: &Model) -> LoadedModel {
     load(model, |options| options.ram = "min".parse().unwrap())
 }
@@ -38,7 +39,7 @@ fn wolf() -> Request {
     Request::from("The wolf").seed(7).temperature(0.8).max_new_tokens(12)
 }
 
-/// A text to its end; its pieces are what is said of it as a whole.
+/// Generates a text to its end and checks that its pieces add up to the whole.
 fn text(model: &mut LoadedModel, request: Request) -> Generated {
     let mut generate = model.generate(request).unwrap();
     let pieces: Vec<_> = generate.by_ref().map(Result::unwrap).collect();
@@ -74,7 +75,7 @@ fn every_end_has_its_reason() {
         load(&tales(), |options| (options.resident, options.context) = (true, Some(16)));
     let made = text(&mut model, wolf().max_new_tokens(1000));
     assert_eq!(made.end, End::Context);
-    // What was generated, cut into a stop string.
+    // One of the generated words serves as a stop string.
     let words: Vec<&str> = made.text.split(' ').filter(|word| word.len() > 2).collect();
     let stopped = text(&mut model, wolf().stop(words[1]));
     assert_eq!(stopped.end, End::StopString);
@@ -83,9 +84,9 @@ fn every_end_has_its_reason() {
     assert_eq!((none.end, none.tokens.len()), (End::Length, 0));
 }
 
-/// A text leaves no trace in the next, wherever it was given up.
+/// An abandoned text leaves no trace in the next one, wherever it was dropped.
 #[test]
-fn a_text_given_up_leaves_the_model_as_it_was() {
+fn abandoned_text_leaves_the_model_unchanged() {
     let mut model = streamed(&tales());
     let alone = text(&mut model, wolf()).text;
     for pieces in [0, 1, 5] {
@@ -97,7 +98,7 @@ fn a_text_given_up_leaves_the_model_as_it_was() {
     }
 }
 
-/// Cancels in a layer, at a position.
+/// Observer that cancels in a layer of the pass at a position.
 struct Canceller {
     cancel: Cancel,
     position: usize,
@@ -114,7 +115,7 @@ impl Observer for Canceller {
 }
 
 #[test]
-fn a_handle_ends_a_text_between_and_within_passes() {
+fn cancel_handle_ends_a_text_between_and_within_passes() {
     let mut model = streamed(&tales());
     let whole = text(&mut model, wolf());
     let position = |token| if token == 0 { 0 } else { whole.prompt.tokens + token - 1 };
@@ -131,7 +132,7 @@ fn a_handle_ends_a_text_between_and_within_passes() {
         let again = text(&mut model, wolf());
         assert_eq!(again.tokens, whole.tokens, "after {token} {layer}");
     }
-    // A flag, as a signal sets it, lets the pass under way end.
+    // With a flag, as set by a signal, the pass in progress is completed.
     let cancel = Cancel::between_passes(Arc::default());
     let mut canceller = Canceller { cancel: cancel.clone(), position: position(3), layer: 0 };
     let generate = model.generate(wolf()).unwrap().cancelled_by(cancel.clone());
@@ -140,7 +141,7 @@ fn a_handle_ends_a_text_between_and_within_passes() {
     assert_eq!((pieces, generate.finish().end), (3, End::Cancelled));
 }
 
-/// Reads as the reader within, and waits while it is shut.
+/// Reader that blocks while the gate is shut, and otherwise forwards.
 struct Gate {
     within: Arc<dyn ShardReader>,
     shut: Mutex<bool>,
@@ -174,7 +175,7 @@ impl ShardReader for Gate {
 }
 
 #[test]
-fn a_reader_of_ones_own_and_a_handle_that_ends_a_wait() {
+fn custom_reader_is_used_and_its_wait_can_be_cancelled() {
     let opened = tales();
     let within = ReaderKind::Direct.open(opened.manifest(), opened.dir(), 4).unwrap();
     let (shut, waiting) = (Mutex::new(false), Mutex::new(false));
@@ -204,7 +205,7 @@ fn a_reader_of_ones_own_and_a_handle_that_ends_a_wait() {
     assert_eq!(text(&mut model, wolf()).tokens, whole.tokens);
 }
 
-/// Writes down the threads on which passes run.
+/// Observer that records the threads on which passes run.
 #[derive(Default)]
 struct Places(Vec<(Option<String>, usize)>);
 
@@ -217,7 +218,7 @@ impl Observer for Places {
 }
 
 #[test]
-fn passes_run_on_the_pool_whichever_thread_asks() {
+fn passes_run_on_the_pool_from_any_thread() {
     let threads = Threads::start(3).unwrap();
     let opened = tales();
     let options = Options { resident: true, ..Options::default() };
@@ -260,7 +261,8 @@ fn tokens_of_the_sequence_are_not_computed_again() {
     assert_eq!((anew.prompt.tokens, &anew.tokens), (all.len(), &resumed.tokens));
 }
 
-/// Shards of a model that chats. Of a checkpoint the user's cache would keep first readings.
+/// Makes shards of a model with a chat template. For a checkpoint, the user's cache would keep
+/// records of its files.
 fn shards(dir: &Path) -> PathBuf {
     let (from, out) = (dir.join("checkpoint"), dir.join("shards"));
     goldens::copy("qwen3_moe", &from);
@@ -295,13 +297,13 @@ fn conversations_take_turns_on_one_model() {
     let said: Vec<&str> = alone.messages().iter().map(|m| m.content.as_str()).collect();
     assert_eq!(said, ["hello", &first.text, "again", &second.text]);
 
-    // Two at a time say what each says alone.
+    // Two conversations in turn give the same answers as each alone.
     let (mut one, mut other) = (begin(&model), begin(&model).system("be kind"));
     assert_eq!(say(&mut model, &mut one, "hello").text, first.text);
     assert_ne!(say(&mut model, &mut other, "hello").text, first.text);
     assert_eq!(say(&mut model, &mut one, "again").text, second.text);
 
-    // What was cut off is part of the past; what cannot be answered is not.
+    // An answer cut short is part of the conversation; a message without an answer is not.
     let mut cut = begin(&model);
     let mut answer = model.chat(&mut cut, "hello").unwrap();
     answer.next().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! Command-line arguments.
 
 mod model;
 mod recorded;
@@ -34,32 +34,33 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Continue a text.
     Run(Run),
-    /// Talk to a model.
+    /// Chat with a model.
     Chat(Chat),
     /// Write the logits of a sequence of tokens to a file.
     Forward(Forward),
-    /// Compute a certified answer again and compare every bit.
+    /// Recompute a certified answer and compare every bit.
     Certify(Certify),
-    /// Turn a checkpoint into shards: smaller, faster to stream, checksummed.
+    /// Convert a checkpoint into shards: smaller, faster to stream, checksummed.
     Shard(Shard),
-    /// Read every byte of a shard directory and say what is damaged.
+    /// Read every byte of a shard directory and report damage.
     Verify(Verify),
-    /// Show what a shard directory or a checkpoint consists of.
+    /// Show the contents of a shard directory or a checkpoint.
     Inspect(Inspect),
-    /// Turn shards back into the checkpoint they were made from.
+    /// Restore the checkpoint that shards were made from.
     Unshard(Unshard),
-    /// Show how a model would be run within a memory budget.
+    /// Show how a model would run within a memory budget.
     Plan(Plan),
-    /// Count what a cache of experts would have read for recorded routes.
+    /// Simulate an expert cache on recorded routes and count its misses.
     Replay(Replay),
-    /// Train a draft, which forecasts the experts that a model will need, or say how good it is.
+    /// Train or score a draft, which forecasts the experts that a model will need.
     Draft(Draft),
 }
 
 /// Continue a text.
 ///
-/// The prompt is what --prompt or --tokens says, or standard input; without any the text begins with
-/// "Once upon a time". Standard output gets the new text and nothing else, standard error the rest.
+/// The prompt is taken from --prompt, --tokens or standard input; without any of them the text
+/// begins with "Once upon a time". The new text goes to standard output, and everything else to
+/// standard error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -72,14 +73,14 @@ pub(crate) struct Run {
     pub(crate) tokens: Option<Vec<u32>>,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
-    /// Write down which experts are chosen, as a trace that `sws replay` reads.
+    /// Record the chosen experts, as a trace for `sws replay`.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Also record what `sws draft train` learns from: `hidden` and `attended` [tokens, layers, hidden]
-    /// f32, what each layer is given and what its router is.
+    /// Also record the training data of `sws draft train`: `hidden` and `attended` [tokens, layers,
+    /// hidden] f32, the inputs of each layer and of its router.
     #[arg(long, requires = "record")]
     pub(crate) record_hidden: bool,
-    /// Write a certificate of the answer, with which `sws certify` can compute it again.
+    /// Write a certificate of the answer, which `sws certify` can recompute.
     #[arg(long, value_name = "FILE", conflicts_with = "tolerance")]
     pub(crate) certify: Option<PathBuf>,
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
@@ -87,13 +88,13 @@ pub(crate) struct Run {
     pub(crate) json: bool,
 }
 
-/// Compute a certified answer again and compare every bit.
+/// Recompute a certified answer and compare every bit.
 ///
-/// Not a bit depends on --ram, --resident, --policy, --reader or --threads. Exits with 0 if all
-/// agree, with 1 and the first step that differs if not.
+/// The result does not depend on --ram, --resident, --policy, --reader or --threads. Exits with 0
+/// if all bits agree, otherwise with 1 and the first step that differs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Certify {
-    /// What `sws run --certify` has written.
+    /// The certificate, written by `sws run --certify`.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) model: Model,
@@ -102,14 +103,14 @@ pub(crate) struct Certify {
     pub(crate) json: bool,
 }
 
-/// Talk to a model.
+/// Chat with a model.
 ///
-/// Each line is a message. Ctrl-C stops an answer; /help lists what else there is.
+/// Each line is a message. Ctrl-C stops an answer; /help lists the commands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chat {
     #[command(flatten)]
     pub(crate) model: Model,
-    /// What the model is told before the conversation.
+    /// System message, which precedes the conversation.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     #[command(flatten)]
@@ -118,9 +119,9 @@ pub(crate) struct Chat {
 
 /// Write the logits of a sequence of tokens to a file.
 ///
-/// A safetensors file with `logits` [tokens, vocabulary] f32: row t has the logits of what follows
-/// token t. With --routes also `routes` [layers, tokens, k] u32: for each layer that has experts, first
-/// to last, the experts that its router chose, the most probable first.
+/// Writes a safetensors file with `logits` [tokens, vocabulary] f32: row t predicts the token after
+/// token t. With --routes also `routes` [layers, tokens, k] u32: the experts chosen by the router
+/// of each layer with experts, first layer to last, most probable expert first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Forward {
     #[command(flatten)]
@@ -128,10 +129,10 @@ pub(crate) struct Forward {
     /// The token ids: 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub(crate) tokens: Vec<u32>,
-    /// The file to write; it appears when it is complete.
+    /// Output file, which appears once it is complete.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
-    /// Also write which experts were chosen.
+    /// Also write the chosen experts.
     #[arg(long)]
     pub(crate) routes: bool,
     /// Print the outcome as JSON.
@@ -139,37 +140,37 @@ pub(crate) struct Forward {
     pub(crate) json: bool,
 }
 
-/// Show how a model would be run within a memory budget.
+/// Show how a model would run within a memory budget.
 ///
-/// What memory is used for, the smallest budget that works, and what each further GiB would give.
-/// Disk and memory are measured for a moment; what a token reads and how long it takes is estimated.
+/// Shows the use of memory, the smallest budget that works, and the gain of each further GiB. Disk
+/// and memory speed are measured briefly; bytes read and time per token are estimates.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
     /// [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
-    /// `auto` for what is free.
+    /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub(crate) ram: Budget,
-    /// Positions of a text [default: up to 4096, fewer where memory is scarce].
+    /// Context length in tokens [default: up to 4096, fewer where memory is scarce].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) context: Option<usize>,
-    /// Texts that run together.
+    /// Sequences processed together.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
-    /// How keys and values are kept: f32, or bf16 in half the memory.
+    /// Precision of keys and values: f32, or bf16 in half the memory.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
     pub(crate) kv: KvPrecision,
     #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
     tier: Option<Chosen>,
-    /// Threads that compute [default: one a core].
+    /// Compute threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// How files are read: direct, uring or mmap.
+    /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
-    /// Measure neither disk nor memory; then no speed is told.
+    /// Skip the measurements of disk and memory; no speed is then estimated.
     #[arg(long)]
     pub(crate) no_probe: bool,
     /// Print JSON instead of tables.
@@ -178,7 +179,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// How the model would be run.
+    /// Options of the run to plan.
     pub(crate) fn options(&self) -> Options {
         Options {
             ram: self.ram,

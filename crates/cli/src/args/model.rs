@@ -1,4 +1,4 @@
-//! A model, and how to run it.
+//! Arguments that name a model and say how to run it.
 
 use std::path::PathBuf;
 
@@ -10,78 +10,80 @@ use sws_kernels::{Functionals, Kind, TIER_VARIABLE, Tier, UnknownFunctional};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
-/// A model, and how to run it.
+/// Arguments that name a model and say how to run it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Model {
     /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
     /// [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
-    /// Memory for the whole process: 8GiB, 80%, min, or auto for what is free. Not a bit depends on
-    /// it.
+    /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free. The
+    /// output does not depend on it.
     #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
     pub(crate) ram: Budget,
-    /// Load the whole model into memory before anything is computed.
+    /// Load the whole model into memory before computing anything.
     #[arg(long)]
     pub(crate) resident: bool,
-    /// Positions of the text [default: what suits the memory, up to 4096].
+    /// Context length in tokens [default: as memory allows, up to 4096].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
-    /// Which expert makes room for another: expected or lru.
+    /// Cache policy that evicts experts: expected or lru.
     #[arg(long, value_name = "POLICY", default_value = "expected")]
     pub(crate) policy: PolicyKind,
-    /// Read experts only when a router has asked for them. Without this they are read earlier, while the
-    /// disk has nothing better to do, as long as that measurably saves time.
+    /// Read experts only on demand, after the router has chosen them. By default they are
+    /// prefetched while the disk is idle, as long as that measurably saves time.
     #[arg(long)]
     pub(crate) no_speculation: bool,
-    /// The draft, which forecasts the experts of the next layers [default: draft.safetensors in the
-    /// model's directory, or, where the experts of a model are large together, one that learns as it goes].
+    /// Draft file; the draft forecasts the experts of the next layers [default: draft.safetensors
+    /// in the model's directory, or, for a model whose experts are large in total, an untrained
+    /// draft that learns during the run].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "no_speculation"])]
     pub(crate) draft: Option<PathBuf>,
-    /// Forecast nothing. A draft takes up to a twentieth of --ram, or 1 MiB, where experts have slots
-    /// beside it. Not a bit depends on it.
+    /// Run without a draft. A draft takes up to a twentieth of --ram, or 1 MiB, if memory remains
+    /// for expert slots. The output does not depend on it.
     #[arg(long, conflicts_with = "draft")]
     pub(crate) no_draft: bool,
-    /// Which stand-ins stay in memory, of a model sharded with some: all, off, or auto for as many as
-    /// have room in an eighth of what experts have [default: off; auto with --tolerance].
+    /// Stand-ins kept in memory, for a model sharded with stand-ins: all, off, or auto for as many
+    /// as fit into an eighth of the experts' memory [default: off; auto with --tolerance].
     ///
     /// While an expert is being read, the pass runs ahead on stand-ins to learn which experts later
-    /// layers need; then it goes back. Not a bit depends on it.
+    /// layers need; then it rewinds. The output does not depend on it.
     #[arg(long, value_name = "WHICH", value_parser = stand_in_use, conflicts_with = "resident")]
     pub(crate) stand_ins: Option<StandInUse>,
-    /// Let a stand-in count where it changes the state by at most this share of its norm: not exact,
-    /// and not reproducible, as it depends on what is in memory.
+    /// Use a stand-in's result where it changes the state by at most this share of its norm. The
+    /// output is then neither exact nor reproducible, as it depends on the contents of memory.
     ///
-    /// The share is bounded from above, expert by expert. What becomes of the logits is not: see
-    /// the example `tolerance` of the benchmarks. 0 is exact.
+    /// The share is bounded from above, expert by expert. The effect on the logits is not bounded:
+    /// see the example `tolerance` of the benchmarks. 0 is exact.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
     pub(crate) tolerance: f64,
-    /// Keep nothing of what earlier runs learned about the use of experts, and save nothing: what is
-    /// learned lies in the user's cache directory, one small file a model. Not a bit depends on it.
+    /// Neither load nor save expert usage statistics of earlier runs, which are kept in the user's
+    /// cache directory, one small file per model. The output does not depend on them.
     #[arg(long)]
     pub(crate) no_warm_start: bool,
-    /// What computes the layers.
+    /// Implementation of the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: Backend,
     #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
     tier: Option<Chosen>,
-    /// Threads that compute [default: one a core]. Not a bit depends on it, except with candle.
+    /// Compute threads [default: one per core]. The output does not depend on their number, except
+    /// with candle.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// How files are read: direct, uring or mmap.
+    /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
-    /// How keys and values are kept: f32 as computed, or bf16 in half the memory. bf16 is lossy
+    /// Precision of keys and values: f32 as computed, or bf16 in half the memory. bf16 is lossy
     /// [default: f32, or as in the certificate].
     #[arg(long, value_name = "TYPE", value_parser = kv)]
     kv: Option<KvPrecision>,
 }
 
-/// What --tier says; empty, as a variable can be, it says nothing.
+/// Value of --tier. `None` if it is empty, as an environment variable can be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen(pub(super) Option<Functionals>);
 
 impl Model {
-    /// How the model is to be run.
+    /// Options for loading the model.
     pub(crate) fn options(&self) -> Options {
         let draft = match &self.draft {
             _ if self.no_draft => Drafting::Off,
@@ -107,12 +109,13 @@ impl Model {
         }
     }
 
-    /// How keys and values are kept.
+    /// Precision of keys and values.
     pub(crate) fn kv(&self) -> KvPrecision {
         self.kv.unwrap_or(KvPrecision::F32)
     }
 
-    /// Keeps them like this; false if something else was asked for.
+    /// Sets the precision of keys and values, unless another one was typed; returns false in that
+    /// case.
     pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
         *self.kv.get_or_insert(kv) == kv
     }
@@ -126,14 +129,14 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
     })
 }
 
-/// The help of `--tier`, which knows this CPU.
+/// Help of `--tier`, which lists the tiers of this CPU.
 pub(super) fn tiers() -> String {
     let kinds = Kind::ALL.map(Kind::name).join(", ");
     let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
     format!(
-        "What computes the functionals: a tier for all of them, and others for some, as in \
-         portable,attention=scalar. The functionals: {kinds}. The tiers of this CPU: {} [default: the \
-         first]. Not a bit depends on it",
+        "Kernel implementation: one tier for all kernels, optionally with others for some, as in \
+         portable,attention=scalar. Kernels: {kinds}. Tiers of this CPU: {} [default: the first]. \
+         The output does not depend on it",
         tiers.join(", ")
     )
 }
@@ -145,12 +148,12 @@ pub(super) fn chosen(words: &str) -> Result<Chosen, UnknownFunctional> {
 
 fn stand_in_use(word: &str) -> Result<StandInUse, String> {
     let found = StandInUse::ALL.into_iter().find(|which| which.name() == word);
-    found.ok_or_else(|| "it is off, auto or all".to_owned())
+    found.ok_or_else(|| "expected off, auto or all".to_owned())
 }
 
 fn tolerance(word: &str) -> Result<f64, String> {
     let found = word.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
-    found.ok_or_else(|| "it is a number that is not negative, like 0.01".to_owned())
+    found.ok_or_else(|| "expected a number that is not negative, like 0.01".to_owned())
 }
 
 pub(super) fn kv(word: &str) -> Result<KvPrecision, String> {

@@ -1,42 +1,42 @@
-//! How tokens are chosen.
+//! Arguments for sampling.
 
 use sws_model::text::GenerationOptions;
 
-/// How tokens are chosen. What is not given is what the model's `generation_config.json` says.
+/// Arguments for sampling. The defaults come from the model's `generation_config.json`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sampling {
-    /// How many tokens at most [default: 256, in a chat as many as there is room for].
+    /// Maximum number of new tokens [default: 256; in a chat, as many as the context has room for].
     #[arg(long, value_name = "N")]
     pub(crate) max_new_tokens: Option<usize>,
-    /// How freely to choose; 0 takes the likeliest token, always.
+    /// Sampling temperature; 0 always takes the most probable token.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     temperature: Option<f32>,
-    /// Choose among the N likeliest; 0 for all.
+    /// Sample from the N most probable tokens; 0 for all.
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
-    /// Choose among the likeliest that together have this probability.
+    /// Sample from the most probable tokens that together have this probability.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     top_p: Option<f32>,
-    /// Leave out what is less likely than this times the likeliest.
+    /// Exclude tokens less probable than this share of the most probable one.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Divides the logits of tokens in the prompt or the text so far.
+    /// Penalty that divides the logits of tokens in the prompt or the text so far.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
-    /// Subtracted from the logits of tokens in the text so far.
+    /// Penalty subtracted from the logits of tokens in the text so far.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Subtracted for every time a token is in the text so far.
+    /// Penalty subtracted for each occurrence of a token in the text so far.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// The same seed gives the same text, on every machine, as long as `--json` names the same `sampler`
-    /// [default: another each time].
+    /// Random seed. The same seed gives the same text on every machine, as long as `--json` shows
+    /// the same `sampler` [default: a new seed each time].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// End the text before this string; can be given several times.
+    /// End the text before this string; can be given more than once.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Go on when the model says that the text is over.
+    /// Continue after the model's end-of-text token.
     #[arg(long)]
     ignore_eos: bool,
 }

@@ -17,7 +17,7 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::{args, limits, model};
 
-/// The longest certificate that is read: of a million tokens it would have less.
+/// Size limit of a certificate. One of a million tokens is smaller.
 const MAX_BYTES: u64 = 256 << 20;
 
 pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
@@ -25,7 +25,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let shown = args.file.display().to_string();
     let says = |error: &dyn std::fmt::Display| anyhow!("`{shown}`: {error}");
     if let Some(lossy) = args.model.backend.lossy() {
-        bail!("what is {lossy}, shows nothing of a certificate; leave out --backend");
+        bail!("a certificate cannot be checked by a run {lossy}; leave out --backend");
     }
     let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
     let model = model::open(args.model.model.as_deref())?;
@@ -34,7 +34,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let (context, vocab) = (model.spec().context, model.spec().vocab);
     check_tokens(&tokens, 0, context, vocab).map_err(|e| says(&e))?;
     if certificate.kv().is_some_and(|kv| !args.model.keep_as(kv)) {
-        bail!("`{shown}` is of a run that kept keys and values otherwise; leave out --kv");
+        bail!("`{shown}` certifies a run with another --kv; leave out --kv");
     }
 
     let interrupt = Interrupt::of_the_program()?;
@@ -45,20 +45,20 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let total = certificate.tokens().len() as u64;
     let outcome = certificate.replay(model.spec(), running.causal_lm(), &mut |step| {
         meter.show(Progress { done: step as u64, total });
-        !interrupt.asked()
+        !interrupt.is_requested()
     })?;
     meter.finish();
 
     let (words, code) = match outcome {
-        Outcome::Agrees { steps } => (format!("every bit agrees, of {steps} steps"), 0),
+        Outcome::Agrees { steps } => (format!("every bit agrees in all {steps} steps"), 0),
         Outcome::Differs { step, what } => {
             let what = match what {
-                Difference::Routes => "the routers choose other experts",
-                Difference::Logits => "the logits are others",
-                Difference::Token => "these logits give another token",
+                Difference::Routes => "the routers choose different experts",
+                Difference::Logits => "the logits differ",
+                Difference::Token => "the same logits give a different token",
             };
-            let of = if step == 0 { "the prompt's".to_owned() } else { format!("token {step}'s") };
-            (format!("differs first in step {step}, {of}: {what}"), 1)
+            let of = if step == 0 { "the prompt".to_owned() } else { format!("token {step}") };
+            (format!("first difference in step {step}, {of}: {what}"), 1)
         }
         Outcome::Stopped => return Err(Interrupted("nothing was decided").into()),
     };

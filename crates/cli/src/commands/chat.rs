@@ -17,8 +17,8 @@ const HELP: &str = "\
 /help    this
 /reset   begin a new conversation
 /quit    leave; so does Ctrl-D
-Ctrl-C stops an answer. A line that ends in \\ goes on in the next. A message that begins with / needs a
-space before it.
+Ctrl-C stops an answer. A line that ends in \\ continues on the next. Put a space before a message
+that begins with /.
 ";
 
 pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
@@ -51,7 +51,8 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
             }
             Line::End => return Ok(ExitCode::SUCCESS),
         };
-        // A command is known by its first character, so that a misspelt one is never sent.
+        // Every line that begins with `/` is a command, so that a misspelt one is never sent to the
+        // model.
         match (line.starts_with('/'), line.trim()) {
             (_, "") => {}
             (true, "/help" | "/?") => hint(format_args!("{HELP}")),
@@ -62,12 +63,13 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
             (true, "/quit" | "/exit") => return Ok(ExitCode::SUCCESS),
             (true, words) => {
                 note!(
-                    "there is no command `{words}`; /help lists the commands, which take no words"
+                    "there is no command `{words}`; /help lists the commands, which take no arguments"
                 );
             }
             (false, text) => {
                 if let Err(error) = chat.answer(text) {
-                    // A person goes on without this message, a script has to know.
+                    // A person can continue without this message; a script must learn of the
+                    // failure.
                     if !lines.is_terminal() || is_broken_pipe(&error) {
                         return Err(error);
                     }
@@ -89,9 +91,9 @@ impl Chat {
         let Chat { running, interrupt, conversation } = self;
         let live = Live::new(running.gauge(), true);
         let generate = running.chat(conversation, text).map_err(full)?;
-        interrupt.heeded();
+        interrupt.reset();
         let made = follow(generate, interrupt, live, &mut print);
-        interrupt.heeded();
+        interrupt.reset();
         let made = made?;
         print("\n")?;
         let metrics = running.metrics(&made);

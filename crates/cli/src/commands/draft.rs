@@ -32,7 +32,7 @@ pub(crate) fn run(args: &args::Draft) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What both work on.
+/// Model and recordings that both subcommands work on.
 struct Recorded {
     model: Model,
     shape: DraftShape,
@@ -44,7 +44,7 @@ impl Recorded {
     fn open(args: &args::Recorded) -> anyhow::Result<Recorded> {
         let model = model::open(Some(&args.model))?;
         let shape = shape(model.spec()).ok_or_else(|| {
-            model.error("it has no experts, or not the same in all layers, and so no draft; give a mixture of experts")
+            model.error("it has no experts, or its layers differ in them, so that no draft is possible; give a mixture of experts")
         })?;
         let layers = model.spec().layers.len();
         let files = args.traces.iter().map(|path| States::open(path, &shape, layers));
@@ -57,7 +57,7 @@ impl Recorded {
         Ok(Recorded { model, shape, routers, files })
     }
 
-    /// All sequences, in the order of the files.
+    /// All sequences, in file order.
     fn sequences(&self) -> Vec<Sequence> {
         let of = |(file, states): (usize, &States)| {
             let tokens = states.trace.sequences().collect::<Vec<_>>();

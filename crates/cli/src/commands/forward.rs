@@ -9,13 +9,13 @@ use sws_store::Pass;
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
+use crate::atomic_file::AtomicFile;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::terminal::note;
-use crate::unfinished::Unfinished;
 use crate::{args, limits, model};
 
-/// Tokens of which the logits are in memory at a time. Not a bit depends on it.
+/// Tokens whose logits are in memory at a time. The output does not depend on it.
 const CHUNK: usize = 64;
 
 pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
@@ -23,11 +23,12 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let model = model::open(args.model.model.as_deref())?;
     model.check(&args.tokens)?;
     let shapes = Shapes::of(model.spec(), args.tokens.len());
-    // Before there is a file: a signal that nobody heeds would leave it behind.
+    // Installed before the file is created: a signal that is not handled would leave the file
+    // behind.
     let interrupt = Interrupt::of_the_program()?;
     let mut file = match args.json {
-        true => Unfinished::create_apart(&args.out)?,
-        false => Unfinished::create(&args.out)?,
+        true => AtomicFile::create_apart(&args.out)?,
+        false => AtomicFile::create(&args.out)?,
     };
     let is_stdout = file.is_stdout();
     file.write(&shapes.header(args.routes)?)?;
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let mut running = model::load(loader.text(Text::default()), &interrupt)?;
     let lm = running.causal_lm();
     let meter = Meter::quiet("processing", Unit::Tokens);
-    let mut pass = Written {
+    let mut pass = Collector {
         routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
         shapes,
         layers: moe_layers(model.spec()),
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     };
     let mut done = 0;
     for tokens in args.tokens.chunks(CHUNK) {
-        if interrupt.asked() {
+        if interrupt.is_requested() {
             return Err(Interrupted("nothing was written").into());
         }
         pass.bytes.clear();
@@ -75,12 +76,12 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How large the tensors are.
+/// Dimensions of the output tensors.
 #[derive(Clone, Copy)]
 struct Shapes {
     tokens: usize,
     vocab: usize,
-    /// Layers with experts, and the most that one has.
+    /// Layers with experts. `experts` is the largest number of experts in one of them.
     layers: usize,
     experts: usize,
     top_k: usize,
@@ -97,7 +98,7 @@ impl Shapes {
         self.layers * self.tokens * self.top_k
     }
 
-    /// What stands before the numbers in a safetensors file.
+    /// Header of the safetensors file: everything before the tensor data.
     fn header(&self, routes: bool) -> anyhow::Result<Vec<u8>> {
         let &Shapes { tokens, vocab, layers, experts, top_k } = self;
         let end = 4 * tokens * vocab;
@@ -120,7 +121,7 @@ impl Shapes {
     }
 }
 
-/// The numbers of each layer with experts among those; none for the others.
+/// Index of each layer among those with experts; `None` for the others.
 fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
     let mut count = 0;
     let number = |layer: &LayerSpec| {
@@ -131,17 +132,17 @@ fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
     spec.layers.iter().map(number).collect()
 }
 
-/// Writes down what a pass computes.
-struct Written {
+/// Observer that collects the logits and routes of a pass.
+struct Collector {
     shapes: Shapes,
     layers: Vec<Option<usize>>,
-    /// The logits of a chunk.
+    /// Logits of a chunk, as bytes.
     bytes: Vec<u8>,
-    /// [layers, tokens, k]; empty if nobody wants them.
+    /// [layers, tokens, k]; empty unless routes are requested.
     routes: Vec<u32>,
 }
 
-impl Observer for Written {
+impl Observer for Collector {
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         let first = pass.first_position();
         let Shapes { tokens, top_k, .. } = self.shapes;

@@ -27,12 +27,12 @@ struct Report {
     /// None for a checkpoint.
     encoding: Option<String>,
     layers: usize,
-    /// The most experts that a layer has.
+    /// Largest number of experts in a layer.
     experts: usize,
     pieces: usize,
-    /// Bytes of the files.
+    /// Total size of the files.
     file_bytes: u64,
-    /// Bytes of the tensors as they are stored, and as the checkpoint has them.
+    /// Bytes of the tensors as stored. `source_bytes` is their size in the checkpoint.
     stored_bytes: u64,
     source_bytes: u64,
     kinds: Vec<Row>,
@@ -40,20 +40,20 @@ struct Report {
     lossy_tensors: Vec<Lossy>,
 }
 
-/// Tensors of one kind of piece in one encoding.
+/// All tensors of one kind of piece in one encoding.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: &'static str,
-    /// As raw numbers that no kernel computes with: the type.
+    /// Name of the encoding, or of the type of raw numbers that no kernel computes with.
     encoding: String,
     pieces: usize,
     tensors: usize,
     stored_bytes: u64,
     source_bytes: u64,
-    /// The largest relative and absolute error.
+    /// Largest relative error. `max_error` is the largest absolute one.
     relative_error: Option<f64>,
     max_error: Option<f64>,
-    /// The largest bound of a change's spectral norm, as a share of that of the matrix.
+    /// Largest bound of the error's spectral norm, as a share of that of the matrix.
     spectral_error: Option<f64>,
 }
 
@@ -242,7 +242,7 @@ fn share(part: u64, whole: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-/// A name, and a place in the order of a pass.
+/// Name of a kind of piece, and its position in the order of a pass.
 fn kind_name(kind: PieceKind) -> (usize, &'static str) {
     match kind {
         PieceKind::Embed => (0, "embedding"),

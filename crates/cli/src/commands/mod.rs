@@ -1,4 +1,4 @@
-//! One module a command.
+//! One module per command.
 
 pub(crate) mod certify;
 pub(crate) mod chat;
@@ -18,7 +18,7 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// So many of what is named by a word.
+/// Formats a count with its noun: `1 token`, `2 tokens`.
 fn count(number: impl TryInto<u64>, word: &str) -> String {
     match number.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {word}"),

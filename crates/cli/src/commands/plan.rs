@@ -13,13 +13,13 @@ use super::{count, print, print_json, size};
 use crate::table::table;
 use crate::{args, limits, model};
 
-/// The most budgets of which is told what they would give.
+/// Maximum number of rows in the table of budgets.
 const STEPS: u64 = 16;
 const GIB: u64 = 1 << 30;
-/// Memory that is read to learn how fast it is: more than caches hold.
+/// Bytes read to measure the speed of memory: more than caches hold.
 const MEMORY_PROBE: usize = 128 << 20;
 
-/// What was measured of the machine.
+/// Measured speeds of the machine.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Machine {
     disk_bytes_per_second: Option<f64>,
@@ -38,7 +38,7 @@ impl Machine {
     }
 }
 
-/// One budget.
+/// The plan for one budget.
 #[derive(Debug, Serialize)]
 struct Row {
     budget: u64,
@@ -48,7 +48,7 @@ struct Row {
     lent: usize,
     chunk: usize,
     context: usize,
-    /// The rest is estimated.
+    /// Estimated, as are the following fields.
     hit_rate: Option<f64>,
     read_bytes_per_token: u64,
     tokens_per_second: Option<f64>,
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.threads)?;
     let model = model::open(args.model.as_deref())?;
     let tools = Text::open(&model)?;
-    // A conversation is encoded while the model is there.
+    // Chat messages are encoded while the model is loaded, so the budget must include memory for
+    // that.
     let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
     let tools = if chats { tools.while_loaded(None) } else { tools };
     let loader = model.with(args.options()).text(tools).threads(&threads);
@@ -113,15 +114,16 @@ fn row(plan: &Plan, machine: Machine) -> Row {
     }
 }
 
-/// Tokens a second if reading and computing overlap, and computing is bound by memory.
+/// Tokens per second if reads and computation overlap, and computation is bound by memory
+/// bandwidth.
 fn pace(token: &PerToken, machine: Machine) -> Option<f64> {
     let reading = token.read() as f64 / machine.disk_bytes_per_second?;
     let computing = token.active as f64 / machine.memory_bytes_per_second?;
     Some(1.0 / reading.max(computing))
 }
 
-/// The smallest budget, the one asked for, and what lies between that and more than enough in whole
-/// GiB: each, or every second, or fourth. Of small models in smaller steps.
+/// Budgets for the table: the smallest, the requested one, and whole GiB from there to more than
+/// enough, or every second or fourth of them. Smaller steps for small models.
 fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
     let smallest = planner.smallest();
     let weights = planner.weights();
@@ -156,7 +158,7 @@ fn text(
         .map(|(what, bytes)| {
             vec![what.words().to_owned(), size(bytes), note(plan, inventory, what)]
         })
-        .chain([vec!["together".to_owned(), size(plan.ledger.budget()), String::new()]])
+        .chain([vec!["total".to_owned(), size(plan.ledger.budget()), String::new()]])
         .collect();
     let mut text = format!(
         "{}: {} of weights; the smallest --ram that works is {}MiB (`min` takes the {} that are needed now)\n\n",
@@ -167,7 +169,7 @@ fn text(
     );
     text += &table(&["memory", "bytes", "<"], &ledger);
     text += &format!(
-        "\ndisk {}, memory {}; estimates: experts found in slots as often as with the routes of DeepSeek-V2-Lite, reading and computing overlapped\n\n",
+        "\ndisk {}, memory {}; estimates assume the hit rates of DeepSeek-V2-Lite, and that reads and computation overlap\n\n",
         rate(machine.disk_bytes_per_second),
         rate(machine.memory_bytes_per_second),
     );
@@ -196,7 +198,7 @@ fn text(
     text + &table(&heading, &rows)
 }
 
-/// What a line of the ledger is good for.
+/// Remark on a line of the ledger.
 fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
     let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
     match what {
@@ -221,7 +223,7 @@ fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
     }
 }
 
-/// How fast memory is read by all threads.
+/// Speed at which all threads together read memory, in bytes per second.
 fn memory_speed(clock: &Clock) -> Option<f64> {
     use rayon::prelude::*;
     let arena = Arena::new(MEMORY_PROBE).ok()?;

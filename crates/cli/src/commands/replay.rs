@@ -19,9 +19,9 @@ use crate::args;
 use crate::progress::{Meter, Unit};
 use crate::table::table;
 
-/// The longest trace: a hundred million choices or more.
+/// Size limit of a trace: a hundred million choices or more.
 const MAX_BYTES: u64 = 1 << 30;
-/// The most runs of one command.
+/// Maximum number of runs in one command.
 const MAX_RUNS: usize = 1000;
 
 pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
@@ -101,19 +101,19 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Run {
-    /// Of all experts, in percent.
+    /// Slots, in percent of all experts.
     budget: f64,
     slots: usize,
     policy: String,
-    /// Experts needed, each once in a layer and pass.
+    /// Experts used, each counted once per layer and pass.
     uses: u64,
     misses: u64,
     hit_rate: f64,
     misses_per_token: f64,
-    /// None without both `lru` and `belady`.
+    /// `None` unless both `lru` and `belady` were replayed.
     gap_closed: Option<f64>,
     misses_by_layer: Vec<u64>,
-    /// What deciding and its books took, warming included.
+    /// Time spent in the policy and its bookkeeping, warm-up included.
     microseconds_per_token: f64,
 }
 

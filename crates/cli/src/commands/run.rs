@@ -13,27 +13,27 @@ use sws_store::Pass;
 
 use super::{count, print, size};
 use crate::answer::{follow, pace};
+use crate::atomic_file::AtomicFile;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
 use crate::record::Recorder;
 use crate::terminal::{hint, note};
-use crate::unfinished::Unfinished;
 use crate::{args, limits, model};
 
-/// How a text begins for which nobody gave a beginning.
+/// Default prompt.
 const OPENING: &str = "Once upon a time";
-/// The most bytes of a prompt; no context holds as many.
+/// Size limit of a prompt, in bytes. No context holds as many.
 const MAX_PROMPT: u64 = 64 << 20;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Outcome {
     tokens: Vec<u32>,
-    /// None without a tokenizer.
+    /// `None` without a tokenizer.
     text: Option<String>,
     end: End,
     seed: u64,
-    /// How a seed becomes a text.
+    /// Name of the algorithm that turns a seed into a text.
     sampler: &'static str,
     metrics: RunMetrics,
 }
@@ -47,13 +47,13 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let tokens_only = args.json && generation.stop_strings.is_empty();
     if !has_text && !tokens_only {
         return Err(model.error(
-            "there is no tokenizer.json, without which ids cannot become text; put the one that was published with the weights beside them, or give --tokens and --json, and no --stop",
+            "there is no tokenizer.json, which is needed to turn ids into text; copy the published one next to the weights, or give --tokens and --json without --stop",
         ).into());
     }
     let (prompt, opening) = prompt(&mut args, &model, &mut text)?;
     model.check(&prompt)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
-    // Before there is a file: a signal that nobody heeds would leave it behind.
+    // Installed before the files are created: a signal that is not handled would leave them behind.
     let interrupt = Interrupt::of_the_program()?;
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
@@ -72,7 +72,8 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let generate = running.continued(prompt.clone(), &generation)?.observed_by(&mut watchers);
     let made = follow(generate, &interrupt, live, &mut show)?;
     let metrics = running.metrics(&made);
-    // Before outputs are complete: saving what was learned takes memory, and may be refused it.
+    // Dropped before the outputs are complete: saving the learned statistics takes memory, and may
+    // fail for lack of it.
     drop(running);
     watchers.finish(&args, &model, &generation.sampling, &prompt, &made)?;
 
@@ -91,14 +92,14 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }))
 }
 
-/// Those who look on: whoever writes down routes, and whoever certifies.
+/// Observers of a run: the recorder of routes, and the witness of a certificate.
 struct Watchers {
     recorder: Option<Recorder>,
-    witness: Option<(Witness, Unfinished)>,
+    witness: Option<(Witness, AtomicFile)>,
 }
 
 impl Watchers {
-    /// Files that cannot be written are refused before anything is computed.
+    /// Opens the output files, so that unwritable ones are refused before anything is computed.
     fn new(args: &args::Run, model: &Model, prompt: &[u32]) -> anyhow::Result<Watchers> {
         let recorder = match &args.record {
             Some(path) => Some(Recorder::create(path, model.spec(), args.record_hidden)?),
@@ -107,9 +108,9 @@ impl Watchers {
         let witness = match &args.certify {
             Some(path) => {
                 if let Some(lossy) = args.model.backend.lossy() {
-                    bail!("what is {lossy}, cannot be certified; leave out --backend");
+                    bail!("no certificate can be made of a run {lossy}; leave out --backend");
                 }
-                Some((Witness::new(model.spec(), prompt), Unfinished::create_apart(path)?))
+                Some((Witness::new(model.spec(), prompt), AtomicFile::create_apart(path)?))
             }
             None => None,
         };
@@ -194,7 +195,7 @@ impl Observer for Watchers {
     }
 }
 
-/// The ids to continue, and whether nobody gave any.
+/// The ids to continue, and true if they are those of the default prompt.
 fn prompt(
     args: &mut args::Run,
     model: &Model,
@@ -217,7 +218,8 @@ fn prompt(
     Ok((ids, given.is_none()))
 }
 
-/// Standard input, without the line end that a shell adds; none if it is a terminal, or empty.
+/// Reads standard input, without the line end that a shell adds. `None` if it is a terminal, or
+/// empty.
 fn piped() -> anyhow::Result<Option<String>> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
@@ -267,11 +269,11 @@ fn summary(made: &Generated, metrics: &RunMetrics, seed: u64) -> String {
     )
 }
 
-/// Where the tokens of a streaming model came from.
+/// Describes the reads and stalls of a streaming model.
 fn streamed(metrics: &sws_engine::Metrics) -> String {
     let read: f64 = metrics.bytes_per_token.values().sum();
     let stalled = 100.0 * metrics.stalls.seconds / metrics.seconds.max(1e-9);
-    // Experts that pass by like everything else were never looked for in memory.
+    // There is no hit rate if experts stream like everything else, without a cache.
     let hits = metrics
         .experts
         .hit_rate
@@ -284,7 +286,7 @@ fn streamed(metrics: &sws_engine::Metrics) -> String {
     )
 }
 
-/// Why speculation went on, or did not.
+/// Explains why speculation stayed on, or was switched off.
 fn speculated(speculation: &sws_engine::Speculation) -> String {
     let Some(inequality) = speculation.inequality() else { return String::new() };
     let (on, off) = (speculation.windows_on, speculation.windows_off);

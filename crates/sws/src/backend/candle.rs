@@ -1,11 +1,11 @@
-//! The second implementation of the layers, on candle tensors.
+//! The independent implementation of the layers, on candle tensors.
 
 use sws_candle::{CandleError, CandleLm};
 use sws_engine::Budget;
 use sws_model::{Inventory, KvPrecision};
 use sws_store::shard::Progress;
 
-use super::{Loaded, asked, positions};
+use super::{Loaded, affordable_context, requested_context};
 use crate::{Drafting, Error, Loader, Options, Result};
 
 pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
@@ -13,7 +13,7 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
     let model = loader.model;
     let spec = model.spec();
     sws_candle::supports(spec).map_err(|e| model.error(e))?;
-    // What is missing or misshapen is refused in the words of the default backend.
+    // Missing or misshapen tensors give the error of the default backend.
     let inventory = Inventory::new(spec, model.manifest()).map_err(|e| model.error(e))?;
     let held = inventory.pieces().flat_map(|id| inventory.piece(id));
     let sizes = held.map(|held| 4 * held.rows as u64 * held.cols as u64);
@@ -22,7 +22,7 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
     let otherwise = "use the default backend, which keeps weights as they are stored";
     model.check_memory(total + largest, otherwise)?;
 
-    asked(loader)?;
+    requested_context(loader)?;
     let (reader, cancel) = (loader.options.reader, loader.cancel.clone());
     let mut progress = |done| {
         loader.report(Progress { done, total });
@@ -38,7 +38,7 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
         CandleError::Stopped => Error::Cancelled,
         e => model.error(e),
     })?;
-    let lm = lm.limited(positions(loader)?);
+    let lm = lm.limited(affordable_context(loader)?);
     Ok(Loaded {
         tier: "candle".to_owned(),
         reader,
@@ -50,21 +50,18 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
     })
 }
 
-/// Refuses options that this backend does not have.
+/// Refuses options that this backend does not support.
 fn refuse(options: &Options) -> Result<()> {
     let streaming = &options.streaming;
     let refused = [
         (options.kv != KvPrecision::F32, "keeps keys and values in f32; leave out --kv"),
-        (
-            options.functionals.is_some(),
-            "has functionals of its own; leave out --tier and SWS_TIER",
-        ),
+        (options.functionals.is_some(), "has kernels of its own; leave out --tier and SWS_TIER"),
         (options.ram != Budget::Auto, "keeps all weights in memory; leave out --ram"),
         (
             streaming.stand_ins.is_some() || streaming.tolerance > 0.0,
             "has no stand-ins; leave out --stand-ins and --tolerance",
         ),
-        (matches!(streaming.draft, Drafting::File(_)), "reads nothing ahead; leave out --draft"),
+        (matches!(streaming.draft, Drafting::File(_)), "does not prefetch; leave out --draft"),
     ];
     match refused.into_iter().find(|(refused, _)| *refused) {
         Some((_, words)) => Err(Error::Candle(words)),

@@ -1,4 +1,4 @@
-//! One bit flipped anywhere in a model's files is detected, or changes nothing that comes out.
+//! Tests that a flipped bit anywhere in a model's files is detected or has no effect on the output.
 #![expect(clippy::print_stdout, reason = "the figures are those of docs/security.md")]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ mod goldens;
 const TEXT: &str = "a small boat sails\n";
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}\
 {% if add_generation_prompt %}<assistant>{% endif %}";
-/// Those that are read as a whole, besides the manifest.
+/// Files that are read as a whole, besides the manifest.
 const SMALL: [&str; 5] = [
     "config.json",
     "generation_config.json",
@@ -31,7 +31,7 @@ const SMALL: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// All that a model's files decide.
+/// Everything that a model's files determine.
 #[derive(PartialEq)]
 struct Outputs {
     logits: Vec<u32>,
@@ -41,7 +41,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// Through the same functions as every command.
+    /// Calls the same functions as every command.
     fn of(dir: &Path, cache: Option<&Path>) -> Result<Outputs, Box<dyn Error>> {
         let model = Model::at(dir.to_owned(), cache.map(Path::to_owned), None)?;
         let tokenizer = model.tokenizer()?.ok_or("no tokenizer")?;
@@ -96,14 +96,15 @@ impl Random {
     }
 }
 
-/// The number of flips that were detected, and of those that changed nothing.
+/// Number of detected flips, and of those without effect.
 #[derive(Debug, Default)]
 struct Count {
     detected: usize,
     harmless: usize,
 }
 
-/// Flips a bit, puts it back, and so on, in each of the files in turn; the time of modification stays.
+/// Flips bits one at a time and restores them, cycling through the files. Modification times are
+/// preserved.
 fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> Count {
     let before = Outputs::of(dir, cache).unwrap();
     let mut count = Count::default();
@@ -123,7 +124,7 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
             Err(_) => count.detected += 1,
             Ok(outputs) => {
                 let case = format!("bit {bit} of byte {at} of {}", path.display());
-                assert!(outputs == before, "{case} changed what comes out, and was not detected");
+                assert!(outputs == before, "{case} changed the output and was not detected");
                 count.harmless += 1;
                 *missed.entry(path.clone()).or_default() += 1;
             }

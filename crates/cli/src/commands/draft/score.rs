@@ -25,12 +25,12 @@ use crate::terminal::note;
 struct Report {
     tokens: usize,
     sequences: usize,
-    /// What the cache holds, in percent of all experts, and what was not in it, for each token.
+    /// Size of the cache, in percent of all experts. `misses_per_token` counts its misses.
     budget: f64,
     misses_per_token: f64,
     trained: bool,
     adapting: bool,
-    /// Bytes that the draft takes.
+    /// Memory of the draft in bytes.
     bytes: usize,
     rows: Vec<Row>,
 }
@@ -38,13 +38,13 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     forecast: Forecaster,
-    /// Layers between the state and what is forecast.
+    /// Layers between the state and the forecast layer.
     distance: usize,
     #[serde(flatten)]
     score: Score,
-    /// The share of the free router's error at this distance that is gone.
+    /// Share of the free router's error at this distance that the draft removes.
     error_removed: Option<f64>,
-    /// The recall of the first k, by layer.
+    /// Recall of the first k, by layer.
     by_layer: BTreeMap<usize, f64>,
 }
 
@@ -52,10 +52,11 @@ struct Row {
 struct PairsReport {
     pairs: usize,
     budget: f64,
-    /// Recall on misses of the first k and of the first 2 k at all distances, the mean over pairs.
+    /// Recall on misses of the first k and of the first 2 k at all distances, averaged over pairs.
     adapting: [f64; 2],
     frozen: [f64; 2],
-    /// The mean of the differences and its standard error, and pairs in which adapting is better.
+    /// Mean difference, followed by its standard error and the number of pairs in which adapting is
+    /// better.
     difference: [f64; 2],
     standard_error: [f64; 2],
     better: [usize; 2],
@@ -91,7 +92,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The draft, and whether it was trained.
+/// The draft, and true if it was trained.
 fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDraftModel, bool)> {
     let Recorded { model, shape, .. } = recorded;
     let limit = args.size.map_or(usize::MAX, |size| size as usize);
@@ -114,8 +115,8 @@ fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDr
     }
 }
 
-/// For each two sequences that follow each other, one after a change of topic, a draft that goes on
-/// learning and one that does not.
+/// Compares a draft that keeps learning with a frozen one on pairs of consecutive sequences. The
+/// second of a pair follows a change of topic.
 fn pairs(
     args: &args::DraftScore,
     recorded: &mut Recorded,
@@ -175,14 +176,14 @@ fn pairs(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Follows recordings, and compares what was forecast with what came.
+/// Follows recordings, and compares forecasts with the experts used.
 struct Judge {
     layers: usize,
     baselines: bool,
     residency: Residency,
     outcomes: BTreeMap<(Forecaster, usize), Outcome>,
     by_layer: BTreeMap<(Forecaster, usize, usize), Outcome>,
-    /// Scores by forecaster, the place that they are for, and distance.
+    /// Scores by forecaster, forecast layer (as an index among those with experts) and distance.
     forecasts: BTreeMap<(Forecaster, usize, usize), Vec<f32>>,
     tokens: usize,
     misses: usize,
@@ -300,7 +301,7 @@ impl Judge {
         }
     }
 
-    /// What the draft was worth at all distances together.
+    /// Outcome of the draft over all distances.
     fn all(&self) -> Outcome {
         let of_draft = self.outcomes.iter().filter(|((who, _), _)| *who == Forecaster::Draft);
         let mut all = Outcome::default();

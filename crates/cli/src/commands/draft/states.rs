@@ -1,4 +1,4 @@
-//! Recorded states, read a token at a time: there may be far more of them than memory.
+//! Recorded states, read one token at a time, as they may be far larger than memory.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,9 +10,9 @@ use sws_cache::Trace;
 use sws_draft::DraftShape;
 use sws_store::open_regular;
 
-/// The longest header of a recording.
+/// Size limit of a recording's header.
 const MAX_HEADER: u64 = 1 << 20;
-/// The most bytes of it that are not states.
+/// Size limit of a recording without its states.
 const MAX_ROUTES: u64 = 1 << 30;
 
 /// A recording: routes in memory, states on disk.
@@ -20,7 +20,8 @@ pub(crate) struct States {
     path: PathBuf,
     file: File,
     pub(crate) trace: Trace,
-    /// Where `hidden` and `attended` begin, and the bytes that a token has in each.
+    /// Offsets of `hidden` and `attended` in the file. `row` is the size of a token in each of
+    /// them.
     starts: [u64; 2],
     row: u64,
     bytes: Vec<u8>,
@@ -29,14 +30,14 @@ pub(crate) struct States {
 /// Consecutive tokens of a recording.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
-    /// The number of the recording.
+    /// Index of the recording.
     pub(crate) file: usize,
     pub(crate) tokens: std::ops::Range<usize>,
 }
 
 impl States {
-    /// Opens what `sws run --record --record-hidden` wrote of a model of this shape with so many
-    /// layers.
+    /// Opens a recording made by `sws run --record --record-hidden` of a model with this shape and
+    /// number of layers.
     pub(crate) fn open(path: &Path, shape: &DraftShape, layers: usize) -> anyhow::Result<States> {
         let name = path.display();
         let unread = |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a recording");
@@ -59,7 +60,7 @@ impl States {
         let row = (layers * shape.hidden * 4) as u64;
         let mut end = about.len() - 8 - header;
         let mut tokens = None;
-        // They stand behind everything else, in this order.
+        // The states follow everything else, in this order.
         for (name_of, start) in ["hidden", "attended"].into_iter().zip(&mut starts).rev() {
             let entry = tensors.remove(name_of);
             let states = entry.as_ref().and_then(|entry| {
@@ -74,7 +75,7 @@ impl States {
             });
             let Some((count, from)) = states else {
                 bail!(
-                    "`{name}` has no `{name_of}` of this model behind its routes; {again}, without \
+                    "`{name}` has no `{name_of}` of this model after its routes; {again}, without \
                      --backend"
                 );
             };
@@ -84,7 +85,7 @@ impl States {
         if end > MAX_ROUTES {
             bail!("`{name}` has too many routes; record fewer tokens at a time");
         }
-        // The rest is a trace by itself.
+        // The remaining tensors form a trace.
         let json = serde_json::to_vec(&tensors)?;
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend(json);
@@ -96,13 +97,13 @@ impl States {
             || tokens != Some(trace.token_count() as u64)
             || trace.tokens().len() != trace.token_count()
         {
-            bail!("`{name}` was recorded of another model; {again}");
+            bail!("`{name}` is a recording of another model; {again}");
         }
         Ok(States { path: path.to_owned(), file, trace, starts, row, bytes: Vec::new() })
     }
 
-    /// Writes the states of a token to `states`: [2, layers, hidden], what each layer was given, then
-    /// what its router was.
+    /// Replaces `states` with those of a token, [2, layers, hidden]: the inputs of the layers, then
+    /// those of their routers.
     pub(crate) fn token(&mut self, token: usize, states: &mut Vec<f32>) -> anyhow::Result<()> {
         let unread = |e: std::io::Error| {
             anyhow!("`{}` cannot be read: {e}; record it again", self.path.display())

@@ -13,17 +13,17 @@ use sws_store::shard::Progress;
 
 use super::{Recorded, Sequence};
 use crate::args;
+use crate::atomic_file::AtomicFile;
 use crate::commands::{print, print_json, size};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::table::table;
-use crate::unfinished::Unfinished;
 
-/// Of the sequences, one in so many is held out.
+/// One sequence in this many is held out.
 const HELD_OUT: usize = 10;
-/// Memory for the samples of one state of one layer.
+/// Memory for the samples of one state of one layer, in bytes.
 const SAMPLES: usize = 256 << 20;
-/// Tokens that a table is made for, whatever the vocabulary.
+/// Upper limit of the token table, whatever the vocabulary.
 const MOST_TOKENS: usize = 1 << 16;
 
 #[derive(Serialize)]
@@ -40,9 +40,9 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     layer: usize,
-    /// Of the state entering the layer, else of what its router has seen.
+    /// True for the state entering the layer, false for the input of its router.
     entering: bool,
-    /// In nats an expert, on what was held out: routers alone, and corrected.
+    /// Loss on the held-out sequences, in nats per expert: of routers alone, then corrected.
     loss_before: f32,
     loss_after: f32,
 }
@@ -51,8 +51,8 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let mut recorded = Recorded::open(&args.recorded)?;
     let interrupt = Interrupt::of_the_program()?;
     let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
-    // A place that cannot be written to is refused before anything is computed.
-    let mut file = Unfinished::create_apart(&out)?;
+    // An unwritable path is refused before anything is computed.
+    let mut file = AtomicFile::create_apart(&out)?;
     let sequences = recorded.sequences();
     if sequences.len() < 2 {
         bail!("there is one sequence, and one is held out; record more with `sws run --record`");
@@ -102,7 +102,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
             let mut done = done.lock().expect("no holder panics");
             *done += 256.min(batches);
             meter.show(Progress { done: (*done).min(total) as u64, total: total as u64 });
-            !interrupt.asked()
+            !interrupt.is_requested()
         };
         let Some(Trained { down, targets, losses }) = train(&training, &samples, &held, &mut step)?
         else {
@@ -115,7 +115,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
 
-    // What remains is learned as it is while a model runs.
+    // The remaining parts learn online, as in a run of the model.
     let mut draft = MicroDraftModel::with(shape, draft_size, learned);
     for sequence in &learned_from {
         follow(&mut draft, &mut recorded, sequence, &interrupt)?;
@@ -141,16 +141,17 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Recordings may be far longer than memory, and reading them longer than patience.
-fn go_on(interrupt: &Interrupt) -> anyhow::Result<()> {
-    if interrupt.asked() { Err(stopped()) } else { Ok(()) }
+/// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
+/// long.
+fn check_interrupt(interrupt: &Interrupt) -> anyhow::Result<()> {
+    if interrupt.is_requested() { Err(stopped()) } else { Ok(()) }
 }
 
 fn stopped() -> anyhow::Error {
     Interrupted("nothing was written").into()
 }
 
-/// Takes a draft through a sequence.
+/// Runs a draft over a sequence.
 fn follow(
     draft: &mut MicroDraftModel,
     recorded: &mut Recorded,
@@ -162,7 +163,7 @@ fn follow(
     let layers = recorded.model.spec().layers.len();
     let mut both = Vec::new();
     for token in sequence.tokens.clone() {
-        go_on(interrupt)?;
+        check_interrupt(interrupt)?;
         states.token(token, &mut both)?;
         draft.begin(&Pass::single(token, &states.trace.tokens()[token..=token]));
         let (entering, attended) = both.split_at(layers * shape.hidden);
@@ -178,7 +179,8 @@ fn follow(
     Ok(())
 }
 
-/// The samples of one state of one layer, of as many tokens as there is memory for.
+/// Collects the samples of one state of one layer, evenly spaced over as many tokens as fit in
+/// memory.
 fn collect(
     recorded: &mut Recorded,
     sequences: &[Sequence],
@@ -197,7 +199,7 @@ fn collect(
     for sequence in sequences {
         let states = &mut files[sequence.file];
         for token in sequence.tokens.clone().step_by(every) {
-            go_on(interrupt)?;
+            check_interrupt(interrupt)?;
             states.token(token, &mut both)?;
             let at = (usize::from(attended) * layers + shape.layers[place]) * shape.hidden;
             let state = &both[at..at + shape.hidden];
@@ -243,7 +245,7 @@ impl Report {
             })
             .collect();
         format!(
-            "{}\ntrained on {} tokens; losses, in nats an expert, are of {} others\n`{}`: {}\n",
+            "{}\ntrained on {} tokens; losses, in nats per expert, are of {} held-out tokens\n`{}`: {}\n",
             table(&heading, &rows),
             self.tokens,
             self.held_out_tokens,

@@ -1,4 +1,4 @@
-//! Outputs that appear when they are complete.
+//! Output files that appear once they are complete.
 
 use std::fs::{File, FileType, Permissions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -11,81 +11,82 @@ use anyhow::{anyhow, bail};
 use sws_store::{open_stream, remedy};
 use tempfile::NamedTempFile;
 
-/// The most links in a row, as in the kernel.
+/// Limit of symbolic links followed, as in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Files under way, for an end at which nothing is dropped.
+/// Temporary files to remove when the program exits without running destructors.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A file that nobody sees until it is complete.
-pub(crate) struct Unfinished {
-    file: Unseen,
+/// Output file that stays hidden until it is complete.
+pub(crate) struct AtomicFile {
+    file: Pending,
     /// The path that was typed.
     path: PathBuf,
 }
 
-enum Unseen {
-    /// Takes the place of the file `target`, all at once.
-    Beside { file: NamedTempFile, target: PathBuf },
-    /// Goes to a pipe or a device, which can be written to only once.
-    Apart { file: File, stream: File, is_stdout: bool },
+enum Pending {
+    /// Temporary file that replaces the file `target` atomically.
+    Replace { file: NamedTempFile, target: PathBuf },
+    /// Anonymous file that is copied to a pipe or a device, which can be written only once.
+    Stream { file: File, stream: File, is_stdout: bool },
 }
 
-/// Where an output goes, links followed.
+/// Destination of an output, with links resolved.
 #[derive(Debug)]
 enum Target {
-    /// A regular file, which may be there.
+    /// A regular file, existing or not.
     File(PathBuf),
-    /// A pipe, a character device, or an open file of another program: it is written to, never replaced.
+    /// A pipe, a character device, or a file that another program has open: written to, never
+    /// replaced.
     Stream,
 }
 
-impl Unfinished {
-    /// Begins an output that goes where `path` leads: through links to what they mean. Refuses what
-    /// cannot be written, before anything is computed for it.
-    pub(crate) fn create(path: &Path) -> anyhow::Result<Unfinished> {
+impl AtomicFile {
+    /// Begins an output to `path`, following symbolic links. Refuses an unwritable path before
+    /// anything is computed for it.
+    pub(crate) fn create(path: &Path) -> anyhow::Result<AtomicFile> {
         let file = match target(path)? {
-            Target::File(target) => Unseen::Beside { file: beside(path, &target)?, target },
+            Target::File(target) => Pending::Replace { file: beside(path, &target)?, target },
             Target::Stream => {
                 let stdout = stdout_if(path);
                 let is_stdout = stdout.is_some();
                 let stream = stdout.map_or_else(|| opened(path), Ok)?;
                 let file = tempfile::tempfile().map_err(|e| refused(&std::env::temp_dir(), &e))?;
-                Unseen::Apart { file, stream, is_stdout }
+                Pending::Stream { file, stream, is_stdout }
             }
         };
-        Ok(Unfinished { file, path: path.to_owned() })
+        Ok(AtomicFile { file, path: path.to_owned() })
     }
 
-    /// Another file beside it, which goes when it is dropped.
+    /// Creates a temporary file in the same place, which is removed when dropped.
     pub(crate) fn beside(&self) -> anyhow::Result<File> {
         match &self.file {
-            Unseen::Beside { file, .. } => {
+            Pending::Replace { file, .. } => {
                 let dir = file.path().parent().unwrap_or(Path::new("."));
                 tempfile::tempfile_in(dir).map_err(|e| refused(&self.path, &e))
             }
-            Unseen::Apart { .. } => tempfile::tempfile().map_err(|e| refused(&self.path, &e)),
+            Pending::Stream { .. } => tempfile::tempfile().map_err(|e| refused(&self.path, &e)),
         }
     }
 
-    /// True if it goes to standard output, where nothing else may go then.
+    /// True if the output goes to standard output, which must then hold nothing else.
     pub(crate) fn is_stdout(&self) -> bool {
-        matches!(self.file, Unseen::Apart { is_stdout: true, .. })
+        matches!(self.file, Pending::Stream { is_stdout: true, .. })
     }
 
-    /// The same, refused if that is standard output: it has something else to hold.
-    pub(crate) fn create_apart(path: &Path) -> anyhow::Result<Unfinished> {
-        let file = Unfinished::create(path)?;
+    /// Like [`create`](Self::create), but refuses standard output, which holds other output.
+    pub(crate) fn create_apart(path: &Path) -> anyhow::Result<AtomicFile> {
+        let file = AtomicFile::create(path)?;
         if file.is_stdout() {
             bail!("`{}` is standard output, which holds the answer; name a file", path.display());
         }
         Ok(file)
     }
 
-    /// True if both would take the place of one file.
-    pub(crate) fn is_same(&self, other: &Unfinished) -> bool {
+    /// True if both would replace the same file.
+    pub(crate) fn is_same(&self, other: &AtomicFile) -> bool {
         match (&self.file, &other.file) {
-            (Unseen::Beside { target: a, .. }, Unseen::Beside { target: b, .. }) => a == b,
+            (Pending::Replace { target: a, .. }, Pending::Replace { target: b, .. }) => a == b,
             _ => false,
         }
     }
@@ -95,14 +96,14 @@ impl Unfinished {
         written.map_err(|e| refused(&self.path, &e))
     }
 
-    /// Appends all of another file.
+    /// Appends the contents of another file.
     pub(crate) fn append(&mut self, mut other: File) -> anyhow::Result<()> {
         let copied =
             other.seek(SeekFrom::Start(0)).and_then(|_| std::io::copy(&mut other, self.file.get()));
         copied.map(drop).map_err(|e| refused(&self.path, &e))
     }
 
-    /// Writes over the beginning.
+    /// Overwrites the beginning of the file.
     pub(crate) fn rewrite(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let file = self.file.get();
         let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(bytes));
@@ -112,13 +113,13 @@ impl Unfinished {
     pub(crate) fn publish(self) -> anyhow::Result<()> {
         let path = self.path;
         match self.file {
-            Unseen::Beside { file, target } => {
+            Pending::Replace { file, target } => {
                 file.as_file().sync_all().map_err(|e| refused(&path, &e))?;
                 let at = file.path().to_owned();
                 file.persist(target).map_err(|e| refused(&path, &e.error))?;
                 under_way(|files| files.retain(|file| *file != at));
             }
-            Unseen::Apart { mut file, mut stream, .. } => {
+            Pending::Stream { mut file, mut stream, .. } => {
                 let copied = file
                     .seek(SeekFrom::Start(0))
                     .and_then(|_| std::io::copy(&mut file, &mut stream));
@@ -129,16 +130,16 @@ impl Unfinished {
     }
 }
 
-impl Unseen {
+impl Pending {
     fn get(&mut self) -> &mut File {
         match self {
-            Unseen::Beside { file, .. } => file.as_file_mut(),
-            Unseen::Apart { file, .. } => file,
+            Pending::Replace { file, .. } => file.as_file_mut(),
+            Pending::Stream { file, .. } => file,
         }
     }
 }
 
-/// Removes what is unfinished, where the program ends and nothing is dropped. Takes no memory.
+/// Removes unfinished files when the program exits without running destructors. Allocates nothing.
 pub(crate) fn remove_all() {
     if let Ok(files) = UNDER_WAY.try_lock() {
         for file in &*files {
@@ -151,8 +152,8 @@ fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
     change(&mut UNDER_WAY.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
 }
 
-/// Standard output, if `path` leads there. Opened anew it would be written to from its beginning,
-/// behind the back of whoever writes to it as well.
+/// Returns standard output if `path` leads there. A newly opened file would be written from its
+/// beginning, over the output of other writers.
 fn stdout_if(path: &Path) -> Option<File> {
     let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned().ok()?);
     let (there, here) = (path.metadata().ok()?, stdout.metadata().ok()?);
@@ -173,7 +174,7 @@ fn target(path: &Path) -> anyhow::Result<Target> {
     let shown = path.display();
     let chain = links(path).map_err(|e| refused(path, &e))?;
     let system = |path: &PathBuf| {
-        // Shared memory is a file system for everybody's files.
+        // `/dev/shm` is a file system for ordinary files.
         let whose = [Path::new("/dev"), Path::new("/proc")];
         whose.iter().any(|dir| path.starts_with(dir)) && !path.starts_with("/dev/shm")
     };
@@ -199,7 +200,7 @@ fn target(path: &Path) -> anyhow::Result<Target> {
         () if kind.is_dir() => bail!("`{shown}` is a directory; name a file to write to"),
         () if is_stream(&kind) => Ok(Target::Stream),
         () if !kind.is_file() => bail!("`{shown}` is not a regular file; name one to write to"),
-        // `/dev/stdout` and its like, sent to a file: others write to that, too.
+        // `/dev/stdout` and the like, redirected to a file: other programs may write to that, too.
         () if chain.iter().any(system) && !system(&last) => Ok(Target::Stream),
         () if system(&last) => {
             bail!("`{shown}` is a file of the system, which is never replaced; name another place")
@@ -208,7 +209,7 @@ fn target(path: &Path) -> anyhow::Result<Target> {
     }
 }
 
-/// The path, and what each link in its place leads to, every directory without links.
+/// The path and the target of each link in turn, with every directory resolved.
 fn links(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut chain = Vec::new();
     let mut next = path.to_owned();
@@ -240,7 +241,7 @@ fn links(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 fn beside(path: &Path, target: &Path) -> anyhow::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".sws-").suffix(".tmp");
-    // As any other program would: the system takes off what the user does not want.
+    // Default permissions, which the umask of the user restricts.
     builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
     let dir = target.parent().unwrap_or(Path::new("/"));
     let file = builder.tempfile_in(dir).map_err(|e| refused(path, &e))?;
