@@ -34,6 +34,8 @@ pub struct Step {
 /// A chunk on its way through the passes of a step.
 struct Run<'c> {
     sequence: usize,
+    /// Position of the chunk's first token.
+    first_position: usize,
     rest: &'c [u32],
     outcome: Result<(), ForwardError>,
 }
@@ -123,20 +125,27 @@ impl<S: PassSource> Engine<S> {
     ///
     /// A chunk that cannot be continued (unknown tokens, a full context) fails alone. If a pass over
     /// several sequences fails, it is undone and each is continued by itself, so that only those fail
-    /// that have to. A sequence whose own pass fails in the middle has to be
-    /// [cleared](Self::clear).
+    /// that have to; observers then see these tokens again. A sequence that fails is as it was before
+    /// the step; unless a part of its chunk was processed, or the step had no other chunk: then it has
+    /// to be [cleared](Self::clear).
     ///
     /// # Panics
     ///
     /// If two chunks continue the same sequence, or a sequence was never added.
     pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
         let Step { outcomes, logits } = step;
+        for (number, Chunk { sequence, .. }) in chunks.iter().enumerate() {
+            let twice = chunks[..number].iter().any(|other| other.sequence == *sequence);
+            assert!(!twice, "two chunks continue the sequence {sequence}");
+        }
         logits.clear();
+        logits.reserve_exact(chunks.len() * self.model.spec().vocab);
         logits.resize(chunks.len() * self.model.spec().vocab, 0.0);
         let mut runs: Vec<Run<'_>> = Vec::with_capacity(chunks.len());
         for &chunk in chunks {
+            let Chunk { sequence, tokens: rest } = chunk;
             let outcome = self.model.check(&self.state, &[chunk]);
-            runs.push(Run { sequence: chunk.sequence, rest: chunk.tokens, outcome });
+            runs.push(Run { sequence, first_position: self.state.len(sequence), rest, outcome });
         }
         loop {
             let batch = next_pass(&runs, self.chunk);
@@ -147,12 +156,12 @@ impl<S: PassSource> Engine<S> {
                 Ok(()) => batch.iter().for_each(|&(run, tokens)| {
                     runs[run].rest = &runs[run].rest[tokens..];
                 }),
-                Err(error) if batch.len() == 1 => runs[batch[0].0].outcome = Err(error),
+                Err(error) if batch.len() == 1 => self.fail(&mut runs[batch[0].0], error),
                 Err(_) => {
                     for (run, tokens) in batch {
                         match self.pass(&runs, &[(run, tokens)], logits, observer) {
                             Ok(()) => runs[run].rest = &runs[run].rest[tokens..],
-                            Err(error) => runs[run].outcome = Err(error),
+                            Err(error) => self.fail(&mut runs[run], error),
                         }
                     }
                 }
@@ -176,8 +185,8 @@ impl<S: PassSource> Engine<S> {
             Chunk { sequence: *sequence, tokens: &rest[..tokens] }
         };
         let chunks: Vec<Chunk<'_>> = batch.iter().map(chunk).collect();
-        // A sequence alone needs none: what it overwrites would take memory.
-        let saved = (batch.len() > 1).then(|| self.state.save_between());
+        // A sequence alone in its step needs none: what it overwrites would take memory.
+        let saved = (runs.len() > 1).then(|| self.state.save_between());
         let ends = batch.iter().any(|&(run, tokens)| tokens == runs[run].rest.len());
         let mut ran = self.layers(&chunks, observer);
         if ran.is_ok() && ends {
@@ -194,6 +203,14 @@ impl<S: PassSource> Engine<S> {
             (_, None) => {}
         }
         ran
+    }
+
+    /// Ends a run. If a part of its chunk was processed, the sequence is not the one before.
+    fn fail(&mut self, run: &mut Run<'_>, error: ForwardError) {
+        if self.state.len(run.sequence) != run.first_position {
+            self.state.interrupt(run.sequence);
+        }
+        run.outcome = Err(error);
     }
 
     /// Checks a batch, runs it through the layers in one pass, and leaves it for
@@ -338,6 +355,7 @@ mod tests {
     fn passes_are_filled_in_order_and_skip_failed_runs() {
         let run = |rest, fails: bool| Run {
             sequence: 0,
+            first_position: 0,
             rest,
             outcome: if fails { Err(ForwardError::NoTokens) } else { Ok(()) },
         };

@@ -106,7 +106,12 @@ impl State {
 
     /// The maximum size in bytes of one sequence's caches in all layers, for `limit` positions.
     pub fn cache_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
-        Sequence::bytes_for(spec, limit.min(spec.context), precision)
+        State::paged_bytes(spec, limit, precision, usize::MAX)
+    }
+
+    /// The same for sequences in [pages](Self::with_pages), the last of which is whole.
+    pub fn paged_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision, page: usize) -> u64 {
+        Sequence::bytes_for(spec, limit.min(spec.context), precision, page)
     }
 
     /// The maximum size in bytes of what a sequence keeps of overwritten positions while a state is
@@ -219,6 +224,11 @@ impl State {
             },
             sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
         }
+    }
+
+    /// Lets passes over a sequence fail until it is cleared.
+    pub(crate) fn interrupt(&mut self, sequence: usize) {
+        self.sequences[sequence].partial = true;
     }
 
     /// Saves the state between two passes, without the activations of the last.

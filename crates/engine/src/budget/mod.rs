@@ -6,6 +6,7 @@ mod process;
 mod ram;
 
 pub use ledger::{Ledger, Process, Use};
+pub(crate) use plan::page;
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub(crate) use process::status;
 pub use ram::{Budget, UnknownBudget};

@@ -316,6 +316,10 @@ impl DynamicAssembler {
             // No layer needs the piece now, so a failure does not matter.
             let _ = self.land(arrival);
         }
+        // Pieces in the other slots are gone, and no pass is running.
+        while let Some(id) = self.prefetcher.unpin_any() {
+            self.cache.unpin(id);
+        }
         drop(self.cache.truncate(slots));
         self.account.slots_changed();
     }

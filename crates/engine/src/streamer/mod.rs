@@ -17,7 +17,7 @@ use sws_model::{
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
-use crate::budget::{Plan, PlanOptions, Planner, Process, SlotClass, Use};
+use crate::budget::{Plan, PlanOptions, Planner, Process, SlotClass, Use, page};
 use crate::error::StreamError;
 use crate::experts::{AssemblerConfig, DynamicAssembler, layers_with_experts};
 use crate::infrastructure::{Infrastructure, InfrastructurePlan};
@@ -84,9 +84,6 @@ struct Lending {
     wait: u32,
 }
 
-/// Positions in a page of keys and values if there are several sequences: they grow by pages, and forks
-/// share them. Attention over shorter pages is slower.
-const SHARED_PAGE: usize = 512;
 /// Small passes in which lent slots pay for the reads that are lost when they are taken back.
 const WORTH_LENDING: u32 = 16;
 
@@ -192,7 +189,7 @@ impl SpeculativeWeightStreamer {
         };
         let mut source = StreamingSource::new(infrastructure, assembler);
         source.pace(Arc::clone(&store), options.costs);
-        let page = if plan.sequences > 1 { SHARED_PAGE } else { usize::MAX };
+        let page = page(plan.sequences);
         let mut session = Session::with_pages(model, source, plan.context, options.kv, page);
         session.set_chunk(plan.chunk);
         let mut streamer =
@@ -283,11 +280,11 @@ impl SpeculativeWeightStreamer {
     /// them; see [`Engine::step`](sws_model::Engine::step).
     pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
         let tokens = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        let done = self.pass(tokens, |session| {
+        self.pass(tokens, |session| {
             session.engine().step(chunks, observer, step);
-            Ok(())
+            let done = chunks.iter().enumerate().filter(|(number, _)| step.logits(*number).is_ok());
+            ((), done.map(|(_, chunk)| chunk.tokens.len()).sum())
         });
-        debug_assert!(done.is_ok(), "each chunk has its own outcome");
     }
 
     /// Appends `prompt` to the sequence, then up to `new_tokens` tokens that the model chooses, as
@@ -433,12 +430,13 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Runs passes over `tokens` tokens, and updates the counters.
+    /// Runs passes over `tokens` tokens, and updates the counters. `pass` returns the number of tokens
+    /// that have been processed, too.
     fn pass<T>(
         &mut self,
         tokens: usize,
-        pass: impl FnOnce(&mut Session<StreamingSource>) -> Result<T, ForwardError>,
-    ) -> Result<T, ForwardError> {
+        pass: impl FnOnce(&mut Session<StreamingSource>) -> (T, usize),
+    ) -> T {
         let clock = self.session.source().meter().waiter().clock().clone();
         let started = clock.now();
         let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
@@ -446,14 +444,18 @@ impl SpeculativeWeightStreamer {
             true => self.lend(),
             false => self.take_back(),
         }
-        let result = pass(&mut self.session);
+        let (result, done) = pass(&mut self.session);
         self.passes += clock.now().saturating_sub(started);
-        if result.is_ok() {
-            self.tokens += tokens as u64;
-        }
+        self.tokens += done as u64;
         *self.gauge.lock() = self.counters();
         result
     }
+}
+
+/// A result with the number of tokens that have been processed.
+fn counted<T, E>(result: Result<T, E>, tokens: &[u32]) -> (Result<T, E>, usize) {
+    let done = if result.is_ok() { tokens.len() } else { 0 };
+    (result, done)
 }
 
 /// Restores saved state. Returns the reason in a sentence if the file is unusable.
@@ -517,9 +519,11 @@ impl CausalLm for SpeculativeWeightStreamer {
     ) -> Result<&[f32], ForwardError> {
         let mut logits = std::mem::take(&mut self.logits);
         let done = self.pass(tokens.len(), |session| {
-            logits.clear();
-            logits.extend_from_slice(session.observed(tokens, observer)?);
-            Ok(())
+            let observed = session.observed(tokens, observer).map(|behind| {
+                logits.clear();
+                logits.extend_from_slice(behind);
+            });
+            counted(observed, tokens)
         });
         self.logits = logits;
         done?;
@@ -527,6 +531,6 @@ impl CausalLm for SpeculativeWeightStreamer {
     }
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
-        self.pass(tokens.len(), |session| session.score(tokens, observer))
+        self.pass(tokens.len(), |session| counted(session.score(tokens, observer), tokens))
     }
 }

@@ -182,9 +182,11 @@ proptest! {
                                     Trouble::Cancelled => prop_assert!(error.contains("cancel")),
                                     Trouble::DiskFails => prop_assert!(error.contains("closed")),
                                 }
-                                // Perhaps in the middle of a pass.
-                                lm.clear_sequence(*sequence);
-                                text.clear();
+                                // Else it is as it was, as the next steps show.
+                                if chunks.len() == 1 || lm.sequence_len(*sequence) != text.len() {
+                                    lm.clear_sequence(*sequence);
+                                    text.clear();
+                                }
                             }
                         }
                     }

@@ -22,7 +22,17 @@ pub(crate) struct KvState {
     layout: CacheLayout,
     /// Number of tokens that can be stored before they are attended with.
     pub(crate) chunk: usize,
+    /// End of the positions that a ring holds: those a ring's length before it are overwritten, even
+    /// after later positions were dropped.
+    written: usize,
     journal: Journal,
+}
+
+/// A state to return to: the length of the journal, and the end of the positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    rows: usize,
+    written: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -57,16 +67,28 @@ impl KvState {
         };
         let journal = Journal::default();
         let layout = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
-        KvState { data, layout, chunk, journal }
+        KvState { data, layout, chunk, written: 0, journal }
     }
 
-    /// The maximum size in bytes of `limit` positions in one page.
-    pub(super) fn bytes_for(spec: &AttentionSpec, limit: usize, precision: KvPrecision) -> u64 {
+    /// The maximum size in bytes of `limit` positions in pages of `page`.
+    pub(super) fn bytes_for(
+        spec: &AttentionSpec,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> u64 {
+        let capacity = shape(spec, limit).0;
+        let rows = if capacity <= page { capacity } else { capacity.next_multiple_of(page) };
+        rows as u64 * KvState::row_bytes(spec, precision)
+    }
+
+    /// Bytes of the keys and values of a position.
+    pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
         let element = match precision {
             KvPrecision::F32 => size_of::<f32>(),
             KvPrecision::Bf16 => size_of::<u16>(),
         };
-        2 * (shape(spec, limit).0 as u64) * (spec.kv_width() * element) as u64
+        2 * (spec.kv_width() * element) as u64
     }
 
     /// Bytes held, including shared pages but not the journal.
@@ -103,6 +125,7 @@ impl KvState {
     /// Empties the cache and keeps its memory, except for shared pages, which are left to the other
     /// sequence.
     pub(super) fn clear(&mut self) {
+        self.written = 0;
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
                 pages.retain_mut(|page| Arc::get_mut(page).is_some());
@@ -123,25 +146,26 @@ impl KvState {
         KvState { journal: Journal::default(), ..self.clone() }
     }
 
-    /// True if positions below `len` are still present after `from` positions were stored.
-    pub(super) fn has(&self, len: usize, from: usize) -> bool {
+    /// True if the positions that the next one sees, those below `len`, are still present.
+    pub(super) fn has(&self, len: usize) -> bool {
         // For a ring; a linear cache has all positions.
         let capacity = self.layout.capacity;
         let window = capacity + 1 - self.chunk;
-        len == 0 || from <= capacity + (len + 1).saturating_sub(window)
+        len == 0 || self.written <= capacity + (len + 1).saturating_sub(window)
     }
 
     /// Starts to record overwritten rows.
-    pub(super) fn snapshot(&mut self) -> usize {
+    pub(super) fn snapshot(&mut self) -> Mark {
         self.journal.snapshots += 1;
-        self.journal.positions.len()
+        Mark { rows: self.journal.positions.len(), written: self.written }
     }
 
     /// Returns to the snapshot with this mark.
-    pub(super) fn restore(&mut self, mark: usize) {
+    pub(super) fn restore(&mut self, mark: Mark) {
+        self.written = mark.written;
         let Journal { positions, f32, bf16, .. } = &mut self.journal;
         let rows = Rows(self.layout);
-        for position in positions.drain(mark..).rev() {
+        for position in positions.drain(mark.rows..).rev() {
             match &mut self.data {
                 Data::F32 { keys, values } => {
                     rows.put_back(position, values, f32);
@@ -168,6 +192,8 @@ impl KvState {
     pub(crate) fn append(&mut self, first: usize, tokens: usize, keys: &[f32], values: &[f32]) {
         let layout = self.layout;
         if self.journal.snapshots > 0 {
+            let positions = (first + tokens).saturating_sub(first.max(layout.capacity));
+            self.journal.reserve(positions, 2 * layout.heads * layout.dim, &self.data);
             // Until the ring wraps there is nothing to keep.
             for position in first.max(layout.capacity)..first + tokens {
                 let rows = Rows(layout);
@@ -189,6 +215,7 @@ impl KvState {
             Data::F32 { keys, values } => (CacheMut::F32(keys), CacheMut::F32(values)),
             Data::Bf16 { keys, values } => (CacheMut::Bf16(keys), CacheMut::Bf16(values)),
         };
+        self.written = self.written.max(first + tokens);
         store(to_keys, layout, first, keys);
         store(to_values, layout, first, values);
     }
@@ -208,6 +235,17 @@ impl KvState {
 
     fn page_len(&self) -> usize {
         self.layout.page_len().expect("the formula has counted it before")
+    }
+}
+
+impl Journal {
+    /// Makes room for more positions with this many numbers each. A budget counts on the length.
+    fn reserve(&mut self, positions: usize, numbers: usize, data: &Data) {
+        self.positions.reserve_exact(positions);
+        match data {
+            Data::F32 { .. } => self.f32.reserve_exact(positions * numbers),
+            Data::Bf16 { .. } => self.bf16.reserve_exact(positions * numbers),
+        }
     }
 }
 

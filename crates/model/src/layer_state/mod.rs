@@ -33,8 +33,8 @@ pub(crate) enum LayerState {
 /// A layer state to return to.
 #[derive(Debug)]
 enum LayerSnapshot {
-    /// The length of the journal of overwritten rows.
-    Kv(usize),
+    /// Of keys and values.
+    Kv(kv::Mark),
     #[cfg(test)]
     Recurrent(recurrent::Recurrent),
 }
@@ -79,15 +79,21 @@ impl Sequence {
         Sequence { len: 0, partial: true, layers: Vec::new() }
     }
 
-    /// The maximum size in bytes of a sequence of `limit` positions.
-    pub(crate) fn bytes_for(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
+    /// The maximum size in bytes of a sequence of `limit` positions in pages of `page`.
+    pub(crate) fn bytes_for(
+        spec: &ModelSpec,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> u64 {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision),
+            Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
         });
         layers.sum()
     }
 
-    /// The maximum size in bytes of the journal of a pass of `tokens` tokens.
+    /// The maximum size in bytes of the journal of a pass of `tokens` tokens: windows overwrite as many
+    /// positions.
     pub(crate) fn journal_bytes_for(
         spec: &ModelSpec,
         tokens: usize,
@@ -96,7 +102,8 @@ impl Sequence {
         let windows = spec.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => attention.window.map(|_| attention),
         });
-        windows.map(|attention| KvState::bytes_for(attention, tokens, precision)).sum()
+        let row = |attention| KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
+        windows.map(|attention| tokens as u64 * row(attention)).sum()
     }
 
     /// Bytes held; pages shared with other sequences count for each.
@@ -126,7 +133,7 @@ impl Sequence {
     /// Drops the positions from `len` on. Returns false, and drops nothing, if a layer cannot: a
     /// window has overwritten positions it would need, or a recurrent state has absorbed them.
     pub(crate) fn truncate(&mut self, len: usize) -> bool {
-        let can = !self.partial && self.layers.iter().all(|layer| layer.has(len, self.len));
+        let can = !self.partial && self.layers.iter().all(|layer| layer.has(len));
         if len >= self.len {
             return !self.partial;
         }
@@ -207,12 +214,12 @@ impl LayerState {
         }
     }
 
-    /// True if the layer can go back from `from` to `len` positions without a snapshot.
-    fn has(&self, len: usize, from: usize) -> bool {
+    /// True if the layer can go back to `len` positions, fewer than it has, without a snapshot.
+    fn has(&self, len: usize) -> bool {
         match self {
-            LayerState::Kv(kv) => kv.has(len, from),
+            LayerState::Kv(kv) => kv.has(len),
             #[cfg(test)]
-            LayerState::Recurrent(_) => len == 0 || len >= from,
+            LayerState::Recurrent(_) => len == 0,
         }
     }
 

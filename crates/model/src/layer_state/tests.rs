@@ -230,6 +230,31 @@ proptest! {
             prop_assert_eq!(seen(&it), seen(&alone));
         }
     }
+
+    /// Positions that a ring has overwritten stay lost, however often later ones are dropped.
+    #[test]
+    fn repeated_truncation_leaves_no_trace(
+        first in 1usize..300,
+        steps in prop::collection::vec((0usize..60, 1usize..40), 1..6),
+    ) {
+        let mut it = sequence(KvPrecision::F32, 64);
+        it.layers.pop();
+        let mut tokens: Vec<u32> = (0..first as u32).collect();
+        tokens.chunks(50).for_each(|chunk| pass(&mut it, chunk, None));
+        for (number, (back, more)) in steps.into_iter().enumerate() {
+            let len = tokens.len().saturating_sub(back);
+            if it.truncate(len) {
+                tokens.truncate(len);
+            }
+            let new: Vec<u32> = (0..more as u32).map(|t| 1000 * (number as u32 + 1) + t).collect();
+            pass(&mut it, &new, None);
+            tokens.extend(new);
+            let mut alone = sequence(KvPrecision::F32, 64);
+            alone.layers.pop();
+            pass(&mut alone, &tokens, None);
+            prop_assert_eq!(seen(&it), seen(&alone));
+        }
+    }
 }
 
 #[test]
@@ -259,7 +284,7 @@ fn bytes_are_bounded_by_the_formula() {
     for (window, limit) in [(None, 1), (None, 64), (None, 65), (Some(5), 300), (Some(290), 300)] {
         for precision in [KvPrecision::F32, KvPrecision::Bf16] {
             let spec = attention(window);
-            let most = KvState::bytes_for(&spec, limit, precision);
+            let most = KvState::bytes_for(&spec, limit, precision, usize::MAX);
             for page in [64, usize::MAX] {
                 let mut kv = KvState::new(&spec, limit, precision, page);
                 assert_eq!(kv.bytes(), 0);

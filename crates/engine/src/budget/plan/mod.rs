@@ -93,6 +93,12 @@ impl Default for PlanOptions {
     }
 }
 
+/// Positions in a page of keys and values. Several sequences grow by pages, and forks share them;
+/// attention over shorter pages is slower.
+pub(crate) fn page(sequences: usize) -> usize {
+    if sequences > 1 { 512 } else { usize::MAX }
+}
+
 /// Reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -394,7 +400,8 @@ impl Planner {
     }
 
     fn kv(&self, context: usize) -> u64 {
-        State::cache_bytes(&self.spec, context, self.options.kv) * self.options.batch as u64
+        let (batch, kv) = (self.options.batch, self.options.kv);
+        State::paged_bytes(&self.spec, context, kv, page(batch)) * batch as u64
     }
 
     fn encoding(&self, context: usize) -> u64 {
