@@ -20,8 +20,8 @@ use sws_engine::{
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
 use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_testing::cgroup::Group;
 
-use crate::group::Group;
 use crate::pairs::{Ask, Turn};
 use crate::stage;
 

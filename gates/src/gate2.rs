@@ -12,11 +12,12 @@ use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_model::CausalLm;
 use sws_model::text::Sampler;
+use sws_testing::noisy::{Answer, Noisy, hash};
+use sws_testing::tales;
 
 use crate::Setting;
 use crate::child::{Drafting, Task};
-use crate::models::{root, sampled};
-use crate::noisy::{Answer, Noisy, hash};
+use crate::models::sampled;
 use crate::pairs::{self, Turn};
 use crate::report::Report;
 use crate::stage::{self, EXTREMES, MIDDLE, Run, Stage};
@@ -153,7 +154,7 @@ impl Drafts {
         Ok(match self {
             Drafts::Noisy => Box::new(Noisy::new(SHAPE, answer.routes.clone(), RECALL, DEPTH)),
             Drafts::Own => {
-                let spec = open(&root().join("shards/tales-moe"))?.1;
+                let spec = open(&tales())?.1;
                 Box::new(stage::draft(&spec)?)
             }
         })

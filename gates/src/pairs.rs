@@ -12,10 +12,11 @@ use sws_benchmarks::paired::{Ratios, median};
 use sws_benchmarks::resident::tokenizer;
 
 use sws_cache::policy::PolicyKind;
+use sws_testing::{root, tales};
 
 use crate::Setting;
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
-use crate::models::{model, root, sampled};
+use crate::models::{model, sampled};
 
 /// Request to a contender for one turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -109,7 +110,7 @@ impl Drop for Contender {
 /// A task that continues a text after a prompt that fills the cache.
 pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) -> Result<Task> {
     let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
-    let prompt = tokenizer(&root().join("shards/tales-moe"))?.encode(&prompt, true)?;
+    let prompt = tokenizer(&tales())?.encode(&prompt, true)?;
     Ok(Task {
         model: model(setting, form)?,
         ram,

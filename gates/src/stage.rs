@@ -12,9 +12,9 @@ use sws_engine::{
 };
 use sws_model::{Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_testing::tales;
 
 use crate::child::Done;
-use crate::models::root;
 
 /// 5 ms of computing per token.
 const COSTS: Costs = Costs {
@@ -55,7 +55,7 @@ impl Stage {
     /// The model with slots for that share, while tokens come one at a time.
     pub(crate) fn streamer(self, draft: Box<dyn Draft>) -> Result<SpeculativeWeightStreamer> {
         let Stage { share, disk, policy } = self;
-        let dir = root().join("shards/tales-moe");
+        let dir = tales();
         let (manifest, spec) = open(&dir)?;
         let latency = Duration::from_micros(20);
         let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };

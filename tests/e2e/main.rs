@@ -11,7 +11,6 @@ mod checkpoints;
 mod draft;
 mod faults;
 mod full_disk;
-mod goldens;
 mod kill;
 mod large;
 mod limits;
@@ -30,3 +29,5 @@ mod sws;
 mod tales;
 mod terminal;
 mod tokenizers;
+
+use sws_testing::goldens;

@@ -17,10 +17,10 @@ use sws_engine::{
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
+use sws_testing::cgroup::Group;
 
 use super::Without;
 use crate::resident::open;
-use crate::stream::group::Group;
 
 /// A draft may take 1/20 of the budget, or `DRAFT_BYTES` if that is more.
 const DRAFT_SHARE: u64 = 20;

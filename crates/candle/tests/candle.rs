@@ -15,10 +15,7 @@ use sws_model::{
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Manifest, NVMeWeightStore, Pass, StoreOptions};
-
-#[path = "../../../tests/variants.rs"]
-mod variants;
-use variants::{goldens, variants};
+use sws_testing::goldens::{Golden, goldens, variants};
 
 fn spec(dir: &Path) -> ModelSpec {
     ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap()
@@ -40,30 +37,6 @@ fn own(dir: &Path) -> Session<ResidentSource> {
         Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
     });
     Session::new(Model::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
-}
-
-/// Expected results, computed by transformers.
-struct Golden {
-    tokens: Vec<u32>,
-    greedy: Vec<u32>,
-    logits: Vec<f32>,
-}
-
-impl Golden {
-    fn read(dir: &Path) -> Golden {
-        let bytes = fs::read(dir.join("golden.safetensors")).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let integers = |name: &str| {
-            let tensor = file.tensor(name).unwrap();
-            let width = tensor.dtype().bitsize() / 8;
-            let integer = |b: &[u8]| u32::from_le_bytes(b[..4].try_into().unwrap());
-            tensor.data().chunks(width).map(integer).collect()
-        };
-        let logits = file.tensor("logits").unwrap();
-        assert_eq!(logits.dtype(), Dtype::F32);
-        let floats = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-        Golden { tokens: integers("tokens"), greedy: integers("greedy"), logits: floats.collect() }
-    }
 }
 
 /// Records logits and routes.

@@ -20,9 +20,7 @@ use sws_store::{
 };
 use tempfile::TempDir;
 
-#[path = "../../../../tests/variants.rs"]
-mod variants;
-pub(crate) use variants::{goldens, variants};
+pub(crate) use sws_testing::goldens::{goldens, variants};
 
 /// A model on disk.
 pub(crate) struct Fixture {

@@ -5,15 +5,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use safetensors::{Dtype, SafeTensors};
 use sws_model::{
     KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
 };
 use sws_store::{Checkpoint, Manifest, Pass};
 
-#[path = "../../../../tests/variants.rs"]
-mod variants;
-pub(crate) use variants::{goldens, variants};
+pub(crate) use sws_testing::goldens::{Golden, goldens, variants};
 
 /// A checkpoint with its specification and manifest.
 pub(crate) struct Fixture {
@@ -53,27 +50,7 @@ impl Fixture {
     }
 
     pub(crate) fn golden(&self) -> Golden {
-        let bytes = fs::read(self.dir.join("golden.safetensors")).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let numbers = |name: &str| -> Vec<i64> {
-            let Ok(tensor) = file.tensor(name) else { return Vec::new() };
-            let width = tensor.data().len() / tensor.shape().iter().product::<usize>();
-            let number = |bytes: &[u8]| match bytes.len() {
-                4 => i64::from(i32::from_le_bytes(bytes.try_into().unwrap())),
-                _ => i64::from_le_bytes(bytes.try_into().unwrap()),
-            };
-            tensor.data().chunks(width).map(number).collect()
-        };
-        let logits = file.tensor("logits").unwrap();
-        assert_eq!(logits.dtype(), Dtype::F32);
-        let floats = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-        Golden {
-            tokens: numbers("tokens").into_iter().map(|t| t as u32).collect(),
-            greedy: numbers("greedy").into_iter().map(|t| t as u32).collect(),
-            moe_layers: numbers("moe_layers").into_iter().map(|l| l as usize).collect(),
-            routes: numbers("routes").into_iter().map(|e| e as u32).collect(),
-            logits: floats.collect(),
-        }
+        Golden::read(&self.dir)
     }
 }
 
@@ -84,17 +61,6 @@ pub(crate) fn load(dir: &Path, manifest: &Manifest, spec: &ModelSpec) -> Residen
         Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
     })
     .unwrap()
-}
-
-/// The recorded results of transformers.
-pub(crate) struct Golden {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) greedy: Vec<u32>,
-    pub(crate) moe_layers: Vec<usize>,
-    /// [layers with experts, tokens, top-k]
-    pub(crate) routes: Vec<u32>,
-    /// [tokens, vocab]
-    pub(crate) logits: Vec<f32>,
 }
 
 /// Records logits and routes.

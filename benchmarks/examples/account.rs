@@ -2,15 +2,12 @@
 //! for drafts that name each expert of a layer with a given recall.
 //!
 //! ```text
-//! cargo run --release -p sws-engine --example account
+//! cargo run --release -p sws-benchmarks --example account
 //! ```
 
 use std::io::{Result, Write};
 
-#[path = "../tests/speculation/harness.rs"]
-mod harness;
-
-use harness::run;
+use sws_testing::virtual_time::run;
 
 fn main() -> Result<()> {
     let mut out = std::io::stdout();

@@ -1,7 +1,6 @@
-//! An answer of the model that comes with the project, computed again in virtual time, over disks of any
-//! speed and with drafts of any skill: for tests, and for the example `account`.
+//! An answer of the bundled model, computed again in virtual time, over disks of any speed and with
+//! drafts of any skill.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,14 +12,12 @@ use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
-#[path = "../../../../tests/noisy.rs"]
-mod noisy;
-
-pub(crate) use noisy::hash;
-use noisy::{Answer, Noisy};
+use crate::noisy::{Answer, Noisy, hash};
+use crate::tales;
 
 const SHAPE: [usize; 3] = [8, 32, 4];
-pub(crate) const TOKENS: usize = 130;
+/// The number of tokens of the answer.
+pub const TOKENS: usize = 130;
 /// A layer takes 0.6 ms, a token 5 ms.
 const COSTS: Costs = Costs {
     infrastructure: Duration::from_micros(200),
@@ -28,26 +25,23 @@ const COSTS: Costs = Costs {
     head: Duration::from_micros(200),
 };
 
-fn dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
-
-pub(crate) fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
-    let manifest = Arc::new(Manifest::load(dir()).unwrap());
-    let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+/// The model on a simulated disk.
+pub fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
+    let manifest = Arc::new(Manifest::load(tales()).unwrap());
+    let spec = ModelSpec::parse(&std::fs::read(tales().join("config.json")).unwrap()).unwrap();
     let clock = Clock::simulated();
     // So small that an expert is to its chunks what a large one is to those of 1 MiB.
     let chunk = 16 << 10;
     let simulated = Some(disk);
     let store = StoreOptions { cache: None, clock, simulated, chunk, ..StoreOptions::default() };
-    let store = Arc::new(NVMeWeightStore::open(manifest, &dir(), store).unwrap());
+    let store = Arc::new(NVMeWeightStore::open(manifest, &tales(), store).unwrap());
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 
-/// `share` of the experts have slots, while tokens come one at a time.
-pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
-    let manifest = Manifest::load(dir()).unwrap();
-    let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+/// Options with slots for `share` of the experts while tokens come one at a time.
+pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
+    let manifest = Manifest::load(tales()).unwrap();
+    let spec = ModelSpec::parse(&std::fs::read(tales().join("config.json")).unwrap()).unwrap();
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let plan = PlanOptions { context: Some(256), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, Process::default(), plan).unwrap();
@@ -73,8 +67,8 @@ pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Opti
     }
 }
 
-/// Sampled as people do, with a budget for everything: there is nothing to forecast.
-pub(crate) fn answer() -> &'static Answer {
+/// The answer, sampled as people do, with a budget for everything: there is nothing to forecast.
+pub fn answer() -> &'static Answer {
     static ANSWER: OnceLock<Answer> = OnceLock::new();
     ANSWER.get_or_init(|| {
         let disk =
@@ -94,8 +88,8 @@ pub(crate) fn answer() -> &'static Answer {
     })
 }
 
-/// What a run of the answer takes, and what speculation says of itself.
-pub(crate) fn run(
+/// Nanoseconds that a run of the answer takes, and the counts of speculation.
+pub fn run(
     mb_per_second: u64,
     share: f64,
     draft: Option<f32>,
@@ -119,5 +113,5 @@ pub(crate) fn run(
     (counters.passes.as_nanos() as f64, counters.speculation)
 }
 
-/// A disk that is never waited for.
-pub(crate) const UNLIMITED: u64 = 10_000_000;
+/// The speed in MB/s of a disk that is never waited for.
+pub const UNLIMITED: u64 = 10_000_000;
