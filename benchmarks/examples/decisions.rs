@@ -1,4 +1,4 @@
-//! What the books of a cache cost, without weights: `cargo run --release -p sws-engine --example decisions`.
+//! What the books of a cache cost, without weights: `cargo run --release -p sws-benchmarks --example decisions`.
 
 use std::error::Error;
 use std::io::Write;

@@ -1,5 +1,5 @@
 //! How often a model whose experts are all stand-ins draws the token that the model itself draws: `cargo run
-//! --release -p sws-engine --example acceptance -- SHARDS [TOKENS [TEXTS]]`, with shards that have stand-ins.
+//! --release -p sws-benchmarks --example acceptance -- SHARDS [TOKENS [TEXTS]]`, with shards that have stand-ins.
 //!
 //! The model samples texts, each with another seed; the other one is given the same tokens and draws with the
 //! same noise. Beside that: with one uniform number a position, walked over the tokens by ascending id; and

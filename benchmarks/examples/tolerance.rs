@@ -1,4 +1,4 @@
-//! What a tolerance does to what a model says: `cargo run --release -p sws-engine --example tolerance --
+//! What a tolerance does to what a model says: `cargo run --release -p sws-benchmarks --example tolerance --
 //! SHARDS RAM [TOKENS]`, with shards that have stand-ins and a budget like 20MiB.
 //!
 //! The exact model samples a text; then every row gives the same tokens to the model with another
