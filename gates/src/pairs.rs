@@ -64,7 +64,7 @@ pub(crate) struct Contender {
 impl Contender {
     /// Starts the process, and waits until its prompt is processed.
     pub(crate) fn new(task: &Task) -> Result<Contender> {
-        let mut child = task.start(None)?;
+        let mut child = sws_testing::child::start("child", None)?;
         let mut asks = child.stdin.take().context("a child without an input")?;
         let told = BufReader::new(child.stdout.take().context("a child without an output")?);
         writeln!(asks, "{}", serde_json::to_string(task)?)?;

@@ -1,8 +1,6 @@
 //! One run in a process of its own, as memory is counted for the whole process.
 
-use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +16,7 @@ use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
 use sws_testing::cgroup::Group;
+use sws_testing::child;
 
 use super::Without;
 use crate::resident::open;
@@ -62,16 +61,7 @@ impl Task {
     /// Runs the task in a process of its own, in a control group if one can be created.
     pub(super) fn run(&self) -> Result<Run> {
         let group = Group::new("bench", self.ram).ok();
-        let program = std::env::current_exe()?;
-        let mut command =
-            group.as_ref().map_or_else(|| Command::new(&program), |group| group.command(&program));
-        command.arg("speculation-child").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::piped()).spawn()?;
-        let mut stdin = child.stdin.take().context("a child without an input")?;
-        // A child that ends early reports the reason itself.
-        let _ = stdin.write_all(&serde_json::to_vec(self)?);
-        drop(stdin);
-        let output = child.wait_with_output()?;
+        let output = child::run("speculation-child", self, group.as_ref())?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{} ({}): {self:?}", said.trim(), output.status);
         Ok(serde_json::from_slice(&output.stdout)?)
@@ -81,7 +71,7 @@ impl Task {
         self.without.contains(&what)
     }
 
-    fn work(&self) -> Result<Run> {
+    fn work(self) -> Result<Run> {
         let (manifest, spec) = open(&self.model)?;
         let manifest = Arc::new(manifest);
         let mut options = StoreOptions { cache: None, ..StoreOptions::default() };
@@ -188,12 +178,7 @@ pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
     Ok((high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
 }
 
-/// Entry point of a child: reads a task, runs it and writes the result.
+/// Entry point of a child.
 pub(super) fn main() -> Result<()> {
-    let mut json = String::new();
-    std::io::stdin().read_line(&mut json)?;
-    let task: Task = serde_json::from_str(&json)?;
-    drop(json);
-    println!("{}", serde_json::to_string(&task.work()?)?);
-    Ok(())
+    child::serve(Task::work)
 }

@@ -2,6 +2,7 @@
 //! for its tests.
 
 pub mod cgroup;
+pub mod child;
 pub mod goldens;
 pub mod noisy;
 pub mod virtual_time;
