@@ -243,17 +243,10 @@ impl Task {
         let ram = match self.ram {
             Ram::Bytes(bytes) => bytes,
             Ram::Share(share) => {
-                // With experts of one length, more memory never means fewer slots.
-                let enough = |ram: u64| -> Result<bool> {
-                    Ok(slots(&planner.plan(ram)?) as f64 >= share * experts as f64)
-                };
-                let (mut low, mut high) = (planner.minimum(), most);
-                while high - low > MIB {
-                    let middle = low + (high - low) / 2;
-                    if enough(middle)? { high = middle } else { low = middle }
-                }
+                let enough = |plan: &Plan| slots(plan) as f64 >= share * experts as f64;
+                let least = planner.smallest_with(most, MIB, enough)?;
                 // Margin for a process that takes a little more.
-                (high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
+                (least + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
             }
             Ram::Least => planner.minimum(),
             Ram::Min | Ram::Resident => planner.smallest(),

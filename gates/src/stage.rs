@@ -72,14 +72,10 @@ impl Stage {
         let process = Process::default();
         let plan_options = PlanOptions { context, ..PlanOptions::default() };
         let planner = Planner::new(&spec, &inventory, &manifest, process, plan_options)?;
-        let slots = |ram: u64| -> Result<usize> { Ok(planner.plan(ram)?.most_experts()) };
-        let (mut low, mut high) = (planner.minimum(), planner.minimum() + (256 << 20));
-        let enough = (share * slots(high)? as f64) as usize;
-        while high - low > 4096 {
-            let middle = low + (high - low) / 2;
-            if slots(middle)? >= enough { high = middle } else { low = middle }
-        }
-        let plan = planner.plan(high)?;
+        let most = planner.minimum() + (256 << 20);
+        let enough = (share * planner.plan(most)?.most_experts() as f64) as usize;
+        let ram = planner.smallest_with(most, 4096, |plan| plan.most_experts() >= enough)?;
+        let plan = planner.plan(ram)?;
         ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
         let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &dir, options)?);
         let options = Options { draft, policy, costs: COSTS, ..Options::default() };

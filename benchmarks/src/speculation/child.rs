@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel, NoDraft};
 use sws_engine::{
-    Ablations, Budget, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
-    StandInUse, Use,
+    Ablations, Budget, Metrics, Options, Plan, PlanOptions, Planner, Process,
+    SpeculativeWeightStreamer, StandInUse, Use,
 };
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, Model, ModelSpec};
@@ -167,15 +167,12 @@ pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
     let process = Process::measure(model, &manifest);
     let options = PlanOptions { context: Some(CONTEXT), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
-    let slots = |ram: u64| -> Result<u64> { Ok(planner.plan(ram)?.ledger.get(Use::Slots)) };
-    let (mut low, mut high) = (planner.minimum(), planner.minimum() + 4 * planner.weights());
-    let enough = (share * slots(high)? as f64) as u64;
-    while high - low > MIB {
-        let middle = low + (high - low) / 2;
-        if slots(middle)? >= enough { high = middle } else { low = middle }
-    }
+    let slots = |plan: &Plan| plan.ledger.get(Use::Slots);
+    let most = planner.minimum() + 4 * planner.weights();
+    let enough = (share * slots(&planner.plan(most)?) as f64) as u64;
+    let least = planner.smallest_with(most, MIB, |plan| slots(plan) >= enough)?;
     // Margin for a process that takes a little more.
-    Ok((high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
+    Ok((least + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
 }
 
 /// Entry point of a child.

@@ -45,17 +45,9 @@ pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let plan = PlanOptions { context: Some(256), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, Process::default(), plan).unwrap();
-    let slots = |kib: u64| planner.plan(kib << 10).unwrap().most_experts();
-    let mut budgets = planner.minimum().div_ceil(1 << 10)..128 << 10;
-    while budgets.end - budgets.start > 1 {
-        let middle = budgets.start.midpoint(budgets.end);
-        if slots(middle) >= (share * 256.0) as usize {
-            budgets.end = middle;
-        } else {
-            budgets.start = middle;
-        }
-    }
-    let bytes = budgets.end << 10;
+    let enough = (share * 256.0) as usize;
+    let least = planner.smallest_with(128 << 20, 1, |plan| plan.most_experts() >= enough).unwrap();
+    let bytes = least.next_multiple_of(1 << 10);
     Options {
         ram_budget: Budget::Bytes(bytes),
         process: Some(Process::default()),
