@@ -19,7 +19,8 @@ use sws_model::{
 };
 use sws_store::{Clock, Pass};
 
-pub use load::{load, open, tokenizer};
+pub use load::{load, tokenizer};
+pub use sws_testing::open;
 
 use kernel::{Kernel, Product, Routes, products};
 use peer::llama_bench;

@@ -1,7 +1,6 @@
 //! The two implementations of the layers agree with each other and with transformers.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,10 +15,7 @@ use sws_model::{
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Manifest, NVMeWeightStore, Pass, StoreOptions};
 use sws_testing::goldens::{Golden, goldens, variants};
-
-fn spec(dir: &Path) -> ModelSpec {
-    ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap()
-}
+use sws_testing::{resident, spec};
 
 fn candle(dir: &Path) -> Result<CandleLm, CandleError> {
     CandleLm::from_checkpoint(spec(dir), dir, &mut |_| true)
@@ -27,15 +23,8 @@ fn candle(dir: &Path) -> Result<CandleLm, CandleError> {
 
 /// The forward pass of `sws-model`.
 fn own(dir: &Path) -> Session<ResidentSource> {
-    let checkpoint = Checkpoint::open(dir).unwrap();
-    let naming = sws_model::naming(checkpoint.config_json()).unwrap();
-    let manifest = Manifest::in_place(&checkpoint, naming.as_ref()).unwrap();
-    let files = manifest.files.iter().map(|file| File::open(dir.join(&file.path)).unwrap());
-    let files: Vec<File> = files.collect();
-    let spec = spec(dir);
-    let source = ResidentSource::load(&spec, &manifest, |extent, to| {
-        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
-    });
+    let (manifest, spec) = sws_testing::open(dir).unwrap();
+    let source = resident(dir, &manifest, &spec);
     Session::new(Model::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
 }
 

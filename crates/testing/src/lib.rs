@@ -7,7 +7,13 @@ pub mod goldens;
 pub mod noisy;
 pub mod virtual_time;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sws_model::{LoadError, ModelSpec, ResidentSource};
+use sws_store::{Checkpoint, MANIFEST_FILE, Manifest};
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -17,4 +23,38 @@ pub fn root() -> PathBuf {
 /// The bundled model.
 pub fn tales() -> PathBuf {
     root().join("shards/tales-moe")
+}
+
+/// Reads the manifest and the spec of a checkpoint or shard directory.
+pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
+    let (manifest, config) = if dir.join(MANIFEST_FILE).exists() {
+        let manifest = Manifest::load(dir)?;
+        let config = manifest.read_small(dir, "config.json", None)?;
+        let missing = || format!("`{}` has no config.json", dir.display());
+        (manifest, config.with_context(missing)?)
+    } else {
+        let checkpoint = Checkpoint::open(dir)?;
+        let config = checkpoint.config_json().to_vec();
+        let naming = sws_model::naming(&config)?;
+        (Manifest::in_place(&checkpoint, &*naming)?, config)
+    };
+    Ok((manifest, ModelSpec::parse(&config)?))
+}
+
+/// The spec of a model.
+pub fn spec(dir: &Path) -> ModelSpec {
+    ModelSpec::parse(&std::fs::read(dir.join("config.json")).unwrap()).unwrap()
+}
+
+/// Loads all weights with plain reads, not through a store.
+pub fn resident(
+    dir: &Path,
+    manifest: &Manifest,
+    spec: &ModelSpec,
+) -> Result<ResidentSource, LoadError> {
+    let files: Vec<File> =
+        manifest.files.iter().map(|file| File::open(dir.join(&file.path)).unwrap()).collect();
+    ResidentSource::load(spec, manifest, |extent, to| {
+        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
+    })
 }

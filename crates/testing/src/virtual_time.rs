@@ -9,11 +9,11 @@ use sws_engine::{
     Budget, Costs, Options, PlanOptions, Planner, Process, Speculation, SpeculativeWeightStreamer,
 };
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Inventory, Model, ModelSpec};
-use sws_store::{Clock, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_model::{CausalLm, Inventory, Model};
+use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 use crate::noisy::{Answer, Noisy, hash};
-use crate::tales;
+use crate::{open, tales};
 
 const SHAPE: [usize; 3] = [8, 32, 4];
 /// The number of tokens of the answer.
@@ -27,21 +27,19 @@ const COSTS: Costs = Costs {
 
 /// The model on a simulated disk.
 pub fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
-    let manifest = Arc::new(Manifest::load(tales()).unwrap());
-    let spec = ModelSpec::parse(&std::fs::read(tales().join("config.json")).unwrap()).unwrap();
+    let (manifest, spec) = open(&tales()).unwrap();
     let clock = Clock::simulated();
     // So small that an expert is to its chunks what a large one is to those of 1 MiB.
     let chunk = 16 << 10;
     let simulated = Some(disk);
     let store = StoreOptions { cache: None, clock, simulated, chunk, ..StoreOptions::default() };
-    let store = Arc::new(NVMeWeightStore::open(manifest, &tales(), store).unwrap());
+    let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &tales(), store).unwrap());
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 
 /// Options with slots for `share` of the experts while tokens come one at a time.
 pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
-    let manifest = Manifest::load(tales()).unwrap();
-    let spec = ModelSpec::parse(&std::fs::read(tales().join("config.json")).unwrap()).unwrap();
+    let (manifest, spec) = open(&tales()).unwrap();
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let plan = PlanOptions { context: Some(256), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, Process::default(), plan).unwrap();

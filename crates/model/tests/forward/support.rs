@@ -1,16 +1,14 @@
 //! The checkpoints of `tests/goldens`, and helpers to load them.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_model::{
     KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
 };
-use sws_store::{Checkpoint, Manifest, Pass};
-
+use sws_store::{Manifest, Pass};
 pub(crate) use sws_testing::goldens::{Golden, goldens, variants};
+use sws_testing::resident;
 
 /// A checkpoint with its specification and manifest.
 pub(crate) struct Fixture {
@@ -21,27 +19,17 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn open(name: &str) -> Fixture {
-        let dir = goldens().join(name);
-        let checkpoint = Checkpoint::open(&dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
-        Fixture {
-            spec: ModelSpec::parse(checkpoint.config_json()).unwrap(),
-            manifest: Manifest::in_place(&checkpoint, naming.as_ref()).unwrap(),
-            dir,
-        }
+        Fixture::at(&goldens().join(name))
     }
 
-    /// Opens a shard directory.
-    pub(crate) fn shards(dir: &Path) -> Fixture {
-        Fixture {
-            spec: ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap(),
-            manifest: Manifest::load(dir).unwrap(),
-            dir: dir.to_owned(),
-        }
+    /// Opens a checkpoint or shard directory.
+    pub(crate) fn at(dir: &Path) -> Fixture {
+        let (manifest, spec) = sws_testing::open(dir).unwrap();
+        Fixture { dir: dir.to_owned(), spec, manifest }
     }
 
     pub(crate) fn source(&self) -> ResidentSource {
-        load(&self.dir, &self.manifest, &self.spec)
+        resident(&self.dir, &self.manifest, &self.spec).unwrap()
     }
 
     pub(crate) fn session(&self) -> Session<ResidentSource> {
@@ -52,15 +40,6 @@ impl Fixture {
     pub(crate) fn golden(&self) -> Golden {
         Golden::read(&self.dir)
     }
-}
-
-pub(crate) fn load(dir: &Path, manifest: &Manifest, spec: &ModelSpec) -> ResidentSource {
-    let open = |file: &sws_store::FileEntry| File::open(dir.join(&file.path)).unwrap();
-    let files: Vec<File> = manifest.files.iter().map(open).collect();
-    ResidentSource::load(spec, manifest, |extent, to| {
-        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
-    })
-    .unwrap()
 }
 
 /// Records logits and routes.
