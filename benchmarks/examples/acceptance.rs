@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use sws_model::text::{Sampler, Sampling, SplitMix64};
 use sws_model::{CausalLm, KvPrecision, Model, ResidentSource, Session};
 use sws_store::Manifest;
+use sws_testing::sampled;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -70,9 +71,7 @@ fn text(
     seed: u64,
     tokens: usize,
 ) -> Result<Agreement> {
-    let sampling =
-        Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed, ..Sampling::default() };
-    let mut sampler = Sampler::new(sampling, exact.vocab());
+    let mut sampler = Sampler::new(Sampling { seed, ..sampled() }, exact.vocab());
     let mut uniform = SplitMix64::new(seed);
     let (mut found, mut token) = (Agreement::default(), 0);
     exact.clear();

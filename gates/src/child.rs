@@ -22,9 +22,10 @@ use sws_testing::cgroup::Group;
 use sws_testing::child::{self, hear, tell};
 
 use crate::pairs::{Ask, Turn};
-use crate::stage;
 
 const MIB: u64 = 1 << 20;
+/// Bytes for a draft.
+pub(crate) const DRAFT_BYTES: usize = 1 << 20;
 
 /// A task for a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,7 +59,7 @@ impl Drafting {
         if self == Drafting::No {
             return Ok(Box::new(NoDraft));
         }
-        let mut draft = stage::draft(spec)?;
+        let mut draft = sws_testing::draft(spec, DRAFT_BYTES)?;
         if self == Drafting::Frozen {
             draft.set_adapting(Adapting::History);
         }

@@ -9,10 +9,10 @@ use sws_benchmarks::paired::median;
 use sws_cache::policy::PolicyKind;
 use sws_model::text::Sampling;
 use sws_testing::cgroup::Group;
-use sws_testing::tales;
+use sws_testing::{sampled, tales};
 
 use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};
-use crate::models::{model, sampled};
+use crate::models::model;
 use crate::pairs::{self, Ask, Contender, TURN, Turn, ratios};
 use crate::report::Report;
 use crate::{Setting, mib, virtual_time};

@@ -13,11 +13,10 @@ use sws_engine::Metrics;
 use sws_model::CausalLm;
 use sws_model::text::{Sampler, Sampling};
 use sws_testing::noisy::hash;
-use sws_testing::tales;
+use sws_testing::{sampled, tales};
 
 use crate::Setting;
 use crate::child::{Drafting, Task};
-use crate::models::sampled;
 use crate::pairs::{self, Ask};
 use crate::report::Report;
 use crate::stage::{EXTREMES, MIDDLE, Run, Stage};

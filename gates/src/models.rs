@@ -5,17 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use sws_benchmarks::large;
-use sws_model::text::Sampling;
 use sws_store::shard::ShardOptions;
 use sws_testing::tales;
 use tempfile::TempDir;
 
 use crate::Setting;
-
-/// Sampling as users do it. Greedy decoding would soon loop, and flatter any cache.
-pub(crate) fn sampled() -> Sampling {
-    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
-}
 
 /// The bundled model with its experts enlarged.
 #[derive(Debug)]

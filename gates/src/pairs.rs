@@ -12,11 +12,11 @@ use sws_benchmarks::paired::{Ratios, median};
 use sws_benchmarks::resident::tokenizer;
 
 use sws_cache::policy::PolicyKind;
-use sws_testing::{root, tales};
+use sws_testing::{root, sampled, tales};
 
 use crate::Setting;
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
-use crate::models::{model, sampled};
+use crate::models::model;
 
 /// Request to a contender for one turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]

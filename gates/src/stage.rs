@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use sws_benchmarks::resident::open;
 use sws_cache::policy::PolicyKind;
-use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
+use sws_draft::Draft;
 use sws_engine::{
     Costs, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
 };
-use sws_model::{Inventory, Model, ModelSpec};
+use sws_model::{Inventory, Model};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 use sws_testing::tales;
 
@@ -81,21 +81,4 @@ impl Stage {
         let options = Options { draft, policy, costs: COSTS, ..Options::default() };
         Ok(SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?)
     }
-}
-
-/// Bytes for a draft.
-const DRAFT_BYTES: usize = 1 << 20;
-
-/// Our untrained draft for a model all of whose layers have experts.
-pub(crate) fn draft(spec: &ModelSpec) -> Result<MicroDraftModel> {
-    let layers = spec.layers.iter().map(|layer| layer.moe().map(|moe| (moe.experts, moe.top_k)));
-    let layers: Option<Vec<_>> = layers.collect();
-    let layers = layers.filter(|all| all.iter().all(|layer| *layer == all[0]));
-    let layers = layers.context("a model whose layers do not all have the same experts")?;
-    let &(experts, top_k) = layers.first().context("a model without layers")?;
-    let layers = (0..layers.len()).collect();
-    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
-    let size =
-        DraftSize::within(DRAFT_BYTES, &shape, 0, spec.vocab).context("a draft has no room")?;
-    Ok(MicroDraftModel::new(shape, size))
 }

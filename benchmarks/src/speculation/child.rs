@@ -4,19 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use sws_cache::policy::PolicyKind;
-use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel, NoDraft};
+use sws_draft::{Draft, NoDraft};
 use sws_engine::{
     Ablations, Budget, Metrics, Options, Plan, PlanOptions, Planner, Process,
     SpeculativeWeightStreamer, StandInUse, Use,
 };
-use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Inventory, Model, ModelSpec};
+use sws_model::text::Sampler;
+use sws_model::{CausalLm, Inventory, Model};
 use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
 use sws_testing::cgroup::Group;
-use sws_testing::child;
+use sws_testing::{child, sampled};
 
 use super::Without;
 use crate::resident::open;
@@ -86,7 +86,7 @@ impl Task {
         let limit = (self.ram / DRAFT_SHARE).max(DRAFT_BYTES);
         let draft: Box<dyn Draft> = match self.leaves_out(Without::Prefetch) {
             true => Box::new(NoDraft),
-            false => Box::new(draft(&spec, limit as usize)?),
+            false => Box::new(sws_testing::draft(&spec, limit as usize)?),
         };
         let options = Options {
             ram_budget: Budget::Bytes(self.ram),
@@ -107,9 +107,7 @@ impl Task {
             ..Options::default()
         };
         let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
-        let sampling =
-            Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling, lm.vocab());
+        let mut sampler = Sampler::new(sampled(), lm.vocab());
         sampler.prompt(&self.prompt)?;
         let mut logits = lm.prefill(&self.prompt)?.to_vec();
         let before = lm.counters();
@@ -144,18 +142,6 @@ impl Run {
             text,
         }
     }
-}
-
-/// Our untrained draft.
-fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
-    let moe = |layer: &sws_model::LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
-    let layers: Option<Vec<_>> = spec.layers.iter().map(moe).collect();
-    let layers = layers.context("a model with layers that have no experts")?;
-    let &(experts, top_k) = layers.first().context("a model without layers")?;
-    let layers = (0..layers.len()).collect();
-    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
-    let size = DraftSize::within(bytes, &shape, 0, spec.vocab).context("a draft has no room")?;
-    Ok(MicroDraftModel::new(shape, size))
 }
 
 /// The smallest budget with slots for this share of a model's experts, and without room for

@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
+use sws_model::text::Sampling;
 use sws_model::{LoadError, ModelSpec, ResidentSource};
 use sws_store::{Checkpoint, MANIFEST_FILE, Manifest};
 
@@ -57,4 +59,22 @@ pub fn resident(
     ResidentSource::load(spec, manifest, |extent, to| {
         Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
     })
+}
+
+/// Our untrained draft within so many bytes, for a model all of whose layers have experts.
+pub fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
+    let layers = spec.layers.iter().map(|layer| layer.moe().map(|moe| (moe.experts, moe.top_k)));
+    let layers: Option<Vec<_>> = layers.collect();
+    let layers = layers.filter(|all| all.iter().all(|layer| *layer == all[0]));
+    let layers = layers.context("a model whose layers do not all have the same experts")?;
+    let &(experts, top_k) = layers.first().context("a model without layers")?;
+    let layers = (0..layers.len()).collect();
+    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
+    let size = DraftSize::within(bytes, &shape, 0, spec.vocab).context("a draft has no room")?;
+    Ok(MicroDraftModel::new(shape, size))
+}
+
+/// Sampling as users do it. Greedy decoding would soon loop, and flatter any cache.
+pub fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
 }

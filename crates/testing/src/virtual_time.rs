@@ -8,12 +8,12 @@ use sws_draft::{Draft, NoDraft};
 use sws_engine::{
     Budget, Costs, Options, PlanOptions, Planner, Process, Speculation, SpeculativeWeightStreamer,
 };
-use sws_model::text::{Sampler, Sampling};
+use sws_model::text::Sampler;
 use sws_model::{CausalLm, Inventory, Model};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 use crate::noisy::{Answer, Noisy, hash};
-use crate::{open, tales};
+use crate::{open, sampled, tales};
 
 const SHAPE: [usize; 3] = [8, 32, 4];
 /// The number of tokens of the answer.
@@ -64,9 +64,7 @@ pub fn answer() -> &'static Answer {
         let disk =
             SimulatedDisk { bytes_per_second: UNLIMITED * 1_000_000, latency: Duration::ZERO };
         let mut lm = streamer(disk, options(4.0, Box::new(NoDraft), true));
-        let sampling =
-            Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling, lm.vocab());
+        let mut sampler = Sampler::new(sampled(), lm.vocab());
         let (mut answer, mut token) = (Answer::default(), 5);
         for _ in 0..TOKENS {
             let mut logits = lm.observed(&[token], &mut answer).unwrap().to_vec();
