@@ -12,14 +12,13 @@
 //! and an upper one for any way of sampling.
 
 use std::error::Error;
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_model::text::{Sampler, Sampling, SplitMix64};
-use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
+use sws_model::{CausalLm, KvPrecision, Model, ResidentSource, Session};
 use sws_store::Manifest;
+use sws_testing::sampled;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -77,9 +76,7 @@ fn text(
     seed: u64,
     tokens: usize,
 ) -> Result<Agreement> {
-    let sampling =
-        Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed, ..Sampling::default() };
-    let mut sampler = Sampler::new(sampling, exact.vocab());
+    let mut sampler = Sampler::new(Sampling { seed, ..sampled() }, exact.vocab());
     let mut uniform = SplitMix64::new(seed);
     let (mut found, mut token) = (Agreement::default(), 0);
     exact.clear();
@@ -134,11 +131,7 @@ fn drafted(manifest: &Manifest) -> Result<Manifest> {
 }
 
 fn resident(dir: &Path, manifest: &Manifest) -> Result<Session<ResidentSource>> {
-    let spec = ModelSpec::parse(&std::fs::read(dir.join("config.json"))?)?;
-    let open = |file: &sws_store::FileEntry| File::open(dir.join(&file.path));
-    let files: Vec<File> = manifest.files.iter().map(open).collect::<std::io::Result<_>>()?;
-    let source = ResidentSource::load(&spec, manifest, |extent, to| {
-        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
-    })?;
+    let spec = sws_testing::spec(dir);
+    let source = sws_testing::resident(dir, manifest, &spec)?;
     Ok(Session::new(Model::new(spec), source, usize::MAX, KvPrecision::F32))
 }

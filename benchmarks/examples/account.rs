@@ -7,10 +7,7 @@
 
 use std::io::{Result, Write};
 
-#[path = "../../crates/engine/tests/speculation/harness.rs"]
-mod harness;
-
-use harness::run;
+use sws_testing::virtual_time::run;
 
 fn main() -> Result<()> {
     let mut out = std::io::stdout();

@@ -9,7 +9,7 @@
 //! tolerance, and compares its predictions with those of the exact model.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sws_engine::{
@@ -17,8 +17,8 @@ use sws_engine::{
 };
 use sws_kernels::functional::argmax;
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Model, ModelSpec};
-use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
+use sws_model::{CausalLm, Model};
+use sws_store::{NVMeWeightStore, StoreOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -83,16 +83,14 @@ fn main() -> Result<()> {
 }
 
 fn open(
-    dir: &PathBuf,
+    dir: &Path,
     ram: Budget,
     exactness: Exactness,
     stand_ins: StandInUse,
     tokens: usize,
 ) -> Result<SpeculativeWeightStreamer> {
-    let manifest = Arc::new(Manifest::load(dir)?);
-    let config = manifest.read_small(dir, "config.json", None)?.ok_or("no config.json")?;
-    let spec = ModelSpec::parse(&config)?;
-    let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
+    let (manifest, spec) = sws_testing::open(dir)?;
+    let store = NVMeWeightStore::open(Arc::new(manifest), dir, StoreOptions::default())?;
     let process = Some(Process::default());
     let context = Some(tokens);
     let options =

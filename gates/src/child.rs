@@ -1,10 +1,8 @@
 //! Measurements in a process of their own: memory is counted for the whole process, and its
 //! high-water mark is never lowered.
 
-use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -20,12 +18,14 @@ use sws_engine::{
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
 use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_testing::cgroup::Group;
+use sws_testing::child::{self, hear, tell};
 
-use crate::group::Group;
 use crate::pairs::{Ask, Turn};
-use crate::stage;
 
 const MIB: u64 = 1 << 20;
+/// Bytes for a draft.
+pub(crate) const DRAFT_BYTES: usize = 1 << 20;
 
 /// A task for a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl Drafting {
         if self == Drafting::No {
             return Ok(Box::new(NoDraft));
         }
-        let mut draft = stage::draft(spec)?;
+        let mut draft = sws_testing::draft(spec, DRAFT_BYTES)?;
         if self == Drafting::Frozen {
             draft.set_adapting(Adapting::History);
         }
@@ -149,15 +149,7 @@ pub(crate) enum Ended {
 impl Task {
     /// Runs the task in a process of its own, in a control group if one is given.
     pub(crate) fn run(&self, group: Option<&Group>) -> Result<Done, Ended> {
-        let run = || -> Result<std::process::Output> {
-            let mut child = self.start(group)?;
-            let mut stdin = child.stdin.take().context("a child without an input")?;
-            // A child that ends early reports the reason itself.
-            let _ = stdin.write_all(&serde_json::to_vec(self)?);
-            drop(stdin);
-            Ok(child.wait_with_output()?)
-        };
-        let output = run().map_err(Ended::Failed)?;
+        let output = child::run("child", self, group).map_err(Ended::Failed)?;
         if let Some(signal) = output.status.signal() {
             return Err(Ended::Killed(signal));
         }
@@ -178,40 +170,12 @@ pub(crate) fn finished(ended: Result<Done, Ended>) -> Result<Done> {
     }
 }
 
-/// Entry point of a child: reads a task, runs it and writes the result.
+/// Entry point of a child.
 pub(crate) fn main() -> Result<()> {
-    let json = hear()?;
-    let task: Task = serde_json::from_str(&json)?;
-    drop(json);
-    tell(&task.work()?)
-}
-
-/// Reads a line from the parent.
-fn hear() -> Result<String> {
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line)?;
-    Ok(line)
-}
-
-fn tell(what: &impl Serialize) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer(&mut stdout, what)?;
-    writeln!(stdout)?;
-    Ok(stdout.flush()?)
+    child::serve(Task::work)
 }
 
 impl Task {
-    /// Starts a child that waits for its task on standard input.
-    pub(crate) fn start(&self, group: Option<&Group>) -> Result<Child> {
-        let program = std::env::current_exe()?;
-        let mut command = match group {
-            Some(group) => group.command(program),
-            None => Command::new(program),
-        };
-        command.arg("child").stdin(Stdio::piped()).stdout(Stdio::piped());
-        Ok(command.stderr(Stdio::piped()).spawn()?)
-    }
-
     /// The same task, planned but not run. The child holds all that it would hold for the run.
     pub(crate) fn planned(mut self) -> Task {
         self.only_plan = true;
@@ -280,17 +244,10 @@ impl Task {
         let ram = match self.ram {
             Ram::Bytes(bytes) => bytes,
             Ram::Share(share) => {
-                // With experts of one length, more memory never means fewer slots.
-                let enough = |ram: u64| -> Result<bool> {
-                    Ok(slots(&planner.plan(ram)?) as f64 >= share * experts as f64)
-                };
-                let (mut low, mut high) = (planner.minimum(), most);
-                while high - low > MIB {
-                    let middle = low + (high - low) / 2;
-                    if enough(middle)? { high = middle } else { low = middle }
-                }
+                let enough = |plan: &Plan| slots(plan) as f64 >= share * experts as f64;
+                let least = planner.smallest_with(most, MIB, enough)?;
                 // Margin for a process that takes a little more.
-                (high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
+                (least + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
             }
             Ram::Least => planner.minimum(),
             Ram::Min | Ram::Resident => planner.smallest(),

@@ -7,14 +7,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use safetensors::SafeTensors;
+use anyhow::{Context, Result};
 use sws_model::text::Sampling;
 use sws_store::shard::unshard;
 use sws_store::{Checkpoint, MANIFEST_FILE};
+use sws_testing::goldens::{Golden, golden_dir, variants};
 
-use crate::child::{Done, Drafting, Ended, Ram, Task, Work};
-use crate::models::{Large, goldens, make_shards};
+use crate::child::{Done, Drafting, Ram, Task, Work, finished};
+use crate::models::{Large, make_shards};
 use crate::report::Report;
 use crate::{Setting, mib};
 
@@ -31,8 +31,8 @@ const LARGE: &str = "tales, large";
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(0, "sharding and the lazy store");
     let temp = tempfile::tempdir()?;
-    for dir in goldens()? {
-        let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or("golden").to_owned();
+    for name in variants() {
+        let dir = golden_dir(&name);
         if !setting.wants(&name) {
             continue;
         }
@@ -42,10 +42,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
         unshard(&shards, &back, false, None, &|_| ())?;
         let differs = difference(&dir, &back)?;
         report.check(BACK, differs.is_none(), || format!("{name}: {}", shown(&differs)));
-        let golden = Golden::read(&dir)?;
+        let golden = Golden::read(&dir);
         for model in [&dir, &shards] {
             let form = if model.join(MANIFEST_FILE).exists() { "shards" } else { "in place" };
-            golden.compare(&mut report, model, &format!("{name} {form}"))?;
+            compare(&golden, &mut report, model, &format!("{name} {form}"))?;
         }
         std::fs::remove_dir_all(&shards)?;
         std::fs::remove_dir_all(&back)?;
@@ -100,63 +100,32 @@ fn memory(report: &mut Report, case: &str, done: &Done) {
     });
 }
 
-fn finished(ended: Result<Done, Ended>) -> Result<Done> {
-    match ended {
-        Ok(done) => Ok(done),
-        Err(Ended::Failed(error)) => Err(error),
-        Err(Ended::Killed(signal)) => anyhow::bail!("a child was killed by signal {signal}"),
-    }
-}
-
-/// Reference logits from transformers.
-struct Golden {
-    tokens: Vec<u32>,
-    logits: Vec<f32>,
-}
-
-impl Golden {
-    fn read(dir: &Path) -> Result<Golden> {
-        let path = dir.join("golden.safetensors");
-        let bytes = std::fs::read(&path).with_context(|| format!("`{}`", path.display()))?;
-        let file = SafeTensors::deserialize(&bytes)?;
-        let words = |name: &str| -> Result<Vec<[u8; 4]>> {
-            let tensor = file.tensor(name)?;
-            let width = tensor.dtype().bitsize() / 8;
-            ensure!(width >= 4, "`{name}` in `{}` has narrow numbers", path.display());
-            let numbers = tensor.data().chunks_exact(width);
-            Ok(numbers.map(|n| [n[0], n[1], n[2], n[3]]).collect())
-        };
-        let tokens = words("tokens")?.into_iter().map(u32::from_le_bytes).collect();
-        let logits = words("logits")?.into_iter().map(f32::from_le_bytes).collect();
-        Ok(Golden { tokens, logits })
-    }
-
-    fn compare(&self, report: &mut Report, model: &Path, case: &str) -> Result<()> {
-        let task = Task {
-            model: model.to_owned(),
-            ram: Ram::Least,
-            policy: "expected".to_owned(),
-            reader: "direct".to_owned(),
-            context: self.tokens.len(),
-            work: Work::Score(self.tokens.clone()),
-            draft: Drafting::No,
-            only_plan: false,
-        };
-        let done = finished(task.run(None)).with_context(|| case.to_owned())?;
-        let largest = self.logits.iter().fold(1f32, |most, logit| most.max(logit.abs()));
-        let found = done.logits.iter().map(|&bits| f32::from_bits(bits));
-        // A NaN counts as an infinite error.
-        let apart = |(a, b): (f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
-        let error = found.zip(&self.logits).map(apart).fold(0f32, f32::max);
-        let all = done.logits.len() == self.logits.len() && !self.logits.is_empty();
-        report.check(RIGHT, all && error < 1e-4 * largest, || {
-            let (found, expected) = (done.logits.len(), self.logits.len());
-            format!("{case}: off by {error:e} of {largest}; {found} of {expected} logits")
-        });
-        memory(report, case, &done);
-        report.row(case, format!("{:.1e}", error / largest), &done, None);
-        Ok(())
-    }
+/// Compares the logits of a model with those of transformers.
+fn compare(golden: &Golden, report: &mut Report, model: &Path, case: &str) -> Result<()> {
+    let task = Task {
+        model: model.to_owned(),
+        ram: Ram::Least,
+        policy: "expected".to_owned(),
+        reader: "direct".to_owned(),
+        context: golden.tokens.len(),
+        work: Work::Score(golden.tokens.clone()),
+        draft: Drafting::No,
+        only_plan: false,
+    };
+    let done = finished(task.run(None)).with_context(|| case.to_owned())?;
+    let largest = golden.logits.iter().fold(1f32, |most, logit| most.max(logit.abs()));
+    let found = done.logits.iter().map(|&bits| f32::from_bits(bits));
+    // A NaN counts as an infinite error.
+    let apart = |(a, b): (f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
+    let error = found.zip(&golden.logits).map(apart).fold(0f32, f32::max);
+    let all = done.logits.len() == golden.logits.len() && !golden.logits.is_empty();
+    report.check(RIGHT, all && error < 1e-4 * largest, || {
+        let (found, expected) = (done.logits.len(), golden.logits.len());
+        format!("{case}: off by {error:e} of {largest}; {found} of {expected} logits")
+    });
+    memory(report, case, &done);
+    report.row(case, format!("{:.1e}", error / largest), &done, None);
+    Ok(())
 }
 
 fn shown(difference: &Option<String>) -> &str {

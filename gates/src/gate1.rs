@@ -8,10 +8,11 @@ use sws_benchmarks::fio;
 use sws_benchmarks::paired::median;
 use sws_cache::policy::PolicyKind;
 use sws_model::text::Sampling;
+use sws_testing::cgroup::Group;
+use sws_testing::{sampled, tales};
 
 use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};
-use crate::group::Group;
-use crate::models::{model, root, sampled};
+use crate::models::model;
 use crate::pairs::{self, Ask, Contender, TURN, Turn, ratios};
 use crate::report::Report;
 use crate::{Setting, mib, virtual_time};
@@ -334,7 +335,7 @@ fn talk(report: &mut Report, setting: &Setting) -> Result<()> {
 /// Many answers in one process, then a lowered budget.
 fn endure(report: &mut Report, case: &str, times: usize) -> Result<()> {
     let task = Task {
-        model: root().join("shards/tales-moe"),
+        model: tales(),
         ram: Ram::Share(0.5),
         policy: "expected".to_owned(),
         reader: "direct".to_owned(),

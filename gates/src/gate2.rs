@@ -12,14 +12,14 @@ use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_model::CausalLm;
 use sws_model::text::Sampler;
+use sws_testing::noisy::{Answer, Noisy, hash};
+use sws_testing::{sampled, tales};
 
 use crate::Setting;
-use crate::child::{Drafting, Task};
-use crate::models::{root, sampled};
-use crate::noisy::{Answer, Noisy, hash};
+use crate::child::{DRAFT_BYTES, Drafting, Task};
 use crate::pairs::{self, Turn};
 use crate::report::Report;
-use crate::stage::{self, EXTREMES, MIDDLE, Run, Stage};
+use crate::stage::{EXTREMES, MIDDLE, Run, Stage};
 
 const SAME: &str = "every logit is the same";
 const TEXT: &str = "both contenders give the same text";
@@ -153,8 +153,8 @@ impl Drafts {
         Ok(match self {
             Drafts::Noisy => Box::new(Noisy::new(SHAPE, answer.routes.clone(), RECALL, DEPTH)),
             Drafts::Own => {
-                let spec = open(&root().join("shards/tales-moe"))?.1;
-                Box::new(stage::draft(&spec)?)
+                let spec = open(&tales())?.1;
+                Box::new(sws_testing::draft(&spec, DRAFT_BYTES)?)
             }
         })
     }

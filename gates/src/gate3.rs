@@ -21,11 +21,11 @@ use sws_store::{
     Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions,
     checksum,
 };
+use sws_testing::tales;
 use tempfile::TempDir;
 
 use crate::Setting;
 use crate::child::Done;
-use crate::models::root;
 use crate::report::Report;
 
 const SAME: &str = "exact mode: every bit of the logits is that of the model without stand-ins";
@@ -107,7 +107,7 @@ impl Wrong {
     fn make() -> Result<Wrong> {
         let temp = tempfile::tempdir()?;
         let (checkpoint, dir) = (temp.path().join("checkpoint"), temp.path().join("shards"));
-        unshard(&root().join("shards/tales-moe"), &checkpoint, false, None, &|_| ())?;
+        unshard(&tales(), &checkpoint, false, None, &|_| ())?;
         let source = Checkpoint::open(&checkpoint)?;
         let naming = naming(source.config_json())?;
         let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };

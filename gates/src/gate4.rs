@@ -12,11 +12,11 @@ use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_model::CausalLm;
 use sws_model::text::{Sampler, Sampling};
+use sws_testing::noisy::hash;
+use sws_testing::{sampled, tales};
 
 use crate::Setting;
 use crate::child::{Drafting, Task};
-use crate::models::{root, sampled};
-use crate::noisy::hash;
 use crate::pairs::{self, Ask};
 use crate::report::Report;
 use crate::stage::{EXTREMES, MIDDLE, Run, Stage};
@@ -171,7 +171,7 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
 
 /// Openings of the topics, as tokens.
 fn beginnings() -> Result<Vec<Vec<u32>>> {
-    let tokenizer = tokenizer(&root().join("shards/tales-moe"))?;
+    let tokenizer = tokenizer(&tales())?;
     let encode = |text: &str| Ok(tokenizer.encode(text.trim_end(), true)?);
     TOPICS.split("\n\n").map(encode).collect()
 }
@@ -257,6 +257,6 @@ impl Phase {
     }
 
     fn draft(self) -> Result<Box<dyn Draft>> {
-        self.drafting().make(&open(&root().join("shards/tales-moe"))?.1)
+        self.drafting().make(&open(&tales())?.1)
     }
 }

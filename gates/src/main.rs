@@ -10,11 +10,7 @@ mod gate1;
 mod gate2;
 mod gate3;
 mod gate4;
-#[path = "../../tests/cgroup.rs"]
-mod group;
 mod models;
-#[path = "../../tests/noisy.rs"]
-mod noisy;
 mod pairs;
 mod report;
 mod stage;
@@ -113,7 +109,8 @@ fn main() -> ExitCode {
 
 /// Runs the selected gates. Returns true if all criteria hold.
 fn run(arguments: &Arguments) -> Result<bool> {
-    let scratch = arguments.scratch.clone().unwrap_or_else(|| models::root().join("target/gates"));
+    let scratch =
+        arguments.scratch.clone().unwrap_or_else(|| sws_testing::root().join("target/gates"));
     let large = arguments.large.as_deref().map(Large::at).transpose()?;
     let large = large.map_or_else(OnceCell::new, OnceCell::from);
     let setting = Setting { full: arguments.full, only: arguments.only.clone(), scratch, large };

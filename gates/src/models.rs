@@ -5,35 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use sws_benchmarks::large;
-use sws_model::text::Sampling;
 use sws_store::shard::ShardOptions;
+use sws_testing::tales;
 use tempfile::TempDir;
 
 use crate::Setting;
-
-/// Root of the repository.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// Sampling as users do it. Greedy decoding would soon loop, and flatter any cache.
-pub(crate) fn sampled() -> Sampling {
-    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
-}
-
-/// All checkpoints among the goldens.
-pub(crate) fn goldens() -> Result<Vec<PathBuf>> {
-    let mut dirs = Vec::new();
-    for entry in root().join("tests/goldens").read_dir()? {
-        let dir = entry?.path();
-        if dir.join("golden.safetensors").exists() {
-            dirs.push(dir);
-        }
-    }
-    dirs.sort();
-    ensure!(dirs.len() >= 18, "only {} checkpoints in tests/goldens", dirs.len());
-    Ok(dirs)
-}
 
 /// The bundled model with its experts enlarged.
 #[derive(Debug)]
@@ -49,7 +25,7 @@ impl Large {
         std::fs::create_dir_all(scratch)?;
         let temp = TempDir::with_prefix_in("gates-", scratch)?;
         let large = Large { dir: temp.path().to_owned(), _temp: Some(temp) };
-        large::make(&root().join("shards/tales-moe"), &large.dir, expert_bytes, false)?;
+        large::make(&tales(), &large.dir, expert_bytes, false)?;
         Ok(large)
     }
 

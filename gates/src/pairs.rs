@@ -12,10 +12,11 @@ use sws_benchmarks::paired::{Ratios, median};
 use sws_benchmarks::resident::tokenizer;
 
 use sws_cache::policy::PolicyKind;
+use sws_testing::{root, sampled, tales};
 
 use crate::Setting;
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
-use crate::models::{model, root, sampled};
+use crate::models::model;
 
 /// Request to a contender for one turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,7 +64,7 @@ pub(crate) struct Contender {
 impl Contender {
     /// Starts the process, and waits until its prompt is processed.
     pub(crate) fn new(task: &Task) -> Result<Contender> {
-        let mut child = task.start(None)?;
+        let mut child = sws_testing::child::start("child", None)?;
         let mut asks = child.stdin.take().context("a child without an input")?;
         let told = BufReader::new(child.stdout.take().context("a child without an output")?);
         writeln!(asks, "{}", serde_json::to_string(task)?)?;
@@ -109,7 +110,7 @@ impl Drop for Contender {
 /// A task that continues a text after a prompt that fills the cache.
 pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) -> Result<Task> {
     let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
-    let prompt = tokenizer(&root().join("shards/tales-moe"))?.encode(&prompt, true)?;
+    let prompt = tokenizer(&tales())?.encode(&prompt, true)?;
     Ok(Task {
         model: model(setting, form)?,
         ram,

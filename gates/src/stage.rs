@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use sws_benchmarks::resident::open;
 use sws_cache::policy::PolicyKind;
-use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
+use sws_draft::Draft;
 use sws_engine::{
     Costs, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
 };
-use sws_model::{Inventory, Model, ModelSpec};
+use sws_model::{Inventory, Model};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_testing::tales;
 
 use crate::child::Done;
-use crate::models::root;
 
 /// 5 ms of computing per token.
 const COSTS: Costs = Costs {
@@ -55,7 +55,7 @@ impl Stage {
     /// The model with slots for that share, while tokens come one at a time.
     pub(crate) fn streamer(self, draft: Box<dyn Draft>) -> Result<SpeculativeWeightStreamer> {
         let Stage { share, disk, policy } = self;
-        let dir = root().join("shards/tales-moe");
+        let dir = tales();
         let (manifest, spec) = open(&dir)?;
         let latency = Duration::from_micros(20);
         let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };
@@ -72,34 +72,13 @@ impl Stage {
         let process = Process::default();
         let plan_options = PlanOptions { context, ..PlanOptions::default() };
         let planner = Planner::new(&spec, &inventory, &manifest, process, plan_options)?;
-        let slots = |ram: u64| -> Result<usize> { Ok(planner.plan(ram)?.most_experts()) };
-        let (mut low, mut high) = (planner.minimum(), planner.minimum() + (256 << 20));
-        let enough = (share * slots(high)? as f64) as usize;
-        while high - low > 4096 {
-            let middle = low + (high - low) / 2;
-            if slots(middle)? >= enough { high = middle } else { low = middle }
-        }
-        let plan = planner.plan(high)?;
+        let most = planner.minimum() + (256 << 20);
+        let enough = (share * planner.plan(most)?.most_experts() as f64) as usize;
+        let ram = planner.smallest_with(most, 4096, |plan| plan.most_experts() >= enough)?;
+        let plan = planner.plan(ram)?;
         ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
         let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &dir, options)?);
         let options = Options { draft, policy, costs: COSTS, ..Options::default() };
         Ok(SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?)
     }
-}
-
-/// Bytes for a draft.
-const DRAFT_BYTES: usize = 1 << 20;
-
-/// Our untrained draft for a model all of whose layers have experts.
-pub(crate) fn draft(spec: &ModelSpec) -> Result<MicroDraftModel> {
-    let layers = spec.layers.iter().map(|layer| layer.moe().map(|moe| (moe.experts, moe.top_k)));
-    let layers: Option<Vec<_>> = layers.collect();
-    let layers = layers.filter(|all| all.iter().all(|layer| *layer == all[0]));
-    let layers = layers.context("a model whose layers do not all have the same experts")?;
-    let &(experts, top_k) = layers.first().context("a model without layers")?;
-    let layers = (0..layers.len()).collect();
-    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
-    let size =
-        DraftSize::within(DRAFT_BYTES, &shape, 0, spec.vocab).context("a draft has no room")?;
-    Ok(MicroDraftModel::new(shape, size))
 }

@@ -10,9 +10,9 @@ use sws_cache::policy::PolicyKind;
 use sws_engine::{Budget, Costs, Counters, Metrics, Options, Process, SpeculativeWeightStreamer};
 use sws_model::{CausalLm, Model};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_testing::tales;
 
 use crate::child::Done;
-use crate::models::root;
 use crate::report::Report;
 
 const EXACT: &str = "two runs in virtual time take the same nanoseconds, stalls and bytes";
@@ -64,7 +64,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
 
 /// Decodes some tokens of the bundled model with fewer slots than it needs.
 fn generate(policy: PolicyKind, bytes: u64) -> Result<(Counters, Metrics)> {
-    let dir = root().join("shards/tales-moe");
+    let dir = tales();
     let (manifest, spec) = open(&dir)?;
     let clock = Clock::simulated();
     let options =

@@ -3,18 +3,17 @@
 
 use std::process::Stdio;
 
+use sws_testing::cgroup;
+
 use crate::sws::Outcome;
 
-#[path = "../cgroup.rs"]
-mod group;
-
 /// A control group in which `sws` is run.
-pub(crate) struct Group(group::Group);
+pub(crate) struct Group(cgroup::Group);
 
 impl Group {
     /// Creates a group. `None`, with a line that says so, if this process may not create groups.
     pub(crate) fn new(name: &str, limit: u64) -> Option<Group> {
-        let made = group::Group::new(name, limit);
+        let made = cgroup::Group::new(name, limit);
         made.inspect_err(|e| eprintln!("skipped: no control group can be made here ({e})"))
             .ok()
             .map(Group)

@@ -11,7 +11,6 @@ mod checkpoints;
 mod draft;
 mod faults;
 mod full_disk;
-mod goldens;
 mod kill;
 mod large;
 mod library;
@@ -31,3 +30,5 @@ mod sws;
 mod tales;
 mod terminal;
 mod tokenizers;
+
+use sws_testing::goldens;

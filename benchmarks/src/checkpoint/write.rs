@@ -8,6 +8,7 @@ use indicatif::HumanBytes;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
+use sws_store::Header;
 
 use super::direct::DirectFile;
 use crate::progress::Progress;
@@ -252,9 +253,5 @@ fn header(tensors: &[PlannedTensor]) -> Result<Vec<u8>> {
         .collect();
     // transformers rejects files that do not name the framework they were saved for.
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    let mut json = serde_json::to_vec(&Metadata::new(Some(metadata), infos)?)?;
-    json.resize(json.len().next_multiple_of(8), b' ');
-    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-    bytes.append(&mut json);
-    Ok(bytes)
+    Ok(Header::framed(serde_json::to_vec(&Metadata::new(Some(metadata), infos)?)?, 8))
 }

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws_kernels::Functionals;
-use sws_model::text::{Sampler, Sampling};
+use sws_model::text::Sampler;
 use sws_model::{
     CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, SourceError,
     WeightSource, Weights,
 };
 use sws_store::{Clock, Pass};
 
-pub use load::{load, open, tokenizer};
+pub use load::{load, tokenizer};
+pub use sws_testing::open;
 
 use kernel::{Kernel, Product, Routes, products};
 use peer::llama_bench;
@@ -167,8 +168,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
         report.peers.push(Peer { gguf: name, generation: Vec::new(), prompt: Vec::new() });
     }
     // Sampled as users do it; the next token is fixed nevertheless.
-    let sampling =
-        Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
+    let sampling = sws_testing::sampled();
     let mut logits = vec![0.0; spec.vocab];
     let clock = Clock::real();
     let mut blocks = [Blocks::default(), Blocks::default()];

@@ -1,26 +1,25 @@
 //! One run in a process of its own, as memory is counted for the whole process.
 
-use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use sws_cache::policy::PolicyKind;
-use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel, NoDraft};
+use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Ablations, Budget, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
-    StandInUse, Use,
+    Ablations, Budget, Metrics, Options, Plan, PlanOptions, Planner, Process,
+    SpeculativeWeightStreamer, StandInUse, Use,
 };
-use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Inventory, Model, ModelSpec};
+use sws_model::text::Sampler;
+use sws_model::{CausalLm, Inventory, Model};
 use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
+use sws_testing::cgroup::Group;
+use sws_testing::{child, sampled};
 
 use super::Without;
 use crate::resident::open;
-use crate::stream::group::Group;
 
 /// A draft may take 1/20 of the budget, or `DRAFT_BYTES` if that is more.
 const DRAFT_SHARE: u64 = 20;
@@ -62,16 +61,7 @@ impl Task {
     /// Runs the task in a process of its own, in a control group if one can be created.
     pub(super) fn run(&self) -> Result<Run> {
         let group = Group::new("bench", self.ram).ok();
-        let program = std::env::current_exe()?;
-        let mut command =
-            group.as_ref().map_or_else(|| Command::new(&program), |group| group.command(&program));
-        command.arg("speculation-child").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::piped()).spawn()?;
-        let mut stdin = child.stdin.take().context("a child without an input")?;
-        // A child that ends early reports the reason itself.
-        let _ = stdin.write_all(&serde_json::to_vec(self)?);
-        drop(stdin);
-        let output = child.wait_with_output()?;
+        let output = child::run("speculation-child", self, group.as_ref())?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{} ({}): {self:?}", said.trim(), output.status);
         Ok(serde_json::from_slice(&output.stdout)?)
@@ -81,7 +71,7 @@ impl Task {
         self.without.contains(&what)
     }
 
-    fn work(&self) -> Result<Run> {
+    fn work(self) -> Result<Run> {
         let (manifest, spec) = open(&self.model)?;
         let manifest = Arc::new(manifest);
         let mut options = StoreOptions { cache: None, ..StoreOptions::default() };
@@ -96,7 +86,7 @@ impl Task {
         let limit = (self.ram / DRAFT_SHARE).max(DRAFT_BYTES);
         let draft: Box<dyn Draft> = match self.leaves_out(Without::Prefetch) {
             true => Box::new(NoDraft),
-            false => Box::new(draft(&spec, limit as usize)?),
+            false => Box::new(sws_testing::draft(&spec, limit as usize)?),
         };
         let options = Options {
             ram_budget: Budget::Bytes(self.ram),
@@ -117,9 +107,7 @@ impl Task {
             ..Options::default()
         };
         let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
-        let sampling =
-            Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling, lm.vocab());
+        let mut sampler = Sampler::new(sampled(), lm.vocab());
         sampler.prompt(&self.prompt)?;
         let mut logits = lm.prefill(&self.prompt)?.to_vec();
         let before = lm.counters();
@@ -156,18 +144,6 @@ impl Run {
     }
 }
 
-/// Our untrained draft.
-fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
-    let moe = |layer: &sws_model::LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
-    let layers: Option<Vec<_>> = spec.layers.iter().map(moe).collect();
-    let layers = layers.context("a model with layers that have no experts")?;
-    let &(experts, top_k) = layers.first().context("a model without layers")?;
-    let layers = (0..layers.len()).collect();
-    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
-    let size = DraftSize::within(bytes, &shape, 0, spec.vocab).context("a draft has no room")?;
-    Ok(MicroDraftModel::new(shape, size))
-}
-
 /// The smallest budget with slots for this share of a model's experts, and without room for
 /// anything optional such as a draft.
 pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
@@ -177,23 +153,15 @@ pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
     let process = Process::measure(model, &manifest);
     let options = PlanOptions { context: Some(CONTEXT), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
-    let slots = |ram: u64| -> Result<u64> { Ok(planner.plan(ram)?.ledger.get(Use::Slots)) };
-    let (mut low, mut high) = (planner.minimum(), planner.minimum() + 4 * planner.weights());
-    let enough = (share * slots(high)? as f64) as u64;
-    while high - low > MIB {
-        let middle = low + (high - low) / 2;
-        if slots(middle)? >= enough { high = middle } else { low = middle }
-    }
+    let slots = |plan: &Plan| plan.ledger.get(Use::Slots);
+    let most = planner.minimum() + 4 * planner.weights();
+    let enough = (share * slots(&planner.plan(most)?) as f64) as u64;
+    let least = planner.smallest_with(most, MIB, |plan| slots(plan) >= enough)?;
     // Margin for a process that takes a little more.
-    Ok((high + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
+    Ok((least + (planner.smallest() - planner.minimum())).next_multiple_of(MIB))
 }
 
-/// Entry point of a child: reads a task, runs it and writes the result.
+/// Entry point of a child.
 pub(super) fn main() -> Result<()> {
-    let mut json = String::new();
-    std::io::stdin().read_line(&mut json)?;
-    let task: Task = serde_json::from_str(&json)?;
-    drop(json);
-    println!("{}", serde_json::to_string(&task.work()?)?);
-    Ok(())
+    child::serve(Task::work)
 }

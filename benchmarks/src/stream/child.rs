@@ -6,8 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-
-use super::group::Group;
+use sws_testing::cgroup::Group;
 
 /// A run of `sws`.
 #[derive(Clone, Debug)]

@@ -11,8 +11,6 @@ use serde_json::Value;
 
 mod alone;
 pub(crate) mod child;
-#[path = "../../../tests/cgroup.rs"]
-pub(crate) mod group;
 mod peer;
 
 use child::{Holding, Known, Task, Told};

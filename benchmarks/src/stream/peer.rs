@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use sws_testing::cgroup::Group;
 
 use super::child::output;
-use super::group::Group;
 
 /// Settings of a `llama-completion` run.
 #[derive(Clone, Copy, Debug)]

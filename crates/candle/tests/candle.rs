@@ -1,7 +1,6 @@
 //! The two implementations of the layers agree with each other and with transformers.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,14 +14,8 @@ use sws_model::{
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Manifest, NVMeWeightStore, Pass, StoreOptions};
-
-#[path = "../../../tests/variants.rs"]
-mod variants;
-use variants::{goldens, variants};
-
-fn spec(dir: &Path) -> ModelSpec {
-    ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap()
-}
+use sws_testing::goldens::{Golden, goldens, variants};
+use sws_testing::{resident, spec};
 
 fn candle(dir: &Path) -> Result<CandleLm, CandleError> {
     CandleLm::from_checkpoint(spec(dir), dir, &mut |_| true)
@@ -30,40 +23,9 @@ fn candle(dir: &Path) -> Result<CandleLm, CandleError> {
 
 /// The forward pass of `sws-model`.
 fn own(dir: &Path) -> Session<ResidentSource> {
-    let checkpoint = Checkpoint::open(dir).unwrap();
-    let naming = sws_model::naming(checkpoint.config_json()).unwrap();
-    let manifest = Manifest::in_place(&checkpoint, naming.as_ref()).unwrap();
-    let files = manifest.files.iter().map(|file| File::open(dir.join(&file.path)).unwrap());
-    let files: Vec<File> = files.collect();
-    let spec = spec(dir);
-    let source = ResidentSource::load(&spec, &manifest, |extent, to| {
-        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
-    });
+    let (manifest, spec) = sws_testing::open(dir).unwrap();
+    let source = resident(dir, &manifest, &spec);
     Session::new(Model::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
-}
-
-/// Expected results, computed by transformers.
-struct Golden {
-    tokens: Vec<u32>,
-    greedy: Vec<u32>,
-    logits: Vec<f32>,
-}
-
-impl Golden {
-    fn read(dir: &Path) -> Golden {
-        let bytes = fs::read(dir.join("golden.safetensors")).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let integers = |name: &str| {
-            let tensor = file.tensor(name).unwrap();
-            let width = tensor.dtype().bitsize() / 8;
-            let integer = |b: &[u8]| u32::from_le_bytes(b[..4].try_into().unwrap());
-            tensor.data().chunks(width).map(integer).collect()
-        };
-        let logits = file.tensor("logits").unwrap();
-        assert_eq!(logits.dtype(), Dtype::F32);
-        let floats = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-        Golden { tokens: integers("tokens"), greedy: integers("greedy"), logits: floats.collect() }
-    }
 }
 
 /// Records logits and routes.

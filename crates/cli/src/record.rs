@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 use serde_json::json;
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
-use sws_store::Pass;
+use sws_store::{Header, Pass};
 
 use crate::atomic_file::{AtomicFile, refused};
 
@@ -130,38 +130,26 @@ impl Recorder {
             ("passes", self.passes.len(), four(&self.passes)),
             ("lens", 1, four(&[self.done as u32])),
         ];
-        let mut end = self.done * layers * self.top_k * 2;
         let facts = json!({
             "layers": layers.to_string(),
             "experts": self.experts.to_string(),
             "top_k": self.top_k.to_string(),
         });
         let shape = [self.done, layers, self.top_k];
-        let mut header = json!({
-            "__metadata__": facts,
-            "ids": { "dtype": "U16", "shape": shape, "data_offsets": [0, end] },
-        });
+        let mut tensors = vec![("ids", "U16", shape.to_vec(), shape.iter().product::<usize>() * 2)];
         for (name, count, bytes) in &tails {
-            let start = end;
-            end += bytes.len();
-            header[name] =
-                json!({ "dtype": "I32", "shape": [count], "data_offsets": [start, end] });
+            tensors.push((name, "I32", vec![*count], bytes.len()));
             self.file.write(bytes)?;
         }
         // A backend may not report all states.
         let kept = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
         for States { name, file, layers, width, .. } in kept {
-            let start = end;
-            end += self.done * layers * width * 4;
-            let shape = [self.done, layers, width];
-            header[name] = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });
-            file.set_len((end - start) as u64).map_err(|e| refused(&self.path, &e))?;
+            let len = self.done * layers * width * 4;
+            tensors.push((name, "F32", vec![self.done, layers, width], len));
+            file.set_len(len as u64).map_err(|e| refused(&self.path, &e))?;
             self.file.append(file)?;
         }
-        let mut bytes = ((HEADER - 8) as u64).to_le_bytes().to_vec();
-        bytes.extend(serde_json::to_vec(&header)?);
-        bytes.resize(HEADER, b' ');
-        self.file.rewrite(&bytes)?;
+        self.file.rewrite(&Header::write(Some(facts), tensors, HEADER))?;
         self.file.publish()
     }
 

@@ -45,6 +45,7 @@ mod error;
 mod experts;
 mod infrastructure;
 mod reads;
+mod resident_load;
 mod speculation;
 mod stand_ins;
 mod streamer;
@@ -62,6 +63,7 @@ pub use experts::{
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::Loaded;
+pub use resident_load::ResidentLoad;
 pub use speculation::Speculation;
 pub use stand_ins::{ErrorBound, RunAheadCounts, StandInUse, StandIns};
 pub use streamer::{

@@ -2,23 +2,20 @@
 //! works.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sws_engine::{Budget, Costs, Options, Process, SpeculativeWeightStreamer, StreamerError};
 use sws_model::text::Sampling;
-use sws_model::{CausalLm, Model, ModelSpec};
+use sws_model::{CausalLm, Model};
 use sws_store::{
     BitFlip, Clock, Manifest, NVMeWeightStore, ReaderKind, ShardReader, SimulatedDisk, StoreOptions,
 };
+use sws_testing::tales;
 
 const PROMPT: [u32; 8] = [5, 300, 17, 99, 1000, 41, 7, 2048];
-
-fn tales() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
 
 fn store(dir: &Path, options: StoreOptions) -> Arc<NVMeWeightStore> {
     let manifest = Arc::new(Manifest::load(dir).unwrap());
@@ -32,8 +29,7 @@ fn stream(dir: &Path, options: StoreOptions, mib: u64) -> SpeculativeWeightStrea
 }
 
 fn open(store: Arc<NVMeWeightStore>, mib: u64, costs: Costs) -> SpeculativeWeightStreamer {
-    let config = std::fs::read(store.dir().join("config.json")).unwrap();
-    let spec = ModelSpec::parse(&config).unwrap();
+    let spec = sws_testing::spec(store.dir());
     let options = Options {
         ram_budget: Budget::Bytes((8 + mib) << 20),
         process: Some(Process::default()),

@@ -7,11 +7,8 @@ use sws_draft::NoDraft;
 use sws_engine::{Metrics, Options, Speculation};
 use sws_model::CausalLm;
 use sws_store::SimulatedDisk;
-
-#[path = "speculation/harness.rs"]
-mod harness;
-
-use harness::{UNLIMITED, answer, hash, options, run, streamer};
+use sws_testing::noisy::hash;
+use sws_testing::virtual_time::{UNLIMITED, answer, options, run, streamer};
 
 /// The account's savings match the wall clock within a twentieth, for any disk and draft.
 #[test]

@@ -10,12 +10,13 @@ use sws_engine::{
     SpeculativeWeightStreamer, StandInUse, StreamerError, Use,
 };
 use sws_kernels::Encoding;
-use sws_model::{CausalLm, ForwardError, Inventory, Model, ModelSpec};
+use sws_model::{CausalLm, ForwardError, Inventory, Model};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{
     Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
     SimulatedDisk, StoreOptions, checksum,
 };
+use sws_testing::{spec, tales};
 
 const MIB: u64 = 1 << 20;
 const PROMPT: [u32; 5] = [5, 300, 17, 99, 1000];
@@ -31,21 +32,16 @@ fn model(stand_ins: Encoding) -> &'static Path {
     static Q8: OnceLock<PathBuf> = OnceLock::new();
     let made = if stand_ins == Encoding::Q4 { &Q4 } else { &Q8 };
     made.get_or_init(|| {
-        let shards = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
         // Left behind when the tests end, in a directory that `cargo clean` removes.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tales-{stand_ins}"));
         let (checkpoint, out) = (dir.join("checkpoint"), dir.join("shards"));
-        unshard(&shards, &checkpoint, false, None, &|_| {}).unwrap();
+        unshard(&tales(), &checkpoint, false, None, &|_| {}).unwrap();
         let checkpoint = Checkpoint::open(&checkpoint).unwrap();
         let naming = sws_model::naming(checkpoint.config_json()).unwrap();
         let options = ShardOptions { stand_ins: Some(stand_ins), ..ShardOptions::default() };
         shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
         out
     })
-}
-
-fn spec(dir: &Path) -> ModelSpec {
-    ModelSpec::parse(&std::fs::read(dir.join("config.json")).unwrap()).unwrap()
 }
 
 fn options(bytes: u64, stand_ins: StandInUse) -> Options {

@@ -3,7 +3,7 @@
 #[path = "streamer/sequences.rs"]
 mod sequences;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -16,52 +16,35 @@ use sws_draft::{
 };
 use sws_engine::{
     Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, PlanError,
-    Process, SlotClass, SpeculativeWeightStreamer, StreamerError, Use, Witness,
+    Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use, Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    CausalLm, KvPrecision, Loader, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
+    CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
 };
-use sws_store::{Arena, Manifest, NVMeWeightStore, Pass, Read, ReaderKind, StoreOptions};
+use sws_store::{Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
+use sws_testing::tales;
 
 const MIB: u64 = 1 << 20;
 const PROMPT: [u32; 10] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12];
 
-fn dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
-
 fn spec() -> ModelSpec {
-    ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap()
+    sws_testing::spec(&tales())
 }
 
 fn store(reader: ReaderKind) -> Arc<NVMeWeightStore> {
-    let manifest = Arc::new(Manifest::load(dir()).unwrap());
-    let reader = Some(reader.open(&manifest, &dir(), 4).unwrap());
+    let manifest = Arc::new(Manifest::load(tales()).unwrap());
+    let reader = Some(reader.open(&manifest, &tales(), 4).unwrap());
     let options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
-    Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap())
+    Arc::new(NVMeWeightStore::open(manifest, &tales(), options).unwrap())
 }
 
 fn resident() -> SpeculativeWeightStreamer {
     let store = store(ReaderKind::Mmap);
     let spec = spec();
-    let mut loader = Loader::new(&spec, store.manifest()).unwrap();
-    let wanted: Vec<Read> = loader.wanted().into_iter().map(Read::Piece).collect();
-    let arena = Arena::new(8 << 20).unwrap();
-    store
-        .extract_pieces(&wanted, &arena, |completion| {
-            let layout = &completion.layout;
-            let add = |_: &_, (tensor, part): (usize, usize), into: &mut [u8]| {
-                let found = layout.tensors().iter().find(|t| t.index == tensor).unwrap();
-                into.copy_from_slice(found.part(&completion.slot, part).unwrap());
-                Ok(())
-            };
-            loader.add(layout.read().piece(), add).unwrap();
-        })
-        .unwrap();
-    let source = loader.finish();
-    SpeculativeWeightStreamer::resident(Model::new(spec.clone()), source, 256, KvPrecision::F32)
+    let source = ResidentLoad::new(&spec, &store).unwrap().load(|_| true).unwrap().unwrap();
+    SpeculativeWeightStreamer::resident(Model::new(spec), source, 256, KvPrecision::F32)
 }
 
 /// A budget of `bytes` bytes more than the process takes without the model.
@@ -131,7 +114,7 @@ fn sampling() -> Sampling {
 fn certificate() -> Certificate {
     let mut resident = resident();
     let (tokens, witness) = answer(&mut resident, &sampling(), 24);
-    let manifest = Manifest::load(dir()).unwrap();
+    let manifest = Manifest::load(tales()).unwrap();
     Certificate::new(&manifest, KvPrecision::F32, sampling(), &PROMPT, &tokens, witness)
 }
 
@@ -262,7 +245,7 @@ fn invalid_and_foreign_certificates_are_refused() {
         let error = Certificate::parse(bytes.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("this is no certificate"), "{error}");
     }
-    let mut manifest = Manifest::load(dir()).unwrap();
+    let mut manifest = Manifest::load(tales()).unwrap();
     certificate.check(&manifest).unwrap();
     manifest.encoding = None;
     let error = certificate.check(&manifest).unwrap_err().to_string();

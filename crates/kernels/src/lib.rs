@@ -71,5 +71,7 @@ pub use functionals::{Functionals, Kind, TIER_VARIABLE, UnknownFunctional};
 pub use isa::{Avx2, Avx512};
 pub use isa::{Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
-pub use matmul::{Input, Output, Scratch, ThreadScratch, matmul, matmul_packed, matmul_rows};
+pub use matmul::{
+    Input, MatmulJob, Output, Scratch, ThreadScratch, matmul, matmul_jobs, matmul_rows, threads_for,
+};
 pub use matrix::{Matrix, MatrixError};

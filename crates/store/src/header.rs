@@ -8,6 +8,7 @@ use std::fmt;
 use safetensors::Dtype;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// Longest header that the format allows.
 pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -155,6 +156,37 @@ impl Header {
             return Err(HeaderError::Duplicate(pair[0].to_owned()));
         }
         Ok(Header { tensors })
+    }
+
+    /// Builds the header of a file whose tensors lie one behind the other: each has a name, a type,
+    /// a shape and a length in bytes. Its length is a multiple of `align`.
+    pub fn write<'t>(
+        metadata: Option<Value>,
+        tensors: impl IntoIterator<Item = (&'t str, &'t str, Vec<usize>, usize)>,
+        align: usize,
+    ) -> Vec<u8> {
+        let mut header: Map<String, Value> =
+            metadata.into_iter().map(|facts| ("__metadata__".to_owned(), facts)).collect();
+        let mut end = 0;
+        for (name, dtype, shape, len) in tensors {
+            let start = end;
+            end += len;
+            let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
+            header.insert(name.to_owned(), entry);
+        }
+        Header::framed(Value::Object(header).to_string(), align)
+    }
+
+    /// Builds a header from its JSON: its length before it, and spaces up to a multiple of `align`
+    /// behind it.
+    pub fn framed(json: impl Into<Vec<u8>>, align: usize) -> Vec<u8> {
+        let json = json.into();
+        let len = (8 + json.len()).next_multiple_of(align);
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend((len as u64 - 8).to_le_bytes());
+        bytes.extend(json);
+        bytes.resize(len, b' ');
+        bytes
     }
 }
 

@@ -21,7 +21,7 @@ use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::{Arena, Clock, Manifest, PieceId, Slot};
+use crate::{Arena, Clock, Manifest, Slot};
 pub use landed::{Landed, NotLanded};
 
 /// Options of a store.
@@ -279,15 +279,6 @@ impl NVMeWeightStore {
         let mut completion = done.ok_or(FetchError::Cancelled)?;
         std::mem::replace(&mut completion.result, Ok(()))?;
         Ok(completion)
-    }
-
-    /// Reads the inexact copy of a piece and waits for it.
-    pub fn reconstruct_approx(
-        &self,
-        piece: PieceId,
-        arena: &Arena,
-    ) -> Result<Completion, FetchError> {
-        self.read(Read::StandIn(piece), arena)
     }
 
     /// Reads a selection in the order of the disk, as demanded reads, into slots of `arena`. Calls

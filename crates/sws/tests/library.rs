@@ -10,10 +10,7 @@ use sws::{
 use sws_model::{Routed, SourceError};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, Pass, ReaderKind};
-
-#[expect(dead_code, unused_imports, reason = "the end-to-end tests use all of it")]
-#[path = "../../../tests/e2e/goldens.rs"]
-mod goldens;
+use sws_testing::goldens;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a {% endif %}";

@@ -158,22 +158,11 @@ pub(super) fn write(trace: &Trace) -> Vec<u8> {
     };
     tensors.push(("ids", dtype, vec![count, layers, top_k], ids));
 
-    let mut header = BTreeMap::new();
     let facts = [("layers", layers), ("experts", experts), ("top_k", top_k)];
     let facts: BTreeMap<_, _> = facts.map(|(name, n)| (name, n.to_string())).into();
-    header.insert("__metadata__", serde_json::json!(facts));
-    let mut end = 0;
-    for (name, dtype, shape, data) in &tensors {
-        let start = end;
-        end += data.len();
-        let tensor =
-            serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
-        header.insert(name, tensor);
-    }
-    let mut json = serde_json::json!(header).to_string().into_bytes();
-    json.resize(json.len().next_multiple_of(8), b' ');
-    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(json);
+    let entries =
+        tensors.iter().map(|(name, dtype, shape, data)| (*name, *dtype, shape.clone(), data.len()));
+    let mut bytes = Header::write(Some(serde_json::json!(facts)), entries, 8);
     tensors.into_iter().for_each(|(_, _, _, data)| bytes.extend(data));
     bytes
 }

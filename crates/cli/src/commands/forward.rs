@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws::{Needs, Text};
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
-use sws_store::Pass;
 use sws_store::shard::Progress;
+use sws_store::{Header, Pass};
 
 use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         false => AtomicFile::create(&args.out)?,
     };
     let is_stdout = file.is_stdout();
-    file.write(&shapes.header(args.routes)?)?;
+    file.write(&shapes.header(args.routes))?;
 
     let positions = args.tokens.len();
     let needs = Needs { positions, all_logits: true };
@@ -99,25 +99,14 @@ impl Shapes {
     }
 
     /// Header of the safetensors file: everything before the tensor data.
-    fn header(&self, routes: bool) -> anyhow::Result<Vec<u8>> {
+    fn header(&self, routes: bool) -> Vec<u8> {
         let &Shapes { tokens, vocab, layers, experts, top_k } = self;
-        let end = 4 * tokens * vocab;
-        let mut header = json!({
-            "logits": { "dtype": "F32", "shape": [tokens, vocab], "data_offsets": [0, end] },
-        });
+        let mut tensors = vec![("logits", "F32", vec![tokens, vocab], 4 * tokens * vocab)];
         if routes {
-            header["__metadata__"] = json!({ "experts": experts.to_string() });
-            header["routes"] = json!({
-                "dtype": "U32",
-                "shape": [layers, tokens, top_k],
-                "data_offsets": [end, end + 4 * self.routes()],
-            });
+            tensors.push(("routes", "U32", vec![layers, tokens, top_k], 4 * self.routes()));
         }
-        let mut json = serde_json::to_vec(&header)?;
-        json.resize(json.len().next_multiple_of(8), b' ');
-        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-        bytes.extend(json);
-        Ok(bytes)
+        let metadata = routes.then(|| json!({ "experts": experts.to_string() }));
+        Header::write(metadata, tensors, 8)
     }
 }
 

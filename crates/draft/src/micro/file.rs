@@ -106,21 +106,10 @@ impl MicroDraftModel {
         let mut facts = facts(&self.shape, fingerprint);
         facts.insert("rank", learned.rank.to_string());
         facts.insert("distances", self.size.distances.to_string());
-        let mut header = serde_json::Map::new();
-        header.insert("__metadata__".to_owned(), json!(facts));
-        let mut end = 0;
-        for (name, dtype, width, bytes) in &tensors {
-            let start = end;
-            end += bytes.len();
-            let entry = json!({
-                "dtype": dtype, "shape": [bytes.len() / width], "data_offsets": [start, end],
-            });
-            header.insert((*name).to_owned(), entry);
-        }
-        let mut json = serde_json::Value::Object(header).to_string().into_bytes();
-        json.resize(json.len().next_multiple_of(8), b' ');
-        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-        bytes.extend(json);
+        let entries = tensors.iter().map(|(name, dtype, width, bytes)| {
+            (*name, *dtype, vec![bytes.len() / width], bytes.len())
+        });
+        let mut bytes = Header::write(Some(json!(facts)), entries, 8);
         tensors.into_iter().for_each(|(_, _, _, data)| bytes.extend(data));
         bytes
     }

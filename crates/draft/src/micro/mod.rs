@@ -184,12 +184,6 @@ impl MicroDraftModel {
         &self.learned
     }
 
-    /// Sets the probability from which [`select_and_plan`](Self::select_and_plan) gives pieces high
-    /// priority.
-    pub fn set_confidence(&mut self, confidence: f32) {
-        self.confidence = confidence;
-    }
-
     /// Sets which parts keep learning.
     pub fn set_adapting(&mut self, adapting: Adapting) {
         self.adapting = adapting;
@@ -227,8 +221,8 @@ impl MicroDraftModel {
     /// Returns the pieces needed when `hidden` [tokens, hidden] enters `layer`. The tokens of
     /// `hidden` are the last of `token_history`.
     ///
-    /// The pieces are the experts of the upcoming layers, split at the
-    /// [confidence](Self::set_confidence), and the pieces that every token needs of this layer and
+    /// The pieces are the experts of the upcoming layers, split at a
+    /// probability of one half, and the pieces that every token needs of this layer and
     /// of the [`DEPTH`] layers after it.
     pub fn select_and_plan(
         &mut self,

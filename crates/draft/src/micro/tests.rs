@@ -229,7 +229,7 @@ fn memory_matches_the_size_and_does_not_grow() {
 fn plan_has_the_pieces_of_every_token_and_splits_experts() {
     let mut draft = taught();
     let (mut toy, state) = (Toy::new(0.1), vec![0.5; HIDDEN]);
-    draft.set_confidence(0.3);
+    draft.confidence = 0.3;
     let plan = draft.select_and_plan(0, &state, &[4, 9, 4], &mut toy);
     // Layer 0 is dense and has no forecast, but the token gives one for all others.
     assert_eq!(plan.layers.len(), LAYERS.len());

@@ -9,15 +9,16 @@ use proptest::prelude::*;
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft, Recorded};
 use sws_model::{
-    CausalLm, Compute, Inventory, KvPrecision, Loader, Model, ModelSpec, Observer, PassSource,
-    Ready, ResidentSource, Role, Routed, Session, SourceError, WeightSource,
+    CausalLm, Compute, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource, Ready,
+    ResidentSource, Role, Routed, Session, SourceError, WeightSource,
 };
 use sws_store::{
-    Arena, Checkpoint, Clock, Failing, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read,
-    ReaderKind, ShardReader, Short, Slot, Slow, StoreOptions,
+    Arena, Clock, Failing, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
+    ShardReader, Short, Slot, Slow, StoreOptions,
 };
 
 use super::{AssemblerConfig, DynamicAssembler, Verifier, layers_with_experts};
+use crate::ResidentLoad;
 use crate::reads::Loaded;
 use crate::wait::Waiter;
 
@@ -47,16 +48,7 @@ const NEW: usize = 8;
 impl Fixture {
     fn open(dir: &str) -> Fixture {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(dir);
-        let (manifest, config) = match Manifest::load(&dir) {
-            Ok(manifest) => (manifest, std::fs::read(dir.join("config.json")).unwrap()),
-            Err(_) => {
-                let checkpoint = Checkpoint::open(&dir).unwrap();
-                let config = checkpoint.config_json().to_vec();
-                let naming = sws_model::naming(&config).unwrap();
-                (Manifest::in_place(&checkpoint, naming.as_ref()).unwrap(), config)
-            }
-        };
-        let spec = ModelSpec::parse(&config).unwrap();
+        let (manifest, spec) = sws_testing::open(&dir).unwrap();
         let manifest = Arc::new(manifest);
         let mut fixture =
             Fixture { dir, spec, manifest, slot: 0, experts: 0, truth: Run::default() };
@@ -91,22 +83,8 @@ impl Fixture {
 
     fn resident(&self) -> ResidentSource {
         let store = self.store(None);
-        let mut loader = Loader::new(&self.spec, &self.manifest).unwrap();
-        let wanted = loader.wanted().into_iter().map(Read::Piece).collect::<Vec<_>>();
-        let arena = Arena::new(64 << 20).unwrap();
-        store
-            .extract_pieces(&wanted, &arena, |completion| {
-                completion.result.unwrap();
-                let layout = &completion.layout;
-                let add = |_: &_, (tensor, part): (usize, usize), into: &mut [u8]| {
-                    let found = layout.tensors().iter().find(|t| t.index == tensor).unwrap();
-                    into.copy_from_slice(found.part(&completion.slot, part).unwrap());
-                    Ok(())
-                };
-                loader.add(layout.read().piece(), add).unwrap();
-            })
-            .unwrap();
-        loader.finish()
+        let load = ResidentLoad::new(&self.spec, &store).unwrap();
+        load.load(|_| true).unwrap().unwrap()
     }
 
     fn session<S: PassSource>(&self, source: S) -> Session<S> {

@@ -1,7 +1,6 @@
 //! Checkpoints of `tests/goldens`, in place and in shards, streamed and resident.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,11 +17,8 @@ use sws_store::{
     Arena, Checkpoint, Clock, Manifest, MemoryReader, NVMeWeightStore, PieceId, PieceKind,
     PieceLayout, Read, ShardReader, StoreOptions,
 };
+pub(crate) use sws_testing::goldens::{goldens, variants};
 use tempfile::TempDir;
-
-#[path = "../../../../tests/variants.rs"]
-mod variants;
-pub(crate) use variants::{goldens, variants};
 
 /// A model on disk.
 pub(crate) struct Fixture {
@@ -37,10 +33,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// A checkpoint read in place.
     pub(crate) fn in_place(dir: &Path) -> Fixture {
-        let checkpoint = Checkpoint::open(dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
-        let manifest = Manifest::in_place(&checkpoint, naming.as_ref()).unwrap();
-        Fixture::new(dir, checkpoint.config_json(), manifest, None)
+        Fixture::new(dir, None)
     }
 
     /// A checkpoint in shards.
@@ -51,12 +44,11 @@ impl Fixture {
         let out = temp.path().join("shards");
         let options = ShardOptions { encoding, ..ShardOptions::default() };
         shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
-        let manifest = Manifest::load(&out).unwrap();
-        Fixture::new(&out, checkpoint.config_json(), manifest, Some(temp))
+        Fixture::new(&out, Some(temp))
     }
 
-    fn new(dir: &Path, config: &[u8], manifest: Manifest, shards: Option<TempDir>) -> Fixture {
-        let spec = ModelSpec::parse(config).unwrap();
+    fn new(dir: &Path, shards: Option<TempDir>) -> Fixture {
+        let (manifest, spec) = sws_testing::open(dir).unwrap();
         let inventory = Inventory::new(&spec, &manifest).unwrap();
         let name = format!("{} {:?}", dir.display(), manifest.encoding);
         let (dir, manifest) = (dir.to_owned(), Arc::new(manifest));
@@ -121,12 +113,7 @@ impl Fixture {
     }
 
     pub(crate) fn resident(&self) -> Session<ResidentSource> {
-        let open = |file: &sws_store::FileEntry| File::open(self.dir.join(&file.path)).unwrap();
-        let files: Vec<File> = self.manifest.files.iter().map(open).collect();
-        let source = ResidentSource::load(&self.spec, &self.manifest, |extent, to| {
-            Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
-        });
-        self.session(source.unwrap())
+        self.session(sws_testing::resident(&self.dir, &self.manifest, &self.spec).unwrap())
     }
 
     /// Arbitrary tokens of the vocabulary.

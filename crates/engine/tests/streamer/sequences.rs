@@ -29,11 +29,11 @@ impl ShardReader for Gate {
 }
 
 fn gated(closed: &Arc<AtomicBool>) -> Arc<NVMeWeightStore> {
-    let manifest = Arc::new(Manifest::load(dir()).unwrap());
-    let inner = ReaderKind::Direct.open(&manifest, &dir(), 4).unwrap();
+    let manifest = Arc::new(Manifest::load(tales()).unwrap());
+    let inner = ReaderKind::Direct.open(&manifest, &tales(), 4).unwrap();
     let reader: Arc<dyn ShardReader> = Arc::new(Gate { inner, closed: Arc::clone(closed) });
     let options = StoreOptions { reader: Some(reader), cache: None, ..StoreOptions::default() };
-    Arc::new(NVMeWeightStore::open(manifest, &dir(), options).unwrap())
+    Arc::new(NVMeWeightStore::open(manifest, &tales(), options).unwrap())
 }
 
 /// The smallest budget for this number of sequences.

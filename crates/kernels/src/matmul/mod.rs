@@ -69,9 +69,6 @@ impl ThreadScratch {
     }
 }
 
-/// Below this many multiplications a second thread costs more to wake than it saves.
-const WORTH_SPLITTING: usize = 1 << 18;
-
 /// `y[t][r] = weights[r] · x[t]`, with `x` as `[tokens, cols]` and `y` as `[tokens, rows]`.
 ///
 /// Runs on the current rayon pool, with the rows split evenly into one part per thread. The result
@@ -90,53 +87,81 @@ pub fn matmul(
     scratch: &mut Scratch,
 ) {
     scratch.input.pack(tier, x, tokens, weights.cols());
-    let y = Output::new(y, tokens, weights.row_count());
-    matmul_packed(tier, weights, &scratch.input, y, &mut scratch.parts);
+    let rows = weights.row_count();
+    let work = rows.saturating_mul(weights.cols()).saturating_mul(tokens);
+    let threads = threads_for(work).min(rows);
+    let job = MatmulJob { matrix: *weights, x: &scratch.input, y: Output::new(y, tokens, rows) };
+    matmul_jobs(tier, threads, [Some(job)], &mut scratch.parts);
 }
 
-/// [`matmul`] on packed activations, which several matrices can share.
+/// The threads among which this many multiplications are divided: below some number, waking a second
+/// thread costs more than it saves.
+pub fn threads_for(multiplications: usize) -> usize {
+    if multiplications < 1 << 18 { 1 } else { rayon::current_num_threads() }
+}
+
+/// One of several products that are divided among threads together.
+#[derive(Debug)]
+pub struct MatmulJob<'a> {
+    /// The weights.
+    pub matrix: Matrix<'a>,
+    /// The activations.
+    pub x: &'a Input,
+    /// The results.
+    pub y: Output<'a>,
+}
+
+/// [`matmul`] of several matrices on packed activations. Each thread computes its share of the rows
+/// of every matrix.
 ///
 /// # Panics
 ///
-/// If `x` was packed for another tier or number of columns, or `y` has another shape.
-pub fn matmul_packed(
+/// If activations were packed for another tier or number of columns, or results have another shape.
+pub fn matmul_jobs<const N: usize>(
     tier: Tier,
-    weights: &Matrix,
-    x: &Input,
-    y: Output,
+    threads: usize,
+    jobs: [Option<MatmulJob<'_>>; N],
     scratch: &mut Vec<ThreadScratch>,
 ) {
-    let rows = weights.row_count();
-    let work = rows.saturating_mul(weights.cols()).saturating_mul(x.tokens());
-    let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads().min(rows) };
     let threads = threads.max(1);
     if scratch.len() < threads {
         scratch.resize_with(threads, ThreadScratch::default);
     }
-    split(tier, weights, x, y, &mut scratch[..threads]);
+    split(tier, jobs, &mut scratch[..threads]);
 }
 
 /// Splits rows and threads in halves until one thread is left. `join` allocates nothing.
-fn split(tier: Tier, weights: &Matrix, x: &Input, y: Output, scratch: &mut [ThreadScratch]) {
+fn split<const N: usize>(
+    tier: Tier,
+    jobs: [Option<MatmulJob<'_>>; N],
+    scratch: &mut [ThreadScratch],
+) {
     if let [scratch] = scratch {
-        return matmul_rows(tier, weights, x, y, scratch);
+        for MatmulJob { matrix, x, y } in jobs.into_iter().flatten() {
+            matmul_rows(tier, &matrix, x, y, scratch);
+        }
+        return;
     }
-    let left = scratch.len() / 2;
-    let rows = weights.row_count() * left / scratch.len();
-    let (left, right) = scratch.split_at_mut(left);
-    let (y_left, y_right) = y.split_at(rows);
-    rayon::join(
-        || split(tier, &weights.rows(0..rows), x, y_left, left),
-        || split(tier, &weights.rows(rows..weights.row_count()), x, y_right, right),
-    );
+    let (mut left, mut right) = ([const { None }; N], [const { None }; N]);
+    let share = scratch.len() / 2;
+    for ((job, left), right) in jobs.into_iter().zip(&mut left).zip(&mut right) {
+        let Some(MatmulJob { matrix, x, y }) = job else { continue };
+        let all = matrix.row_count();
+        let rows = all * share / scratch.len();
+        let (y_left, y_right) = y.split_at(rows);
+        *left = Some(MatmulJob { matrix: matrix.rows(0..rows), x, y: y_left });
+        *right = Some(MatmulJob { matrix: matrix.rows(rows..all), x, y: y_right });
+    }
+    let (scratch_left, scratch_right) = scratch.split_at_mut(share);
+    rayon::join(|| split(tier, left, scratch_left), || split(tier, right, scratch_right));
 }
 
-/// [`matmul_packed`] on the calling thread alone, for callers that split the work themselves with
+/// [`matmul_jobs`] for one matrix on the calling thread alone, for callers that split the work themselves with
 /// [`Matrix::rows`] and [`Output::split_at`].
 ///
 /// # Panics
 ///
-/// As for [`matmul_packed`].
+/// As for [`matmul_jobs`].
 pub fn matmul_rows(
     tier: Tier,
     weights: &Matrix,

@@ -3,7 +3,7 @@
 use sws_kernels::functional::{
     Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
 };
-use sws_kernels::{Functionals, Tier};
+use sws_kernels::{Functionals, Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
 use super::linear::{Product, Threads, multiply};
@@ -108,7 +108,7 @@ pub(super) fn attention(
             };
             let seen = cache.capacity().min(first + tokens);
             let work = tokens * spec.heads * seen * spec.head_dim;
-            let threads = if work < WORTH_SPLITTING { 1 } else { rayon::current_num_threads() };
+            let threads = threads_for(work);
             let scratch = scratch_for(
                 &mut own.scratch,
                 &mut own.scratch_fits,
@@ -128,9 +128,6 @@ pub(super) fn attention(
     }
     Ok(())
 }
-
-/// Below this many multiplications, waking a second thread costs more than it saves.
-const WORTH_SPLITTING: usize = 1 << 18;
 
 /// Scratch for `threads` threads, reallocated if it is too small.
 fn scratch_for<'a>(

@@ -3,7 +3,7 @@
 //! With one token a product takes some ten microseconds, and waking a thread is a good part of
 //! that. Products that do not depend on each other are therefore divided among threads together.
 
-use sws_kernels::{Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
+use sws_kernels::{Input, MatmulJob, Output, ThreadScratch, Tier, matmul_jobs, threads_for};
 use sws_store::PieceId;
 
 use crate::role::Role;
@@ -57,7 +57,7 @@ pub(super) fn multiply(
             && let Some(matrix) = weights.matrix(*piece, *role)
             && let Some(Product { x, y, rows, .. }) = product.take()
         {
-            *job = Some(Job { matrix, x, y: Output::new(y, x.tokens(), rows) });
+            *job = Some(MatmulJob { matrix, x, y: Output::new(y, x.tokens(), rows) });
         }
     }
     run(tier, threads, jobs, scratch);
@@ -66,55 +66,24 @@ pub(super) fn multiply(
             let (_, y) = Output::new(y, x.tokens(), rows).split_at(first);
             let (y, _) = y.split_at(block.row_count());
             let mut jobs = [const { None }; MAX];
-            jobs[0] = Some(Job { matrix: *block, x, y });
+            jobs[0] = Some(MatmulJob { matrix: *block, x, y });
             run(tier, threads, jobs, scratch);
         })?;
     }
     Ok(())
 }
 
-struct Job<'a> {
-    matrix: Matrix<'a>,
-    x: &'a Input,
-    y: Output<'a>,
-}
-
-type Jobs<'a> = [Option<Job<'a>>; MAX];
-
-/// Below this many multiplications, waking a second thread costs more than it saves.
-const WORTH_SPLITTING: usize = 1 << 18;
-
-fn run(tier: Tier, threads: Threads, jobs: Jobs<'_>, scratch: &mut Vec<ThreadScratch>) {
-    let work = |job: &Job<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
-    let work: usize = jobs.iter().flatten().map(work).sum();
+/// Computes products on the threads that their size is worth.
+fn run(
+    tier: Tier,
+    threads: Threads,
+    jobs: [Option<MatmulJob<'_>>; MAX],
+    scratch: &mut Vec<ThreadScratch>,
+) {
+    let work = |job: &MatmulJob<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
     let threads = match threads {
-        Threads::All if work >= WORTH_SPLITTING => rayon::current_num_threads(),
-        Threads::All | Threads::One => 1,
+        Threads::All => threads_for(jobs.iter().flatten().map(work).sum()),
+        Threads::One => 1,
     };
-    if scratch.len() < threads {
-        scratch.resize_with(threads, ThreadScratch::default);
-    }
-    split(tier, jobs, &mut scratch[..threads]);
-}
-
-/// Each thread computes its share of the rows of every matrix.
-fn split(tier: Tier, jobs: Jobs<'_>, scratch: &mut [ThreadScratch]) {
-    if let [scratch] = scratch {
-        for Job { matrix, x, y } in jobs.into_iter().flatten() {
-            matmul_rows(tier, &matrix, x, y, scratch);
-        }
-        return;
-    }
-    let (mut left, mut right) = ([const { None }; MAX], [const { None }; MAX]);
-    let share = scratch.len() / 2;
-    for ((job, left), right) in jobs.into_iter().zip(&mut left).zip(&mut right) {
-        let Some(Job { matrix, x, y }) = job else { continue };
-        let all = matrix.row_count();
-        let rows = all * share / scratch.len();
-        let (y_left, y_right) = y.split_at(rows);
-        *left = Some(Job { matrix: matrix.rows(0..rows), x, y: y_left });
-        *right = Some(Job { matrix: matrix.rows(rows..all), x, y: y_right });
-    }
-    let (scratch_left, scratch_right) = scratch.split_at_mut(share);
-    rayon::join(|| split(tier, left, scratch_left), || split(tier, right, scratch_right));
+    matmul_jobs(tier, threads, jobs, scratch);
 }

@@ -1,6 +1,5 @@
 //! Decoding a token allocates nothing once memory has grown.
 
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -33,7 +32,7 @@ fn allocations(threads: usize, f: impl Fn() + Sync) -> (u64, usize) {
 
 #[test]
 fn decoding_allocates_nothing() {
-    let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+    let tales = sws_testing::tales();
     let mut sessions: Vec<_> = variants()
         .into_iter()
         .map(|name| {
@@ -41,7 +40,7 @@ fn decoding_allocates_nothing() {
             (name, fixture.golden().tokens, fixture.session())
         })
         .collect();
-    sessions.push(("tales-moe".to_owned(), (5..40).collect(), Fixture::shards(&tales).session()));
+    sessions.push(("tales-moe".to_owned(), (5..40).collect(), Fixture::at(&tales).session()));
     for (name, tokens, session) in sessions {
         let session = Mutex::new(session);
         for threads in [1, 3] {

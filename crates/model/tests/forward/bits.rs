@@ -8,9 +8,9 @@ use sws_model::{
     Session, SourceError, State, WeightSource, Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Manifest, PieceId, PieceKind};
+use sws_store::{Checkpoint, PieceId, PieceKind};
 
-use crate::support::{Fixture, Recorder, load, variants};
+use crate::support::{Fixture, Recorder, variants};
 
 /// More tokens than a ring of window + 63 holds, so that rings with windows of 8 wrap around twice.
 fn tokens(fixture: &Fixture) -> Vec<u32> {
@@ -162,11 +162,10 @@ fn shards_in_bf12() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("shards");
         shard(&checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
-        let manifest = Manifest::load(&out).unwrap();
-        let encodings = manifest.pieces.iter().flat_map(|p| &p.tensors).map(|t| t.encoding);
+        let sharded = Fixture::at(&out);
+        let encodings = sharded.manifest.pieces.iter().flat_map(|p| &p.tensors).map(|t| t.encoding);
         assert!(encodings.filter(|e| *e == Some(Encoding::Bf12)).count() > 8, "{name}");
-        let source = load(&out, &manifest, &fixture.spec);
-        let found = score(session(&fixture, Tier::best(), source), &tokens, tokens.len());
+        let found = score(session(&fixture, Tier::best(), sharded.source()), &tokens, tokens.len());
         assert!(found == score(fixture.session(), &tokens, tokens.len()), "{name}");
     }
 }

@@ -16,8 +16,11 @@ fn logits_and_routes_of_every_position() {
         let worst = pairs().map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         let largest = golden.logits.iter().fold(1.0, |m: f32, x| m.max(x.abs()));
         assert!(pairs().all(|(a, b)| (a - b).abs() < 1e-4 * largest), "{name}: {worst}");
-        let routes: Vec<u32> =
-            golden.moe_layers.iter().flat_map(|layer| seen.routes[layer].clone()).collect();
+        let routes: Vec<u32> = golden
+            .moe_layers
+            .iter()
+            .flat_map(|&layer| seen.routes[&(layer as usize)].clone())
+            .collect();
         assert_eq!(routes, golden.routes, "{name}");
         assert_eq!(seen.routes.len(), golden.moe_layers.len(), "{name}");
     }

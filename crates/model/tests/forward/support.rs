@@ -1,19 +1,14 @@
 //! The checkpoints of `tests/goldens`, and helpers to load them.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use safetensors::{Dtype, SafeTensors};
 use sws_model::{
     KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
 };
-use sws_store::{Checkpoint, Manifest, Pass};
-
-#[path = "../../../../tests/variants.rs"]
-mod variants;
-pub(crate) use variants::{goldens, variants};
+use sws_store::{Manifest, Pass};
+pub(crate) use sws_testing::goldens::{Golden, goldens, variants};
+use sws_testing::resident;
 
 /// A checkpoint with its specification and manifest.
 pub(crate) struct Fixture {
@@ -24,27 +19,17 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn open(name: &str) -> Fixture {
-        let dir = goldens().join(name);
-        let checkpoint = Checkpoint::open(&dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
-        Fixture {
-            spec: ModelSpec::parse(checkpoint.config_json()).unwrap(),
-            manifest: Manifest::in_place(&checkpoint, naming.as_ref()).unwrap(),
-            dir,
-        }
+        Fixture::at(&goldens().join(name))
     }
 
-    /// Opens a shard directory.
-    pub(crate) fn shards(dir: &Path) -> Fixture {
-        Fixture {
-            spec: ModelSpec::parse(&fs::read(dir.join("config.json")).unwrap()).unwrap(),
-            manifest: Manifest::load(dir).unwrap(),
-            dir: dir.to_owned(),
-        }
+    /// Opens a checkpoint or shard directory.
+    pub(crate) fn at(dir: &Path) -> Fixture {
+        let (manifest, spec) = sws_testing::open(dir).unwrap();
+        Fixture { dir: dir.to_owned(), spec, manifest }
     }
 
     pub(crate) fn source(&self) -> ResidentSource {
-        load(&self.dir, &self.manifest, &self.spec)
+        resident(&self.dir, &self.manifest, &self.spec).unwrap()
     }
 
     pub(crate) fn session(&self) -> Session<ResidentSource> {
@@ -53,48 +38,8 @@ impl Fixture {
     }
 
     pub(crate) fn golden(&self) -> Golden {
-        let bytes = fs::read(self.dir.join("golden.safetensors")).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let numbers = |name: &str| -> Vec<i64> {
-            let Ok(tensor) = file.tensor(name) else { return Vec::new() };
-            let width = tensor.data().len() / tensor.shape().iter().product::<usize>();
-            let number = |bytes: &[u8]| match bytes.len() {
-                4 => i64::from(i32::from_le_bytes(bytes.try_into().unwrap())),
-                _ => i64::from_le_bytes(bytes.try_into().unwrap()),
-            };
-            tensor.data().chunks(width).map(number).collect()
-        };
-        let logits = file.tensor("logits").unwrap();
-        assert_eq!(logits.dtype(), Dtype::F32);
-        let floats = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-        Golden {
-            tokens: numbers("tokens").into_iter().map(|t| t as u32).collect(),
-            greedy: numbers("greedy").into_iter().map(|t| t as u32).collect(),
-            moe_layers: numbers("moe_layers").into_iter().map(|l| l as usize).collect(),
-            routes: numbers("routes").into_iter().map(|e| e as u32).collect(),
-            logits: floats.collect(),
-        }
+        Golden::read(&self.dir)
     }
-}
-
-pub(crate) fn load(dir: &Path, manifest: &Manifest, spec: &ModelSpec) -> ResidentSource {
-    let open = |file: &sws_store::FileEntry| File::open(dir.join(&file.path)).unwrap();
-    let files: Vec<File> = manifest.files.iter().map(open).collect();
-    ResidentSource::load(spec, manifest, |extent, to| {
-        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
-    })
-    .unwrap()
-}
-
-/// The recorded results of transformers.
-pub(crate) struct Golden {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) greedy: Vec<u32>,
-    pub(crate) moe_layers: Vec<usize>,
-    /// [layers with experts, tokens, top-k]
-    pub(crate) routes: Vec<u32>,
-    /// [tokens, vocab]
-    pub(crate) logits: Vec<f32>,
 }
 
 /// Records logits and routes.

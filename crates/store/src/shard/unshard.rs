@@ -17,7 +17,7 @@ use super::direct::{ALIGN, Output, Source, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
 use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
-use crate::{Extent, Manifest, PieceId, Tensor};
+use crate::{Extent, Header, Manifest, PieceId, Tensor};
 
 /// Bytes read, decoded and written at a time.
 const STEP: u64 = 4 << 20;
@@ -274,12 +274,7 @@ fn header(tensors: &[Restored]) -> Vec<u8> {
         at = end;
     }
     json.push('}');
-    let len = (8 + json.len()).next_multiple_of(ALIGN);
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(&(len as u64 - 8).to_le_bytes());
-    bytes.extend_from_slice(json.as_bytes());
-    bytes.resize(len, b' ');
-    bytes
+    Header::framed(json, ALIGN)
 }
 
 /// Builds `model.safetensors.index.json`.

@@ -10,7 +10,7 @@ use shuttle::{Config, MaxSteps, Runner};
 use sws_kernels::Encoding;
 
 use super::*;
-use crate::{Extent, FileEntry, ModelIdentity, Piece, SLOT_ALIGN, Tensor, checksum};
+use crate::{Extent, FileEntry, ModelIdentity, Piece, PieceId, SLOT_ALIGN, Tensor, checksum};
 
 const FETCHES: usize = 4;
 const LANES: usize = 2;

@@ -11,13 +11,10 @@ use sws_model::text::{ChatOptions, GenerationOptions, Message};
 use sws_model::{CausalLm, KvPrecision, Model as Forward, Session};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Checkpoint, ReaderKind};
+use sws_testing::goldens;
 
 use super::Model;
 use crate::{Options, resident};
-
-#[expect(dead_code, unused_imports, reason = "the end-to-end tests use all of it")]
-#[path = "../../../../tests/e2e/goldens.rs"]
-mod goldens;
 
 const TEXT: &str = "a small boat sails\n";
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}\

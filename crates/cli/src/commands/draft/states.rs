@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use serde_json::Value;
 use sws_cache::Trace;
 use sws_draft::DraftShape;
-use sws_store::open_regular;
+use sws_store::{Header, open_regular};
 
 /// Size limit of a recording's header.
 const MAX_HEADER: u64 = 1 << 20;
@@ -86,9 +86,7 @@ impl States {
             bail!("`{name}` has too many routes; record fewer tokens at a time");
         }
         // The remaining tensors form a trace.
-        let json = serde_json::to_vec(&tensors)?;
-        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
-        bytes.extend(json);
+        let mut bytes = Header::framed(serde_json::to_vec(&tensors)?, 1);
         Read::by_ref(&mut file).take(end).read_to_end(&mut bytes).map_err(unread)?;
         let trace = Trace::read(&bytes).map_err(|e| anyhow!("`{name}` {e}"))?;
         let found = trace.shape();

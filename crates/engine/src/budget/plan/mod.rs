@@ -277,6 +277,22 @@ impl Planner {
         })
     }
 
+    /// Finds the smallest budget whose plan is `enough`, as that for `most` is, to `within` bytes. With
+    /// experts of one length, more memory never means fewer slots.
+    pub fn smallest_with(
+        &self,
+        most: u64,
+        within: u64,
+        enough: impl Fn(&Plan) -> bool,
+    ) -> Result<u64, PlanError> {
+        let (mut low, mut high) = (self.minimum(), most);
+        while high - low > within {
+            let middle = low.midpoint(high);
+            if enough(&self.plan(middle)?) { high = middle } else { low = middle }
+        }
+        Ok(high)
+    }
+
     /// As [`plan`](Self::plan), but errors lack the smallest budget.
     fn try_plan(&self, ram: u64) -> Result<Plan, PlanError> {
         let Some(more) = ram.checked_sub(self.minimum()) else {

@@ -1,7 +1,6 @@
 //! An answer of the bundled model, computed again in virtual time, over disks of any speed and with
-//! drafts of any skill. For tests, and for the example `account`.
+//! drafts of any skill.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,18 +8,16 @@ use sws_draft::{Draft, NoDraft};
 use sws_engine::{
     Budget, Costs, Options, PlanOptions, Planner, Process, Speculation, SpeculativeWeightStreamer,
 };
-use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Inventory, Model, ModelSpec};
-use sws_store::{Clock, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_model::text::Sampler;
+use sws_model::{CausalLm, Inventory, Model};
+use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
-#[path = "../../../../tests/noisy.rs"]
-mod noisy;
-
-pub(crate) use noisy::hash;
-use noisy::{Answer, Noisy};
+use crate::noisy::{Answer, Noisy, hash};
+use crate::{open, sampled, tales};
 
 const SHAPE: [usize; 3] = [8, 32, 4];
-pub(crate) const TOKENS: usize = 130;
+/// The number of tokens of the answer.
+pub const TOKENS: usize = 130;
 /// A layer takes 0.6 ms, a token 5 ms.
 const COSTS: Costs = Costs {
     infrastructure: Duration::from_micros(200),
@@ -28,40 +25,27 @@ const COSTS: Costs = Costs {
     head: Duration::from_micros(200),
 };
 
-fn dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
-
-pub(crate) fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
-    let manifest = Arc::new(Manifest::load(dir()).unwrap());
-    let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+/// The model on a simulated disk.
+pub fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
+    let (manifest, spec) = open(&tales()).unwrap();
     let clock = Clock::simulated();
     // So small that an expert has as many chunks as a large one has at 1 MiB.
     let chunk = 16 << 10;
     let simulated = Some(disk);
     let store = StoreOptions { cache: None, clock, simulated, chunk, ..StoreOptions::default() };
-    let store = Arc::new(NVMeWeightStore::open(manifest, &dir(), store).unwrap());
+    let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &tales(), store).unwrap());
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 
 /// Options under which this share of the experts have slots while tokens come one at a time.
-pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
-    let manifest = Manifest::load(dir()).unwrap();
-    let spec = ModelSpec::parse(&std::fs::read(dir().join("config.json")).unwrap()).unwrap();
+pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
+    let (manifest, spec) = open(&tales()).unwrap();
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let plan = PlanOptions { context: Some(256), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, Process::default(), plan).unwrap();
-    let slots = |kib: u64| planner.plan(kib << 10).unwrap().most_experts();
-    let mut budgets = planner.minimum().div_ceil(1 << 10)..128 << 10;
-    while budgets.end - budgets.start > 1 {
-        let middle = budgets.start.midpoint(budgets.end);
-        if slots(middle) >= (share * 256.0) as usize {
-            budgets.end = middle;
-        } else {
-            budgets.start = middle;
-        }
-    }
-    let bytes = budgets.end << 10;
+    let enough = (share * 256.0) as usize;
+    let least = planner.smallest_with(128 << 20, 1, |plan| plan.most_experts() >= enough).unwrap();
+    let bytes = least.next_multiple_of(1 << 10);
     Options {
         ram_budget: Budget::Bytes(bytes),
         process: Some(Process::default()),
@@ -75,15 +59,13 @@ pub(crate) fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Opti
 
 /// The answer, sampled with usual settings, with a budget for all experts: there is nothing to
 /// prefetch.
-pub(crate) fn answer() -> &'static Answer {
+pub fn answer() -> &'static Answer {
     static ANSWER: OnceLock<Answer> = OnceLock::new();
     ANSWER.get_or_init(|| {
         let disk =
             SimulatedDisk { bytes_per_second: UNLIMITED * 1_000_000, latency: Duration::ZERO };
         let mut lm = streamer(disk, options(4.0, Box::new(NoDraft), true));
-        let sampling =
-            Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() };
-        let mut sampler = Sampler::new(sampling, lm.vocab());
+        let mut sampler = Sampler::new(sampled(), lm.vocab());
         let (mut answer, mut token) = (Answer::default(), 5);
         for _ in 0..TOKENS {
             let mut logits = lm.observed(&[token], &mut answer).unwrap().to_vec();
@@ -96,7 +78,7 @@ pub(crate) fn answer() -> &'static Answer {
 }
 
 /// Runs the answer. Returns its time in nanoseconds and the account of speculation.
-pub(crate) fn run(
+pub fn run(
     mb_per_second: u64,
     share: f64,
     draft: Option<f32>,
@@ -120,5 +102,5 @@ pub(crate) fn run(
     (counters.passes.as_nanos() as f64, counters.speculation)
 }
 
-/// A disk that is never waited for.
-pub(crate) const UNLIMITED: u64 = 10_000_000;
+/// The speed in MB/s of a disk that is never waited for.
+pub const UNLIMITED: u64 = 10_000_000;

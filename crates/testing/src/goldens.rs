@@ -8,40 +8,78 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
-#[path = "../variants.rs"]
-mod variants;
-use variants::goldens;
-pub(crate) use variants::variants;
+use crate::root;
 
-pub(crate) fn golden_dir(name: &str) -> PathBuf {
+/// The directory of the goldens.
+pub fn goldens() -> PathBuf {
+    root().join("tests/goldens")
+}
+
+/// The directory of a checkpoint among the goldens.
+pub fn golden_dir(name: &str) -> PathBuf {
     goldens().join(name)
 }
 
-/// Reference results from transformers.
-pub(crate) struct Golden {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) greedy: Vec<u32>,
-    /// [tokens, vocab]
-    pub(crate) logits: Vec<f32>,
-    /// [layers with experts, tokens, top-k]
-    pub(crate) routes: Vec<u32>,
+/// Names of all checkpoints among the goldens.
+pub fn variants() -> Vec<String> {
+    let entries = goldens().read_dir().unwrap().map(|entry| entry.unwrap());
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().join("golden.safetensors").exists())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 18, "{names:?}");
+    names
 }
 
-pub(crate) fn golden(name: &str) -> Golden {
-    let file = Tensors::read(&golden_dir(name).join("golden.safetensors"));
-    Golden {
-        tokens: file.integers("tokens"),
-        greedy: file.integers("greedy"),
-        logits: file.floats("logits"),
-        routes: if file.0.contains_key("routes") { file.integers("routes") } else { Vec::new() },
+/// Reference results from transformers.
+#[derive(Debug)]
+pub struct Golden {
+    /// The tokens that were scored.
+    pub tokens: Vec<u32>,
+    /// The likeliest continuation.
+    pub greedy: Vec<u32>,
+    /// [tokens, vocab]
+    pub logits: Vec<f32>,
+    /// The layers with experts.
+    pub moe_layers: Vec<u32>,
+    /// [layers with experts, tokens, top-k]
+    pub routes: Vec<u32>,
+}
+
+impl Golden {
+    /// Reads the results for the checkpoint in a directory.
+    pub fn read(dir: &Path) -> Golden {
+        let file = Tensors::read(&dir.join("golden.safetensors"));
+        let optional = |name: &str| match file.0.contains_key(name) {
+            true => file.integers(name),
+            false => Vec::new(),
+        };
+        Golden {
+            tokens: file.integers("tokens"),
+            greedy: file.integers("greedy"),
+            logits: file.floats("logits"),
+            moe_layers: optional("moe_layers"),
+            routes: optional("routes"),
+        }
     }
 }
 
+/// The results for a checkpoint among the goldens.
+pub fn golden(name: &str) -> Golden {
+    Golden::read(&golden_dir(name))
+}
+
 /// The tensors of a file, for reading or editing.
-pub(crate) struct Tensors(pub(crate) BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>);
+#[derive(Debug)]
+pub struct Tensors(
+    /// Type, shape and bytes by name.
+    pub BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
+);
 
 impl Tensors {
-    pub(crate) fn read(path: &Path) -> Tensors {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Tensors {
         let bytes = std::fs::read(path).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let tensor = |(name, view): (String, TensorView<'_>)| {
@@ -50,14 +88,16 @@ impl Tensors {
         Tensors(file.tensors().into_iter().map(tensor).collect())
     }
 
-    pub(crate) fn write(&self, path: &Path) {
+    /// Writes a file.
+    pub fn write(&self, path: &Path) {
         let views = self.0.iter().map(|(name, (dtype, shape, bytes))| {
             (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
         });
         std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
     }
 
-    pub(crate) fn integers(&self, name: &str) -> Vec<u32> {
+    /// The lower halves of the integers of a tensor.
+    pub fn integers(&self, name: &str) -> Vec<u32> {
         let (dtype, _, bytes) = &self.0[name];
         bytes
             .chunks(dtype.bitsize() / 8)
@@ -65,7 +105,8 @@ impl Tensors {
             .collect()
     }
 
-    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
+    /// The numbers of a tensor of 32-bit floats.
+    pub fn floats(&self, name: &str) -> Vec<f32> {
         let (dtype, _, bytes) = &self.0[name];
         assert_eq!(*dtype, Dtype::F32);
         bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
@@ -73,13 +114,13 @@ impl Tensors {
 }
 
 /// A list in the form of `--tokens`.
-pub(crate) fn list(tokens: &[u32]) -> String {
+pub fn list(tokens: &[u32]) -> String {
     tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Copies a golden checkpoint and adds a tokenizer of the same vocabulary size. Id 0 ends a text, 1
 /// to 28 are the letters, the space and the line break, the rest are words that occur in no text.
-pub(crate) fn copy(name: &str, to: &Path) {
+pub fn copy(name: &str, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in golden_dir(name).read_dir().unwrap() {
         let path = entry.unwrap().path();
@@ -89,7 +130,8 @@ pub(crate) fn copy(name: &str, to: &Path) {
     std::fs::write(to.join("tokenizer.json"), tokenizer(vocab as u32).to_string()).unwrap();
 }
 
-pub(crate) fn tokenizer(vocab: u32) -> Value {
+/// The JSON of that tokenizer.
+pub fn tokenizer(vocab: u32) -> Value {
     let letters = ('a'..='z').chain(['Ġ', 'Ċ']).map(String::from);
     let words = (0..).map(|n| format!("Ġword{n}"));
     let end = ["<end>".to_owned()];
@@ -110,7 +152,7 @@ pub(crate) fn tokenizer(vocab: u32) -> Value {
 }
 
 /// Edits a JSON file, and returns its new content.
-pub(crate) fn change(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) -> Value {
+pub fn change(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) -> Value {
     let path = dir.join(file);
     let mut json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     change(&mut json);

@@ -1,5 +1,4 @@
-//! A recorded run, and a draft whose probabilities are calibrated: the run, corrupted. For tests
-//! and gates.
+//! A recorded run, and a draft whose probabilities are calibrated: the run, corrupted.
 
 use sws_draft::{Draft, Gates, LayerBlueprint};
 use sws_model::{Observer, Routed, SourceError};
@@ -7,12 +6,13 @@ use sws_store::Pass;
 
 /// Tokens, routes and logits of a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answer {
-    pub(crate) tokens: Vec<u32>,
-    /// [tokens, layers, top-k]
-    pub(crate) routes: Vec<u16>,
+pub struct Answer {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// The chosen experts: [tokens, layers, top-k].
+    pub routes: Vec<u16>,
     /// A hash of the logits after each token.
-    pub(crate) logits: Vec<u64>,
+    pub logits: Vec<u64>,
 }
 
 impl Observer for Answer {
@@ -23,7 +23,7 @@ impl Observer for Answer {
 }
 
 /// A hash that depends on every bit of the logits.
-pub(crate) fn hash(logits: &[f32]) -> u64 {
+pub fn hash(logits: &[f32]) -> u64 {
     logits.iter().fold(0, |hash: u64, logit| {
         hash.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(logit.to_bits())
     })
@@ -32,7 +32,7 @@ pub(crate) fn hash(logits: &[f32]) -> u64 {
 /// Forecasts a layer and those after it like a draft that has learned the model. Recall falls by
 /// four points with every layer of distance.
 #[derive(Clone, Debug)]
-pub(crate) struct Noisy {
+pub struct Noisy {
     layers: usize,
     experts: usize,
     top_k: usize,
@@ -51,7 +51,7 @@ const FADING: f32 = 0.04;
 impl Noisy {
     /// A draft that knows the experts `ids` [tokens, layers, top-k], with one pass per token, and
     /// names each with probability `recall`.
-    pub(crate) fn new(shape: [usize; 3], ids: Vec<u16>, recall: f32, depth: usize) -> Noisy {
+    pub fn new(shape: [usize; 3], ids: Vec<u16>, recall: f32, depth: usize) -> Noisy {
         let [layers, experts, top_k] = shape;
         let (begun, said) = Default::default();
         Noisy { layers, experts, top_k, ids, recall, depth, begun, said }

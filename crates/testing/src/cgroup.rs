@@ -7,12 +7,12 @@ use std::process::Command;
 
 /// A control group, removed on drop.
 #[derive(Debug)]
-pub(crate) struct Group(PathBuf);
+pub struct Group(PathBuf);
 
 impl Group {
     /// Creates a group with a limit. Fails, and leaves nothing behind, if this process may not
     /// create groups.
-    pub(crate) fn new(name: &str, limit: u64) -> io::Result<Group> {
+    pub fn new(name: &str, limit: u64) -> io::Result<Group> {
         let name = format!("sws-{}-{name}", std::process::id());
         let group = Group(Path::new("/sys/fs/cgroup/memory").join(name));
         std::fs::create_dir(&group.0)?;
@@ -21,7 +21,7 @@ impl Group {
     }
 
     /// Sets another limit.
-    pub(crate) fn allow(&self, limit: u64) -> io::Result<()> {
+    pub fn allow(&self, limit: u64) -> io::Result<()> {
         let write = |name| std::fs::write(self.0.join(name), limit.to_string());
         // Forbids swap on kernels that count it. The limit with swap must never be below the other
         // one, so one of the two writes is refused when the limit changes.
@@ -32,13 +32,13 @@ impl Group {
     }
 
     /// The highest number of bytes charged at any time, page cache and kernel included.
-    pub(crate) fn peak(&self) -> io::Result<u64> {
+    pub fn peak(&self) -> io::Result<u64> {
         let text = std::fs::read_to_string(self.0.join("memory.max_usage_in_bytes"))?;
         text.trim().parse().map_err(io::Error::other)
     }
 
     /// A command that runs in the group from its first instruction.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]);
         command.arg(&self.0).arg(program);

@@ -1,0 +1,80 @@
+//! Helpers of tests, gates and benchmarks. No crate that is published depends on this one, except
+//! for its tests.
+
+pub mod cgroup;
+pub mod child;
+pub mod goldens;
+pub mod noisy;
+pub mod virtual_time;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
+use sws_model::text::Sampling;
+use sws_model::{LoadError, ModelSpec, ResidentSource};
+use sws_store::{Checkpoint, MANIFEST_FILE, Manifest};
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The bundled model.
+pub fn tales() -> PathBuf {
+    root().join("shards/tales-moe")
+}
+
+/// Reads the manifest and the spec of a checkpoint or shard directory.
+pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
+    let (manifest, config) = if dir.join(MANIFEST_FILE).exists() {
+        let manifest = Manifest::load(dir)?;
+        let config = manifest.read_small(dir, "config.json", None)?;
+        let missing = || format!("`{}` has no config.json", dir.display());
+        (manifest, config.with_context(missing)?)
+    } else {
+        let checkpoint = Checkpoint::open(dir)?;
+        let config = checkpoint.config_json().to_vec();
+        let naming = sws_model::naming(&config)?;
+        (Manifest::in_place(&checkpoint, &*naming)?, config)
+    };
+    Ok((manifest, ModelSpec::parse(&config)?))
+}
+
+/// The spec of a model.
+pub fn spec(dir: &Path) -> ModelSpec {
+    ModelSpec::parse(&std::fs::read(dir.join("config.json")).unwrap()).unwrap()
+}
+
+/// Loads all weights with plain reads, not through a store.
+pub fn resident(
+    dir: &Path,
+    manifest: &Manifest,
+    spec: &ModelSpec,
+) -> Result<ResidentSource, LoadError> {
+    let files: Vec<File> =
+        manifest.files.iter().map(|file| File::open(dir.join(&file.path)).unwrap()).collect();
+    ResidentSource::load(spec, manifest, |extent, to| {
+        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
+    })
+}
+
+/// Our untrained draft within so many bytes, for a model all of whose layers have experts.
+pub fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
+    let layers = spec.layers.iter().map(|layer| layer.moe().map(|moe| (moe.experts, moe.top_k)));
+    let layers: Option<Vec<_>> = layers.collect();
+    let layers = layers.filter(|all| all.iter().all(|layer| *layer == all[0]));
+    let layers = layers.context("a model whose layers do not all have the same experts")?;
+    let &(experts, top_k) = layers.first().context("a model without layers")?;
+    let layers = (0..layers.len()).collect();
+    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k };
+    let size = DraftSize::within(bytes, &shape, 0, spec.vocab).context("a draft has no room")?;
+    Ok(MicroDraftModel::new(shape, size))
+}
+
+/// Sampling as users do it. Greedy decoding would soon loop, and flatter any cache.
+pub fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..Sampling::default() }
+}
