@@ -135,9 +135,8 @@ fn a_tolerance_lets_more_count_the_larger_it_is() {
 
 #[test]
 fn a_model_without_stand_ins_has_none_to_keep() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
     for which in [StandInUse::Auto, StandInUse::All] {
-        let refused = streamer(&dir, options(16 * MIB, which)).unwrap_err().to_string();
+        let refused = streamer(&tales(), options(16 * MIB, which)).unwrap_err().to_string();
         assert!(refused.contains("sws shard --stand-ins"), "{refused}");
     }
     let refused = streamer(model(Encoding::Q8), options(16 * MIB, StandInUse::All));
