@@ -13,7 +13,7 @@ use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, Inventory, Model};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{
-    Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
+    Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
     SimulatedDisk, StoreOptions, checksum,
 };
 use sws_testing::{spec, tales};
@@ -155,14 +155,7 @@ const COSTS: Costs = Costs {
 };
 
 fn simulated_store(dir: &Path) -> Arc<NVMeWeightStore> {
-    let manifest = Arc::new(Manifest::load(dir).unwrap());
-    let store_options = StoreOptions {
-        cache: None,
-        clock: Clock::simulated(),
-        simulated: Some(DISK),
-        ..StoreOptions::default()
-    };
-    Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap())
+    sws_testing::virtual_time::simulated(dir, DISK, 1 << 20).unwrap().0
 }
 
 /// A run on the slow disk in virtual time: its hash, and what was counted behind the prompt.
