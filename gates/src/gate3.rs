@@ -4,11 +4,9 @@
 //! one does.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sws_benchmarks::resident::open;
 use sws_cache::policy::PolicyKind;
 use sws_engine::{
     Budget, Costs, Counters, Exactness, Metrics, Options, Process, SpeculativeWeightStreamer,
@@ -17,11 +15,9 @@ use sws_engine::{
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, Model, naming};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{
-    Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, SimulatedDisk, StoreOptions,
-    checksum,
-};
+use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, SimulatedDisk, checksum};
 use sws_testing::tales;
+use sws_testing::virtual_time::simulated;
 use tempfile::TempDir;
 
 use crate::Setting;
@@ -119,11 +115,7 @@ impl Wrong {
 
     /// A hash of the logits of some tokens in virtual time, with the counters and metrics.
     fn run(&self, tokens: u32, mib: u64, options: Options) -> Result<(u64, Counters, Metrics)> {
-        let (manifest, spec) = open(&self.dir)?;
-        let clock = Clock::simulated();
-        let simulated = Some(DISK);
-        let store = StoreOptions { cache: None, clock, simulated, ..StoreOptions::default() };
-        let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &self.dir, store)?);
+        let (store, spec) = simulated(&self.dir, DISK, 1 << 20)?;
         let options = Options {
             ram_budget: Budget::Bytes(mib * MIB),
             process: Some(Process::default()),

@@ -1,27 +1,18 @@
 //! Stage for speculation in virtual time: the bundled model, on a disk of any speed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use sws_benchmarks::resident::open;
 use sws_cache::policy::PolicyKind;
 use sws_draft::Draft;
-use sws_engine::{
-    Costs, Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
-};
+use sws_engine::{Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer};
 use sws_model::{Inventory, Model};
-use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_store::SimulatedDisk;
 use sws_testing::tales;
+use sws_testing::virtual_time::{self, CHUNK, COSTS};
 
 use crate::child::Done;
 
-/// 5 ms of computing per token.
-const COSTS: Costs = Costs {
-    infrastructure: Duration::from_micros(200),
-    expert: Duration::from_micros(100),
-    head: Duration::from_micros(200),
-};
 /// Disk speed in MB/s at which, at 25 % cached, reading takes about as long as computing.
 pub(crate) const MIDDLE: u64 = 200;
 /// Disks in MB/s that never stall computing, and that always do.
@@ -55,29 +46,20 @@ impl Stage {
     /// The model with slots for that share, while tokens come one at a time.
     pub(crate) fn streamer(self, draft: Box<dyn Draft>) -> Result<SpeculativeWeightStreamer> {
         let Stage { share, disk, policy } = self;
-        let dir = tales();
-        let (manifest, spec) = open(&dir)?;
         let latency = Duration::from_micros(20);
         let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };
-        let options = StoreOptions {
-            cache: None,
-            clock: Clock::simulated(),
-            simulated: Some(simulated),
-            // So small that its ratio to these experts is that of 1 MiB to large ones.
-            chunk: 16 << 10,
-            ..StoreOptions::default()
-        };
-        let inventory = Inventory::new(&spec, &manifest)?;
+        let (store, spec) = virtual_time::simulated(&tales(), simulated, CHUNK)?;
+        let manifest = store.manifest();
+        let inventory = Inventory::new(&spec, manifest)?;
         let context = Some(512);
         let process = Process::default();
         let plan_options = PlanOptions { context, ..PlanOptions::default() };
-        let planner = Planner::new(&spec, &inventory, &manifest, process, plan_options)?;
+        let planner = Planner::new(&spec, &inventory, manifest, process, plan_options)?;
         let most = planner.minimum() + (256 << 20);
         let enough = (share * planner.plan(most)?.most_experts() as f64) as usize;
         let ram = planner.smallest_with(most, 4096, |plan| plan.most_experts() >= enough)?;
         let plan = planner.plan(ram)?;
         ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
-        let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &dir, options)?);
         let options = Options { draft, policy, costs: COSTS, ..Options::default() };
         Ok(SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?)
     }

@@ -1,16 +1,15 @@
 //! A run in virtual time: the same cache, policy and queue, with fixed costs for each layer and
 //! read, so that time can be asserted to the nanosecond.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use sws_benchmarks::resident::open;
 use sws_cache::policy::PolicyKind;
 use sws_engine::{Budget, Costs, Counters, Metrics, Options, Process, SpeculativeWeightStreamer};
 use sws_model::{CausalLm, Model};
-use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_store::SimulatedDisk;
 use sws_testing::tales;
+use sws_testing::virtual_time::simulated;
 
 use crate::child::Done;
 use crate::report::Report;
@@ -64,12 +63,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
 
 /// Decodes some tokens of the bundled model with fewer slots than it needs.
 fn generate(policy: PolicyKind, bytes: u64) -> Result<(Counters, Metrics)> {
-    let dir = tales();
-    let (manifest, spec) = open(&dir)?;
-    let clock = Clock::simulated();
-    let options =
-        StoreOptions { cache: None, clock, simulated: Some(DISK), ..StoreOptions::default() };
-    let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &dir, options)?);
+    let (store, spec) = simulated(&tales(), DISK, 1 << 20)?;
     let options = Options {
         ram_budget: Budget::Bytes(bytes),
         process: Some(Process::default()),

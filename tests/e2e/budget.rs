@@ -1,19 +1,16 @@
 //! Memory budgets: their plans, refusals, and memory as the kernel counts it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
+use sws_testing::tales;
 
 use crate::cgroup::Group;
 use crate::goldens::golden_dir;
 use crate::sws::{Outcome, sws};
 
 const MIB: u64 = 1 << 20;
-
-fn tales() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
 
 fn plan(model: &Path, more: &[&str]) -> Outcome {
     let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"plan", &model];

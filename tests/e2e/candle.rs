@@ -1,9 +1,10 @@
 //! `--backend candle`: the same logits by another implementation, which is labelled as such.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
+use sws_testing::tales;
 
 use crate::goldens::{Tensors, golden, golden_dir, list, variants};
 use crate::sws::{Outcome, sws, tree};
@@ -53,10 +54,6 @@ fn shards_are_decoded_lossy_ones_too() {
             (forward(&shards, &tokens, candle, &out), forward(&shards, &tokens, own, &out));
         assert_close(&candle.0, &own.0, encoding);
     }
-}
-
-fn tales() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
 }
 
 fn tell(more: &[&str]) -> Outcome {

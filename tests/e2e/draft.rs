@@ -3,16 +3,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
+use sws_testing::tales;
 
 use crate::goldens::{Tensors, golden_dir};
 use crate::sws::{Outcome, sws, tree};
-
-fn tales() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
 
 fn call(words: &[&str]) -> Outcome {
     sws(&words.iter().map(|word| word as &dyn AsRef<OsStr>).collect::<Vec<_>>())

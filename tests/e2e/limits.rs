@@ -2,9 +2,10 @@
 
 use std::process::{Command, Stdio};
 
+use sws_testing::tales;
+
 use crate::goldens::golden_dir;
 use crate::sws::{Outcome, command};
-use crate::tales::tales;
 
 /// Runs `sws` under limits set by a shell.
 fn limited(limits: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome {

@@ -1,9 +1,9 @@
 //! Stand-ins: small copies of experts for looking ahead, which count only on request.
 
 use std::ffi::OsStr;
-use std::path::Path;
 
 use serde_json::Value;
+use sws_testing::tales;
 
 use crate::sws::{Outcome, sws};
 
@@ -15,9 +15,8 @@ fn call(words: &[&str]) -> Outcome {
 fn stand_ins_count_only_with_a_tolerance() {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
-    let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
     let (checkpoint, model) = (path("checkpoint"), path("shards"));
-    call(&["unshard", tales.to_str().unwrap(), "--out", &checkpoint]).succeeded();
+    call(&["unshard", tales().to_str().unwrap(), "--out", &checkpoint]).succeeded();
     call(&["shard", &checkpoint, "--out", &model, "--stand-ins", "q4"]).succeeded();
 
     let run = |more: &[&str]| {

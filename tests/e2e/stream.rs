@@ -1,16 +1,13 @@
 //! Streaming: the same answer at any budget, with its cost, recorded and certified.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
+use sws_testing::tales;
 
 use crate::goldens::{Tensors, golden, golden_dir, list, variants};
 use crate::sws::{Outcome, sws, tree};
-
-fn tales() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe")
-}
 
 fn run(command: &str, model: &Path, more: &[&str]) -> Outcome {
     let mut args: Vec<&dyn AsRef<OsStr>> = vec![&command, &model];

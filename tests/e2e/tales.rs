@@ -1,19 +1,12 @@
 //! The model in `shards/`: checks against its card, and tests that need long generations.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use sws_testing::{root, tales};
 
 use crate::goldens::Tensors;
 use crate::sws::{Outcome, command, sws, tree};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-pub(crate) fn tales() -> PathBuf {
-    root().join("shards/tales-moe")
-}
 
 #[test]
 fn every_tensor_matches_the_card() {

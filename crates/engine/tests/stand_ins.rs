@@ -13,7 +13,7 @@ use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, Inventory, Model};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{
-    Checkpoint, Clock, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
+    Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
     SimulatedDisk, StoreOptions, checksum,
 };
 use sws_testing::{spec, tales};
@@ -135,9 +135,8 @@ fn larger_tolerances_let_more_stand_ins_count() {
 
 #[test]
 fn unavailable_stand_ins_are_refused() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
     for which in [StandInUse::Auto, StandInUse::All] {
-        let refused = streamer(&dir, options(16 * MIB, which)).unwrap_err().to_string();
+        let refused = streamer(&tales(), options(16 * MIB, which)).unwrap_err().to_string();
         assert!(refused.contains("sws shard --stand-ins"), "{refused}");
     }
     let refused = streamer(model(Encoding::Q8), options(16 * MIB, StandInUse::All));
@@ -157,14 +156,7 @@ const COSTS: Costs = Costs {
 };
 
 fn simulated_store(dir: &Path) -> Arc<NVMeWeightStore> {
-    let manifest = Arc::new(Manifest::load(dir).unwrap());
-    let store_options = StoreOptions {
-        cache: None,
-        clock: Clock::simulated(),
-        simulated: Some(DISK),
-        ..StoreOptions::default()
-    };
-    Arc::new(NVMeWeightStore::open(manifest, dir, store_options).unwrap())
+    sws_testing::virtual_time::simulated(dir, DISK, 1 << 20).unwrap().0
 }
 
 /// Runs the model on the slow disk in virtual time. Returns a hash of the logits, and the counters

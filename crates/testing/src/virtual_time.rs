@@ -1,15 +1,17 @@
 //! An answer of the bundled model, computed again in virtual time, over disks of any speed and with
 //! drafts of any skill.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use anyhow::Result;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
     Budget, Costs, Options, PlanOptions, Planner, Process, Speculation, SpeculativeWeightStreamer,
 };
 use sws_model::text::Sampler;
-use sws_model::{CausalLm, Inventory, Model};
+use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 use crate::noisy::{Answer, Noisy, hash};
@@ -19,21 +21,31 @@ const SHAPE: [usize; 3] = [8, 32, 4];
 /// The number of tokens of the answer.
 pub const TOKENS: usize = 130;
 /// A layer takes 0.6 ms, a token 5 ms.
-const COSTS: Costs = Costs {
+pub const COSTS: Costs = Costs {
     infrastructure: Duration::from_micros(200),
     expert: Duration::from_micros(100),
     head: Duration::from_micros(200),
 };
 
-/// The model on a simulated disk.
+/// Bytes of a read of the bundled model: so few that an expert is to its reads what a large one is
+/// to those of 1 MiB.
+pub const CHUNK: usize = 16 << 10;
+
+/// Opens a model on a simulated disk, which is read by so many bytes at a time.
+pub fn simulated(
+    dir: &Path,
+    disk: SimulatedDisk,
+    chunk: usize,
+) -> Result<(Arc<NVMeWeightStore>, ModelSpec)> {
+    let (manifest, spec) = open(dir)?;
+    let (cache, clock, simulated) = (None, Clock::simulated(), Some(disk));
+    let options = StoreOptions { cache, clock, simulated, chunk, ..StoreOptions::default() };
+    Ok((Arc::new(NVMeWeightStore::open(Arc::new(manifest), dir, options)?), spec))
+}
+
+/// The bundled model on a simulated disk.
 pub fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
-    let (manifest, spec) = open(&tales()).unwrap();
-    let clock = Clock::simulated();
-    // So small that an expert has as many chunks as a large one has at 1 MiB.
-    let chunk = 16 << 10;
-    let simulated = Some(disk);
-    let store = StoreOptions { cache: None, clock, simulated, chunk, ..StoreOptions::default() };
-    let store = Arc::new(NVMeWeightStore::open(Arc::new(manifest), &tales(), store).unwrap());
+    let (store, spec) = simulated(&tales(), disk, CHUNK).unwrap();
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 

@@ -16,6 +16,7 @@ use sws_store::{
     Arena, Clock, Failing, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
     ShardReader, Short, Slot, Slow, StoreOptions,
 };
+use sws_testing::goldens::{golden_dir, variants};
 
 use super::{AssemblerConfig, DynamicAssembler, Verifier, layers_with_experts};
 use crate::ResidentLoad;
@@ -298,13 +299,9 @@ fn bits_do_not_depend_on_slots_chunks_or_drafts() {
 /// Checkpoints of the families with experts, read in place.
 #[test]
 fn bits_do_not_depend_on_slots_in_other_families() {
-    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     let mut tried = 0;
-    for entry in goldens.read_dir().unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let Ok(config) = std::fs::read(path.join("config.json")) else { continue };
-        if ModelSpec::parse(&config).is_ok_and(|spec| spec.moes().next().is_some()) {
+    for name in variants() {
+        if sws_testing::spec(&golden_dir(&name)).moes().next().is_some() {
             let fixture = Fixture::open(&format!("tests/goldens/{name}"));
             for slots in [1, fixture.experts / 4, fixture.experts / 2, fixture.experts] {
                 let mut session = fixture.streaming(slots.max(1), Box::new(fixture.oracle()));
