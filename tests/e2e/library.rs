@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::goldens::copy;
 use crate::sws::{command, sws};
-use crate::tales::tales;
+use sws_testing::tales;
 
 #[test]
 fn same_text_as_run() {
