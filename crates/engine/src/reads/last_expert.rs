@@ -12,8 +12,8 @@ use sws_store::{
     Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
 };
 
+use super::in_flight::{Arrival, Read, Reads};
 use super::loaded::{matrix, no_vector};
-use super::{Arrival, Read, Reads};
 use crate::error::StreamError;
 use crate::wait::Waiter;
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use sws_model::Routed;
 use sws_store::PieceId;
 
-use super::StandIns;
+use super::copies::StandIns;
 use crate::speculation::Moment;
 use std::time::Duration;
 
