@@ -1,23 +1,23 @@
 //! The assembler of routed experts.
 
+mod ahead;
+mod landing;
+
 use std::sync::Arc;
 
 use sws_cache::policy::{Choice, Layers, Policy};
-use sws_cache::{Claim, Lookup, Need, NoRoom, PredictiveCache, Saved, SavedError};
+use sws_cache::{Lookup, NoRoom, PredictiveCache, Saved, SavedError};
 use sws_draft::{Draft, Gates};
 use sws_model::{Inventory, ModelSpec, Ready, Routed, RunAhead, SourceError};
-use sws_store::{FetchError, NVMeWeightStore, Pass, PieceId, Priority, Slot};
+use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
 
 use super::demand::Demand;
 use super::verifier::{Exactness, Presence, RealPath, Verdict, Verifier, detect_miss};
 use super::weights::Assembled;
 use crate::error::StreamError;
-use crate::reads::{Arrival, Computed, GivenUp, Loaded, Origin, Reads};
-use crate::speculation::{
-    Account, Chosen, Expected, Forecaster, LIKELY_VICTIM_STEPS, Moment, Prefetch, Prefetcher,
-    Speculation, Tried, WarmFill, warm_fill,
-};
-use crate::stand_ins::{RunAheadCounts, RunAheadState, StandIns, Wait};
+use crate::reads::{Computed, Loaded, Reads};
+use crate::speculation::{Account, Chosen, Forecaster, Moment, Prefetcher, Speculation, WarmFill};
+use crate::stand_ins::{RunAheadCounts, RunAheadState, StandIns};
 use crate::wait::Waiter;
 
 /// Serves the routed experts of a model from a cache, and reads those that are not in it.
@@ -93,9 +93,6 @@ pub(crate) fn layers_with_experts(spec: &ModelSpec) -> Layers {
 /// Maximum number of experts computed together while others of their layer wait for slots: few
 /// enough to free a slot soon, enough for all threads.
 const BATCH_WHILE_OTHERS_WAIT: usize = 4;
-/// Number of slots that the experts of a layer share in turn during a sweep, so that experts of
-/// later layers stay resident: enough to compute one while others are read.
-const IN_TURN: usize = 8;
 
 impl DynamicAssembler {
     /// Creates an assembler that caches experts in `slots`.
@@ -546,319 +543,6 @@ impl DynamicAssembler {
                 self.demand.queue_again(PieceId::expert(self.demand.layer(), expert));
             }
         }
-    }
-
-    /// Issues reads of the layer's misses, as far as there is room.
-    fn fallback_reassemble(&mut self) -> Result<(), StreamError> {
-        while let Some(id) = self.demand.next() {
-            let len = self.reads.layout(id)?.slot_len();
-            match self.cache.begin(self.demand.layer(), id, len, Need::Now) {
-                Ok(claim) => {
-                    self.issue(id, claim, Priority::Demanded, Origin::Demand)?;
-                }
-                // It was given up, but its read has not ended yet. It is demanded again once it
-                // has.
-                Err(NoRoom::Present { .. }) => {}
-                Err(NoRoom::InUse { .. }) if !self.can_wait() && self.give_way() => continue,
-                Err(NoRoom::InUse { .. }) => break,
-                Err(error) => return Err(error.into()),
-            }
-            self.demand.advance();
-        }
-        Ok(())
-    }
-
-    /// Issues a read into a claimed slot.
-    fn issue(
-        &mut self,
-        id: PieceId,
-        claim: Claim<Loaded>,
-        priority: Priority,
-        origin: Origin,
-    ) -> Result<(), StreamError> {
-        let Claim { payload, evicted, .. } = claim;
-        self.account.issued(id, origin.is_speculative(), evicted, &self.cache);
-        self.reads.issue(id, payload, priority, origin).map_err(|(memory, error)| {
-            self.cache.failed(id, memory);
-            error
-        })
-    }
-
-    /// Handles all reads that have ended.
-    fn drain(&mut self) -> Result<(), StreamError> {
-        while let Some(arrival) = self.reads.poll()? {
-            self.land(arrival)?;
-        }
-        Ok(())
-    }
-
-    /// Handles a read that has ended. A failure is an error only if the piece is needed now and has
-    /// failed before.
-    fn land(&mut self, arrival: Arrival) -> Result<(), StreamError> {
-        let Arrival { id, read, timing, result } = arrival;
-        match (&read, &result) {
-            (Some(read), Ok(_)) => {
-                let demanded = read.demanded && !read.origin.is_speculative();
-                self.account.landed(read.bytes, demanded, &timing);
-            }
-            (Some(read), Err(_)) if read.is_unasked() => {
-                self.account.given_up(id, true, read.bytes);
-            }
-            _ => {}
-        }
-        match result {
-            Ok(loaded) => {
-                self.cache.ready(id, loaded);
-                match read {
-                    Some(read) if read.is_unasked() => {
-                        self.account.landed_unasked(read.bytes);
-                        if self.run_ahead.has_foreseen(id) {
-                            self.pin(id);
-                        }
-                    }
-                    Some(read) if !read.demanded && !read.ending => self.pin(id),
-                    _ => {}
-                }
-                Ok(())
-            }
-            Err((memory, error)) => {
-                self.cache.failed(id, memory);
-                match error {
-                    StreamError::Fetch(FetchError::Cancelled) => Ok(()),
-                    error if self.demand.needs(id) && self.demand.fails_again(id) => Err(error),
-                    _ => Ok(()),
-                }
-            }
-        }
-    }
-
-    /// Gives up a read in flight. Its slot is empty now, or once the device has let go of it.
-    fn give_up(&mut self, id: PieceId) {
-        let Some(GivenUp { read, begun, slot }) = self.reads.give_up(id) else { return };
-        if read.is_unasked() {
-            self.account.given_up(id, begun, read.bytes);
-        }
-        if let Some(slot) = slot {
-            self.cache.failed(id, slot);
-        }
-    }
-
-    /// True if enough experts of this layer are resident or in flight for the rest to reuse their
-    /// slots, each free once its expert is computed.
-    fn can_wait(&self) -> bool {
-        self.prefetcher.is_sweeping() && self.demand.in_hand() >= IN_TURN
-    }
-
-    /// Makes room for a demanded piece: unpins the pinned piece whose layer comes last, or else
-    /// gives up the last prefetch. False if there is neither.
-    fn give_way(&mut self) -> bool {
-        if let Some(id) = self.prefetcher.unpin_last() {
-            self.cache.unpin(id);
-            return true;
-        }
-        let Some(id) = self.reads.latest_prefetch() else { return false };
-        self.give_up(id);
-        true
-    }
-
-    /// Issues the prefetches that the prefetcher proposes, once every demanded piece has its slot.
-    fn prefetch(&mut self) {
-        if self.demand.is_waiting() {
-            return;
-        }
-        let most = match self.run_ahead.is_possible() {
-            true => self.run_ahead.reads_until_next_poll(self.reads.seconds_per_expert()),
-            false => None,
-        };
-        let (at, load) = (self.moment(), self.reads.load());
-        let mut round = self.prefetcher.round(&self.account, at, load, most);
-        loop {
-            let DynamicAssembler { prefetcher, account, cache, reads, .. } = self;
-            let next = prefetcher.next(&mut round, account, cache, |id| reads.slot_len(id));
-            let Some(prefetch) = next else { return };
-            let tried = self.try_prefetch(&prefetch);
-            self.prefetcher.tried(&mut round, &self.account, &prefetch, tried);
-        }
-    }
-
-    /// Issues a prefetch, if it finds a slot or a victim.
-    fn try_prefetch(&mut self, prefetch: &Prefetch) -> Tried {
-        let &Prefetch { id, bytes, need, priority, origin, .. } = prefetch;
-        let worth = |policy: &mut dyn Policy, old: PieceId| {
-            prefetch.is_worth(f64::from(policy.within(old, LIKELY_VICTIM_STEPS)))
-        };
-        match self.cache.begin_if(self.demand.layer(), id, bytes, need, worth) {
-            Ok(claim) => {
-                // A failed prefetch is harmless: the piece is read once a router demands it.
-                let _ = self.issue(id, claim, priority, origin);
-                Tried::Issued
-            }
-            Err(NoRoom::InUse { .. }) => Tried::InUse,
-            Err(NoRoom::ExpectedSooner { .. }) => Tried::ExpectedSooner,
-            Err(_) => Tried::Refused,
-        }
-    }
-
-    /// Cancels prefetches of forecasts that the device has not begun. Those of layers computed
-    /// ahead stay, as they are more reliable than a draft.
-    fn withdraw_prefetches(&mut self) {
-        for id in self.reads.not_begun() {
-            if !self.run_ahead.has_foreseen(id) {
-                self.give_up(id);
-            }
-        }
-    }
-
-    /// Pins a resident piece until its layer's router has chosen.
-    fn pin(&mut self, id: PieceId) {
-        if !self.prefetcher.is_pinned(id) && self.cache.pin(id) {
-            self.prefetcher.pinned(id);
-        }
-    }
-
-    /// Pins the resident experts of later layers. A sweep uses all of them once and in order, so
-    /// computed experts are evicted instead.
-    fn pin_later_layers(&mut self, layer: usize) {
-        for later in layer + 1..self.prefetcher.layers() {
-            for expert in 0..self.prefetcher.experts_of(later) {
-                self.pin(PieceId::expert(later as u32, expert));
-            }
-        }
-    }
-
-    /// Prefetches the next layer of a long prompt, which uses nearly all of its experts.
-    fn expect_next_layer(&mut self, tokens: usize) {
-        let next = self.prefetcher.next_layer(self.demand.layer(), tokens);
-        let Some((layer, probability, priority)) = next else { return };
-        let experts = 0..self.prefetcher.experts_of(layer);
-        let ids = experts.map(|expert| PieceId::expert(layer as u32, expert));
-        for id in self.reads.in_disk_order(ids) {
-            self.pin(id);
-            self.prefetcher.expect([Expected { id, probability, priority }]);
-        }
-        self.prefetch();
-    }
-
-    /// Ends the forecasts of the running layer and of those before it, now that its router has
-    /// chosen. Reads in flight that it needs become demanded; the others are given up, except those
-    /// that fill free slots.
-    fn settle_forecast(&mut self, distinct: &[u32]) {
-        let layer = self.demand.layer();
-        while let Some(id) = self.prefetcher.unpin_up_to(layer) {
-            self.cache.unpin(id);
-        }
-        self.prefetcher.settle(layer);
-        let over = self.reads.ids().into_iter().filter(|id| id.layer() <= Some(layer));
-        for id in self.reads.in_disk_order(over.collect::<Vec<_>>()) {
-            let needed = distinct.iter().any(|&expert| PieceId::expert(layer, expert) == id);
-            let origin = self.reads.get(id).map(|read| read.origin);
-            if needed {
-                self.reads.demand(id, self.ablations.promotion);
-            } else if origin != Some(Origin::WarmFill) {
-                self.give_up(id);
-            }
-        }
-    }
-
-    /// Begins to fill free slots after the first pass, whose experts are resident by now, with the
-    /// experts most likely to be used next.
-    fn begin_warm_fill(&mut self) {
-        if self.prefetcher.fill != WarmFill::AfterFirstPrompt {
-            return;
-        }
-        let mut absent = Vec::new();
-        for layer in 0..self.prefetcher.layers() {
-            for expert in 0..self.prefetcher.experts_of(layer) {
-                let id = PieceId::expert(layer as u32, expert);
-                if !self.cache.contains(id) {
-                    absent.push((self.cache.policy_mut().within(id, warm_fill::WITHIN), id));
-                }
-            }
-        }
-        self.prefetcher.fill.begin(absent);
-    }
-
-    /// Serves a layer computed ahead from resident experts, and from stand-ins for the rest.
-    fn serve_with_stand_ins(
-        &mut self,
-        routed: &Routed,
-        ready: Ready<'_>,
-    ) -> Result<(), SourceError> {
-        let mut weights = Assembled::exact(&self.cache, &self.inventory);
-        weights.stand_ins = Some(&self.run_ahead.stand_ins);
-        ready(&routed.distinct, &mut weights)
-    }
-
-    /// Computes the stand-ins that may count, and demands the experts of those that are too
-    /// inaccurate.
-    fn judge(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
-        let to_judge = std::mem::take(&mut self.run_ahead.to_judge);
-        if to_judge.is_empty() {
-            return Ok(());
-        }
-        let mut weights = Assembled::exact(&self.cache, &self.inventory);
-        weights.stand_ins = Some(&self.run_ahead.stand_ins);
-        weights.verifier = Some(&self.verifier);
-        ready(&to_judge, &mut weights)?;
-        let refused = weights.refused;
-        self.verifier.caught += refused.len() as u64;
-        let layer = self.demand.layer();
-        let counts = |expert: &u32| !refused.contains(&PieceId::expert(layer, *expert));
-        let counted: Vec<u32> = to_judge.into_iter().filter(counts).collect();
-        self.computed(&counted);
-        let refused = self.reads.in_disk_order(refused);
-        self.demand.queue(refused);
-        Ok(self.fallback_reassemble()?)
-    }
-
-    /// Takes the choice that a layer computed ahead has made, as far as stand-ins predict it:
-    /// resident experts are pinned, and the others are prefetched.
-    fn foresee(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
-        self.drain()?;
-        let probability = self.run_ahead.foresee(layer as u32, routed);
-        let ids = routed.distinct.iter().map(|&expert| PieceId::expert(layer as u32, expert));
-        for id in self.reads.in_disk_order(ids) {
-            self.pin(id);
-            let priority = Priority::Speculative;
-            self.prefetcher.expect([Expected { id, probability, priority }]);
-        }
-        self.prefetch();
-        Ok(())
-    }
-
-    /// Starts a run ahead if it is worth it, and only if no prefetch is pending: otherwise known
-    /// experts of later layers are already being read.
-    fn start_run_ahead(&mut self, layer: usize) -> Result<bool, StreamError> {
-        if !self.run_ahead.can_start(layer) || !self.account.governor.on() {
-            return Ok(false);
-        }
-        if !self.prefetcher.is_idle() || self.reads.load().prefetches > 0 {
-            return Ok(false);
-        }
-        self.drain()?;
-        self.fallback_reassemble()?;
-        let wait =
-            Wait { missing: self.missing(), seconds_per_expert: self.reads.seconds_per_expert() };
-        let starts = self.run_ahead.is_worth_running(self.demand.layer() as usize, wait);
-        if starts {
-            self.account.runs_ahead();
-            self.run_ahead.start(layer);
-        }
-        Ok(starts)
-    }
-
-    /// Continues a run ahead while the experts of the layer where it began are awaited, and
-    /// stand-ins cover this one.
-    fn continue_run_ahead(&mut self, layer: usize) -> Result<bool, StreamError> {
-        self.reads.waiter.check()?;
-        self.drain()?;
-        Ok(self.run_ahead.can_continue(layer) && self.missing() > 0)
-    }
-
-    /// Number of the layer's needed experts that are not resident.
-    fn missing(&self) -> usize {
-        let absent = |&&expert: &&u32| self.presence(expert) != Presence::Exact;
-        self.demand.needed().iter().filter(absent).count()
     }
 
     /// Abandons the pass on failure.
