@@ -23,8 +23,13 @@ fn limits_of_the_process_are_named() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out");
     let model = tales();
-    let cases =
-        [("ulimit -s 64", "ulimit -s"), ("ulimit -f 1", "ulimit -f"), ("ulimit -n 8", "ulimit -n")];
+    let cases = [
+        ("ulimit -s 64", "ulimit -s"),
+        // The environment lies on the same stack.
+        ("ulimit -s 64 && export LARGE=$(printf %32768s)", "ulimit -s"),
+        ("ulimit -f 1", "ulimit -f"),
+        ("ulimit -n 8", "ulimit -n"),
+    ];
     for (limit, words) in cases {
         let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
             [&"forward", &model, &"--tokens", &"1,2,3,4,5,6,7,8", &"--out", &out];

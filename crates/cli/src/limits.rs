@@ -14,8 +14,8 @@ use crate::{REFUSED, atomic_file};
 /// Minimum stack size for the main thread, with a large margin.
 const STACK: u64 = 1 << 20;
 
-/// Checks the stack limit, and makes an exceeded file size limit an error of the write.
-pub(crate) fn prepare() -> anyhow::Result<()> {
+/// Checks the stack limit. Needs little of the stack itself, of which the environment has a part.
+pub(crate) fn stack() -> anyhow::Result<()> {
     if let Some(stack) = Limits::now().stack.filter(|&stack| stack < STACK) {
         bail!(
             "the stack is limited to {} KiB and {} KiB are needed; raise the limit (`ulimit -s`)",
@@ -23,6 +23,11 @@ pub(crate) fn prepare() -> anyhow::Result<()> {
             STACK >> 10,
         );
     }
+    Ok(())
+}
+
+/// Makes an exceeded file size limit an error of the write.
+pub(crate) fn file_size() -> anyhow::Result<()> {
     // Without this, SIGXFSZ ends the program; the error of the write names the file.
     let outgrown = signal_hook::flag::register(SIGXFSZ, Arc::default());
     outgrown.map_err(|e| {

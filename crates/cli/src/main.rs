@@ -28,7 +28,18 @@ const FAILED: u8 = 1;
 /// Exit code for bad input or usage, and for operations that the system refused.
 const REFUSED: u8 = 2;
 
+/// Only checks the stack, so that a small one is reported before it overflows.
 fn main() -> ExitCode {
+    if let Err(error) = limits::stack() {
+        note!("sws: {error}");
+        return ExitCode::from(REFUSED);
+    }
+    start()
+}
+
+/// Runs the command. Not inlined, because its frame must not be on the stack that `main` checks.
+#[inline(never)]
+fn start() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
@@ -38,7 +49,7 @@ fn main() -> ExitCode {
         }
         Err(help) => help.exit(),
     };
-    let done = limits::prepare().and_then(|()| match args.command {
+    let done = limits::file_size().and_then(|()| match args.command {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
