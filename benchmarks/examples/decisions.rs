@@ -71,13 +71,15 @@ fn run(
     const TOP_K: usize = 8;
     let clock = Clock::real();
     let with_experts = (0..count).collect();
-    let layers = Layers { count, with_experts, experts: experts as usize, top_k: TOP_K };
+    let layers =
+        Layers { count, with_experts, experts: experts as usize, top_k: TOP_K, sequences: 1 };
     let mut cache = PredictiveCache::new(policy.build(layers), vec![(1, ()); slots]);
     let (mut routed, mut begun) = (Spent::default(), Spent::default());
     let mut chosen = vec![vec![0u32; TOP_K]; count as usize];
     let mut state = 1u64;
-    let pass = Pass::default();
     for token in 0..TOKENS {
+        let pass = Pass::single(token, &[0]);
+        cache.begin_pass(&pass);
         for (layer, chosen) in (0u32..).zip(&mut chosen) {
             for (place, expert) in chosen.iter_mut().enumerate() {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -87,7 +89,7 @@ fn run(
                     *expert = (place as u64 * each + (state >> 32) % each) as u32;
                 }
             }
-            let choice = Choice { pass: &pass, layer, experts: chosen, per_step: TOP_K };
+            let choice = Choice { pass: &pass, layer, experts: chosen };
             routed.time(&clock, || cache.routed(&choice));
             for &expert in &*chosen {
                 let piece = PieceId::expert(layer, expert);

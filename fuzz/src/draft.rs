@@ -8,7 +8,7 @@ const FINGERPRINT: &str = "m";
 
 /// Shape of the draft.
 fn shape() -> DraftShape {
-    DraftShape { hidden: 4, layers: vec![0, 2], experts: 4, top_k: 2 }
+    DraftShape { hidden: 4, layers: vec![0, 2], experts: 4, top_k: 2, sequences: 1 }
 }
 
 /// Routers of the model.

@@ -33,8 +33,8 @@ fn choice(token: u32, layer: u32) -> [u32; TOP_K] {
 fn main() -> Result<(), Box<dyn Error>> {
     for policy in PolicyKind::ALL {
         let with_experts = (0..LAYERS).collect();
-        let layers =
-            Layers { count: LAYERS, with_experts, experts: EXPERTS as usize, top_k: TOP_K };
+        let (experts, top_k) = (EXPERTS as usize, TOP_K);
+        let layers = Layers { count: LAYERS, with_experts, experts, top_k, sequences: 1 };
         // Room for a quarter of the experts.
         let slots = (0..LAYERS * EXPERTS / 4).map(|_| (LEN, Vec::with_capacity(LEN)));
         let mut cache = PredictiveCache::new(policy.build(layers), slots);
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             cache.begin_pass(&pass);
             for layer in 0..LAYERS {
                 let experts = choice(token, layer);
-                cache.routed(&Choice { pass: &pass, layer, experts: &experts, per_step: TOP_K });
+                cache.routed(&Choice { pass: &pass, layer, experts: &experts });
                 for expert in experts {
                     let id = PieceId::expert(layer, expert);
                     if cache.lookup(id) == Lookup::Absent {

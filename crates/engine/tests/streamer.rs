@@ -291,7 +291,8 @@ impl Routes {
 
 /// A draft that has learned nothing.
 fn micro() -> MicroDraftModel {
-    let shape = DraftShape { hidden: 192, layers: (0..8).collect(), experts: 32, top_k: 4 };
+    let layers = (0..8).collect();
+    let shape = DraftShape { hidden: 192, layers, experts: 32, top_k: 4, sequences: 1 };
     let size = DraftSize::within(1 << 20, &shape, 0, 4096).unwrap();
     MicroDraftModel::new(shape, size)
 }

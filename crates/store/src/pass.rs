@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct Pass {
     /// The rows of each sequence, ascending.
     pub spans: Vec<Span>,
-    /// The token of each row.
+    /// The token of each row; empty if the tokens are unknown.
     pub tokens: Vec<u32>,
 }
 
@@ -35,9 +35,14 @@ impl Pass {
 
     /// Adds the rows of another sequence.
     pub fn push(&mut self, sequence: usize, first_position: usize, tokens: &[u32]) {
-        let first_row = self.tokens.len();
-        self.spans.push(Span { sequence, first_position, first_row, tokens: tokens.len() });
+        self.push_unknown(sequence, first_position, tokens.len());
         self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Adds rows of another sequence whose tokens are unknown, to a pass without tokens.
+    pub fn push_unknown(&mut self, sequence: usize, first_position: usize, tokens: usize) {
+        let first_row = self.len();
+        self.spans.push(Span { sequence, first_position, first_row, tokens });
     }
 
     /// Removes all rows but keeps the memory.
@@ -48,12 +53,12 @@ impl Pass {
 
     /// Number of rows.
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.spans.last().map_or(0, |span| span.rows().end)
     }
 
     /// True if there are no rows.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.len() == 0
     }
 
     /// Position of the first row, for callers with only one sequence; 0 for an empty pass.

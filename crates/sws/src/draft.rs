@@ -37,7 +37,7 @@ pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
         }
         layers.push(layer);
     }
-    Some(DraftShape { hidden: spec.hidden, layers, experts, top_k })
+    Some(DraftShape { hidden: spec.hidden, layers, experts, top_k, sequences: 1 })
 }
 
 /// A possible draft of a model: its size is known, but it has not been made yet.

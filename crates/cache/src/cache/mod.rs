@@ -27,9 +27,10 @@ use state::{Demand, Entry, State};
 ///
 /// // Two slots of 4096 bytes, whose memory is a number.
 /// let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(4096, 'a'), (4096, 'b')]);
-/// for expert in [7, 8, 7, 9] {
-///     let pass = Pass::default();
-///     cache.routed(&Choice { pass: &pass, layer: 0, experts: &[expert], per_step: 1 });
+/// for (position, expert) in [7, 8, 7, 9].into_iter().enumerate() {
+///     let pass = Pass::single(position, &[0]);
+///     cache.begin_pass(&pass);
+///     cache.routed(&Choice { pass: &pass, layer: 0, experts: &[expert] });
 ///     let piece = PieceId::expert(0, expert);
 ///     if cache.lookup(piece) == Lookup::Absent {
 ///         let claim = cache.begin(0, piece, 4000, Need::Now)?;

@@ -121,12 +121,7 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
                 assert_eq!(cache.lookup(key), expected);
             }
             Op::Routed { layer, experts } => {
-                cache.routed(&Choice {
-                    pass: &Pass::default(),
-                    layer,
-                    experts: &experts,
-                    per_step: experts.len(),
-                });
+                cache.routed(&Choice { pass: &Pass::default(), layer, experts: &experts });
                 needed = experts.iter().map(|&e| PieceId::expert(layer, e)).collect();
             }
             Op::Computed { which } if !needed.is_empty() => {
@@ -253,7 +248,7 @@ fn slots_are_chosen_in_order() {
         assert_eq!(bring(&mut cache, expert, len), expected, "{why}");
     }
     // 1, 3 and 4 are cached. The running layer needs 3 and 4, so 1 is evicted although used last.
-    cache.routed(&Choice { pass: &Pass::default(), layer: 0, experts: &[3, 4], per_step: 2 });
+    cache.routed(&Choice { pass: &Pass::default(), layer: 0, experts: &[3, 4] });
     cache.lookup(key(1));
     assert_eq!(bring(&mut cache, 6, 8), Ok(('a', Some(key(1)))));
     assert!(cache.pin(key(6)));

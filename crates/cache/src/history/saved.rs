@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 
+use super::cursor::Recent;
 use super::{HALF_LIVES, History, Layer, Pairs};
 use crate::saved::{Saved, SavedError};
 
@@ -11,7 +12,8 @@ const MOST: f32 = 4096.0;
 const LONGEST: f32 = 1e9;
 
 impl History {
-    /// Adds the history to `to`, except for the experts used last.
+    /// Adds the history to `to`, except for the experts used last. Of the recent use by each
+    /// sequence, it adds that by the sequence that stepped last.
     pub fn save(&self, to: &mut Saved) {
         let (layers, experts) = (self.shape.layers, self.shape.experts);
         let floats = |of: &dyn Fn(&Layer) -> Vec<f32>| -> Vec<u8> {
@@ -24,8 +26,12 @@ impl History {
         let each = [layers, experts];
         to.push("history.steps", Dtype::F32, &[layers], floats(&steps));
         to.push("history.count", Dtype::F32, &each, floats(&count));
-        to.push("history.age", Dtype::F32, &each, floats(&|layer| layer.age.clone()));
-        let averages = floats(&|layer| layer.averages.clone());
+        let recent = &self.cursors[self.latest].layers;
+        let floats = |of: &dyn Fn(&Recent) -> &[f32]| -> Vec<u8> {
+            recent.iter().flat_map(|layer| of(layer).to_vec()).flat_map(f32::to_le_bytes).collect()
+        };
+        to.push("history.age", Dtype::F32, &each, floats(&|layer| &layer.age));
+        let averages = floats(&|layer| &layer.averages);
         to.push("history.averages", Dtype::F32, &[layers, HALF_LIVES.len(), experts], averages);
         let pairs: Vec<&Pairs> =
             self.layers.iter().flat_map(|l| l.pairs.iter().flatten()).collect();
@@ -74,9 +80,12 @@ impl History {
             let own = l * experts..(l + 1) * experts;
             layer.steps = steps[l];
             layer.count.copy_from_slice(&count[own.clone()]);
-            layer.age.copy_from_slice(&age[own]);
-            let len = layer.averages.len();
-            layer.averages.copy_from_slice(&averages[l * len..][..len]);
+            for cursor in &mut self.cursors {
+                let recent = &mut cursor.layers[l];
+                recent.age.copy_from_slice(&age[own.clone()]);
+                let len = recent.averages.len();
+                recent.averages.copy_from_slice(&averages[l * len..][..len]);
+            }
             if let (Some(pairs), Some((seen, followed))) = (&mut layer.pairs, pairs) {
                 for (at, pairs) in (2 * l..).zip(pairs) {
                     let seen = seen[at * experts..][..experts].iter();
@@ -98,18 +107,20 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use sws_store::Pass;
+
     use super::*;
     use crate::history::Shape;
 
     const SHAPE: Shape = Shape { layers: 3, experts: 8, top_k: 2 };
 
     fn history() -> History {
-        let mut history = History::with_tokens(SHAPE);
+        let mut history = History::with_tokens(SHAPE, 1);
         for step in 0u32..300 {
-            let tokens = [step % 7];
-            history.announce(&tokens);
+            let token = step % 7;
+            history.begin(&Pass::single(step as usize, &[token]));
             for layer in 0..3 {
-                history.step_of(layer, &[step % 3, step % 5 + layer as u32], &tokens);
+                history.step(layer, 0, &[step % 3, step % 5 + layer as u32], Some(token));
             }
         }
         history
@@ -122,13 +133,13 @@ mod tests {
         before.save(&mut saved);
         let bytes = saved.write("a model");
         let saved = Saved::read(&bytes, "a model").unwrap();
-        let mut after = History::with_tokens(SHAPE);
+        let mut after = History::with_tokens(SHAPE, 1);
         after.recall(&saved).unwrap();
         // The experts used last are not saved: the same two steps give both histories the same.
         for history in [&mut before, &mut after] {
             for layer in 0..3 {
-                history.step_of(layer, &[1, 2], &[]);
-                history.step_of(layer, &[3, 4], &[5]);
+                history.step(layer, 0, &[1, 2], None);
+                history.step(layer, 0, &[3, 4], Some(5));
             }
         }
         for layer in 0..3 {
@@ -138,7 +149,7 @@ mod tests {
                 // The step in between was noted as a successor of the last.
                 assert!((before - after).abs() < 0.02, "{before} and {after}");
             }
-            let fresh = of(&mut History::with_tokens(SHAPE));
+            let fresh = of(&mut History::with_tokens(SHAPE, 1));
             assert!(fresh.iter().zip(&after).any(|(fresh, after)| (fresh - after).abs() > 0.2));
         }
     }
@@ -155,7 +166,7 @@ mod tests {
         }
         let shapes = [(2, 8), (4, 8), (3, 7), (3, 9), (0, 8), (3, 0)];
         for (layers, experts) in shapes {
-            let mut history = History::with_tokens(Shape { layers, experts, top_k: 2 });
+            let mut history = History::with_tokens(Shape { layers, experts, top_k: 2 }, 1);
             assert!(history.recall(&good).is_err(), "{layers} × {experts}");
         }
         // One impossible value in each tensor of numbers.
@@ -168,7 +179,7 @@ mod tests {
             let mut bad = good.clone();
             let tensor = bad.tensors_mut().iter_mut().find(|tensor| tensor.0 == name).unwrap();
             tensor.3[4..8].copy_from_slice(&f32::to_le_bytes(value));
-            let mut history = History::with_tokens(SHAPE);
+            let mut history = History::with_tokens(SHAPE, 1);
             let error = history.recall(&bad).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
             assert_eq!(history.steps(0), 0);

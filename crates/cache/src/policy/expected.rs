@@ -4,7 +4,7 @@ use crate::history::{History, Shape};
 use crate::{Saved, SavedError};
 use sws_store::{Pass, PieceId, PieceKind};
 
-use super::{Choice, Policy};
+use super::{Choice, Policy, Row};
 
 /// Evicts the piece whose next use is expected last.
 ///
@@ -41,6 +41,8 @@ pub struct Layers {
     pub experts: usize,
     /// Experts that a token uses per layer: the maximum over all layers.
     pub top_k: usize,
+    /// Number of sequences that can exist at the same time.
+    pub sequences: usize,
 }
 
 /// The experts of a layer.
@@ -87,7 +89,7 @@ impl ExpectedUse {
             .map(|distance| TIMES.map(|t| (t + distance as f32 / count as f32).log2()))
             .collect();
         ExpectedUse {
-            history: History::with_tokens(shape),
+            history: History::with_tokens(shape, layers.sequences),
             experts: vec![experts; shape.layers],
             layers,
             spans,
@@ -97,10 +99,10 @@ impl ExpectedUse {
         }
     }
 
-    /// Memory held for a model of this shape, in bytes.
-    pub fn bytes_for(shape: Shape) -> usize {
+    /// Memory held for so many sequences of a model of this shape, in bytes.
+    pub fn bytes_for(shape: Shape, sequences: usize) -> usize {
         let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
-        History::bytes_for(shape)
+        History::bytes_for(shape, sequences)
             + History::bytes_of_tokens(shape)
             + shape.layers * (size_of::<Experts>() + shape.experts * expert)
     }
@@ -204,15 +206,15 @@ impl Policy for ExpectedUse {
     }
 
     fn begin(&mut self, pass: &Pass) {
-        self.history.announce(&pass.tokens);
+        if self.history.begin(pass) {
+            self.experts.iter_mut().for_each(|experts| experts.stale = true);
+        }
     }
 
     fn routed(&mut self, choice: &Choice<'_>) {
         if let Ok(layer) = self.layers.with_experts.binary_search(&choice.layer) {
-            let steps = choice.steps().len();
-            let each = choice.pass.len().checked_div(steps).unwrap_or(0);
-            for (number, step) in choice.steps().enumerate() {
-                self.history.step_of(layer, step, &choice.pass.tokens[number * each..][..each]);
+            for Row { sequence, token, experts } in choice.rows() {
+                self.history.step(layer, sequence, experts, token);
             }
             let experts = &mut self.experts[layer];
             experts.stale = true;
@@ -306,7 +308,7 @@ impl Policy for ExpectedUse {
     }
 
     fn bytes(&self) -> usize {
-        ExpectedUse::bytes_for(self.history.shape())
+        ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
             + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
     }
 }

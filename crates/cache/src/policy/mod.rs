@@ -18,23 +18,37 @@ pub use lru::Lru;
 /// The experts that the router of a layer has chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// The pass; empty if its tokens are unknown.
+    /// The pass.
     pub pass: &'a Pass,
     /// The layer, counted among all layers.
     pub layer: u32,
-    /// The experts: those of the first step, of the second, and so on. An expert may be listed
+    /// The experts of each row of the pass in turn, equally many for each. An expert may be listed
     /// several times.
     pub experts: &'a [u32],
-    /// Number of entries of `experts` per step. Policies forecast the next step. With sequences
-    /// that run together a step has one token of each, and `experts` is a single step. In a prompt
-    /// every token is a step.
-    pub per_step: usize,
+}
+
+/// The experts chosen for a row of a pass: a step of its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// The number of the sequence.
+    pub sequence: usize,
+    /// The token, if it is known.
+    pub token: Option<u32>,
+    /// The experts.
+    pub experts: &'a [u32],
 }
 
 impl<'a> Choice<'a> {
-    /// The experts of each step.
-    pub fn steps(&self) -> impl ExactSizeIterator<Item = &'a [u32]> {
-        self.experts.chunks(self.per_step.max(1))
+    /// The rows of the pass, in order.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'a>> {
+        let &Choice { pass, experts, .. } = self;
+        let each = experts.len().checked_div(pass.len()).unwrap_or(0);
+        let rows = pass.spans.iter().flat_map(|span| span.rows().map(|row| (span.sequence, row)));
+        rows.map(move |(sequence, row)| Row {
+            sequence,
+            token: pass.tokens.get(row).copied(),
+            experts: &experts[row * each..][..each],
+        })
     }
 }
 

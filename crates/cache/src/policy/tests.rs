@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use sws_store::PieceKind;
 
@@ -6,13 +7,18 @@ use super::*;
 use crate::cache::{Lookup, Need, NoRoom, PredictiveCache};
 
 fn layers(count: u32, experts: usize) -> Layers {
-    Layers { count, with_experts: (0..count).collect(), experts, top_k: 2 }
+    let with_experts = (0..count).collect();
+    Layers { count, with_experts, experts, top_k: 2, sequences: 1 }
 }
 
-/// A choice in a pass whose tokens are unknown.
-fn chosen(layer: u32, experts: &[u32], per_step: usize) -> Choice<'_> {
-    static UNKNOWN: Pass = Pass { spans: Vec::new(), tokens: Vec::new() };
-    Choice { pass: &UNKNOWN, layer, experts, per_step }
+/// A choice for one unknown token.
+fn chosen(layer: u32, experts: &[u32]) -> Choice<'_> {
+    static UNKNOWN: LazyLock<Pass> = LazyLock::new(|| {
+        let mut pass = Pass::default();
+        pass.push_unknown(0, 0, 1);
+        pass
+    });
+    Choice { pass: &UNKNOWN, layer, experts }
 }
 
 /// Uses every piece once, in turn. Returns the number of hits.
@@ -44,8 +50,7 @@ fn fixed_share_of_cyclic_pieces_stays() {
     }
     pieces.extend([PieceId::FINAL_NORM, PieceId::LM_HEAD]);
     for slots in 1..=pieces.len() + 1 {
-        let policy =
-            ExpectedUse::new(Layers { count: 6, with_experts: Vec::new(), experts: 0, top_k: 0 });
+        let policy = ExpectedUse::new(Layers { with_experts: Vec::new(), ..layers(6, 0) });
         let mut expected = PredictiveCache::new(Box::new(policy), vec![(1, ()); slots]);
         let mut lru = PredictiveCache::new(Box::new(Lru::new()), vec![(1, ()); slots]);
         for round in 0..5 {
@@ -69,7 +74,7 @@ fn misses(policy: Box<dyn Policy>, slots: usize, routes: &[Vec<[u32; 2]>]) -> us
     for (step, route) in routes.iter().enumerate() {
         for (layer, experts) in route.iter().enumerate() {
             let layer = layer as u32;
-            cache.routed(&chosen(layer, experts, 2));
+            cache.routed(&chosen(layer, experts));
             for &expert in experts.iter().collect::<BTreeSet<_>>() {
                 let key = PieceId::expert(layer, expert);
                 if cache.lookup(key) == Lookup::Absent {
@@ -139,9 +144,9 @@ fn forecast_evicts_only_pieces_expected_later() {
     let mut cache = PredictiveCache::new(Box::new(policy), vec![(1, ()); 2]);
     // Experts 0 and 1 of layer 0 are used in every step, and of the others only 6 and 7.
     for _ in 0..100 {
-        cache.routed(&chosen(0, &[0, 1], 2));
-        cache.routed(&chosen(2, &[6, 7], 2));
-        cache.routed(&chosen(3, &[6, 7], 2));
+        cache.routed(&chosen(0, &[0, 1]));
+        cache.routed(&chosen(2, &[6, 7]));
+        cache.routed(&chosen(3, &[6, 7]));
     }
     let bring = |cache: &mut PredictiveCache<()>, layer, expert, need| {
         let key = PieceId::expert(layer, expert);
@@ -175,8 +180,8 @@ fn forecast_protects_until_its_layer_has_chosen() {
     for kind in PolicyKind::ALL {
         let mut cache = PredictiveCache::new(kind.build(layers(4, 8)), vec![(1, ()); 2]);
         for _ in 0..50 {
-            cache.routed(&chosen(1, &[0, 1], 2));
-            cache.routed(&chosen(2, &[4, 5], 2));
+            cache.routed(&chosen(1, &[0, 1]));
+            cache.routed(&chosen(2, &[4, 5]));
         }
         let key = |layer, expert| PieceId::expert(layer, expert);
         let mut bring = |layer, expert| {
@@ -189,7 +194,7 @@ fn forecast_protects_until_its_layer_has_chosen() {
                 cache.foresee(key(3, 7), 0.95);
             }
             if (layer, expert) == (1, 0) {
-                cache.routed(&chosen(3, &[7], 1));
+                cache.routed(&chosen(3, &[7]));
             }
             evicted
         };
@@ -206,7 +211,7 @@ fn last_agrees_with_victim() {
     for step in 0..60 {
         for layer in 0..4 {
             let choice = [(step * layer) % 8, 7 - layer];
-            policy.routed(&chosen(layer, &choice, 2));
+            policy.routed(&chosen(layer, &choice));
         }
     }
     let cached: Vec<PieceId> =
@@ -226,7 +231,7 @@ fn last_agrees_with_victim() {
         }
         assert_eq!(policy.last(now, &|piece| left.contains(&piece)), Some(last));
         for layer in 0..4 {
-            policy.routed(&chosen(layer, &[0, 7 - layer], 2));
+            policy.routed(&chosen(layer, &[0, 7 - layer]));
         }
         left.retain(|&piece| piece != last);
     }
@@ -237,7 +242,7 @@ fn last_agrees_with_victim() {
 fn use_in_every_step_is_expected_within_four() {
     let mut policy = ExpectedUse::new(layers(2, 8));
     for _ in 0..200 {
-        policy.routed(&chosen(0, &[0, 1], 2));
+        policy.routed(&chosen(0, &[0, 1]));
     }
     let mut within = |expert, steps| policy.within(PieceId::expert(0, expert), steps);
     assert!(within(0, 1) > 0.98 && within(0, 4) > 0.98, "{}", within(0, 1));

@@ -51,6 +51,8 @@ pub struct UnknownReplayPolicy(pub String);
 #[derive(Debug)]
 pub struct Replay<'a> {
     trace: &'a Trace,
+    /// Number of sequences at a time.
+    batch: usize,
     passes: Vec<Together>,
     /// Index of the first pass that is counted.
     counted: usize,
@@ -70,29 +72,30 @@ pub struct Outcome {
 }
 
 /// Tokens that go through the layers together.
+type Together = Vec<Part>;
+
+/// The tokens of a pass that belong to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Together {
-    tokens: Tokens,
-    /// Number of tokens per step.
-    step: usize,
+struct Part {
+    /// The number of the sequence among those that run together.
+    sequence: usize,
+    first_position: usize,
+    tokens: Range<usize>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Tokens {
-    Run(Range<usize>),
-    Each(Vec<usize>),
-}
+/// A part of a sequence: the position of its first token, and its tokens.
+type Run = (usize, Range<usize>);
 
 impl<'a> Replay<'a> {
     /// A replay of `batch` sequences at a time.
     pub fn new(trace: &'a Trace, batch: usize) -> Replay<'a> {
-        let mut halves: Vec<Range<usize>> = trace.sequences().collect();
-        let counted = if let [only] = &halves[..] {
+        let mut halves: Vec<Run> = trace.sequences().map(|tokens| (0, tokens)).collect();
+        let counted = if let [(_, only)] = &halves[..] {
             // The end of the pass that reaches the middle.
             let middle = only.start + only.len() / 2;
             let cut = trace.passes(only.clone()).map(|pass| pass.end).find(|&end| end >= middle);
             let cut = cut.unwrap_or(middle);
-            halves = vec![only.start..cut, cut..only.end];
+            halves = vec![(0, only.start..cut), (cut - only.start, cut..only.end)];
             1
         } else {
             halves.len() / 2
@@ -101,7 +104,7 @@ impl<'a> Replay<'a> {
         let mut passes = arrange(trace, warming, batch);
         let counted = passes.len();
         passes.extend(arrange(trace, counting, batch));
-        Replay { trace, passes, counted }
+        Replay { trace, batch: batch.max(1), passes, counted }
     }
 
     /// Counts from the first token on, as in an engine with a cold cache.
@@ -126,26 +129,25 @@ impl<'a> Replay<'a> {
         let shape = self.trace.shape();
         let policy: Box<dyn Policy> = match policy {
             ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
-            ReplayPolicy::Engine(kind) => kind.build(layers(shape)),
+            ReplayPolicy::Engine(kind) => kind.build(layers(shape, self.batch)),
         };
         let mut player = Player::new(shape, policy, slots);
         let mut experts = Vec::new();
         let mut tokens = 0;
-        for (number, pass) in self.passes.iter().enumerate() {
+        for (number, together) in self.passes.iter().enumerate() {
             if number == self.counted {
                 player.cache.reset_counts();
             }
-            let together = pass.tokens.iter().count();
+            let pass = self.pass(together);
             if number >= self.counted {
-                tokens += together;
+                tokens += pass.len();
             }
-            let store_pass = self.store_pass(pass);
-            player.cache.begin_pass(&store_pass);
+            player.cache.begin_pass(&pass);
             for layer in 0..shape.layers {
-                self.experts(pass, layer, &mut experts);
-                player.layer(&store_pass, layer as u32, &experts, pass.step * shape.top_k);
+                self.experts(together, layer, &mut experts);
+                player.layer(&pass, layer as u32, &experts);
             }
-            progress(together);
+            progress(pass.len());
         }
         let counts = player.cache.counts();
         let of = |layer: usize| counts.get(&(layer as u32)).copied().unwrap_or_default();
@@ -155,26 +157,22 @@ impl<'a> Replay<'a> {
         Outcome { tokens, uses: hits + misses, misses, layers }
     }
 
-    /// A pass with its token ids; without tokens if the trace has no ids.
-    fn store_pass(&self, pass: &Together) -> Pass {
-        let mut store_pass = Pass::default();
-        let ids = self.trace.tokens();
-        match &pass.tokens {
-            _ if ids.is_empty() => {}
-            Tokens::Run(run) => store_pass.push(0, run.start, &ids[run.clone()]),
-            Tokens::Each(tokens) => {
-                for (sequence, &token) in tokens.iter().enumerate() {
-                    store_pass.push(sequence, token, &ids[token..=token]);
-                }
+    /// A pass as an engine describes it.
+    fn pass(&self, together: &Together) -> Pass {
+        let mut pass = Pass::default();
+        for &Part { sequence, first_position, ref tokens } in together {
+            match self.trace.tokens().get(tokens.clone()) {
+                Some(ids) => pass.push(sequence, first_position, ids),
+                None => pass.push_unknown(sequence, first_position, tokens.len()),
             }
         }
-        store_pass
+        pass
     }
 
     /// Experts that the tokens of a pass chose in a layer.
-    fn experts(&self, pass: &Together, layer: usize, experts: &mut Vec<u32>) {
+    fn experts(&self, together: &Together, layer: usize, experts: &mut Vec<u32>) {
         experts.clear();
-        for token in pass.tokens.iter() {
+        for token in together.iter().flat_map(|part| part.tokens.clone()) {
             experts.extend(self.trace.experts(token, layer).iter().map(|&e| u32::from(e)));
         }
     }
@@ -214,9 +212,9 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// An empty cache with `slots` slots.
-    pub fn new(shape: Shape, policy: PolicyKind, slots: usize) -> Residency {
-        let policy = policy.build(layers(shape));
+    /// An empty cache with `slots` slots, for up to `sequences` sequences at the same time.
+    pub fn new(shape: Shape, policy: PolicyKind, slots: usize, sequences: usize) -> Residency {
+        let policy = policy.build(layers(shape, sequences));
         Residency { player: Player::new(shape, policy, slots), pass: Pass::default() }
     }
 
@@ -226,18 +224,18 @@ impl Residency {
         self.player.cache.begin_pass(pass);
     }
 
-    /// Applies the choice of a layer, `per_step` experts in each step. Returns the misses,
-    /// ascending. `layer` is an index among the layers with experts.
-    pub fn layer(&mut self, layer: usize, experts: &[u32], per_step: usize) -> &[u32] {
-        self.player.layer(&self.pass, layer as u32, experts, per_step);
+    /// Applies the choice of a layer for all rows of the pass. Returns the misses, ascending.
+    /// `layer` is an index among the layers with experts.
+    pub fn layer(&mut self, layer: usize, experts: &[u32]) -> &[u32] {
+        self.player.layer(&self.pass, layer as u32, experts);
         &self.player.missing
     }
 }
 
-fn layers(shape: Shape) -> Layers {
-    let count = shape.layers as u32;
-    let with_experts = (0..count).collect();
-    Layers { count, with_experts, experts: shape.experts, top_k: shape.top_k }
+fn layers(shape: Shape, sequences: usize) -> Layers {
+    let Shape { layers, experts, top_k } = shape;
+    let count = layers as u32;
+    Layers { count, with_experts: (0..count).collect(), experts, top_k, sequences }
 }
 
 impl Player {
@@ -248,9 +246,9 @@ impl Player {
         Player { cache, missing: Vec::new() }
     }
 
-    fn layer(&mut self, pass: &Pass, layer: u32, experts: &[u32], per_step: usize) {
+    fn layer(&mut self, pass: &Pass, layer: u32, experts: &[u32]) {
         let Player { cache, missing } = self;
-        cache.routed(&Choice { pass, layer, experts, per_step });
+        cache.routed(&Choice { pass, layer, experts });
         missing.clear();
         let mut distinct: Vec<u32> = experts.to_vec();
         distinct.sort_unstable();
@@ -277,39 +275,41 @@ impl Player {
     }
 }
 
-impl Tokens {
-    fn iter(&self) -> impl Iterator<Item = usize> {
-        let (run, each) = match self {
-            Tokens::Run(run) => (run.clone(), &[][..]),
-            Tokens::Each(each) => (0..0, &each[..]),
-        };
-        run.chain(each.iter().copied())
-    }
-}
-
 /// Arranges sequences in passes, `batch` at a time: the next sequence begins where one ends.
-fn arrange(trace: &Trace, sequences: &[Range<usize>], batch: usize) -> Vec<Together> {
+fn arrange(trace: &Trace, runs: &[Run], batch: usize) -> Vec<Together> {
     if batch <= 1 {
-        let passes = sequences.iter().flat_map(|sequence| trace.passes(sequence.clone()));
-        return passes.map(|run| Together { tokens: Tokens::Run(run), step: 1 }).collect();
+        let alone = |(position, all): &Run| {
+            let (position, start) = (*position, all.start);
+            let part = move |tokens: Range<usize>| {
+                let first_position = position + tokens.start - start;
+                vec![Part { sequence: 0, first_position, tokens }]
+            };
+            trace.passes(all.clone()).map(part)
+        };
+        return runs.iter().flat_map(alone).collect();
     }
-    let mut waiting = sequences.iter().filter(|sequence| !sequence.is_empty()).cloned();
-    let mut running: Vec<Range<usize>> = waiting.by_ref().take(batch).collect();
+    let mut waiting = runs.iter().filter(|(_, tokens)| !tokens.is_empty());
+    let mut running: Vec<Run> = vec![(0, 0..0); batch];
     let mut passes = Vec::new();
-    while !running.is_empty() {
-        let tokens: Vec<usize> = running.iter().map(|sequence| sequence.start).collect();
-        passes.push(Together { step: tokens.len(), tokens: Tokens::Each(tokens) });
-        running.retain_mut(|sequence| {
-            sequence.start += 1;
-            if sequence.start >= sequence.end
+    loop {
+        let mut together = Vec::new();
+        for (sequence, (position, rest)) in running.iter_mut().enumerate() {
+            if rest.start == rest.end
                 && let Some(next) = waiting.next()
             {
-                *sequence = next;
+                (*position, *rest) = next.clone();
             }
-            sequence.start < sequence.end
-        });
+            if let Some(token) = rest.next() {
+                let first_position = *position;
+                together.push(Part { sequence, first_position, tokens: token..token + 1 });
+                *position += 1;
+            }
+        }
+        if together.is_empty() {
+            return passes;
+        }
+        passes.push(together);
     }
-    passes
 }
 
 impl Outcome {

@@ -50,10 +50,10 @@ proptest! {
     #[test]
     fn every_token_is_replayed_once(trace in traces(), batch in 1usize..5) {
         let replay = Replay::new(&trace, batch);
-        let mut tokens: Vec<usize> = replay.passes.iter().flat_map(|pass| pass.tokens.iter()).collect();
+        let mut tokens: Vec<usize> = replay.passes.iter().flatten().flat_map(|part| part.tokens.clone()).collect();
         tokens.sort_unstable();
         prop_assert_eq!(tokens, (0..trace.token_count()).collect::<Vec<_>>());
-        prop_assert!(replay.passes.iter().all(|pass| pass.tokens.iter().count() <= batch));
+        prop_assert!(replay.passes.iter().all(|pass| pass.len() <= batch));
     }
 }
 

@@ -5,20 +5,25 @@ use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
 use crate::blueprint::{Gates, LayerBlueprint};
 use sws_cache::history::log_odds;
 use sws_cache::history::logistic;
+use sws_store::{Pass, Span};
 
 /// The lowest probability at which an expert is selected.
 const NAMED: f32 = 0.05;
 
 impl MicroDraftModel {
     /// Forecasts all layers of a pass from its tokens and from the use of experts so far.
-    pub(super) fn forecast_pass(&mut self, tokens_of_pass: &[u32]) {
+    pub(super) fn forecast_pass(&mut self, running: &Pass) {
         let MicroDraftModel { shape, known, pass, scratch, learned, said, adapting, .. } = self;
         let tokens = &mut known.tokens;
         pass.rows.clear();
-        pass.rows.extend(tokens_of_pass.iter().map(|&token| match adapting {
+        pass.rows.extend(running.tokens.iter().map(|&token| match adapting {
             Adapting::All => tokens.meet(token),
             Adapting::History => tokens.find(token),
         }));
+        pass.sequences.clear();
+        let of_span = |span: &Span| std::iter::repeat_n(span.sequence, span.tokens);
+        pass.sequences.extend(running.spans.iter().flat_map(of_span));
+        known.history.begin(running);
         pass.last = None;
         pass.pending.iter_mut().for_each(|pending| pending.live = false);
         pass.fresh = true;
@@ -27,24 +32,23 @@ impl MicroDraftModel {
         }
         let experts = shape.experts;
         for (place, said) in said.iter_mut().enumerate() {
-            let absent = known.history.absence(place).within_1;
-            scratch.absent.clear();
-            scratch.absent.extend_from_slice(absent);
             known.prior(shape, place, &mut scratch.prior);
-            let odds = &mut pass.odds[place * (1 + MAX_TOKENS) * experts..];
-            let (history, by_token) = odds.split_at_mut(experts);
-            for (odds, absent) in history.iter_mut().zip(&scratch.absent) {
-                *odds = log_odds(1.0 - absent);
-            }
             let w = learned.weights(place, AHEAD, false);
             said.expert_probs.fill(0.0);
-            for (row, odds) in pass.rows.iter().zip(by_token.chunks_exact_mut(experts)) {
+            let odds = &mut pass.odds[place * 2 * MAX_TOKENS * experts..];
+            let rows = pass.rows.iter().zip(&pass.sequences);
+            for ((row, &sequence), odds) in rows.zip(odds.chunks_exact_mut(2 * experts)) {
+                let (history, by_token) = odds.split_at_mut(experts);
+                let absent = known.history.absence_of(place, sequence).within_1;
+                for (odds, absent) in history.iter_mut().zip(absent) {
+                    *odds = log_odds(1.0 - absent);
+                }
                 match row {
-                    Some(row) => known.tokens.chances(*row, place, &scratch.prior, odds),
-                    None => odds.copy_from_slice(&scratch.prior),
+                    Some(row) => known.tokens.chances(*row, place, &scratch.prior, by_token),
+                    None => by_token.copy_from_slice(&scratch.prior),
                 }
                 for ((odds, said), history) in
-                    odds.iter_mut().zip(&mut said.expert_probs).zip(&*history)
+                    by_token.iter_mut().zip(&mut said.expert_probs).zip(&*history)
                 {
                     *odds = log_odds(*odds);
                     let p = logistic(w[0] + w[HISTORY] * history + w[TOKEN] * *odds);
@@ -65,7 +69,7 @@ impl MicroDraftModel {
     ) {
         let attended = *distances.start() > 0;
         let MicroDraftModel { shape, size, learned, known, pass, said, scratch, .. } = self;
-        let DraftShape { hidden, experts, top_k, ref layers } = *shape;
+        let DraftShape { hidden, experts, top_k, ref layers, .. } = *shape;
         let tokens = state.len() / hidden;
         let single = tokens == 1;
         let nearest = *distances.start();
@@ -94,9 +98,9 @@ impl MicroDraftModel {
                 }
                 let (history, rest) = rest.split_at_mut(experts);
                 let (by_token, by_pairs) = rest.split_at_mut(experts);
-                let odds = &pass.odds[target * (1 + MAX_TOKENS) * experts..];
+                let odds = &pass.odds[(target * MAX_TOKENS + token) * 2 * experts..];
                 history.copy_from_slice(&odds[..experts]);
-                by_token.copy_from_slice(&odds[(1 + token) * experts..][..experts]);
+                by_token.copy_from_slice(&odds[experts..][..experts]);
 
                 // The latest choice: of this layer, or of the one before it.
                 let last = if attended { Some(place) } else { place.checked_sub(1) };
@@ -168,7 +172,7 @@ impl MicroDraftModel {
             let odds = &pass.odds[place * (1 + MAX_TOKENS) * experts..][..2 * experts];
             let (history, by_token) = odds.split_at(experts);
             let w = learned.weights(place, AHEAD, false);
-            let probabilities = &mut scratch.absent;
+            let probabilities = &mut scratch.probabilities;
             probabilities.clear();
             let both = history.iter().zip(by_token);
             probabilities.extend(both.map(|(h, t)| logistic(w[0] + w[HISTORY] * h + w[TOKEN] * t)));

@@ -54,7 +54,7 @@ pub enum Adapting {
 /// use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
 /// use sws_store::Pass;
 ///
-/// let shape = DraftShape { hidden: 4, layers: vec![0, 1], experts: 8, top_k: 2 };
+/// let shape = DraftShape { hidden: 4, layers: vec![0, 1], experts: 8, top_k: 2, sequences: 1 };
 /// let size = DraftSize { rank: 0, tokens: 64, distances: 1 };
 /// let mut draft = MicroDraftModel::new(shape, size);
 /// for token in [7, 9].repeat(50) {
@@ -100,13 +100,15 @@ struct Known {
 struct Ongoing {
     /// True until its first forecast is given.
     fresh: bool,
-    /// The rows of its tokens in the table of tokens.
+    /// For each of its rows, the row of its token in the table of tokens.
     rows: Vec<Option<usize>>,
+    /// For each of its rows, the number of the sequence.
+    sequences: Vec<usize>,
     /// Choices of the last [`DEPTH`] + 1 layers, by place modulo [`DEPTH`] + 1.
     routes: Vec<Vec<u32>>,
     /// The place of the layer that chose last.
     last: Option<usize>,
-    /// Log-odds by history and by token: [layers, 1 + MAX_TOKENS, experts].
+    /// Log-odds of each row, by history and by token: [layers, MAX_TOKENS, 2, experts].
     odds: Vec<f32>,
     /// Indexed by place modulo [`DEPTH`] + 1, then by distance.
     pending: Vec<Pending>,
@@ -130,7 +132,7 @@ struct Scratch {
     logits: Vec<f32>,
     order: Vec<f32>,
     prior: Vec<f32>,
-    absent: Vec<f32>,
+    probabilities: Vec<f32>,
     chosen: Vec<u32>,
 }
 
@@ -150,7 +152,7 @@ impl MicroDraftModel {
         assert_eq!(learned.rank, size.rank, "what was learned has another rank");
         let (places, experts) = (shape.layers.len(), shape.experts);
         let known = Known {
-            history: History::new(shape.history()),
+            history: History::new(shape.history(), shape.sequences),
             counts: vec![0.0; places * experts],
             steps: vec![0.0; places],
             pairs: vec![Pairs::new(experts); places * size.distances],
@@ -164,7 +166,7 @@ impl MicroDraftModel {
         };
         let pass = Ongoing {
             routes: vec![Vec::new(); DEPTH + 1],
-            odds: vec![0.0; places * (1 + MAX_TOKENS) * experts],
+            odds: vec![0.0; places * 2 * MAX_TOKENS * experts],
             pending: vec![pending; (DEPTH + 1) * (DEPTH + 1)],
             ..Ongoing::default()
         };
@@ -234,7 +236,7 @@ impl MicroDraftModel {
         let tokens = hidden.len() / self.shape.hidden.max(1);
         if self.shape.layers.first().is_none_or(|&first| layer <= first) {
             let first = token_history.len().saturating_sub(tokens);
-            self.forecast_pass(&token_history[first..]);
+            self.forecast_pass(&Pass::single(first, &token_history[first..]));
         }
         let confidence = self.confidence;
         let layers = self.entering(layer, hidden, gates).unwrap_or_default();
@@ -271,7 +273,7 @@ impl Draft for MicroDraftModel {
     }
 
     fn begin(&mut self, pass: &Pass) {
-        self.forecast_pass(&pass.tokens);
+        self.forecast_pass(pass);
     }
 
     fn entering(
@@ -322,7 +324,8 @@ impl Draft for MicroDraftModel {
         let MicroDraftModel { shape, size, known, pass, scratch, .. } = self;
         let before = pass.last.filter(|&last| last + 1 == place);
         for (token, chosen) in choices.chunks_exact(top_k).enumerate() {
-            known.history.step(place, chosen);
+            let sequence = pass.sequences.get(token).copied().unwrap_or(0);
+            known.history.step(place, sequence, chosen, None);
             if !all {
                 continue;
             }

@@ -6,7 +6,7 @@ use super::{Learned, MAX_TOKENS, Pending};
 use crate::blueprint::LayerBlueprint;
 use sws_cache::history::{History, Pairs, Shape};
 
-/// The dimensions of a model that a draft needs.
+/// The dimensions of a model and its use that a draft needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftShape {
     /// Elements of the hidden state.
@@ -17,6 +17,8 @@ pub struct DraftShape {
     pub experts: usize,
     /// Experts that a token uses per layer.
     pub top_k: usize,
+    /// Number of sequences that can exist at the same time.
+    pub sequences: usize,
 }
 
 /// Sizes of the tables of a draft.
@@ -69,12 +71,12 @@ impl DraftSize {
     /// Bytes of memory of a draft of this size.
     pub fn bytes(&self, shape: &DraftShape) -> usize {
         let (places, experts) = (shape.layers.len(), shape.experts);
-        let known = History::bytes_for(shape.history())
+        let known = History::bytes_for(shape.history(), shape.sequences)
             + places * (experts + 1) * 4
             + places * self.distances * Pairs::bytes_for(experts)
             + self.tokens * Tokens::row_bytes(places, shape.top_k);
         let pending = size_of::<Pending>() + 4 * (experts * (FEATURES + 1) + self.rank + 1);
-        let pass = 4 * places * (1 + MAX_TOKENS) * experts + (DEPTH + 1) * (DEPTH + 1) * pending;
+        let pass = 4 * places * 2 * MAX_TOKENS * experts + (DEPTH + 1) * (DEPTH + 1) * pending;
         let said = places * (size_of::<LayerBlueprint>() + 8 * experts);
         let scratch = 4 * (MAX_TOKENS + 4) * experts + 4 * (shape.hidden + self.rank + 1);
         known + Learned::bytes_for(shape, self.rank) + pass + said + scratch

@@ -10,7 +10,8 @@ const TOP_K: usize = 3;
 const LAYERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
 
 fn shape() -> DraftShape {
-    DraftShape { hidden: HIDDEN, layers: LAYERS.to_vec(), experts: EXPERTS, top_k: TOP_K }
+    let layers = LAYERS.to_vec();
+    DraftShape { hidden: HIDDEN, layers, experts: EXPERTS, top_k: TOP_K, sequences: 2 }
 }
 
 const SIZE: DraftSize = DraftSize { rank: 2, tokens: 40, distances: 4 };
@@ -128,7 +129,7 @@ fn taught() -> MicroDraftModel {
 fn forecasts(draft: &MicroDraftModel) -> Vec<f32> {
     // Files do not contain the recent use of experts.
     let mut draft = draft.clone();
-    draft.known.history = History::new(shape().history());
+    draft.known.history = History::new(shape().history(), 1);
     let mut all = Vec::new();
     let mut toy = Toy::new(0.1);
     for _ in 0..5 {

@@ -78,8 +78,8 @@ impl Default for Ablations {
     }
 }
 
-/// The layers of a model as a policy sees them.
-pub(crate) fn layers_with_experts(spec: &ModelSpec) -> Layers {
+/// The layers of a model as the policy of so many sequences sees them.
+pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> Layers {
     let moe = |layer: &u32| spec.layers[*layer as usize].moe().is_some();
     let count = spec.layers.len() as u32;
     Layers {
@@ -87,6 +87,7 @@ pub(crate) fn layers_with_experts(spec: &ModelSpec) -> Layers {
         with_experts: (0..count).filter(moe).collect(),
         experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
         top_k: spec.max_top_k(),
+        sequences,
     }
 }
 
@@ -419,8 +420,7 @@ impl DynamicAssembler {
         let number = layer as u32;
         let tokens = routed.choices.len() / routed.top_k.max(1);
         self.demand.begin(number, &routed.distinct);
-        let (experts, per_step) = (&routed.choices[..], routed.top_k);
-        self.cache.routed(&Choice { pass, layer: number, experts, per_step });
+        self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
         if self.prefetcher.enabled {
             self.account_choice(layer, &routed.distinct);
         }

@@ -105,7 +105,7 @@ impl Fixture {
     ) -> Session<Streaming> {
         let arena = Arena::new(slots * self.slot).unwrap();
         let slots: Vec<Slot> = (0..slots).map(|_| arena.take(self.slot).unwrap()).collect();
-        let policy = policy.build(layers_with_experts(&self.spec));
+        let policy = policy.build(layers_with_experts(&self.spec, 1));
         let config =
             AssemblerConfig { policy, draft, confidence: 0.5, speculation: true, governed: false };
         let inventory = Arc::new(Inventory::new(&self.spec, &self.manifest).unwrap());

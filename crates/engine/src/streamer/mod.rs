@@ -170,7 +170,7 @@ impl SpeculativeWeightStreamer {
             let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
             let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
             let deciders = AssemblerConfig {
-                policy: options.policy.build(layers_with_experts(spec)),
+                policy: options.policy.build(layers_with_experts(spec, plan.sequences)),
                 draft: options.draft,
                 confidence: options.confidence_threshold,
                 speculation: options.speculation,

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io;
 
 use proptest::prelude::*;
+use sws_cache::replay::Residency;
+use sws_kernels::functional::argmax;
 use sws_model::{Chunk, Step};
 use sws_store::ShardReader;
 
@@ -226,4 +228,75 @@ fn shared_passes_read_less_than_separate_ones() {
     };
     let (together, apart) = (read(true), read(false));
     assert!(together * 10 < apart * 9, "{together} bytes together, {apart} apart");
+}
+
+/// Replays the passes of an engine as it runs them.
+struct Shadow {
+    residency: Residency,
+    misses: u64,
+}
+
+impl Observer for Shadow {
+    fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
+        self.residency.begin(pass);
+        Ok(())
+    }
+
+    fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.misses += self.residency.layer(layer, &routed.choices).len() as u64;
+        Ok(())
+    }
+}
+
+/// Runs up to four sequences that come and go, with prompts among them. Returns the misses of the
+/// engine and of a replay with the slots that the plan has for experts.
+fn misses(policy: PolicyKind, more: u64, lends: bool) -> [u64; 2] {
+    let options = Options { sequences: 4, policy, ..options(smallest(4) + more * MIB) };
+    let plan = streaming(ReaderKind::Direct, Options { speculation: false, ..options });
+    let plan = plan.plan().unwrap().clone();
+    let [class] = plan.slots[..] else { panic!("one length of experts: {plan:?}") };
+    let plan = if lends { plan } else { Plan { lent: Vec::new(), ..plan } };
+    let options = Options { policy, speculation: false, ..Options::default() };
+    let (model, store) = (Model::new(spec()), store(ReaderKind::Direct));
+    let mut lm = SpeculativeWeightStreamer::with_plan(model, store, plan, options).unwrap();
+    let shape = Shape { layers: 8, experts: 32, top_k: 4 };
+    let residency = Residency::new(shape, policy, class.count, 4);
+    let mut shadow = Shadow { residency, misses: 0 };
+    let mut step = Step::default();
+    // The tokens that continue each sequence.
+    let mut next: Vec<(usize, Vec<u32>)> = vec![(0, PROMPT.to_vec())];
+    for round in 0..240u32 {
+        match round % 40 {
+            10 | 15 | 30 if next.len() < 4 => {
+                let sequence = lm.add_sequence().unwrap();
+                next.push((sequence, PROMPT.map(|token| token + round).to_vec()));
+            }
+            25 | 38 if next.len() > 1 => lm.remove_sequence(next.swap_remove(1).0),
+            _ => {}
+        }
+        let chunks: Vec<Chunk<'_>> =
+            next.iter().map(|&(sequence, ref tokens)| Chunk { sequence, tokens }).collect();
+        lm.step(&chunks, &mut shadow, &mut step);
+        for (number, (_, tokens)) in next.iter_mut().enumerate() {
+            let logits = step.logits(number).unwrap();
+            let likeliest = argmax(logits).unwrap();
+            *tokens = vec![(likeliest as u32 + round) % 4096];
+        }
+    }
+    [lm.counters().layers.values().map(|layer| layer.misses).sum(), shadow.misses]
+}
+
+/// A replay of the same passes has the misses of the engine. Slots lent and taken back while the
+/// number of tokens changes cost no reads.
+#[test]
+fn replay_predicts_the_reads_of_sequences_that_come_and_go() {
+    for (policy, more) in PolicyKind::ALL.into_iter().flat_map(|p| [2, 6, 12].map(|m| (p, m))) {
+        let [engine, replayed] = misses(policy, more, false);
+        assert!(replayed > 1000, "{policy}, {more} MiB: {replayed} misses show nothing");
+        let near = engine.abs_diff(replayed) * 50 <= replayed;
+        assert!(near, "{policy}, {more} MiB: {engine} misses, and {replayed} replayed");
+        let [engine, replayed] = misses(policy, more, true);
+        let few = engine * 50 <= replayed * 51;
+        assert!(few, "{policy}, {more} MiB: {engine} misses with lent slots, {replayed} without");
+    }
 }

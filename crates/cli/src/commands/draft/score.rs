@@ -196,7 +196,7 @@ impl Judge {
         Judge {
             layers: recorded.model.spec().layers.len(),
             baselines: false,
-            residency: Residency::new(trace, PolicyKind::Expected, slots.max(1)),
+            residency: Residency::new(trace, PolicyKind::Expected, slots.max(1), 1),
             outcomes: BTreeMap::new(),
             by_layer: BTreeMap::new(),
             forecasts: BTreeMap::new(),
@@ -219,7 +219,7 @@ impl Judge {
         for token in sequence.tokens.clone() {
             states.token(token, &mut both)?;
             let id = states.trace.tokens()[token];
-            let pass = Pass::single(token, &[id]);
+            let pass = Pass::single(token - sequence.tokens.start, &[id]);
             self.residency.begin(&pass);
             draft.begin(&pass);
             self.forecasts.values_mut().for_each(Vec::clear);
@@ -285,7 +285,7 @@ impl Judge {
     }
 
     fn judge(&mut self, place: usize, layer: usize, chosen: &[u32]) {
-        let missed = self.residency.layer(place, chosen, chosen.len()).to_vec();
+        let missed = self.residency.layer(place, chosen).to_vec();
         self.misses += missed.len();
         for (&(who, of, distance), scores) in &self.forecasts {
             if of != place || scores.is_empty() {

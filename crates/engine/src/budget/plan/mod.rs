@@ -393,8 +393,8 @@ impl Planner {
         fixed + self.kv(context) + self.encoding(context) + self.work(self.chunks()[0])
     }
 
-    /// Bytes of the tables: locations of pieces, uses of experts over time and after tokens, and
-    /// candidates of the sampler.
+    /// Bytes of the tables: locations of pieces, uses of experts over time, after tokens and by each
+    /// sequence, and candidates of the sampler.
     fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
@@ -405,8 +405,11 @@ impl Planner {
             .spec
             .moes()
             .fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
-        let tokens = History::bytes_of_tokens(Shape { layers, experts, top_k: 0 }) as u64;
-        self.pieces.tables + used.sum::<u64>() + tokens + sampling
+        let shape = Shape { layers, experts, top_k: self.spec.max_top_k() };
+        let tokens = History::bytes_of_tokens(shape) as u64;
+        let others = self.options.batch.saturating_sub(1) as u64;
+        let sequences = others * History::bytes_of_sequence(shape) as u64;
+        self.pieces.tables + used.sum::<u64>() + tokens + sequences + sampling
     }
 
     /// Bytes of the logits that a step of several sequences collects.
