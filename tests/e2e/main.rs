@@ -20,6 +20,7 @@ mod memory;
 mod old_versions;
 mod outputs;
 mod pipes;
+mod prompts;
 mod refusals;
 mod replay;
 mod roundtrip;

@@ -50,6 +50,7 @@ fn start() -> ExitCode {
         Err(help) => help.exit(),
     };
     let done = limits::file_size().and_then(|()| match args.command {
+        Command::Run(args) if args.prompts.is_some() => commands::prompts::run(&args),
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Forward(args) => commands::forward::run(&args),

@@ -264,6 +264,15 @@ impl Step {
         self.outcomes[chunk].as_ref().map(|()| &self.logits[chunk * vocab..][..vocab])
     }
 
+    /// As [`logits`](Self::logits), with the error itself, which is returned once.
+    pub fn take(&mut self, chunk: usize) -> Result<&mut [f32], ForwardError> {
+        let vocab = self.logits.len() / self.outcomes.len();
+        match &mut self.outcomes[chunk] {
+            Ok(()) => Ok(&mut self.logits[chunk * vocab..][..vocab]),
+            Err(error) => Err(std::mem::replace(error, ForwardError::Interrupted)),
+        }
+    }
+
     /// The chunks that have failed, with their errors.
     pub fn errors(&self) -> impl Iterator<Item = (usize, &ForwardError)> {
         let outcomes = self.outcomes.iter().enumerate();

@@ -1,6 +1,7 @@
 //! A model that is ready to run, queried for its capabilities and not for its type.
 
-use crate::forward::ForwardError;
+use crate::engine::Step;
+use crate::forward::{Chunk, ForwardError};
 use crate::observer::Observer;
 use crate::spec::ModelSpec;
 
@@ -69,6 +70,28 @@ pub trait CausalLm: Send {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Returns the model as one of several sequences, if it can continue more than one.
+    fn as_batch_lm(&mut self) -> Option<&mut dyn BatchLm> {
+        None
+    }
+}
+
+/// Continues several sequences in shared passes; see [`Engine`](crate::Engine). The sequence of
+/// [`CausalLm`] has the number 0.
+pub trait BatchLm: CausalLm {
+    /// Adds an empty sequence and returns its number. `None` if there is no room for another.
+    fn add_sequence(&mut self) -> Option<usize>;
+
+    /// Empties a sequence.
+    fn clear_sequence(&mut self, sequence: usize);
+
+    /// Number of positions of a sequence.
+    fn sequence_len(&self, sequence: usize) -> usize;
+
+    /// Continues several sequences in shared passes, in which each expert is read once for all of
+    /// them; see [`Engine::step`](crate::Engine::step).
+    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step);
 }
 
 /// Returns an error for tokens that cannot continue a sequence of `used` positions: an empty slice,

@@ -112,7 +112,7 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<Loaded> {
 
 fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<Loaded> {
     let model = loader.model;
-    let planning = Planning::new(loader, text, threads, 1)?;
+    let planning = Planning::new(loader, text, threads)?;
     let plan = planning.plan(loader)?;
     let draft = planning.draft(loader, &plan)?;
     let streaming = &loader.options.streaming;
@@ -181,10 +181,12 @@ fn requested_context(loader: &Loader<'_>) -> Result<usize> {
 fn affordable_context(loader: &mut Loader<'_>) -> Result<usize> {
     let wanted = requested_context(loader)?;
     let Some(Memory { available, holder, .. }) = Memory::now() else { return Ok(wanted) };
+    let texts = loader.needs.texts as u64;
+    let cached = |limit| texts * State::cache_bytes(loader.model.spec(), limit, loader.options.kv);
     let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
     while too_many - fits > 1 {
         let between = fits + (too_many - fits) / 2;
-        match State::cache_bytes(loader.model.spec(), between, loader.options.kv) <= available {
+        match cached(between) <= available {
             true => fits = between,
             false => too_many = between,
         }

@@ -51,10 +51,18 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the draft in `file`, the one in the model's directory, or an untrained one. `None`
+    /// Returns, for so many sequences, the draft in `file`, the one in the model's directory, or an untrained one. `None`
     /// for a model without experts, or with small experts and no trained draft.
-    pub(crate) fn find(model: &Model, file: Option<&Path>) -> Result<Option<Candidate>> {
-        Ok(Candidate::trained(model, file)?.or_else(|| Candidate::untrained(model)))
+    pub(crate) fn find(
+        model: &Model,
+        file: Option<&Path>,
+        sequences: usize,
+    ) -> Result<Option<Candidate>> {
+        let found = Candidate::trained(model, file)?.or_else(|| Candidate::untrained(model));
+        Ok(found.map(|mut candidate| {
+            candidate.shape.sequences = sequences;
+            candidate
+        }))
     }
 
     /// Returns the draft in `file`, or the one in the model's directory, if any.

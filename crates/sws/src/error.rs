@@ -102,6 +102,9 @@ pub enum Error {
     /// An option that the candle backend does not support.
     #[error("the candle backend {0}")]
     Candle(&'static str),
+    /// Several texts at once on a backend that continues one.
+    #[error("the backend continues one text at a time; choose another, or give one text")]
+    OneText,
     /// Text that is not an amount of memory.
     #[error(transparent)]
     Ram(#[from] UnknownBudget),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
-use sws_model::text::{Finish, Generation, Position, SampleError, Sampler, TextStream, Tokenizer};
+use sws_model::text::{Generation, Position, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::shard::Progress;
 
@@ -11,7 +11,8 @@ use crate::cancel::CancelObserver;
 use crate::chat::Turn;
 use crate::sequence::Sequence;
 use crate::timing::Timing;
-use crate::{Cancel, End, Error, Generated, Pace, Piece, Result};
+use crate::writer::Writer;
+use crate::{Cancel, End, Generated, Pace, Piece, Result};
 
 /// Prompt tokens per pass, and so between two checks of a handle that cancels between passes: as
 /// many as go through the layers together where there is memory. The output does not depend on it.
@@ -26,24 +27,14 @@ pub struct Generate<'m> {
     sequence: &'m mut Sequence,
     /// Prompt tokens that are not in the sequence yet; empty once they are.
     prompt: Vec<u32>,
-    rules: Rules,
+    writer: Writer<'m>,
     /// Logits of the next token. Empty until the prompt is processed.
     logits: Vec<f32>,
-    text: Option<TextStream<'m>>,
     /// The conversation turn that the text completes.
     turn: Option<Turn<'m>>,
     hooks: Hooks<'m>,
     timing: Timing,
-    made: Generated,
     over: bool,
-}
-
-/// Rules for choosing tokens and for ending the text.
-#[derive(Debug)]
-struct Rules {
-    sampler: Sampler,
-    stop_tokens: Vec<u32>,
-    most: usize,
 }
 
 /// Observer, progress callback and cancellation of a text.
@@ -72,32 +63,16 @@ impl<'m> Generate<'m> {
         if asked > limit - used {
             return Err(ForwardError::ContextFull { used, asked, limit }.into());
         }
-        let mut sampler = Sampler::new(generation.sampling.clone(), sequence.vocab());
-        let unknown = |error| match error {
-            SampleError::Outside { id, vocab_size } => {
-                ForwardError::UnknownToken { token: id, last: vocab_size - 1 }.into()
-            }
-            error => Error::from(error),
-        };
-        sampler.prompt(&tokens).and_then(|()| sampler.prompt(&prompt)).map_err(unknown)?;
-        let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
-        let text = tokenizer.map(|(tokenizer, position)| {
-            TextStream::new(tokenizer, position, stop_tokens, stop_strings)
-        });
+        let vocab = sequence.vocab();
+        let writer = Writer::new(&[&tokens, &prompt], vocab, generation, tokenizer)?;
         Ok(Generate {
             sequence,
             prompt,
-            rules: Rules {
-                sampler,
-                stop_tokens: stop_tokens.clone(),
-                most: generation.max_new_tokens.unwrap_or(usize::MAX),
-            },
+            writer,
             logits: Vec::new(),
-            text,
             turn: None,
             hooks: Hooks { cancel: Cancel::new(), waiter, observer: None, progress: None },
             timing: Timing::new(gauge),
-            made: Generated::default(),
             over: false,
         })
     }
@@ -134,13 +109,13 @@ impl<'m> Generate<'m> {
 
     /// Returns the text so far.
     pub fn so_far(&self) -> &Generated {
-        &self.made
+        &self.writer.made
     }
 
     /// Ends the text, if it is not over, and returns all of it.
     pub fn finish(mut self) -> Generated {
         self.close();
-        std::mem::take(&mut self.made)
+        std::mem::take(&mut self.writer.made)
     }
 
     fn step(&mut self) -> Result<Option<Piece>> {
@@ -148,17 +123,17 @@ impl<'m> Generate<'m> {
             if !self.prefill()? {
                 return Ok(self.ended(End::Cancelled));
             }
-        } else if self.made.tokens.len() == self.rules.most {
+        } else if self.writer.is_complete() {
             return Ok(self.ended(End::Length));
         } else if self.sequence.len() == self.sequence.limit() {
             return Ok(self.ended(End::Context));
-        } else if let Some(&last) = self.made.tokens.last() {
+        } else if let Some(&last) = self.writer.made.tokens.last() {
             if !self.pass(&[last])? {
                 return Ok(self.ended(End::Cancelled));
             }
             self.timing.computed += 1;
         }
-        if self.made.tokens.len() == self.rules.most {
+        if self.writer.is_complete() {
             return Ok(self.ended(End::Length));
         }
         if self.hooks.cancel.is_cancelled() {
@@ -168,26 +143,15 @@ impl<'m> Generate<'m> {
         if let Some(observer) = &mut self.hooks.observer {
             observer.logits(position - 1, &self.logits);
         }
-        let token = self.rules.sampler.sample(&mut self.logits, position)?;
-        if self.made.tokens.is_empty() {
-            self.made.first_token = Some(self.timing.prompt + self.timing.elapsed());
+        let first = self.writer.made.tokens.is_empty();
+        let (piece, end) = self.writer.choose(&mut self.logits, position)?;
+        if first {
+            self.writer.made.first_token = Some(self.timing.prompt + self.timing.elapsed());
         }
-        self.made.tokens.push(token);
-        let before = self.made.text.len();
-        let finish = match &mut self.text {
-            Some(text) => text.push(token, &mut self.made.text),
-            None if self.rules.stop_tokens.contains(&token) => Some(Finish::Token(token)),
-            None => None,
-        };
-        if let Some(finish) = finish {
-            self.text = None;
-            let end = match finish {
-                Finish::Token(_) => End::StopToken,
-                Finish::String => End::StopString,
-            };
-            self.ended(end);
+        if end.is_some() {
+            self.close();
         }
-        Ok(Some(Piece { token: Some(token), text: self.made.text[before..].to_owned() }))
+        Ok(Some(piece))
     }
 
     /// Computes the part of the prompt that the sequence lacks. Returns false if it was cancelled.
@@ -213,7 +177,7 @@ impl<'m> Generate<'m> {
             }
         };
         let computed = self.sequence.len().saturating_sub(before);
-        self.made.prompt = Pace::of(computed, self.timing.elapsed());
+        self.writer.made.prompt = Pace::of(computed, self.timing.elapsed());
         match completed {
             true => self.timing.begin_tokens(),
             false => self.timing.begin(),
@@ -242,16 +206,9 @@ impl<'m> Generate<'m> {
 
     /// Ends the text. Returns the text held back, if any.
     fn ended(&mut self, end: End) -> Option<Piece> {
-        self.made.end = end;
-        let before = self.made.text.len();
-        if let Some(mut text) = self.text.take()
-            && text.finish(&mut self.made.text) == Some(Finish::String)
-        {
-            self.made.end = End::StopString;
-        }
+        let held_back = self.writer.end(end);
         self.close();
-        let text = &self.made.text[before..];
-        (!text.is_empty()).then(|| Piece { token: None, text: text.to_owned() })
+        held_back
     }
 
     /// Closes the text: completes its turn and its metrics. No tokens follow.
@@ -259,9 +216,9 @@ impl<'m> Generate<'m> {
         if !std::mem::replace(&mut self.over, true) {
             self.hooks.cancel.detach();
             if let Some(turn) = self.turn.take() {
-                turn.answered(&self.made.text);
+                turn.answered(&self.writer.made.text);
             }
-            (self.made.generation, self.made.cost) = self.timing.end();
+            (self.writer.made.generation, self.writer.made.cost) = self.timing.end();
         }
     }
 }

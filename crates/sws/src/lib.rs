@@ -24,6 +24,8 @@
 //!   [`Conversation`] ([`chat`](LoadedModel::chat)). Both return a [`Generate`], an iterator over
 //!   the text as it is generated, which a [`Cancel`] handle ends from any thread. Afterwards
 //!   [`Generated`] has the whole text, and [`RunMetrics`] its cost.
+//! - [`generate_all`](LoadedModel::generate_all) continues several texts in shared passes, each with
+//!   the output that it has alone.
 //! - Passes run on [`Threads`], whichever thread calls.
 //!
 //! The defaults are those of `sws run` and `sws chat`, which are built on this crate.
@@ -49,9 +51,11 @@ mod resident;
 mod sequence;
 mod size;
 mod text;
+mod texts;
 mod threads;
 mod timing;
 mod warning;
+mod writer;
 
 pub use backend::Backend;
 pub use cancel::Cancel;
@@ -69,6 +73,7 @@ pub use planning::Planning;
 pub use request::{Prompt, Request};
 pub use size::Size;
 pub use text::Text;
+pub use texts::Texts;
 pub use threads::Threads;
 pub use warning::Warning;
 

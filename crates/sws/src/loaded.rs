@@ -9,8 +9,9 @@ use sws_store::Memory;
 
 use crate::generate::Start;
 use crate::sequence::Sequence;
+use crate::texts::Shared;
 use crate::{
-    Backend, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, Text,
+    Backend, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, Text, Texts,
     Threads, Warning,
 };
 
@@ -43,6 +44,8 @@ pub(crate) struct About {
     pub(crate) lossy: Vec<String>,
     pub(crate) weight_bytes: u64,
     pub(crate) policy: Option<&'static str>,
+    /// Maximum number of texts at a time.
+    pub(crate) texts: usize,
     pub(crate) load: Duration,
 }
 
@@ -52,7 +55,28 @@ impl LoadedModel {
     ///
     /// The prompt is computed on the first call of `next`.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generate<'_>> {
-        let Request { prompt, options } = request.into();
+        let (tokens, generation) = self.prepared(request.into())?;
+        self.sequence.clear();
+        self.continued(tokens, &generation)
+    }
+
+    /// Continues several texts in shared passes, in which each expert is read once for all of them:
+    /// as many at a time as was [declared](crate::Needs::texts) when the model was loaded. Each has the
+    /// output that it has alone.
+    pub fn generate_all(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<Texts<'_>> {
+        let prompt = |request| self.prepared(request);
+        let prompts = requests.into_iter().map(prompt).collect::<Result<Vec<_>>>()?;
+        let (tokenizer, waiter) = (self.text.tokenizer(), self.waiter.clone());
+        let shared = Shared { tokenizer, waiter, most: self.about.texts };
+        Texts::new(&mut self.sequence, prompts, shared)
+    }
+
+    /// Returns the tokens of a request's prompt, and its options.
+    fn prepared(&self, request: Request) -> Result<(Vec<u32>, Generation)> {
+        let Request { prompt, options } = request;
         let mut generation = self.model.generation(&options)?;
         generation.max_new_tokens.get_or_insert(NEW_TOKENS);
         let tokens = match prompt {
@@ -62,8 +86,7 @@ impl LoadedModel {
         if self.text.tokenizer().is_none() && !generation.stop_strings.is_empty() {
             return Err(self.model.error(Lacking::Tokenizer));
         }
-        self.sequence.clear();
-        self.continued(tokens, &generation)
+        Ok((tokens, generation))
     }
 
     /// Continues tokens with [resolved](Model::generation) options; without a limit of new tokens,

@@ -35,12 +35,20 @@ pub struct Loader<'m> {
 }
 
 /// Known requirements of the use of a model.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// Positions that will be used.
     pub positions: usize,
     /// True if the logits of all positions are needed, not only of the last.
     pub all_logits: bool,
+    /// Number of texts that are continued [together](LoadedModel::generate_all).
+    pub texts: usize,
+}
+
+impl Default for Needs {
+    fn default() -> Needs {
+        Needs { positions: 0, all_logits: false, texts: 1 }
+    }
 }
 
 impl<'m> Loader<'m> {
@@ -106,16 +114,16 @@ impl<'m> Loader<'m> {
         self
     }
 
-    /// Returns a planner for `batch` sequences and any budget, without loading anything.
-    pub fn planning(mut self, batch: usize) -> Result<Planning> {
+    /// Returns a planner for any budget, without loading anything.
+    pub fn planning(mut self) -> Result<Planning> {
         let (threads, text) = self.resolve()?;
-        Planning::new(&self, &text, &threads, batch)
+        Planning::new(&self, &text, &threads)
     }
 
     /// Returns the plan for the budget, without loading anything.
     pub fn plan(mut self) -> Result<Plan> {
         let (threads, text) = self.resolve()?;
-        Planning::new(&self, &text, &threads, 1)?.plan(&self)
+        Planning::new(&self, &text, &threads)?.plan(&self)
     }
 
     /// Loads the model.
@@ -139,6 +147,7 @@ impl<'m> Loader<'m> {
             lossy,
             weight_bytes: loaded.weight_bytes,
             policy: streams.then(|| self.options.streaming.policy.name()),
+            texts: self.needs.texts,
             load,
         };
         let mut model = LoadedModel {

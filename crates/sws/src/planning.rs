@@ -22,12 +22,7 @@ pub struct Planning {
 }
 
 impl Planning {
-    pub(crate) fn new(
-        loader: &Loader<'_>,
-        text: &Text,
-        threads: &Threads,
-        batch: usize,
-    ) -> Result<Planning> {
+    pub(crate) fn new(loader: &Loader<'_>, text: &Text, threads: &Threads) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
         // Measured before the draft is loaded, which has a line of its own in the ledger.
@@ -36,12 +31,12 @@ impl Planning {
             Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
         let candidate = match !streaming.speculation || streaming.draft == Drafting::Off {
             true => None,
-            false => Candidate::find(model, streaming.draft_file())?,
+            false => Candidate::find(model, streaming.draft_file(), needs.texts)?,
         };
         let plan_options = PlanOptions {
             context: options.context,
             at_least: needs.positions,
-            batch,
+            batch: needs.texts,
             kv: options.kv,
             all_logits: needs.all_logits,
             functionals: options.functionals.unwrap_or(Functionals::best()),

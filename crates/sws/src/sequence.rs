@@ -1,8 +1,9 @@
-//! The sequence of a loaded model. Its tokens are recorded, and its passes run on the thread pool.
+//! The sequences of a loaded model. Tokens of the first are recorded, and passes run on the thread
+//! pool.
 
 use std::fmt;
 
-use sws_model::{CausalLm, ForwardError, Observer};
+use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Step};
 
 use crate::Threads;
 
@@ -12,11 +13,13 @@ pub(crate) struct Sequence {
     threads: Threads,
     /// Tokens in the sequence; empty after a failed pass.
     tokens: Vec<u32>,
+    /// The numbers of the sequences beside it.
+    others: Vec<usize>,
 }
 
 impl Sequence {
     pub(crate) fn new(lm: Box<dyn CausalLm>, threads: Threads) -> Sequence {
-        Sequence { lm, threads, tokens: Vec::new() }
+        Sequence { lm, threads, tokens: Vec::new(), others: Vec::new() }
     }
 
     /// Threads that compute the passes.
@@ -33,6 +36,45 @@ impl Sequence {
         }
         self.tokens.len()
     }
+
+    /// Clears the sequence, and adds others until there are `count`, or no room for more. Returns
+    /// their numbers. `None` if the model has only the first.
+    pub(crate) fn several(&mut self, count: usize) -> Option<Vec<usize>> {
+        self.clear();
+        let Sequence { lm, others, .. } = self;
+        let lm = lm.as_batch_lm()?;
+        while others.len() + 1 < count
+            && let Some(sequence) = lm.add_sequence()
+        {
+            others.push(sequence);
+        }
+        Some([0].into_iter().chain(others.iter().copied()).take(count).collect())
+    }
+
+    /// Continues [several](Self::several) sequences.
+    pub(crate) fn step(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        observer: &mut dyn Observer,
+        step: &mut Step,
+    ) {
+        let Sequence { lm, threads, .. } = self;
+        threads.run(|| batch(&mut **lm).step(chunks, observer, step));
+    }
+
+    /// Number of positions of one of [several](Self::several) sequences.
+    pub(crate) fn len_of(&mut self, sequence: usize) -> usize {
+        batch(&mut *self.lm).sequence_len(sequence)
+    }
+
+    /// Clears one of [several](Self::several) sequences.
+    pub(crate) fn clear_one(&mut self, sequence: usize) {
+        batch(&mut *self.lm).clear_sequence(sequence);
+    }
+}
+
+fn batch(lm: &mut dyn CausalLm) -> &mut dyn BatchLm {
+    lm.as_batch_lm().expect("there are sequences beside the first")
 }
 
 impl CausalLm for Sequence {
@@ -58,7 +100,7 @@ impl CausalLm for Sequence {
         tokens: &[u32],
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
-        let Sequence { lm, threads, tokens: all } = self;
+        let Sequence { lm, threads, tokens: all, .. } = self;
         match threads.run(|| lm.observed(tokens, observer)) {
             Ok(logits) => {
                 all.extend(tokens);
@@ -72,7 +114,7 @@ impl CausalLm for Sequence {
     }
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
-        let Sequence { lm, threads, tokens: all } = self;
+        let Sequence { lm, threads, tokens: all, .. } = self;
         let done = threads.run(|| lm.score(tokens, observer));
         match &done {
             Ok(()) => all.extend(tokens),

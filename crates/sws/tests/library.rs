@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
 use sws::{
-    Cancel, End, Error, Generated, GenerationOptions, LoadedModel, Model, Observer, Options,
+    Cancel, End, Error, Generated, GenerationOptions, LoadedModel, Model, Needs, Observer, Options,
     Prompt, Request, ShardReader, Threads,
 };
 use sws_model::{Routed, SourceError};
@@ -92,6 +92,56 @@ fn abandoned_text_leaves_the_model_unchanged() {
         assert_eq!(generate.by_ref().take(pieces).filter(Result::is_ok).count(), pieces);
         drop(generate);
         assert_eq!(text(&mut model, wolf()).text, alone, "after {pieces} pieces");
+    }
+}
+
+/// Requests with their own options, one of which cannot be continued.
+fn requests() -> Vec<Request> {
+    let context = tales().spec().context;
+    let long = Request::from(vec![5; context + 1]);
+    let stopped = wolf().max_new_tokens(60).stop(",");
+    let none = Request::from("A cat").max_new_tokens(0);
+    vec![wolf(), long, Request::from("Tom").seed(9).max_new_tokens(30), stopped, none, wolf()]
+}
+
+#[test]
+fn texts_together_are_those_alone() {
+    let mut model = streamed(&tales());
+    let alone = |request| match model.generate(request) {
+        Ok(text) => Some(text.map(|piece| piece.unwrap().text).collect::<String>()),
+        Err(_) => None,
+    };
+    let alone: Vec<Option<String>> = requests().into_iter().map(alone).collect();
+    assert_eq!(alone.iter().filter(|text| text.is_none()).count(), 1);
+    for texts in 1..=4 {
+        let mut options = Options { ram: "min".parse().unwrap(), ..Options::default() };
+        options.streaming.warm_start = false;
+        let needs = Needs { texts, ..Needs::default() };
+        let tales = tales();
+        let mut model = tales.with(options).needs(needs).load().unwrap();
+        // Twice, and with texts abandoned and cancelled in between: nothing of them is left.
+        for round in 0..2 {
+            let mut found = vec![None; alone.len()];
+            for (number, made) in model.generate_all(requests()).unwrap() {
+                assert!(found[number].is_none(), "{number} ended twice");
+                found[number] = Some(made.ok().map(|made| made.text));
+            }
+            let expected: Vec<Option<Option<String>>> = alone.iter().cloned().map(Some).collect();
+            assert_eq!(found, expected, "{texts} at a time, round {round}");
+            drop(model.generate_all(requests()).unwrap().nth(1));
+            let cancel = Cancel::new();
+            let texts = model.generate_all(requests()).unwrap().cancelled_by(cancel.clone());
+            let mut steps = 0;
+            let texts = texts.reporting(|_| {
+                steps += 1;
+                if steps == 3 {
+                    cancel.cancel();
+                }
+            });
+            let ends: Vec<Option<End>> = texts.map(|(_, made)| Some(made.ok()?.end)).collect();
+            assert_eq!(ends.len(), alone.len());
+            assert!(ends.contains(&Some(End::Cancelled)), "{ends:?}");
+        }
     }
 }
 
@@ -318,7 +368,8 @@ fn conversations_take_turns_on_one_model() {
 fn a_plan_is_made_without_loading() {
     let plan = tales().ram("min").plan().unwrap();
     assert!(plan.arena_bytes() > 0);
-    let planning = tales().ram("4GiB").planning(2).unwrap();
+    let planning =
+        tales().ram("4GiB").needs(Needs { texts: 2, ..Needs::default() }).planning().unwrap();
     assert_eq!(planning.ram, 4 << 30);
     assert!(!planning.planner.plan(planning.ram).unwrap().slots.is_empty());
 }

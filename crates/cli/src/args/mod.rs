@@ -60,7 +60,7 @@ pub(crate) enum Command {
 ///
 /// The prompt is taken from --prompt, --tokens or standard input; without any of them the text
 /// begins with "Once upon a time". The new text goes to standard output, and everything else to
-/// standard error.
+/// standard error. With --prompts, several texts are continued together.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -71,6 +71,24 @@ pub(crate) struct Run {
     /// The text to continue, as token ids: 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
+    /// Continue each line of a file (`-` for standard input), several together. Prints a line of
+    /// JSON for each, in the order of the file: `line`, `tokens` (the new ids), `text`, `end`,
+    /// `seed`, `sampler`, or `line` and `error`. Each text is the one that --prompt gives.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["prompt", "tokens", "record", "certify", "json"]
+    )]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Maximum number of texts at a time, with --prompts. Each expert is read once for all of them.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        requires = "prompts",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    pub(crate) parallel: u16,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
     /// Record the chosen experts, as a trace for `sws replay`.

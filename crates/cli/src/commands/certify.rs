@@ -38,7 +38,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     }
 
     let interrupt = Interrupt::of_the_program()?;
-    let needs = Needs { positions: tokens.len(), all_logits: false };
+    let needs = Needs { positions: tokens.len(), ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).threads(&threads);
     let mut running = model::load(loader.text(Text::default()), &interrupt)?;
     let meter = Meter::quiet("computing again", Unit::Tokens);

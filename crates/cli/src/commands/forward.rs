@@ -34,7 +34,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     file.write(&shapes.header(args.routes))?;
 
     let positions = args.tokens.len();
-    let needs = Needs { positions, all_logits: true };
+    let needs = Needs { positions, all_logits: true, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).threads(&threads);
     let mut running = model::load(loader.text(Text::default()), &interrupt)?;
     let lm = running.causal_lm();

@@ -6,6 +6,7 @@ pub(crate) mod draft;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 pub(crate) mod plan;
+pub(crate) mod prompts;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod shard;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws::{Model, Planning, Text, Threads};
+use sws::{Model, Needs, Planning, Text, Threads};
 use sws_engine::{PerToken, Plan, Planner, Use};
 use sws_model::Inventory;
 use sws_store::{Arena, Clock, PieceKind, probe};
@@ -62,8 +62,9 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     // that.
     let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
     let tools = if chats { tools.while_loaded(None) } else { tools };
-    let loader = model.with(args.options()).text(tools).threads(&threads);
-    let Planning { planner, ram, total, .. } = loader.planning(args.batch.into())?;
+    let needs = Needs { texts: args.batch.into(), ..Needs::default() };
+    let loader = model.with(args.options()).needs(needs).text(tools).threads(&threads);
+    let Planning { planner, ram, total, .. } = loader.planning()?;
     let inventory = Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
 

@@ -57,7 +57,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::of_the_program()?;
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
-    let needs = Needs { positions, all_logits: false };
+    let needs = Needs { positions, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
     if opening {
@@ -225,15 +225,7 @@ fn piped() -> anyhow::Result<Option<String>> {
     if stdin.is_terminal() {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
-    let unreadable = |e| anyhow!("the prompt on standard input cannot be read: {e}; give --prompt");
-    stdin.lock().take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_PROMPT {
-        bail!("the prompt on standard input has more than {MAX_PROMPT} bytes; give less of it");
-    }
-    let Ok(mut text) = String::from_utf8(bytes) else {
-        bail!("the prompt on standard input is not UTF-8; convert it with `iconv -t UTF-8`");
-    };
+    let mut text = read_text(stdin.lock(), "the prompt on standard input")?;
     if text.is_empty() {
         return Ok(None);
     }
@@ -244,6 +236,18 @@ fn piped() -> anyhow::Result<Option<String>> {
         }
     }
     Ok(Some(text))
+}
+
+/// Reads a text of limited size. `name` names it in errors.
+pub(super) fn read_text(from: impl Read, name: &str) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let unreadable = |e| anyhow!("{name} cannot be read: {e}; give another");
+    from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_PROMPT {
+        bail!("{name} has more than {MAX_PROMPT} bytes; give less of it");
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| anyhow!("{name} is not UTF-8; convert it with `iconv -t UTF-8`"))
 }
 
 fn summary(made: &Generated, metrics: &RunMetrics, seed: u64) -> String {

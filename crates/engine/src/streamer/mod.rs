@@ -12,8 +12,8 @@ use sws_cache::Saved;
 use sws_draft::NoDraft;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
-    ResidentSource, Session, Step,
+    BatchLm, CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
+    Observer, ResidentSource, Session, Step,
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
@@ -234,12 +234,6 @@ impl SpeculativeWeightStreamer {
         streamer
     }
 
-    /// Adds an empty sequence beside the one of [`CausalLm`], whose number is 0. `None` if the plan
-    /// has no room for another ([`Options::sequences`]).
-    pub fn add_sequence(&mut self) -> Option<usize> {
-        self.has_room().then(|| self.session.engine().add())
-    }
-
     /// Adds a sequence with the same positions as another. `None` if the plan has no room for it, or
     /// a pass over the other failed in the middle.
     pub fn fork_sequence(&mut self, sequence: usize) -> Option<usize> {
@@ -261,30 +255,9 @@ impl SpeculativeWeightStreamer {
         self.session.engine().remove(sequence);
     }
 
-    /// Empties a sequence.
-    pub fn clear_sequence(&mut self, sequence: usize) {
-        self.session.engine().clear(sequence);
-    }
-
     /// Drops the positions of a sequence from `len` on; see [`Engine::truncate`](sws_model::Engine::truncate).
     pub fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
         self.session.engine().truncate(sequence, len)
-    }
-
-    /// Number of positions of a sequence.
-    pub fn sequence_len(&self, sequence: usize) -> usize {
-        self.session.state().len(sequence)
-    }
-
-    /// Continues several sequences in shared passes, in which each expert is read once for all of
-    /// them; see [`Engine::step`](sws_model::Engine::step).
-    pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
-        let tokens = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
-        self.pass(tokens, |session| {
-            session.engine().step(chunks, observer, step);
-            let done = chunks.iter().enumerate().filter(|(number, _)| step.logits(*number).is_ok());
-            ((), done.map(|(_, chunk)| chunk.tokens.len()).sum())
-        });
     }
 
     /// Appends `prompt` to the sequence, then up to `new_tokens` tokens that the model chooses, as
@@ -532,5 +505,33 @@ impl CausalLm for SpeculativeWeightStreamer {
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
         self.pass(tokens.len(), |session| counted(session.score(tokens, observer), tokens))
+    }
+
+    fn as_batch_lm(&mut self) -> Option<&mut dyn BatchLm> {
+        Some(self)
+    }
+}
+
+impl BatchLm for SpeculativeWeightStreamer {
+    /// `None` if the plan has no room for another ([`Options::sequences`]).
+    fn add_sequence(&mut self) -> Option<usize> {
+        self.has_room().then(|| self.session.engine().add())
+    }
+
+    fn clear_sequence(&mut self, sequence: usize) {
+        self.session.engine().clear(sequence);
+    }
+
+    fn sequence_len(&self, sequence: usize) -> usize {
+        self.session.state().len(sequence)
+    }
+
+    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
+        let tokens = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        self.pass(tokens, |session| {
+            session.engine().step(chunks, observer, step);
+            let done = chunks.iter().enumerate().filter(|(number, _)| step.logits(*number).is_ok());
+            ((), done.map(|(_, chunk)| chunk.tokens.len()).sum())
+        });
     }
 }

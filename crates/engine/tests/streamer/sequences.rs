@@ -6,7 +6,7 @@ use std::io;
 use proptest::prelude::*;
 use sws_cache::replay::Residency;
 use sws_kernels::functional::argmax;
-use sws_model::{Chunk, Step};
+use sws_model::{BatchLm, Chunk, Step};
 use sws_store::ShardReader;
 
 use super::*;

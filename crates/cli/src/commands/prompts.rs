@@ -1,0 +1,144 @@
+//! `sws run --prompts`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use serde::Serialize;
+use sws::{End, Generated, Model, NEW_TOKENS, Needs, Prompt, Request, Text};
+use sws_engine::{Metrics, peak_memory};
+use sws_model::text::SAMPLER;
+use sws_store::Clock;
+
+use super::run::read_text;
+use super::{count, print, size};
+use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::live::Live;
+use crate::terminal::note;
+use crate::{REFUSED, args, limits, model};
+
+/// A line of the output.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Outcome {
+    Made { line: usize, tokens: Vec<u32>, text: String, end: End, seed: u64, sampler: &'static str },
+    Failed { line: usize, error: String },
+}
+
+pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
+    let threads = limits::threads(args.model.threads)?;
+    let model = model::open(args.model.model.as_deref())?;
+    let mut options = args.sampling.options();
+    let generation = model.generation(&options)?;
+    // One seed for all texts, as each is the one that `--prompt` gives with this seed.
+    let seed = generation.sampling.seed;
+    options.seed = Some(seed);
+    let mut text = Text::open(&model)?;
+    let prompts = prompts(args, &model, &mut text)?;
+    let interrupt = Interrupt::of_the_program()?;
+    let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(0);
+    let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
+    let positions = longest.saturating_add(most).min(model.spec().context);
+    let texts = usize::from(args.parallel).min(prompts.len());
+    let needs = Needs { positions, texts, ..Needs::default() };
+    let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let mut running = model::load(loader, &interrupt)?;
+
+    let gauge = running.gauge();
+    let mut live = Live::new(gauge.clone(), false);
+    let before = gauge.as_ref().map(|gauge| gauge.read());
+    let clock = Clock::real();
+    let started = clock.now();
+    let (lines, prompts): (Vec<usize>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
+    let read: usize = prompts.iter().map(Vec::len).sum();
+    let request = |tokens| Request { options: options.clone(), ..Prompt::Tokens(tokens).into() };
+    let texts = running.generate_all(prompts.into_iter().map(request))?;
+    let texts = texts.cancelled_by(interrupt.cancel()).reporting(|_| live.tick());
+    let mut ended = BTreeMap::new();
+    let (mut shown, mut new, mut failed, mut cancelled) = (0, 0, 0, false);
+    for (number, made) in texts {
+        ended.insert(number, made);
+        while let Some(made) = ended.remove(&shown) {
+            let line = lines[shown];
+            let outcome = match made {
+                Ok(Generated { tokens, text, end, .. }) => {
+                    new += tokens.len();
+                    cancelled |= end == End::Cancelled;
+                    Outcome::Made { line, tokens, text, end, seed, sampler: SAMPLER }
+                }
+                Err(error) => {
+                    failed += 1;
+                    Outcome::Failed { line, error: error.to_string() }
+                }
+            };
+            print(&(serde_json::to_string(&outcome)? + "\n"))?;
+            shown += 1;
+        }
+    }
+    live.clear();
+    let seconds = (clock.now() - started).as_secs_f64();
+    let streamed = match (before, gauge) {
+        (Some(before), Some(gauge)) if running.plan().is_some() => {
+            let metrics = Metrics::between(&before, &gauge.read());
+            let bytes: f64 = metrics.bytes_per_token.values().sum();
+            format!(" ({} read a token)", size(bytes as u64))
+        }
+        _ => String::new(),
+    };
+    let memory =
+        peak_memory().map_or(String::new(), |bytes| format!(", peak memory {}", size(bytes)));
+    note!(
+        "\nsws: {}: {read} prompt tokens and {new} new in {seconds:.1} s, {:.1} tok/s{streamed}{memory}, seed {seed}{}",
+        count(shown, "text"),
+        (read + new) as f64 / seconds.max(1e-9),
+        if cancelled { "; interrupted" } else { "" },
+    );
+    if failed > 0 {
+        note!("sws: {} failed; see `error` in the output", count(failed, "text"));
+    }
+    Ok(ExitCode::from(match () {
+        () if cancelled => INTERRUPTED,
+        () if failed > 0 => REFUSED,
+        () => 0,
+    }))
+}
+
+/// The numbers of the lines, from 1, that are not blank, with their tokens.
+fn prompts(
+    args: &args::Run,
+    model: &Model,
+    text: &mut Text,
+) -> anyhow::Result<Vec<(usize, Vec<u32>)>> {
+    let path = args.prompts.as_deref().unwrap_or(Path::new("-"));
+    if text.tokenizer().is_none() {
+        bail!(
+            "`{}` has no tokenizer.json, which prompts need; copy the published one next to the weights",
+            model.dir().display()
+        );
+    }
+    let given = match path.to_str() {
+        Some("-") => read_text(std::io::stdin().lock(), "standard input")?,
+        _ => {
+            let name = format!("`{}`", path.display());
+            let file = File::open(path).map_err(|e| {
+                anyhow!("{name} cannot be read: {e}; name a file with a prompt a line")
+            })?;
+            read_text(file, &name)?
+        }
+    };
+    let mut prompts = Vec::new();
+    for (line, prompt) in (1..).zip(given.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let tokens = text
+            .encode_first(model, args.model.ram, prompt)
+            .map_err(anyhow::Error::from)
+            .and_then(|tokens| model.check(&tokens).map(|()| tokens).map_err(Into::into))
+            .map_err(|e| anyhow!("line {line} of `{}`: {e}", path.display()))?;
+        prompts.push((line, tokens));
+    }
+    if prompts.is_empty() {
+        bail!("`{}` has no prompts; write one on each line", path.display());
+    }
+    Ok(prompts)
+}
