@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use safetensors::Dtype;
 use sws_kernels::Encoding;
 
 use super::{Extent, FileEntry, Manifest, ModelIdentity, Piece, Slice, Tensor};
 use crate::blocks::check_len;
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::header::{HeaderTensor, MAX_TENSORS};
-use crate::{Naming, PieceId, Placement};
+use crate::{Dtype, Naming, PieceId, Placement};
 
 /// Largest number of experts in a stacked tensor.
 pub(super) const MAX_STACKED: u64 = 65_536;

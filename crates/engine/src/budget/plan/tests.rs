@@ -133,7 +133,7 @@ impl Shape {
             let checks = vec![0; len.div_ceil(check_len) as usize];
             let tensor = Tensor {
                 name,
-                dtype: safetensors::Dtype::BF16,
+                dtype: sws_store::Dtype::BF16,
                 shape,
                 slice: None,
                 source: "model.safetensors".to_owned(),
