@@ -40,7 +40,7 @@ pub fn make_shards(checkpoint: &Path, out: &Path, options: &ShardOptions) -> Res
         return Ok(());
     }
     let source = Checkpoint::open(checkpoint)?;
-    let naming = sws_model::naming(source.config_json())?;
+    let naming = sws_model::naming(source.config())?;
     shard(&source, &*naming, out, options, &|_| ())?;
     Ok(())
 }

@@ -77,7 +77,7 @@ pub fn measure(settings: &Settings) -> Result<Report> {
 
 fn measure_in(settings: &Settings) -> Result<Report> {
     let checkpoint = Checkpoint::open(&settings.checkpoint)?;
-    let naming = sws_model::naming(checkpoint.config_json())?;
+    let naming = sws_model::naming(checkpoint.config())?;
     let out = settings.scratch.join("shards");
     let sharding = || timed_sharding(&checkpoint, &*naming, &out, settings.encoding);
     // The first run warms up, and gives the number of bytes to write.

@@ -135,7 +135,7 @@ fn shown(difference: &Option<String>) -> &str {
 /// The first difference between two checkpoints.
 fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
     let (a, b) = (Checkpoint::open(a)?, Checkpoint::open(b)?);
-    if a.config_json() != b.config_json() {
+    if a.config() != b.config() {
         return Ok(Some("config.json".to_owned()));
     }
     let names = |checkpoint: &Checkpoint| -> Vec<String> {

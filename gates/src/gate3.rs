@@ -105,7 +105,7 @@ impl Wrong {
         let (checkpoint, dir) = (temp.path().join("checkpoint"), temp.path().join("shards"));
         unshard(&tales(), &checkpoint, false, None, &|_| ())?;
         let source = Checkpoint::open(&checkpoint)?;
-        let naming = naming(source.config_json())?;
+        let naming = naming(source.config())?;
         let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
         shard(&source, &*naming, &dir, &options, &|_| ())?;
         std::fs::remove_dir_all(&checkpoint)?;

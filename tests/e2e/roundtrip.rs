@@ -7,7 +7,8 @@ use safetensors::{Dtype, SafeTensors};
 use sws_kernels::{Encoding, Matrix};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
 use sws_store::{
-    Arena, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read, StoreOptions, Tensor,
+    Arena, Configuration, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read,
+    StoreOptions, Tensor,
 };
 
 use crate::checkpoints::{self, Checkpoint, FAMILIES, tiny};
@@ -34,7 +35,7 @@ impl Naming for Stacked {
     }
 }
 
-fn naming(family: &str, config: &[u8]) -> Box<dyn Naming> {
+fn naming(family: &str, config: &Configuration) -> Box<dyn Naming> {
     let known = sws_model::naming(config).unwrap();
     if family == "stacked" { Box::new(Stacked(known)) } else { known }
 }
@@ -53,7 +54,7 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
     let files = if family == "olmoe" { 3 } else { 1 };
     original.write(&at("in"), files);
     let source = sws_store::Checkpoint::open(at("in")).unwrap();
-    let naming = naming(family, source.config_json());
+    let naming = naming(family, source.config());
     for (out, threads) in [("one", 1), ("two", 2)] {
         let options = ShardOptions { encoding, stand_ins, threads: Some(threads) };
         let done = shard(&source, &*naming, &at(out), &options, &|_| ()).unwrap();
@@ -276,7 +277,7 @@ fn the_error_of_a_stand_in_is_that_of_the_manifest() {
     let at = |name: &str| temp.path().join(name);
     tiny("mixtral", Dtype::BF16, 9).write(&at("in"), 1);
     let source = sws_store::Checkpoint::open(at("in")).unwrap();
-    let naming = sws_model::naming(source.config_json()).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
     let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
     shard(&source, &*naming, &at("out"), &options, &|_| ()).unwrap();
     let manifest = Arc::new(Manifest::load(at("out")).unwrap());
@@ -379,7 +380,7 @@ fn tensors_with_scales_are_kept() {
     let at = |name: &str| temp.path().join(name);
     checkpoint.write(&at("in"), 1);
     let source = sws_store::Checkpoint::open(at("in")).unwrap();
-    let naming = sws_model::naming(source.config_json()).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
     for encoding in [Encoding::Bf12, Encoding::F32] {
         let out = at(encoding.name());
         let options = ShardOptions { encoding, ..ShardOptions::default() };

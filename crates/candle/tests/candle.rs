@@ -113,7 +113,7 @@ fn shards_give_the_bits_of_their_checkpoint() {
         let dir = goldens().join(name);
         let temp = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint::open(&dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let options = ShardOptions { encoding: Encoding::Bf12, ..ShardOptions::default() };
         shard(&checkpoint, naming.as_ref(), temp.path(), &options, &|_| ()).unwrap();
         let manifest = Arc::new(Manifest::load(temp.path()).unwrap());

@@ -37,7 +37,7 @@ fn model(stand_ins: Encoding) -> &'static Path {
         let (checkpoint, out) = (dir.join("checkpoint"), dir.join("shards"));
         unshard(&tales(), &checkpoint, false, None, &|_| {}).unwrap();
         let checkpoint = Checkpoint::open(&checkpoint).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let options = ShardOptions { stand_ins: Some(stand_ins), ..ShardOptions::default() };
         shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
         out

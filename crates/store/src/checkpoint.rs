@@ -7,13 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::header::{Header, HeaderError};
-use crate::remedy;
+use crate::{Configuration, remedy};
 
 /// A checkpoint whose headers have been read and found consistent with its files.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     dir: PathBuf,
-    config_json: Vec<u8>,
+    config: Configuration,
     files: Vec<WeightFile>,
     fingerprint: String,
 }
@@ -35,9 +35,9 @@ impl Checkpoint {
         &self.dir
     }
 
-    /// The bytes of `config.json`.
-    pub fn config_json(&self) -> &[u8] {
-        &self.config_json
+    /// The configuration.
+    pub fn config(&self) -> &Configuration {
+        &self.config
     }
 
     /// Weight files, sorted by name. Tensor names are unique across files.
@@ -121,6 +121,14 @@ pub enum CheckpointError {
     Changed {
         /// The file.
         path: PathBuf,
+    },
+    /// The configuration is damaged.
+    #[error("`{}` is damaged ({reason}); download it again", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Description of the damage.
+        reason: String,
     },
     /// A weight file is damaged.
     #[error("`{}` is damaged: {reason}; download it again", path.display())]

@@ -33,6 +33,7 @@
 mod blocks;
 mod checkpoint;
 mod clock;
+mod configuration;
 mod dtype;
 mod header;
 mod id;
@@ -82,6 +83,7 @@ mod sync;
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
 pub use checkpoint::{Checkpoint, CheckpointError, WeightFile};
 pub use clock::Clock;
+pub use configuration::{Configuration, DamagedConfiguration, Value};
 pub use dtype::Dtype;
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};

@@ -56,7 +56,7 @@ pub(crate) const MAX_COPY_BYTES: u64 = 64 << 20;
 /// Identity of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelIdentity {
-    /// The family, as `config.json` spells it.
+    /// The family, as the configuration spells it.
     pub model_type: String,
     /// blake3 (hex) over the configuration, the headers and a sample of the weights. A checkpoint
     /// and the shards made from it, in any encoding, have the same fingerprint.

@@ -265,7 +265,7 @@ fn shards(dir: &Path) -> PathBuf {
     goldens::copy("qwen3_moe", &from);
     std::fs::write(from.join("chat_template.jinja"), TEMPLATE).unwrap();
     let source = Checkpoint::open(&from).unwrap();
-    let naming = sws_model::naming(source.config_json()).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
     shard(&source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
     out
 }

@@ -12,7 +12,7 @@ use crate::progress::Meter;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
-    let naming = sws_model::naming(checkpoint.config_json())?;
+    let naming = sws_model::naming(checkpoint.config())?;
     let options = ShardOptions {
         encoding: args.encoding,
         stand_ins: args.stand_ins,

@@ -39,7 +39,7 @@ impl Fixture {
     /// A checkpoint in shards.
     pub(crate) fn sharded(dir: &Path, encoding: Encoding) -> Fixture {
         let checkpoint = Checkpoint::open(dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let temp = tempfile::tempdir().unwrap();
         let out = temp.path().join("shards");
         let options = ShardOptions { encoding, ..ShardOptions::default() };

@@ -158,7 +158,7 @@ fn shards_in_bf12() {
         let fixture = Fixture::open(&name);
         let tokens = tokens(&fixture);
         let checkpoint = Checkpoint::open(&fixture.dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("shards");
         shard(&checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();

@@ -14,7 +14,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use super::{Checkpoint, CheckpointError, WeightFile};
 use crate::header::{Header, HeaderError, MAX_TENSORS};
 use crate::path::is_plain_name;
-use crate::regular;
+use crate::{Configuration, regular};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -51,7 +51,10 @@ impl Checkpoint {
         } else {
             return Err(no_weights(dir));
         };
-        let config_json = read_small(&dir.join(CONFIG), MAX_CONFIG_BYTES)?;
+        let config_path = dir.join(CONFIG);
+        let config_json = read_small(&config_path, MAX_CONFIG_BYTES)?;
+        let config = Configuration::from_json(CONFIG, &config_json)
+            .map_err(|error| CheckpointError::Config { path: config_path, reason: error.reason })?;
 
         let mut identity = blake3::Hasher::new();
         hash_with_len(&mut identity, &config_json);
@@ -69,7 +72,7 @@ impl Checkpoint {
         }
         check_distinct(dir, &files)?;
         let fingerprint = identity.finalize().to_hex().to_string();
-        Ok(Checkpoint { dir: dir.to_owned(), config_json, files, fingerprint })
+        Ok(Checkpoint { dir: dir.to_owned(), config, files, fingerprint })
     }
 }
 

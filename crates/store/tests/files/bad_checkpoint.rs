@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use proptest::prelude::*;
-use sws_store::{Checkpoint, CheckpointError, Header, Manifest};
+use sws_store::{Checkpoint, CheckpointError, Configuration, Header, Manifest};
 
 use crate::common::{Spec, Toy, checkpoint, file, fill_checks, header, safetensors, unprivileged};
 use crate::memory::{bound, peak};
@@ -216,6 +216,14 @@ fn memory_is_bounded_by_the_length_of_the_file() {
     ] {
         let (_, allocated) = peak(|| Header::parse(json.as_bytes(), json.len() as u64 + 8));
         assert!(allocated <= bound(json.len()), "{allocated} for {}: {:.60}", json.len(), json);
+    }
+
+    // A tree takes many times its JSON, so the number of its values is limited.
+    let deep = format!("{}0{}", r#"{"":"#.repeat(100), "}".repeat(100));
+    for value in [deep.as_str(), "[0]", "{}", "0"] {
+        let json = format!(r#"{{"a":[{}{value}]}}"#, format!("{value},").repeat(70_000));
+        let (_, allocated) = peak(|| Configuration::from_json("config.json", json.as_bytes()));
+        assert!(allocated < 48 << 20, "{allocated} for {}: {:.60}", json.len(), json);
     }
 
     let dir = tempfile::tempdir().unwrap();

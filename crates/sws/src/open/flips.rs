@@ -144,7 +144,7 @@ fn a_flipped_bit_in_shards_is_detected_or_harmless() {
         let (from, out) = (temp.path().join("from"), temp.path().join("shards"));
         checkpoint(name, &from);
         let source = Checkpoint::open(&from).unwrap();
-        let naming = sws_model::naming(source.config_json()).unwrap();
+        let naming = sws_model::naming(source.config()).unwrap();
         shard(&source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
         let count = flip(&out, None, 400, &mut random);
         println!("{name}: {count:?}");
