@@ -31,6 +31,7 @@
 //! ```
 
 mod blocks;
+#[cfg(feature = "io")]
 mod checkpoint;
 mod clock;
 mod configuration;
@@ -81,7 +82,8 @@ mod store;
 mod sync;
 
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
-pub use checkpoint::{Checkpoint, CheckpointError, WeightFile};
+#[cfg(feature = "io")]
+pub use checkpoint::{Checkpoint, CheckpointError, WeightFile, open_checkpoint};
 pub use clock::Clock;
 pub use configuration::{Configuration, DamagedConfiguration, Value};
 pub use dtype::Dtype;

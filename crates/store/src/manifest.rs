@@ -5,6 +5,7 @@
 mod check;
 #[cfg(feature = "io")]
 mod file;
+#[cfg(feature = "io")]
 mod in_place;
 #[cfg(feature = "io")]
 mod small;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
-    Checkpoint, Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind,
-    ShardReader, StoreOptions, remedy, user_cache,
+    Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
+    StoreOptions, open_checkpoint, remedy, user_cache,
 };
 
 use crate::error::{Cause, Lacking};
@@ -188,13 +188,13 @@ pub fn manifest(dir: &Path) -> Result<Manifest> {
 }
 
 fn read_manifest(dir: &Path, cache: Option<&Path>) -> Result<(Manifest, Configuration)> {
-    let manifest = if dir.join(MANIFEST_FILE).exists() {
-        Manifest::load(dir)?
-    } else {
-        let checkpoint = Checkpoint::open(dir)?;
-        let naming = sws_model::naming(checkpoint.config()).map_err(|e| in_dir(dir, e))?;
-        Manifest::in_place(&checkpoint, &*naming)?
-    };
+    if !dir.join(MANIFEST_FILE).exists() {
+        let checkpoint = open_checkpoint(dir, cache)?;
+        let config = checkpoint.config();
+        let naming = sws_model::naming(config).map_err(|e| in_dir(dir, e))?;
+        return Ok((Manifest::in_place(&*checkpoint, &*naming)?, config.clone()));
+    }
+    let manifest = Manifest::load(dir)?;
     let config = manifest.read_small(dir, CONFIG, cache)?;
     let config = config.ok_or_else(|| Error::NoConfig { path: dir.join(CONFIG) })?;
     let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(dir, e))?;

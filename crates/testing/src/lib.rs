@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_model::text::Sampling;
 use sws_model::{LoadError, ModelSpec, ResidentSource};
-use sws_store::{Checkpoint, MANIFEST_FILE, Manifest};
+use sws_store::{MANIFEST_FILE, Manifest, open_checkpoint};
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -35,9 +35,9 @@ pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
         let config = config.with_context(|| format!("`{}` has no config.json", dir.display()))?;
         return Ok((manifest, ModelSpec::parse(&config)?));
     }
-    let checkpoint = Checkpoint::open(dir)?;
+    let checkpoint = open_checkpoint(dir, None)?;
     let naming = sws_model::naming(checkpoint.config())?;
-    Ok((Manifest::in_place(&checkpoint, &*naming)?, ModelSpec::of(checkpoint.config())?))
+    Ok((Manifest::in_place(&*checkpoint, &*naming)?, ModelSpec::of(checkpoint.config())?))
 }
 
 /// The spec of a model.
