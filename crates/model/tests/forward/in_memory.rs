@@ -102,6 +102,21 @@ fn shards_and_weights_in_place_give_the_bits_of_the_directory() {
     }
 }
 
+/// The sharder finds missing bytes through the reader, and names the file.
+#[test]
+fn a_file_that_ends_early_is_named() {
+    let fixture = Fixture::open("llama");
+    let mut memory = InMemory::of(&*open_checkpoint(&fixture.dir, None).unwrap());
+    let last = memory.bytes.last_mut().unwrap();
+    last.truncate(last.len() - 1);
+    let naming = sws_model::naming(memory.config()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("shards");
+    let error = shard(&memory, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap_err();
+    let named = format!("`memory/{}`", memory.files.last().unwrap().name);
+    assert!(error.to_string().starts_with(&named), "{error}");
+}
+
 fn logits(spec: &ModelSpec, source: ResidentSource) -> Vec<u32> {
     let model = Model::new(spec.clone());
     let mut seen = Recorder::default();
