@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use sws_kernels::Encoding;
-use sws_store::Checkpoint;
+use sws_store::open_checkpoint;
 use sws_store::shard::{ShardOptions, shard, unshard};
 
 use crate::inflate::inflate;
@@ -39,8 +39,8 @@ pub fn make_shards(checkpoint: &Path, out: &Path, options: &ShardOptions) -> Res
     if out.join("manifest.json").exists() {
         return Ok(());
     }
-    let source = Checkpoint::open(checkpoint)?;
-    let naming = sws_model::naming(source.config_json())?;
-    shard(&source, &*naming, out, options, &|_| ())?;
+    let source = open_checkpoint(checkpoint, None)?;
+    let naming = sws_model::naming(source.config())?;
+    shard(&*source, &*naming, out, options, &|_| ())?;
     Ok(())
 }

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use serde::Serialize;
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Clock, Naming, SLOT_ALIGN, Slot};
+use sws_store::{Checkpoint, Clock, Naming, SLOT_ALIGN, Slot, open_checkpoint};
 
 use crate::paired::median;
 
@@ -76,10 +76,10 @@ pub fn measure(settings: &Settings) -> Result<Report> {
 }
 
 fn measure_in(settings: &Settings) -> Result<Report> {
-    let checkpoint = Checkpoint::open(&settings.checkpoint)?;
-    let naming = sws_model::naming(checkpoint.config_json())?;
+    let checkpoint = open_checkpoint(&settings.checkpoint, None)?;
+    let naming = sws_model::naming(checkpoint.config())?;
     let out = settings.scratch.join("shards");
-    let sharding = || timed_sharding(&checkpoint, &*naming, &out, settings.encoding);
+    let sharding = || timed_sharding(&*checkpoint, &*naming, &out, settings.encoding);
     // The first run warms up, and gives the number of bytes to write.
     let (_, done) = sharding()?;
     let files: Vec<PathBuf> =
@@ -112,7 +112,7 @@ fn measure_in(settings: &Settings) -> Result<Report> {
 }
 
 fn timed_sharding(
-    checkpoint: &Checkpoint,
+    checkpoint: &dyn Checkpoint,
     naming: &dyn Naming,
     out: &Path,
     encoding: Encoding,

@@ -282,7 +282,7 @@ fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
             }
             tensors.push(Tensor {
                 name: name.into(),
-                dtype: safetensors::Dtype::U8,
+                dtype: sws_store::Dtype::U8,
                 shape: vec![cut[1] - cut[0], 4096],
                 slice: None,
                 source: String::new(),

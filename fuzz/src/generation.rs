@@ -1,15 +1,17 @@
 //! Any bytes as a `generation_config.json`, followed by a zero byte and a `config.json`.
 
 use sws_model::text::{Generation, GenerationOptions};
+use sws_store::Configuration;
 
 /// True if the files were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
     let mut files = data.splitn(2, |&byte| byte == 0);
     let file = files.next().filter(|file| !file.is_empty());
     let config = files.next().unwrap_or(b"{}");
+    let Ok(config) = Configuration::from_json("config.json", config) else { return false };
     let typed = GenerationOptions { seed: Some(1), ..GenerationOptions::default() };
-    let Ok(generation) = Generation::resolve(file, config, &typed) else { return false };
-    let again = Generation::resolve(file, config, &typed);
+    let Ok(generation) = Generation::resolve(file, &config, &typed) else { return false };
+    let again = Generation::resolve(file, &config, &typed);
     assert_eq!(again.ok().as_ref(), Some(&generation));
     let sampling = &generation.sampling;
     assert!(sampling.temperature.is_finite() && sampling.temperature >= 0.0, "{sampling:?}");

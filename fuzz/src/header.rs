@@ -4,7 +4,9 @@ use std::cell::LazyCell;
 use std::fs::File;
 use std::io::Write;
 
-use sws_store::{Checkpoint, Header, HeaderError, Manifest, Naming, PieceId, PieceKind, Placement};
+use sws_store::{
+    Header, HeaderError, Manifest, Naming, PieceId, PieceKind, Placement, open_checkpoint,
+};
 
 /// Limit on the data of files that are created.
 const MAX_DATA: u64 = 1 << 20;
@@ -58,8 +60,8 @@ fn check_in_place(dir: &std::path::Path, json: &[u8], file_len: u64) {
     file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
     file.write_all(json).unwrap();
     file.set_len(file_len).unwrap();
-    let checkpoint = Checkpoint::open(dir).expect("the header was accepted");
-    let Ok(mut manifest) = Manifest::in_place(&checkpoint, &ByFirstLetter) else { return };
+    let checkpoint = open_checkpoint(dir, None).expect("the header was accepted");
+    let Ok(mut manifest) = Manifest::in_place(&*checkpoint, &ByFirstLetter) else { return };
     for part in manifest.pieces.iter_mut().flat_map(|p| &mut p.tensors).flat_map(|t| &mut t.parts) {
         part.checks = vec![0; part.len.div_ceil(part.check_len) as usize];
     }

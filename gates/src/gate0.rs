@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use sws_model::text::Sampling;
 use sws_store::shard::unshard;
-use sws_store::{Checkpoint, MANIFEST_FILE};
+use sws_store::{Checkpoint, MANIFEST_FILE, open_checkpoint};
 use sws_testing::goldens::{Golden, golden_dir, variants};
 
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
@@ -134,30 +134,32 @@ fn shown(difference: &Option<String>) -> &str {
 
 /// The first difference between two checkpoints.
 fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
-    let (a, b) = (Checkpoint::open(a)?, Checkpoint::open(b)?);
-    if a.config_json() != b.config_json() {
-        return Ok(Some("config.json".to_owned()));
+    let (a, b) = (open_checkpoint(a, None)?, open_checkpoint(b, None)?);
+    let config = "config.json";
+    if a.read_small(config)? != b.read_small(config)? {
+        return Ok(Some(config.to_owned()));
     }
-    let names = |checkpoint: &Checkpoint| -> Vec<String> {
+    let (a, b) = (&*a, &*b);
+    let names = |checkpoint: &dyn Checkpoint| -> Vec<String> {
         let mut names: Vec<String> = checkpoint
             .files()
             .iter()
-            .flat_map(|file| &file.header.tensors)
+            .flat_map(|file| &file.tensors)
             .map(|tensor| format!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape))
             .collect();
         names.sort();
         names
     };
-    if names(&a) != names(&b) {
+    if names(a) != names(b) {
         return Ok(Some("the names and shapes of tensors".to_owned()));
     }
-    for (file, tensor) in tensors(&a) {
-        let (other_file, other) = tensors(&b)
+    for (file, tensor) in tensors(a) {
+        let (other_file, other) = tensors(b)
             .find(|(_, other)| other.name == tensor.name)
             .context("a tensor's name has gone")?;
         let [mut left, mut right] = [Vec::new(), Vec::new()];
-        let open = |checkpoint: &Checkpoint, name| File::open(checkpoint.dir().join(name));
-        let (file, other_file) = (open(&a, file)?, open(&b, other_file)?);
+        let open = |checkpoint: &dyn Checkpoint, name| File::open(checkpoint.dir().join(name));
+        let (file, other_file) = (open(a, file)?, open(b, other_file)?);
         let mut at = 0;
         while at < tensor.len {
             let len = (tensor.len - at).min(4 << 20) as usize;
@@ -174,7 +176,9 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-fn tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = (&String, &sws_store::HeaderTensor)> {
+fn tensors(
+    checkpoint: &dyn Checkpoint,
+) -> impl Iterator<Item = (&String, &sws_store::HeaderTensor)> {
     let files = checkpoint.files().iter();
-    files.flat_map(|file| file.header.tensors.iter().map(move |tensor| (&file.name, tensor)))
+    files.flat_map(|file| file.tensors.iter().map(move |tensor| (&file.name, tensor)))
 }

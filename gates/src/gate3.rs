@@ -15,7 +15,7 @@ use sws_engine::{
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, Model, naming};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, SimulatedDisk, checksum};
+use sws_store::{MANIFEST_FILE, Manifest, SimulatedDisk, checksum, open_checkpoint};
 use sws_testing::tales;
 use sws_testing::virtual_time::simulated;
 use tempfile::TempDir;
@@ -104,10 +104,10 @@ impl Wrong {
         let temp = tempfile::tempdir()?;
         let (checkpoint, dir) = (temp.path().join("checkpoint"), temp.path().join("shards"));
         unshard(&tales(), &checkpoint, false, None, &|_| ())?;
-        let source = Checkpoint::open(&checkpoint)?;
-        let naming = naming(source.config_json())?;
+        let source = open_checkpoint(&checkpoint, None)?;
+        let naming = naming(source.config())?;
         let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
-        shard(&source, &*naming, &dir, &options, &|_| ())?;
+        shard(&*source, &*naming, &dir, &options, &|_| ())?;
         std::fs::remove_dir_all(&checkpoint)?;
         randomise(&dir)?;
         Ok(Wrong { dir, _temp: temp })

@@ -7,7 +7,8 @@ use safetensors::{Dtype, SafeTensors};
 use sws_kernels::{Encoding, Matrix};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
 use sws_store::{
-    Arena, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read, StoreOptions, Tensor,
+    Arena, Configuration, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read,
+    StoreOptions, Tensor,
 };
 
 use crate::checkpoints::{self, Checkpoint, FAMILIES, tiny};
@@ -34,7 +35,7 @@ impl Naming for Stacked {
     }
 }
 
-fn naming(family: &str, config: &[u8]) -> Box<dyn Naming> {
+fn naming(family: &str, config: &Configuration) -> Box<dyn Naming> {
     let known = sws_model::naming(config).unwrap();
     if family == "stacked" { Box::new(Stacked(known)) } else { known }
 }
@@ -52,11 +53,11 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
     }
     let files = if family == "olmoe" { 3 } else { 1 };
     original.write(&at("in"), files);
-    let source = sws_store::Checkpoint::open(at("in")).unwrap();
-    let naming = naming(family, source.config_json());
+    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let naming = naming(family, source.config());
     for (out, threads) in [("one", 1), ("two", 2)] {
         let options = ShardOptions { encoding, stand_ins, threads: Some(threads) };
-        let done = shard(&source, &*naming, &at(out), &options, &|_| ()).unwrap();
+        let done = shard(&*source, &*naming, &at(out), &options, &|_| ()).unwrap();
         assert_eq!(done.found, 0, "{case}");
     }
     assert_same_tree(&at("one"), &at("two"));
@@ -65,7 +66,7 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
 
     let manifest = Manifest::load(at("one")).unwrap();
     assert_eq!(manifest.model.fingerprint, source.fingerprint());
-    let in_place = Manifest::in_place(&source, &*naming).unwrap();
+    let in_place = Manifest::in_place(&*source, &*naming).unwrap();
     assert_eq!(manifest.pieces.len(), in_place.pieces.len());
     let mut changed = 0;
     for (piece, before) in manifest.pieces.iter().zip(&in_place.pieces) {
@@ -275,10 +276,10 @@ fn the_error_of_a_stand_in_is_that_of_the_manifest() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     tiny("mixtral", Dtype::BF16, 9).write(&at("in"), 1);
-    let source = sws_store::Checkpoint::open(at("in")).unwrap();
-    let naming = sws_model::naming(source.config_json()).unwrap();
+    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
     let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
-    shard(&source, &*naming, &at("out"), &options, &|_| ()).unwrap();
+    shard(&*source, &*naming, &at("out"), &options, &|_| ()).unwrap();
     let manifest = Arc::new(Manifest::load(at("out")).unwrap());
     let options = StoreOptions { cache: None, ..StoreOptions::default() };
     let store = NVMeWeightStore::open(Arc::clone(&manifest), &at("out"), options).unwrap();
@@ -378,12 +379,12 @@ fn tensors_with_scales_are_kept() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     checkpoint.write(&at("in"), 1);
-    let source = sws_store::Checkpoint::open(at("in")).unwrap();
-    let naming = sws_model::naming(source.config_json()).unwrap();
+    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
     for encoding in [Encoding::Bf12, Encoding::F32] {
         let out = at(encoding.name());
         let options = ShardOptions { encoding, ..ShardOptions::default() };
-        shard(&source, &*naming, &out, &options, &|_| ()).unwrap();
+        shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();
         let manifest = Manifest::load(&out).unwrap();
         let kept = manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
         assert_eq!(kept.encoding, Some(Encoding::Fp8));

@@ -1,11 +1,7 @@
 //! Learned state of a model, kept for its next start.
 
-use std::collections::HashMap;
-
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde::Deserialize;
-use sws_store::{Header, HeaderError, HeaderTensor};
+use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
 
 /// The longest accepted header: there are a few dozen tensors.
 const MAX_HEADER: usize = 1 << 20;
@@ -73,11 +69,12 @@ impl Saved {
 
     /// Returns a safetensors file for the model of that identity.
     pub fn write(&self, model: &str) -> Vec<u8> {
-        let views = self.tensors.iter().filter_map(|(name, dtype, shape, data)| {
-            Some((name, TensorView::new(*dtype, shape.clone(), data).ok()?))
-        });
-        let facts = HashMap::from([("model".to_owned(), model.to_owned())]);
-        safetensors::serialize(views, Some(facts)).unwrap_or_default()
+        let tensors = self.tensors.iter();
+        let entries = tensors
+            .map(|(name, dtype, shape, data)| (name.as_str(), *dtype, shape.clone(), data.len()));
+        let mut bytes = Header::write(Some(serde_json::json!({ "model": model })), entries, 8);
+        self.tensors.iter().for_each(|(_, _, _, data)| bytes.extend(data));
+        bytes
     }
 
     /// True if it has no tensors.
@@ -91,8 +88,9 @@ impl Saved {
     ///
     /// If the length of `data` does not match type and shape.
     pub fn push(&mut self, name: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>) {
-        let view = TensorView::new(dtype, shape.to_vec(), &data);
-        assert!(view.is_ok(), "{name} is not as long as {dtype:?} {shape:?}");
+        let dims: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
+        let whole = dtype.byte_len(&dims) == Some(data.len() as u64);
+        assert!(whole, "{name} is not as long as {dtype} {shape:?}");
         self.tensors.push((name.to_owned(), dtype, shape.to_vec(), data));
     }
 

@@ -9,7 +9,9 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use sws_model::WeightsError;
-use sws_store::{Arena, Checkpoint, CheckpointError, NVMeWeightStore, PieceId, Read, open_regular};
+use sws_store::{
+    Arena, CheckpointError, NVMeWeightStore, PieceId, Read, open_checkpoint, open_regular,
+};
 
 /// An error in loading or running a model.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +120,7 @@ const MAX_HEADER: u64 = 100_000_000;
 impl Files {
     pub(crate) fn open(dir: &Path) -> Result<Files> {
         let mut all = Files { files: Vec::new(), tensors: HashMap::new() };
-        for file in Checkpoint::open(dir)?.files() {
+        for file in open_checkpoint(dir, None)?.files() {
             all.add(dir.join(&file.name))?;
         }
         Ok(all)

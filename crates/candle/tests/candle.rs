@@ -13,7 +13,7 @@ use sws_model::{
     Routed, Session, SourceError,
 };
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Manifest, NVMeWeightStore, Pass, StoreOptions};
+use sws_store::{Manifest, NVMeWeightStore, Pass, StoreOptions, open_checkpoint};
 use sws_testing::goldens::{Golden, goldens, variants};
 use sws_testing::{resident, spec};
 
@@ -112,10 +112,10 @@ fn shards_give_the_bits_of_their_checkpoint() {
     for name in ["mixtral", "qwen2_moe", "llama_linear_tied"] {
         let dir = goldens().join(name);
         let temp = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::open(&dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let checkpoint = open_checkpoint(&dir, None).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let options = ShardOptions { encoding: Encoding::Bf12, ..ShardOptions::default() };
-        shard(&checkpoint, naming.as_ref(), temp.path(), &options, &|_| ()).unwrap();
+        shard(&*checkpoint, naming.as_ref(), temp.path(), &options, &|_| ()).unwrap();
         let manifest = Arc::new(Manifest::load(temp.path()).unwrap());
         let store = NVMeWeightStore::open(manifest, temp.path(), StoreOptions::default()).unwrap();
         let mut loaded = 0;

@@ -13,8 +13,8 @@ use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, Inventory, Model};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{
-    Checkpoint, MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind,
-    SimulatedDisk, StoreOptions, checksum,
+    MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind, SimulatedDisk,
+    StoreOptions, checksum, open_checkpoint,
 };
 use sws_testing::{spec, tales};
 
@@ -36,10 +36,10 @@ fn model(stand_ins: Encoding) -> &'static Path {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tales-{stand_ins}"));
         let (checkpoint, out) = (dir.join("checkpoint"), dir.join("shards"));
         unshard(&tales(), &checkpoint, false, None, &|_| {}).unwrap();
-        let checkpoint = Checkpoint::open(&checkpoint).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let checkpoint = open_checkpoint(&checkpoint, None).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let options = ShardOptions { stand_ins: Some(stand_ins), ..ShardOptions::default() };
-        shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
+        shard(&*checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
         out
     })
 }

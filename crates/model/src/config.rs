@@ -1,33 +1,45 @@
-//! The entries of a `config.json`, read one by one so that each error names its entry.
+//! The entries of a configuration, read one by one so that each error names its entry.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use sws_store::{Configuration, DamagedConfiguration, Value};
+
+type Map = BTreeMap<String, Value>;
 
 /// Upper limit on the number of layers, and on the number of experts in a layer.
 pub(crate) const MAX_COUNT: u64 = 65_536;
 
-/// A parsed configuration.
+/// A configuration, as families read it.
 #[derive(Debug)]
-pub(crate) struct Config {
-    model_type: String,
-    outer: Map<String, Value>,
+pub(crate) struct Config<'a> {
+    model_type: &'a str,
+    outer: &'a Map,
     /// The entries of the language model, in models that also process images or sound.
-    text: Option<Map<String, Value>>,
+    text: Option<&'a Map>,
 }
 
-/// Reasons why a `config.json` cannot be used.
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{origin} {reason}")]
+pub struct InvalidConfig {
+    /// Name of the file that it comes from.
+    pub origin: String,
+    /// The problem, which follows the name in a sentence.
+    pub reason: ConfigError,
+}
+
+/// Reasons why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Not JSON, or entries of the wrong type.
-    #[error("config.json is damaged ({0}); download it again")]
-    Json(String),
+    /// Unreadable, or an entry of the wrong type.
+    #[error("is damaged ({0}); download it again")]
+    Damaged(String),
     /// A necessary entry is absent.
-    #[error("config.json has no `{0}`; take the config.json that was published with the weights")]
+    #[error("has no `{0}`; take the one that was published with the weights")]
     MissingKey(&'static str),
     /// A number beyond that of any known model.
-    #[error(
-        "config.json gives {value} for `{key}`, and no model has more than {limit}; download it again"
-    )]
+    #[error("gives {value} for `{key}`, and no model has more than {limit}; download it again")]
     TooLarge {
         /// The entry.
         key: &'static str,
@@ -37,7 +49,7 @@ pub enum ConfigError {
         limit: u64,
     },
     /// A number that makes the computation impossible.
-    #[error("config.json gives {value} for `{key}`, {reason}; download it again")]
+    #[error("gives {value} for `{key}`, {reason}; download it again")]
     Invalid {
         /// The entry.
         key: &'static str,
@@ -48,7 +60,7 @@ pub enum ConfigError {
     },
     /// An unknown family.
     #[error(
-        "config.json names the model type `{model_type}`, which is not supported; supported are {supported}"
+        "names the model type `{model_type}`, which is not supported; supported are {supported}"
     )]
     Unsupported {
         /// The type given.
@@ -58,7 +70,7 @@ pub enum ConfigError {
     },
     /// A known family with an option that is not implemented.
     #[error(
-        "config.json asks for `{key}` = {value} in a model of type `{model_type}`, which is not supported; supported: {supported}"
+        "asks for `{key}` = {value} in a model of type `{model_type}`, which is not supported; supported: {supported}"
     )]
     UnsupportedEntry {
         /// The family.
@@ -72,42 +84,43 @@ pub enum ConfigError {
     },
 }
 
-impl Config {
-    pub(crate) fn parse(json: &[u8]) -> Result<Config, ConfigError> {
-        let damaged = |error: serde_json::Error| ConfigError::Json(error.to_string());
-        let mut outer: Map<String, Value> = serde_json::from_slice(json).map_err(damaged)?;
-        let text = match outer.remove("text_config") {
-            None | Some(Value::Null) => None,
-            Some(Value::Object(text)) => Some(text),
-            Some(other) => return Err(wrong_type("text_config", &other, "an object")),
-        };
-        let model_type = match outer.get("model_type") {
-            None | Some(Value::Null) => return Err(ConfigError::MissingKey("model_type")),
-            Some(Value::String(word)) => word.clone(),
-            Some(other) => return Err(wrong_type("model_type", other, "a string")),
-        };
-        Ok(Config { model_type, outer, text })
+impl<'a> Config<'a> {
+    /// Returns what `read` makes of the configuration. An error names its origin.
+    pub(crate) fn read<T>(
+        given: &'a Configuration,
+        read: impl FnOnce(&Config<'a>) -> Result<T, ConfigError>,
+    ) -> Result<T, InvalidConfig> {
+        let done = Config::of(&given.entries).and_then(|config| read(&config));
+        done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
     }
 
-    pub(crate) fn model_type(&self) -> &str {
-        &self.model_type
+    fn of(outer: &'a Map) -> Result<Config<'a>, ConfigError> {
+        let entry = |key| outer.get(key).filter(|value| !value.is_null());
+        let entry = |key| entry(key).map(|value| Entry { key, value });
+        let text = entry("text_config").map(Entry::object).transpose()?;
+        let model_type = entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?;
+        Ok(Config { model_type: model_type.word()?, outer, text })
+    }
+
+    pub(crate) fn model_type(&self) -> &'a str {
+        self.model_type
     }
 
     /// The entry as written, null included, for the few entries where null and absence differ.
-    pub(crate) fn raw(&self, key: &str) -> Option<&Value> {
-        self.text.as_ref().unwrap_or(&self.outer).get(key)
+    pub(crate) fn raw(&self, key: &str) -> Option<&'a Value> {
+        self.text.unwrap_or(self.outer).get(key)
     }
 
-    pub(crate) fn get(&self, key: &'static str) -> Option<Entry<'_>> {
+    pub(crate) fn get(&self, key: &'static str) -> Option<Entry<'a>> {
         self.raw(key).filter(|value| !value.is_null()).map(|value| Entry { key, value })
     }
 
-    pub(crate) fn need(&self, key: &'static str) -> Result<Entry<'_>, ConfigError> {
+    pub(crate) fn need(&self, key: &'static str) -> Result<Entry<'a>, ConfigError> {
         self.get(key).ok_or(ConfigError::MissingKey(key))
     }
 
     /// The first of several spellings.
-    pub(crate) fn any(&self, keys: &[&'static str]) -> Option<Entry<'_>> {
+    pub(crate) fn any(&self, keys: &[&'static str]) -> Option<Entry<'a>> {
         keys.iter().find_map(|key| self.get(key))
     }
 
@@ -157,6 +170,12 @@ pub(crate) struct Entry<'a> {
     pub(crate) value: &'a Value,
 }
 
+impl From<DamagedConfiguration> for InvalidConfig {
+    fn from(error: DamagedConfiguration) -> InvalidConfig {
+        InvalidConfig { origin: error.origin, reason: ConfigError::Damaged(error.reason) }
+    }
+}
+
 impl<'a> Entry<'a> {
     pub(crate) fn flag(self) -> Result<bool, ConfigError> {
         self.value.as_bool().ok_or_else(|| wrong_type(self.key, self.value, "true or false"))
@@ -167,12 +186,11 @@ impl<'a> Entry<'a> {
     }
 
     pub(crate) fn list(self) -> Result<&'a [Value], ConfigError> {
-        let list = self.value.as_array().ok_or_else(|| wrong_type(self.key, self.value, "a list"));
-        Ok(list?.as_slice())
+        self.value.as_list().ok_or_else(|| wrong_type(self.key, self.value, "a list"))
     }
 
-    pub(crate) fn object(self) -> Result<&'a Map<String, Value>, ConfigError> {
-        self.value.as_object().ok_or_else(|| wrong_type(self.key, self.value, "an object"))
+    pub(crate) fn object(self) -> Result<&'a Map, ConfigError> {
+        self.value.as_map().ok_or_else(|| wrong_type(self.key, self.value, "an object"))
     }
 
     pub(crate) fn count(self, limit: u64) -> Result<u64, ConfigError> {
@@ -209,14 +227,14 @@ impl<'a> Entry<'a> {
 }
 
 fn wrong_type(key: &str, value: &Value, expected: &str) -> ConfigError {
-    ConfigError::Json(format!("`{key}` is {} instead of {expected}", shown(value)))
+    ConfigError::Damaged(format!("`{key}` is {} instead of {expected}", shown(value)))
 }
 
 /// A value on one line, truncated if it is long.
 fn shown(value: &Value) -> String {
     match value {
-        Value::Object(_) => "an object".to_owned(),
-        Value::Array(list) if list.len() > 8 => "a list".to_owned(),
+        Value::Map(_) => "an object".to_owned(),
+        Value::List(list) if list.len() > 8 => "a list".to_owned(),
         value => value.to_string().chars().take(80).collect(),
     }
 }

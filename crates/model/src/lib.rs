@@ -1,8 +1,8 @@
 //! Model configurations, the forward pass and text processing.
 //!
-//! A `config.json` becomes two things. [`naming()`] returns the [`Naming`](sws_store::Naming) of
-//! its family, by which the store sorts tensors into pieces. [`ModelSpec`] describes the
-//! computation of each layer.
+//! A [`Configuration`](sws_store::Configuration) becomes two things. [`naming()`] returns the
+//! [`Naming`](sws_store::Naming) of its family, by which the store sorts tensors into pieces.
+//! [`ModelSpec`] describes the computation of each layer.
 //!
 //! A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
 //! keeps intermediate results in a [`State`], and requests weights from a [`WeightSource`]. A
@@ -15,14 +15,14 @@
 //! [`text`] converts between text and token ids, and selects tokens from logits.
 //!
 //! ```
-//! use sws_store::{PieceId, Placement};
+//! use sws_store::{Configuration, PieceId, Placement};
 //!
 //! let config = br#"{"model_type": "mixtral", "num_hidden_layers": 32, "num_local_experts": 8}"#;
-//! let naming = sws_model::naming(config)?;
+//! let naming = sws_model::naming(&Configuration::from_json("config.json", config)?)?;
 //! let name = "model.layers.3.block_sparse_moe.experts.7.w2.weight";
 //! let placement = naming.place(name, &[4096, 14336]);
 //! assert!(matches!(placement, Placement::Piece { id, matrix: true, .. } if id == PieceId::expert(3, 7)));
-//! # Ok::<(), sws_model::ConfigError>(())
+//! # Ok::<(), sws_model::InvalidConfig>(())
 //! ```
 
 mod config;
@@ -45,7 +45,7 @@ mod spec;
 mod state;
 pub mod text;
 
-pub use config::ConfigError;
+pub use config::{ConfigError, InvalidConfig};
 pub use engine::{Engine, Step};
 pub use families::supported;
 pub use finite::first_not_finite;

@@ -1,26 +1,29 @@
 //! Maps tensor names to pieces, by the table of the family.
 
-use sws_store::{Naming, PieceId, PieceKind, Placement};
+use sws_store::{Configuration, Naming, PieceId, PieceKind, Placement};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, InvalidConfig};
 use crate::families::{self, Family, Rule, Target};
 
-/// The naming of the model that a `config.json` describes.
-pub fn naming(config_json: &[u8]) -> Result<Box<dyn Naming>, ConfigError> {
-    let config = Config::parse(config_json)?;
-    let family = families::of(&config)?;
+/// The naming of the model that a configuration describes.
+pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> {
+    Ok(Box::new(Config::read(config, family_naming)?))
+}
+
+fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
+    let family = families::of(config)?;
     let experts = config.experts()?;
     let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts);
     if experts.is_none() && family.layer.iter().copied().flatten().any(has_experts) {
         return Err(ConfigError::MissingKey("num_experts"));
     }
-    Ok(Box::new(FamilyNaming {
+    Ok(FamilyNaming {
         family,
         model_type: config.model_type().to_owned(),
         layers: config.layers()?,
         experts: experts.unwrap_or(0),
         tied: config.tied()?,
-    }))
+    })
 }
 
 struct FamilyNaming {

@@ -1,6 +1,7 @@
 //! The frequencies of rotary embeddings, as configurations specify them.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
 use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::pow64;
 
@@ -62,9 +63,11 @@ impl Rope {
     ) -> Result<Rope, ConfigError> {
         // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.
         let given = config.any(&["rope_parameters", "rope_scaling"]);
-        let empty = Map::new();
+        let empty = BTreeMap::new();
         let given_map = given.map(|entry| entry.object()).transpose()?.unwrap_or(&empty);
-        if let (Some(entry), true) = (given, given_map.values().any(Value::is_object)) {
+        if let (Some(entry), true) =
+            (given, given_map.values().any(|value| value.as_map().is_some()))
+        {
             return Err(config.unsupported(entry, "one rotary embedding for all layers"));
         }
         let entry = |key: &'static str| {

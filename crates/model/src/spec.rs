@@ -1,13 +1,15 @@
 //! The computation of a model, layer by layer, independent of its family.
 
-use crate::config::{Config, ConfigError};
+use sws_store::Configuration;
+
+use crate::config::{Config, InvalidConfig};
 use crate::families;
 use crate::rope::Rope;
 
-/// The arithmetic of a model, as its `config.json` describes it.
+/// The arithmetic of a model, as its configuration describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// The family, as `config.json` spells it.
+    /// The family, as the configuration spells it.
     pub model_type: String,
     /// Elements of the hidden state.
     pub hidden: usize,
@@ -143,10 +145,14 @@ pub struct SharedSpec {
 }
 
 impl ModelSpec {
-    /// Reads a `config.json`, in the spelling of transformers 4 or 5.
-    pub fn parse(config_json: &[u8]) -> Result<ModelSpec, ConfigError> {
-        let config = Config::parse(config_json)?;
-        (families::of(&config)?.spec)(&config)
+    /// Reads a configuration, in the spelling of transformers 4 or 5.
+    pub fn of(config: &Configuration) -> Result<ModelSpec, InvalidConfig> {
+        Config::read(config, |config| (families::of(config)?.spec)(config))
+    }
+
+    /// Reads a `config.json`.
+    pub fn parse(config_json: &[u8]) -> Result<ModelSpec, InvalidConfig> {
+        ModelSpec::of(&Configuration::from_json("config.json", config_json)?)
     }
 
     /// The largest number of experts per token in any layer; 0 for a dense model.

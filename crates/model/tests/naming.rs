@@ -1,15 +1,21 @@
 //! Tensor names of every family, and errors for configurations that cannot be used.
 
-use sws_model::{naming, supported};
-use sws_store::Placement;
+use std::collections::BTreeMap;
+
+use sws_model::{InvalidConfig, ModelSpec, supported};
+use sws_store::{Configuration, Naming, Placement, Value};
 
 fn config(model_type: &str) -> String {
     format!(r#"{{"model_type":"{model_type}","num_hidden_layers":4,"num_experts":16}}"#)
 }
 
+fn naming(config: &str) -> Result<Box<dyn Naming>, InvalidConfig> {
+    sws_model::naming(&Configuration::from_json("config.json", config.as_bytes())?)
+}
+
 /// The piece of a tensor, marked `*` if it may be re-encoded.
 fn place(config: &str, name: &str) -> String {
-    match naming(config.as_bytes()).unwrap().place(name, &[8, 8]) {
+    match naming(config).unwrap().place(name, &[8, 8]) {
         Placement::Piece { id, matrix, .. } => format!("{id}{}", if matrix { "*" } else { "" }),
         Placement::Experts { layer, .. } => format!("layer_{layer}/experts"),
         Placement::Extra => "extra".to_owned(),
@@ -82,7 +88,7 @@ fn tensors_of_a_piece_are_in_order_of_computation() {
             "k_norm.weight", "o_proj.weight"]),
     ];
     for (model_type, below, names) in cases {
-        let naming = naming(config(model_type).as_bytes()).unwrap();
+        let naming = naming(&config(model_type)).unwrap();
         let ranks: Vec<u16> = names
             .iter()
             .map(|name| match naming.place(&format!("model.layers.0.{below}.{name}"), &[8, 8]) {
@@ -109,7 +115,7 @@ fn configurations_are_read_in_every_spelling() {
     for (config, name, expected) in cases {
         assert_eq!(place(config, name), expected, "{config}");
     }
-    assert_eq!(naming(config("olmoe").as_bytes()).unwrap().model_type(), "olmoe");
+    assert_eq!(naming(&config("olmoe")).unwrap().model_type(), "olmoe");
 }
 
 #[test]
@@ -132,9 +138,46 @@ fn other_configurations_are_refused_with_a_sentence() {
         (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; supported are llama, "),
     ];
     for (config, expected) in cases {
-        let Err(error) = naming(config.as_bytes()) else { panic!("{config} was accepted") };
+        let Err(error) = naming(config) else { panic!("{config} was accepted") };
         let message = error.to_string();
         assert!(message.contains("config.json") && message.contains(expected), "{message}");
         assert!(!message.contains('\n'), "{message}");
+    }
+}
+
+/// Values need not come from JSON, nor from a file called config.json.
+#[test]
+fn typed_values_are_a_configuration_and_errors_name_their_origin() {
+    let entries = [
+        ("model_type", Value::String("llama".to_owned())),
+        ("num_hidden_layers", Value::Int(2)),
+        ("hidden_size", Value::Int(64)),
+        ("num_attention_heads", Value::Int(4)),
+        ("intermediate_size", Value::Int(96)),
+        ("vocab_size", Value::Int(100)),
+        ("rms_norm_eps", Value::Float(1e-5)),
+        ("rope_theta", Value::Int(10_000)),
+        ("layer_types", Value::List(vec![Value::String("full_attention".to_owned()); 2])),
+    ];
+    let entries: BTreeMap<String, Value> =
+        entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let typed = Configuration { origin: "model.gguf".to_owned(), entries };
+    let json = Value::Map(typed.entries.clone()).to_string();
+    assert_eq!(ModelSpec::of(&typed).unwrap(), ModelSpec::parse(json.as_bytes()).unwrap());
+
+    #[rustfmt::skip]
+    let cases = [
+        ("hidden_size", Value::Null, "has no `hidden_size`; take the one that"),
+        ("hidden_size", Value::Int(i128::MAX), "instead of a whole number of at least 0)"),
+        ("rms_norm_eps", Value::Float(f64::NAN), "gives null for `rms_norm_eps`, which must be a number"),
+        ("rope_theta", Value::Bool(true), "is damaged (`rope_theta` is true instead of a number)"),
+        ("model_type", Value::String("none".to_owned()), "names the model type `none`"),
+        ("hidden_act", Value::String("gelu".to_owned()), "asks for `hidden_act` = \"gelu\""),
+    ];
+    for (key, value, expected) in cases {
+        let mut typed = typed.clone();
+        typed.entries.insert(key.to_owned(), value);
+        let message = ModelSpec::of(&typed).unwrap_err().to_string();
+        assert!(message.starts_with("model.gguf ") && message.contains(expected), "{message}");
     }
 }

@@ -1,54 +1,66 @@
-//! A checkpoint as published: safetensors files and a `config.json`.
+//! Checkpoints as published: what sharding and reading in place need of them.
 
-#[cfg(feature = "io")]
-mod open;
+mod safetensors;
+mod small;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::header::{Header, HeaderError};
-use crate::remedy;
+use crate::header::{HeaderError, HeaderTensor};
+use crate::{Configuration, ShardReader, SmallFileError, remedy};
 
-/// A checkpoint whose headers have been read and found consistent with its files.
-#[derive(Clone, Debug)]
-pub struct Checkpoint {
-    dir: PathBuf,
-    config_json: Vec<u8>,
-    files: Vec<WeightFile>,
-    fingerprint: String,
+/// A model as published, in one of the formats for that.
+///
+/// The files are untrusted. An implementation has checked their headers: every tensor lies in its
+/// file, is as long as its type and shape require, and has a name of its own.
+pub trait Checkpoint: fmt::Debug {
+    /// Directory of the files, for messages. No output may lie in it.
+    fn dir(&self) -> &Path;
+
+    /// Weight files with their tensors.
+    fn files(&self) -> &[WeightFile];
+
+    /// Configuration of the model.
+    fn config(&self) -> &Configuration;
+
+    /// Identity: equal for copies, and different if any header or a sample of the weights differs;
+    /// see `docs/format.md`.
+    fn fingerprint(&self) -> &str;
+
+    /// Opens the weight files for reading. A reader identifies them by their index in
+    /// [`files`](Self::files).
+    fn reader(&self) -> Arc<dyn ShardReader>;
+
+    /// Names of the small files (tokenizer, chat template, licence), sorted: plain names of files
+    /// that are copied beside the shards.
+    fn small_files(&self) -> Result<Vec<String>, CheckpointError>;
+
+    /// Reads one of the small files and verifies that it has not changed since its first reading.
+    fn read_small(&self, name: &str) -> Result<Vec<u8>, CheckpointError>;
 }
 
-/// One safetensors file of a checkpoint.
+/// Opens the checkpoint in `dir`.
+///
+/// First readings of files that come without checksums are recorded in the folder `cache`, and
+/// later ones must agree with them.
+pub fn open_checkpoint(
+    dir: impl AsRef<Path>,
+    cache: Option<&Path>,
+) -> Result<Box<dyn Checkpoint>, CheckpointError> {
+    Ok(Box::new(safetensors::SafetensorsCheckpoint::open(dir.as_ref(), cache)?))
+}
+
+/// A file of a checkpoint that holds weights.
 #[derive(Clone, Debug)]
 pub struct WeightFile {
     /// File name in the directory of the checkpoint.
     pub name: String,
     /// Length in bytes.
     pub len: u64,
-    /// Parsed header, which lists the tensors.
-    pub header: Header,
-}
-
-impl Checkpoint {
-    /// Directory of the checkpoint.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// The bytes of `config.json`.
-    pub fn config_json(&self) -> &[u8] {
-        &self.config_json
-    }
-
-    /// Weight files, sorted by name. Tensor names are unique across files.
-    pub fn files(&self) -> &[WeightFile] {
-        &self.files
-    }
-
-    /// Fingerprint that identifies this checkpoint; see `docs/format.md`.
-    pub fn fingerprint(&self) -> &str {
-        &self.fingerprint
-    }
+    /// Tensors, by rising offset.
+    pub tensors: Vec<HeaderTensor>,
 }
 
 /// Reason that a directory cannot be used as a checkpoint.
@@ -116,11 +128,33 @@ pub enum CheckpointError {
         /// Largest accepted length.
         limit: u64,
     },
+    /// A small file is a link out of the checkpoint.
+    #[error(
+        "`{}` is a link to `{}`, which is not of this checkpoint, and shards would carry a copy of it; put the file itself there, or take the link away",
+        link.display(), target.display()
+    )]
+    Elsewhere {
+        /// The link.
+        link: PathBuf,
+        /// The target of the link.
+        target: PathBuf,
+    },
+    /// A small file is not what it was.
+    #[error(transparent)]
+    Small(#[from] SmallFileError),
     /// A file changed while it was read.
     #[error("`{}` became shorter while it was read; try again when nothing writes to it", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
+    },
+    /// The configuration is damaged.
+    #[error("`{}` is damaged ({reason}); download it again", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Description of the damage.
+        reason: String,
     },
     /// A weight file is damaged.
     #[error("`{}` is damaged: {reason}; download it again", path.display())]
@@ -187,4 +221,14 @@ pub enum CheckpointError {
         /// Shape of the tensor.
         shape: Vec<u64>,
     },
+}
+
+impl CheckpointError {
+    fn reading(path: &Path, cause: io::Error) -> CheckpointError {
+        let path = path.to_owned();
+        match cause.kind() {
+            io::ErrorKind::InvalidInput => CheckpointError::NotAFile { path },
+            _ => CheckpointError::Read { path, cause },
+        }
+    }
 }

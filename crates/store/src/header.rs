@@ -5,10 +5,11 @@
 
 use std::fmt;
 
-use safetensors::Dtype;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+use crate::Dtype;
 
 /// Longest header that the format allows.
 pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -131,7 +132,7 @@ impl Header {
                 return Err(HeaderError::Offset { name, start, expected: end });
             }
             let len = stop - start;
-            if byte_len(info.dtype, &info.shape.0) != Some(len) {
+            if info.dtype.byte_len(&info.shape.0) != Some(len) {
                 return Err(HeaderError::Size { name, bytes: len });
             }
             end = stop;
@@ -162,7 +163,7 @@ impl Header {
     /// a shape and a length in bytes. Its length is a multiple of `align`.
     pub fn write<'t>(
         metadata: Option<Value>,
-        tensors: impl IntoIterator<Item = (&'t str, &'t str, Vec<usize>, usize)>,
+        tensors: impl IntoIterator<Item = (&'t str, impl Serialize, Vec<usize>, usize)>,
         align: usize,
     ) -> Vec<u8> {
         let mut header: Map<String, Value> =
@@ -188,18 +189,6 @@ impl Header {
         bytes.resize(len, b' ');
         bytes
     }
-}
-
-/// Length of a tensor in bytes; `None` if it overflows or is not a whole number. An empty tensor
-/// does not excuse absurd dimensions: the product of its other dimensions must not overflow either.
-pub(crate) fn byte_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
-    let nonzero = shape.iter().filter(|&&dim| dim > 0);
-    let elements = nonzero.into_iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
-    let bits = elements.checked_mul(dtype.bitsize() as u64)?;
-    if shape.contains(&0) {
-        return Some(0);
-    }
-    bits.is_multiple_of(8).then_some(bits / 8)
 }
 
 /// True if a name may appear in messages and manifests.

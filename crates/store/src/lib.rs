@@ -31,8 +31,11 @@
 //! ```
 
 mod blocks;
+#[cfg(feature = "io")]
 mod checkpoint;
 mod clock;
+mod configuration;
+mod dtype;
 mod header;
 mod id;
 #[cfg(feature = "io")]
@@ -79,8 +82,11 @@ mod store;
 mod sync;
 
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
-pub use checkpoint::{Checkpoint, CheckpointError, WeightFile};
+#[cfg(feature = "io")]
+pub use checkpoint::{Checkpoint, CheckpointError, WeightFile, open_checkpoint};
 pub use clock::Clock;
+pub use configuration::{Configuration, DamagedConfiguration, Value};
+pub use dtype::Dtype;
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use manifest::{

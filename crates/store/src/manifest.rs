@@ -5,6 +5,7 @@
 mod check;
 #[cfg(feature = "io")]
 mod file;
+#[cfg(feature = "io")]
 mod in_place;
 #[cfg(feature = "io")]
 mod small;
@@ -12,7 +13,7 @@ mod small;
 use serde::{Deserialize, Serialize};
 use sws_kernels::Encoding;
 
-use crate::PieceId;
+use crate::{Dtype, PieceId};
 
 #[cfg(feature = "io")]
 pub use file::{InvalidManifest, MANIFEST_FILE, ManifestError};
@@ -56,7 +57,7 @@ pub(crate) const MAX_COPY_BYTES: u64 = 64 << 20;
 /// Identity of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelIdentity {
-    /// The family, as `config.json` spells it.
+    /// The family, as the configuration spells it.
     pub model_type: String,
     /// blake3 (hex) over the configuration, the headers and a sample of the weights. A checkpoint
     /// and the shards made from it, in any encoding, have the same fingerprint.
@@ -100,7 +101,7 @@ pub struct Tensor {
     /// Name in the checkpoint.
     pub name: String,
     /// Type in the checkpoint.
-    pub dtype: safetensors::Dtype,
+    pub dtype: Dtype,
     /// Shape; for a stacked tensor, the shape of this piece's slice.
     pub shape: Vec<u64>,
     /// Position in a stacked tensor, if it is a slice of one.
@@ -190,8 +191,8 @@ impl Tensor {
     /// that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
-            safetensors::Dtype::F8_E4M3 | safetensors::Dtype::U8 => self.stored_bytes(),
-            dtype => self.shape.iter().product::<u64>() * dtype.bitsize() as u64 / 8,
+            Dtype::F8_E4M3 | Dtype::U8 => self.stored_bytes(),
+            dtype => self.shape.iter().product::<u64>() * dtype.bits() / 8,
         }
     }
 

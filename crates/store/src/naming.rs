@@ -4,7 +4,7 @@ use crate::PieceId;
 
 /// Maps the tensor names of one model to pieces.
 pub trait Naming: Sync {
-    /// The family, as `config.json` spells it.
+    /// The family, as the configuration spells it.
     fn model_type(&self) -> &str;
 
     /// Returns the placement of a tensor of the checkpoint.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
-    Checkpoint, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
-    StoreOptions, remedy, user_cache,
+    Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
+    StoreOptions, open_checkpoint, remedy, user_cache,
 };
 
 use crate::error::{Cause, Lacking};
@@ -33,7 +33,7 @@ struct Files {
     dir: PathBuf,
     manifest: Arc<Manifest>,
     spec: ModelSpec,
-    config_json: Vec<u8>,
+    config: Configuration,
     /// Directory for records of files that no manifest covers, made when they are first read.
     cache: Option<PathBuf>,
     /// Returns the bytes on the heap.
@@ -54,10 +54,10 @@ impl Model {
     }
 
     fn at(dir: PathBuf, cache: Option<PathBuf>, heap: Option<fn() -> u64>) -> Result<Model> {
-        let (manifest, config_json) = read_manifest(&dir, cache.as_deref())?;
-        let spec = ModelSpec::parse(&config_json).map_err(|e| in_dir(&dir, e))?;
+        let (manifest, config) = read_manifest(&dir, cache.as_deref())?;
+        let spec = ModelSpec::of(&config).map_err(|e| in_dir(&dir, e))?;
         let manifest = Arc::new(manifest);
-        Ok(Model(Arc::new(Files { dir, manifest, spec, config_json, cache, heap })))
+        Ok(Model(Arc::new(Files { dir, manifest, spec, config, cache, heap })))
     }
 
     /// Directory of the model.
@@ -112,8 +112,7 @@ impl Model {
     /// Resolves `options` against the defaults in the model's files.
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
         let file = self.beside("generation_config.json")?;
-        Generation::resolve(file.as_deref(), &self.0.config_json, options)
-            .map_err(|e| self.error(e))
+        Generation::resolve(file.as_deref(), &self.0.config, options).map_err(|e| self.error(e))
     }
 
     /// Reads the chat template. Fails for a model without one.
@@ -188,16 +187,17 @@ pub fn manifest(dir: &Path) -> Result<Manifest> {
     Ok(read_manifest(dir, user_cache().as_deref())?.0)
 }
 
-fn read_manifest(dir: &Path, cache: Option<&Path>) -> Result<(Manifest, Vec<u8>)> {
-    let manifest = if dir.join(MANIFEST_FILE).exists() {
-        Manifest::load(dir)?
-    } else {
-        let checkpoint = Checkpoint::open(dir)?;
-        let naming = sws_model::naming(checkpoint.config_json()).map_err(|e| in_dir(dir, e))?;
-        Manifest::in_place(&checkpoint, &*naming)?
-    };
+fn read_manifest(dir: &Path, cache: Option<&Path>) -> Result<(Manifest, Configuration)> {
+    if !dir.join(MANIFEST_FILE).exists() {
+        let checkpoint = open_checkpoint(dir, cache)?;
+        let config = checkpoint.config();
+        let naming = sws_model::naming(config).map_err(|e| in_dir(dir, e))?;
+        return Ok((Manifest::in_place(&*checkpoint, &*naming)?, config.clone()));
+    }
+    let manifest = Manifest::load(dir)?;
     let config = manifest.read_small(dir, CONFIG, cache)?;
     let config = config.ok_or_else(|| Error::NoConfig { path: dir.join(CONFIG) })?;
+    let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(dir, e))?;
     Ok((manifest, config))
 }
 

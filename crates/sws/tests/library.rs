@@ -9,7 +9,7 @@ use sws::{
 };
 use sws_model::{Routed, SourceError};
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Pass, ReaderKind};
+use sws_store::{Pass, ReaderKind, open_checkpoint};
 use sws_testing::goldens;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
@@ -314,9 +314,9 @@ fn shards(dir: &Path) -> PathBuf {
     let (from, out) = (dir.join("checkpoint"), dir.join("shards"));
     goldens::copy("qwen3_moe", &from);
     std::fs::write(from.join("chat_template.jinja"), TEMPLATE).unwrap();
-    let source = Checkpoint::open(&from).unwrap();
-    let naming = sws_model::naming(source.config_json()).unwrap();
-    shard(&source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+    let source = open_checkpoint(&from, None).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
+    shard(&*source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
     out
 }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_model::text::Sampling;
 use sws_model::{LoadError, ModelSpec, ResidentSource};
-use sws_store::{Checkpoint, MANIFEST_FILE, Manifest};
+use sws_store::{MANIFEST_FILE, Manifest, open_checkpoint};
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -29,18 +29,15 @@ pub fn tales() -> PathBuf {
 
 /// Reads the manifest and the spec of a checkpoint or shard directory.
 pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
-    let (manifest, config) = if dir.join(MANIFEST_FILE).exists() {
+    if dir.join(MANIFEST_FILE).exists() {
         let manifest = Manifest::load(dir)?;
         let config = manifest.read_small(dir, "config.json", None)?;
-        let missing = || format!("`{}` has no config.json", dir.display());
-        (manifest, config.with_context(missing)?)
-    } else {
-        let checkpoint = Checkpoint::open(dir)?;
-        let config = checkpoint.config_json().to_vec();
-        let naming = sws_model::naming(&config)?;
-        (Manifest::in_place(&checkpoint, &*naming)?, config)
-    };
-    Ok((manifest, ModelSpec::parse(&config)?))
+        let config = config.with_context(|| format!("`{}` has no config.json", dir.display()))?;
+        return Ok((manifest, ModelSpec::parse(&config)?));
+    }
+    let checkpoint = open_checkpoint(dir, None)?;
+    let naming = sws_model::naming(checkpoint.config())?;
+    Ok((Manifest::in_place(&*checkpoint, &*naming)?, ModelSpec::of(checkpoint.config())?))
 }
 
 /// The spec of a model.

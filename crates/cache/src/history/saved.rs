@@ -1,6 +1,6 @@
 //! Saving a history and restoring it at the next start.
 
-use safetensors::Dtype;
+use sws_store::Dtype;
 
 use super::cursor::Recent;
 use super::{HALF_LIVES, History, Layer, Pairs};

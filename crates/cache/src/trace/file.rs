@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use safetensors::Dtype;
 use serde::Deserialize;
-use sws_store::{Header, HeaderError, HeaderTensor};
+use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::{Trace, TraceError, ranges};
 use crate::history::Shape;

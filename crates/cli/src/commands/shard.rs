@@ -3,23 +3,23 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws_store::Checkpoint;
 use sws_store::shard::{ShardOptions, shard};
+use sws_store::{open_checkpoint, user_cache};
 
 use super::{print, print_json, size};
 use crate::args;
 use crate::progress::Meter;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
-    let checkpoint = Checkpoint::open(&args.checkpoint)?;
-    let naming = sws_model::naming(checkpoint.config_json())?;
+    let checkpoint = open_checkpoint(&args.checkpoint, user_cache().as_deref())?;
+    let naming = sws_model::naming(checkpoint.config())?;
     let options = ShardOptions {
         encoding: args.encoding,
         stand_ins: args.stand_ins,
         threads: args.threads.map(usize::from),
     };
     let meter = Meter::new("sharding");
-    let done = shard(&checkpoint, &*naming, &args.out, &options, &|p| meter.show(p));
+    let done = shard(&*checkpoint, &*naming, &args.out, &options, &|p| meter.show(p));
     meter.finish();
     let done = done?;
     if args.json {

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::json;
-use sws_store::{Header, HeaderError, HeaderTensor};
+use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::learned::{FEATURES, HEADS, Learned};
 use super::{DEPTH, DraftShape, DraftSize, MicroDraftModel};

@@ -13,11 +13,10 @@ pub use file::{DraftError, MAX_RANK};
 pub use forecast::{margin, norm};
 use learned::FEATURES;
 pub use learned::{DEPTH, Learned};
-use safetensors::Dtype;
 pub use shape::{DraftShape, DraftSize};
 use sws_cache::history::{History, Pairs};
 use sws_cache::{Saved, SavedError};
-use sws_store::{Pass, PieceId, PieceKind};
+use sws_store::{Dtype, Pass, PieceId, PieceKind};
 use tokens::Tokens;
 
 /// Most tokens of a pass for which forecasts are made, each token separately. Longer passes need so

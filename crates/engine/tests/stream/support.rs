@@ -14,8 +14,8 @@ use sws_model::{
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{
-    Arena, Checkpoint, Clock, Manifest, MemoryReader, NVMeWeightStore, PieceId, PieceKind,
-    PieceLayout, Read, ShardReader, StoreOptions,
+    Arena, Clock, Manifest, MemoryReader, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read,
+    ShardReader, StoreOptions, open_checkpoint,
 };
 pub(crate) use sws_testing::goldens::{goldens, variants};
 use tempfile::TempDir;
@@ -38,12 +38,12 @@ impl Fixture {
 
     /// A checkpoint in shards.
     pub(crate) fn sharded(dir: &Path, encoding: Encoding) -> Fixture {
-        let checkpoint = Checkpoint::open(dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let checkpoint = open_checkpoint(dir, None).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let temp = tempfile::tempdir().unwrap();
         let out = temp.path().join("shards");
         let options = ShardOptions { encoding, ..ShardOptions::default() };
-        shard(&checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
+        shard(&*checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
         Fixture::new(&out, Some(temp))
     }
 

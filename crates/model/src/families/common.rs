@@ -1,5 +1,7 @@
 //! The parts of a configuration that all families share.
 
+use sws_store::Value;
+
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
@@ -24,7 +26,7 @@ pub(super) struct Defaults {
 }
 
 pub(super) struct Common<'a> {
-    config: &'a Config,
+    config: &'a Config<'a>,
     hidden: usize,
     pub(super) layers: usize,
     norm: Norm,
@@ -35,7 +37,7 @@ pub(super) struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    pub(super) fn read(config: &'a Config, defaults: &Defaults) -> Result<Self, ConfigError> {
+    pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
         if let Some(entry) = config.get("quantization_config") {
             // The method is more informative than the entry itself.
             let method = entry.object()?.get("quant_method").filter(|method| !method.is_null());
@@ -204,7 +206,7 @@ pub(super) fn windows(
         let reason = format!("of {} entries for {layers} layers", types.len());
         return Err(entry.invalid(reason));
     }
-    let of = |kind: &serde_json::Value| match (kind.as_str(), window) {
+    let of = |kind: &Value| match (kind.as_str(), window) {
         (Some("full_attention"), _) => Ok(None),
         (Some("sliding_attention"), Some(window)) => Ok(Some(window)),
         (Some("sliding_attention"), None) => {

@@ -14,7 +14,7 @@ use crate::spec::ModelSpec;
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
-    /// Spellings in `config.json`.
+    /// Spellings in configurations.
     pub(crate) model_types: &'static [&'static str],
     /// The prefix of `layers.` and `embed_tokens`.
     pub(crate) prefix: &'static str,

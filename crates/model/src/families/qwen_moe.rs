@@ -3,8 +3,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
-use sws_store::PieceKind;
+use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, Defaults, dense, moe, same_window, shared_width, switched_window, windows,

@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use sws_store::{Configuration, Value};
 
 /// Settings from the command line; None where an option is absent.
 #[derive(Clone, Debug, Default)]
@@ -98,8 +98,8 @@ pub enum GenerationError {
     /// A value out of range.
     #[error("{origin} gives {value} for {key}, which must be {expected}")]
     Absurd {
-        /// generation_config.json, or the command line.
-        origin: &'static str,
+        /// The file, or the command line.
+        origin: String,
         /// The entry.
         key: &'static str,
         /// Its value.
@@ -114,6 +114,7 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_STOPS: usize = 1024;
 
 const FILE: &str = "generation_config.json";
+const EOS: &str = "eos_token_id";
 const TYPED: &str = "the command line";
 
 /// The part of `generation_config.json` that is used. Numbers are f64 because 50 is also written as
@@ -133,18 +134,6 @@ struct File {
     stop_strings: Option<OneOrMany>,
 }
 
-/// The part of `config.json` with which older checkpoints define the end of a text.
-#[derive(Deserialize, Default)]
-struct Config {
-    eos_token_id: Option<Value>,
-    text_config: Option<Text>,
-}
-
-#[derive(Deserialize)]
-struct Text {
-    eos_token_id: Option<Value>,
-}
-
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMany {
@@ -154,18 +143,18 @@ enum OneOrMany {
 
 impl Generation {
     /// Resolves the settings from the command line, `generation_config.json` (if there is one) and
-    /// the stop tokens of `config.json`.
+    /// the stop tokens of the configuration, where older checkpoints define them.
     ///
     /// As in transformers, tokens are sampled only if the file sets `do_sample`, and then from the
     /// 50 likeliest unless it sets another number. A temperature above 0, top-k, top-p or min-p on
     /// the command line also enables sampling.
     pub fn resolve(
         generation_config: Option<&[u8]>,
-        config: &[u8],
+        config: &Configuration,
         typed: &GenerationOptions,
     ) -> Result<Generation, GenerationError> {
         let file: File = match generation_config {
-            Some(json) => parse(FILE, json)?,
+            Some(json) => parse(json)?,
             None => File::default(),
         };
         let asked = typed.top_k.is_some() || typed.top_p.is_some() || typed.min_p.is_some();
@@ -222,11 +211,12 @@ impl Generation {
             seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
         };
 
-        let mut stop_tokens = stop_ids(FILE, file.eos_token_id)?;
+        let mut stop_tokens = stop_ids(FILE, file.eos_token_id.as_ref())?;
         if stop_tokens.is_empty() {
-            let config: Config = parse("config.json", config)?;
-            let inner = config.text_config.and_then(|text| text.eos_token_id);
-            stop_tokens = stop_ids("config.json", config.eos_token_id.or(inner))?;
+            let inner = config.entries.get("text_config").and_then(Value::as_map);
+            let ids = [Some(&config.entries), inner].into_iter().flatten();
+            let mut ids = ids.filter_map(|entries| entries.get(EOS));
+            stop_tokens = stop_ids(&config.origin, ids.find(|ids| !ids.is_null()))?;
         }
         if typed.ignore_eos {
             stop_tokens.clear();
@@ -245,8 +235,8 @@ impl Generation {
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(file: &'static str, json: &'a [u8]) -> Result<T, GenerationError> {
-    let damaged = |reason| GenerationError::Damaged { file, reason };
+fn parse(json: &[u8]) -> Result<File, GenerationError> {
+    let damaged = |reason| GenerationError::Damaged { file: FILE, reason };
     if json.len() > MAX_BYTES {
         return Err(damaged(format!("{} bytes", json.len())));
     }
@@ -280,33 +270,30 @@ fn count(key: &'static str, value: Option<f64>) -> Result<Option<usize>, Generat
 }
 
 /// One id, or a list of them.
-fn stop_ids(file: &'static str, value: Option<Value>) -> Result<Vec<u32>, GenerationError> {
+fn stop_ids(file: &str, value: Option<&Value>) -> Result<Vec<u32>, GenerationError> {
     let values = match value {
-        None | Some(Value::Null) => return Ok(Vec::new()),
-        Some(Value::Array(values)) => values,
-        Some(value) => vec![value],
+        None => return Ok(Vec::new()),
+        Some(Value::List(values)) => values.as_slice(),
+        Some(value) => std::slice::from_ref(value),
     };
     const EXPECTED: &str = "a token id, or a list of at most 1024";
     if values.len() > MAX_STOPS {
         let value = format!("{} ids", values.len());
-        return Err(absurd(file, "eos_token_id", value, EXPECTED));
+        return Err(absurd(file, EOS, value, EXPECTED));
     }
-    let id = |value: Value| {
+    let id = |value: &Value| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| absurd(file, "eos_token_id", shortened(value), EXPECTED))
+        let shortened = || value.to_string().chars().take(40).collect();
+        id.ok_or_else(|| absurd(file, EOS, shortened(), EXPECTED))
     };
-    values.into_iter().map(id).collect()
-}
-
-fn shortened(value: Value) -> String {
-    value.to_string().chars().take(40).collect()
+    values.iter().map(id).collect()
 }
 
 fn absurd(
-    origin: &'static str,
+    origin: &str,
     key: &'static str,
     value: String,
     expected: &'static str,
 ) -> GenerationError {
-    GenerationError::Absurd { origin, key, value, expected }
+    GenerationError::Absurd { origin: origin.to_owned(), key, value, expected }
 }

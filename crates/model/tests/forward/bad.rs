@@ -7,7 +7,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 use sws_model::{ModelSpec, ResidentSource};
-use sws_store::{Checkpoint, Manifest};
+use sws_store::{Manifest, open_checkpoint};
 
 use crate::support::{Fixture, goldens, variants};
 
@@ -190,10 +190,10 @@ fn tensors() {
 
 /// The error of loading a checkpoint.
 fn refusal(dir: &Path) -> String {
-    let checkpoint = Checkpoint::open(dir).unwrap();
-    let naming = sws_model::naming(checkpoint.config_json()).unwrap();
-    let manifest = Manifest::in_place(&checkpoint, &*naming).unwrap();
-    let spec = ModelSpec::parse(checkpoint.config_json()).unwrap();
+    let checkpoint = open_checkpoint(dir, None).unwrap();
+    let naming = sws_model::naming(checkpoint.config()).unwrap();
+    let manifest = Manifest::in_place(&*checkpoint, &*naming).unwrap();
+    let spec = ModelSpec::of(checkpoint.config()).unwrap();
     let bytes = fs::read(dir.join("model.safetensors")).unwrap();
     let loaded = ResidentSource::load(&spec, &manifest, |extent, to| {
         to.copy_from_slice(&bytes[extent.offset as usize..][..to.len()]);

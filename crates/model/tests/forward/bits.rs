@@ -8,7 +8,7 @@ use sws_model::{
     Session, SourceError, State, WeightSource, Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, PieceId, PieceKind};
+use sws_store::{PieceId, PieceKind, open_checkpoint};
 
 use crate::support::{Fixture, Recorder, variants};
 
@@ -157,11 +157,11 @@ fn shards_in_bf12() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let tokens = tokens(&fixture);
-        let checkpoint = Checkpoint::open(&fixture.dir).unwrap();
-        let naming = sws_model::naming(checkpoint.config_json()).unwrap();
+        let checkpoint = open_checkpoint(&fixture.dir, None).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("shards");
-        shard(&checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+        shard(&*checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
         let sharded = Fixture::at(&out);
         let encodings = sharded.manifest.pieces.iter().flat_map(|p| &p.tensors).map(|t| t.encoding);
         assert!(encodings.filter(|e| *e == Some(Encoding::Bf12)).count() > 8, "{name}");

@@ -6,6 +6,7 @@ mod bits;
 mod engine;
 mod failures;
 mod goldens;
+mod in_memory;
 mod order;
 mod rewind;
 mod sequences;

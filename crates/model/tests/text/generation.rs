@@ -1,11 +1,21 @@
 //! Resolution of settings: command line over generation_config.json over defaults.
 
 use sws_model::text::{Generation, GenerationOptions, Sampling};
+use sws_store::Configuration;
 
-const CONFIG: &[u8] = br#"{"eos_token_id": 2}"#;
+const CONFIG: &str = r#"{"eos_token_id": 2}"#;
 
 fn resolve(file: Option<&str>, typed: GenerationOptions) -> Result<Generation, String> {
-    Generation::resolve(file.map(str::as_bytes), CONFIG, &typed).map_err(|e| e.to_string())
+    resolve_with(file, CONFIG, typed)
+}
+
+fn resolve_with(
+    file: Option<&str>,
+    config: &str,
+    typed: GenerationOptions,
+) -> Result<Generation, String> {
+    let config = Configuration::from_json("config.json", config.as_bytes()).unwrap();
+    Generation::resolve(file.map(str::as_bytes), &config, &typed).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -60,18 +70,17 @@ fn command_line_overrides_file_and_file_overrides_defaults() {
 
 #[test]
 fn stop_tokens_come_from_one_id_or_several_or_config_json() {
-    let cases: [(Option<&str>, &[u8], &[u32]); 7] = [
+    let cases: [(Option<&str>, &str, &[u32]); 7] = [
         (Some(r#"{"eos_token_id": 5}"#), CONFIG, &[5]),
         (Some(r#"{"eos_token_id": [5, 6]}"#), CONFIG, &[5, 6]),
         (Some(r#"{"eos_token_id": null}"#), CONFIG, &[2]),
         (None, CONFIG, &[2]),
-        (None, br#"{"eos_token_id": [3, 4]}"#, &[3, 4]),
-        (None, br#"{"text_config": {"eos_token_id": 9}}"#, &[9]),
-        (None, b"{}", &[]),
+        (None, r#"{"eos_token_id": [3, 4]}"#, &[3, 4]),
+        (None, r#"{"text_config": {"eos_token_id": 9}}"#, &[9]),
+        (None, "{}", &[]),
     ];
     for (file, config, expected) in cases {
-        let typed = GenerationOptions::default();
-        let resolved = Generation::resolve(file.map(str::as_bytes), config, &typed);
+        let resolved = resolve_with(file, config, GenerationOptions::default());
         assert_eq!(resolved.map(|g| g.stop_tokens).unwrap(), expected, "{file:?}");
     }
     let typed = GenerationOptions { ignore_eos: true, ..GenerationOptions::default() };

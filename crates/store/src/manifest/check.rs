@@ -6,7 +6,7 @@ use sws_kernels::PartLen;
 
 use super::in_place::MAX_STACKED;
 use super::{Extent, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Piece, Tensor};
-use crate::header::{MAX_DIMS, MAX_TENSORS, byte_len, good_name};
+use crate::header::{MAX_DIMS, MAX_TENSORS, good_name};
 use crate::path::{is_plain_name, is_plain_path};
 
 impl Manifest {
@@ -87,7 +87,7 @@ impl Manifest {
         if tensor.slice.is_some_and(|s| s.index >= s.count || s.count > MAX_STACKED) {
             return Err("is an impossible slice");
         }
-        if tensor.shape.len() > MAX_DIMS || byte_len(tensor.dtype, &tensor.shape).is_none() {
+        if tensor.shape.len() > MAX_DIMS || tensor.dtype.byte_len(&tensor.shape).is_none() {
             return Err("has an impossible shape");
         }
         let norms = tensor.error.iter().flat_map(|error| {
@@ -177,7 +177,7 @@ fn check_parts(tensor: &Tensor) -> Result<(), &'static str> {
         let [part] = tensor.parts.as_slice() else {
             return Err("has more or fewer parts than one");
         };
-        return if byte_len(tensor.dtype, &tensor.shape) == Some(part.len) {
+        return if tensor.dtype.byte_len(&tensor.shape) == Some(part.len) {
             Ok(())
         } else {
             Err(LENGTH)

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use safetensors::Dtype;
 use sws_kernels::Encoding;
 
 use super::{Extent, FileEntry, Manifest, ModelIdentity, Piece, Slice, Tensor};
 use crate::blocks::check_len;
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, WeightFile};
 use crate::header::{HeaderTensor, MAX_TENSORS};
-use crate::{Naming, PieceId, Placement};
+use crate::{Dtype, Naming, PieceId, Placement};
 
 /// Largest number of experts in a stacked tensor.
 pub(super) const MAX_STACKED: u64 = 65_536;
@@ -27,13 +26,13 @@ impl Manifest {
     /// with the shape that the matrix has when decoded. A tensor that stacks experts becomes one
     /// slice in each expert's piece. There are no checksums, so the first read cannot be verified.
     pub fn in_place(
-        checkpoint: &Checkpoint,
+        checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,
     ) -> Result<Manifest, CheckpointError> {
-        let source = Source::new(checkpoint);
+        let source = Source::new(checkpoint.files());
         let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
         let mut count = 0;
-        let limit = most_tensors(checkpoint);
+        let limit = most_tensors(checkpoint.files());
         for stored in &source.tensors {
             let Some(logical) = source.logical(stored) else { continue };
             let file = &checkpoint.files()[stored.file as usize];
@@ -85,10 +84,10 @@ impl Manifest {
     }
 }
 
-/// Largest number of tensors in the manifest of `checkpoint`. A header of a hundred bytes can stack
+/// Largest number of tensors in the manifest of these files. A header of a hundred bytes can stack
 /// 65,536 experts, so the limit grows with the size of the files.
-fn most_tensors(checkpoint: &Checkpoint) -> usize {
-    let bytes: u64 = checkpoint.files().iter().map(|file| file.len).sum();
+fn most_tensors(files: &[WeightFile]) -> usize {
+    let bytes: u64 = files.iter().map(|file| file.len).sum();
     MAX_TENSORS.min(4096 + usize::try_from(bytes / 64).unwrap_or(MAX_TENSORS))
 }
 
@@ -115,11 +114,11 @@ struct Logical<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn new(checkpoint: &'a Checkpoint) -> Source<'a> {
+    fn new(files: &'a [WeightFile]) -> Source<'a> {
         let tensors: Vec<Stored<'a>> = (0..)
-            .zip(checkpoint.files())
+            .zip(files)
             .flat_map(|(file, entry)| {
-                entry.header.tensors.iter().map(move |tensor| Stored { file, tensor })
+                entry.tensors.iter().map(move |tensor| Stored { file, tensor })
             })
             .collect();
         let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::ShardReader;
 use super::files::{Caching, Files, OpenFile, open_file_limit};
@@ -24,6 +24,11 @@ impl DirectReader {
     /// Like [`new`](Self::new), with a limit on open files.
     pub fn with_open_files(manifest: &Manifest, dir: &Path, limit: usize) -> DirectReader {
         DirectReader { files: Files::new(manifest, dir, Caching::Direct, limit) }
+    }
+
+    /// Creates a reader of the files at `paths`.
+    pub(crate) fn of(paths: Vec<PathBuf>) -> DirectReader {
+        DirectReader { files: Files::of(paths, Caching::Direct, open_file_limit()) }
     }
 
     #[cfg(feature = "uring")]

@@ -53,7 +53,10 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn new(manifest: &Manifest, dir: &Path, mode: Caching, limit: usize) -> Files {
-        let paths = manifest.files.iter().map(|file| dir.join(&file.path)).collect();
+        Files::of(manifest.files.iter().map(|file| dir.join(&file.path)).collect(), mode, limit)
+    }
+
+    pub(super) fn of(paths: Vec<PathBuf>, mode: Caching, limit: usize) -> Files {
         let limit = NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN);
         Files { paths, mode, open: Mutex::new(LruCache::new(limit)) }
     }

@@ -1,21 +1,21 @@
 //! Encoding of a tensor from the checkpoint into a shard, in blocks of rows.
 
+use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
-use lru::LruCache;
 use rayon::prelude::*;
 use sws_kernels::{EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, Histogram};
 
 use super::ShardError;
-use super::direct::{Source, buffer};
+use super::direct::{ALIGN, Source, buffer};
 use super::narrow;
 use super::parts::{Side, Target, Writing};
 use super::plan::{least_len, numbers};
 use super::spectral::Norms;
-use crate::{ErrorNorms, Manifest, Slot, Tensor};
+use crate::{Checkpoint, ErrorNorms, Manifest, ShardReader, Slot, Tensor};
 
 /// A tensor up to this size is read whole, so that its exponents can be counted before it is
 /// encoded. Each of three workers holds one. The largest experts with many siblings (DeepSeek-V3)
@@ -33,8 +33,6 @@ const SAMPLE: usize = 256 << 10;
 /// If more than one weight in this many is an escape, bf12 does not gain enough for a slower
 /// kernel.
 const ESCAPES: u64 = 32;
-/// Most files of the checkpoint kept open.
-const OPEN_FILES: usize = 64;
 
 /// State shared by all workers.
 pub(super) struct Context<'a> {
@@ -46,30 +44,18 @@ pub(super) struct Context<'a> {
     pub(super) progress: &'a (dyn Fn(u64) + Sync),
     /// Set by the first worker that fails.
     pub(super) stop: AtomicBool,
-    sources: Mutex<LruCache<u32, Arc<Source>>>,
+    reader: Arc<dyn ShardReader>,
 }
 
 impl<'a> Context<'a> {
     pub(super) fn new(
-        dir: &'a Path,
+        checkpoint: &'a dyn Checkpoint,
         manifest: &'a Manifest,
         pool: &'a rayon::ThreadPool,
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Self {
-        let sources =
-            Mutex::new(LruCache::new(std::num::NonZeroUsize::new(OPEN_FILES).expect("not zero")));
-        Context { dir, manifest, pool, progress, stop: AtomicBool::new(false), sources }
-    }
-
-    fn source(&self, file: u32) -> Result<Arc<Source>, ShardError> {
-        let mut sources = self.sources.lock().expect("no holder panics");
-        if let Some(source) = sources.get(&file) {
-            return Ok(source.clone());
-        }
-        let path = self.dir.join(&self.manifest.files[file as usize].path);
-        let source = Arc::new(Source::open(&path)?);
-        sources.put(file, source.clone());
-        Ok(source)
+        let (dir, reader) = (checkpoint.dir(), checkpoint.reader());
+        Context { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
     }
 }
 
@@ -293,7 +279,17 @@ impl<'a> Worker<'a> {
     }
 
     fn read(&mut self, file: u32, offset: u64, len: usize) -> Result<Range<usize>, ShardError> {
-        self.context.source(file)?.read(offset, len, &mut self.input)
+        let skip = (offset % ALIGN as u64) as usize;
+        let span = (skip + len).next_multiple_of(ALIGN);
+        let got = self.context.reader.read_at(file, offset - skip as u64, &mut self.input[..span]);
+        match got {
+            Ok(got) if got >= skip + len => Ok(skip..skip + len),
+            got => {
+                let path = &self.context.manifest.files[file as usize].path;
+                let cause = got.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                Err(ShardError::reading(&self.context.dir.join(path), cause))
+            }
+        }
     }
 
     fn advance(&self, bytes: u64) -> Result<(), ShardError> {

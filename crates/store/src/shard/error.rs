@@ -192,17 +192,6 @@ pub enum ShardError {
         /// The damage, as the end of a sentence that begins with the file.
         what: String,
     },
-    /// A small file to copy is a link out of the checkpoint.
-    #[error(
-        "`{}` is a link to `{}`, which is not of this checkpoint, and shards would carry a copy of it; put the file itself there, or take the link away",
-        link.display(), target.display()
-    )]
-    Elsewhere {
-        /// The link.
-        link: PathBuf,
-        /// The target of the link.
-        target: PathBuf,
-    },
     /// The manifest lacks a part of a tensor of the checkpoint.
     #[error("`{}` has not all parts of `{tensor}`; make the shards again", dir.display())]
     Incomplete {

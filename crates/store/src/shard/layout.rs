@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
-use safetensors::Dtype;
 use sws_kernels::Encoding;
 
 use super::direct::ALIGN;
-use crate::{PieceId, Tensor};
+use crate::{Dtype, PieceId, Tensor};
 
 /// Alignment of the first byte of a part.
 pub(super) const TENSOR_ALIGN: u64 = 64;

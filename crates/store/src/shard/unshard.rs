@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use half::{bf16, f16};
 use rayon::prelude::*;
-use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use sws_kernels::{EncodeError, Encoding, Matrix, Source as Numbers};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
@@ -17,7 +16,7 @@ use super::direct::{ALIGN, Output, Source, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
 use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
-use crate::{Extent, Header, Manifest, PieceId, Tensor};
+use crate::{Dtype, Extent, Header, Manifest, PieceId, Tensor};
 
 /// Bytes read, decoded and written at a time.
 const STEP: u64 = 4 << 20;
@@ -185,7 +184,7 @@ fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, Shar
             restore(dir, from, &mut tensors)?;
         }
         // The widest types come first, which keeps all tensors aligned.
-        let key = |t: &Restored| (std::cmp::Reverse(t.dtype.bitsize()), t.name.clone());
+        let key = |t: &Restored| (std::cmp::Reverse(t.dtype.bits()), t.name.clone());
         tensors.sort_by_cached_key(key);
         let header = header(&tensors);
         let data_len = tensors.iter().map(|tensor| tensor.len).sum();
@@ -215,7 +214,7 @@ fn restore<'a>(
     }
     let shape: Vec<u64> = count.into_iter().chain(first.shape.iter().copied()).collect();
     let mut add = |suffix: &str, dtype: Dtype, shape: Vec<u64>, part: Option<usize>| {
-        let bits = shape.iter().product::<u64>() * dtype.bitsize() as u64;
+        let bits = shape.iter().product::<u64>() * dtype.bits();
         let name = format!("{}{suffix}", first.name);
         tensors.push(Restored { name, dtype, shape, len: bits / 8, from: from.clone(), part });
     };

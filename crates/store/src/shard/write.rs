@@ -41,7 +41,7 @@ pub struct Sharded {
 /// neither on interruptions nor on the number of threads. `progress` is called often, by several
 /// threads.
 pub fn shard(
-    checkpoint: &Checkpoint,
+    checkpoint: &dyn Checkpoint,
     naming: &dyn Naming,
     out: &Path,
     options: &ShardOptions,
@@ -55,7 +55,7 @@ pub fn shard(
     {
         return Err(ShardError::NoExperts { dir: checkpoint.dir().to_owned(), stand_ins });
     }
-    let small = copies::Small::of(checkpoint.dir())?;
+    let small = checkpoint.small_files()?;
     let identity = Identity::of(&source, options, &jobs);
     let total: u64 = jobs.iter().map(|job| job.source_len).sum();
 
@@ -64,7 +64,7 @@ pub fn shard(
         return Ok(done);
     }
     let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
-    planned.extend(small.names().iter().cloned().chain([MANIFEST_FILE.to_owned()]));
+    planned.extend(small.iter().cloned().chain([MANIFEST_FILE.to_owned()]));
     let dir = OutDir::open(out, checkpoint.dir(), &planned)?;
     let (journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
     let mut results = adopt(&dir, lines, &jobs, &source);
@@ -86,7 +86,7 @@ pub fn shard(
     };
     report(0);
     let pool = pool(options.threads)?;
-    let context = Context::new(checkpoint.dir(), &source, &pool, &report);
+    let context = Context::new(checkpoint, &source, &pool, &report);
     let order: Vec<usize> =
         plan::by_size(&jobs).into_iter().filter(|&i| results[i].is_none()).collect();
     let (journal, lines) = run(&context, &dir, &jobs, &order, journal)?;
@@ -95,7 +95,7 @@ pub fn shard(
         results[index] = Some(line);
     }
 
-    let copies = small.copy(&dir)?;
+    let copies = copies::copy(checkpoint, &small, &dir)?;
     let manifest = assemble(&source, options, &jobs, results, copies);
     let json = manifest
         .to_json()

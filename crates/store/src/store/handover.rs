@@ -4,13 +4,14 @@
 
 use std::collections::HashMap;
 
-use safetensors::Dtype;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
 use sws_kernels::Encoding;
 
 use super::*;
-use crate::{Extent, FileEntry, ModelIdentity, Piece, PieceId, SLOT_ALIGN, Tensor, checksum};
+use crate::{
+    Dtype, Extent, FileEntry, ModelIdentity, Piece, PieceId, SLOT_ALIGN, Tensor, checksum,
+};
 
 const FETCHES: usize = 4;
 const LANES: usize = 2;

@@ -90,7 +90,7 @@ impl Model {
         let check_len = (cols * 2).max(1);
         Tensor {
             name: format!("f{file}.at{}", bytes.start),
-            dtype: safetensors::Dtype::BF16,
+            dtype: sws_store::Dtype::BF16,
             shape: vec![rows as u64, cols as u64],
             slice: None,
             source: "model.safetensors".into(),

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use proptest::prelude::*;
-use sws_store::{Checkpoint, CheckpointError, Header, Manifest};
+use sws_store::{CheckpointError, Configuration, Header, Manifest, open_checkpoint};
 
 use crate::common::{Spec, Toy, checkpoint, file, fill_checks, header, safetensors, unprivileged};
 use crate::memory::{bound, peak};
@@ -15,7 +15,7 @@ const GOOD: &[Spec<'_>] =
 
 /// Opens `dir`, which must fail with one sentence that contains all of `words`.
 fn refused(what: &str, dir: &Path, words: &[&str]) {
-    let (result, allocated) = peak(|| Checkpoint::open(dir));
+    let (result, allocated) = peak(|| open_checkpoint(dir, None));
     let Err(error) = result else { panic!("{what}: accepted") };
     let message = error.to_string();
     for word in words {
@@ -193,7 +193,7 @@ fn an_index_of_too_many_files() {
     let entries: Vec<String> = (0..16_385).map(|i| format!(r#""{i}":"{i}""#)).collect();
     let json = format!(r#"{{"weight_map":{{{}}}}}"#, entries.join(","));
     fs::write(dir.path().join("model.safetensors.index.json"), json).unwrap();
-    let error = Checkpoint::open(dir.path()).unwrap_err();
+    let error = open_checkpoint(dir.path(), None).unwrap_err();
     assert!(matches!(error, CheckpointError::Index { .. }), "{error}");
     assert!(error.to_string().contains("more than 16384 files"), "{error}");
 }
@@ -218,11 +218,19 @@ fn memory_is_bounded_by_the_length_of_the_file() {
         assert!(allocated <= bound(json.len()), "{allocated} for {}: {:.60}", json.len(), json);
     }
 
+    // A tree takes many times its JSON, so the number of its values is limited.
+    let deep = format!("{}0{}", r#"{"":"#.repeat(100), "}".repeat(100));
+    for value in [deep.as_str(), "[0]", "{}", "0"] {
+        let json = format!(r#"{{"a":[{}{value}]}}"#, format!("{value},").repeat(70_000));
+        let (_, allocated) = peak(|| Configuration::from_json("config.json", json.as_bytes()));
+        assert!(allocated < 48 << 20, "{allocated} for {}: {:.60}", json.len(), json);
+    }
+
     let dir = tempfile::tempdir().unwrap();
     let pairs = [r#""":"a""#; 100_000].join(",");
     let index = format!(r#"{{"weight_map":{{{pairs}}}}}"#);
     fs::write(dir.path().join("model.safetensors.index.json"), &index).unwrap();
-    let (result, allocated) = peak(|| Checkpoint::open(dir.path()));
+    let (result, allocated) = peak(|| open_checkpoint(dir.path(), None));
     assert!(matches!(result, Err(CheckpointError::Missing { .. })), "{result:?}");
     assert!(allocated <= bound(index.len()), "{allocated} for {}", index.len());
 }
@@ -283,12 +291,12 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         checkpoint(dir.path(), GOOD);
         fs::write(dir.path().join("model.safetensors"), &bytes).unwrap();
-        let (opened, allocated) = peak(|| Checkpoint::open(dir.path()));
+        let (opened, allocated) = peak(|| open_checkpoint(dir.path(), None));
         prop_assert!(allocated <= bound(bytes.len()), "{} for {}", allocated, bytes.len());
         let Ok(opened) = opened else { return Ok(()) };
         let theirs = safetensors::SafeTensors::read_metadata(&bytes);
         prop_assert!(theirs.is_ok(), "accepted what the format's own library refuses");
-        let (manifest, allocated) = peak(|| Manifest::in_place(&opened, &Toy));
+        let (manifest, allocated) = peak(|| Manifest::in_place(&*opened, &Toy));
         prop_assert!(allocated <= bound(bytes.len()), "{} for {}", allocated, bytes.len());
         let Ok(mut manifest) = manifest else { return Ok(()) };
         fill_checks(&mut manifest);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sws_store::{Checkpoint, CopiedFile, ErrorNorms, Manifest};
+use sws_store::{CopiedFile, ErrorNorms, Manifest, open_checkpoint};
 
 use crate::common::{Toy, checkpoint, fill_checks, unprivileged};
 use crate::memory::{bound, peak};
@@ -22,7 +22,7 @@ fn sample(dir: &Path) -> Manifest {
             ("empty", "F32", &[0, 4], 0),
         ],
     );
-    let mut manifest = Manifest::in_place(&Checkpoint::open(dir).unwrap(), &Toy).unwrap();
+    let mut manifest = Manifest::in_place(&*open_checkpoint(dir, None).unwrap(), &Toy).unwrap();
     fill_checks(&mut manifest);
     let blake3 = "0f".repeat(32);
     manifest.copies = vec![CopiedFile { path: "config.json".into(), len: 2, blake3 }];

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use sws_store::{Checkpoint, Manifest, Tensor};
+use sws_store::{Manifest, Tensor, open_checkpoint};
 
 use crate::common::{Toy, checkpoint, file, header, safetensors};
 use crate::memory::{bound, peak};
@@ -43,8 +43,8 @@ fn tensors_are_assigned_to_their_pieces() {
     ];
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), tensors);
-    let opened = Checkpoint::open(dir.path()).unwrap();
-    let manifest = Manifest::in_place(&opened, &Toy).unwrap();
+    let opened = open_checkpoint(dir.path(), None).unwrap();
+    let manifest = Manifest::in_place(&*opened, &Toy).unwrap();
     let start = 8 + header(tensors).len() as u64;
     assert_eq!(
         listing(&manifest, start),
@@ -83,8 +83,8 @@ fn stacks_are_split_into_whole_experts_only() {
     for &(dtype, shape, len) in cases {
         let dir = tempfile::tempdir().unwrap();
         checkpoint(dir.path(), &[("1.stack", dtype, shape, len)]);
-        let opened = Checkpoint::open(dir.path()).unwrap();
-        let error = Manifest::in_place(&opened, &Toy).unwrap_err().to_string();
+        let opened = open_checkpoint(dir.path(), None).unwrap();
+        let error = Manifest::in_place(&*opened, &Toy).unwrap_err().to_string();
         assert!(error.contains("model.safetensors") && error.contains("`1.stack`"), "{error}");
     }
 }
@@ -94,8 +94,8 @@ fn stacks_are_split_into_whole_experts_only() {
 fn tiny_experts_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), &[("1.stack", "U8", &[65_536, 1], 65_536)]);
-    let opened = Checkpoint::open(dir.path()).unwrap();
-    let (result, allocated) = peak(|| Manifest::in_place(&opened, &Toy));
+    let opened = open_checkpoint(dir.path(), None).unwrap();
+    let (result, allocated) = peak(|| Manifest::in_place(&*opened, &Toy));
     let error = result.unwrap_err().to_string();
     assert!(error.contains("model.safetensors` brings the checkpoint above 51"), "{error}");
     assert!(allocated <= bound(70_000), "{allocated}");
@@ -113,10 +113,10 @@ fn an_index_names_the_files() {
     // The index does not list this one.
     write("c.safetensors", &safetensors(&[("1.norm", "F32", &[4], 16)]));
 
-    let opened = Checkpoint::open(dir.path()).unwrap();
+    let opened = open_checkpoint(dir.path(), None).unwrap();
     let names: Vec<&str> = opened.files().iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["a.safetensors", "b.safetensors"]);
-    let manifest = Manifest::in_place(&opened, &Toy).unwrap();
+    let manifest = Manifest::in_place(&*opened, &Toy).unwrap();
     let sources: Vec<&str> =
         manifest.pieces.iter().map(|piece| piece.tensors[0].source.as_str()).collect();
     assert_eq!(sources, ["a.safetensors", "b.safetensors"]);
@@ -132,8 +132,8 @@ fn a_checkpoint_may_be_made_of_links() {
     for name in ["config.json", "model.safetensors"] {
         std::os::unix::fs::symlink(blobs.path().join(name), snapshot.path().join(name)).unwrap();
     }
-    let linked = Checkpoint::open(snapshot.path()).unwrap();
-    assert_eq!(linked.fingerprint(), Checkpoint::open(blobs.path()).unwrap().fingerprint());
+    let linked = open_checkpoint(snapshot.path(), None).unwrap();
+    assert_eq!(linked.fingerprint(), open_checkpoint(blobs.path(), None).unwrap().fingerprint());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn fingerprints_tell_checkpoints_apart() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("config.json"), config).unwrap();
         fs::write(dir.path().join("model.safetensors"), weights).unwrap();
-        Checkpoint::open(dir.path()).unwrap().fingerprint().to_owned()
+        open_checkpoint(dir.path(), None).unwrap().fingerprint().to_owned()
     };
     let first = fingerprint("{}", &original);
     assert_eq!(first, fingerprint("{}", &original));

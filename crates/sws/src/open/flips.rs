@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use sws_model::text::{ChatOptions, GenerationOptions, Message};
 use sws_model::{CausalLm, KvPrecision, Model as Forward, Session};
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, ReaderKind};
+use sws_store::{ReaderKind, open_checkpoint};
 use sws_testing::goldens;
 
 use super::Model;
@@ -143,9 +143,9 @@ fn a_flipped_bit_in_shards_is_detected_or_harmless() {
         let temp = tempfile::tempdir().unwrap();
         let (from, out) = (temp.path().join("from"), temp.path().join("shards"));
         checkpoint(name, &from);
-        let source = Checkpoint::open(&from).unwrap();
-        let naming = sws_model::naming(source.config_json()).unwrap();
-        shard(&source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+        let source = open_checkpoint(&from, None).unwrap();
+        let naming = sws_model::naming(source.config()).unwrap();
+        shard(&*source, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
         let count = flip(&out, None, 400, &mut random);
         println!("{name}: {count:?}");
         detected += count.detected;

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use sws_kernels::Encoding;
 use sws_store::{
-    Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement, Tensor, check_len,
+    Configuration, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement, Tensor,
+    check_len,
 };
 
 use super::*;
@@ -62,7 +63,7 @@ const LLAMA: Shape = Shape {
 };
 
 impl Shape {
-    fn spec(&self) -> (ModelSpec, Vec<u8>) {
+    fn spec(&self) -> (ModelSpec, Configuration) {
         let Shape { layers, hidden, vocab, heads, kv_heads, width, experts, top_k, tied } = self;
         let model_type = if *experts > 0 { "qwen3_moe" } else { "llama" };
         let config = format!(
@@ -74,7 +75,8 @@ impl Shape {
                 "mlp_only_layers": [], "norm_topk_prob": true, "hidden_act": "silu",
                 "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 32768}}"#
         );
-        (ModelSpec::parse(config.as_bytes()).unwrap(), config.into_bytes())
+        let config = Configuration::from_json("config.json", config.as_bytes()).unwrap();
+        (ModelSpec::of(&config).unwrap(), config)
     }
 
     /// Names and shapes of all tensors.
@@ -133,7 +135,7 @@ impl Shape {
             let checks = vec![0; len.div_ceil(check_len) as usize];
             let tensor = Tensor {
                 name,
-                dtype: safetensors::Dtype::BF16,
+                dtype: sws_store::Dtype::BF16,
                 shape,
                 slice: None,
                 source: "model.safetensors".to_owned(),

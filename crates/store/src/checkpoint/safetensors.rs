@@ -1,20 +1,23 @@
-//! Reading a checkpoint's small parts: `config.json`, the index, the headers, a few samples.
+//! A directory of safetensors files and a `config.json`. Opening it reads the small parts: the
+//! configuration, the index, the headers, a few samples.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::{Checkpoint, CheckpointError, WeightFile};
+use super::{Checkpoint, CheckpointError, WeightFile, small};
+use crate::book::first_reading_agrees;
 use crate::header::{Header, HeaderError, MAX_TENSORS};
 use crate::path::is_plain_name;
-use crate::regular;
+use crate::{Configuration, DirectReader, ShardReader, SmallFileError, regular};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -33,13 +36,57 @@ const MAX_FILES: usize = 16_384;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-impl Checkpoint {
+/// A directory of safetensors files whose headers have been read and found consistent with it.
+#[derive(Debug)]
+pub(super) struct SafetensorsCheckpoint {
+    dir: PathBuf,
+    config: Configuration,
+    files: Vec<WeightFile>,
+    fingerprint: String,
+    /// Folder for the records of first readings.
+    cache: Option<PathBuf>,
+}
+
+impl Checkpoint for SafetensorsCheckpoint {
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn files(&self) -> &[WeightFile] {
+        &self.files
+    }
+
+    fn config(&self) -> &Configuration {
+        &self.config
+    }
+
+    fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    fn reader(&self) -> Arc<dyn ShardReader> {
+        let paths = self.files.iter().map(|file| self.dir.join(&file.name));
+        Arc::new(DirectReader::of(paths.collect()))
+    }
+
+    fn small_files(&self) -> Result<Vec<String>, CheckpointError> {
+        small::list(&self.dir)
+    }
+
+    fn read_small(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        small::read(&self.dir, name, self.cache.as_deref())
+    }
+}
+
+impl SafetensorsCheckpoint {
     /// Reads and checks `config.json`, the index and the header of every weight file.
     ///
     /// Files may be symbolic links, as they are in the local Hugging Face cache, but the names that
     /// an index lists must be plain names in `dir`.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
-        let dir = dir.as_ref();
+    pub(super) fn open(
+        dir: &Path,
+        cache: Option<&Path>,
+    ) -> Result<SafetensorsCheckpoint, CheckpointError> {
         if dir.is_file() {
             return Err(CheckpointError::NotADirectory { path: dir.to_owned() });
         }
@@ -51,7 +98,13 @@ impl Checkpoint {
         } else {
             return Err(no_weights(dir));
         };
-        let config_json = read_small(&dir.join(CONFIG), MAX_CONFIG_BYTES)?;
+        let path = dir.join(CONFIG);
+        let (about, config_json) = read_small(&path, MAX_CONFIG_BYTES)?;
+        if !first_reading_agrees(&about, &config_json, cache) {
+            return Err(SmallFileError::Changed { path }.into());
+        }
+        let config = Configuration::from_json(CONFIG, &config_json)
+            .map_err(|error| CheckpointError::Config { path, reason: error.reason })?;
 
         let mut identity = blake3::Hasher::new();
         hash_with_len(&mut identity, &config_json);
@@ -60,7 +113,7 @@ impl Checkpoint {
         for (name, expected) in listed {
             let path = dir.join(&name);
             let file = read_weight_file(&path, name, &mut identity)?;
-            tensors += file.header.tensors.len();
+            tensors += file.tensors.len();
             if tensors > MAX_TENSORS {
                 return Err(CheckpointError::TooManyTensors { path, limit: MAX_TENSORS });
             }
@@ -69,7 +122,8 @@ impl Checkpoint {
         }
         check_distinct(dir, &files)?;
         let fingerprint = identity.finalize().to_hex().to_string();
-        Ok(Checkpoint { dir: dir.to_owned(), config_json, files, fingerprint })
+        let (dir, cache) = (dir.to_owned(), cache.map(Path::to_owned));
+        Ok(SafetensorsCheckpoint { dir, config, files, fingerprint, cache })
     }
 }
 
@@ -109,26 +163,24 @@ fn no_weights(dir: &Path) -> CheckpointError {
     }
 }
 
-fn open_regular(path: &Path) -> Result<(File, u64), CheckpointError> {
-    let refused = |cause: io::Error| match cause.kind() {
-        io::ErrorKind::InvalidInput => CheckpointError::NotAFile { path: path.to_owned() },
-        _ => CheckpointError::Read { path: path.to_owned(), cause },
-    };
+fn open_regular(path: &Path) -> Result<(File, Metadata), CheckpointError> {
+    let refused = |cause| CheckpointError::reading(path, cause);
     let file = regular::open_regular(path).map_err(refused)?;
-    let len = file.metadata().map_err(refused)?.len();
-    Ok((file, len))
+    let about = file.metadata().map_err(refused)?;
+    Ok((file, about))
 }
 
-fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
-    let (file, len) = open_regular(path)?;
+fn read_small(path: &Path, limit: u64) -> Result<(Metadata, Vec<u8>), CheckpointError> {
+    let (file, about) = open_regular(path)?;
+    let len = about.len();
     if len > limit {
         return Err(CheckpointError::TooLarge { path: path.to_owned(), len, limit });
     }
     let mut bytes = Vec::with_capacity(len as usize);
     file.take(limit)
         .read_to_end(&mut bytes)
-        .map_err(|cause| CheckpointError::Read { path: path.to_owned(), cause })?;
-    Ok(bytes)
+        .map_err(|cause| CheckpointError::reading(path, cause))?;
+    Ok((about, bytes))
 }
 
 fn read_at(file: &File, path: &Path, len: u64, offset: u64) -> Result<Vec<u8>, CheckpointError> {
@@ -147,7 +199,8 @@ fn read_weight_file(
     identity: &mut blake3::Hasher,
 ) -> Result<WeightFile, CheckpointError> {
     let damaged = |reason| CheckpointError::Header { path: path.to_owned(), reason };
-    let (file, len) = open_regular(path)?;
+    let (file, about) = open_regular(path)?;
+    let len = about.len();
     if len < 8 {
         return Err(damaged(HeaderError::TooShort(len)));
     }
@@ -155,7 +208,7 @@ fn read_weight_file(
     first.copy_from_slice(&read_at(&file, path, 8, 0)?);
     let json_len = Header::json_len(first, len).map_err(damaged)?;
     let json = read_at(&file, path, json_len, 8)?;
-    let header = Header::parse(&json, len).map_err(damaged)?;
+    let Header { tensors } = Header::parse(&json, len).map_err(damaged)?;
 
     hash_with_len(identity, name.as_bytes());
     identity.update(&len.to_le_bytes());
@@ -164,7 +217,7 @@ fn read_weight_file(
     for (offset, sample_len) in samples(len - data_start) {
         identity.update(&read_at(&file, path, sample_len, data_start + offset)?);
     }
-    Ok(WeightFile { name, len, header })
+    Ok(WeightFile { name, len, tensors })
 }
 
 /// Returns the (offset, length) of the fingerprint's samples in `len` bytes of data, spread evenly
@@ -189,7 +242,7 @@ fn hash_with_len(hasher: &mut blake3::Hasher, bytes: &[u8]) {
 /// Reads the files of an index, each with the tensors that the index expects in it.
 fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointError> {
     let damaged = |reason| CheckpointError::Index { path: path.to_owned(), reason };
-    let json = read_small(path, MAX_INDEX_BYTES)?;
+    let (_, json) = read_small(path, MAX_INDEX_BYTES)?;
     let index: Index = serde_json::from_slice(&json).map_err(|e| damaged(e.to_string()))?;
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, file) in index.weight_map.0 {
@@ -264,7 +317,7 @@ fn check_listed(
     file: &WeightFile,
     mut expected: Vec<String>,
 ) -> Result<(), CheckpointError> {
-    let mut present: Vec<&str> = file.header.tensors.iter().map(|t| t.name.as_str()).collect();
+    let mut present: Vec<&str> = file.tensors.iter().map(|t| t.name.as_str()).collect();
     present.sort_unstable();
     expected.sort_unstable();
     match expected.into_iter().find(|tensor| present.binary_search(&tensor.as_str()).is_err()) {
@@ -280,7 +333,7 @@ fn check_listed(
 fn check_distinct(dir: &Path, files: &[WeightFile]) -> Result<(), CheckpointError> {
     let mut seen: HashMap<&str, &str> = HashMap::new();
     for file in files {
-        for tensor in &file.header.tensors {
+        for tensor in &file.tensors {
             if let Some(other) = seen.insert(&tensor.name, &file.name) {
                 return Err(CheckpointError::Twice {
                     path: dir.join(&file.name),
