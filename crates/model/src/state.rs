@@ -16,6 +16,8 @@ pub struct State {
     pub(crate) sequences: Vec<Sequence>,
     /// Numbers of sequences that were removed.
     vacant: Vec<usize>,
+    /// Number of sequences added and removed so far.
+    changes: u64,
     pub(crate) pass: Pass,
     /// [tokens, hidden]
     pub(crate) hidden: Vec<f32>,
@@ -48,6 +50,7 @@ pub struct Saved {
     /// The inputs of the experts, if saved in the middle of a layer.
     middle: Option<Middle>,
     sequences: Vec<Snapshot>,
+    changes: u64,
 }
 
 impl State {
@@ -59,6 +62,7 @@ impl State {
             page: usize::MAX,
             sequences: Vec::new(),
             vacant: Vec::new(),
+            changes: 0,
             pass: Pass::default(),
             hidden: Vec::new(),
             progress: Progress::Before(0),
@@ -81,6 +85,7 @@ impl State {
     }
 
     fn insert(&mut self, sequence: Sequence) -> usize {
+        self.changes += 1;
         match self.vacant.pop() {
             Some(number) => {
                 self.sequences[number] = sequence;
@@ -99,9 +104,24 @@ impl State {
     ///
     /// If there is no such sequence.
     pub fn remove(&mut self, sequence: usize) {
-        assert!(!self.vacant.contains(&sequence), "the sequence {sequence} was removed before");
-        self.sequences[sequence] = Sequence::vacant();
+        *self.existing(sequence) = Sequence::vacant();
         self.vacant.push(sequence);
+        self.changes += 1;
+    }
+
+    /// The sequence with a number.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    fn existing(&mut self, sequence: usize) -> &mut Sequence {
+        self.check(sequence);
+        &mut self.sequences[sequence]
+    }
+
+    /// Panics if there is no such sequence.
+    pub(crate) fn check(&self, sequence: usize) {
+        assert!(!self.vacant.contains(&sequence), "the sequence {sequence} was removed");
     }
 
     /// The maximum size in bytes of one sequence's caches in all layers, for `limit` positions.
@@ -126,8 +146,7 @@ impl State {
     ///
     /// If there is no such sequence.
     pub fn clear(&mut self, sequence: usize) {
-        assert!(!self.vacant.contains(&sequence), "the sequence {sequence} was removed");
-        self.sequences[sequence].clear();
+        self.existing(sequence).clear();
     }
 
     /// Adds a sequence with the same positions as another. The two share pages until one of them
@@ -135,14 +154,14 @@ impl State {
     /// [`with_pages`](Self::with_pages). Returns None if a pass over the other sequence failed in
     /// the middle.
     pub fn fork(&mut self, sequence: usize) -> Option<usize> {
-        let fork = self.sequences[sequence].fork()?;
+        let fork = self.existing(sequence).fork()?;
         Some(self.insert(fork))
     }
 
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if a
     /// layer cannot: a window has overwritten positions that it would see again.
     pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
-        self.sequences[sequence].truncate(len)
+        self.existing(sequence).truncate(len)
     }
 
     /// Bytes held for a sequence in all layers; pages shared with forks count for each.
@@ -223,6 +242,7 @@ impl State {
                 }
             },
             sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
+            changes: self.changes,
         }
     }
 
@@ -242,11 +262,10 @@ impl State {
     ///
     /// # Panics
     ///
-    /// If sequences have been added since.
+    /// If sequences have been added or removed since.
     pub fn rewind(&mut self, saved: Saved) {
-        let Saved { hidden, pass, progress, middle, sequences } = saved;
-        let count = self.sequences.len();
-        assert_eq!(sequences.len(), count, "sequences were added since the save");
+        let Saved { hidden, pass, progress, middle, sequences, changes } = saved;
+        assert_eq!(changes, self.changes, "sequences were added or removed since the save");
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
         }

@@ -149,6 +149,7 @@ impl Model {
     pub(crate) fn check(&self, state: &State, batch: &[Chunk<'_>]) -> Result<(), ForwardError> {
         let limit = state.limit();
         for &Chunk { sequence, tokens } in batch {
+            state.check(sequence);
             let used = state.len(sequence);
             if state.sequences[sequence].partial {
                 return Err(ForwardError::Interrupted);
