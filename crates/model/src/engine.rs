@@ -131,7 +131,7 @@ impl<S: PassSource> Engine<S> {
     ///
     /// # Panics
     ///
-    /// If two chunks continue the same sequence, or a sequence does not exist.
+    /// If two chunks continue the same sequence, or a sequence was never added.
     pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
         let Step { outcomes, logits } = step;
         for (number, Chunk { sequence, .. }) in chunks.iter().enumerate() {

@@ -115,13 +115,13 @@ impl State {
     ///
     /// If there is none.
     fn existing(&mut self, sequence: usize) -> &mut Sequence {
-        self.check(sequence);
+        assert!(self.has(sequence), "the sequence {sequence} was removed");
         &mut self.sequences[sequence]
     }
 
-    /// Panics if there is no such sequence.
-    pub(crate) fn check(&self, sequence: usize) {
-        assert!(!self.vacant.contains(&sequence), "the sequence {sequence} was removed");
+    /// True unless a sequence was removed.
+    pub(crate) fn has(&self, sequence: usize) -> bool {
+        !self.vacant.contains(&sequence)
     }
 
     /// The maximum size in bytes of one sequence's caches in all layers, for `limit` positions.

@@ -88,6 +88,9 @@ pub enum ForwardError {
         "an earlier pass over this text failed in the middle; clear it, or rewind it to a state saved before"
     )]
     Interrupted,
+    /// A sequence that was removed.
+    #[error("the sequence {0} was removed; add another")]
+    Removed(usize),
     /// The source failed.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -118,7 +121,7 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// If two chunks continue the same sequence, or a sequence does not exist.
+    /// If two chunks continue the same sequence, or a sequence was never added.
     pub fn begin(
         &self,
         state: &mut State,
@@ -149,7 +152,9 @@ impl Model {
     pub(crate) fn check(&self, state: &State, batch: &[Chunk<'_>]) -> Result<(), ForwardError> {
         let limit = state.limit();
         for &Chunk { sequence, tokens } in batch {
-            state.check(sequence);
+            if !state.has(sequence) {
+                return Err(ForwardError::Removed(sequence));
+            }
             let used = state.len(sequence);
             if state.sequences[sequence].partial {
                 return Err(ForwardError::Interrupted);
