@@ -8,6 +8,7 @@
 mod blueprint;
 mod micro;
 mod score;
+mod training;
 
 pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
 pub use micro::{
@@ -15,3 +16,4 @@ pub use micro::{
     norm,
 };
 pub use score::{Forecaster, Outcome, Score};
+pub use training::{Samples, Trained, Training};

@@ -20,8 +20,7 @@ pub enum Backend {
     /// The kernels of this project.
     #[default]
     Sws,
-    /// An independent implementation on candle tensors.
-    #[cfg(feature = "candle")]
+    /// An independent implementation on candle tensors. Only builds with the feature `candle` load it.
     Candle,
 }
 
@@ -42,18 +41,13 @@ pub(crate) struct Loaded {
 }
 
 impl Backend {
-    /// All compiled backends. The first is the default.
-    pub const ALL: &[Backend] = &[
-        Backend::Sws,
-        #[cfg(feature = "candle")]
-        Backend::Candle,
-    ];
+    /// All backends. The first is the default.
+    pub const ALL: &[Backend] = &[Backend::Sws, Backend::Candle];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Sws => "sws",
-            #[cfg(feature = "candle")]
             Backend::Candle => "candle",
         }
     }
@@ -64,9 +58,8 @@ impl Backend {
             Backend::Sws => {
                 "our kernels on weights as they are stored: every model, the same bits everywhere"
             }
-            #[cfg(feature = "candle")]
             Backend::Candle => {
-                "an independent implementation on candle tensors, to compare with: all weights in f32, slower, not bit-identical"
+                "an independent implementation on candle tensors, to compare with: all weights in f32, slower, not bit-identical; in builds with the feature candle"
             }
         }
     }
@@ -75,7 +68,6 @@ impl Backend {
     pub const fn lossy(self) -> Option<&'static str> {
         match self {
             Backend::Sws => None,
-            #[cfg(feature = "candle")]
             Backend::Candle => Some(
                 "computed by candle: not bit-identical, off by at most 1e-4 of the largest logit on the test models",
             ),
@@ -95,6 +87,8 @@ impl Backend {
             Backend::Sws => streamed(loader, text, threads),
             #[cfg(feature = "candle")]
             Backend::Candle => candle::load(loader),
+            #[cfg(not(feature = "candle"))]
+            Backend::Candle => Err(Error::WithoutCandle),
         }
     }
 }

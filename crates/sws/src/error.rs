@@ -102,6 +102,11 @@ pub enum Error {
     /// An option that the candle backend does not support.
     #[error("the candle backend {0}")]
     Candle(&'static str),
+    /// A use of candle in a build without the feature of that name.
+    #[error(
+        "`--backend candle` and `sws draft train` need the feature candle, without which this sws was built; build it with `cargo build --release --features candle`"
+    )]
+    WithoutCandle,
     /// Text that is not an amount of memory.
     #[error(transparent)]
     Ram(#[from] UnknownBudget),

@@ -16,9 +16,7 @@ use sws_store::ReaderKind;
 
 pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
-#[cfg(feature = "candle")]
-pub(crate) use recorded::DraftTrain;
-pub(crate) use recorded::{Draft, DraftCommand, DraftScore, Recorded, Replay};
+pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
 pub(crate) use sampling::Sampling;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 
