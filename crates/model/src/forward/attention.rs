@@ -1,7 +1,8 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
 use sws_kernels::functional::{
-    Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
+    Attention, AttentionScratch, NormWeight, Queries, RopeShape, add, attention as attend,
+    rms_norm, rope,
 };
 use sws_kernels::{Functionals, Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
@@ -14,9 +15,11 @@ use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{AttentionSpec, Norm, QkNorm};
 
-/// Values that all layers of a pass share.
+/// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
     pub(super) functionals: Functionals,
+    pub(super) layer: usize,
+    pub(super) norm: Norm,
     pub(super) hidden: usize,
     pub(super) ropes: &'a [Rope],
     pub(super) spans: &'a [Span],
@@ -26,14 +29,12 @@ pub(super) struct Context<'a> {
 /// `work.branch`.
 pub(super) fn attention(
     context: &Context<'_>,
-    l: usize,
     spec: &AttentionSpec,
-    norm: Norm,
     weights: &mut dyn Weights,
     sequences: &mut [Sequence],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { functionals, hidden, ropes, spans } = context;
+    let &Context { functionals, layer: l, norm, hidden, ropes, spans } = context;
     let linear = functionals.linear;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
@@ -116,7 +117,8 @@ pub(super) fn attention(
                 (spec.head_dim, seen.next_power_of_two().min(cache.capacity())),
             );
             let (q, y) = (&queries[cut(q_width)], &mut out[cut(q_width)]);
-            attend(functionals.attention, &rule, &cache.view(), first, q, y, scratch);
+            let queries = Queries { first, q };
+            attend(functionals.attention, &rule, &cache.view(), queries, y, scratch);
         }
     }
     packed.pack(linear, mixed, tokens, q_width);

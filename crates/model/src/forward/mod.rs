@@ -345,8 +345,9 @@ impl Model {
                 Mixer::Attention(spec) => {
                     let ropes = &self.spec.ropes;
                     let spans = &pass.spans;
-                    let context = Context { functionals, hidden: width, ropes, spans };
-                    attention(&context, l, spec, layer.norm, weights, sequences, work)?;
+                    let (norm, hidden) = (layer.norm, width);
+                    let context = Context { functionals, layer: l, norm, hidden, ropes, spans };
+                    attention(&context, spec, weights, sequences, work)?;
                 }
             }
             by_rows(hidden, width, |first, rows| {
@@ -363,7 +364,7 @@ impl Model {
                 let Workspace { input, router, scratch, .. } = &mut *work;
                 let logits = grown(router, tokens * moe.experts);
                 let how = (functionals, Threads::All);
-                router::logits(how, l, moe, weights, input, logits, scratch)?;
+                router::logits(how, (l, moe), weights, input, logits, scratch)?;
             }
             Ok(())
         })?;

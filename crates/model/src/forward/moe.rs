@@ -29,7 +29,8 @@ impl Model {
         let Workspace { input, branch, mlp, scratch, .. } = &mut state.work;
         source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
             let y = grown(branch, input.tokens() * hidden);
-            gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)
+            let block = Block { functionals, piece, spec };
+            gated_mlp(block, weights, input, mlp, y, scratch)
         })?;
         Ok(())
     }
@@ -58,7 +59,8 @@ impl Model {
         let gates = grown(&mut experts.shared_gate, tokens);
         source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
             let spec = MlpSpec { width: shared.width, bias: false };
-            gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)?;
+            let block = Block { functionals, piece, spec };
+            gated_mlp(block, weights, input, mlp, y, scratch)?;
             if shared.gated {
                 let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
                 let linear = functionals.linear;
@@ -96,8 +98,9 @@ impl Model {
                 let some = together(rest, routed, experts);
                 let (now, later) = rest.split_at(some);
                 let (layer, width, state) = (l as u32, spec.width, &*state.hidden);
-                let batch = Batch { functionals, layer, hidden, width, routed, x, state };
-                batch.compute(now, weights, input, mlp, experts, scratch)?;
+                let input = &*input;
+                let batch = Batch { functionals, layer, hidden, width, routed, x, input, state };
+                batch.compute(now, weights, mlp, experts, scratch)?;
                 rest = later;
             }
             Ok(())
@@ -115,13 +118,17 @@ impl Model {
     }
 }
 
-/// down(silu(gate · x) · (up · x)).
-#[expect(clippy::too_many_arguments, reason = "the workspace in parts, so that they can be lent")]
-fn gated_mlp(
-    Functionals { linear, moe, .. }: Functionals,
-    weights: &mut dyn Weights,
+/// An MLP that every token goes through.
+struct Block {
+    functionals: Functionals,
     piece: PieceId,
     spec: MlpSpec,
+}
+
+/// down(silu(gate · x) · (up · x)).
+fn gated_mlp(
+    Block { functionals: Functionals { linear, moe, .. }, piece, spec }: Block,
+    weights: &mut dyn Weights,
     x: &Input,
     work: &mut MlpWork,
     y: &mut [f32],
@@ -216,6 +223,8 @@ struct Batch<'a> {
     routed: &'a Routed,
     /// The normed hidden state: [tokens, hidden].
     x: &'a [f32],
+    /// The same, packed.
+    input: &'a Input,
     /// The hidden state to which the experts' outputs are added: [tokens, hidden].
     state: &'a [f32],
 }
@@ -226,12 +235,11 @@ impl Batch<'_> {
         &self,
         ready: &[u32],
         weights: &mut dyn Weights,
-        all: &Input,
         mlp: &mut MlpWork,
         work: &mut ExpertWork,
         scratch: &mut Vec<ThreadScratch>,
     ) -> Result<(), SourceError> {
-        let &Batch { functionals, hidden, width, routed, .. } = self;
+        let &Batch { functionals, hidden, width, routed, input: all, .. } = self;
         let Functionals { linear, moe, .. } = functionals;
         let piece = |expert: u32| PieceId::expert(self.layer, expert);
         let ExpertWork { starts, rows, done, outputs, inputs, .. } = work;

@@ -19,8 +19,7 @@ const SELECT_ROWS: usize = 32;
 /// Computes the router's logits [tokens, experts] of layer `l` from the normed state in `input`.
 pub(super) fn logits(
     (functionals, threads): (Functionals, Threads),
-    l: usize,
-    spec: &MoeSpec,
+    (l, spec): (usize, &MoeSpec),
     weights: &mut dyn Weights,
     input: &Input,
     logits: &mut [f32],
@@ -111,7 +110,7 @@ impl RouterProbe {
         match moe.router {
             // The softmax keeps the order of the logits.
             Router::Softmax { .. } => {
-                logits(how, layer, moe, weights, input, scores, scratch).is_ok()
+                logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
         }
     }
