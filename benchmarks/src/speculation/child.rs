@@ -103,6 +103,7 @@ impl Task {
             ablations: Ablations {
                 arrival_order: !self.leaves_out(Without::ArrivalOrder),
                 promotion: !self.leaves_out(Without::Promotion),
+                ..Ablations::default()
             },
             ..Options::default()
         };

@@ -15,8 +15,9 @@ use sws_draft::{
     Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded,
 };
 use sws_engine::{
-    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, PlanError,
-    Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use, Witness,
+    Ablations, Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan,
+    PlanError, Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use,
+    Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
@@ -316,7 +317,8 @@ fn drafts_change_only_what_is_read() {
             "oracle" => Box::new(oracle.clone()),
             _ => Box::new(oracle.clone().adversarial()),
         };
-        let options = Options { draft, governed: false, ..options(budget) };
+        let ablations = Ablations { governed: false, ..Ablations::default() };
+        let options = Options { draft, ablations, ..options(budget) };
         let mut streamer = streaming(ReaderKind::Direct, options);
         let mut found = Vec::new();
         for token in &tokens {

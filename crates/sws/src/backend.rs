@@ -113,7 +113,6 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     let options = sws_engine::Options {
         draft,
         speculation: streaming.speculation,
-        run_ahead: streaming.speculation,
         exactness: streaming.exactness(),
         policy: streaming.policy,
         kv: loader.options.kv,
