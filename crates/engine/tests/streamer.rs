@@ -334,6 +334,26 @@ fn drafts_change_only_what_is_read() {
     assert!(rejects[3] < rejects[0], "early forecasts are worth reading: {rejects:?}");
 }
 
+/// A draft larger than any budget here.
+#[derive(Debug)]
+struct Huge;
+
+impl Draft for Huge {
+    fn bytes(&self) -> usize {
+        1 << 40
+    }
+}
+
+/// A draft that has no room beside slots is refused, with its size.
+#[test]
+fn draft_without_room_is_refused() {
+    let options = Options { draft: Box::new(Huge), ..options(least() + 4 * MIB) };
+    let refused =
+        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("1099511627776 bytes"), "{error}");
+}
+
 /// Queries a layer's own router with the state that it has seen, and records whether it names the
 /// experts that were chosen.
 #[derive(Clone, Debug, Default)]

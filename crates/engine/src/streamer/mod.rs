@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_cache::Saved;
-use sws_draft::NoDraft;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec, Observer,
@@ -110,10 +109,13 @@ impl Gauge {
 
 impl SpeculativeWeightStreamer {
     /// Plans the run of `model` within the budget, and reads the weights that stay in memory.
+    ///
+    /// A draft that has no room in the plan is refused. [`Planner::reserve_draft`] tells its share
+    /// before it is made, for [`with_plan`](Self::with_plan).
     pub fn new(
         model: Model,
         store: Arc<NVMeWeightStore>,
-        mut options: Options,
+        options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         let spec = model.spec();
         let inventory = Inventory::new(spec, store.manifest())?;
@@ -125,7 +127,7 @@ impl SpeculativeWeightStreamer {
             batch: options.sequences,
             functionals: model.functionals(),
             stand_ins: options.stand_ins,
-            draft: if options.speculation { options.draft.bytes() as u64 } else { 0 },
+            draft: options.draft.bytes() as u64,
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
@@ -135,8 +137,8 @@ impl SpeculativeWeightStreamer {
         };
         let ram = options.ram_budget.resolve(total, available, planner.least());
         let plan = planner.plan(ram)?;
-        if plan.ledger.get(Use::Draft) < options.draft.bytes() as u64 {
-            options.draft = Box::new(NoDraft);
+        if plan.ledger.get(Use::Draft) < plan_options.draft {
+            return Err(StreamerError::Draft { bytes: plan_options.draft });
         }
         SpeculativeWeightStreamer::with_plan(model, store, plan, options)
     }

@@ -22,7 +22,7 @@ pub struct Options {
     pub process: Option<Process>,
     /// True to prefetch: the next layer of a prompt, and the experts that `draft` forecasts.
     pub speculation: bool,
-    /// Draft that forecasts experts.
+    /// Draft that forecasts experts. One for which the budget has no room is refused.
     pub draft: Box<dyn Draft>,
     /// Lowest probability at which a forecast is considered for a prefetch.
     pub confidence_threshold: f32,
@@ -84,6 +84,14 @@ pub enum StreamerError {
     /// No plan fits the budget.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The budget has no room for the draft.
+    #[error(
+        "the budget has no room for slots of experts beside a draft of {bytes} bytes; make the draft within the share that a plan reserves for it, or run without one"
+    )]
+    Draft {
+        /// Bytes of the draft.
+        bytes: u64,
+    },
     /// Weights that stay in memory could not be read.
     #[error(transparent)]
     Stream(#[from] StreamError),
