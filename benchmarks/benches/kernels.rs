@@ -4,13 +4,13 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sws_benchmarks::kernels::weights::{Encoded, random_weights, widen};
-use sws_kernels::{Encoding, Functionals, Scratch, matmul};
+use sws_kernels::{Encoding, Scratch, Tier, matmul};
 
 const ROWS: usize = 256;
 const COLS: usize = 2048;
 
 fn kernels(criterion: &mut Criterion) {
-    let tier = Functionals::from_env().expect("SWS_TIER names tiers of this CPU").linear;
+    let tier = Tier::from_env().expect("SWS_TIER names a tier of this CPU");
     let weights = random_weights(ROWS, COLS);
     for tokens in [1, 8, 64] {
         let mut group = criterion.benchmark_group(format!("matmul/{tier}/{tokens}"));

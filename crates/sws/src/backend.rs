@@ -6,7 +6,7 @@ mod candle;
 use std::sync::Arc;
 
 use sws_engine::{Gauge, Plan, SpeculativeWeightStreamer, Use, Waiter};
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::{CausalLm, State};
 use sws_store::Memory;
 
@@ -99,7 +99,7 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<Loaded> {
     let weight_bytes = source.bytes();
     let (limit, kv) = (affordable_context(loader)?, loader.options.kv);
     let spec = loader.model.spec().clone();
-    let forward = sws_model::Model::with_functionals(spec, functionals(loader));
+    let forward = sws_model::Model::with_tier(spec, tier(loader));
     let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
     Ok(into_loaded(loader, streamer, weight_bytes))
 }
@@ -121,7 +121,7 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     };
     let reader = Opening::new(loader.open_reader()?, loader.cancel.clone());
     let store = Arc::new(model.store_with(reader.clone())?);
-    let forward = sws_model::Model::with_functionals(model.spec().clone(), functionals(loader));
+    let forward = sws_model::Model::with_tier(model.spec().clone(), tier(loader));
     let bytes = plan.arena_bytes() as u64;
     let without_draft = plan.ledger.get(Use::Draft) == 0;
     let streamer =
@@ -144,7 +144,7 @@ fn into_loaded(
     weight_bytes: u64,
 ) -> Loaded {
     Loaded {
-        tier: functionals(loader).to_string(),
+        tier: tier(loader).to_string(),
         reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
         weight_bytes,
         plan: streamer.plan().cloned(),
@@ -154,8 +154,8 @@ fn into_loaded(
     }
 }
 
-fn functionals(loader: &Loader<'_>) -> Functionals {
-    loader.options.functionals.unwrap_or(Functionals::best())
+fn tier(loader: &Loader<'_>) -> Tier {
+    loader.options.tier.unwrap_or(Tier::best())
 }
 
 /// Maximum sequence length requested. Fails if it exceeds the context of the model.

@@ -125,7 +125,7 @@ impl SpeculativeWeightStreamer {
             context: options.context,
             kv: options.kv,
             batch: options.sequences,
-            functionals: model.functionals(),
+            tier: model.tier(),
             stand_ins: options.stand_ins,
             draft: options.draft.bytes() as u64,
             ..PlanOptions::default()
