@@ -15,7 +15,7 @@ use sws_store::shard::Progress;
 use super::{Recorded, Sequence};
 use crate::args;
 use crate::atomic_file::AtomicFile;
-use crate::commands::{print, print_json, size};
+use crate::commands::{print_report, size};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::table::table;
@@ -135,12 +135,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         epochs: args.epochs.into(),
         layers: rows,
     };
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_report(args.json, &report, || report.text())
 }
 
 /// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
