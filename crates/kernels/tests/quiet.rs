@@ -96,7 +96,7 @@ fn rows(tier: Tier) {
     let mut x = vec![0.5; 1000];
     let (up, mut best) = (vec![0.25; 1000], [0; 8]);
     quiet(tier, || {
-        rms_norm(tier, &mut x, 100, NormWeight::Ones, 1e-6);
+        rms_norm(tier, &mut x, 100, NormWeight::OnePlus(&up[..100]), 1e-6);
         gate(tier, Activation::Silu, &mut x, &up);
         softmax(tier, &mut x, 50);
         top_k(&x, &mut best);
