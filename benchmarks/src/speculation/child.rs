@@ -14,8 +14,9 @@ use sws_engine::{
 };
 use sws_model::text::Sampler;
 use sws_model::{CausalLm, Inventory, Model};
-use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
+use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, StoreOptions};
 use sws_testing::cgroup::Group;
+use sws_testing::readers::Slow;
 use sws_testing::{child, sampled};
 
 use super::Without;

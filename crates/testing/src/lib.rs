@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod child;
 pub mod goldens;
 pub mod noisy;
+pub mod readers;
 pub mod virtual_time;
 
 use std::fs::File;

@@ -13,10 +13,11 @@ use sws_model::{
     ResidentSource, Role, Routed, Session, SourceError, WeightSource,
 };
 use sws_store::{
-    Arena, Clock, Failing, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
-    ShardReader, Short, Slot, Slow, StoreOptions,
+    Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
+    ShardReader, Slot, StoreOptions,
 };
 use sws_testing::goldens::{golden_dir, variants};
+use sws_testing::readers::{Failing, Short, Slow};
 
 use super::{AssemblerConfig, DynamicAssembler, Verifier, layers_with_experts};
 use crate::ResidentLoad;
