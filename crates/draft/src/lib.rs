@@ -10,7 +10,7 @@ mod micro;
 mod score;
 mod training;
 
-pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
+pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint};
 pub use micro::{
     Adapting, DEPTH, DraftError, DraftShape, DraftSize, Learned, MAX_RANK, MicroDraftModel, margin,
     norm,

@@ -11,9 +11,7 @@ use sws_cache::history::Shape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
 use sws_cache::{Counts, Trace};
-use sws_draft::{
-    Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded,
-};
+use sws_draft::{Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft};
 use sws_engine::{
     Ablations, Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan,
     PlanError, Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use,
@@ -25,6 +23,7 @@ use sws_model::{
     CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
 };
 use sws_store::{Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
+use sws_testing::recorded::Recorded;
 use sws_testing::tales;
 
 const MIB: u64 = 1 << 20;

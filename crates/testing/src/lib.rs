@@ -6,6 +6,7 @@ pub mod child;
 pub mod goldens;
 pub mod noisy;
 pub mod readers;
+pub mod recorded;
 pub mod virtual_time;
 
 use std::fs::File;
