@@ -10,7 +10,7 @@ use sws_kernels::{TIER_VARIABLE, Tier, UnknownTier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
-/// Arguments that name a model and say how to run it.
+/// Arguments that name a model and say how to run it, a field each.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Model {
     /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache

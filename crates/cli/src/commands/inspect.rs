@@ -15,6 +15,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     print_report(args.json, &report, || report.text())
 }
 
+/// The fields of the JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     model_type: String,
