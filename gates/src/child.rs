@@ -101,7 +101,7 @@ pub(crate) enum Work {
 /// The model's own tokens in each turn of [`Work::Talk`].
 const SAID: usize = 3;
 
-/// Result of a task.
+/// Result of a task: the fields of every kind of work.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
     /// Budget; 0 for a resident model. The fields after it say how it was divided.

@@ -18,11 +18,7 @@ fn spoil(dir: &Path, change: impl FnOnce(&mut Tensors)) {
 }
 
 /// Every backend refuses the same models.
-const BACKENDS: &[&str] = if cfg!(feature = "candle") {
-    &["--backend=sws", "--backend=candle"]
-} else {
-    &["--backend=sws"]
-};
+const BACKENDS: &[&str] = &["--backend=sws", "--backend=candle"];
 
 const UP: &str = "model.layers.1.mlp.experts.3.up_proj.weight";
 

@@ -2,12 +2,10 @@
 
 mod bad_models;
 mod budget;
-#[cfg(feature = "candle")]
 mod candle;
 mod cgroup;
 mod chat;
 mod checkpoints;
-#[cfg(feature = "candle")]
 mod draft;
 mod faults;
 mod full_disk;

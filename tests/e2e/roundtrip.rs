@@ -77,7 +77,9 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
             let after = Stored { dir: &at("one"), manifest: &manifest, tensor };
             changed += usize::from(compare(&case, &before, &after));
         }
-        check_stand_in(&at("one"), &manifest, piece, before, &at("in"), &in_place, stand_ins);
+        let (shards, checkpoint) = (at("one"), at("in"));
+        let made = (&*shards, &manifest, piece);
+        check_stand_in(made, (&checkpoint, &in_place, before), stand_ins);
     }
     let reencoded = |t: &Tensor| t.encoding == Some(encoding);
     let count = manifest.pieces.iter().flat_map(|p| &p.tensors).filter(|t| reencoded(t)).count();
@@ -182,12 +184,8 @@ fn compare(case: &str, before: &Stored, after: &Stored) -> bool {
 }
 
 fn check_stand_in(
-    dir: &Path,
-    manifest: &Manifest,
-    piece: &Piece,
-    before: &Piece,
-    checkpoint: &Path,
-    in_place: &Manifest,
+    (dir, manifest, piece): (&Path, &Manifest, &Piece),
+    (checkpoint, in_place, before): (&Path, &Manifest, &Piece),
     wanted: Option<Encoding>,
 ) {
     let expert = piece.id.to_string().contains("expert_");

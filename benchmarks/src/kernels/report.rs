@@ -16,7 +16,7 @@ pub(super) struct Cell {
     pub(super) cols: usize,
 }
 
-/// Results of one contender in one cell.
+/// Results of one contender in one cell: the fields of a line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Encoding of our weights in this cell.

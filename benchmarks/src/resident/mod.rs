@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::text::Sampler;
 use sws_model::{
     CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, SourceError,
@@ -120,11 +120,11 @@ type Watching = Session<Watched<ResidentSource>>;
 
 fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let (spec, encoding, source) = load(dir)?;
-    let functionals = Functionals::from_env()?;
+    let tier = Tier::from_env()?;
     let vocab = spec.vocab as u32;
     let context = arguments.prompt.max(arguments.tokens) as usize;
     ensure!(context <= spec.context, "the context of the model ends at {}", spec.context);
-    let model = Model::with_functionals(spec.clone(), functionals);
+    let model = Model::with_tier(spec.clone(), tier);
     let mut session = Session::new(model, Watched::new(source), context, KvPrecision::F32);
     session.set_chunk(context);
     // An order that no predictor of tokens could know.
@@ -133,7 +133,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let tokens: Vec<u32> = (0..arguments.tokens).map(|i| token(i + 10_000)).collect();
 
     // One unmeasured run of everything: buffers grow, and the routers' choices are recorded.
-    let mut kernel = Kernel::new(functionals.linear);
+    let mut kernel = Kernel::new(tier);
     let mut routes = Recorder::default();
     let mut steps = Vec::new();
     for &token in &tokens {
@@ -153,7 +153,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let mut report = Report {
         model: dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
         encoding,
-        tier: functionals.to_string(),
+        tier: tier.to_string(),
         threads: arguments.threads,
         bytes_per_token: bytes as u64,
         generation: Work::default(),

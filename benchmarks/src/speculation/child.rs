@@ -9,21 +9,19 @@ use serde::{Deserialize, Serialize};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Ablations, Budget, Metrics, Options, Plan, PlanOptions, Planner, Process,
-    SpeculativeWeightStreamer, StandInUse, Use,
+    Ablations, Metrics, Options, Plan, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
+    StandInUse, Use,
 };
 use sws_model::text::Sampler;
 use sws_model::{CausalLm, Inventory, Model};
-use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, Slow, StoreOptions};
+use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, StoreOptions};
 use sws_testing::cgroup::Group;
+use sws_testing::readers::Slow;
 use sws_testing::{child, sampled};
 
 use super::Without;
 use crate::resident::open;
 
-/// A draft may take 1/20 of the budget, or `DRAFT_BYTES` if that is more.
-const DRAFT_SHARE: u64 = 20;
-const DRAFT_BYTES: u64 = 1 << 20;
 const CONTEXT: usize = 1024;
 const MIB: u64 = 1 << 20;
 
@@ -83,30 +81,40 @@ impl Task {
         options.reader = Some(reader);
         let store = Arc::new(NVMeWeightStore::open(manifest, &self.model, options)?);
         rayon::broadcast(|_| ());
-        let limit = (self.ram / DRAFT_SHARE).max(DRAFT_BYTES);
-        let draft: Box<dyn Draft> = match self.leaves_out(Without::Prefetch) {
+        let process = Process::measure(&self.model, store.manifest());
+        let inventory = Inventory::new(&spec, store.manifest())?;
+        let mut draft: Box<dyn Draft> = match self.leaves_out(Without::Prefetch) {
             true => Box::new(NoDraft),
-            false => Box::new(sws_testing::draft(&spec, limit as usize)?),
+            false => Box::new(sws_testing::draft(&spec, Planner::most_draft(self.ram) as usize)?),
         };
-        let options = Options {
-            ram_budget: Budget::Bytes(self.ram),
-            draft,
-            policy: match self.leaves_out(Without::Eviction) {
-                true => PolicyKind::Lru,
-                false => PolicyKind::default(),
-            },
+        let plan_options = PlanOptions {
             context: Some(CONTEXT),
             stand_ins: match self.stand_ins {
                 true => StandInUse::Auto,
                 false => StandInUse::Off,
             },
+            draft: draft.bytes() as u64,
+            ..PlanOptions::default()
+        };
+        let planner = Planner::new(&spec, &inventory, store.manifest(), process, plan_options)?;
+        let plan = planner.plan(self.ram)?;
+        if plan.ledger.get(Use::Draft) == 0 {
+            draft = Box::new(NoDraft);
+        }
+        let options = Options {
+            draft,
+            policy: match self.leaves_out(Without::Eviction) {
+                true => PolicyKind::Lru,
+                false => PolicyKind::default(),
+            },
             ablations: Ablations {
                 arrival_order: !self.leaves_out(Without::ArrivalOrder),
                 promotion: !self.leaves_out(Without::Promotion),
+                ..Ablations::default()
             },
             ..Options::default()
         };
-        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
+        let mut lm = SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?;
         let mut sampler = Sampler::new(sampled(), lm.vocab());
         sampler.prompt(&self.prompt)?;
         let mut logits = lm.prefill(&self.prompt)?.to_vec();

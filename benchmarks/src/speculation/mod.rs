@@ -16,7 +16,7 @@ use crate::paired::median;
 use crate::resident::tokenizer;
 use crate::{fio, large};
 
-/// Options of `sws-bench speculation`.
+/// Options of `sws-bench speculation`, a field each.
 #[derive(Debug, clap::Args)]
 pub struct SpeculationArguments {
     /// Directory of the models: `checkpoint` in bf16, `shards` in bf12, and `stand-ins`, the same

@@ -18,7 +18,7 @@ use peer::Means;
 
 use crate::{fio, paired};
 
-/// Options of `sws-bench stream`.
+/// Options of `sws-bench stream`, a field each.
 #[derive(Debug, clap::Args)]
 pub struct StreamArguments {
     /// Checkpoints and shard directories of the same weights, whose answers must be the same

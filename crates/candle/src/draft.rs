@@ -3,46 +3,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
-
-/// Training samples. Rows are tokens.
-#[derive(Clone, Debug, Default)]
-pub struct Samples {
-    /// [rows, inputs]
-    pub inputs: Vec<f32>,
-    /// Margin of each expert of each upcoming layer above the selection threshold, when that
-    /// layer's router is applied to the current state: [rows, targets, experts].
-    pub margins: Vec<f32>,
-    /// 1 for experts that were used, 0 for the others; same shape as `margins`.
-    pub used: Vec<f32>,
-}
-
-/// Parameters of the training.
-#[derive(Clone, Copy, Debug)]
-pub struct Training {
-    /// Length of an input.
-    pub inputs: usize,
-    /// Number of upcoming layers.
-    pub targets: usize,
-    /// Experts per layer.
-    pub experts: usize,
-    /// Rank of the correction.
-    pub rank: usize,
-    /// Number of passes over the samples.
-    pub epochs: usize,
-    /// Seed of the initial weights and of the order of samples.
-    pub seed: u64,
-}
-
-/// Result of the training.
-#[derive(Clone, Debug)]
-pub struct Trained {
-    /// [rank, inputs]
-    pub down: Vec<f32>,
-    /// For each target: [experts, rank + 1] with the constant last, and the factor of its margins.
-    pub targets: Vec<(Vec<f32>, f32)>,
-    /// Mean loss on the held-out samples in nats per expert: before training, and at its lowest.
-    pub losses: [f32; 2],
-}
+use sws_draft::{Samples, Trained, Training};
 
 /// Rows per training step.
 const BATCH: usize = 256;
@@ -89,7 +50,7 @@ pub fn train(
             }
             let half_turn = std::f64::consts::PI * step as f64 / steps as f64;
             optimizer.set_learning_rate(RATE * 0.5 * (1.0 + half_turn.cos()));
-            let [x, m, y] = samples.rows(training, batch)?;
+            let [x, m, y] = select(samples, training, batch)?;
             optimizer.backward_step(&net.loss(&x, &m, &y)?)?;
             step += 1;
         }
@@ -115,28 +76,21 @@ pub fn train(
     Ok(Some(Trained { down, targets: targets.collect(), losses: [before, loss] }))
 }
 
-impl Samples {
-    /// Number of rows.
-    pub fn rows_of(&self, training: &Training) -> usize {
-        self.inputs.len() / training.inputs.max(1)
-    }
-
-    /// Inputs, margins and uses of the given rows.
-    fn rows(&self, training: &Training, rows: &[usize]) -> Result<[Tensor; 3]> {
-        let Training { inputs, targets, experts, .. } = *training;
-        let pick = |from: &[f32], width: usize| {
-            let mut picked = Vec::with_capacity(rows.len() * width);
-            rows.iter().for_each(|row| picked.extend_from_slice(&from[row * width..][..width]));
-            picked
-        };
-        let (n, device) = (rows.len(), &Device::Cpu);
-        let wide = (n, targets, experts);
-        Ok([
-            Tensor::from_vec(pick(&self.inputs, inputs), (n, inputs), device)?,
-            Tensor::from_vec(pick(&self.margins, targets * experts), wide, device)?,
-            Tensor::from_vec(pick(&self.used, targets * experts), wide, device)?,
-        ])
-    }
+/// Inputs, margins and uses of the given rows.
+fn select(samples: &Samples, training: &Training, rows: &[usize]) -> Result<[Tensor; 3]> {
+    let Training { inputs, targets, experts, .. } = *training;
+    let pick = |from: &[f32], width: usize| {
+        let mut picked = Vec::with_capacity(rows.len() * width);
+        rows.iter().for_each(|row| picked.extend_from_slice(&from[row * width..][..width]));
+        picked
+    };
+    let (n, device) = (rows.len(), &Device::Cpu);
+    let wide = (n, targets, experts);
+    Ok([
+        Tensor::from_vec(pick(&samples.inputs, inputs), (n, inputs), device)?,
+        Tensor::from_vec(pick(&samples.margins, targets * experts), wide, device)?,
+        Tensor::from_vec(pick(&samples.used, targets * experts), wide, device)?,
+    ])
 }
 
 impl Net {
@@ -170,7 +124,7 @@ impl Net {
         let rows: Vec<usize> = (0..samples.rows_of(training)).collect();
         let mut sum = 0.0;
         for batch in rows.chunks(EVALUATED) {
-            let [x, m, y] = samples.rows(training, batch)?;
+            let [x, m, y] = select(samples, training, batch)?;
             sum += batch.len() as f32 * self.loss(&x, &m, &y)?.to_scalar::<f32>()?;
         }
         Ok(sum / rows.len().max(1) as f32)

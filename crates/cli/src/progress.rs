@@ -38,7 +38,6 @@ impl Meter {
     }
 
     /// Like [`new`](Self::new), in another unit.
-    #[cfg(feature = "candle")]
     pub(crate) fn of(what: &'static str, unit: Unit) -> Meter {
         Meter::with(what, unit, true)
     }

@@ -8,10 +8,12 @@
 mod blueprint;
 mod micro;
 mod score;
+mod training;
 
-pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint, Recorded};
+pub use blueprint::{Draft, Gates, LayerBlueprint, NoDraft, ReassemblyBlueprint};
 pub use micro::{
     Adapting, DEPTH, DraftError, DraftShape, DraftSize, Learned, MAX_RANK, MicroDraftModel, margin,
     norm,
 };
 pub use score::{Forecaster, Outcome, Score};
+pub use training::{Samples, Trained, Training};

@@ -11,8 +11,9 @@ use sws_engine::{Budget, Costs, Options, Process, SpeculativeWeightStreamer, Str
 use sws_model::text::Sampling;
 use sws_model::{CausalLm, Model};
 use sws_store::{
-    BitFlip, Clock, Manifest, NVMeWeightStore, ReaderKind, ShardReader, SimulatedDisk, StoreOptions,
+    Clock, Manifest, NVMeWeightStore, ReaderKind, ShardReader, SimulatedDisk, StoreOptions,
 };
+use sws_testing::readers::BitFlip;
 use sws_testing::tales;
 
 const PROMPT: [u32; 8] = [5, 300, 17, 99, 1000, 41, 7, 2048];

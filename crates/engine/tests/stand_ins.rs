@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sws_engine::{
-    Budget, Costs, Counters, Exactness, Options, Plan, PlanError, PlanOptions, Planner, Process,
-    SpeculativeWeightStreamer, StandInUse, StreamerError, Use,
+    Ablations, Budget, Costs, Counters, Exactness, Options, Plan, PlanError, PlanOptions, Planner,
+    Process, SpeculativeWeightStreamer, StandInUse, StreamerError, Use,
 };
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, Inventory, Model};
@@ -170,7 +170,8 @@ fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counte
     // The number of slots is constant, so that the prompt leaves the same experts in them with and
     // without running ahead.
     let plan = Plan { lent: Vec::new(), ..lm.unwrap().plan().unwrap().clone() };
-    let options = Options { run_ahead, costs: COSTS, ..options(bytes, stand_ins) };
+    let ablations = Ablations { run_ahead, ..Ablations::default() };
+    let options = Options { ablations, costs: COSTS, ..options(bytes, stand_ins) };
     let mut lm = SpeculativeWeightStreamer::with_plan(kernels(), store, plan, options).unwrap();
     // Warms up: the experts in memory at first depend on the prompt, whose waits are not measured
     // here.
@@ -262,7 +263,8 @@ fn account_includes_running_ahead() {
     let run = |dir: &Path, mib: u64, run_ahead: bool| {
         let store = simulated_store(dir);
         let all = options(mib * MIB, StandInUse::All);
-        let options = Options { run_ahead, costs: COSTS, context: Some(256), ..all };
+        let ablations = Ablations { run_ahead, ..Ablations::default() };
+        let options = Options { ablations, costs: COSTS, context: Some(256), ..all };
         let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();
         for n in 0..800 {
             if n % 200 == 0 {

@@ -11,12 +11,11 @@ use sws_cache::history::Shape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
 use sws_cache::{Counts, Trace};
-use sws_draft::{
-    Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft, Recorded,
-};
+use sws_draft::{Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft};
 use sws_engine::{
-    Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan, PlanError,
-    Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use, Witness,
+    Ablations, Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan,
+    PlanError, Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use,
+    Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
@@ -24,6 +23,7 @@ use sws_model::{
     CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
 };
 use sws_store::{Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
+use sws_testing::recorded::Recorded;
 use sws_testing::tales;
 
 const MIB: u64 = 1 << 20;
@@ -317,7 +317,8 @@ fn drafts_change_only_what_is_read() {
             "oracle" => Box::new(oracle.clone()),
             _ => Box::new(oracle.clone().adversarial()),
         };
-        let options = Options { draft, governed: false, ..options(budget) };
+        let ablations = Ablations { governed: false, ..Ablations::default() };
+        let options = Options { draft, ablations, ..options(budget) };
         let mut streamer = streaming(ReaderKind::Direct, options);
         let mut found = Vec::new();
         for token in &tokens {
@@ -331,6 +332,26 @@ fn drafts_change_only_what_is_read() {
     assert_eq!(rejects[1], 0, "{rejects:?}");
     assert!(rejects[0] > 0 && rejects[2] > 0, "{rejects:?}");
     assert!(rejects[3] < rejects[0], "early forecasts are worth reading: {rejects:?}");
+}
+
+/// A draft larger than any budget here.
+#[derive(Debug)]
+struct Huge;
+
+impl Draft for Huge {
+    fn bytes(&self) -> usize {
+        1 << 40
+    }
+}
+
+/// A draft that has no room beside slots is refused, with its size.
+#[test]
+fn draft_without_room_is_refused() {
+    let options = Options { draft: Box::new(Huge), ..options(least() + 4 * MIB) };
+    let refused =
+        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("1099511627776 bytes"), "{error}");
 }
 
 /// Queries a layer's own router with the state that it has seen, and records whether it names the

@@ -40,6 +40,9 @@ impl Avx512 {
     }
 }
 
+/// Environment variable that names a tier.
+pub const TIER_VARIABLE: &str = "SWS_TIER";
+
 /// An implementation of the kernels, with the proof that this CPU can run it.
 ///
 /// All tiers give the same bits.
@@ -75,12 +78,12 @@ impl Tier {
         Tier::available()[0]
     }
 
-    /// Returns the tier named `word` among `tiers`.
-    pub(crate) fn among(tiers: &[Tier], word: &str) -> Result<Tier, UnknownTier> {
-        tiers.iter().copied().find(|t| t.name() == word).ok_or_else(|| UnknownTier {
-            word: word.to_owned(),
-            available: tiers.iter().map(|t| t.name()).collect::<Vec<_>>().join(", "),
-        })
+    /// The tier that `SWS_TIER` names, or the fastest one if it is unset or empty.
+    pub fn from_env() -> Result<Tier, UnknownTier> {
+        match std::env::var_os(TIER_VARIABLE).filter(|word| !word.is_empty()) {
+            Some(word) => word.to_string_lossy().parse(),
+            None => Ok(Tier::best()),
+        }
     }
 
     /// The name used on the command line and in tables.
@@ -114,6 +117,10 @@ impl FromStr for Tier {
     type Err = UnknownTier;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        Tier::among(&Tier::available(), word)
+        let tiers = Tier::available();
+        tiers.iter().copied().find(|tier| tier.name() == word).ok_or_else(|| UnknownTier {
+            word: word.to_owned(),
+            available: tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>().join(", "),
+        })
     }
 }

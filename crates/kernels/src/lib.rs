@@ -12,7 +12,6 @@
 //! - [`Matrix`] is a checked view of encoded bytes, at any address, in borrowed memory. Wrong bytes
 //!   give wrong numbers, never an access out of bounds.
 //! - [`Tier`] is an implementation together with the proof that this CPU can run it.
-//!   [`Functionals`] holds the tier that was chosen at run time for each [`Kind`] of functional.
 //! - [`matmul`](fn@matmul) multiplies a matrix by the activations of one token or many, on the current rayon
 //!   pool. [`matmul_rows`] does so on the calling thread, for callers that split the rows
 //!   themselves.
@@ -54,7 +53,6 @@ mod buffer;
 mod encode;
 mod encoding;
 pub mod functional;
-mod functionals;
 mod isa;
 mod layout;
 mod matmul;
@@ -66,10 +64,9 @@ pub use encode::{
     EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, Histogram, Source, Tally,
 };
 pub use encoding::{Encoding, UnknownEncoding};
-pub use functionals::{Functionals, Kind, TIER_VARIABLE, UnknownFunctional};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use isa::{Tier, UnknownTier};
+pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{
     Input, MatmulJob, Output, Scratch, ThreadScratch, matmul, matmul_jobs, matmul_rows, threads_for,

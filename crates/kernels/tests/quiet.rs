@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::Encoded;
 use sws_kernels::functional::{
     Activation, Attention, AttentionScratch, CacheLayout, KvCache, KvData, NormWeight, Page,
-    attention, gate, rms_norm, softmax, top_k,
+    Queries, attention, gate, rms_norm, softmax, top_k,
 };
 use sws_kernels::{Encoding, Scratch, Tier, matmul};
 
@@ -88,14 +88,15 @@ fn attention_of_some(tier: Tier) {
     let mut y = vec![0.0; q.len()];
     let mut scratch =
         [AttentionScratch::new(dim, positions), AttentionScratch::new(dim, positions)];
-    quiet(tier, || attention(tier, &spec, &cache, 90, &q, &mut y, &mut scratch));
+    let queries = Queries { first: 90, q: &q };
+    quiet(tier, || attention(tier, &spec, &cache, queries, &mut y, &mut scratch));
 }
 
 fn rows(tier: Tier) {
     let mut x = vec![0.5; 1000];
     let (up, mut best) = (vec![0.25; 1000], [0; 8]);
     quiet(tier, || {
-        rms_norm(tier, &mut x, 100, NormWeight::Ones, 1e-6);
+        rms_norm(tier, &mut x, 100, NormWeight::OnePlus(&up[..100]), 1e-6);
         gate(tier, Activation::Silu, &mut x, &up);
         softmax(tier, &mut x, 50);
         top_k(&x, &mut best);

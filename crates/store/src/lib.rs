@@ -117,8 +117,7 @@ pub use probe::{Figure, ProbeReport, probe};
 pub use reader::UringReader;
 #[cfg(feature = "io")]
 pub use reader::{
-    BitFlip, DirectReader, Failing, Flip, MemoryReader, MmapReader, ReadOp, ReaderKind,
-    ShardReader, Short, Slow, UnknownReader, open_file_limit,
+    DirectReader, MmapReader, ReadOp, ReaderKind, ShardReader, UnknownReader, open_file_limit,
 };
 #[cfg(feature = "io")]
 pub use regular::{open_regular, open_stream};

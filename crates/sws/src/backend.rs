@@ -6,7 +6,7 @@ mod candle;
 use std::sync::Arc;
 
 use sws_engine::{Gauge, Plan, SpeculativeWeightStreamer, Use, Waiter};
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::{CausalLm, State};
 use sws_store::Memory;
 
@@ -20,8 +20,7 @@ pub enum Backend {
     /// The kernels of this project.
     #[default]
     Sws,
-    /// An independent implementation on candle tensors.
-    #[cfg(feature = "candle")]
+    /// An independent implementation on candle tensors. Only builds with the feature `candle` load it.
     Candle,
 }
 
@@ -42,18 +41,13 @@ pub(crate) struct Loaded {
 }
 
 impl Backend {
-    /// All compiled backends. The first is the default.
-    pub const ALL: &[Backend] = &[
-        Backend::Sws,
-        #[cfg(feature = "candle")]
-        Backend::Candle,
-    ];
+    /// All backends. The first is the default.
+    pub const ALL: &[Backend] = &[Backend::Sws, Backend::Candle];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Sws => "sws",
-            #[cfg(feature = "candle")]
             Backend::Candle => "candle",
         }
     }
@@ -64,9 +58,8 @@ impl Backend {
             Backend::Sws => {
                 "our kernels on weights as they are stored: every model, the same bits everywhere"
             }
-            #[cfg(feature = "candle")]
             Backend::Candle => {
-                "an independent implementation on candle tensors, to compare with: all weights in f32, slower, not bit-identical"
+                "an independent implementation on candle tensors, to compare with: all weights in f32, slower, not bit-identical; in builds with the feature candle"
             }
         }
     }
@@ -75,7 +68,6 @@ impl Backend {
     pub const fn lossy(self) -> Option<&'static str> {
         match self {
             Backend::Sws => None,
-            #[cfg(feature = "candle")]
             Backend::Candle => Some(
                 "computed by candle: not bit-identical, off by at most 1e-4 of the largest logit on the test models",
             ),
@@ -95,6 +87,8 @@ impl Backend {
             Backend::Sws => streamed(loader, text, threads),
             #[cfg(feature = "candle")]
             Backend::Candle => candle::load(loader),
+            #[cfg(not(feature = "candle"))]
+            Backend::Candle => Err(Error::WithoutCandle),
         }
     }
 }
@@ -105,7 +99,7 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<Loaded> {
     let weight_bytes = source.bytes();
     let (limit, kv) = (affordable_context(loader)?, loader.options.kv);
     let spec = loader.model.spec().clone();
-    let forward = sws_model::Model::with_functionals(spec, functionals(loader));
+    let forward = sws_model::Model::with_tier(spec, tier(loader));
     let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
     Ok(into_loaded(loader, streamer, weight_bytes))
 }
@@ -119,7 +113,6 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     let options = sws_engine::Options {
         draft,
         speculation: streaming.speculation,
-        run_ahead: streaming.speculation,
         exactness: streaming.exactness(),
         policy: streaming.policy,
         kv: loader.options.kv,
@@ -128,7 +121,7 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     };
     let reader = Opening::new(loader.open_reader()?, loader.cancel.clone());
     let store = Arc::new(model.store_with(reader.clone())?);
-    let forward = sws_model::Model::with_functionals(model.spec().clone(), functionals(loader));
+    let forward = sws_model::Model::with_tier(model.spec().clone(), tier(loader));
     let bytes = plan.arena_bytes() as u64;
     let without_draft = plan.ledger.get(Use::Draft) == 0;
     let streamer =
@@ -151,7 +144,7 @@ fn into_loaded(
     weight_bytes: u64,
 ) -> Loaded {
     Loaded {
-        tier: functionals(loader).to_string(),
+        tier: tier(loader).to_string(),
         reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
         weight_bytes,
         plan: streamer.plan().cloned(),
@@ -161,8 +154,8 @@ fn into_loaded(
     }
 }
 
-fn functionals(loader: &Loader<'_>) -> Functionals {
-    loader.options.functionals.unwrap_or(Functionals::best())
+fn tier(loader: &Loader<'_>) -> Tier {
+    loader.options.tier.unwrap_or(Tier::best())
 }
 
 /// Maximum sequence length requested. Fails if it exceeds the context of the model.

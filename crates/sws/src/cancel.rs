@@ -173,7 +173,7 @@ impl ShardReader for Opening {
 
 #[cfg(test)]
 mod tests {
-    use sws_store::MemoryReader;
+    use sws_testing::readers::MemoryReader;
 
     use super::*;
 

@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
+use sws_draft::{DraftShape, DraftSize, MicroDraftModel, Samples, Trained, Training};
 use sws_model::{LayerSpec, ModelSpec};
 use sws_store::{Piece, PieceKind, open_regular};
 
-use crate::{Error, Model, Result, Warning};
+use crate::{Cause, Error, Model, Result, Warning};
 
 /// Minimum ratio of the size of a model's experts to that of its full-size untrained draft, which
 /// takes memory from expert slots. The threshold lies between 25, where the draft loses (tales-moe
@@ -38,6 +38,25 @@ pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
         layers.push(layer);
     }
     Some(DraftShape { hidden: spec.hidden, layers, experts, top_k, sequences: 1 })
+}
+
+/// Trains a correction on samples and keeps the weights that do best on the second, held-out ones.
+/// The callback comes before every step; if it returns false, there is no result.
+pub type Trainer = fn(
+    &Training,
+    &Samples,
+    &Samples,
+    &mut dyn FnMut() -> bool,
+) -> std::result::Result<Option<Trained>, Cause>;
+
+/// Returns the trainer, which only builds with the feature `candle` have.
+pub fn trainer() -> Result<Trainer> {
+    #[cfg(feature = "candle")]
+    return Ok(|training, samples, held_out, step| {
+        sws_candle::draft::train(training, samples, held_out, step).map_err(Cause::from)
+    });
+    #[cfg(not(feature = "candle"))]
+    Err(Error::WithoutCandle)
 }
 
 /// A possible draft of a model: its size is known, but it has not been made yet.

@@ -105,6 +105,11 @@ pub enum Error {
     /// Several texts at once on a backend that continues one.
     #[error("the backend continues one text at a time; choose another, or give one text")]
     OneText,
+    /// A use of candle in a build without the feature of that name.
+    #[error(
+        "`--backend candle` and `sws draft train` need the feature candle, without which this sws was built; build it with `cargo build --release --features candle`"
+    )]
+    WithoutCandle,
     /// Text that is not an amount of memory.
     #[error(transparent)]
     Ram(#[from] UnknownBudget),

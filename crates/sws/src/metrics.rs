@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Metrics of one generation and of the model that it ran on.
+/// Metrics of one generation and of the model that it ran on: the fields of their JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunMetrics {
     /// Directory of the model.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sws_cache::policy::PolicyKind;
 use sws_engine::{Budget, Exactness, StandInUse};
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
@@ -25,7 +25,7 @@ pub struct Options {
     pub backend: Backend,
     /// Tiers of the kernels. `None` for the fastest of this CPU. The output does not depend on
     /// them.
-    pub functionals: Option<Functionals>,
+    pub tier: Option<Tier>,
     /// Reader of the model's files.
     pub reader: ReaderKind,
     /// Options for streaming weights.
@@ -71,7 +71,7 @@ impl Default for Options {
             context: None,
             kv: KvPrecision::F32,
             backend: Backend::default(),
-            functionals: None,
+            tier: None,
             reader: ReaderKind::Direct,
             streaming: Streaming::default(),
         }

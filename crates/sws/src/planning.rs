@@ -1,7 +1,7 @@
 //! Memory plans of a model in the current process.
 
 use sws_engine::{Plan, PlanOptions, Planner, Use};
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::Memory;
 
@@ -39,7 +39,7 @@ impl Planning {
             batch: needs.texts,
             kv: options.kv,
             all_logits: needs.all_logits,
-            functionals: options.functionals.unwrap_or(Functionals::best()),
+            tier: options.tier.unwrap_or(Tier::best()),
             threads: threads.count(),
             encoding: text.encoding(),
             stand_ins: streaming.stand_ins(),

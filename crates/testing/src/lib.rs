@@ -5,6 +5,8 @@ pub mod cgroup;
 pub mod child;
 pub mod goldens;
 pub mod noisy;
+pub mod readers;
+pub mod recorded;
 pub mod virtual_time;
 
 use std::fs::File;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Budget, Costs, Options, PlanOptions, Planner, Process, Speculation, SpeculativeWeightStreamer,
+    Ablations, Budget, Costs, Options, PlanOptions, Planner, Process, Speculation,
+    SpeculativeWeightStreamer,
 };
 use sws_model::text::Sampler;
 use sws_model::{CausalLm, Inventory, Model, ModelSpec};
@@ -64,7 +65,7 @@ pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
         context: Some(256),
         costs: COSTS,
         draft,
-        governed,
+        ablations: Ablations { governed, ..Ablations::default() },
         ..Options::default()
     }
 }

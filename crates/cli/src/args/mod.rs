@@ -16,9 +16,7 @@ use sws_store::ReaderKind;
 
 pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
-#[cfg(feature = "candle")]
-pub(crate) use recorded::DraftTrain;
-pub(crate) use recorded::{Draft, DraftCommand, DraftScore, Recorded, Replay};
+pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
 pub(crate) use sampling::Sampling;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 
@@ -180,7 +178,7 @@ pub(crate) struct Plan {
     /// Precision of keys and values: f32, or bf16 in half the memory.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
     pub(crate) kv: KvPrecision,
-    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
     tier: Option<Chosen>,
     /// Compute threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -203,7 +201,7 @@ impl Plan {
             ram: self.ram,
             context: self.context,
             kv: self.kv,
-            functionals: self.tier.and_then(|tier| tier.0),
+            tier: self.tier.and_then(|tier| tier.0),
             ..Options::default()
         }
     }

@@ -6,11 +6,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sws::{Backend, Drafting, Options, Streaming};
 use sws_cache::policy::PolicyKind;
 use sws_engine::{Budget, StandInUse};
-use sws_kernels::{Functionals, Kind, TIER_VARIABLE, Tier, UnknownFunctional};
+use sws_kernels::{TIER_VARIABLE, Tier, UnknownTier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
-/// Arguments that name a model and say how to run it.
+/// Arguments that name a model and say how to run it, a field each.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Model {
     /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
@@ -63,7 +63,7 @@ pub(crate) struct Model {
     /// Implementation of the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: Backend,
-    #[arg(long, value_name = "TIERS", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
     tier: Option<Chosen>,
     /// Compute threads [default: one per core]. The output does not depend on their number, except
     /// with candle.
@@ -80,7 +80,7 @@ pub(crate) struct Model {
 
 /// Value of --tier. `None` if it is empty, as an environment variable can be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chosen(pub(super) Option<Functionals>);
+pub(super) struct Chosen(pub(super) Option<Tier>);
 
 impl Model {
     /// Options for loading the model.
@@ -96,7 +96,7 @@ impl Model {
             context: self.context.map(|n| n as usize),
             kv: self.kv(),
             backend: self.backend,
-            functionals: self.tier.and_then(|tier| tier.0),
+            tier: self.tier.and_then(|tier| tier.0),
             reader: self.reader,
             streaming: Streaming {
                 policy: self.policy,
@@ -131,18 +131,16 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
 
 /// Help of `--tier`, which lists the tiers of this CPU.
 pub(super) fn tiers() -> String {
-    let kinds = Kind::ALL.map(Kind::name).join(", ");
     let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
     format!(
-        "Kernel implementation: one tier for all kernels, optionally with others for some, as in \
-         portable,attention=scalar. Kernels: {kinds}. Tiers of this CPU: {} [default: the first]. \
-         The output does not depend on it",
+        "Tier of the kernels. Tiers of this CPU: {} [default: the first]. The output does not depend \
+         on it",
         tiers.join(", ")
     )
 }
 
-pub(super) fn chosen(words: &str) -> Result<Chosen, UnknownFunctional> {
-    let chosen = Some(words).filter(|words| !words.is_empty());
+pub(super) fn chosen(word: &str) -> Result<Chosen, UnknownTier> {
+    let chosen = Some(word).filter(|word| !word.is_empty());
     Ok(Chosen(chosen.map(str::parse).transpose()?))
 }
 

@@ -51,7 +51,8 @@ pub(crate) struct Draft {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DraftCommand {
-    /// Train a draft and save it in the model's directory, where `sws run` finds it.
+    /// Train a draft and save it in the model's directory, where `sws run` finds it; needs the feature
+    /// candle.
     Train(DraftTrain),
     /// Compare the forecasts of a draft with the experts used and with other forecasts.
     Score(DraftScore),
@@ -69,7 +70,8 @@ pub(crate) struct Recorded {
 
 /// Train a draft and save it in the model's directory, where `sws run` finds it.
 ///
-/// One sequence in ten is held out; the weights that do best on these are kept.
+/// One sequence in ten is held out; the weights that do best on these are kept. Only an sws that was
+/// built with the feature candle trains.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DraftTrain {
     #[command(flatten)]

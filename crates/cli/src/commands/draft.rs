@@ -2,7 +2,6 @@
 
 mod score;
 mod states;
-#[cfg(feature = "candle")]
 mod train;
 
 use std::process::ExitCode;
@@ -21,14 +20,7 @@ use crate::model;
 pub(crate) fn run(args: &args::Draft) -> anyhow::Result<ExitCode> {
     match &args.command {
         args::DraftCommand::Score(args) => score::run(args),
-        #[cfg(feature = "candle")]
         args::DraftCommand::Train(args) => train::run(args),
-        #[cfg(not(feature = "candle"))]
-        args::DraftCommand::Train(_) => {
-            anyhow::bail!(
-                "this sws was built without candle, which trains; build it with --features candle"
-            )
-        }
     }
 }
 

@@ -6,20 +6,16 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
-use super::{print, print_json, size};
+use super::{print_report, size};
 use crate::args;
 use crate::table::table;
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     let report = Report::of(&sws::manifest(&sws::locate(&args.model)?)?);
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_report(args.json, &report, || report.text())
 }
 
+/// The fields of the JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     model_type: String,

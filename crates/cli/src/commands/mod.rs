@@ -13,10 +13,26 @@ pub(crate) mod shard;
 pub(crate) mod unshard;
 pub(crate) mod verify;
 
+use std::process::ExitCode;
+
 use crate::terminal::show as print;
 
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Prints a report, as JSON or as text.
+fn print_report(
+    json: bool,
+    report: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<ExitCode> {
+    if json {
+        print_json(report)?
+    } else {
+        print(&text())?
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Formats a count with its noun: `1 token`, `2 tokens`.

@@ -14,7 +14,7 @@ use sws_cache::replay::{Outcome, Replay, ReplayPolicy};
 use sws_store::shard::Progress;
 use sws_store::{Clock, open_regular};
 
-use super::{count, print, print_json, size};
+use super::{count, print_report, size};
 use crate::args;
 use crate::progress::{Meter, Unit};
 use crate::table::table;
@@ -63,12 +63,7 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
     meter.finish();
 
     let report = Report::new(&trace, args.batch, &runs, &outcomes);
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_report(args.json, &report, || report.text())
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {

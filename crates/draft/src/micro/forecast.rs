@@ -124,7 +124,8 @@ impl MicroDraftModel {
                     let row = &state[token * hidden..][..hidden];
                     scratch.state.resize(hidden, 0.0);
                     norm(row, &mut scratch.state);
-                    learned.project(shape, place, attended, &scratch.state, route, &mut scratch.u);
+                    let at = (place, attended);
+                    learned.project(shape, at, &scratch.state, route, &mut scratch.u);
                 }
                 let p = &mut pending.probabilities;
                 if gate {

@@ -135,8 +135,7 @@ impl Learned {
     pub(super) fn project(
         &self,
         shape: &DraftShape,
-        place: usize,
-        attended: bool,
+        (place, attended): (usize, bool),
         state: &[f32],
         chosen: &[u32],
         u: &mut [f32],

@@ -69,12 +69,16 @@ pub struct Ablations {
     pub arrival_order: bool,
     /// True to promote a prefetch to a demanded read once a router has selected its expert.
     pub promotion: bool,
+    /// True to follow the forecasts of a draft only while they pay, rather than always.
+    pub governed: bool,
+    /// True to run ahead on stand-ins while a pass waits for experts.
+    pub run_ahead: bool,
 }
 
 impl Default for Ablations {
     /// Every mechanism is on.
     fn default() -> Ablations {
-        Ablations { arrival_order: true, promotion: true }
+        Ablations { arrival_order: true, promotion: true, governed: true, run_ahead: true }
     }
 }
 

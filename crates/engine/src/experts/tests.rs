@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sws_cache::policy::PolicyKind;
-use sws_draft::{Draft, NoDraft, Recorded};
+use sws_draft::{Draft, NoDraft};
 use sws_model::{
     CausalLm, Compute, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource, Ready,
     ResidentSource, Role, Routed, Session, SourceError, WeightSource,
 };
 use sws_store::{
-    Arena, Clock, Failing, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
-    ShardReader, Short, Slot, Slow, StoreOptions,
+    Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
+    ShardReader, Slot, StoreOptions,
 };
 use sws_testing::goldens::{golden_dir, variants};
+use sws_testing::readers::{Failing, Short, Slow};
+use sws_testing::recorded::Recorded;
 
 use super::{AssemblerConfig, DynamicAssembler, Verifier, layers_with_experts};
 use crate::ResidentLoad;

@@ -26,6 +26,8 @@ pub(crate) struct EmbeddingRows {
     checked: Vec<bool>,
     /// Indices of the tokens, sorted by token.
     order: Vec<usize>,
+    /// Reads of the current call.
+    in_flight: usize,
 }
 
 /// Maximum number of rows read at once: more than a device needs to be busy.
@@ -78,6 +80,7 @@ impl EmbeddingRows {
             arrived,
             checked: vec![false; held.rows],
             order: Vec::new(),
+            in_flight: 0,
         })
     }
 
@@ -93,12 +96,12 @@ impl EmbeddingRows {
         order.clear();
         order.extend(0..tokens.len());
         order.sort_unstable_by_key(|&place| tokens[place]);
-        let mut in_flight = 0;
-        let mut result = self.read(store, waiter, tokens, &order, rows, &mut in_flight);
-        while in_flight > 0
+        self.in_flight = 0;
+        let mut result = self.read(store, waiter, tokens, &order, rows);
+        while self.in_flight > 0
             && let Some(done) = waiter.settle(store, &self.arrived)
         {
-            in_flight -= 1;
+            self.in_flight -= 1;
             self.buffer.give(done.slot);
             result = result.and(done.result.map_err(StreamError::from));
         }
@@ -113,7 +116,6 @@ impl EmbeddingRows {
         tokens: &[u32],
         order: &[usize],
         rows: &mut [f32],
-        in_flight: &mut usize,
     ) -> Result<(), StreamError> {
         let parts = if self.rest.is_some() { Parts::First } else { Parts::All };
         let mut waiting = order.iter().map(|&place| u64::from(tokens[place])).peekable();
@@ -125,7 +127,7 @@ impl EmbeddingRows {
                     let layout = store.layout(read(&self.held, token..token + 1, parts))?;
                     let need = layout.slot_len();
                     let Some(slot) = self.buffer.take(need) else {
-                        if *in_flight == 0 {
+                        if self.in_flight == 0 {
                             return Err(StreamError::NoRoom { need, have: self.buffer.bytes() });
                         }
                         break;
@@ -133,7 +135,7 @@ impl EmbeddingRows {
                     let end = layout.tensors()[0].range.end;
                     let reply = self.reply.clone();
                     match store.fetch_to(layout, Priority::Demanded, slot, reply) {
-                        Ok(_) => *in_flight += 1,
+                        Ok(_) => self.in_flight += 1,
                         Err(refused) => {
                             self.buffer.give(refused.slot);
                             break;
@@ -143,11 +145,11 @@ impl EmbeddingRows {
                 }
                 waiting.next();
             }
-            if *in_flight == 0 {
+            if self.in_flight == 0 {
                 return Ok(());
             }
             let done = waiter.wait(store, &self.arrived)?;
-            *in_flight -= 1;
+            self.in_flight -= 1;
             let Completion { result, slot, layout, .. } = done;
             let decoded = result
                 .map_err(StreamError::from)

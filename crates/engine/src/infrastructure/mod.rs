@@ -92,7 +92,7 @@ impl Infrastructure {
             }
         };
         let ring = Ring::new(Arc::clone(&store), waiter.clone(), schedule, RingBuffer::new(slot));
-        let (spec, probe) = (spec.clone(), RouterProbe::new(model.functionals()));
+        let (spec, probe) = (spec.clone(), RouterProbe::new(model.tier()));
         Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, spec, probe })
     }
 

@@ -1,7 +1,7 @@
 //! The routers of a model in memory, without its other weights.
 
 use sws_draft::Gates;
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::{Inventory, ModelSpec, RouterProbe};
 use sws_store::{Arena, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read};
 
@@ -31,7 +31,7 @@ impl RouterSet {
         }
         let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
         let pinned = ResidentPieces::load(store, &arena, &inventory, |id| router(&id))?;
-        let probe = RouterProbe::new(Functionals::best());
+        let probe = RouterProbe::new(Tier::best());
         Ok(RouterSet { spec: spec.clone(), pinned, probe })
     }
 }

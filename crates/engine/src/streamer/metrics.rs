@@ -22,7 +22,7 @@ pub struct Clocks {
     pub stalls: Stalls,
 }
 
-/// All counters at one moment. [`Metrics`] are the difference of two.
+/// All counters at one moment, one field each. [`Metrics`] are the difference of two.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// The clocks.
@@ -55,7 +55,7 @@ pub struct Counters {
     pub peak_cache_bytes: u64,
 }
 
-/// Metrics of a run, or of a part of it.
+/// Metrics of a run, or of a part of it: the fields of its JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Metrics {
     /// Number of tokens processed.

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_cache::Saved;
-use sws_draft::NoDraft;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
@@ -64,14 +63,20 @@ pub struct SpeculativeWeightStreamer {
     sampling: Sampling,
     plan: Option<Plan>,
     lending: Lending,
-    began: Counters,
-    tokens: u64,
-    passes: Duration,
-    gauge: Gauge,
+    totals: Totals,
     /// Logits of the last pass.
     logits: Vec<f32>,
     warm_start: Option<WarmStart>,
     passed_over: Option<String>,
+}
+
+/// Totals of all passes, and the counters before the first.
+#[derive(Debug, Default)]
+struct Totals {
+    began: Counters,
+    tokens: u64,
+    passes: Duration,
+    gauge: Gauge,
 }
 
 /// The memory of a prompt's activations, lent to slots while passes are small.
@@ -104,10 +109,13 @@ impl Gauge {
 
 impl SpeculativeWeightStreamer {
     /// Plans the run of `model` within the budget, and reads the weights that stay in memory.
+    ///
+    /// A draft that has no room in the plan is refused. [`Planner::reserve_draft`] tells its share
+    /// before it is made, for [`with_plan`](Self::with_plan).
     pub fn new(
         model: Model,
         store: Arc<NVMeWeightStore>,
-        mut options: Options,
+        options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         let spec = model.spec();
         let inventory = Inventory::new(spec, store.manifest())?;
@@ -115,14 +123,11 @@ impl SpeculativeWeightStreamer {
             options.process.unwrap_or_else(|| Process::measure(store.dir(), store.manifest()));
         let plan_options = PlanOptions {
             context: options.context,
-            at_least: options.at_least,
-            encoding: options.encoding,
             kv: options.kv,
-            all_logits: options.all_logits,
             batch: options.sequences,
-            functionals: model.functionals(),
+            tier: model.tier(),
             stand_ins: options.stand_ins,
-            draft: if options.speculation { options.draft.bytes() as u64 } else { 0 },
+            draft: options.draft.bytes() as u64,
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
@@ -132,8 +137,8 @@ impl SpeculativeWeightStreamer {
         };
         let ram = options.ram_budget.resolve(total, available, planner.least());
         let plan = planner.plan(ram)?;
-        if plan.ledger.get(Use::Draft) < options.draft.bytes() as u64 {
-            options.draft = Box::new(NoDraft);
+        if plan.ledger.get(Use::Draft) < plan_options.draft {
+            return Err(StreamerError::Draft { bytes: plan_options.draft });
         }
         SpeculativeWeightStreamer::with_plan(model, store, plan, options)
     }
@@ -174,13 +179,14 @@ impl SpeculativeWeightStreamer {
                 draft: options.draft,
                 confidence: options.confidence_threshold,
                 speculation: options.speculation,
-                governed: options.governed,
+                governed: options.ablations.governed,
             };
             let (store, waiter) = (Arc::clone(&store), waiter.clone());
             let stand_ins = StandIns::load(&store, &arena, &inventory, &plan.stand_ins)?;
+            let run_ahead = options.speculation && options.ablations.run_ahead;
             let mut assembler =
                 DynamicAssembler::new(spec, store, inventory, slots, deciders, waiter)
-                    .with_stand_ins(stand_ins, options.exactness, options.run_ahead)
+                    .with_stand_ins(stand_ins, options.exactness, run_ahead)
                     .with_ablations(options.ablations);
             if let Some(file) = &warm_start {
                 passed_over = recall(file, &mut assembler);
@@ -221,16 +227,13 @@ impl SpeculativeWeightStreamer {
             sampling,
             plan,
             lending: Lending::default(),
-            began: Counters::default(),
-            tokens: 0,
-            passes: Duration::ZERO,
-            gauge: Gauge::default(),
+            totals: Totals::default(),
             logits: Vec::new(),
             warm_start: None,
             passed_over: None,
         };
-        streamer.began = streamer.counters();
-        *streamer.gauge.lock() = streamer.began.clone();
+        streamer.totals.began = streamer.counters();
+        *streamer.totals.gauge.lock() = streamer.totals.began.clone();
         streamer
     }
 
@@ -285,12 +288,12 @@ impl SpeculativeWeightStreamer {
 
     /// Metrics since this streamer was created, without reading the weights that stay in memory.
     pub fn aggregate_metrics(&mut self) -> Metrics {
-        Metrics::between(&self.began.clone(), &self.counters())
+        Metrics::between(&self.totals.began.clone(), &self.counters())
     }
 
     /// Current counters.
     pub fn counters(&mut self) -> Counters {
-        let (tokens, passes) = (self.tokens, self.passes);
+        let Totals { tokens, passes, .. } = self.totals;
         let source = self.session.source();
         let clocks = source.meter().clocks();
         let bytes = source.meter().waiter().bytes();
@@ -322,7 +325,7 @@ impl SpeculativeWeightStreamer {
 
     /// A handle to read the counters while a pass runs in another thread.
     pub fn gauge(&self) -> Gauge {
-        self.gauge.clone()
+        self.totals.gauge.clone()
     }
 
     /// The waiter, by which a run can be cancelled.
@@ -418,9 +421,9 @@ impl SpeculativeWeightStreamer {
             false => self.take_back(),
         }
         let (result, done) = pass(&mut self.session);
-        self.passes += clock.now().saturating_sub(started);
-        self.tokens += done as u64;
-        *self.gauge.lock() = self.counters();
+        self.totals.passes += clock.now().saturating_sub(started);
+        self.totals.tokens += done as u64;
+        *self.totals.gauge.lock() = self.counters();
         result
     }
 }
@@ -444,7 +447,7 @@ fn recall(file: &WarmStart, assembler: &mut DynamicAssembler) -> Option<String> 
 impl Drop for SpeculativeWeightStreamer {
     /// Saves the learned state. On failure it is lost, and later runs learn it again.
     fn drop(&mut self) {
-        let Some(file) = self.warm_start.take().filter(|_| self.tokens > 0) else { return };
+        let Some(file) = self.warm_start.take().filter(|_| self.totals.tokens > 0) else { return };
         let mut saved = Saved::default();
         if let Some(assembler) = self.session.source().assembler() {
             // Releasing the slots makes room for the saved state.

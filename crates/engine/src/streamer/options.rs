@@ -13,7 +13,7 @@ use crate::experts::{Ablations, Exactness};
 use crate::stand_ins::StandInUse;
 use sws_cache::policy::PolicyKind;
 
-/// Options of a run.
+/// Options of a run: one field for each thing that its caller decides.
 #[derive(Debug)]
 pub struct Options {
     /// Memory budget of the whole process.
@@ -22,10 +22,7 @@ pub struct Options {
     pub process: Option<Process>,
     /// True to prefetch: the next layer of a prompt, and the experts that `draft` forecasts.
     pub speculation: bool,
-    /// True to follow the forecasts of `draft` only while they pay; otherwise they are always
-    /// followed.
-    pub governed: bool,
-    /// Draft that forecasts experts.
+    /// Draft that forecasts experts. One for which the budget has no room is refused.
     pub draft: Box<dyn Draft>,
     /// Lowest probability at which a forecast is considered for a prefetch.
     pub confidence_threshold: f32,
@@ -33,23 +30,14 @@ pub struct Options {
     pub policy: PolicyKind,
     /// Length of the context in positions; `None` for a length that suits the budget.
     pub context: Option<usize>,
-    /// Minimum length of the context in positions if `context` is `None`.
-    pub at_least: usize,
     /// Number of sequences that can exist at the same time.
     pub sequences: usize,
-    /// Bytes for encoding text while the model is loaded: a fixed number, and a number per
-    /// position.
-    pub encoding: [u64; 2],
     /// Precision of cached keys and values.
     pub kv: KvPrecision,
-    /// True if logits of all positions are needed, not only of the last one.
-    pub all_logits: bool,
     /// Stand-ins that stay in memory.
     pub stand_ins: StandInUse,
     /// Required exactness. Inexact results depend on which experts are in memory, and so on time.
     pub exactness: Exactness,
-    /// True to run ahead on stand-ins while a pass waits for experts.
-    pub run_ahead: bool,
     /// Mechanisms that are switched off, to measure their worth.
     pub ablations: Ablations,
     /// Choice of tokens.
@@ -70,19 +58,14 @@ impl Default for Options {
             ram_budget: Budget::Auto,
             process: None,
             speculation: true,
-            governed: true,
             draft: Box::new(NoDraft),
             confidence_threshold: 0.05,
             policy: PolicyKind::default(),
             context: None,
-            at_least: 0,
             sequences: 1,
-            encoding: [0; 2],
             kv: KvPrecision::F32,
-            all_logits: false,
             stand_ins: StandInUse::Off,
             exactness: Exactness::Exact,
-            run_ahead: true,
             ablations: Ablations::default(),
             sampling: Sampling::default(),
             costs: Costs::default(),
@@ -101,6 +84,14 @@ pub enum StreamerError {
     /// No plan fits the budget.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The budget has no room for the draft.
+    #[error(
+        "the budget has no room for slots of experts beside a draft of {bytes} bytes; make the draft within the share that a plan reserves for it, or run without one"
+    )]
+    Draft {
+        /// Bytes of the draft.
+        bytes: u64,
+    },
     /// Weights that stay in memory could not be read.
     #[error(transparent)]
     Stream(#[from] StreamError),

@@ -8,10 +8,8 @@ use std::time::Duration;
 use sws_engine::Waiter;
 use sws_kernels::Encoding;
 use sws_model::Role;
-use sws_store::{
-    BitFlip, Clock, Failing, MemoryReader, NVMeWeightStore, PieceId, PieceKind, ShardReader, Short,
-    Slow, StoreOptions,
-};
+use sws_store::{Clock, NVMeWeightStore, PieceId, PieceKind, ShardReader, StoreOptions};
+use sws_testing::readers::{BitFlip, Failing, MemoryReader, Short, Slow};
 
 use crate::support::{Fixture, goldens, hash, try_hash, waiter};
 

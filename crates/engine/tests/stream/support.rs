@@ -14,10 +14,11 @@ use sws_model::{
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{
-    Arena, Clock, Manifest, MemoryReader, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read,
-    ShardReader, StoreOptions, open_checkpoint,
+    Arena, Clock, Manifest, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read, ShardReader,
+    StoreOptions, open_checkpoint,
 };
 pub(crate) use sws_testing::goldens::{goldens, variants};
+use sws_testing::readers::MemoryReader;
 use tempfile::TempDir;
 
 /// A model on disk.

@@ -7,8 +7,6 @@ use crate::Tier;
 /// Factor that a norm applies to its normalised row.
 #[derive(Clone, Copy, Debug)]
 pub enum NormWeight<'a> {
-    /// No factor.
-    Ones,
     /// `w`, as long as a row.
     Plain(&'a [f32]),
     /// `1 + w`, as Gemma and Qwen3-Next store it.
@@ -17,10 +15,8 @@ pub enum NormWeight<'a> {
 
 impl NormWeight<'_> {
     fn fits(self, width: usize) -> bool {
-        match self {
-            NormWeight::Ones => true,
-            NormWeight::Plain(w) | NormWeight::OnePlus(w) => w.len() == width,
-        }
+        let (NormWeight::Plain(w) | NormWeight::OnePlus(w)) = self;
+        w.len() == width
     }
 }
 
@@ -64,11 +60,6 @@ fn rms_norm_lanes(x: &mut [f32], width: usize, weight: NormWeight, eps: f32) {
     for row in x.chunks_exact_mut(width) {
         let scale = 1.0 / (dot(row, row) / width as f32 + eps).sqrt();
         match weight {
-            NormWeight::Ones => {
-                for x in row {
-                    *x *= scale;
-                }
-            }
             NormWeight::Plain(w) => {
                 for (x, w) in row.iter_mut().zip(w) {
                     *x = *x * scale * w;

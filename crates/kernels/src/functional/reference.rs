@@ -27,7 +27,6 @@ pub(super) fn rms_norm(x: &mut [f32], width: usize, weight: NormWeight, eps: f32
         for (i, x) in row.iter_mut().enumerate() {
             *x *= scale;
             match weight {
-                NormWeight::Ones => {}
                 NormWeight::Plain(w) => *x *= w[i],
                 NormWeight::OnePlus(w) => *x *= 1.0 + w[i],
             }

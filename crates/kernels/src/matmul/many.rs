@@ -10,6 +10,8 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
+use std::ops::Range;
+
 use super::ThreadScratch;
 use super::decode::{Cursor, Decoder};
 use super::input::{CHUNK, GROUP, Input, groups};
@@ -47,9 +49,9 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
             for (col, cols) in groups(padded, CHUNK) {
                 let x = &x[tokens * col..][..tokens * cols];
                 for (tile, cursors) in cursors[..count].chunks_mut(S::TILE_ROWS).enumerate() {
-                    decode_panel::<S, D>(s, decoder, m, cursors, col, cols, panel);
+                    decode_panel::<S, D>(s, decoder, m, cursors, col..col + cols, panel);
                     let sums = &mut sums[tile * sums_of_tile::<S>(GROUP)..];
-                    multiply(s, panel, x, tokens, cols, col == 0, sums);
+                    multiply(s, panel, x, cols, col == 0, sums);
                 }
             }
             for (tile, (row, rows)) in groups(count, S::TILE_ROWS).enumerate() {
@@ -76,23 +78,22 @@ fn decode_panel<'a, S: Simd, D: Decoder<S>>(
     decoder: D,
     m: &Matrix<'a>,
     cursors: &mut [Option<Cursor<'a>>],
-    col: usize,
-    cols: usize,
+    cols: Range<usize>,
     panel: &mut [f32],
 ) {
     let step = S::TILE_ROWS * S::TILE_LANES;
-    let slice = cols / LANES * step;
+    let slice = cols.len() / LANES * step;
     assert!(panel.len() >= LANES / S::TILE_LANES * slice);
     for (r, cursor) in cursors.iter_mut().enumerate() {
         let Some(at) = cursor else { continue };
-        for b in col / BLOCK..(col + cols) / BLOCK {
+        for b in cols.start / BLOCK..cols.end / BLOCK {
             let w = if (b + 1) * BLOCK <= m.cols() {
                 // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
                 unsafe { decoder.block(s, at, b) }
             } else {
                 decoder.tail(s, at, m)
             };
-            let first = 2 * (b - col / BLOCK);
+            let first = 2 * (b - cols.start / BLOCK);
             for (k, w) in w.into_iter().enumerate() {
                 let at = (k % 2) * (slice * 16 / S::TILE_LANES)
                     + (first + k / 2) * step
@@ -106,18 +107,10 @@ fn decode_panel<'a, S: Simd, D: Decoder<S>>(
 }
 
 #[inline(always)]
-fn multiply<S: Simd>(
-    s: S,
-    panel: &[f32],
-    x: &[f32],
-    tokens: usize,
-    cols: usize,
-    first: bool,
-    sums: &mut [f32],
-) {
-    let steps = cols / LANES;
+fn multiply<S: Simd>(s: S, panel: &[f32], x: &[f32], cols: usize, first: bool, sums: &mut [f32]) {
+    let (tokens, steps) = (x.len() / cols, cols / LANES);
     let lanes = S::TILE_LANES;
-    assert!(panel.len() >= cols * S::TILE_ROWS && x.len() >= cols * tokens);
+    assert!(panel.len() >= cols * S::TILE_ROWS);
     assert!(sums.len() >= sums_of_tile::<S>(tokens));
     for slice in 0..LANES / lanes {
         for (t, n) in groups(tokens, S::TILE_TOKENS) {
@@ -127,17 +120,19 @@ fn multiply<S: Simd>(
             // SAFETY: the tile reads `steps` times the lanes of its rows and of its tokens, and
             // writes rows times tokens of them. All are in bounds, as asserted above.
             unsafe {
-                s.tile(
-                    n,
-                    steps,
-                    panel.as_ptr().add(w),
-                    x.as_ptr().add(xs),
-                    sums.as_mut_ptr().add(acc),
-                    first,
-                );
+                let operands = Operands { w: panel.as_ptr().add(w), x: x.as_ptr().add(xs) };
+                s.tile(n, steps, operands, sums.as_mut_ptr().add(acc), first);
             }
         }
     }
+}
+
+/// Operands of [`tile`]. Two pointers are passed in registers; a struct of all its arguments was not,
+/// and took 0.6 % more instructions for a prompt of the bundled model.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) w: *const f32,
+    pub(crate) x: *const f32,
 }
 
 /// `acc[m][n] += w[step][m] · x[step][n]` for all steps in order, lane by lane. In the first chunk
@@ -150,8 +145,7 @@ fn multiply<S: Simd>(
 pub(crate) unsafe fn tile<S: Simd, const M: usize, const N: usize>(
     s: S,
     steps: usize,
-    w: *const f32,
-    x: *const f32,
+    Operands { w, x }: Operands,
     acc: *mut f32,
     first: bool,
 ) {

@@ -12,7 +12,7 @@ use crate::{Encoding, Matrix, Tier, reference};
 use decode::Decoder;
 
 pub use input::Input;
-pub(crate) use many::tile;
+pub(crate) use many::{Operands, tile};
 pub use output::Output;
 
 /// Working memory of [`matmul`]. It grows to the needs of the largest call and is kept.

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::portable::patch_lanes;
 use super::{Simd, bf12_by_lanes, exponent_lanes};
 use crate::Avx2;
-use crate::matmul::tile;
+use crate::matmul::{Operands, tile};
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -223,12 +223,11 @@ impl Simd for Avx2 {
         self,
         tokens: usize,
         steps: usize,
-        w: *const f32,
-        x: *const f32,
+        operands: Operands,
         acc: *mut f32,
         first: bool,
     ) {
-        allowed!(tile256(self, tokens, steps, w, x, acc, first))
+        allowed!(tile256(self, tokens, steps, operands, acc, first))
     }
 }
 
@@ -241,17 +240,16 @@ unsafe fn tile256(
     s: Avx2,
     tokens: usize,
     steps: usize,
-    w: *const f32,
-    x: *const f32,
+    operands: Operands,
     acc: *mut f32,
     first: bool,
 ) {
     // SAFETY: by the contract of `tile`.
     unsafe {
         match tokens {
-            1 => tile::<_, ROWS, 1>(s, steps, w, x, acc, first),
-            2 => tile::<_, ROWS, 2>(s, steps, w, x, acc, first),
-            _ => tile::<_, ROWS, 3>(s, steps, w, x, acc, first),
+            1 => tile::<_, ROWS, 1>(s, steps, operands, acc, first),
+            2 => tile::<_, ROWS, 2>(s, steps, operands, acc, first),
+            _ => tile::<_, ROWS, 3>(s, steps, operands, acc, first),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{Simd, bf12_by_lanes};
 use crate::Avx512;
-use crate::matmul::tile;
+use crate::matmul::{Operands, tile};
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -209,12 +209,11 @@ impl Simd for Avx512 {
         self,
         tokens: usize,
         steps: usize,
-        w: *const f32,
-        x: *const f32,
+        operands: Operands,
         acc: *mut f32,
         first: bool,
     ) {
-        allowed!(tile512(self, tokens, steps, w, x, acc, first))
+        allowed!(tile512(self, tokens, steps, operands, acc, first))
     }
 }
 
@@ -251,18 +250,17 @@ unsafe fn tile512(
     s: Avx512,
     tokens: usize,
     steps: usize,
-    w: *const f32,
-    x: *const f32,
+    operands: Operands,
     acc: *mut f32,
     first: bool,
 ) {
     // SAFETY: by the contract of `tile`.
     unsafe {
         match tokens {
-            1 => tile::<_, ROWS, 1>(s, steps, w, x, acc, first),
-            2 => tile::<_, ROWS, 2>(s, steps, w, x, acc, first),
-            3 => tile::<_, ROWS, 3>(s, steps, w, x, acc, first),
-            _ => tile::<_, ROWS, 4>(s, steps, w, x, acc, first),
+            1 => tile::<_, ROWS, 1>(s, steps, operands, acc, first),
+            2 => tile::<_, ROWS, 2>(s, steps, operands, acc, first),
+            3 => tile::<_, ROWS, 3>(s, steps, operands, acc, first),
+            _ => tile::<_, ROWS, 4>(s, steps, operands, acc, first),
         }
     }
 }

@@ -13,6 +13,7 @@ mod portable;
 
 pub(crate) use portable::Portable;
 
+use crate::matmul::Operands;
 use crate::reference::BLOCK;
 
 /// Vector operations. Decoding works on 16 lanes (`F` and `U`), tiles of many tokens on one
@@ -117,8 +118,7 @@ pub(crate) trait Simd: Copy {
         self,
         tokens: usize,
         steps: usize,
-        w: *const f32,
-        x: *const f32,
+        operands: Operands,
         acc: *mut f32,
         first: bool,
     );

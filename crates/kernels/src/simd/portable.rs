@@ -3,7 +3,7 @@
 use std::array::from_fn;
 
 use super::{Simd, bf12_by_lanes, exponent_lanes};
-use crate::matmul::tile;
+use crate::matmul::{Operands, tile};
 use crate::reference::{f16_to_f32, reduce};
 
 #[derive(Clone, Copy)]
@@ -182,16 +182,15 @@ impl Simd for Portable {
         self,
         tokens: usize,
         steps: usize,
-        w: *const f32,
-        x: *const f32,
+        operands: Operands,
         acc: *mut f32,
         first: bool,
     ) {
         // SAFETY: by the contract of `tile`.
         unsafe {
             match tokens {
-                1 => tile::<_, 4, 1>(self, steps, w, x, acc, first),
-                _ => tile::<_, 4, 2>(self, steps, w, x, acc, first),
+                1 => tile::<_, 4, 1>(self, steps, operands, acc, first),
+                _ => tile::<_, 4, 2>(self, steps, operands, acc, first),
             }
         }
     }

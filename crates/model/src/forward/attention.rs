@@ -1,9 +1,10 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
 use sws_kernels::functional::{
-    Attention, AttentionScratch, NormWeight, RopeShape, add, attention as attend, rms_norm, rope,
+    Attention, AttentionScratch, NormWeight, Queries, RopeShape, add, attention as attend,
+    rms_norm, rope,
 };
-use sws_kernels::{Functionals, Tier, threads_for};
+use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
 use super::linear::{Product, Threads, multiply};
@@ -14,9 +15,11 @@ use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{AttentionSpec, Norm, QkNorm};
 
-/// Values that all layers of a pass share.
+/// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
-    pub(super) functionals: Functionals,
+    pub(super) tier: Tier,
+    pub(super) layer: usize,
+    pub(super) norm: Norm,
     pub(super) hidden: usize,
     pub(super) ropes: &'a [Rope],
     pub(super) spans: &'a [Span],
@@ -26,15 +29,12 @@ pub(super) struct Context<'a> {
 /// `work.branch`.
 pub(super) fn attention(
     context: &Context<'_>,
-    l: usize,
     spec: &AttentionSpec,
-    norm: Norm,
     weights: &mut dyn Weights,
     sequences: &mut [Sequence],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { functionals, hidden, ropes, spans } = context;
-    let linear = functionals.linear;
+    let &Context { tier, layer: l, norm, hidden, ropes, spans } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, tables, .. } = own;
@@ -49,11 +49,11 @@ pub(super) fn attention(
         Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
         Some(Product::new(id, Role::Value, input, &mut *v, kv_width)),
     ];
-    multiply(linear, Threads::All, weights, &mut products, scratch)?;
+    multiply(tier, Threads::All, weights, &mut products, scratch)?;
     if spec.qkv_bias {
-        add_bias(linear, weights.vector(id, Role::QueryBias), q);
-        add_bias(linear, weights.vector(id, Role::KeyBias), k);
-        add_bias(linear, weights.vector(id, Role::ValueBias), v);
+        add_bias(tier, weights.vector(id, Role::QueryBias), q);
+        add_bias(tier, weights.vector(id, Role::KeyBias), k);
+        add_bias(tier, weights.vector(id, Role::ValueBias), v);
     }
     let Norm::Rms { eps } = norm;
     for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
@@ -61,7 +61,7 @@ pub(super) fn attention(
             // The weights are as wide as the normed vector: one head, or all of them.
             let weight = weights.vector(id, role);
             let width = weight.len();
-            let (tier, weight) = (functionals.norm, NormWeight::Plain(weight));
+            let weight = NormWeight::Plain(weight);
             by_rows(x, width, |_, x| rms_norm(tier, x, width, weight, eps));
         }
     }
@@ -80,7 +80,7 @@ pub(super) fn attention(
                 RopeShape { heads, head_dim: spec.head_dim, offset: *offset, pairs: *pairs };
             by_rows(x, width, |first, x| {
                 let rows = first * turned..(first + x.len() / width) * turned;
-                rope(functionals.rope, x, shape, &cos[rows.clone()], &sin[rows]);
+                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
             });
         }
     }
@@ -116,15 +116,16 @@ pub(super) fn attention(
                 (spec.head_dim, seen.next_power_of_two().min(cache.capacity())),
             );
             let (q, y) = (&queries[cut(q_width)], &mut out[cut(q_width)]);
-            attend(functionals.attention, &rule, &cache.view(), first, q, y, scratch);
+            let queries = Queries { first, q };
+            attend(tier, &rule, &cache.view(), queries, y, scratch);
         }
     }
-    packed.pack(linear, mixed, tokens, q_width);
+    packed.pack(tier, mixed, tokens, q_width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(linear, Threads::All, weights, &mut [Some(output)], scratch)?;
+    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)?;
     if spec.output_bias {
-        add_bias(linear, weights.vector(id, Role::OutputBias), branch);
+        add_bias(tier, weights.vector(id, Role::OutputBias), branch);
     }
     Ok(())
 }

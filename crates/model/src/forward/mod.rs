@@ -8,8 +8,8 @@ mod router;
 mod size;
 mod work;
 
+use sws_kernels::Tier;
 use sws_kernels::functional::{NormWeight, add, rms_norm};
-use sws_kernels::{Functionals, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
@@ -23,17 +23,17 @@ pub use size::PassSize;
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
-/// A model: its specification and the functionals that compute it. Its weights come from a
+/// A model: its specification and the kernels that compute it. Its weights come from a
 /// [`WeightSource`], and the state of a pass is kept in a [`State`].
 ///
 /// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each layer,
 /// then [`logits`](Self::logits) if they are wanted. The logits are the same, bit for bit, for any
 /// division of a prompt into batches, any other sequences in a batch, any number of threads and any
-/// choice of functionals.
+/// choice of kernels.
 #[derive(Clone, Debug)]
 pub struct Model {
     spec: ModelSpec,
-    functionals: Functionals,
+    tier: Tier,
 }
 
 /// Tokens that continue a sequence.
@@ -97,14 +97,14 @@ pub enum ForwardError {
 }
 
 impl Model {
-    /// A model on the fastest functionals of this CPU.
+    /// A model on the fastest kernels of this CPU.
     pub fn new(spec: ModelSpec) -> Model {
-        Model::with_functionals(spec, Functionals::best())
+        Model::with_tier(spec, Tier::best())
     }
 
-    /// A model on the given functionals: a [`Tier`] for all kinds, or one for each.
-    pub fn with_functionals(spec: ModelSpec, functionals: impl Into<Functionals>) -> Model {
-        Model { spec, functionals: functionals.into() }
+    /// A model on the given kernels.
+    pub fn with_tier(spec: ModelSpec, tier: Tier) -> Model {
+        Model { spec, tier }
     }
 
     /// The specification of the model.
@@ -112,9 +112,9 @@ impl Model {
         &self.spec
     }
 
-    /// The functionals that compute the model.
-    pub fn functionals(&self) -> Functionals {
-        self.functionals
+    /// The kernels that compute the model.
+    pub fn tier(&self) -> Tier {
+        self.tier
     }
 
     /// Begins a pass over a batch, in which each chunk continues a different sequence.
@@ -232,7 +232,7 @@ impl Model {
     ) -> Result<(), ForwardError> {
         assert_eq!(state.progress, Progress::Attended(l), "the layer that has been attended");
         state.progress = Progress::Interrupted;
-        state.work.restore(self.functionals, self.spec.hidden, state.hidden.len());
+        state.work.restore(self.tier, self.spec.hidden, state.hidden.len());
         if let Some(shared) = self.spec.layers[l].moe().and_then(|moe| moe.shared) {
             self.shared_expert(l, shared, state, source)?;
         }
@@ -260,13 +260,13 @@ impl Model {
     ) -> Result<(), ForwardError> {
         assert_eq!(state.progress, Progress::Shared(l), "the layer that has begun");
         state.progress = Progress::Interrupted;
-        state.work.restore(self.functionals, self.spec.hidden, state.hidden.len());
+        state.work.restore(self.tier, self.spec.hidden, state.hidden.len());
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
         }
         let State { work, hidden, sequences, pass, .. } = state;
-        let (tier, width) = (self.functionals.norm, self.spec.hidden);
+        let (tier, width) = (self.tier, self.spec.hidden);
         by_rows(hidden, width, |first, rows| {
             add(tier, &work.branch[first * width..][..rows.len()], rows);
         });
@@ -292,8 +292,7 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
         assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
-        let Functionals { linear, norm: tier, .. } = self.functionals;
-        let (width, vocab) = (self.spec.hidden, self.spec.vocab);
+        let (tier, width, vocab) = (self.tier, self.spec.hidden, self.spec.vocab);
         let State { work, hidden, pass, .. } = state;
         let count = match rows {
             Rows::All => hidden.len() / width,
@@ -315,10 +314,10 @@ impl Model {
             let (piece, tensor) = self.spec.final_norm();
             let weight = weights.vector(piece, tensor.role);
             by_rows(x, width, |_, x| norm(tier, self.spec.final_norm, x, width, weight));
-            input.pack(linear, x, count, width);
+            input.pack(tier, x, count, width);
             let (piece, tensor) = self.spec.head();
             let head = Product::new(piece, tensor.role, input, &mut *logits, vocab);
-            multiply(linear, Threads::All, weights, &mut [Some(head)], scratch)
+            multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)
         })?;
         Ok(logits)
     }
@@ -331,7 +330,7 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (functionals, width) = (self.functionals, self.spec.hidden);
+        let (tier, width) = (self.tier, self.spec.hidden);
         let layer = &self.spec.layers[l];
         let id = |kind| PieceId::new(l as u32, kind);
         let moe = layer.moe();
@@ -341,7 +340,7 @@ impl Model {
         let tokens = hidden.len() / width;
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
             work.norm(
-                functionals,
+                tier,
                 layer.norm,
                 hidden,
                 width,
@@ -351,15 +350,16 @@ impl Model {
                 Mixer::Attention(spec) => {
                     let ropes = &self.spec.ropes;
                     let spans = &pass.spans;
-                    let context = Context { functionals, hidden: width, ropes, spans };
-                    attention(&context, l, spec, layer.norm, weights, sequences, work)?;
+                    let (norm, hidden) = (layer.norm, width);
+                    let context = Context { tier, layer: l, norm, hidden, ropes, spans };
+                    attention(&context, spec, weights, sequences, work)?;
                 }
             }
             by_rows(hidden, width, |first, rows| {
-                add(functionals.norm, &work.branch[first * width..][..rows.len()], rows);
+                add(tier, &work.branch[first * width..][..rows.len()], rows);
             });
             work.norm(
-                functionals,
+                tier,
                 layer.norm,
                 hidden,
                 width,
@@ -368,8 +368,8 @@ impl Model {
             if let Some(moe) = moe {
                 let Workspace { input, router, scratch, .. } = &mut *work;
                 let logits = grown(router, tokens * moe.experts);
-                let how = (functionals, Threads::All);
-                router::logits(how, l, moe, weights, input, logits, scratch)?;
+                let how = (tier, Threads::All);
+                router::logits(how, (l, moe), weights, input, logits, scratch)?;
             }
             Ok(())
         })?;

@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: one MLP, or experts.
 
 use sws_kernels::functional::{Activation, add, axpy, gate, sigmoid};
-use sws_kernels::{Functionals, Input, ThreadScratch, Tier};
+use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
@@ -24,12 +24,13 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (functionals, hidden) = (self.functionals, self.spec.hidden);
+        let (tier, hidden) = (self.tier, self.spec.hidden);
         let piece = PieceId::new(l as u32, PieceKind::Mlp);
         let Workspace { input, branch, mlp, scratch, .. } = &mut state.work;
         source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
             let y = grown(branch, input.tokens() * hidden);
-            gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)
+            let block = Block { tier, piece, spec };
+            gated_mlp(block, weights, input, mlp, y, scratch)
         })?;
         Ok(())
     }
@@ -38,7 +39,7 @@ impl Model {
     pub(super) fn route(&self, spec: &MoeSpec, state: &mut State) {
         let Workspace { input, router, routed, experts, .. } = &mut state.work;
         let logits = &mut router[..input.tokens() * spec.experts];
-        router::select(self.functionals.moe, spec, logits, routed);
+        router::select(self.tier, spec, logits, routed);
         group(routed, experts);
     }
 
@@ -50,7 +51,7 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (functionals, hidden) = (self.functionals, self.spec.hidden);
+        let (tier, hidden) = (self.tier, self.spec.hidden);
         let Workspace { input, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
         let piece = PieceId::new(l as u32, PieceKind::SharedExpert);
@@ -58,12 +59,12 @@ impl Model {
         let gates = grown(&mut experts.shared_gate, tokens);
         source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
             let spec = MlpSpec { width: shared.width, bias: false };
-            gated_mlp(functionals, weights, piece, spec, input, mlp, y, scratch)?;
+            let block = Block { tier, piece, spec };
+            gated_mlp(block, weights, input, mlp, y, scratch)?;
             if shared.gated {
                 let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
-                let linear = functionals.linear;
-                multiply(linear, Threads::All, weights, &mut [Some(product)], scratch)?;
-                sigmoid(functionals.moe, gates);
+                multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+                sigmoid(tier, gates);
                 by_rows(y, hidden, |first, rows| {
                     for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
                         row.iter_mut().for_each(|y| *y *= gate);
@@ -84,8 +85,7 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (functionals, hidden) = (self.functionals, self.spec.hidden);
-        let moe = functionals.moe;
+        let (tier, hidden) = (self.tier, self.spec.hidden);
         let Workspace { x, input, branch, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = state.hidden.len() / hidden;
         grown(&mut experts.outputs, tokens * spec.top_k * hidden);
@@ -96,32 +96,37 @@ impl Model {
                 let some = together(rest, routed, experts);
                 let (now, later) = rest.split_at(some);
                 let (layer, width, state) = (l as u32, spec.width, &*state.hidden);
-                let batch = Batch { functionals, layer, hidden, width, routed, x, state };
-                batch.compute(now, weights, input, mlp, experts, scratch)?;
+                let input = &*input;
+                let batch = Batch { tier, layer, hidden, width, routed, x, input, state };
+                batch.compute(now, weights, mlp, experts, scratch)?;
                 rest = later;
             }
             Ok(())
         })?;
         assert!(experts.done.iter().all(|&done| done), "the source has left out an expert");
         let y = grown(branch, tokens * hidden);
-        sum(moe, routed, experts, hidden, y);
+        sum(tier, routed, experts, hidden, y);
         if spec.shared.is_some() {
             let shared = &experts.shared;
             by_rows(y, hidden, |first, rows| {
-                add(moe, &shared[first * hidden..][..rows.len()], rows);
+                add(tier, &shared[first * hidden..][..rows.len()], rows);
             });
         }
         Ok(())
     }
 }
 
-/// down(silu(gate · x) · (up · x)).
-#[expect(clippy::too_many_arguments, reason = "the workspace in parts, so that they can be lent")]
-fn gated_mlp(
-    Functionals { linear, moe, .. }: Functionals,
-    weights: &mut dyn Weights,
+/// An MLP that every token goes through.
+struct Block {
+    tier: Tier,
     piece: PieceId,
     spec: MlpSpec,
+}
+
+/// down(silu(gate · x) · (up · x)).
+fn gated_mlp(
+    Block { tier, piece, spec }: Block,
+    weights: &mut dyn Weights,
     x: &Input,
     work: &mut MlpWork,
     y: &mut [f32],
@@ -134,21 +139,21 @@ fn gated_mlp(
         Some(Product::new(piece, Role::Gate, x, &mut *gates, width)),
         Some(Product::new(piece, Role::Up, x, &mut *ups, width)),
     ];
-    multiply(linear, Threads::All, weights, &mut products, scratch)?;
+    multiply(tier, Threads::All, weights, &mut products, scratch)?;
     if spec.bias {
-        add_bias(linear, weights.vector(piece, Role::GateBias), gates);
-        add_bias(linear, weights.vector(piece, Role::UpBias), ups);
+        add_bias(tier, weights.vector(piece, Role::GateBias), gates);
+        add_bias(tier, weights.vector(piece, Role::UpBias), ups);
     }
-    activate(moe, width, gates, ups);
+    activate(tier, width, gates, ups);
     if work.packed.is_empty() {
         work.packed.push(Input::new());
     }
-    work.packed[0].pack(linear, gates, tokens, width);
+    work.packed[0].pack(tier, gates, tokens, width);
     let hidden = y.len() / tokens;
     let down = Product::new(piece, Role::Down, &work.packed[0], &mut *y, hidden);
-    multiply(linear, Threads::All, weights, &mut [Some(down)], scratch)?;
+    multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)?;
     if spec.bias {
-        add_bias(linear, weights.vector(piece, Role::DownBias), y);
+        add_bias(tier, weights.vector(piece, Role::DownBias), y);
     }
     Ok(())
 }
@@ -209,13 +214,15 @@ fn together(ready: &[u32], routed: &Routed, work: &ExpertWork) -> usize {
 
 /// Some experts of a layer.
 struct Batch<'a> {
-    functionals: Functionals,
+    tier: Tier,
     layer: u32,
     hidden: usize,
     width: usize,
     routed: &'a Routed,
     /// The normed hidden state: [tokens, hidden].
     x: &'a [f32],
+    /// The same, packed.
+    input: &'a Input,
     /// The hidden state to which the experts' outputs are added: [tokens, hidden].
     state: &'a [f32],
 }
@@ -226,13 +233,11 @@ impl Batch<'_> {
         &self,
         ready: &[u32],
         weights: &mut dyn Weights,
-        all: &Input,
         mlp: &mut MlpWork,
         work: &mut ExpertWork,
         scratch: &mut Vec<ThreadScratch>,
     ) -> Result<(), SourceError> {
-        let &Batch { functionals, hidden, width, routed, .. } = self;
-        let Functionals { linear, moe, .. } = functionals;
+        let &Batch { tier, hidden, width, routed, input: all, .. } = self;
         let piece = |expert: u32| PieceId::expert(self.layer, expert);
         let ExpertWork { starts, rows, done, outputs, inputs, .. } = work;
         let span = |expert: u32| {
@@ -259,7 +264,7 @@ impl Batch<'_> {
             // Tokens keep their order, so an expert that all of them chose needs no copy.
             if let Some((input, rows)) = job.take().filter(|(_, rows)| rows.len() < all.tokens()) {
                 let row = |i: usize| &self.x[rows[i] / routed.top_k * hidden..][..hidden];
-                input.pack_rows(linear, rows.len(), hidden, row);
+                input.pack_rows(tier, rows.len(), hidden, row);
             }
         });
         let gates = grown(&mut mlp.gate, total * width);
@@ -274,7 +279,7 @@ impl Batch<'_> {
             pair[0] = Some(Product::new(piece(expert), Role::Gate, input, gate, width));
             pair[1] = Some(Product::new(piece(expert), Role::Up, input, up, width));
         }
-        multiply(linear, Threads::All, weights, &mut products, scratch)?;
+        multiply(tier, Threads::All, weights, &mut products, scratch)?;
 
         let mut judging = Judging::default();
         let mut first = 0;
@@ -298,8 +303,8 @@ impl Batch<'_> {
         }
         each(activating, total * width, |job| {
             if let Some((packed, gates, ups)) = job {
-                activate(moe, width, gates, ups);
-                packed.pack(linear, gates, gates.len() / width, width);
+                activate(tier, width, gates, ups);
+                packed.pack(tier, gates, gates.len() / width, width);
             }
         });
         judging.ask(weights, gates, width, |refused| {
@@ -324,7 +329,7 @@ impl Batch<'_> {
             let piece = piece(ready[i]);
             *product = Some(Product::new(piece, Role::Down, &mlp.packed[i], y, hidden));
         }
-        multiply(linear, Threads::All, weights, &mut products, scratch)
+        multiply(tier, Threads::All, weights, &mut products, scratch)
     }
 
     /// The measurements of a choice that do not depend on its expert's weights.

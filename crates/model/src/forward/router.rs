@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{softmax, top_k};
-use sws_kernels::{Functionals, Input, ThreadScratch, Tier};
+use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::linear::{Product, Threads, multiply};
@@ -18,9 +18,8 @@ const SELECT_ROWS: usize = 32;
 
 /// Computes the router's logits [tokens, experts] of layer `l` from the normed state in `input`.
 pub(super) fn logits(
-    (functionals, threads): (Functionals, Threads),
-    l: usize,
-    spec: &MoeSpec,
+    (tier, threads): (Tier, Threads),
+    (l, spec): (usize, &MoeSpec),
     weights: &mut dyn Weights,
     input: &Input,
     logits: &mut [f32],
@@ -28,7 +27,7 @@ pub(super) fn logits(
 ) -> Result<(), SourceError> {
     let piece = PieceId::new(l as u32, PieceKind::Router);
     let product = Product::new(piece, Role::Router, input, logits, spec.experts);
-    multiply(functionals.linear, threads, weights, &mut [Some(product)], scratch)
+    multiply(tier, threads, weights, &mut [Some(product)], scratch)
 }
 
 /// Selects the experts of each token from the router's logits [tokens, experts], which are
@@ -67,17 +66,17 @@ pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mu
 /// Queries routers about states other than those of their own layer, for a forecast.
 #[derive(Debug)]
 pub struct RouterProbe {
-    functionals: Functionals,
+    tier: Tier,
     normed: Vec<f32>,
     input: Input,
     scratch: Vec<ThreadScratch>,
 }
 
 impl RouterProbe {
-    /// A probe that computes like a pass with these functionals.
-    pub fn new(functionals: Functionals) -> RouterProbe {
+    /// A probe that computes like a pass with these kernels.
+    pub fn new(tier: Tier) -> RouterProbe {
         let (normed, input, scratch) = Default::default();
-        RouterProbe { functionals, normed, input, scratch }
+        RouterProbe { tier, normed, input, scratch }
     }
 
     /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
@@ -101,17 +100,17 @@ impl RouterProbe {
         if scores.len() != tokens * moe.experts || weights.matrix(router, Role::Router).is_none() {
             return false;
         }
-        let RouterProbe { functionals, normed, input, scratch } = self;
+        let RouterProbe { tier, normed, input, scratch } = self;
         normed.clear();
         normed.extend_from_slice(state);
         let weight = weights.vector(PieceId::new(layer as u32, PieceKind::Norms), Role::FfnNorm);
-        norm(functionals.norm, found.norm, normed, width, weight);
-        input.pack(functionals.linear, normed, tokens, width);
-        let how = (*functionals, Threads::One);
+        norm(*tier, found.norm, normed, width, weight);
+        input.pack(*tier, normed, tokens, width);
+        let how = (*tier, Threads::One);
         match moe.router {
             // The softmax keeps the order of the logits.
             Router::Softmax { .. } => {
-                logits(how, layer, moe, weights, input, scores, scratch).is_ok()
+                logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
         }
     }

@@ -1,7 +1,7 @@
 //! An upper bound on the working memory of a pass, computed before any is allocated.
 
 use sws_kernels::functional::AttentionScratch;
-use sws_kernels::{Functionals, Input, ThreadScratch};
+use sws_kernels::{Input, ThreadScratch, Tier};
 
 use super::moe::{ROWS_TOGETHER, TOGETHER};
 use crate::spec::{Ffn, Mixer, ModelSpec};
@@ -22,7 +22,7 @@ pub struct PassSize {
 impl ModelSpec {
     /// An upper bound of [`State::work_bytes`](crate::State::work_bytes) with passes of up to this
     /// size. Caches of keys and values are not included.
-    pub fn work_bytes(&self, functionals: Functionals, size: PassSize) -> u64 {
+    pub fn work_bytes(&self, tier: Tier, size: PassSize) -> u64 {
         let PassSize { tokens, logits, positions, threads } = size;
         let (hidden, float) = (self.hidden, size_of::<f32>());
         let attention = || {
@@ -60,7 +60,7 @@ impl ModelSpec {
             + Input::bytes_for(tokens, q)
             + threads * AttentionScratch::bytes(head, positions.min(self.context));
         let mlp = 2 * experts.rows(tokens, single) * float + Input::bytes_for(tokens, single);
-        let per_thread = threads * ThreadScratch::bytes_for(functionals.linear, tokens);
+        let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(tokens, hidden)) as u64
     }

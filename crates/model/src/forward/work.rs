@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
-use sws_kernels::{Functionals, Input, ThreadScratch};
+use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
 use super::moe::group;
@@ -91,7 +91,7 @@ impl Workspace {
     /// Puts the normed hidden state in `x` and `input`.
     pub(super) fn norm(
         &mut self,
-        functionals: Functionals,
+        tier: Tier,
         by: Norm,
         hidden: &[f32],
         width: usize,
@@ -100,9 +100,9 @@ impl Workspace {
         let x = grown(&mut self.x, hidden.len());
         by_rows(x, width, |first, rows| {
             rows.copy_from_slice(&hidden[first * width..][..rows.len()]);
-            norm(functionals.norm, by, rows, width, weight);
+            norm(tier, by, rows, width, weight);
         });
-        self.input.pack(functionals.linear, x, hidden.len() / width, width);
+        self.input.pack(tier, x, hidden.len() / width, width);
     }
 
     /// Copies the inputs of the experts, of a batch with `numbers` elements in its hidden state.
@@ -124,9 +124,9 @@ impl Workspace {
 
     /// After [`resume`](Self::resume), rebuilds the data derived from what was restored, for a
     /// batch with `numbers` elements in its hidden state.
-    pub(super) fn restore(&mut self, functionals: Functionals, width: usize, numbers: usize) {
+    pub(super) fn restore(&mut self, tier: Tier, width: usize, numbers: usize) {
         if std::mem::take(&mut self.resumed) {
-            self.input.pack(functionals.linear, &self.x[..numbers], numbers / width, width);
+            self.input.pack(tier, &self.x[..numbers], numbers / width, width);
             group(&self.routed, &mut self.experts);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::ThreadPoolBuilder;
-use sws_kernels::{Functionals, Kind, Tier};
+use sws_kernels::Tier;
 use sws_model::{CausalLm, KvPrecision, Model, Session};
 
 use crate::support::{Fixture, variants};
@@ -69,32 +69,19 @@ fn decoding_allocates_nothing() {
 
 /// The scalar references of products and attention can be recognised by their allocations.
 #[test]
-fn the_chosen_functional_is_used() {
-    let portable = Functionals::from(Tier::Portable);
-    let cases = [
-        (portable, false),
-        (portable.with(Kind::Linear, Tier::Scalar), true),
-        (portable.with(Kind::Attention, Tier::Scalar), true),
-        (Functionals::from(Tier::Scalar).with(Kind::Linear, Tier::Portable), true),
-        (
-            Functionals::from(Tier::Scalar)
-                .with(Kind::Linear, Tier::Portable)
-                .with(Kind::Attention, Tier::Portable),
-            false,
-        ),
-    ];
+fn the_chosen_tier_is_used() {
     let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    for (functionals, expected) in cases {
+    for (tier, expected) in [(Tier::Portable, false), (Tier::Scalar, true)] {
         pool.install(|| {
             let fixture = Fixture::open("qwen3_moe");
-            let model = Model::with_functionals(fixture.spec.clone(), functionals);
+            let model = Model::with_tier(fixture.spec.clone(), tier);
             let mut session = Session::new(model, fixture.source(), 64, KvPrecision::F32);
             session.prefill(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
             session.decode(5).unwrap();
             let counted = allocation_counter::measure(|| {
                 session.decode(8).unwrap();
             });
-            assert_eq!(counted.count_total > 0, expected, "{functionals}: {counted:?}");
+            assert_eq!(counted.count_total > 0, expected, "{tier}: {counted:?}");
         });
     }
 }

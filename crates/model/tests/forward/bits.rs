@@ -2,7 +2,7 @@
 //! weights.
 
 use rayon::ThreadPoolBuilder;
-use sws_kernels::{Encoding, Functionals, Kind, Matrix, Tier};
+use sws_kernels::{Encoding, Matrix, Tier};
 use sws_model::{
     CausalLm, Chunk, Compute, KvPrecision, Model, Observer, PassSource, Ready, Role, Routed, Rows,
     Session, SourceError, State, WeightSource, Weights,
@@ -29,12 +29,8 @@ fn score<S: PassSource>(mut session: Session<S>, tokens: &[u32], chunk: usize) -
     bits(&seen.logits)
 }
 
-fn session<S: PassSource>(
-    fixture: &Fixture,
-    functionals: impl Into<Functionals>,
-    source: S,
-) -> Session<S> {
-    let model = Model::with_functionals(fixture.spec.clone(), functionals);
+fn session<S: PassSource>(fixture: &Fixture, tier: Tier, source: S) -> Session<S> {
+    let model = Model::with_tier(fixture.spec.clone(), tier);
     Session::new(model, source, usize::MAX, KvPrecision::F32)
 }
 
@@ -67,31 +63,6 @@ fn threads_and_tiers() {
             for chunk in [1, 40] {
                 let found = score(session(&fixture, tier, fixture.source()), tokens, chunk);
                 assert!(found == expected[..found.len()], "{name}: {tier}, chunks of {chunk}");
-            }
-        }
-    }
-}
-
-#[test]
-fn every_mix_of_functionals() {
-    // Together they cover a shared expert, biases, norms of queries and keys, and a window.
-    for name in ["mixtral_swa", "qwen2_moe", "qwen3_moe"] {
-        let fixture = Fixture::open(name);
-        let tokens = &tokens(&fixture)[..12];
-        let expected = score(fixture.session(), tokens, tokens.len());
-        let mut mixes = vec![Functionals::best()];
-        for kind in Kind::ALL {
-            let others = |&mix: &Functionals| {
-                kind.implementations().into_iter().map(move |tier| mix.with(kind, tier))
-            };
-            mixes = mixes.iter().flat_map(others).collect();
-        }
-        let ways = Kind::ALL.map(|kind| kind.implementations().len());
-        assert_eq!(mixes.len(), ways.iter().product::<usize>());
-        for mix in mixes {
-            for chunk in [1, 12] {
-                let found = score(session(&fixture, mix, fixture.source()), tokens, chunk);
-                assert!(found == expected, "{name}: {mix}, chunks of {chunk}");
             }
         }
     }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{
-    Checkpoint, CheckpointError, Configuration, Extent, HeaderTensor, Manifest, MemoryReader,
-    ShardReader, Value, WeightFile, open_checkpoint,
+    Checkpoint, CheckpointError, Configuration, Extent, HeaderTensor, Manifest, ShardReader, Value,
+    WeightFile, open_checkpoint,
 };
+
+use sws_testing::readers::MemoryReader;
 
 use crate::support::{Fixture, Recorder, variants};
 

@@ -21,7 +21,7 @@ fn working_memory_stays_within_the_formula() {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
                         golden.tokens.iter().copied().cycle().take(limit.min(210)).collect();
-                    let model = Model::with_functionals(fixture.spec.clone(), tier);
+                    let model = Model::with_tier(fixture.spec.clone(), tier);
                     let mut session =
                         Session::new(model, fixture.source(), limit, KvPrecision::F32);
                     session.set_chunk(tokens);
@@ -36,7 +36,7 @@ fn working_memory_stays_within_the_formula() {
                     });
                     let logits = if all { tokens } else { 1 };
                     let size = PassSize { tokens, logits, positions: limit, threads };
-                    let most = fixture.spec.work_bytes(tier.into(), size);
+                    let most = fixture.spec.work_bytes(tier, size);
                     let grown = session.state().work_bytes();
                     assert!(grown <= most, "{name} {tier} {size:?}: {grown} above {most}");
                     // Most products of such small models are too small for a second thread, and the

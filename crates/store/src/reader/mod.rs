@@ -1,9 +1,7 @@
 //! Readers: the I/O backends of the store.
 
 mod direct;
-mod faults;
 mod files;
-mod memory;
 mod mmap;
 #[cfg(feature = "uring")]
 mod uring;
@@ -15,9 +13,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use direct::DirectReader;
-pub use faults::{BitFlip, Failing, Flip, Short, Slow};
 pub use files::open_file_limit;
-pub use memory::MemoryReader;
 pub use mmap::MmapReader;
 #[cfg(feature = "uring")]
 pub use uring::UringReader;

@@ -1,10 +1,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sws_store::{
-    Arena, BitFlip, Clock, Failing, FetchError, Flip, MemoryReader, NVMeWeightStore, PieceId, Read,
-    ShardReader, Short,
-};
+use sws_store::{Arena, Clock, FetchError, NVMeWeightStore, PieceId, Read, ShardReader};
+use sws_testing::readers::{BitFlip, Failing, Flip, MemoryReader, Short};
 
 use crate::support::{MIB, Model, noise};
 

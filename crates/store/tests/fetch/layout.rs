@@ -1,8 +1,7 @@
 use proptest::prelude::*;
 use sws_kernels::{Encoding, Matrix};
-use sws_store::{
-    Arena, Clock, LayoutError, MemoryReader, Parts, PieceId, PieceLayout, Read, SLOT_ALIGN, Tensor,
-};
+use sws_store::{Arena, Clock, LayoutError, Parts, PieceId, PieceLayout, Read, SLOT_ALIGN, Tensor};
+use sws_testing::readers::MemoryReader;
 
 use crate::support::{Model, noise};
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_store::{
-    Arena, Cancelled, Clock, FetchError, MemoryReader, NVMeWeightStore, NotLanded, PieceId,
-    Priority, Read, ShardReader, Slot, Slow, Ticket,
+    Arena, Cancelled, Clock, FetchError, NVMeWeightStore, NotLanded, PieceId, Priority, Read,
+    ShardReader, Slot, Ticket,
 };
+use sws_testing::readers::{MemoryReader, Slow};
 
 use crate::support::{MIB, Model, noise};
 

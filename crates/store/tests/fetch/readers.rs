@@ -3,9 +3,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sws_store::{
-    Arena, Clock, DirectReader, FetchError, MemoryReader, MmapReader, PieceId, Read, ReaderKind,
-    SLOT_ALIGN, ShardReader, Slot,
+    Arena, Clock, DirectReader, FetchError, MmapReader, PieceId, Read, ReaderKind, SLOT_ALIGN,
+    ShardReader, Slot,
 };
+use sws_testing::readers::MemoryReader;
 
 use crate::support::{MIB, Model, noise};
 

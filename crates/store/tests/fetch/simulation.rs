@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sws_store::{
-    Arena, Clock, FetchError, MemoryReader, NVMeWeightStore, PieceId, Priority, Read, ShardReader,
-    Short, SimulatedDisk, StoreOptions, Ticket,
+    Arena, Clock, FetchError, NVMeWeightStore, PieceId, Priority, Read, ShardReader, SimulatedDisk,
+    StoreOptions, Ticket,
 };
+use sws_testing::readers::{MemoryReader, Short};
 
 use crate::support::{MIB, Model};
 

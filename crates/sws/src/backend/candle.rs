@@ -55,7 +55,7 @@ fn refuse(options: &Options) -> Result<()> {
     let streaming = &options.streaming;
     let refused = [
         (options.kv != KvPrecision::F32, "keeps keys and values in f32; leave out --kv"),
-        (options.functionals.is_some(), "has kernels of its own; leave out --tier and SWS_TIER"),
+        (options.tier.is_some(), "has kernels of its own; leave out --tier and SWS_TIER"),
         (options.ram != Budget::Auto, "keeps all weights in memory; leave out --ram"),
         (
             streaming.stand_ins.is_some() || streaming.tolerance > 0.0,

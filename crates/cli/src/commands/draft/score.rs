@@ -16,7 +16,7 @@ use sws_store::shard::Progress;
 
 use super::{Recorded, Sequence};
 use crate::args;
-use crate::commands::{print, print_json};
+use crate::commands::print_report;
 use crate::progress::{Meter, Unit};
 use crate::table::table;
 use crate::terminal::note;
@@ -84,12 +84,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
     let report = judge.report(&recorded, sequences.len(), &draft, trained, args);
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_report(args.json, &report, || report.text())
 }
 
 /// The draft, and true if it was trained.
@@ -169,11 +164,7 @@ fn pairs(
         calibration_error_adapting: errors[0] / n,
         calibration_error_frozen: errors[1] / n,
     };
-    match args.json {
-        true => print_json(&report)?,
-        false => print(&report.text())?,
-    }
-    Ok(ExitCode::SUCCESS)
+    print_report(args.json, &report, || report.text())
 }
 
 /// Follows recordings, and compares forecasts with the experts used.

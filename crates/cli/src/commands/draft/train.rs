@@ -2,19 +2,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Error, bail};
 use serde::Serialize;
 use std::sync::Mutex;
-use sws::draft::path;
-use sws_candle::draft::{Samples, Trained, Training, train};
-use sws_draft::{DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, margin};
+use sws::draft::{path, trainer};
+use sws_draft::{
+    DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, Samples, Trained, Training, margin,
+};
 use sws_store::Pass;
 use sws_store::shard::Progress;
 
 use super::{Recorded, Sequence};
 use crate::args;
 use crate::atomic_file::AtomicFile;
-use crate::commands::{print, print_json, size};
+use crate::commands::{print_report, size};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::table::table;
@@ -48,6 +49,7 @@ struct Row {
 }
 
 pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
+    let train = trainer()?;
     let mut recorded = Recorded::open(&args.recorded)?;
     let interrupt = Interrupt::of_the_program()?;
     let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
@@ -104,8 +106,8 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
             meter.show(Progress { done: (*done).min(total) as u64, total: total as u64 });
             !interrupt.is_requested()
         };
-        let Some(Trained { down, targets, losses }) = train(&training, &samples, &held, &mut step)?
-        else {
+        let trained = train(&training, &samples, &held, &mut step).map_err(Error::from_boxed)?;
+        let Some(Trained { down, targets, losses }) = trained else {
             return Err(stopped());
         };
         learned.set_correction(&shape, place, attended, &down, &targets);
@@ -133,12 +135,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         epochs: args.epochs.into(),
         layers: rows,
     };
-    if args.json {
-        print_json(&report)?;
-    } else {
-        print(&report.text())?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_report(args.json, &report, || report.text())
 }
 
 /// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes

@@ -10,7 +10,7 @@ pub use estimate::PerToken;
 pub use slots::SlotClass;
 
 use sws_cache::history::{History, Shape};
-use sws_kernels::Functionals;
+use sws_kernels::Tier;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
 
@@ -63,7 +63,7 @@ pub struct PlanOptions {
     /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
     /// Kernels of the computation.
-    pub functionals: Functionals,
+    pub tier: Tier,
     /// Number of compute threads.
     pub threads: usize,
     /// Bytes for encoding texts while the model is loaded: a constant, and a number per position.
@@ -84,7 +84,7 @@ impl Default for PlanOptions {
             kv: KvPrecision::F32,
             all_logits: false,
             chunk: 512,
-            functionals: Functionals::best(),
+            tier: Tier::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
             draft: 0,
@@ -441,7 +441,7 @@ impl Planner {
     }
 
     fn work(&self, tokens: usize) -> u64 {
-        let PlanOptions { all_logits, threads, functionals, .. } = self.options;
+        let PlanOptions { all_logits, threads, tier, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let size = PassSize { tokens, logits, positions: self.context[1], threads };
         // A pass over several sequences can be undone.
@@ -449,7 +449,7 @@ impl Planner {
             0..=1 => 0,
             _ => State::journal_bytes(&self.spec, tokens, self.options.kv),
         };
-        self.spec.work_bytes(functionals, size) + journal
+        self.spec.work_bytes(tier, size) + journal
     }
 
     /// The longest chunk whose working memory fits into `work` bytes.

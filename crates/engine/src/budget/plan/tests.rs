@@ -186,11 +186,7 @@ const PROCESS: Process = Process {
 };
 
 fn options() -> PlanOptions {
-    PlanOptions {
-        functionals: sws_kernels::Tier::Portable.into(),
-        threads: 2,
-        ..PlanOptions::default()
-    }
+    PlanOptions { tier: sws_kernels::Tier::Portable, threads: 2, ..PlanOptions::default() }
 }
 
 /// Checks that the ring is long enough for all streamed weights.

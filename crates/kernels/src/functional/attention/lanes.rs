@@ -79,9 +79,8 @@ fn run_unit<S: Wide, E: Element>(
     mix(
         simd,
         rows,
-        span,
         values,
-        scores,
+        (span, scores),
         acc,
         #[inline(always)]
         |c, acc| {
@@ -340,9 +339,8 @@ const MIXED: usize = 512;
 fn mix<S: Wide, E: Element>(
     simd: S,
     rows: &[Row],
-    span: Span,
     values: Head<E>,
-    weights: &[f32],
+    (span, weights): (Span, &[f32]),
     acc: &mut [Block],
     mut finish: impl FnMut(usize, &mut [[Block; LANES]]),
 ) {

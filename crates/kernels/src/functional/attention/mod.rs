@@ -95,8 +95,16 @@ impl AttentionScratch {
     }
 }
 
-/// Attention of the queries `q` [tokens, heads, key_dim] at consecutive absolute positions from
-/// `first_position` on, into `y` [tokens, heads, value_dim].
+/// Queries at consecutive absolute positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries<'a> {
+    /// Position of the first.
+    pub first: usize,
+    /// [tokens, heads, key_dim]
+    pub q: &'a [f32],
+}
+
+/// Attention of some queries, into `y` [tokens, heads, value_dim].
 ///
 /// Keys and values of these tokens must already be in the cache, and it must still hold every key
 /// that any of them sees: a ring needs `window + tokens - 1` slots. One thread works per scratch,
@@ -105,8 +113,7 @@ pub fn attention(
     tier: Tier,
     spec: &Attention,
     cache: &KvCache,
-    first_position: usize,
-    q: &[f32],
+    Queries { first: first_position, q }: Queries,
     y: &mut [f32],
     scratch: &mut [AttentionScratch],
 ) {

@@ -119,7 +119,7 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         };
         let cache = KvCache { data, keys: key_layout, values: value_layout };
         let mut y = vec![f32::NAN; q.len() / case.key_dim * case.value_dim];
-        attention(way.tier, &case.spec(), &cache, first, q, &mut y, &mut scratch);
+        attention(way.tier, &case.spec(), &cache, Queries { first, q }, &mut y, &mut scratch);
         out.extend(y);
     }
     out
@@ -297,7 +297,8 @@ fn shapes_whose_product_wraps_are_refused() {
     let case = Case::new(1, (8, 1), (1, 1), 4);
     let spec = Attention { value_dim, ..case.spec() };
     let mut scratch = [AttentionScratch::new(1, 2)];
-    attention(Tier::best(), &spec, &cache, 1, &case.q, &mut [], &mut scratch);
+    let queries = Queries { first: 1, q: &case.q };
+    attention(Tier::best(), &spec, &cache, queries, &mut [], &mut scratch);
 }
 
 #[test]
@@ -311,5 +312,6 @@ fn a_ring_too_small_is_refused() {
     };
     let case = Case { window: Some(4), ..Case::new(2, (1, 1), (2, 2), 3) };
     let mut scratch = [AttentionScratch::new(2, 4)];
-    attention(Tier::best(), &case.spec(), &cache, 7, &case.q, &mut [0.0; 4], &mut scratch);
+    let queries = Queries { first: 7, q: &case.q };
+    attention(Tier::best(), &case.spec(), &cache, queries, &mut [0.0; 4], &mut scratch);
 }

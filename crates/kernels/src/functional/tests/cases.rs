@@ -62,8 +62,6 @@ fn double_precision_functions_keep_their_bits() {
         (sin64(12345.678), 0xBFE687D5890974A5),
         (cos64(1e6), 0x3FEDF9DF9906D32C),
         (pow64(10000.0, -0.359375), 0x3FA2B2690AC7EDEA),
-        (exp64(-3.7), 0x3F99511FC6871044),
-        (ln64(7.25), 0x3FFFB22E98A1C24E),
         (ln1p64(1e-3), 0x3F5060354F8C3EBF),
     ];
     for (i, (got, bits)) in cases.into_iter().enumerate() {
@@ -88,12 +86,12 @@ fn softmax_edges() {
 
 #[test]
 fn norm_edges() {
-    let y = in_all_tiers(&[0.0; 5], |t, x| rms_norm(t, x, 5, NormWeight::Ones, 1e-6));
+    let y = in_all_tiers(&[0.0; 5], |t, x| rms_norm(t, x, 5, NormWeight::Plain(&[1.0; 5]), 1e-6));
     assert_eq!(y, [0.0; 5]);
     let y =
         in_all_tiers(&[3.0; 40], |t, x| layer_norm(t, x, 40, &[2.0; 40], Some(&[1.5; 40]), 1e-5));
     assert_eq!(y, [1.5; 40]);
-    rms_norm(Tier::best(), &mut [], 4, NormWeight::Ones, 1e-6);
+    rms_norm(Tier::best(), &mut [], 4, NormWeight::Plain(&[1.0; 4]), 1e-6);
 }
 
 #[test]

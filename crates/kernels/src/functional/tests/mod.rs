@@ -1,4 +1,4 @@
-//! Tests of the functionals: tiers against the reference, values against f64, and edge cases.
+//! Tests of the kernels: tiers against the reference, values against f64, and edge cases.
 
 mod accuracy;
 mod attention;

@@ -17,6 +17,7 @@ fn tables(pairs: usize, factor: f32, first: usize, tokens: usize) -> (Vec<f32>, 
 }
 
 proptest! {
+    // One parameter for each choice of the generator.
     #[test]
     fn same_bits_in_every_tier_and_for_tokens_alone(
         seed: u64,
