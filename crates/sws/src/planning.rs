@@ -30,6 +30,7 @@ impl Planning {
     ) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
+        streaming.exactness().check(model.spec()).map_err(|e| model.error(e))?;
         // Measured before the draft is loaded, which has a line of its own in the ledger.
         let process = process::measure(model, text.heap());
         let inventory =
