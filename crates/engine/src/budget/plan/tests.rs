@@ -135,6 +135,7 @@ impl Shape {
                 name,
                 dtype: safetensors::Dtype::BF16,
                 shape,
+                transposed: false,
                 slice: None,
                 source: "model.safetensors".to_owned(),
                 encoding: Some(Encoding::Bf16),
