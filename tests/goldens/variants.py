@@ -1,7 +1,7 @@
 """The table of tiny checkpoints: what each one is for, its config, and the tensors that config asks for.
 
 A config here is what a checkpoint of that family carries on the hub, with small numbers in it. Most use the spelling of
-transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; three use the
+transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; four use the
 spelling that transformers 5 writes (`rope_parameters`, `dtype`).
 """
 
