@@ -79,7 +79,9 @@ impl Naming for ByFirstLetter {
 
     fn place(&self, name: &str, _shape: &[u64]) -> Placement {
         let id = match name.as_bytes()[0] {
-            b's' => return Placement::Experts { layer: 1, rank: 0, matrix: true },
+            b's' => {
+                return Placement::Experts { layer: 1, rank: 0, matrix: true, transposed: false };
+            }
             b'e' => PieceId::EMBED,
             b'n' => PieceId::new(0, PieceKind::Norms),
             b'x' => return Placement::Extra,

@@ -20,8 +20,8 @@ pub(crate) struct Tensor {
 }
 
 /// Families under test in sharding.
-pub(crate) const FAMILIES: [&str; 6] =
-    ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "stacked"];
+pub(crate) const FAMILIES: [&str; 7] =
+    ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "gpt_oss", "stacked"];
 
 const LAYERS: u64 = 2;
 const EXPERTS: u64 = 3;
@@ -67,6 +67,15 @@ pub(crate) fn tiny(family: &str, dtype: Dtype, seed: u64) -> Checkpoint {
                     mlp(&format!("block_sparse_moe.experts.{expert}."), ["w1", "w3", "w2"]);
                 }
                 add("block_sparse_moe.gate.weight", &[EXPERTS, HIDDEN]);
+            }
+            "gpt_oss" => {
+                add("mlp.experts.gate_up_proj", &[EXPERTS, HIDDEN, 2 * INNER]);
+                add("mlp.experts.gate_up_proj_bias", &[EXPERTS, 2 * INNER]);
+                add("mlp.experts.down_proj", &[EXPERTS, INNER, HIDDEN]);
+                add("mlp.experts.down_proj_bias", &[EXPERTS, HIDDEN]);
+                add("mlp.router.weight", &[EXPERTS, HIDDEN]);
+                add("mlp.router.bias", &[EXPERTS]);
+                add("self_attn.sinks", &[8]);
             }
             "stacked" => {
                 add("mlp.experts.gate_up_proj", &[EXPERTS, 2 * INNER, HIDDEN]);

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::goldens::{Tensors, change, copy, golden, golden_dir, list, variants};
+use crate::goldens::{Tensors, change, copy, golden, golden_dir, list, runnable, variants};
 use crate::sws::{Outcome, command, sws, tree};
 
 /// The last line of standard output.
@@ -31,7 +31,8 @@ fn every_family_matches_transformers() {
     let temp = tempfile::tempdir().unwrap();
     for name in variants() {
         let expected = golden(&name);
-        let (dir, out) = (golden_dir(&name), temp.path().join(format!("{name}.safetensors")));
+        let (model, out) = (runnable(&name), temp.path().join(format!("{name}.safetensors")));
+        let dir = &model.dir;
         let tokens = list(&expected.tokens);
         sws(&[&"forward", &dir, &"--tokens", &tokens, &"--out", &out, &"--routes"]).succeeded();
 
@@ -46,7 +47,7 @@ fn every_family_matches_transformers() {
         let vocab = logits.len() / expected.tokens.len();
         assert_eq!(file.0["logits"].1, [expected.tokens.len(), vocab], "{name}");
 
-        let found = greedy(&dir, &expected.tokens, expected.greedy.len(), &[]);
+        let found = greedy(dir, &expected.tokens, expected.greedy.len(), &[]);
         assert_eq!(found, expected.greedy, "{name}");
     }
     // No unfinished file is left.

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use serde_json::Value;
 use sws_testing::tales;
 
+use crate::goldens::golden_dir;
 use crate::sws::{Outcome, sws};
 
 fn call(words: &[&str]) -> Outcome {
@@ -53,4 +54,23 @@ fn stand_ins_count_only_with_a_tolerance() {
         let found = answer(&["--ram", named, "--stand-ins", "all"]);
         assert_eq!(found["tokens"], exact["tokens"], "{named}");
     }
+}
+
+/// The bound on a stand-in's error is proven for experts gated by silu.
+#[test]
+fn tolerance_is_refused_where_no_bound_is_proven() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("shards").to_str().unwrap().to_owned();
+    let checkpoint = golden_dir("gpt_oss").to_str().unwrap().to_owned();
+    call(&["shard", &checkpoint, "--out", &model, "--stand-ins", "q4"]).succeeded();
+    call(&["run", &model, "--tolerance", "0.1", "--tokens", "1", "--json"])
+        .refused(2, &["a tolerance needs a bound", "leave --tolerance out"]);
+    let forward = |more: &[&str]| {
+        let out = temp.path().join("out.safetensors");
+        let args = ["forward", &model, "--tokens", "5,30,17,99", "--out", out.to_str().unwrap()];
+        call(&[&args[..], more].concat()).succeeded();
+        std::fs::read(out).unwrap()
+    };
+    let exact = forward(&["--resident"]);
+    assert!(forward(&["--ram", "min", "--stand-ins", "all"]) == exact, "running ahead needs none");
 }

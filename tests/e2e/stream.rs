@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use sws_testing::tales;
 
-use crate::goldens::{Tensors, golden, golden_dir, list, variants};
+use crate::goldens::{Tensors, golden, golden_dir, list, runnable, variants};
 use crate::sws::{Outcome, sws, tree};
 
 fn run(command: &str, model: &Path, more: &[&str]) -> Outcome {
@@ -77,13 +77,14 @@ fn an_answer_does_not_depend_on_memory_policy_or_reader() {
 fn every_family_streams_its_resident_logits() {
     let temp = tempfile::tempdir().unwrap();
     for name in variants() {
-        let dir = golden_dir(&name);
+        let model = runnable(&name);
+        let dir = &model.dir;
         let tokens = list(&golden(&name).tokens);
         let out = temp.path().join("out.safetensors");
         let forward = |more: &[&str]| {
             let out = out.to_str().unwrap();
             let args = [&["--tokens", &tokens, "--out", out, "--routes"], more].concat();
-            run("forward", &dir, &args).succeeded();
+            run("forward", dir, &args).succeeded();
             std::fs::read(out).unwrap()
         };
         let expected = forward(&["--resident"]);

@@ -1,7 +1,7 @@
 """The table of tiny checkpoints: what each one is for, its config, and the tensors that config asks for.
 
 A config here is what a checkpoint of that family carries on the hub, with small numbers in it. Most use the spelling of
-transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; three use the
+transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; four use the
 spelling that transformers 5 writes (`rope_parameters`, `dtype`).
 """
 
@@ -149,6 +149,33 @@ OLMOE = spelled_v4(
     router_aux_loss_coef=0.01,
 )
 
+GPT_OSS = spelled_v4(
+    "gpt_oss",
+    "GptOssForCausalLM",
+    **sizes(48, 4, 4, 2, 18, 151),
+    attention_bias=True,
+    experts_per_token=3,
+    head_dim=64,
+    initial_context_length=32,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    num_experts_per_tok=3,
+    num_local_experts=6,
+    output_router_logits=False,
+    pad_token_id=0,
+    rope_scaling={
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 32,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    rope_theta=150000,
+    router_aux_loss_coef=0.9,
+    sliding_window=8,
+    swiglu_limit=1.5,
+)
+
 VARIANTS: list[Variant] = [
     Variant(
         "mixtral",
@@ -234,6 +261,37 @@ VARIANTS: list[Variant] = [
         "q, k and v clamped to 0.9 after the norms; two kv heads; renormalised weights",
         OLMOE | sizes(56, 3, 4, 2, 15, 101) | {"clip_qkv": 0.9, "norm_topk_prob": True, "num_experts": 6},
         controls=[{"clip_qkv": None}, {"clip_qkv": 1.0}, {"norm_topk_prob": False}],
+    ),
+    Variant(
+        "gpt_oss",
+        "sinks; windowed and full attention in turn; yarn, not truncated; experts stacked, transposed, interleaved and biased",
+        GPT_OSS,
+        controls=[
+            {"layer_types": ["full_attention"] * 4},
+            {"layer_types": ["sliding_attention"] * 4},
+            {"swiglu_limit": 7.0},
+            {"num_experts_per_tok": 2},
+            {"rope_scaling": GPT_OSS["rope_scaling"] | {"truncate": True}},
+            {"rope_scaling": GPT_OSS["rope_scaling"] | {"attention_factor": 1.0}},
+        ],
+        tokens=67,
+    ),
+    Variant(
+        "gpt_oss_v5cfg",
+        "the config as transformers 5 writes it, with another `swiglu_alpha`; no `layer_types`; yarn, truncated; tied; two files",
+        spelled_v5(
+            GPT_OSS
+            | sizes(40, 3, 4, 4, 13, 101)
+            | {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "tie_word_embeddings": True}
+            | {"swiglu_alpha": 1.2, "swiglu_limit": 7.0, "layer_types": None},
+            {"factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0, "rope_type": "yarn"},
+        ),
+        controls=[
+            {"swiglu_alpha": 1.702},
+            {"layer_types": ["full_attention"] * 3},
+            {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+        ],
+        files=2,
     ),
     Variant(
         "llama",
@@ -394,6 +452,10 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         if bias:
             table[f"{name}.bias"] = Tensor((rows,), 0.3)
 
+    def stacked(name: str, columns: int, rows: int, gain: float) -> None:
+        table[name] = Tensor((experts(config), columns, rows), gain / columns**0.5)
+        table[f"{name}_bias"] = Tensor((experts(config), rows), 0.3)
+
     def norm(name: str, width: int) -> None:
         table[f"{name}.weight"] = Tensor((width,), 0.2, mean=1.0)
 
@@ -434,6 +496,12 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
             mlp(f"{at}.mlp", config["intermediate_size"])
             continue
         width = config.get("moe_intermediate_size") or config["intermediate_size"]
+        if kind == "gpt_oss":
+            table[f"{at}.self_attn.sinks"] = Tensor((config["num_attention_heads"],), 1.0)
+            linear(f"{at}.mlp.router", experts(config), hidden, variant.router_std, True)
+            stacked(f"{at}.mlp.experts.gate_up_proj", hidden, 2 * width, 1.4)
+            stacked(f"{at}.mlp.experts.down_proj", width, hidden, branch_gain)
+            continue
         block, parts = f"{at}.mlp", ("gate_proj", "up_proj", "down_proj")
         if kind == "mixtral":
             block, parts = f"{at}.block_sparse_moe", ("w1", "w3", "w2")

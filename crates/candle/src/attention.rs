@@ -176,7 +176,7 @@ pub(crate) fn turns_whole_heads(rope: &Rope, head_dim: usize) -> bool {
 /// not from what our layers made of it.
 fn steps(rope: &Rope) -> Vec<f32> {
     let pairs = rope.inv_freq.len();
-    let scale = |angle: f64| match rope.scaling {
+    let scale = |pair: usize, angle: f64| match rope.scaling {
         RopeScaling::None => angle,
         RopeScaling::Linear { factor } => angle / factor,
         RopeScaling::Llama3 { factor, low, high, trained } => {
@@ -184,7 +184,21 @@ fn steps(rope: &Rope) -> Vec<f32> {
             let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
             angle * (kept + (1.0 - kept) / factor)
         }
+        RopeScaling::Yarn { factor, fast, slow, trained, truncate } => {
+            let turning = |turns: f64| {
+                let turns = trained / (turns * std::f64::consts::TAU);
+                pairs as f64 * turns.ln() / rope.theta.ln()
+            };
+            let (mut first, mut last) = (turning(fast), turning(slow));
+            if truncate {
+                (first, last) = (first.floor(), last.ceil());
+            }
+            let (first, last) = (first.max(0.0), last.min(2.0 * pairs as f64 - 1.0));
+            let width = if first == last { 0.001 } else { last - first };
+            let kept = 1.0 - ((pair as f64 - first) / width).clamp(0.0, 1.0);
+            angle * (kept + (1.0 - kept) / factor)
+        }
     };
     let angle = |pair| rope.theta.powf(-(pair as f64) / pairs as f64);
-    (0..pairs).map(|pair| scale(angle(pair)) as f32).collect()
+    (0..pairs).map(|pair| scale(pair, angle(pair)) as f32).collect()
 }

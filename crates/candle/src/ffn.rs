@@ -3,7 +3,8 @@
 use candle_core::{Device, Module, Result, Tensor};
 use candle_nn::Linear;
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
-use sws_model::{MlpSpec, MoeSpec, Routed, Router};
+use sws_kernels::functional::Activation;
+use sws_model::{GateUp, MlpSpec, MoeSpec, Routed, Router};
 
 use crate::weights::{self, Loader};
 
@@ -65,22 +66,25 @@ impl Moe {
         spec: &MoeSpec,
         hidden: usize,
     ) -> weights::Result<Moe> {
-        let Router::Softmax { renormalise } = spec.router;
+        let renormalise = match spec.router {
+            Router::Softmax { renormalise } => renormalise,
+            // The same weights.
+            Router::SoftmaxOfChosen => true,
+        };
         let (block, names) = match model_type {
             "mixtral" => (format!("{layer}.block_sparse_moe"), MIXTRAL),
             _ => (format!("{layer}.mlp"), QWEN),
         };
         let router = from.get(&format!("{block}.gate.weight"), &[spec.experts, hidden])?;
-        let mlp = MlpSpec { width: spec.width, bias: false };
         let experts: weights::Result<Vec<Mlp>> = (0..spec.experts)
-            .map(|e| Mlp::load(from, &format!("{block}.experts.{e}"), names, mlp, hidden))
+            .map(|e| Mlp::load(from, &format!("{block}.experts.{e}"), names, spec.expert, hidden))
             .collect();
         let experts = experts?;
         let shared = match spec.shared {
             None => None,
             Some(shared) => {
-                let mlp = MlpSpec { width: shared.width, bias: false };
-                let mlp = Mlp::load(from, &format!("{block}.shared_expert"), QWEN, mlp, hidden)?;
+                let expert = format!("{block}.shared_expert");
+                let mlp = Mlp::load(from, &expert, QWEN, shared.mlp, hidden)?;
                 let gate = format!("{block}.shared_expert_gate.weight");
                 let gate = shared.gated.then(|| from.get(&gate, &[1, hidden])).transpose()?;
                 Some(Shared { mlp, gate: gate.map(|gate| Linear::new(gate, None)) })
@@ -134,6 +138,17 @@ impl Moe {
         routed.distinct.dedup();
         Ok(routed)
     }
+}
+
+/// Checks that an MLP is one that [`Mlp`] computes.
+pub(crate) fn supports_mlp(spec: MlpSpec) -> weights::Result<()> {
+    if spec.activation != Activation::Silu {
+        return Err(unknown("an activation other than silu"));
+    }
+    if spec.gate_up != GateUp::Separate {
+        return Err(unknown("gates and ups in one matrix"));
+    }
+    Ok(())
 }
 
 pub(crate) fn unknown(what: &str) -> weights::CandleError {

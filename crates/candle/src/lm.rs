@@ -11,7 +11,7 @@ use sws_model::{
 use sws_store::{NVMeWeightStore, Pass};
 
 use crate::attention::{Attention, Turns, turns_whole_heads};
-use crate::ffn::{Mlp, Moe, QWEN, unknown};
+use crate::ffn::{Mlp, Moe, QWEN, supports_mlp, unknown};
 use crate::weights::{CandleError, Files, Loader, Result, Shards, Tensors};
 
 /// Families whose tensor names are known here.
@@ -64,6 +64,17 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
             return Err(unknown("a rotary embedding of parts of heads"));
+        }
+        if attention.sinks {
+            return Err(unknown("attention with sinks"));
+        }
+        match layer.ffn {
+            Ffn::Dense(mlp) => supports_mlp(mlp)?,
+            Ffn::Moe(moe) if moe.router_bias => return Err(unknown("a router with a bias")),
+            Ffn::Moe(moe) => {
+                supports_mlp(moe.expert)?;
+                moe.shared.map_or(Ok(()), |shared| supports_mlp(shared.mlp))?;
+            }
         }
     }
     Ok(())

@@ -58,8 +58,8 @@ pub use budget::{
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;
 pub use experts::{
-    Ablations, AssemblerConfig, DynamicAssembler, Exactness, Miss, Presence, RealPath, Verdict,
-    Verifier, detect_miss,
+    Ablations, AssemblerConfig, DynamicAssembler, Exactness, Miss, NoBound, Presence, RealPath,
+    Verdict, Verifier, detect_miss,
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::Loaded;

@@ -67,6 +67,14 @@ pub enum WeightsError {
         /// The supported types.
         supported: &'static str,
     },
+    /// A matrix of a checkpoint in place whose bytes are in another order.
+    #[error(
+        "the tensor `{name}` is stored with rows and columns exchanged, and cannot be read in place; make shards with `sws shard` and use those"
+    )]
+    Transposed {
+        /// The tensor.
+        name: String,
+    },
     /// A weight that is NaN or infinite.
     #[error(
         "the tensor `{name}` holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again"
@@ -201,7 +209,14 @@ impl Search<'_> {
                 Some((piece, piece.tensors.iter().position(|tensor| tensor.name == name)?))
             });
             match found {
-                Some((piece, index)) => held.push(check(piece, index, wanted)?),
+                Some((piece, index)) => {
+                    let tensor = &piece.tensors[index];
+                    // Shards have the rows, whatever the checkpoint has.
+                    if tensor.transposed && self.manifest.encoding.is_none() {
+                        return Err(WeightsError::Transposed { name });
+                    }
+                    held.push(check(piece, index, wanted)?);
+                }
                 None => self.missing.push(name),
             }
         }

@@ -27,6 +27,7 @@
 
 mod config;
 mod engine;
+mod executor;
 mod families;
 mod finite;
 mod forward;
@@ -47,6 +48,7 @@ pub mod text;
 
 pub use config::{ConfigError, InvalidConfig};
 pub use engine::{Engine, Step};
+pub use executor::{ExpertBatch, ExpertExecutor};
 pub use families::supported;
 pub use finite::first_not_finite;
 pub use forward::{Chunk, ForwardError, Model, PassSize, RouterProbe, Rows};
@@ -64,7 +66,7 @@ pub use source::{
     Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
-    AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
-    SharedSpec,
+    AttentionSpec, Ffn, GateUp, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm,
+    Router, SharedSpec,
 };
 pub use state::{Saved, State};

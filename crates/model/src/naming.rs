@@ -13,7 +13,7 @@ pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> 
 fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
     let family = families::of(config)?;
     let experts = config.experts()?;
-    let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts);
+    let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts { .. });
     if experts.is_none() && family.layer.iter().copied().flatten().any(has_experts) {
         return Err(ConfigError::MissingKey("num_experts"));
     }
@@ -70,8 +70,10 @@ impl FamilyNaming {
         for &Rule { name, target, role, matrix } in self.family.layer.iter().copied().flatten() {
             let rank = role as u16;
             let kind = match target {
-                Target::Experts if name == rest && shape.first() == Some(&self.experts.into()) => {
-                    return Some(Placement::Experts { layer, rank, matrix });
+                Target::Experts { transposed }
+                    if name == rest && shape.first() == Some(&self.experts.into()) =>
+                {
+                    return Some(Placement::Experts { layer, rank, matrix, transposed });
                 }
                 Target::Expert => match expert_of(name, rest, self.experts) {
                     Some(expert) => PieceKind::Expert(expert),

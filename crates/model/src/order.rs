@@ -95,16 +95,17 @@ impl LayerSpec {
             Ffn::Dense(spec) => read(PieceKind::Mlp, mlp(spec, hidden)),
             Ffn::Moe(moe) => {
                 let router = TensorSpec::matrix(Role::Router, moe.experts, hidden);
-                read(PieceKind::Router, vec![router]);
+                let bias = TensorSpec::vector(Role::RouterBias, moe.experts);
+                let bias = moe.router_bias.then_some(bias);
+                read(PieceKind::Router, [router].into_iter().chain(bias).collect());
                 if let Some(shared) = moe.shared {
-                    let spec = MlpSpec { width: shared.width, bias: false };
                     let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
-                    let mut tensors = mlp(spec, hidden);
+                    let mut tensors = mlp(shared.mlp, hidden);
                     tensors.extend(shared.gated.then_some(gate));
                     read(PieceKind::SharedExpert, tensors);
                 }
-                let spec = MlpSpec { width: moe.width, bias: false };
-                reads.push(ReadStep::Experts { count: moe.experts, tensors: mlp(spec, hidden) });
+                let tensors = mlp(moe.expert, hidden);
+                reads.push(ReadStep::Experts { count: moe.experts, tensors });
             }
         }
         reads
@@ -131,6 +132,9 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
         tensors.push(TensorSpec::vector(Role::KeyNorm, k));
     }
+    if spec.sinks {
+        tensors.push(TensorSpec::vector(Role::Sinks, spec.heads));
+    }
     tensors.push(TensorSpec::matrix(Role::Output, hidden, q));
     if spec.output_bias {
         tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
@@ -138,17 +142,15 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     tensors
 }
 
-fn mlp(MlpSpec { width, bias }: MlpSpec, hidden: usize) -> Vec<TensorSpec> {
-    let mut tensors = vec![
-        TensorSpec::matrix(Role::Gate, width, hidden),
-        TensorSpec::matrix(Role::Up, width, hidden),
-    ];
-    if bias {
-        tensors.push(TensorSpec::vector(Role::GateBias, width));
-        tensors.push(TensorSpec::vector(Role::UpBias, width));
+fn mlp(spec: MlpSpec, hidden: usize) -> Vec<TensorSpec> {
+    let rows = spec.gate_rows();
+    let matrices = spec.gates().iter().map(|&(gate, _)| TensorSpec::matrix(gate, rows, hidden));
+    let mut tensors: Vec<TensorSpec> = matrices.collect();
+    if spec.bias {
+        tensors.extend(spec.gates().iter().map(|&(_, bias)| TensorSpec::vector(bias, rows)));
     }
-    tensors.push(TensorSpec::matrix(Role::Down, hidden, width));
-    if bias {
+    tensors.push(TensorSpec::matrix(Role::Down, hidden, spec.width));
+    if spec.bias {
         tensors.push(TensorSpec::vector(Role::DownBias, hidden));
     }
     tensors

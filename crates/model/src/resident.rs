@@ -198,7 +198,7 @@ struct Stored {
     cols: usize,
     /// Byte ranges of its parts.
     parts: [Range<usize>; 3],
-    /// The decoded numbers of a norm or bias; empty for a matrix.
+    /// The decoded numbers of a norm or bias; empty for a matrix, and in experts.
     vector: Vec<f32>,
 }
 
@@ -233,7 +233,8 @@ impl Loaded {
             if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&bytes)) {
                 return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
-            if !role.is_matrix() {
+            // Biases of experts are requested as they are stored.
+            if !role.is_matrix() && !matches!(piece.id.kind(), PieceKind::Expert(_)) {
                 stored.vector.resize(cols, 0.0);
                 matrix.decode_row(0, &mut stored.vector);
             }

@@ -17,16 +17,22 @@ pub enum Role {
     ValueBias,
     QueryNorm,
     KeyNorm,
+    /// One number per head.
+    Sinks,
     Output,
     OutputBias,
     /// The norm before the feed-forward block.
     FfnNorm,
     /// One row per routed expert.
     Router,
+    RouterBias,
     Gate,
     Up,
+    /// Gate and up in one matrix.
+    GateUp,
     GateBias,
     UpBias,
+    GateUpBias,
     Down,
     DownBias,
     /// One row: the gate that scales the shared expert's output for each token.
@@ -47,6 +53,7 @@ impl Role {
             | Role::Router
             | Role::Gate
             | Role::Up
+            | Role::GateUp
             | Role::Down
             | Role::SharedGate
             | Role::Head => true,
@@ -56,10 +63,13 @@ impl Role {
             | Role::ValueBias
             | Role::QueryNorm
             | Role::KeyNorm
+            | Role::Sinks
             | Role::OutputBias
             | Role::FfnNorm
+            | Role::RouterBias
             | Role::GateBias
             | Role::UpBias
+            | Role::GateUpBias
             | Role::DownBias
             | Role::FinalNorm => false,
         }

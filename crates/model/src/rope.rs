@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sws_kernels::functional::RopePairs;
-use sws_kernels::functional::elementary::pow64;
+use sws_kernels::functional::elementary::{ln64, pow64};
 
 use crate::config::{Config, ConfigError, Entry};
 
@@ -45,12 +45,26 @@ pub enum RopeScaling {
         /// Positions of the original context.
         trained: f64,
     },
+    /// Pairs that turn slowly are stretched, those that turn fast are kept, and those between are
+    /// interpolated by their number.
+    Yarn {
+        /// The factor by which slow pairs are stretched.
+        factor: f64,
+        /// Pairs that turn more than this many times over the original context are fast.
+        fast: f64,
+        /// Pairs that turn fewer than this many times over it are slow.
+        slow: f64,
+        /// Positions of the original context.
+        trained: f64,
+        /// True if both limits are moved outwards, to whole pairs.
+        truncate: bool,
+    },
 }
 
 /// The largest head size accepted; it bounds allocations before any weight is read.
 pub(crate) const MAX_HEAD_DIM: u64 = 65_536;
 
-const SUPPORTED: &str = "default, linear, llama3";
+const SUPPORTED: &str = "default, linear, llama3, yarn";
 
 impl Rope {
     /// A rotary embedding over whole heads, paired in halves as in most families. `context` is the
@@ -82,7 +96,7 @@ impl Rope {
         }
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), Entry::positive)?;
-        let mut scaling = RopeScaling::None;
+        let (mut scaling, mut amplitude) = (RopeScaling::None, 1.0);
         if let Some(kind) = entry("rope_type").or(entry("type")) {
             match kind.word()? {
                 "default" => {}
@@ -103,33 +117,78 @@ impl Rope {
                     let high = high.positive()?;
                     scaling = RopeScaling::Llama3 { factor, low, high, trained };
                 }
+                "yarn" => {
+                    let given = |key| entry(key).map(Entry::positive).transpose();
+                    let original = entry("original_max_position_embeddings")
+                        .or(config.get("original_max_position_embeddings"));
+                    let original =
+                        original.ok_or(ConfigError::MissingKey("original_max_position_embeddings"));
+                    let trained = original?.positive()?;
+                    let factor = given("factor")?.unwrap_or(context as f64 / trained);
+                    let fast = given("beta_fast")?.unwrap_or(32.0);
+                    let slow = given("beta_slow")?.unwrap_or(1.0);
+                    let truncate = entry("truncate").map_or(Ok(true), Entry::flag)?;
+                    scaling = RopeScaling::Yarn { factor, fast, slow, trained, truncate };
+                    let of = |mscale| yarn_amplitude(factor, mscale);
+                    amplitude = match given("attention_factor")? {
+                        Some(amplitude) => amplitude,
+                        None => match (given("mscale")?, given("mscale_all_dim")?) {
+                            (Some(mscale), Some(all)) => of(mscale) / of(all),
+                            _ => of(1.0),
+                        },
+                    };
+                }
                 _ => return Err(config.unsupported(kind, SUPPORTED)),
             }
         }
-        let mut inv_freq = frequencies(theta, head_dim);
-        inv_freq.iter_mut().for_each(|f| *f = scaling.scaled(*f));
+        let inv_freq = scaling.frequencies(theta, head_dim);
         if inv_freq.iter().any(|f| !(f * context as f32).is_finite())
             && let Some(entry) = entry("factor").or(theta_entry)
         {
             return Err(entry.invalid("by which angles of rotary embeddings become infinite"));
         }
-        let (factor, offset, pairs) = (1.0, 0, RopePairs::HalfSplit);
+        let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
         Ok(Rope { theta, scaling, inv_freq, factor, offset, pairs })
     }
 }
 
-/// theta^(-2i/dim), rounded as in training: the exponent, the power and its inverse are each an
-/// f32.
-fn frequencies(theta: f64, head_dim: usize) -> Vec<f32> {
-    let exponent = |i: usize| f64::from((2 * i) as f32 / head_dim as f32);
-    (0..head_dim / 2).map(|i| 1.0 / pow64(theta, exponent(i)) as f32).collect()
+/// The factor of sines and cosines that goes with angles stretched by `factor`.
+fn yarn_amplitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * ln64(factor) + 1.0 }
 }
 
 impl RopeScaling {
-    fn scaled(self, inv_freq: f32) -> f32 {
+    /// theta^(-2i/dim) for each pair i, scaled. Rounded as in training: the exponent, the power and
+    /// its inverse are each an f32.
+    fn frequencies(self, theta: f64, dim: usize) -> Vec<f32> {
+        let wave = |i: usize| pow64(theta, f64::from((2 * i) as f32 / dim as f32)) as f32;
+        (0..dim / 2).map(|i| self.scaled(theta, dim, i, wave(i))).collect()
+    }
+
+    /// The angle of pair `i`, for theta^(2i/dim) rounded.
+    fn scaled(self, theta: f64, dim: usize, i: usize, wave: f32) -> f32 {
+        let inv_freq = 1.0 / wave;
         match self {
             RopeScaling::None => inv_freq,
             RopeScaling::Linear { factor } => inv_freq / factor as f32,
+            RopeScaling::Yarn { factor, fast, slow, trained, truncate } => {
+                // The pair that turns this many times over the original context.
+                let pair = |turns: f64| {
+                    let turn = turns * 2.0 * std::f64::consts::PI;
+                    dim as f64 * ln64(trained / turn) / (2.0 * ln64(theta))
+                };
+                let (mut low, mut high) = (pair(fast), pair(slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                (low, high) = (low.max(0.0), high.min(dim as f64 - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                let stretched = ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+                let kept = 1.0 - stretched;
+                1.0 / (factor as f32 * wave) * (1.0 - kept) + inv_freq * kept
+            }
             RopeScaling::Llama3 { factor, low, high, trained } => {
                 let factor = factor as f32;
                 let wave = 2.0 * std::f32::consts::PI / inv_freq;

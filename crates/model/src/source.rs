@@ -3,6 +3,7 @@
 use sws_kernels::Matrix;
 use sws_store::{PieceId, PieceKind};
 
+use crate::executor::ExpertExecutor;
 use crate::observer::Observer;
 use crate::role::Role;
 
@@ -96,10 +97,11 @@ pub struct Contribution {
 
 /// Access to the tensors in reach.
 pub trait Weights {
-    /// A norm or bias, widened to f32.
+    /// A norm or bias of any piece but a routed expert, widened to f32.
     fn vector(&self, piece: PieceId, role: Role) -> &[f32];
 
-    /// A matrix, if all of it is in memory.
+    /// A matrix, if all of it is in memory. Biases of routed experts are requested here too, as
+    /// matrices of one row: they lie in slots, as they are stored.
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>>;
 
     /// True if the weights in reach for an expert are a stand-in, whose contributions count only if
@@ -113,6 +115,12 @@ pub trait Weights {
     fn judge(&mut self, expert: PieceId, contribution: &Contribution) -> bool {
         let _ = (expert, contribution);
         true
+    }
+
+    /// The executor of the experts that this call of [`Ready`] is about, if it is not the caller.
+    /// None if their matrices can be requested.
+    fn executor(&mut self) -> Option<&mut dyn ExpertExecutor> {
+        None
     }
 
     /// Calls `compute` with blocks of rows that together form the matrix, each with the number of

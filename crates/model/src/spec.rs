@@ -1,9 +1,11 @@
 //! The computation of a model, layer by layer, independent of its family.
 
+use sws_kernels::functional::Activation;
 use sws_store::Configuration;
 
 use crate::config::{Config, InvalidConfig};
 use crate::families;
+use crate::role::Role;
 use crate::rope::Rope;
 
 /// The arithmetic of a model, as its configuration describes it.
@@ -79,6 +81,8 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
+    /// True if each head has a sink: one more logit of the softmax, without a value.
+    pub sinks: bool,
 }
 
 /// Norms of queries and keys before the rotary embedding, with the eps of the layer's norm.
@@ -101,13 +105,31 @@ pub enum Ffn {
     Moe(MoeSpec),
 }
 
-/// A gated MLP: down(silu(gate(x)) · up(x)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A gated MLP: down(activation(gate(x), up(x))).
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MlpSpec {
-    /// Rows of gate and up.
+    /// Number of gates, and of ups.
     pub width: usize,
-    /// True if all three matrices have biases.
+    /// True if all matrices have biases.
     pub bias: bool,
+    /// The activation of a gate and its up.
+    pub activation: Activation,
+    /// The matrices that compute gates and ups.
+    pub gate_up: GateUp,
+}
+
+/// The matrices that compute the gates and ups of an MLP. Where they are one, so are their biases.
+///
+/// A row of a product depends on one row of the matrix alone, so one product that is taken apart
+/// has the bits of two, and its matrix is stored, read and encoded as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateUp {
+    /// One each.
+    Separate,
+    /// One for both, the rows of all gates before those of all ups.
+    Halves,
+    /// One for both, the row of each gate before that of its up.
+    Interleaved,
 }
 
 /// A mixture of experts.
@@ -117,10 +139,12 @@ pub struct MoeSpec {
     pub experts: usize,
     /// Number of routed experts per token.
     pub top_k: usize,
-    /// Rows of an expert's gate and up.
-    pub width: usize,
+    /// The computation of an expert.
+    pub expert: MlpSpec,
     /// The rule by which experts are chosen and weighted.
     pub router: Router,
+    /// True if the router has a bias.
+    pub router_bias: bool,
     /// The expert that every token uses in addition.
     pub shared: Option<SharedSpec>,
 }
@@ -133,13 +157,15 @@ pub enum Router {
         /// True if the weights of the chosen experts are divided by their sum.
         renormalise: bool,
     },
+    /// The experts with the largest logits, weighted by the softmax of these logits alone.
+    SoftmaxOfChosen,
 }
 
 /// A shared expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedSpec {
-    /// Rows of its gate and up.
-    pub width: usize,
+    /// Its computation.
+    pub mlp: MlpSpec,
     /// True if its output is multiplied by the sigmoid of a separate router row.
     pub gated: bool,
 }
@@ -173,6 +199,27 @@ impl LayerSpec {
             Ffn::Moe(moe) => Some(moe),
             Ffn::Dense(_) => None,
         }
+    }
+}
+
+impl MlpSpec {
+    /// down(silu(gate(x)) · up(x)) with a matrix for each and no biases, as in most families.
+    pub const fn silu(width: usize) -> MlpSpec {
+        let (activation, gate_up) = (Activation::Silu, GateUp::Separate);
+        MlpSpec { width, bias: false, activation, gate_up }
+    }
+
+    /// The matrices that compute gates and ups, each with its bias.
+    pub(crate) const fn gates(&self) -> &'static [(Role, Role)] {
+        match self.gate_up {
+            GateUp::Separate => &[(Role::Gate, Role::GateBias), (Role::Up, Role::UpBias)],
+            GateUp::Halves | GateUp::Interleaved => &[(Role::GateUp, Role::GateUpBias)],
+        }
+    }
+
+    /// Rows of each of these matrices.
+    pub(crate) const fn gate_rows(&self) -> usize {
+        2 * self.width / self.gates().len()
     }
 }
 

@@ -65,11 +65,40 @@ fn tensors_of_every_family() {
         (&["qwen2_moe", "llama", "mistral", "qwen2", "qwen3"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
         (&["qwen3", "qwen3_moe", "olmoe"], "model.layers.2.self_attn.q_norm.weight", "layer_2/attention"),
         (&["llama"], "model.layers.2.mlp.experts.7.gate_proj.weight", "extra"),
+        (&["gpt_oss"], "model.layers.2.mlp.router.weight", "layer_2/router"),
+        (&["gpt_oss"], "model.layers.2.mlp.router.bias", "layer_2/router"),
+        (&["gpt_oss"], "model.layers.2.self_attn.sinks", "layer_2/attention"),
+        (&["llama"], "model.layers.2.self_attn.sinks", "extra"),
     ];
     for (model_types, name, expected) in cases {
         for model_type in *model_types {
             assert_eq!(place(&config(model_type), name), *expected, "{model_type} {name}");
         }
+    }
+}
+
+#[test]
+fn stacked_tensors_belong_to_all_experts() {
+    #[rustfmt::skip]
+    let cases = [
+        // name, shape, place, true for a matrix, true if it is transposed
+        ("model.layers.3.mlp.experts.gate_up_proj", &[16u64, 8, 4][..], "layer_3/experts", true, true),
+        ("model.layers.3.mlp.experts.gate_up_proj_bias", &[16, 4], "layer_3/experts", false, false),
+        ("model.layers.3.mlp.experts.down_proj", &[16, 2, 8], "layer_3/experts", true, true),
+        ("model.layers.3.mlp.experts.down_proj_bias", &[16, 8], "layer_3/experts", false, false),
+        ("model.layers.3.mlp.experts.down_proj", &[15, 2, 8], "extra", false, false),
+        ("model.layers.4.mlp.experts.down_proj", &[16, 2, 8], "extra", false, false),
+        ("model.layers.3.mlp.experts.0.down_proj", &[16, 2, 8], "extra", false, false),
+    ];
+    let naming = naming(&config("gpt_oss")).unwrap();
+    for (name, shape, expected, is_matrix, is_transposed) in cases {
+        let found = match naming.place(name, shape) {
+            Placement::Experts { layer, matrix, transposed, .. } => {
+                (format!("layer_{layer}/experts"), matrix, transposed)
+            }
+            other => (if other == Placement::Extra { "extra" } else { "" }.into(), false, false),
+        };
+        assert_eq!(found, (expected.to_owned(), is_matrix, is_transposed), "{name} {shape:?}");
     }
 }
 

@@ -104,6 +104,10 @@ pub struct Tensor {
     pub dtype: Dtype,
     /// Shape; for a stacked tensor, the shape of this piece's slice.
     pub shape: Vec<u64>,
+    /// True if the checkpoint stores this matrix as [columns, rows]. `shape` is [rows, columns],
+    /// and so are the bytes of a shard; those of a checkpoint in place cannot be computed with.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub transposed: bool,
     /// Position in a stacked tensor, if it is a slice of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<Slice>,
@@ -196,6 +200,15 @@ impl Tensor {
         }
     }
 
+    /// Shape in the checkpoint, without the dimension that counts slices.
+    pub fn source_shape(&self) -> Vec<u64> {
+        let mut shape = self.shape.clone();
+        if self.transposed {
+            shape.reverse();
+        }
+        shape
+    }
+
     /// Rows and columns of the tensor as a matrix: the last dimension gives the columns. A vector
     /// is one row.
     pub fn matrix_shape(&self) -> (u64, u64) {
@@ -204,6 +217,10 @@ impl Tensor {
             None => (1, 1),
         }
     }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Serializes encodings by their names on the command line.

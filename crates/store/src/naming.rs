@@ -32,6 +32,9 @@ pub enum Placement {
         rank: u16,
         /// See [`Placement::Piece`].
         matrix: bool,
+        /// True if each slice is a matrix stored as [columns, rows]. Only plain floats are: the
+        /// blocks of `mxfp4` run along a row, so a matrix in it is stored by rows in any case.
+        transposed: bool,
     },
     /// No forward pass uses the tensor, which is kept unchanged.
     Extra,

@@ -25,6 +25,7 @@ impl Planning {
     pub(crate) fn new(loader: &Loader<'_>, text: &Text, threads: &Threads) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
+        streaming.exactness().check(model.spec()).map_err(|e| model.error(e))?;
         // Measured before the draft is loaded, which has a line of its own in the ledger.
         let process = process::measure(model, text.heap());
         let inventory =

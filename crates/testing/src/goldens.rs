@@ -8,6 +8,10 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
+use sws_store::open_checkpoint;
+use sws_store::shard::{ShardOptions, shard};
+use tempfile::TempDir;
+
 use crate::root;
 
 /// The directory of the goldens.
@@ -18,6 +22,44 @@ pub fn goldens() -> PathBuf {
 /// The directory of a checkpoint among the goldens.
 pub fn golden_dir(name: &str) -> PathBuf {
     goldens().join(name)
+}
+
+/// A golden checkpoint as it can be run: in place, or as shards where that is refused.
+#[derive(Debug)]
+pub struct Runnable {
+    /// The directory of the model.
+    pub dir: PathBuf,
+    _shards: Option<TempDir>,
+}
+
+/// The checkpoint `name` as it can be run.
+pub fn runnable(name: &str) -> Runnable {
+    runnable_from(&golden_dir(name))
+}
+
+/// A checkpoint like a golden, as it can be run.
+pub fn runnable_from(dir: &Path) -> Runnable {
+    if !has_transposed(dir) {
+        return Runnable { dir: dir.to_owned(), _shards: None };
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let shards = temp.path().join("shards");
+    let checkpoint = open_checkpoint(dir, None).unwrap();
+    let naming = sws_model::naming(checkpoint.config()).unwrap();
+    let encoding = "bf16".parse().unwrap();
+    let options = ShardOptions { encoding, ..ShardOptions::default() };
+    shard(&*checkpoint, naming.as_ref(), &shards, &options, &|_| {}).unwrap();
+    Runnable { dir: shards, _shards: Some(temp) }
+}
+
+/// False for checkpoints with transposed matrices, which only shards of them bring in order.
+pub fn is_readable_in_place(name: &str) -> bool {
+    !has_transposed(&golden_dir(name))
+}
+
+fn has_transposed(dir: &Path) -> bool {
+    let (manifest, _) = crate::open(dir).unwrap();
+    manifest.pieces.iter().flat_map(|piece| &piece.tensors).any(|tensor| tensor.transposed)
 }
 
 /// Names of all checkpoints among the goldens.

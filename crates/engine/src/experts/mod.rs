@@ -9,4 +9,4 @@ mod weights;
 
 pub(crate) use assembler::layers_with_experts;
 pub use assembler::{Ablations, AssemblerConfig, DynamicAssembler};
-pub use verifier::{Exactness, Miss, Presence, RealPath, Verdict, Verifier, detect_miss};
+pub use verifier::{Exactness, Miss, NoBound, Presence, RealPath, Verdict, Verifier, detect_miss};

@@ -16,7 +16,7 @@ use sws_store::{
     Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
     ShardReader, Slot, StoreOptions,
 };
-use sws_testing::goldens::{golden_dir, variants};
+use sws_testing::goldens::{self, golden_dir, runnable, runnable_from, variants};
 use sws_testing::readers::{Failing, Short, Slow};
 use sws_testing::recorded::Recorded;
 
@@ -298,13 +298,14 @@ fn bits_do_not_depend_on_slots_chunks_or_drafts() {
     }
 }
 
-/// Checkpoints of the families with experts, read in place.
+/// Checkpoints of the families with experts, read in place where that is possible.
 #[test]
 fn bits_do_not_depend_on_slots_in_other_families() {
     let mut tried = 0;
     for name in variants() {
         if sws_testing::spec(&golden_dir(&name)).moes().next().is_some() {
-            let fixture = Fixture::open(&format!("tests/goldens/{name}"));
+            let runnable = runnable(&name);
+            let fixture = Fixture::open(runnable.dir.to_str().unwrap());
             for slots in [1, fixture.experts / 4, fixture.experts / 2, fixture.experts] {
                 let mut session = fixture.streaming(slots.max(1), Box::new(fixture.oracle()));
                 let run = fixture.generate(&mut session, 5).unwrap();
@@ -433,17 +434,45 @@ fn disk_failure_is_reported_and_recovered_from() {
 /// The last expert of a layer is computed while its last matrix is in flight.
 #[test]
 fn last_expert_is_computed_while_it_arrives() {
-    let tales = Fixture::tales();
-    let slow =
-        || Slow::new(tales.reader(ReaderKind::Mmap), Clock::real(), 60 << 20, Duration::ZERO);
-    for policy in PolicyKind::ALL {
-        let store = tales.store(Some(Arc::new(slow())));
-        let mut session = tales.streaming_from(store, 40, Box::new(NoDraft), policy);
-        for _ in 0..2 {
-            assert_eq!(tales.generate(&mut session, 12).unwrap(), tales.truth, "{policy}");
+    // A bias follows the last matrix of the second.
+    let checkpoint = wide_gpt_oss();
+    let biased = runnable_from(checkpoint.path());
+    let biased = Fixture::open(biased.dir.to_str().unwrap());
+    for (fixture, slots) in [(Fixture::tales(), 40), (&biased, 8)] {
+        let slow =
+            || Slow::new(fixture.reader(ReaderKind::Mmap), Clock::real(), 60 << 20, Duration::ZERO);
+        for policy in PolicyKind::ALL {
+            let store = fixture.store(Some(Arc::new(slow())));
+            let mut session = fixture.streaming_from(store, slots, Box::new(NoDraft), policy);
+            for _ in 0..2 {
+                assert_eq!(fixture.generate(&mut session, 12).unwrap(), fixture.truth, "{policy}");
+            }
+            assert!(session.source().partly > 0, "{policy}: no expert was computed in flight");
         }
-        assert!(session.source().partly > 0, "{policy}: no expert was computed in flight");
     }
+}
+
+/// The golden of gpt-oss with experts so wide that their last matrix takes several reads.
+fn wide_gpt_oss() -> tempfile::TempDir {
+    const WIDTH: usize = 256;
+    let dir = tempfile::tempdir().unwrap();
+    goldens::copy("gpt_oss", dir.path());
+    goldens::change(dir.path(), "config.json", |config| config["intermediate_size"] = WIDTH.into());
+    let weights = dir.path().join("model.safetensors");
+    let mut tensors = goldens::Tensors::read(&weights);
+    for (name, (_, shape, bytes)) in &mut tensors.0 {
+        match name.rsplit_once(".experts.") {
+            Some((_, "gate_up_proj")) => shape[2] = 2 * WIDTH,
+            Some((_, "gate_up_proj_bias" | "down_proj")) => {
+                shape[1] = if name.ends_with("bias") { 2 * WIDTH } else { WIDTH };
+            }
+            _ => continue,
+        }
+        let old = std::mem::take(bytes);
+        bytes.extend(old.iter().cycle().take(2 * shape.iter().product::<usize>()));
+    }
+    tensors.write(&weights);
+    dir
 }
 
 /// The disk fails when all but the last matrix of an expert has arrived.

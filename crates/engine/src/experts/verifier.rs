@@ -1,5 +1,9 @@
 //! Compares a router's choice with the experts in memory, before any of them is computed.
 
+use sws_model::ModelSpec;
+
+use crate::stand_ins::ErrorBound;
+
 /// State of a piece in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -76,6 +80,24 @@ pub enum Exactness {
     /// This many stand-ins count unchecked, then none: shows what would go wrong without the
     /// verifier.
     Unseen(u64),
+}
+
+/// A tolerance for a model whose stand-ins have no proven bound on their errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a tolerance needs a bound on the error of stand-ins, which is proven for experts gated by silu and not for those of this model; leave --tolerance out"
+)]
+pub struct NoBound;
+
+impl Exactness {
+    /// Checks that the bound on which it relies is proven for all experts of a model.
+    pub fn check(self, spec: &ModelSpec) -> Result<(), NoBound> {
+        let bounded = || spec.moes().all(|moe| ErrorBound::holds_for(&moe.expert));
+        match self {
+            Exactness::Within(_) if !bounded() => Err(NoBound),
+            Exactness::Within(_) | Exactness::Exact | Exactness::Unseen(_) => Ok(()),
+        }
+    }
 }
 
 /// Checks every layer, and keeps counts.

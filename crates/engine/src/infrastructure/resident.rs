@@ -116,7 +116,8 @@ impl ResidentPieces {
             if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&slot)) {
                 return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
-            if held.role.is_matrix() {
+            // Biases of stand-ins stay in their slots, as those of experts do.
+            if held.role.is_matrix() || matches!(piece.kind(), PieceKind::Expert(_)) {
                 self.matrices.insert((piece, held.role), stored);
                 stays = true;
             } else {

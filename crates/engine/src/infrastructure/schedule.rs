@@ -90,7 +90,7 @@ impl Streamed {
 #[derive(Debug)]
 pub(crate) struct StreamSchedule {
     steps: Vec<Step>,
-    /// Matrices of experts, if experts stream.
+    /// Matrices and biases of experts, if experts stream.
     experts: HashMap<PieceId, Vec<Streamed>>,
     /// Position of the next read.
     at: Position,
@@ -159,10 +159,10 @@ impl StreamSchedule {
                         }
                     }
                     ReadStep::Experts { count, tensors } if with_experts => {
-                        let roles = || tensors.iter().map(|tensor| tensor.role);
                         for expert in 0..count as u32 {
                             let id = PieceId::expert(layer as u32, expert);
-                            let matrices = roles().filter(|role| role.is_matrix());
+                            // Biases stream too: those of all experts together are not small.
+                            let matrices = tensors.iter().map(|tensor| tensor.role);
                             let matrices = matrices.filter_map(|role| find(id, role)).collect();
                             schedule.experts.insert(id, matrices);
                         }

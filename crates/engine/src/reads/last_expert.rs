@@ -90,14 +90,14 @@ impl Reads {
     }
 }
 
-/// Length of the slot's prefix that holds everything but the last matrix of an expert. `None` if
-/// the matrices lie in another order, or if less than a chunk would follow the prefix.
+/// Length of the slot's prefix that holds everything but the last matrix of an expert and its bias.
+/// `None` if the matrices lie in another order, or if less than a chunk would follow the prefix.
 fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usize> {
     let (mut before, mut last) = (0, usize::MAX);
-    let computed_last = held.iter().rfind(|held| held.role.is_matrix())?.role;
-    for held in held {
+    let computed_last = held.iter().rposition(|held| held.role.is_matrix())?;
+    for (place, held) in held.iter().enumerate() {
         for part in layout.tensors().get(held.index)?.parts.iter().flatten() {
-            match held.role == computed_last {
+            match place >= computed_last {
                 true => last = last.min(part.start),
                 false => before = before.max(part.end),
             }
@@ -154,7 +154,12 @@ impl Weights for Arriving<'_> {
 
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
         let held = self.held(piece, role)?;
-        matrix(&self.layout, self.landed.as_ref()?, held)
+        if let Some(landed) = &self.landed {
+            return matrix(&self.layout, landed, held);
+        }
+        // Once the last matrix was requested, the expert is whole: its last bias follows.
+        let Completion { layout, slot, .. } = self.completions.last()?;
+        matrix(layout, slot, held)
     }
 
     fn blocks(

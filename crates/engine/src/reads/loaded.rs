@@ -19,7 +19,7 @@ impl Loaded {
         Loaded { slot, layout: None }
     }
 
-    /// A matrix of the piece; `None` if the slot is empty.
+    /// A matrix or bias of the piece; `None` if the slot is empty.
     pub(crate) fn matrix(&self, held: &Held) -> Option<Matrix<'_>> {
         matrix(self.layout.as_ref()?, &self.slot, held)
     }
@@ -46,7 +46,7 @@ pub(super) fn matrix<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> O
     Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
 }
 
-/// Rejects a request for a vector of an expert.
+/// Rejects a request for a vector of an expert: its biases are requested as matrices of one row.
 pub(crate) fn no_vector(piece: PieceId, role: Role) -> ! {
-    panic!("{piece} has no {role:?}: routed experts are matrices")
+    panic!("{piece} has no {role:?} as f32: biases of routed experts are served as they are stored")
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use sws_kernels::Matrix;
-use sws_model::{Contribution, Inventory, Role};
+use sws_kernels::functional::Activation;
+use sws_model::{Contribution, Inventory, MlpSpec, Role};
 use sws_store::{Arena, NVMeWeightStore, Piece, PieceId};
 
 use crate::error::StreamError;
@@ -82,8 +83,10 @@ impl StandIns {
 /// ‖Δy‖ ≤ ‖ΔD‖‖h‖ + ‖D‖‖Δh‖ + ‖ΔD‖‖Δh‖, and
 /// ‖Δh‖ ≤ 1.1 ‖ΔG‖‖x‖ · max|u| + (max|s| + 1.1 ‖ΔG‖‖x‖) · ‖ΔU‖‖x‖
 ///
-/// as silu changes by at most 1.1 times the change of its argument. The bound is for exact
-/// arithmetic; the expert's own output has rounding errors of the same size.
+/// as silu changes by at most 1.1 times the change of its argument. Biases are the same in both:
+/// they are part of s and u, and cancel in Δy. A matrix that holds both G and U is bounded as
+/// each: its norms are at least those of its rows. The bound is for exact arithmetic; the expert's
+/// own output has rounding errors of the same size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ErrorBound {
     /// Upper bound of ‖ΔG‖.
@@ -100,6 +103,18 @@ pub struct ErrorBound {
 const SILU_SLOPE: f64 = 1.1;
 
 impl ErrorBound {
+    /// True if the bound is proven for experts of this kind. The slope of another activation may
+    /// exceed that of silu, and need not be bounded in the other argument at all.
+    pub fn holds_for(expert: &MlpSpec) -> bool {
+        match expert.activation {
+            Activation::Silu => true,
+            Activation::Sigmoid
+            | Activation::GeluTanh
+            | Activation::GeluErf
+            | Activation::Clamped { .. } => false,
+        }
+    }
+
     /// Returns the bound of an expert from the norms in the manifest. `None` if a norm is unknown,
     /// or if the expert itself differs from the checkpoint's.
     fn of(piece: &Piece, inventory: &Inventory) -> Option<ErrorBound> {
@@ -110,8 +125,9 @@ impl ErrorBound {
             let error = stand_in.tensors.get(held.index)?.error.filter(|_| exact)?;
             Some([error.spectral?, error.spectral_error?])
         };
-        let [_, gate] = norms(Role::Gate)?;
-        let [_, up] = norms(Role::Up)?;
+        let either = |role| norms(role).or_else(|| norms(Role::GateUp));
+        let [_, gate] = either(Role::Gate)?;
+        let [_, up] = either(Role::Up)?;
         let [down, down_error] = norms(Role::Down)?;
         Some(ErrorBound { gate, up, down, down_error })
     }

@@ -150,6 +150,7 @@ impl SpeculativeWeightStreamer {
         plan: Plan,
         options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
+        options.exactness.check(model.spec())?;
         // From here on, memory that passes free has to return to the system.
         release_freed_memory();
         let spec = model.spec();

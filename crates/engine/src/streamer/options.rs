@@ -9,7 +9,7 @@ use sws_model::{ForwardError, KvPrecision, WeightsError};
 use super::meter::Costs;
 use crate::budget::{Budget, PlanError, Process};
 use crate::error::StreamError;
-use crate::experts::{Ablations, Exactness};
+use crate::experts::{Ablations, Exactness, NoBound};
 use crate::stand_ins::StandInUse;
 use sws_cache::policy::PolicyKind;
 
@@ -95,6 +95,9 @@ pub enum StreamerError {
     /// Weights that stay in memory could not be read.
     #[error(transparent)]
     Stream(#[from] StreamError),
+    /// Stand-ins may not count as requested.
+    #[error(transparent)]
+    Bound(#[from] NoBound),
     /// A pass failed.
     #[error(transparent)]
     Forward(#[from] ForwardError),

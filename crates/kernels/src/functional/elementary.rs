@@ -129,6 +129,11 @@ pub fn pow64(x: f64, y: f64) -> f64 {
     libm::pow(x, y)
 }
 
+/// ln x in double precision.
+pub fn ln64(x: f64) -> f64 {
+    libm::log(x)
+}
+
 /// ln(1 + x) in double precision.
 pub fn ln1p64(x: f64) -> f64 {
     libm::log1p(x)

@@ -106,6 +106,7 @@ impl<'a> Common<'a> {
                 window: None,
                 scale: (1.0 / (head_dim as f64).sqrt()) as f32,
                 rope: Some(0),
+                sinks: false,
             },
             rope: Rope::of(config, head_dim, defaults.theta, context)?,
             context,
@@ -138,7 +139,7 @@ impl<'a> Common<'a> {
 
 /// A gated MLP whose width is the entry `key`.
 pub(super) fn dense(config: &Config, key: &'static str, bias: bool) -> Result<Ffn, ConfigError> {
-    Ok(Ffn::Dense(MlpSpec { width: config.size(key, MAX_WIDTH)?, bias }))
+    Ok(Ffn::Dense(MlpSpec { bias, ..MlpSpec::silu(width(config, key)?) }))
 }
 
 /// Experts whose width is the entry `key`, chosen by softmax.
@@ -148,18 +149,31 @@ pub(super) fn moe(
     renormalise: bool,
     shared: Option<SharedSpec>,
 ) -> Result<Ffn, ConfigError> {
-    let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
-    let top_k = config.need("num_experts_per_tok")?;
-    if top_k.size(MAX_COUNT)? > experts {
-        return Err(top_k.invalid(format!("and there are only {experts} experts to choose from")));
-    }
+    let (experts, top_k) = chosen(config)?;
     Ok(Ffn::Moe(MoeSpec {
         experts,
-        top_k: top_k.size(MAX_COUNT)?,
-        width: config.size(key, MAX_WIDTH)?,
+        top_k,
+        expert: MlpSpec::silu(width(config, key)?),
         router: Router::Softmax { renormalise },
+        router_bias: false,
         shared,
     }))
+}
+
+/// The number of experts of a layer, and of those for a token.
+pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
+    let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
+    let entry = config.need("num_experts_per_tok")?;
+    let top_k = entry.size(MAX_COUNT)?;
+    if top_k > experts {
+        return Err(entry.invalid(format!("and there are only {experts} experts to choose from")));
+    }
+    Ok((experts, top_k))
+}
+
+/// The width of an MLP.
+pub(super) fn width(config: &Config, key: &'static str) -> Result<usize, ConfigError> {
+    config.size(key, MAX_WIDTH)
 }
 
 /// The width of the shared expert.

@@ -3,6 +3,7 @@
 
 mod common;
 mod dense;
+mod gpt_oss;
 mod mixtral;
 mod qwen_moe;
 
@@ -42,11 +43,13 @@ pub(crate) enum Target {
     /// The expert whose number is in the name.
     Expert,
     /// All experts, stacked along the first dimension.
-    #[expect(dead_code, reason = "published by families that are not in the table yet")]
-    Experts,
+    Experts {
+        /// True if the matrix of each is stored as [columns, rows] where it is of plain floats.
+        transposed: bool,
+    },
 }
 
-const ALL: [&Family; 3] = [&dense::FAMILY, &mixtral::FAMILY, &qwen_moe::FAMILY];
+const ALL: [&Family; 4] = [&dense::FAMILY, &gpt_oss::FAMILY, &mixtral::FAMILY, &qwen_moe::FAMILY];
 
 /// The model types that are supported.
 pub fn supported() -> impl Iterator<Item = &'static str> {
@@ -67,13 +70,21 @@ pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
     ALL.into_iter().find(|family| family.model_types.contains(&model_type))
 }
 
+impl Rule {
+    /// The same tensor, stored with rows and columns exchanged.
+    const fn transposed(self) -> Rule {
+        Rule { target: Target::Experts { transposed: true }, ..self }
+    }
+}
+
 impl Family {
     /// The rule for the tensor with `role` in a piece of this kind; all experts share one.
     pub(crate) fn rule(&self, kind: PieceKind, role: Role) -> Option<&'static Rule> {
         let fits = |rule: &&Rule| match (rule.target, kind) {
-            (Target::Expert | Target::Experts, PieceKind::Expert(_)) => rule.role == role,
+            (Target::Expert | Target::Experts { .. }, kind) => {
+                matches!(kind, PieceKind::Expert(_)) && rule.role == role
+            }
             (Target::Kind(of), kind) => of == kind && rule.role == role,
-            _ => false,
         };
         self.layer.iter().copied().flatten().find(fits)
     }
@@ -89,6 +100,11 @@ const fn small(kind: PieceKind, role: Role, name: &'static str) -> Rule {
 
 const fn expert(role: Role, name: &'static str) -> Rule {
     Rule { name, target: Target::Expert, role, matrix: true }
+}
+
+/// The tensors of one role of all experts of a layer in one.
+const fn stacked(role: Role, name: &'static str) -> Rule {
+    Rule { name, target: Target::Experts { transposed: false }, role, matrix: role.is_matrix() }
 }
 
 const NORMS: &[Rule] = &[

@@ -11,7 +11,7 @@ use super::common::{
 use super::{ATTENTION, Family, MLP, NORMS, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, ModelSpec, QkNorm, SharedSpec};
+use crate::spec::{AttentionSpec, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
@@ -50,7 +50,8 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     let qkv_bias = config.flag("qkv_bias", true)?;
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
-    let layers = Layers::read(config, Some(SharedSpec { width, gated: true }))?;
+    let shared = SharedSpec { mlp: MlpSpec::silu(width), gated: true };
+    let layers = Layers::read(config, Some(shared))?;
     layers.model(config, common, |l| AttentionSpec { window: windows[l], ..attention.clone() })
 }
 

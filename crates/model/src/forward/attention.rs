@@ -84,6 +84,7 @@ pub(super) fn attention(
             });
         }
     }
+    let sinks = spec.sinks.then(|| weights.vector(id, Role::Sinks));
     for span in spans {
         let keys = rows_of(span, k, kv_width);
         let values = rows_of(span, v, kv_width);
@@ -104,7 +105,7 @@ pub(super) fn attention(
                 scale: spec.scale,
                 window: spec.window,
                 soft_cap: None,
-                sinks: None,
+                sinks,
             };
             let seen = cache.capacity().min(first + tokens);
             let work = tokens * spec.heads * seen * spec.head_dim;

@@ -17,19 +17,19 @@ pub(super) struct Judging {
 }
 
 impl Judging {
-    /// Adds a row of the batch before its activation. `contribution` holds the measurements that do
+    /// Adds a row of the batch before its activation, its gates and ups each with the distance from
+    /// one to the next. `contribution` holds the measurements that do
     /// not depend on weights.
     pub(super) fn add(
         &mut self,
         row: usize,
         expert: PieceId,
         mut contribution: Contribution,
-        gates: &[f32],
-        ups: &[f32],
+        [gates, ups]: [(&[f32], usize); 2],
     ) {
-        let largest = gates.iter().copied().fold(0.0, f32::max);
+        let largest = each(gates).fold(0.0, f32::max);
         contribution.gate = f64::from(silu(largest)).max(SILU_LEAST);
-        contribution.up = ups.iter().map(|u| f64::from(u.abs())).fold(0.0, f64::max);
+        contribution.up = each(ups).map(|u| f64::from(u.abs())).fold(0.0, f64::max);
         self.contributions.push((row, expert, contribution));
     }
 
@@ -49,6 +49,11 @@ impl Judging {
             }
         }
     }
+}
+
+/// Numbers at equal distances.
+fn each((x, step): (&[f32], usize)) -> impl Iterator<Item = f32> {
+    x.iter().copied().step_by(step)
 }
 
 /// ‖row‖; NaN if an element is NaN.

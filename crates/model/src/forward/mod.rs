@@ -1,8 +1,10 @@
 //! The forward pass, shared by all families and all sources of weights.
 
 mod attention;
+mod experts;
 mod judging;
 mod linear;
+mod mlp;
 mod moe;
 mod router;
 mod size;

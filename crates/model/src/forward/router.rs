@@ -7,6 +7,7 @@ use sws_kernels::functional::{softmax, top_k};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
+use super::attention::add_bias;
 use super::linear::{Product, Threads, multiply};
 use super::norm;
 use crate::role::Role;
@@ -26,8 +27,12 @@ pub(super) fn logits(
     scratch: &mut Vec<ThreadScratch>,
 ) -> Result<(), SourceError> {
     let piece = PieceId::new(l as u32, PieceKind::Router);
-    let product = Product::new(piece, Role::Router, input, logits, spec.experts);
-    multiply(tier, threads, weights, &mut [Some(product)], scratch)
+    let product = Product::new(piece, Role::Router, input, &mut *logits, spec.experts);
+    multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
+    if spec.router_bias {
+        add_bias(tier, weights.vector(piece, Role::RouterBias), logits);
+    }
+    Ok(())
 }
 
 /// Selects the experts of each token from the router's logits [tokens, experts], which are
@@ -54,6 +59,16 @@ pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mu
                     let sum: f32 = weights.iter().sum();
                     weights.iter_mut().for_each(|weight| *weight /= sum);
                 }
+            }
+        }
+        Router::SoftmaxOfChosen => {
+            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+            for (logits, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
+                top_k(logits, choices);
+                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                    *weight = logits[expert as usize];
+                }
+                softmax(tier, weights, k);
             }
         }
     });
@@ -108,8 +123,8 @@ impl RouterProbe {
         input.pack(*tier, normed, tokens, width);
         let how = (*tier, Threads::One);
         match moe.router {
-            // The softmax keeps the order of the logits.
-            Router::Softmax { .. } => {
+            // Choices follow the order of the logits, which the softmax keeps.
+            Router::Softmax { .. } | Router::SoftmaxOfChosen => {
                 logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
         }

@@ -3,8 +3,8 @@
 use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Input, ThreadScratch, Tier};
 
-use super::moe::{ROWS_TOGETHER, TOGETHER};
-use crate::spec::{Ffn, Mixer, ModelSpec};
+use super::experts::{ROWS_TOGETHER, TOGETHER};
+use crate::spec::{Ffn, Mixer, MlpSpec, ModelSpec};
 
 /// The largest pass that a [`State`](crate::State) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +36,17 @@ impl ModelSpec {
         let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
 
         // Every buffer has the size of the largest layer that uses it.
-        let (mut single, mut experts) = (0, Experts::default());
+        let (mut mlps, mut experts) = (Mlps::default(), Experts::default());
         for layer in &self.layers {
             match layer.ffn {
-                Ffn::Dense(mlp) => single = single.max(mlp.width),
+                Ffn::Dense(mlp) => mlps.add(mlp, hidden),
                 Ffn::Moe(moe) => {
-                    single = single.max(moe.width);
-                    experts.width = experts.width.max(moe.width);
+                    mlps.add(moe.expert, hidden);
+                    experts.mlps.add(moe.expert, hidden);
                     experts.count = experts.count.max(moe.experts);
                     experts.top_k = experts.top_k.max(moe.top_k);
                     if let Some(shared) = moe.shared {
-                        single = single.max(shared.width);
+                        mlps.add(shared.mlp, hidden);
                         experts.shared = 1;
                     }
                 }
@@ -59,17 +59,41 @@ impl ModelSpec {
         let attention = tokens * (2 * q + 2 * kv + 2 * pairs) * float
             + Input::bytes_for(tokens, q)
             + threads * AttentionScratch::bytes(head, positions.min(self.context));
-        let mlp = 2 * experts.rows(tokens, single) * float + Input::bytes_for(tokens, single);
+        let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
+        let mlp = mlp.max(mlps.numbers(tokens)) * float + Input::bytes_for(tokens, mlps.width);
         let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(tokens, hidden)) as u64
     }
 }
 
+/// The maximum of each value over some gated MLPs.
+#[derive(Default)]
+struct Mlps {
+    width: usize,
+    /// Rows of the first matrix: gates, or gates and ups.
+    gates: usize,
+    /// Elements of a bias that is copied.
+    bias: usize,
+}
+
+impl Mlps {
+    fn add(&mut self, mlp: MlpSpec, hidden: usize) {
+        self.width = self.width.max(mlp.width);
+        self.gates = self.gates.max(mlp.gate_rows());
+        self.bias = self.bias.max(if mlp.bias { mlp.gate_rows().max(hidden) } else { 0 });
+    }
+
+    /// Elements of all buffers for this many rows.
+    fn numbers(&self, rows: usize) -> usize {
+        rows * (self.gates + self.width) + self.bias
+    }
+}
+
 /// The maximum of each value over all layers with experts.
 #[derive(Default)]
 struct Experts {
-    width: usize,
+    mlps: Mlps,
     count: usize,
     top_k: usize,
     /// 1 if any layer has a shared expert, otherwise 0.
@@ -77,12 +101,6 @@ struct Experts {
 }
 
 impl Experts {
-    /// Number of gate values computed at once.
-    fn rows(&self, tokens: usize, single: usize) -> usize {
-        let together = ROWS_TOGETHER.min(tokens * self.top_k) * self.width;
-        together.max(tokens * single)
-    }
-
     /// Additional bytes for layers with experts.
     fn bytes(&self, tokens: usize, hidden: usize) -> usize {
         if self.count == 0 {
@@ -97,7 +115,8 @@ impl Experts {
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
                 let rows = tokens.min(ROWS_TOGETHER - place);
-                Input::bytes_for(rows.min(tokens - 1), hidden) + Input::bytes_for(rows, self.width)
+                Input::bytes_for(rows.min(tokens - 1), hidden)
+                    + Input::bytes_for(rows, self.mlps.width)
             })
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.

@@ -65,6 +65,8 @@ pub(super) struct MlpWork {
     pub(super) gate: Vec<f32>,
     pub(super) up: Vec<f32>,
     pub(super) packed: Vec<Input>,
+    /// A bias of an expert.
+    pub(super) bias: Vec<f32>,
 }
 
 #[derive(Debug, Default)]
@@ -179,7 +181,7 @@ impl Workspace {
         let Routed { choices, weights, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
-        let floats = floats.chain([&self.mlp.gate, &self.mlp.up]);
+        let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]);
         let places = [starts, rows, by_token, found];

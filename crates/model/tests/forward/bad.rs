@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
-use sws_model::{ModelSpec, ResidentSource};
+use sws_model::{Inventory, ModelSpec, ResidentSource};
 use sws_store::{Manifest, open_checkpoint};
 
 use crate::support::{Fixture, goldens, variants};
@@ -50,7 +50,14 @@ fn configurations() {
         ("llama", "rms_norm_eps", json!(0), "0 for `rms_norm_eps`, which must be a number above 0 that 32 bits can hold"),
         ("llama", "rms_norm_eps", json!(1e300), "`rms_norm_eps`"),
         ("llama", "rope_theta", json!(-1.0), "`rope_theta`, which must be a number above 0 that 32 bits can hold"),
-        ("llama", "rope_scaling", rope("yarn"), "`rope_type` = \"yarn\" in a model of type `llama`, which is not supported; supported: default, linear, llama3"),
+        ("llama", "rope_scaling", rope("longrope"), "`rope_type` = \"longrope\" in a model of type `llama`, which is not supported; supported: default, linear, llama3, yarn"),
+        ("llama", "rope_scaling", rope("yarn"), "has no `original_max_position_embeddings`"),
+        ("gpt_oss", "rope_scaling", json!(ABSENT), "has no `rope_scaling`"),
+        ("gpt_oss", "swiglu_limit", json!(0), "0 for `swiglu_limit`, which must be a number above 0"),
+        ("gpt_oss", "hidden_act", json!("gelu"), "`hidden_act` = \"gelu\" in a model of type `gpt_oss`"),
+        ("gpt_oss", "num_experts_per_tok", json!(7), "there are only 6 experts to choose from"),
+        ("gpt_oss", "sliding_window", json!(null), "no `sliding_window` is in use"),
+        ("gpt_oss", "quantization_config", json!({"quant_method": "mxfp4"}), "`quant_method` = \"mxfp4\" in a model of type `gpt_oss`, which is not supported; supported: weights published in f32, f16 or bf16"),
         ("llama", "rope_scaling", json!({"type": "dynamic", "factor": 2}), "`type` = \"dynamic\""),
         ("llama", "rope_scaling", json!({"type": "linear"}), "has no `factor`"),
         ("llama", "rope_scaling", json!({"type": "linear", "factor": 1e-37}), "1e-37 for `factor`, by which angles of rotary embeddings become infinite"),
@@ -200,6 +207,18 @@ fn refusal(dir: &Path) -> String {
         Ok(())
     });
     loaded.expect_err("it was accepted").to_string()
+}
+
+/// Matrices that are stored as [columns, rows] come in order in shards only.
+#[test]
+fn transposed_matrices_are_refused_in_place() {
+    let (manifest, spec) = sws_testing::open(&goldens().join("gpt_oss")).unwrap();
+    let error = Inventory::new(&spec, &manifest).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the tensor `model.layers.0.mlp.experts.gate_up_proj` is stored with rows and columns \
+         exchanged, and cannot be read in place; make shards with `sws shard` and use those"
+    );
 }
 
 /// A configuration that asks for more than any file holds is refused at the first missing tensors,

@@ -10,7 +10,7 @@ use sws_model::{
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{PieceId, PieceKind, open_checkpoint};
 
-use crate::support::{Fixture, Recorder, variants};
+use crate::support::{Fixture, Recorder, goldens, variants};
 
 /// More tokens than a ring of window + 63 holds, so that rings with windows of 8 wrap around twice.
 fn tokens(fixture: &Fixture) -> Vec<u32> {
@@ -128,7 +128,7 @@ fn shards_in_bf12() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let tokens = tokens(&fixture);
-        let checkpoint = open_checkpoint(&fixture.dir, None).unwrap();
+        let checkpoint = open_checkpoint(goldens().join(&name), None).unwrap();
         let naming = sws_model::naming(checkpoint.config()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("shards");

@@ -4,6 +4,7 @@ mod allocations;
 mod bad;
 mod bits;
 mod engine;
+mod executor;
 mod failures;
 mod goldens;
 mod in_memory;

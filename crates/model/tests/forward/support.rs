@@ -7,25 +7,30 @@ use sws_model::{
     KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
 };
 use sws_store::{Manifest, Pass};
-pub(crate) use sws_testing::goldens::{Golden, goldens, variants};
+use sws_testing::goldens::{Golden, Runnable, golden_dir, runnable};
+pub(crate) use sws_testing::goldens::{goldens, variants};
 use sws_testing::resident;
 
 /// A checkpoint with its specification and manifest.
 pub(crate) struct Fixture {
     pub(crate) dir: PathBuf,
+    /// The golden, and what keeps its directory.
+    golden: Option<(PathBuf, Runnable)>,
     pub(crate) spec: ModelSpec,
     pub(crate) manifest: Manifest,
 }
 
 impl Fixture {
     pub(crate) fn open(name: &str) -> Fixture {
-        Fixture::at(&goldens().join(name))
+        let runnable = runnable(name);
+        let fixture = Fixture::at(&runnable.dir);
+        Fixture { golden: Some((golden_dir(name), runnable)), ..fixture }
     }
 
     /// Opens a checkpoint or shard directory.
     pub(crate) fn at(dir: &Path) -> Fixture {
         let (manifest, spec) = sws_testing::open(dir).unwrap();
-        Fixture { dir: dir.to_owned(), spec, manifest }
+        Fixture { dir: dir.to_owned(), golden: None, spec, manifest }
     }
 
     pub(crate) fn source(&self) -> ResidentSource {
@@ -38,7 +43,7 @@ impl Fixture {
     }
 
     pub(crate) fn golden(&self) -> Golden {
-        Golden::read(&self.dir)
+        Golden::read(self.golden.as_ref().map_or(&self.dir, |(dir, _)| dir))
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use sws_kernels::PartLen;
 
-use super::in_place::MAX_STACKED;
+use super::in_place::{MAX_STACKED, MAX_TRANSPOSED};
 use super::{Extent, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Piece, Tensor};
+use crate::Dtype;
 use crate::header::{MAX_DIMS, MAX_TENSORS, good_name};
 use crate::path::{is_plain_name, is_plain_path};
 
@@ -80,6 +81,13 @@ impl Manifest {
         Ok(())
     }
 
+    /// The version of the format that describes this manifest: readers of version 1 alone would
+    /// restore transposed tensors wrongly.
+    pub(super) fn version(&self) -> u64 {
+        let mut tensors = self.pieces.iter().flat_map(Piece::all_tensors);
+        if tensors.any(|tensor| tensor.transposed) { 2 } else { 1 }
+    }
+
     fn check_tensor(&self, tensor: &Tensor, checksums: bool) -> Result<(), &'static str> {
         if !is_plain_name(&tensor.source) {
             return Err("names a source that is no plain file name");
@@ -97,6 +105,9 @@ impl Manifest {
         // JSON has neither infinities nor NaN.
         if !norms.into_iter().all(|norm| norm.is_finite() && norm >= 0.0) {
             return Err("has an error norm that is no number");
+        }
+        if tensor.transposed {
+            check_transposed(tensor)?;
         }
         check_parts(tensor)?;
         tensor.parts.iter().try_for_each(|part| self.check_extent(part, checksums))
@@ -161,12 +172,23 @@ fn check_piece(piece: &Piece) -> Result<(), &'static str> {
         }
     }
     if let Some(stand_in) = &piece.stand_in {
-        let same = |(a, b): (&Tensor, &Tensor)| a.name == b.name && a.shape == b.shape;
+        let same = |(a, b): (&Tensor, &Tensor)| {
+            a.name == b.name && a.shape == b.shape && a.transposed == b.transposed
+        };
         if stand_in.tensors.len() != piece.tensors.len()
             || !piece.tensors.iter().zip(&stand_in.tensors).all(same)
         {
             return Err("has a stand-in with other tensors than its own");
         }
+    }
+    Ok(())
+}
+
+fn check_transposed(tensor: &Tensor) -> Result<(), &'static str> {
+    let plain = matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+    let small = tensor.shape.iter().all(|&dim| dim <= MAX_TRANSPOSED);
+    if !plain || !small || tensor.shape.len() != 2 || tensor.encoding.is_none() {
+        return Err("is transposed, and no matrix that can be");
     }
     Ok(())
 }

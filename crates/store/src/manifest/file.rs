@@ -15,8 +15,9 @@ use crate::remedy;
 /// File name of the manifest in its directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
 
-/// Version of the format that this code writes, and the only one it reads.
-const MANIFEST_VERSION: u64 = 1;
+/// The newest version of the format that this code reads. Each manifest has the oldest version that
+/// can describe it.
+const NEWEST_VERSION: u64 = 2;
 
 /// Largest accepted manifest. A model with 70,000 expert matrices needs about 60 MB.
 const MAX_MANIFEST_BYTES: u64 = 256 << 20;
@@ -102,7 +103,7 @@ pub enum InvalidManifest {
     #[error("its checksum does not match its contents")]
     Checksum,
     /// Written by another version of the format.
-    #[error("it is of version {0} and this program reads version {MANIFEST_VERSION}")]
+    #[error("it is of version {0} and this program reads versions up to {NEWEST_VERSION}")]
     Version(u64),
     /// Inconsistent contents, or paths and extents out of bounds.
     #[error("{0}")]
@@ -163,10 +164,14 @@ impl Manifest {
             return Err(InvalidManifest::Checksum);
         }
         let Version { version } = serde_json::from_str(body).map_err(InvalidManifest::Json)?;
-        if version != MANIFEST_VERSION {
+        if !(1..=NEWEST_VERSION).contains(&version) {
             return Err(InvalidManifest::Version(version));
         }
         let manifest: Manifest = serde_json::from_str(body).map_err(InvalidManifest::Json)?;
+        if manifest.version() > version {
+            let reason = format!("it has transposed tensors, which version {version} has not");
+            return Err(InvalidManifest::Content(reason));
+        }
         manifest.check(true).map_err(InvalidManifest::Content)?;
         Ok(manifest)
     }
@@ -176,7 +181,7 @@ impl Manifest {
     /// Fails if the manifest could not be read back, because it is inconsistent or lacks checksums.
     pub fn to_json(&self) -> Result<Vec<u8>, InvalidManifest> {
         self.check(true).map_err(InvalidManifest::Content)?;
-        let body = Body { version: MANIFEST_VERSION, manifest: self };
+        let body = Body { version: self.version(), manifest: self };
         let body = serde_json::to_string(&body).map_err(InvalidManifest::Json)?;
         let hash = blake3::hash(body.as_bytes()).to_hex();
         Ok(format!("{{\"blake3\":\"{hash}\",\"body\":{body}}}\n").into_bytes())

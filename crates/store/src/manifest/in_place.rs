@@ -13,6 +13,10 @@ use crate::{Dtype, Naming, PieceId, Placement};
 /// Largest number of experts in a stacked tensor.
 pub(super) const MAX_STACKED: u64 = 65_536;
 
+/// Largest number of rows, and of columns, of a matrix that is stored transposed. It bounds the
+/// memory in which one is turned.
+pub(super) const MAX_TRANSPOSED: u64 = 1 << 22;
+
 /// Side of the square blocks that share one scale in `fp8`.
 const FP8_BLOCK: u64 = 128;
 /// Length of the runs that share one scale in `mxfp4`; two numbers fill a byte.
@@ -39,16 +43,19 @@ impl Manifest {
             let path = || checkpoint.dir().join(&file.name);
             let placement = naming.place(&logical.name, &logical.shape);
             let experts = match placement {
-                Placement::Experts { .. } => {
-                    let experts = logical.stacked().ok_or_else(|| CheckpointError::NotStacked {
+                Placement::Experts { transposed, .. } => {
+                    let experts = logical.stacked().filter(|_| !transposed || logical.turns());
+                    let experts = experts.ok_or_else(|| CheckpointError::NotStacked {
                         path: path(),
                         tensor: logical.name.clone(),
                         shape: logical.shape.clone(),
                     })?;
                     Some(experts)
                 }
-                _ => None,
+                Placement::Piece { .. } | Placement::Extra => None,
             };
+            let transposed = matches!(placement, Placement::Experts { transposed: true, .. })
+                && logical.is_plain();
             count += experts.unwrap_or(1) as usize;
             if count > limit {
                 return Err(CheckpointError::TooManyTensors { path: path(), limit });
@@ -60,7 +67,11 @@ impl Manifest {
                     Placement::Experts { layer, rank, .. } => (PieceId::expert(layer, index), rank),
                 };
                 let slice = experts.map(|count| Slice { index: index.into(), count: count.into() });
-                let tensor = logical.cut(id, slice, &file.name);
+                let mut tensor = logical.cut(id, slice, &file.name);
+                if transposed {
+                    tensor.shape.reverse();
+                    tensor.transposed = true;
+                }
                 pieces.entry(id).or_default().push((rank, tensor));
             }
         }
@@ -216,6 +227,18 @@ impl Logical<'_> {
         fits.then_some(count as u32)
     }
 
+    /// True if the numbers are plain floats, without blocks.
+    fn is_plain(&self) -> bool {
+        matches!(self.encoding, Some(Encoding::F32 | Encoding::F16 | Encoding::Bf16))
+    }
+
+    /// True if slices can be matrices stored as [columns, rows], or are known not to be.
+    fn turns(&self) -> bool {
+        let small = || self.shape[1..].iter().all(|&dim| dim <= MAX_TRANSPOSED);
+        let plain = self.is_plain() && self.shape.len() == 3 && small();
+        plain || self.encoding == Some(Encoding::Mxfp4)
+    }
+
     fn cut(&self, id: PieceId, slice: Option<Slice>, source: &str) -> Tensor {
         let skipped = usize::from(slice.is_some());
         let Slice { index, count } = slice.unwrap_or(Slice { index: 0, count: 1 });
@@ -238,6 +261,7 @@ impl Logical<'_> {
             name: self.name.clone(),
             dtype: self.dtype,
             shape: self.shape[skipped..].to_vec(),
+            transposed: false,
             slice,
             source: source.to_owned(),
             encoding: self.encoding,

@@ -15,6 +15,7 @@ use super::narrow;
 use super::parts::{Side, Target, Writing};
 use super::plan::{least_len, numbers};
 use super::spectral::Norms;
+use super::transpose::Lines;
 use crate::{Checkpoint, ErrorNorms, Manifest, ShardReader, Slot, Tensor};
 
 /// A tensor up to this size is read whole, so that its exponents can be counted before it is
@@ -57,19 +58,44 @@ impl<'a> Context<'a> {
         let (dir, reader) = (checkpoint.dir(), checkpoint.reader());
         Context { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
     }
+
+    /// Reads a range of a file into `buffer`, which has [`Source::room`] for it. Returns its range in
+    /// the buffer.
+    fn read(
+        &self,
+        file: u32,
+        offset: u64,
+        len: usize,
+        buffer: &mut [u8],
+    ) -> Result<Range<usize>, ShardError> {
+        let skip = (offset % ALIGN as u64) as usize;
+        let span = (skip + len).next_multiple_of(ALIGN);
+        match self.reader.read_at(file, offset - skip as u64, &mut buffer[..span]) {
+            Ok(got) if got >= skip + len => Ok(skip..skip + len),
+            got => {
+                let path = &self.manifest.files[file as usize].path;
+                let cause = got.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                Err(ShardError::reading(&self.dir.join(path), cause))
+            }
+        }
+    }
 }
 
 /// The buffers of one worker.
 pub(super) struct Worker<'a> {
     context: &'a Context<'a>,
     input: Slot,
+    /// Rows of a transposed matrix that are in `input`.
+    band: Range<u64>,
+    /// Room for lines of a transposed matrix as they are stored; none before the first.
+    lines: Option<Slot>,
     blocks: Vec<EncodedRows>,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(context: &'a Context<'a>) -> Result<Self, ShardError> {
         let input = buffer(Source::room(WINDOW))?;
-        Ok(Worker { context, input, blocks: Vec::new() })
+        Ok(Worker { context, input, band: 0..0, lines: None, blocks: Vec::new() })
     }
 
     /// Writes `tensor` in the requested encoding, or unchanged where that gains nothing.
@@ -92,6 +118,7 @@ impl<'a> Worker<'a> {
         if matrix.row_len == 0 || rows == 0 {
             return self.copy(tensor, target);
         }
+        self.band = 0..0;
         let whole = match matrix.len() <= WINDOW as u64 {
             true => Some(self.read_rows(&matrix, 0, rows)?),
             false => None,
@@ -124,8 +151,15 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Writes the parts of a tensor unchanged.
+    /// Writes the parts of a tensor unchanged, but for the order of a transposed one's numbers.
     fn copy(&mut self, tensor: &Tensor, target: &mut Target) -> Result<Tensor, ShardError> {
+        if tensor.transposed
+            && let (Some(encoding), Some(kind), &[rows, cols]) =
+                (tensor.encoding, numbers(tensor.encoding), tensor.shape.as_slice())
+        {
+            let row_len = cols * kind.size() as u64;
+            return self.turn(&Matrix { tensor, encoding, rows, cols, row_len }, target);
+        }
         let mut parts = Vec::with_capacity(tensor.parts.len());
         for (index, part) in tensor.parts.iter().enumerate() {
             let mut extent = Writing::begin(tensor, index, part.len, target);
@@ -140,6 +174,23 @@ impl<'a> Worker<'a> {
             parts.push(extent.end(target.out)?);
         }
         Ok(Tensor { parts, ..tensor.clone() })
+    }
+
+    /// Writes the rows of a transposed matrix in the encoding that it has.
+    fn turn(&mut self, matrix: &Matrix, target: &mut Target) -> Result<Tensor, ShardError> {
+        self.band = 0..0;
+        let mut extent = Writing::begin(matrix.tensor, 0, matrix.len(), target);
+        let step = matrix.group(STEP as u64);
+        let mut row = 0;
+        while row < matrix.rows && matrix.row_len > 0 {
+            let rows = step.min(matrix.rows - row);
+            let range = self.read_rows(matrix, row, rows)?;
+            extent.write(target.out, &self.input[range])?;
+            row += rows;
+            self.advance(rows * matrix.row_len)?;
+        }
+        let parts = vec![extent.end(target.out)?];
+        Ok(Tensor { parts, ..matrix.tensor.clone() })
     }
 
     /// Encodes and writes all rows; `None` if bf12 meets too many escapes.
@@ -198,6 +249,7 @@ impl<'a> Worker<'a> {
         }
         if parts.len() < matrix.encoding.parts().len() {
             let mut extent = Writing::begin(&stored, parts.len(), side.len(), target);
+            self.band = 0..0;
             side.drain(&mut self.input, |bytes| extent.write(target.out, bytes))?;
             parts.push(extent.end(target.out)?);
         }
@@ -275,21 +327,71 @@ impl<'a> Worker<'a> {
     ) -> Result<Range<usize>, ShardError> {
         let part = &matrix.tensor.parts[0];
         let len = rows * matrix.row_len;
+        if matrix.tensor.transposed {
+            if row < self.band.start || row + rows > self.band.end {
+                self.read_band(matrix, row)?;
+            }
+            let start = ((row - self.band.start) * matrix.row_len) as usize;
+            return Ok(start..start + len as usize);
+        }
         self.read(part.file, part.offset + row * matrix.row_len, len as usize)
     }
 
-    fn read(&mut self, file: u32, offset: u64, len: usize) -> Result<Range<usize>, ShardError> {
-        let skip = (offset % ALIGN as u64) as usize;
-        let span = (skip + len).next_multiple_of(ALIGN);
-        let got = self.context.reader.read_at(file, offset - skip as u64, &mut self.input[..span]);
-        match got {
-            Ok(got) if got >= skip + len => Ok(skip..skip + len),
-            got => {
-                let path = &self.context.manifest.files[file as usize].path;
-                let cause = got.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
-                Err(ShardError::reading(&self.context.dir.join(path), cause))
+    /// Fills `input` with as many rows of a transposed matrix as fit, from `row` on. Every line of
+    /// the checkpoint has a number of each row, so all lines are read for it.
+    fn read_band(&mut self, matrix: &Matrix, row: u64) -> Result<(), ShardError> {
+        let part = &matrix.tensor.parts[0];
+        let size = matrix.row_len / matrix.cols;
+        let band = row..(row + matrix.group(WINDOW as u64)).min(matrix.rows);
+        let used = ((band.end - band.start) * matrix.row_len) as usize;
+        let row_len = matrix.row_len as usize;
+        let line = matrix.rows * size;
+        // Several whole lines, or else parts of one.
+        let together = (STEP as u64 / line).min(matrix.cols);
+        let piece = if together == 0 { STEP as u64 / size } else { band.end - band.start };
+        let slot = match &mut self.lines {
+            Some(slot) => slot,
+            none => none.insert(buffer(Source::room(STEP))?),
+        };
+        let mut first = 0;
+        while first < matrix.cols {
+            let lines = together.clamp(1, matrix.cols - first);
+            let mut done = band.start;
+            while done < band.end {
+                let rows = piece.min(band.end - done);
+                let (skip, len) = match together {
+                    0 => (done * size, rows * size),
+                    _ => (0, lines * line),
+                };
+                let range = self.context.read(
+                    part.file,
+                    part.offset + first * line + skip,
+                    len as usize,
+                    slot,
+                )?;
+                let bytes = &slot[range];
+                let (step, from) = match together {
+                    0 => (bytes.len(), 0),
+                    _ => (line as usize, (done * size) as usize),
+                };
+                let lines = Lines { bytes, step, from, size: size as usize };
+                let at = (done - band.start) as usize * row_len;
+                let to = &mut self.input[..used][at..][..rows as usize * row_len];
+                lines.write_columns(self.context.pool, to, row_len, first as usize);
+                done += rows;
+            }
+            first += lines;
+            if self.context.stop.load(Ordering::Relaxed) {
+                return Err(ShardError::Stopped);
             }
         }
+        self.band = band;
+        Ok(())
+    }
+
+    fn read(&mut self, file: u32, offset: u64, len: usize) -> Result<Range<usize>, ShardError> {
+        self.band = 0..0;
+        self.context.read(file, offset, len, &mut self.input)
     }
 
     fn advance(&self, bytes: u64) -> Result<(), ShardError> {

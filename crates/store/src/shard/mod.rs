@@ -18,6 +18,7 @@ mod outdir;
 mod parts;
 mod plan;
 mod spectral;
+mod transpose;
 mod unshard;
 mod verify;
 mod write;

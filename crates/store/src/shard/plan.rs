@@ -106,7 +106,7 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
 fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
     let placement = match tensor.slice {
         Some(slice) => {
-            let shape = [&[slice.count], tensor.shape.as_slice()].concat();
+            let shape = [&[slice.count], tensor.source_shape().as_slice()].concat();
             naming.place(&tensor.name, &shape)
         }
         None => naming.place(&tensor.name, &tensor.shape),

@@ -1,25 +1,31 @@
 //! Conversion of shards back to the checkpoint they were made from.
 
+mod part;
+
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sws_kernels::{EncodeError, Encoding, Matrix, Source as Numbers};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{ALIGN, Output, Source, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
+use super::transpose::Lines;
 use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
 use crate::{Dtype, Extent, Header, Manifest, PieceId, Tensor};
+use part::{Part, round};
 
 /// Bytes read, decoded and written at a time.
 const STEP: u64 = 4 << 20;
+/// Most bytes of a transposed matrix that are gathered at a time. The longest line that a manifest
+/// may have is as long.
+const BAND: usize = 16 << 20;
 /// Bytes that one thread decodes at a time.
 const CHUNK: u64 = 512 << 10;
 const SINGLE: &str = "model.safetensors";
@@ -206,13 +212,14 @@ fn restore<'a>(
         && from.iter().zip(0..).all(|((_, tensor), index)| {
             tensor.slice.is_none_or(|slice| slice.index == index && Some(slice.count) == count)
                 && (&tensor.shape, tensor.dtype) == (&first.shape, first.dtype)
+                && tensor.transposed == first.transposed
                 && tensor.slice.is_some() == first.slice.is_some()
                 && (raw_encoding(tensor) || numbers(tensor.dtype).is_some())
         });
     if !whole {
         return Err(ShardError::Incomplete { dir: dir.to_owned(), tensor: first.name.clone() });
     }
-    let shape: Vec<u64> = count.into_iter().chain(first.shape.iter().copied()).collect();
+    let shape: Vec<u64> = count.into_iter().chain(first.source_shape()).collect();
     let mut add = |suffix: &str, dtype: Dtype, shape: Vec<u64>, part: Option<usize>| {
         let bits = shape.iter().product::<u64>() * dtype.bits();
         let name = format!("{}{suffix}", first.name);
@@ -333,10 +340,15 @@ impl Work<'_> {
             for &(piece, from) in &tensor.from {
                 match tensor.part {
                     Some(part) => self.copy(piece, from, part, &mut out, &mut buffer)?,
+                    None if from.transposed => self.turn(piece, from, &mut out)?,
                     None if raw_encoding(from) => {
                         self.copy(piece, from, 0, &mut out, &mut buffer)?
                     }
-                    None => self.decode(piece, from, &mut out)?,
+                    None => self.decode(piece, from, |_, bytes| {
+                        out.write(bytes)?;
+                        (self.report)(bytes.len() as u64);
+                        Ok(())
+                    })?,
                 }
             }
         }
@@ -391,8 +403,34 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Decodes a matrix in blocks of rows.
-    fn decode(&self, piece: PieceId, tensor: &Tensor, out: &mut Output) -> Result<(), ShardError> {
+    /// Writes a matrix that the checkpoint stores as [columns, rows]: as many columns at a time as
+    /// fit in memory, for which all rows are decoded.
+    fn turn(&self, piece: PieceId, tensor: &Tensor, out: &mut Output) -> Result<(), ShardError> {
+        let Some(to) = numbers(tensor.dtype) else { return Err(self.damaged(piece, tensor)) };
+        let (size, (rows, cols)) = (to.size(), tensor.matrix_shape());
+        let (line, row_len) = (rows as usize * size, cols as usize * size);
+        let most = (BAND / line.max(1)).clamp(1, (cols as usize).max(1));
+        let mut band = vec![0; most.saturating_mul(line)];
+        for first in (0..cols as usize).step_by(most) {
+            let lines = &mut band[..most.min(cols as usize - first) * line];
+            self.decode(piece, tensor, |row, bytes| {
+                let rows = Lines { bytes, step: row_len, from: first * size, size };
+                rows.write_columns(self.pool, lines, line, row as usize);
+                Ok(())
+            })?;
+            out.write(lines)?;
+            (self.report)(lines.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Decodes a matrix in blocks of rows, which it passes to `write` with the number of the first.
+    fn decode(
+        &self,
+        piece: PieceId,
+        tensor: &Tensor,
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), ShardError>,
+    ) -> Result<(), ShardError> {
         let (Some(encoding), Some(to)) = (tensor.encoding, numbers(tensor.dtype)) else {
             return Err(self.damaged(piece, tensor));
         };
@@ -400,12 +438,7 @@ impl Work<'_> {
         let row_len = cols * to.size() as u64;
         let mut parts = Vec::new();
         for part in &tensor.parts {
-            parts.push(Part {
-                source: self.open(part)?,
-                extent: part,
-                held: 0..0,
-                bytes: Vec::new(),
-            });
+            parts.push(Part::new(self.open(part)?, part));
         }
         let exact = tensor.error.is_none();
         let multiple = encoding.row_multiple() as u64;
@@ -431,10 +464,9 @@ impl Work<'_> {
                 });
                 chunks.collect()
             });
-            for bytes in decoded {
-                out.write(&bytes.map_err(|_| self.damaged(piece, tensor))?)?;
+            for (bytes, start) in decoded.into_iter().zip((first..).step_by(chunk as usize)) {
+                write(start, &bytes.map_err(|_| self.damaged(piece, tensor))?)?;
             }
-            (self.report)(count * row_len);
             first += count;
         }
         Ok(())
@@ -485,58 +517,5 @@ impl Work<'_> {
             block.push(bytes.ok_or_else(damaged)?);
         }
         Ok(block)
-    }
-}
-
-/// A part that is read in ranges, each verified before it is returned.
-struct Part<'a> {
-    source: Source,
-    extent: &'a Extent,
-    /// Range held in memory, in whole checksum runs.
-    held: Range<u64>,
-    bytes: Vec<u8>,
-}
-
-impl Part<'_> {
-    /// Returns the bytes of `range`; `None` if they are damaged.
-    fn read(&mut self, range: Range<u64>) -> Result<Option<Vec<u8>>, ShardError> {
-        if range.is_empty() {
-            return Ok(Some(Vec::new()));
-        }
-        if range.end > self.extent.len {
-            return Ok(None);
-        }
-        if range.start < self.held.start || range.end > self.held.end {
-            let check_len = self.extent.check_len;
-            let first = range.start / check_len;
-            let start = first * check_len;
-            let end = range.end.next_multiple_of(check_len).min(self.extent.len);
-            let len = (end - start) as usize;
-            let mut buffer = buffer(Source::room(len))?;
-            let at = self.source.read(self.extent.offset + start, len, &mut buffer)?;
-            let runs = buffer[at.clone()].chunks(check_len as usize);
-            let checks = &self.extent.checks[first as usize..];
-            if !runs.zip(checks).all(|(run, check)| xxh3_64(run) == *check) {
-                return Ok(None);
-            }
-            self.bytes.clear();
-            self.bytes.extend_from_slice(&buffer[at]);
-            self.held = start..end;
-        }
-        let from = (range.start - self.held.start) as usize;
-        Ok(Some(self.bytes[from..from + (range.end - range.start) as usize].to_vec()))
-    }
-}
-
-/// Decodes rows of a lossy encoding to the nearest numbers of the checkpoint's type.
-fn round(rows: &Matrix, to: Numbers, out: &mut Vec<u8>) {
-    let mut wide = vec![0.0; rows.cols()];
-    for row in 0..rows.row_count() {
-        rows.decode_row(row, &mut wide);
-        match to {
-            Numbers::F32 => out.extend(wide.iter().flat_map(|w| w.to_le_bytes())),
-            Numbers::F16 => out.extend(wide.iter().flat_map(|w| f16::from_f32(*w).to_le_bytes())),
-            Numbers::Bf16 => out.extend(wide.iter().flat_map(|w| bf16::from_f32(*w).to_le_bytes())),
-        }
     }
 }

@@ -56,6 +56,7 @@ fn manifest() -> Manifest {
             name: format!("tensor.{n}"),
             dtype: Dtype::BF16,
             shape: vec![1, len / 2],
+            transposed: false,
             slice: None,
             source: "model.safetensors".into(),
             encoding: Some(Encoding::Bf16),

@@ -92,6 +92,7 @@ impl Model {
             name: format!("f{file}.at{}", bytes.start),
             dtype: sws_store::Dtype::BF16,
             shape: vec![rows as u64, cols as u64],
+            transposed: false,
             slice: None,
             source: "model.safetensors".into(),
             encoding: Some(Encoding::Bf16),

@@ -85,7 +85,10 @@ fn contradictions() {
     let outside = "points outside its directory";
     #[rustfmt::skip]
     let cases: Vec<(String, Value, &str)> = vec![
-        ("/version".into(), json!(2), "version 2 and this program reads version 1; use the sws that wrote it"),
+        ("/version".into(), json!(3), "version 3 and this program reads versions up to 2; use the sws that wrote it"),
+        ("/version".into(), json!(0), "version 0 and this program reads versions up to 2; use the sws that wrote it"),
+        (at(TENSOR, "transposed"), json!(true), "it has transposed tensors, which version 1 has not"),
+        (at(TENSOR, "transposed"), json!(1), "not what the format asks for"),
         ("/version".into(), json!(-1), "not what the format asks for"),
         ("/files/0/path".into(), json!("../model.safetensors"), outside),
         ("/files/0/path".into(), json!("layer_0/../../x"), outside),
@@ -169,6 +172,26 @@ fn contradictions() {
         assert!(message.contains("make the shards again"), "{message}");
         assert!(!message.contains('\n'), "{message}");
     }
+}
+
+/// Manifests with a transposed tensor have another version: readers of the first would restore it
+/// wrongly.
+#[test]
+fn transposed_tensors_are_matrices_of_version_2() {
+    let mut manifest = sample(tempfile::tempdir().unwrap().path());
+    let version = |manifest: &Manifest| {
+        let json: Value = serde_json::from_slice(&manifest.to_json().unwrap()).unwrap();
+        json["body"]["version"].clone()
+    };
+    assert_eq!(version(&manifest), 1);
+    let stack = manifest.pieces.iter().position(|piece| piece.tensors[0].slice.is_some()).unwrap();
+    manifest.pieces[stack].tensors[0].transposed = true;
+    assert_eq!(version(&manifest), 2);
+    assert_eq!(Manifest::from_json(&manifest.to_json().unwrap()).unwrap(), manifest);
+    let norm = manifest.pieces.iter().position(|piece| piece.tensors[0].shape.len() == 1).unwrap();
+    manifest.pieces[norm].tensors[0].transposed = true;
+    let message = manifest.to_json().unwrap_err().to_string();
+    assert!(message.contains("`0.norm` is transposed, and no matrix that can be"), "{message}");
 }
 
 #[test]

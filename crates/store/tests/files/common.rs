@@ -72,7 +72,8 @@ pub fn unprivileged(check: impl FnOnce(&Path) + Send) {
     mode(&dir.path().join("locked"), 0o755);
 }
 
-/// `embed`, `N.norm`, `N.K.up` and `N.K.down` (expert K), `N.stack` (all experts of a layer).
+/// `embed`, `N.norm`, `N.K.up` and `N.K.down` (expert K), `N.stack` and `N.turned` (all
+/// experts of a layer, by rows or by columns).
 pub struct Toy;
 
 impl Naming for Toy {
@@ -88,7 +89,10 @@ impl Naming for Toy {
             ["embed"] => piece(PieceId::EMBED, 0, true),
             [layer, word] => match (number(layer), *word) {
                 (Some(l), "norm") => piece(PieceId::new(l, PieceKind::Norms), 0, false),
-                (Some(layer), "stack") => Placement::Experts { layer, rank: 0, matrix: true },
+                (Some(layer), "stack" | "turned") => {
+                    let transposed = words[1] == "turned";
+                    Placement::Experts { layer, rank: 0, matrix: true, transposed }
+                }
                 _ => Placement::Extra,
             },
             [layer, expert, word] => match (number(layer), number(expert), *word) {

@@ -89,6 +89,44 @@ fn stacks_are_split_into_whole_experts_only() {
     }
 }
 
+/// The shape in the manifest is that of the matrix, whatever the order of its bytes.
+#[test]
+fn transposed_stacks_are_turned_if_they_can_be() {
+    type Tensors = &'static [(&'static str, &'static str, &'static [u64], usize)];
+    type Slice = (&'static [u64], bool);
+    #[rustfmt::skip]
+    let cases: &[(Tensors, Option<Slice>)] = &[
+        // tensors, shape of a slice and true if it is transposed
+        (&[("1.turned", "BF16", &[2, 3, 4], 48)], Some((&[4, 3], true))),
+        (&[("1.turned", "F32", &[1, 5, 1], 20)], Some((&[1, 5], true))),
+        // Blocks along a row are never in another order.
+        (&[("1.turned_blocks", "U8", &[2, 3, 2, 16], 192), ("1.turned_scales", "U8", &[2, 3, 2], 12)],
+            Some((&[3, 64], false))),
+        (&[("1.turned", "BF16", &[2, 4], 16)], None),
+        (&[("1.turned", "BF16", &[2, 2, 2, 2], 32)], None),
+        (&[("1.turned", "I8", &[2, 3, 4], 24)], None),
+        (&[("1.turned", "F8_E4M3", &[2, 3, 4], 24), ("1.turned_scale_inv", "F32", &[2, 1, 1], 8)], None),
+        (&[("1.turned", "BF16", &[1, (1 << 22) + 1, 1], (2 << 22) + 2)], None),
+    ];
+    for (tensors, expected) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        checkpoint(dir.path(), tensors);
+        let opened = open_checkpoint(dir.path(), None).unwrap();
+        let found = Manifest::in_place(&*opened, &Toy);
+        let Some((shape, transposed)) = expected else {
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("`1.turned`") && error.contains("cannot be cut"), "{error}");
+            continue;
+        };
+        let found = found.unwrap();
+        let tensor = &found.pieces[0].tensors[0];
+        assert_eq!((&*tensor.shape, tensor.transposed), (*shape, *transposed), "{tensors:?}");
+        let mut source = tensor.source_shape();
+        source.insert(0, tensor.slice.unwrap().count);
+        assert!(*transposed == (source == tensors[0].2), "{tensors:?}");
+    }
+}
+
 /// A file of 64 KiB that claims 65,536 experts is refused before it takes memory for 65,536 pieces.
 #[test]
 fn tiny_experts_are_refused() {

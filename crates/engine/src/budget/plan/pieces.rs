@@ -61,7 +61,7 @@ pub(super) struct Pieces {
     pub(super) cyclic_unit: u64,
     /// Maximum bytes of the smallest block of an expert's matrix.
     pub(super) expert_unit: u64,
-    /// All norms and biases as f32.
+    /// All norms and biases as f32, but for those of experts, which lie in slots.
     pub(super) vectors: u64,
     /// Bytes of the tables of piece locations.
     pub(super) tables: u64,
@@ -95,9 +95,11 @@ impl Pieces {
             let len = layout.slot_len() as u64;
             pieces.tables += tables(&layout, manifest);
             let held = inventory.piece(id);
-            let vectors = held.iter().filter(|held| !held.role.is_matrix());
-            pieces.vectors +=
-                vectors.map(|held| (held.cols * size_of::<f32>()) as u64).sum::<u64>();
+            if !matches!(id.kind(), PieceKind::Expert(_)) {
+                let vectors = held.iter().filter(|held| !held.role.is_matrix());
+                let bytes = vectors.map(|held| (held.cols * size_of::<f32>()) as u64);
+                pieces.vectors += bytes.sum::<u64>();
+            }
             let mut unit = 0;
             for held in held {
                 let read =

@@ -137,6 +137,7 @@ impl Shape {
                 name,
                 dtype: sws_store::Dtype::BF16,
                 shape,
+                transposed: false,
                 slice: None,
                 source: "model.safetensors".to_owned(),
                 encoding: Some(Encoding::Bf16),

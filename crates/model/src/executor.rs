@@ -1,0 +1,85 @@
+//! The trait between the MoE block and the weights of experts.
+
+use std::ops::Range;
+
+use crate::source::{Routed, SourceError};
+use crate::spec::MlpSpec;
+
+/// Computes experts where their weights are.
+///
+/// The MoE block hands it the rows that chose an expert and gets one output for each, which it
+/// weights and sums in ascending order of experts. So neither the place of the computation nor its
+/// order is visible in the sum, and an executor gives equal bits if its products follow the
+/// reduction of the kernels.
+///
+/// The one implementation computes on the CPU with the [`Weights`](crate::Weights) in reach.
+/// Weights that lie elsewhere name theirs in [`Weights::executor`](crate::Weights::executor).
+pub trait ExpertExecutor {
+    /// Computes every expert of `batch` for the tokens that chose it. `outputs` is
+    /// [rows of the layer, hidden]; those of an expert are at [`ExpertBatch::rows`], in the order
+    /// of [`ExpertBatch::tokens`]. Other rows stay as they are.
+    ///
+    /// Returns the experts whose outputs must not count, and that will be served again: stand-ins
+    /// that are too inaccurate.
+    fn compute(
+        &mut self,
+        batch: &ExpertBatch<'_>,
+        outputs: &mut [f32],
+    ) -> Result<Vec<u32>, SourceError>;
+}
+
+/// Some experts of a layer, and the rows that chose them.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertBatch<'a> {
+    /// The layer.
+    pub layer: u32,
+    /// The experts to compute, each of which a token chose.
+    pub experts: &'a [u32],
+    /// The computation of each.
+    pub spec: MlpSpec,
+    /// Elements of a row of `x`, of `state` and of an output.
+    pub hidden: usize,
+    /// The normed hidden state: [tokens, hidden].
+    pub x: &'a [f32],
+    /// The hidden state to which the outputs will be added: [tokens, hidden].
+    pub state: &'a [f32],
+    /// The choices of all tokens.
+    pub routed: &'a Routed,
+    /// Indices into `routed.choices`, by expert, then by token.
+    pub(crate) places: &'a [usize],
+    /// Start in `places` of each expert of `routed.distinct`, followed by the end.
+    pub(crate) starts: &'a [usize],
+}
+
+impl<'a> ExpertBatch<'a> {
+    /// Rows of an expert among the outputs of the layer.
+    ///
+    /// # Panics
+    ///
+    /// If no token chose the expert.
+    pub fn rows(&self, expert: u32) -> Range<usize> {
+        let place = place_of(self.routed, expert);
+        self.starts[place]..self.starts[place + 1]
+    }
+
+    /// The tokens that chose an expert, ascending.
+    ///
+    /// # Panics
+    ///
+    /// If no token chose the expert.
+    pub fn tokens(&self, expert: u32) -> impl ExactSizeIterator<Item = usize> + use<'a> {
+        let top_k = self.routed.top_k;
+        self.places[self.rows(expert)].iter().map(move |place| place / top_k)
+    }
+
+    /// Rows of all experts of the batch.
+    pub(crate) fn row_count(&self) -> usize {
+        self.experts.iter().map(|&expert| self.rows(expert).len()).sum()
+    }
+}
+
+/// The index of an expert in `Routed::distinct`.
+pub(crate) fn place_of(routed: &Routed, expert: u32) -> usize {
+    let place = routed.distinct.binary_search(&expert);
+    place.unwrap_or_else(|_| panic!("the source serves expert {expert}, which no token chose"))
+}

@@ -1,0 +1,67 @@
+//! gpt-oss: attention with sinks, windows in every other layer, and experts whose gates and ups
+//! alternate in one matrix. Its checkpoints in bf16 stack the experts of a layer and store their
+//! matrices as [columns, rows].
+
+use sws_kernels::functional::Activation;
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, chosen, width, window, windows};
+use super::{ATTENTION, Family, NORMS, Rule, small, stacked};
+use crate::config::{Config, ConfigError};
+use crate::role::Role;
+use crate::spec::{AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, Router};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["gpt_oss"],
+    prefix: "model.",
+    layer: &[NORMS, ATTENTION, SINKS, MOE],
+    spec,
+};
+
+const SINKS: &[Rule] = &[small(PieceKind::Attention, Role::Sinks, "self_attn.sinks")];
+
+const MOE: &[Rule] = &[
+    small(PieceKind::Router, Role::Router, "mlp.router.weight"),
+    small(PieceKind::Router, Role::RouterBias, "mlp.router.bias"),
+    stacked(Role::GateUp, "mlp.experts.gate_up_proj").transposed(),
+    stacked(Role::GateUpBias, "mlp.experts.gate_up_proj_bias"),
+    stacked(Role::Down, "mlp.experts.down_proj").transposed(),
+    stacked(Role::DownBias, "mlp.experts.down_proj_bias"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 150_000.0,
+    kv_heads: Some(8),
+    head_dim: Some(64),
+    context: 131_072,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    // Without an entry the class has a scaling of its own, with numbers of one published model.
+    if config.any(&["rope_parameters", "rope_scaling"]).is_none() {
+        return Err(ConfigError::MissingKey("rope_scaling"));
+    }
+    let common = Common::read(config, &DEFAULTS)?;
+    let window = window(config, Some(128))?;
+    let windows = windows(config, common.layers, window, |l| l.is_multiple_of(2))?;
+    let bias = config.flag("attention_bias", true)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        sinks: true,
+        ..common.attention.clone()
+    };
+    let number = |key, default| config.get(key).map_or(Ok(default), |entry| entry.positive());
+    let [alpha, limit] = [number("swiglu_alpha", 1.702)?, number("swiglu_limit", 7.0)?];
+    let expert = MlpSpec {
+        width: width(config, "intermediate_size")?,
+        bias: true,
+        activation: Activation::Clamped { alpha: alpha as f32, limit: limit as f32 },
+        gate_up: GateUp::Interleaved,
+    };
+    let (experts, top_k) = chosen(config)?;
+    let (router, router_bias, shared) = (Router::SoftmaxOfChosen, true, None);
+    let ffn = Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias, shared });
+    common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, ffn))
+}
