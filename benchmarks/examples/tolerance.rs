@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sws_engine::{
-    Budget, Exactness, Metrics, Options, Process, SpeculativeWeightStreamer, StandInUse,
+    Exactness, Metrics, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StandInUse,
 };
 use sws_kernels::functional::argmax;
 use sws_model::text::{Sampler, Sampling};
@@ -25,7 +25,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let dir: PathBuf = arguments.next().ok_or("which shards?")?.into();
-    let ram: Budget = arguments.next().ok_or("which budget?")?.parse()?;
+    let ram: RamBudget = arguments.next().ok_or("which budget?")?.parse()?;
     let tokens: usize = arguments.next().map_or(Ok(512), |n| n.parse())?;
 
     let mut out = std::io::stdout();
@@ -84,14 +84,14 @@ fn main() -> Result<()> {
 
 fn open(
     dir: &Path,
-    ram: Budget,
+    ram: RamBudget,
     exactness: Exactness,
     stand_ins: StandInUse,
     tokens: usize,
 ) -> Result<SpeculativeWeightStreamer> {
     let (manifest, spec) = sws_testing::open(dir)?;
     let store = NVMeWeightStore::open(Arc::new(manifest), dir, StoreOptions::default())?;
-    let process = Some(Process::default());
+    let process = Some(ProcessMemory::default());
     let context = Some(tokens);
     let options =
         Options { ram_budget: ram, process, exactness, stand_ins, context, ..Options::default() };

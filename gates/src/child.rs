@@ -12,8 +12,8 @@ use sws_benchmarks::resident::{load, open};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Adapting, Draft, NoDraft};
 use sws_engine::{
-    Certificate, Metrics, Options, Outcome, Plan, PlanOptions, Planner, Process,
-    SpeculativeWeightStreamer, Use, Witness, memory, peak_memory,
+    Certificate, MemoryUse, Metrics, Options, Outcome, Plan, PlanOptions, Planner, ProcessMemory,
+    SpeculativeWeightStreamer, Witness, memory, peak_memory,
 };
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
@@ -202,7 +202,7 @@ impl Task {
         let (policy, reader) = (self.policy.parse::<PolicyKind>()?, self.reader.parse()?);
         // The compute threads are part of the process.
         rayon::broadcast(|_| ());
-        let process = Process::measure(&self.model, &manifest);
+        let process = ProcessMemory::measure(&self.model, &manifest);
         let draft = self.draft.make(&spec)?;
         let options = PlanOptions {
             context: Some(self.context),
@@ -238,7 +238,7 @@ impl Task {
 
     /// The plan, and the bytes of all experts.
     fn plan(&self, planner: &Planner) -> Result<(Plan, u64)> {
-        let slots = |plan: &Plan| plan.ledger.get(Use::Slots) + plan.lent_bytes() as u64;
+        let slots = |plan: &Plan| plan.ledger.get(MemoryUse::Slots) + plan.lent_bytes() as u64;
         let most = planner.minimum() + 4 * planner.weights();
         let experts = slots(&planner.plan(most)?);
         let ram = match self.ram {
@@ -405,8 +405,9 @@ fn take_turns(
 }
 
 /// Bytes of the process without a model.
-fn floor(process: &Process) -> u64 {
-    let Process { program, stacks, heap, tokenizer, slack, files, kernel, peak: _ } = *process;
+fn floor(process: &ProcessMemory) -> u64 {
+    let ProcessMemory { program, stacks, heap, tokenizer, slack, files, kernel, peak: _ } =
+        *process;
     program + stacks + heap + tokenizer + slack + files + kernel
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use sws_cache::policy::PolicyKind;
 use sws_engine::{
-    Budget, Costs, Counters, Exactness, Metrics, Options, Process, SpeculativeWeightStreamer,
-    StandInUse,
+    ComputeCosts, Counters, Exactness, Metrics, Options, ProcessMemory, RamBudget,
+    SpeculativeWeightStreamer, StandInUse,
 };
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, Model, naming};
@@ -36,7 +36,7 @@ const PROMPT: u32 = 24;
 /// A slow disk, so that running ahead pays.
 const DISK: SimulatedDisk =
     SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
-const COSTS: Costs = Costs {
+const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_micros(60),
     expert: Duration::from_micros(12),
     head: Duration::from_micros(120),
@@ -117,8 +117,8 @@ impl Wrong {
     fn run(&self, tokens: u32, mib: u64, options: Options) -> Result<(u64, Counters, Metrics)> {
         let (store, spec) = simulated(&self.dir, DISK, 1 << 20)?;
         let options = Options {
-            ram_budget: Budget::Bytes(mib * MIB),
-            process: Some(Process::default()),
+            ram_budget: RamBudget::Bytes(mib * MIB),
+            process: Some(ProcessMemory::default()),
             context: Some((PROMPT + tokens) as usize),
             costs: COSTS,
             ..options

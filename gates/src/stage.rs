@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use sws_cache::policy::PolicyKind;
 use sws_draft::Draft;
-use sws_engine::{Metrics, Options, PlanOptions, Planner, Process, SpeculativeWeightStreamer};
+use sws_engine::{
+    Metrics, Options, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
+};
 use sws_model::{Inventory, Model};
 use sws_store::SimulatedDisk;
 use sws_testing::tales;
@@ -52,7 +54,7 @@ impl Stage {
         let manifest = store.manifest();
         let inventory = Inventory::new(&spec, manifest)?;
         let context = Some(512);
-        let process = Process::default();
+        let process = ProcessMemory::default();
         let plan_options = PlanOptions { context, ..PlanOptions::default() };
         let planner = Planner::new(&spec, &inventory, manifest, process, plan_options)?;
         let most = planner.minimum() + (256 << 20);

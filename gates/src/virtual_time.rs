@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use sws_cache::policy::PolicyKind;
-use sws_engine::{Budget, Costs, Counters, Metrics, Options, Process, SpeculativeWeightStreamer};
+use sws_engine::{
+    ComputeCosts, Counters, Metrics, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer,
+};
 use sws_model::{CausalLm, Model};
 use sws_store::SimulatedDisk;
 use sws_testing::tales;
@@ -20,7 +22,7 @@ const SPEED: &str = "no run is shorter than its reading or its computing alone";
 
 const DISK: SimulatedDisk =
     SimulatedDisk { bytes_per_second: 1_200_000_000, latency: Duration::from_micros(100) };
-const COSTS: Costs = Costs {
+const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_nanos(4_001),
     expert: Duration::from_nanos(5_003),
     head: Duration::from_nanos(20_011),
@@ -65,8 +67,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
 fn generate(policy: PolicyKind, bytes: u64) -> Result<(Counters, Metrics)> {
     let (store, spec) = simulated(&tales(), DISK, 1 << 20)?;
     let options = Options {
-        ram_budget: Budget::Bytes(bytes),
-        process: Some(Process::default()),
+        ram_budget: RamBudget::Bytes(bytes),
+        process: Some(ProcessMemory::default()),
         context: Some(64),
         policy,
         costs: COSTS,

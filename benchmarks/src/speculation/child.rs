@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Ablations, Metrics, Options, Plan, PlanOptions, Planner, Process, SpeculativeWeightStreamer,
-    StandInUse, Use,
+    Ablations, MemoryUse, Metrics, Options, Plan, PlanOptions, Planner, ProcessMemory,
+    SpeculativeWeightStreamer, StandInUse,
 };
 use sws_model::text::Sampler;
 use sws_model::{CausalLm, Inventory, Model};
@@ -81,7 +81,7 @@ impl Task {
         options.reader = Some(reader);
         let store = Arc::new(NVMeWeightStore::open(manifest, &self.model, options)?);
         rayon::broadcast(|_| ());
-        let process = Process::measure(&self.model, store.manifest());
+        let process = ProcessMemory::measure(&self.model, store.manifest());
         let inventory = Inventory::new(&spec, store.manifest())?;
         let mut draft: Box<dyn Draft> = match self.leaves_out(Without::Prefetch) {
             true => Box::new(NoDraft),
@@ -98,7 +98,7 @@ impl Task {
         };
         let planner = Planner::new(&spec, &inventory, store.manifest(), process, plan_options)?;
         let plan = planner.plan(self.ram)?;
-        if plan.ledger.get(Use::Draft) == 0 {
+        if plan.ledger.get(MemoryUse::Draft) == 0 {
             draft = Box::new(NoDraft);
         }
         let options = Options {
@@ -158,10 +158,10 @@ pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
     let (manifest, spec) = open(model)?;
     let inventory = Inventory::new(&spec, &manifest)?;
     rayon::broadcast(|_| ());
-    let process = Process::measure(model, &manifest);
+    let process = ProcessMemory::measure(model, &manifest);
     let options = PlanOptions { context: Some(CONTEXT), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
-    let slots = |plan: &Plan| plan.ledger.get(Use::Slots);
+    let slots = |plan: &Plan| plan.ledger.get(MemoryUse::Slots);
     let most = planner.minimum() + 4 * planner.weights();
     let enough = (share * slots(&planner.plan(most)?) as f64) as u64;
     let least = planner.smallest_with(most, MIB, |plan| slots(plan) >= enough)?;

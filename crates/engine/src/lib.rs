@@ -5,7 +5,7 @@
 //!
 //! The principal types, in the order in which they hand off:
 //!
-//! - [`Planner`] divides a [`Budget`]. Its [`Plan`] names the pieces that stay in memory, the slots
+//! - [`Planner`] divides a [`RamBudget`]. Its [`Plan`] names the pieces that stay in memory, the slots
 //!   for experts, and the length of the ring for everything else. The [`Ledger`] of the plan has a
 //!   reservation for every use of memory.
 //! - [`SpeculativeWeightStreamer`] follows a plan: it reads resident pieces from a
@@ -52,8 +52,8 @@ mod streamer;
 mod wait;
 
 pub use budget::{
-    Budget, Ledger, PerToken, Plan, PlanError, PlanOptions, Planner, Process, SlotClass,
-    UnknownBudget, Use,
+    Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory, RamBudget,
+    SlotClass, UnknownBudget,
 };
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;
@@ -67,8 +67,8 @@ pub use resident_load::ResidentLoad;
 pub use speculation::Speculation;
 pub use stand_ins::{ErrorBound, RunAheadCounts, StandInUse, StandIns};
 pub use streamer::{
-    Clocks, Costs, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Metrics, Options,
-    SpeculativeWeightStreamer, Split, StallMetrics, StandInMetrics, StreamerError, StreamingSource,
-    memory, peak_memory,
+    Clocks, ComputeCosts, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Metrics, Options,
+    SpeculativeWeightStreamer, StallMetrics, StandInMetrics, StreamerError, StreamingSource,
+    TimeSplit, memory, peak_memory,
 };
 pub use wait::{Kind, Stalls, WaitError, Waiter};

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sws_engine::{Budget, Costs, Options, Process, SpeculativeWeightStreamer, StreamerError};
+use sws_engine::{
+    ComputeCosts, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StreamerError,
+};
 use sws_model::text::Sampling;
 use sws_model::{CausalLm, Model};
 use sws_store::{
@@ -26,14 +28,14 @@ fn store(dir: &Path, options: StoreOptions) -> Arc<NVMeWeightStore> {
 
 /// A streamer with slightly more than the smallest budget, and `mib` MiB above it.
 fn stream(dir: &Path, options: StoreOptions, mib: u64) -> SpeculativeWeightStreamer {
-    open(store(dir, options), mib, Costs::default())
+    open(store(dir, options), mib, ComputeCosts::default())
 }
 
-fn open(store: Arc<NVMeWeightStore>, mib: u64, costs: Costs) -> SpeculativeWeightStreamer {
+fn open(store: Arc<NVMeWeightStore>, mib: u64, costs: ComputeCosts) -> SpeculativeWeightStreamer {
     let spec = sws_testing::spec(store.dir());
     let options = Options {
-        ram_budget: Budget::Bytes((8 + mib) << 20),
-        process: Some(Process::default()),
+        ram_budget: RamBudget::Bytes((8 + mib) << 20),
+        process: Some(ProcessMemory::default()),
         context: Some(128),
         sampling: Sampling { temperature: 1.0, top_k: 40, seed: 7, ..Sampling::default() },
         costs,
@@ -142,7 +144,7 @@ fn bits_flipped_in_transit_are_all_detected() {
     for (seed, mib) in [(1, 0), (2, 3)] {
         let flips = Arc::new(BitFlip::passing(reader(&tales(), ReaderKind::Mmap), seed, 6));
         let store = store(&tales(), with(flips.clone()));
-        let mut lm = open(Arc::clone(&store), mib, Costs::default());
+        let mut lm = open(Arc::clone(&store), mib, ComputeCosts::default());
         assert_eq!(answer(&mut lm).unwrap(), expected);
         drop(lm);
         // Bytes between tensors are read with them, but never used.
@@ -165,7 +167,7 @@ fn bits_flipped_in_transit_are_all_detected() {
 /// nothing else.
 #[test]
 fn a_disk_that_slows_down_costs_only_time() {
-    let costs = Costs {
+    let costs = ComputeCosts {
         infrastructure: Duration::from_micros(20),
         expert: Duration::from_micros(10),
         head: Duration::from_micros(50),

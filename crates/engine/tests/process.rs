@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use sws_engine::{Process, memory};
+use sws_engine::{ProcessMemory, memory};
 use sws_store::Manifest;
 
 #[test]
 fn process_estimate_covers_resident_memory() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
     let manifest = Manifest::load(&dir).unwrap();
-    let process = Process::measure(&dir, &manifest);
+    let process = ProcessMemory::measure(&dir, &manifest);
     let Some(here) = memory() else { return };
     let sum: u64 = process.lines().into_iter().map(|(_, bytes)| bytes).sum();
     assert!(sum >= here && sum < here + (400 << 20), "{process:?}, {here} resident");

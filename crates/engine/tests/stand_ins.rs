@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sws_engine::{
-    Ablations, Budget, Costs, Counters, Exactness, Options, Plan, PlanError, PlanOptions, Planner,
-    Process, SpeculativeWeightStreamer, StandInUse, StreamerError, Use,
+    Ablations, ComputeCosts, Counters, Exactness, MemoryUse, Options, Plan, PlanError, PlanOptions,
+    Planner, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StandInUse, StreamerError,
 };
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, Inventory, Model};
@@ -46,8 +46,8 @@ fn model(stand_ins: Encoding) -> &'static Path {
 
 fn options(bytes: u64, stand_ins: StandInUse) -> Options {
     Options {
-        ram_budget: Budget::Bytes(bytes),
-        process: Some(Process::default()),
+        ram_budget: RamBudget::Bytes(bytes),
+        process: Some(ProcessMemory::default()),
         context: Some(64),
         stand_ins,
         ..Options::default()
@@ -149,7 +149,7 @@ fn unavailable_stand_ins_are_refused() {
 /// instead of 18.3 %.
 const DISK: SimulatedDisk =
     SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
-const COSTS: Costs = Costs {
+const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_micros(120),
     expert: Duration::from_micros(24),
     head: Duration::from_micros(240),
@@ -306,7 +306,7 @@ fn plan_gives_stand_ins_their_share() {
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let plan = |stand_ins: StandInUse, mib: u64| {
         let options = PlanOptions { context: Some(64), stand_ins, ..PlanOptions::default() };
-        let process = Process::default();
+        let process = ProcessMemory::default();
         let planner = Planner::new(&spec, &inventory, &manifest, process, options).unwrap();
         planner.plan(mib * MIB)
     };
@@ -333,7 +333,8 @@ fn plan_gives_stand_ins_their_share() {
                 }
             };
             let case = format!("{which:?}, {mib} MiB, {} stand-ins", plan.stand_ins.len());
-            let [kept, slots] = [Use::StandIns, Use::Slots].map(|what| plan.ledger.get(what));
+            let [kept, slots] =
+                [MemoryUse::StandIns, MemoryUse::Slots].map(|what| plan.ledger.get(what));
             let len = |id| PieceLayout::new(&manifest, Read::StandIn(id)).unwrap().slot_len();
             let taken: usize = plan.stand_ins.iter().map(|&id| len(id)).sum();
             assert!(taken as u64 <= kept && plan.stand_ins.is_sorted(), "{case}");

@@ -13,9 +13,9 @@ use sws_cache::replay::{Replay, ReplayPolicy};
 use sws_cache::{Counts, Trace};
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft};
 use sws_engine::{
-    Ablations, Budget, Certificate, CertificateError, Difference, Metrics, Options, Outcome, Plan,
-    PlanError, Process, ResidentLoad, SlotClass, SpeculativeWeightStreamer, StreamerError, Use,
-    Witness,
+    Ablations, Certificate, CertificateError, Difference, MemoryUse, Metrics, Options, Outcome,
+    Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass, SpeculativeWeightStreamer,
+    StreamerError, Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
@@ -49,8 +49,13 @@ fn resident() -> SpeculativeWeightStreamer {
 
 /// A budget of `bytes` bytes more than the process takes without the model.
 fn options(bytes: u64) -> Options {
-    let process = Some(Process::default());
-    Options { ram_budget: Budget::Bytes(bytes), process, context: Some(256), ..Options::default() }
+    let process = Some(ProcessMemory::default());
+    Options {
+        ram_budget: RamBudget::Bytes(bytes),
+        process,
+        context: Some(256),
+        ..Options::default()
+    }
 }
 
 fn streaming(reader: ReaderKind, options: Options) -> SpeculativeWeightStreamer {
@@ -451,7 +456,8 @@ fn prompt_memory_is_lent_as_slots_to_tokens() {
         let bytes = |classes: &[SlotClass]| classes.iter().map(SlotClass::bytes).sum::<u64>();
         let [slots, more] = [bytes(&plan.slots), bytes(&plan.lent)];
         assert!(
-            slots + more + plan.ledger.get(Use::Pinned) < streamer.plan().unwrap().ledger.budget()
+            slots + more + plan.ledger.get(MemoryUse::Pinned)
+                < streamer.plan().unwrap().ledger.budget()
         );
         for (n, tokens) in [&PROMPT[..], &[3], &[77], &PROMPT[2..6], &[900], &PROMPT, &[1; 60]]
             .into_iter()

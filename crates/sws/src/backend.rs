@@ -5,7 +5,7 @@ mod candle;
 
 use std::sync::Arc;
 
-use sws_engine::{Gauge, Plan, SpeculativeWeightStreamer, Use, Waiter};
+use sws_engine::{Gauge, MemoryUse, Plan, SpeculativeWeightStreamer, Waiter};
 use sws_kernels::Tier;
 use sws_model::{CausalLm, State};
 use sws_store::Memory;
@@ -123,7 +123,7 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     let store = Arc::new(model.store_with(reader.clone())?);
     let forward = sws_model::Model::with_tier(model.spec().clone(), tier(loader));
     let bytes = plan.arena_bytes() as u64;
-    let without_draft = plan.ledger.get(Use::Draft) == 0;
+    let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
     let streamer =
         SpeculativeWeightStreamer::with_plan(forward, store, plan, options).map_err(|e| {
             match loader.cancel.is_cancelled() {

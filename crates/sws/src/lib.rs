@@ -68,7 +68,7 @@ pub use loaded::{LoadedModel, NEW_TOKENS};
 pub use loader::{Loader, Needs};
 pub use metrics::{Cost, Pace, RunMetrics};
 pub use open::{Model, manifest};
-pub use options::{Drafting, Options, Streaming};
+pub use options::{DraftChoice, Options, Streaming};
 pub use planning::Planning;
 pub use request::{Prompt, Request};
 pub use size::Size;
@@ -77,7 +77,7 @@ pub use texts::Texts;
 pub use threads::Threads;
 pub use warning::Warning;
 
-pub use sws_engine::{Budget, Counters, Gauge, Metrics, Plan, Planner};
+pub use sws_engine::{Counters, Gauge, Metrics, Plan, Planner, RamBudget};
 pub use sws_model::text::{GenerationOptions, Message};
 pub use sws_model::{KvPrecision, Observer};
 pub use sws_store::shard::Progress;

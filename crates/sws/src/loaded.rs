@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sws_engine::{Gauge, Plan, Use, Waiter, peak_memory};
+use sws_engine::{Gauge, MemoryUse, Plan, Waiter, peak_memory};
 use sws_model::CausalLm;
 use sws_model::text::{Generation, Position};
 use sws_store::Memory;
@@ -169,7 +169,7 @@ impl LoadedModel {
 
     /// Memory for encoding texts: what the budget has for it, or what is free.
     pub(crate) fn working_bytes(&self) -> u64 {
-        let planned = self.plan.as_ref().map(|plan| plan.ledger.get(Use::Encoding));
+        let planned = self.plan.as_ref().map(|plan| plan.ledger.get(MemoryUse::Encoding));
         let free = || Memory::now().map(|memory| memory.available);
         planned.or_else(free).unwrap_or(u64::MAX)
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sws_cache::policy::PolicyKind;
-use sws_engine::{Budget, Exactness, StandInUse};
+use sws_engine::{Exactness, RamBudget, StandInUse};
 use sws_kernels::Tier;
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
@@ -14,7 +14,7 @@ use crate::{Backend, Model};
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Memory for the whole process. The output does not depend on it.
-    pub ram: Budget,
+    pub ram: RamBudget,
     /// Loads the whole model first, regardless of `ram`.
     pub resident: bool,
     /// Context length. `None` for as many positions as memory allows.
@@ -41,7 +41,7 @@ pub struct Streaming {
     /// Prefetches experts before a router has chosen them, as long as that measurably saves time.
     pub speculation: bool,
     /// Forecast of the experts to prefetch.
-    pub draft: Drafting,
+    pub draft: DraftChoice,
     /// Stand-ins kept in memory. `None` for those that `tolerance` needs.
     pub stand_ins: Option<StandInUse>,
     /// Uses a stand-in's result where it changes the state by at most this share of its norm; 0 is
@@ -53,7 +53,7 @@ pub struct Streaming {
 
 /// Source of forecasts of the experts of upcoming layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Drafting {
+pub enum DraftChoice {
     /// The draft in the model's directory, or, for a model whose experts are large in total, an
     /// untrained draft that learns during the run.
     Auto,
@@ -66,7 +66,7 @@ pub enum Drafting {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            ram: Budget::Auto,
+            ram: RamBudget::Auto,
             resident: false,
             context: None,
             kv: KvPrecision::F32,
@@ -83,7 +83,7 @@ impl Default for Streaming {
         Streaming {
             policy: PolicyKind::default(),
             speculation: true,
-            draft: Drafting::Auto,
+            draft: DraftChoice::Auto,
             stand_ins: None,
             tolerance: 0.0,
             warm_start: true,
@@ -125,8 +125,8 @@ impl Streaming {
     /// File of a draft requested by name.
     pub(crate) fn draft_file(&self) -> Option<&Path> {
         match &self.draft {
-            Drafting::File(file) => Some(file),
-            Drafting::Auto | Drafting::Off => None,
+            DraftChoice::File(file) => Some(file),
+            DraftChoice::Auto | DraftChoice::Off => None,
         }
     }
 

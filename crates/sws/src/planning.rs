@@ -1,12 +1,12 @@
 //! Memory plans of a model in the current process.
 
-use sws_engine::{Plan, PlanOptions, Planner, Use};
+use sws_engine::{MemoryUse, Plan, PlanOptions, Planner};
 use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::Memory;
 
 use crate::draft::Candidate;
-use crate::{Drafting, Loader, Result, Text, Threads, process};
+use crate::{DraftChoice, Loader, Result, Text, Threads, process};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -30,13 +30,13 @@ impl Planning {
         let process = process::measure(model, text.heap());
         let inventory =
             Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
-        let candidate = match !streaming.speculation || streaming.draft == Drafting::Off {
+        let candidate = match !streaming.speculation || streaming.draft == DraftChoice::Off {
             true => None,
             false => Candidate::find(model, streaming.draft_file(), needs.texts)?,
         };
         let plan_options = PlanOptions {
             context: options.context,
-            at_least: needs.positions,
+            min_context: needs.positions,
             batch: needs.texts,
             kv: options.kv,
             all_logits: needs.all_logits,
@@ -72,7 +72,7 @@ impl Planning {
         loader: &mut Loader<'_>,
         plan: &Plan,
     ) -> Result<Box<dyn sws_draft::Draft>> {
-        let share = plan.ledger.get(Use::Draft);
+        let share = plan.ledger.get(MemoryUse::Draft);
         let mut made = None;
         if let Some((candidate, limit)) = self.draft {
             loader.warnings.extend(candidate.too_large(limit));

@@ -1,6 +1,6 @@
 //! Memory of the process apart from weights, measured once everything else is loaded.
 
-use sws_engine::{Budget, Process};
+use sws_engine::{ProcessMemory, RamBudget};
 use sws_store::Memory;
 
 use crate::Model;
@@ -14,10 +14,10 @@ pub(crate) fn counted<T>(model: &Model, make: impl FnOnce() -> T) -> (T, u64) {
 
 /// Measures the process. Everything but weights must have been read, and the compute threads
 /// started. `tokenizer` is the size of the tokenizer on the heap.
-pub(crate) fn measure(model: &Model, tokenizer: u64) -> Process {
-    let whole = Process::measure(model.dir(), model.manifest());
+pub(crate) fn measure(model: &Model, tokenizer: u64) -> ProcessMemory {
+    let whole = ProcessMemory::measure(model.dir(), model.manifest());
     let Some(used) = model.heap() else { return whole };
-    Process {
+    ProcessMemory {
         heap: used.saturating_sub(tokenizer),
         tokenizer: tokenizer.min(used),
         slack: whole.heap.saturating_sub(used),
@@ -26,11 +26,11 @@ pub(crate) fn measure(model: &Model, tokenizer: u64) -> Process {
 }
 
 /// Bytes left in a budget for encoding a text before the model is loaded.
-pub(crate) fn left(model: &Model, tokenizer: u64, budget: Budget) -> u64 {
+pub(crate) fn left(model: &Model, tokenizer: u64, budget: RamBudget) -> u64 {
     let Some(Memory { total, available, .. }) = Memory::now() else { return u64::MAX };
     match budget {
         // `Min` then resolves to no less than the memory used so far.
-        Budget::Auto | Budget::Min => available,
+        RamBudget::Auto | RamBudget::Min => available,
         budget => {
             let taken: u64 = measure(model, tokenizer).lines().iter().map(|(_, bytes)| bytes).sum();
             budget.resolve(total, available, 0).saturating_sub(taken).min(available)

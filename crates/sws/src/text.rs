@@ -1,6 +1,6 @@
 //! Conversion of texts to tokens and back.
 
-use sws_engine::Budget;
+use sws_engine::RamBudget;
 use sws_model::text::{ChatTemplate, Tokenizer};
 
 use crate::error::Lacking;
@@ -52,7 +52,7 @@ impl Text {
 
     /// Encodes the first text of a sequence, within the memory that a budget leaves before the
     /// model is loaded.
-    pub fn encode_first(&mut self, model: &Model, ram: Budget, text: &str) -> Result<Vec<u32>> {
+    pub fn encode_first(&mut self, model: &Model, ram: RamBudget, text: &str) -> Result<Vec<u32>> {
         let left = process::left(model, self.heap, ram);
         self.bound(model.spec().context, left);
         self.encode(model, text, true)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Ablations, Budget, Costs, Options, PlanOptions, Planner, Process, Speculation,
+    Ablations, ComputeCosts, Options, PlanOptions, Planner, ProcessMemory, RamBudget, Speculation,
     SpeculativeWeightStreamer,
 };
 use sws_model::text::Sampler;
@@ -22,7 +22,7 @@ const SHAPE: [usize; 3] = [8, 32, 4];
 /// The number of tokens of the answer.
 pub const TOKENS: usize = 130;
 /// A layer takes 0.6 ms, a token 5 ms.
-pub const COSTS: Costs = Costs {
+pub const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_micros(200),
     expert: Duration::from_micros(100),
     head: Duration::from_micros(200),
@@ -55,13 +55,14 @@ pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
     let (manifest, spec) = open(&tales()).unwrap();
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let plan = PlanOptions { context: Some(256), ..PlanOptions::default() };
-    let planner = Planner::new(&spec, &inventory, &manifest, Process::default(), plan).unwrap();
+    let planner =
+        Planner::new(&spec, &inventory, &manifest, ProcessMemory::default(), plan).unwrap();
     let enough = (share * 256.0) as usize;
     let least = planner.smallest_with(128 << 20, 1, |plan| plan.most_experts() >= enough).unwrap();
     let bytes = least.next_multiple_of(1 << 10);
     Options {
-        ram_budget: Budget::Bytes(bytes),
-        process: Some(Process::default()),
+        ram_budget: RamBudget::Bytes(bytes),
+        process: Some(ProcessMemory::default()),
         context: Some(256),
         costs: COSTS,
         draft,

@@ -293,7 +293,7 @@ impl<T> PredictiveCache<T> {
     /// effect on a piece that is not in the cache.
     pub fn foresee(&mut self, piece: PieceId, probability: f32) {
         if let Some(&slot) = self.index.get(&piece) {
-            self.policy.foreseen(slot, piece, probability);
+            self.policy.set_forecast(slot, piece, probability);
         }
     }
 
@@ -355,7 +355,7 @@ impl<T> PredictiveCache<T> {
         self.index.insert(piece, slot);
         self.policy.arrived(slot, piece);
         if let Need::Forecast(probability) = need {
-            self.policy.foreseen(slot, piece, probability);
+            self.policy.set_forecast(slot, piece, probability);
         }
         Ok(Claim { payload, len: self.entries[slot].len, evicted })
     }
@@ -532,7 +532,7 @@ impl<T> PredictiveCache<T> {
         };
         if let Need::Forecast(probability) = need
             && let (Some(now), Some(old)) = (self.now, self.entries[slot].state.piece())
-            && !self.policy.later(now, old, piece, probability)
+            && !self.policy.is_needed_later(now, old, piece, probability)
         {
             return Err(NoRoom::ExpectedSooner { piece });
         }

@@ -258,7 +258,11 @@ impl Policy for ExpectedUse {
         last.map(|(_, slot)| slot)
     }
 
-    fn last(&mut self, now: PieceId, evictable: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+    fn least_urgent(
+        &mut self,
+        now: PieceId,
+        evictable: &dyn Fn(PieceId) -> bool,
+    ) -> Option<PieceId> {
         self.at = now;
         let mut last: Option<(f32, PieceId)> = None;
         for layer in 0..self.experts.len() {
@@ -274,18 +278,24 @@ impl Policy for ExpectedUse {
         last.map(|(_, piece)| piece)
     }
 
-    fn later(&mut self, now: PieceId, old: PieceId, new: PieceId, probability: f32) -> bool {
+    fn is_needed_later(
+        &mut self,
+        now: PieceId,
+        old: PieceId,
+        new: PieceId,
+        probability: f32,
+    ) -> bool {
         self.score(now, old, None) > self.score(now, new, Some(probability))
     }
 
-    fn foreseen(&mut self, _: usize, piece: PieceId, probability: f32) {
+    fn set_forecast(&mut self, _: usize, piece: PieceId, probability: f32) {
         if let Some((experts, expert)) = self.entry(piece) {
             experts.forecast[expert] = probability;
             experts.has_forecast = true;
         }
     }
 
-    fn within(&mut self, piece: PieceId, steps: usize) -> f32 {
+    fn use_probability(&mut self, piece: PieceId, steps: usize) -> f32 {
         let Some((layer, expert)) = self.expert(piece) else { return 1.0 };
         let absence = self.history.absence(layer);
         let horizon = match steps {

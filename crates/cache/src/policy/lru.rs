@@ -47,11 +47,11 @@ impl Policy for Lru {
         self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| evictable(slot))
     }
 
-    fn later(&mut self, _: PieceId, _: PieceId, _: PieceId, probability: f32) -> bool {
+    fn is_needed_later(&mut self, _: PieceId, _: PieceId, _: PieceId, probability: f32) -> bool {
         probability >= PROBABLE
     }
 
-    fn foreseen(&mut self, slot: usize, _: PieceId, probability: f32) {
+    fn set_forecast(&mut self, slot: usize, _: PieceId, probability: f32) {
         if probability >= PROBABLE {
             self.0.promote(&slot);
         }

@@ -136,27 +136,37 @@ pub trait Policy: fmt::Debug + Send {
 
     /// Returns the `evictable` piece with the latest expected use, ignoring forecasts. The piece
     /// need not be in the cache. `None` from a policy that knows only pieces in the cache.
-    fn last(&mut self, now: PieceId, evictable: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+    fn least_urgent(
+        &mut self,
+        now: PieceId,
+        evictable: &dyn Fn(PieceId) -> bool,
+    ) -> Option<PieceId> {
         let _ = (now, evictable);
         None
     }
 
     /// True if the piece `old` is expected later than `new`, which will be used in this step with
     /// the given probability. A speculative read of `new` may then evict `old`.
-    fn later(&mut self, now: PieceId, old: PieceId, new: PieceId, probability: f32) -> bool {
+    fn is_needed_later(
+        &mut self,
+        now: PieceId,
+        old: PieceId,
+        new: PieceId,
+        probability: f32,
+    ) -> bool {
         let _ = (now, old, new, probability);
         true
     }
 
     /// Sets the probability that the piece in `slot` is used in the next turn of its layer. Until
     /// its router has chosen, this forecast overrides other estimates.
-    fn foreseen(&mut self, slot: usize, piece: PieceId, probability: f32) {
+    fn set_forecast(&mut self, slot: usize, piece: PieceId, probability: f32) {
         let _ = (slot, piece, probability);
     }
 
     /// Returns the probability that a piece is used within `steps` steps: 0.5 from a policy without
     /// an estimate.
-    fn within(&mut self, piece: PieceId, steps: usize) -> f32 {
+    fn use_probability(&mut self, piece: PieceId, steps: usize) -> f32 {
         let _ = (piece, steps);
         0.5
     }

@@ -204,7 +204,7 @@ fn forecast_protects_until_its_layer_has_chosen() {
     }
 }
 
-/// `last` names the piece that `victim` evicts if the pieces are cached, whatever the forecasts.
+/// `least_urgent` names the piece that `victim` evicts if the pieces are cached, whatever the forecasts.
 #[test]
 fn last_agrees_with_victim() {
     let mut policy = ExpectedUse::new(layers(4, 8));
@@ -219,23 +219,23 @@ fn last_agrees_with_victim() {
     let mut left = cached.clone();
     while !left.is_empty() {
         let now = PieceId::expert(left.len() as u32 % 4, 0);
-        let last = policy.last(now, &|piece| left.contains(&piece)).unwrap();
+        let last = policy.least_urgent(now, &|piece| left.contains(&piece)).unwrap();
         for (slot, &piece) in left.iter().enumerate() {
             policy.arrived(slot, piece);
         }
         let victim = policy.victim(now, &|_| true).map(|slot| left[slot]);
         assert_eq!(victim, Some(last), "of {}", left.len());
         for (slot, &piece) in left.iter().enumerate() {
-            policy.foreseen(slot, piece, 0.9);
+            policy.set_forecast(slot, piece, 0.9);
             policy.left(slot, piece);
         }
-        assert_eq!(policy.last(now, &|piece| left.contains(&piece)), Some(last));
+        assert_eq!(policy.least_urgent(now, &|piece| left.contains(&piece)), Some(last));
         for layer in 0..4 {
             policy.routed(&chosen(layer, &[0, 7 - layer]));
         }
         left.retain(|&piece| piece != last);
     }
-    assert_eq!(policy.last(PieceId::EMBED, &|_| false), None);
+    assert_eq!(policy.least_urgent(PieceId::EMBED, &|_| false), None);
 }
 
 #[test]
@@ -244,13 +244,13 @@ fn use_in_every_step_is_expected_within_four() {
     for _ in 0..200 {
         policy.routed(&chosen(0, &[0, 1]));
     }
-    let mut within = |expert, steps| policy.within(PieceId::expert(0, expert), steps);
+    let mut within = |expert, steps| policy.use_probability(PieceId::expert(0, expert), steps);
     assert!(within(0, 1) > 0.98 && within(0, 4) > 0.98, "{}", within(0, 1));
     assert!(within(5, 4) < 0.1, "{}", within(5, 4));
     for steps in [1, 4, 16] {
         assert!(within(5, steps) <= within(5, 4 * steps));
     }
-    assert_eq!(policy.within(PieceId::LM_HEAD, 4), 1.0);
-    let lru = Lru::new().within(PieceId::expert(0, 0), 4);
+    assert_eq!(policy.use_probability(PieceId::LM_HEAD, 4), 1.0);
+    let lru = Lru::new().use_probability(PieceId::expert(0, 0), 4);
     assert_eq!(lru, 0.5, "no estimate");
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use sws::Options;
-use sws_engine::Budget;
+use sws_engine::RamBudget;
 use sws_kernels::TIER_VARIABLE;
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
@@ -168,7 +168,7 @@ pub(crate) struct Plan {
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
-    pub(crate) ram: Budget,
+    pub(crate) ram: RamBudget,
     /// Context length in tokens [default: up to 4096, fewer where memory is scarce].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) context: Option<usize>,

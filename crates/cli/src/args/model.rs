@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use sws::{Backend, Drafting, Options, Streaming};
+use sws::{Backend, DraftChoice, Options, Streaming};
 use sws_cache::policy::PolicyKind;
-use sws_engine::{Budget, StandInUse};
+use sws_engine::{RamBudget, StandInUse};
 use sws_kernels::{TIER_VARIABLE, Tier, UnknownTier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
@@ -19,7 +19,7 @@ pub(crate) struct Model {
     /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free. The
     /// output does not depend on it.
     #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
-    pub(crate) ram: Budget,
+    pub(crate) ram: RamBudget,
     /// Load the whole model into memory before computing anything.
     #[arg(long)]
     pub(crate) resident: bool,
@@ -86,9 +86,9 @@ impl Model {
     /// Options for loading the model.
     pub(crate) fn options(&self) -> Options {
         let draft = match &self.draft {
-            _ if self.no_draft => Drafting::Off,
-            Some(file) => Drafting::File(file.clone()),
-            None => Drafting::Auto,
+            _ if self.no_draft => DraftChoice::Off,
+            Some(file) => DraftChoice::File(file.clone()),
+            None => DraftChoice::Auto,
         };
         Options {
             ram: self.ram,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use sws_cache::replay::ReplayPolicy;
-use sws_engine::Budget;
+use sws_engine::RamBudget;
 
 /// Simulate an expert cache on recorded routes and count its misses.
 ///
@@ -132,8 +132,8 @@ pub(crate) struct DraftScore {
 
 /// Parses an amount of memory, as in `--ram`.
 fn bytes(word: &str) -> Result<u64, String> {
-    match word.parse::<Budget>().map_err(|e| e.to_string())? {
-        Budget::Bytes(bytes) => Ok(bytes),
+    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) => Ok(bytes),
         _ => Err(format!("an amount of memory needs a unit, as in 8MiB, not {word}")),
     }
 }

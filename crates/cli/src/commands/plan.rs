@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use sws::{Model, Needs, Planning, Text, Threads};
-use sws_engine::{PerToken, Plan, Planner, Use};
+use sws_engine::{MemoryUse, PerToken, Plan, Planner};
 use sws_model::Inventory;
 use sws_store::{Arena, Clock, PieceKind, probe};
 
@@ -103,8 +103,8 @@ fn row(plan: &Plan, machine: Machine) -> Row {
     let PerToken { experts, hit_rate, .. } = plan.per_token;
     Row {
         budget: plan.ledger.budget(),
-        pinned_bytes: plan.ledger.get(Use::Pinned),
-        ring_bytes: plan.ledger.get(Use::Ring),
+        pinned_bytes: plan.ledger.get(MemoryUse::Pinned),
+        ring_bytes: plan.ledger.get(MemoryUse::Ring),
         slots: plan.slots.iter().map(|class| class.count).sum(),
         lent: plan.lent.iter().map(|class| class.count).sum(),
         chunk: plan.chunk,
@@ -200,11 +200,11 @@ fn text(
 }
 
 /// Remark on a line of the ledger.
-fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
+fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
     let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
     match what {
-        Use::KvCache => format!("{} positions", plan.context),
-        Use::Activations => {
+        MemoryUse::KvCache => format!("{} positions", plan.context),
+        MemoryUse::Activations => {
             let lent: usize = plan.lent.iter().map(|class| class.count).sum();
             let also = match lent {
                 0 => String::new(),
@@ -212,11 +212,11 @@ fn note(plan: &Plan, inventory: &Inventory, what: Use) -> String {
             };
             format!("{} of a prompt at once{also}", count(plan.chunk, "token"))
         }
-        Use::Pinned => {
+        MemoryUse::Pinned => {
             format!("{} of {} pieces", plan.pinned.len(), inventory.pieces().count() - experts)
         }
-        Use::Ring if plan.experts_stream => "experts too".to_owned(),
-        Use::Slots => {
+        MemoryUse::Ring if plan.experts_stream => "experts too".to_owned(),
+        MemoryUse::Slots => {
             let slots: usize = plan.slots.iter().map(|class| class.count).sum();
             format!("{slots} for {experts} experts")
         }

@@ -6,12 +6,12 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     budget: u64,
-    lines: Vec<(Use, u64)>,
+    lines: Vec<(MemoryUse, u64)>,
 }
 
 /// Uses of memory, in the order of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Use {
+pub enum MemoryUse {
     /// Mapped pages of the program and its libraries.
     Program,
     /// Stacks of all threads.
@@ -50,79 +50,79 @@ pub enum Use {
     Spare,
 }
 
-impl Use {
+impl MemoryUse {
     /// All uses.
-    pub const ALL: [Use; 18] = [
-        Use::Program,
-        Use::Stacks,
-        Use::Heap,
-        Use::Tokenizer,
-        Use::Slack,
-        Use::Files,
-        Use::Kernel,
-        Use::Tables,
-        Use::Draft,
-        Use::KvCache,
-        Use::Encoding,
-        Use::Activations,
-        Use::Vectors,
-        Use::Pinned,
-        Use::Ring,
-        Use::StandIns,
-        Use::Slots,
-        Use::Spare,
+    pub const ALL: [MemoryUse; 18] = [
+        MemoryUse::Program,
+        MemoryUse::Stacks,
+        MemoryUse::Heap,
+        MemoryUse::Tokenizer,
+        MemoryUse::Slack,
+        MemoryUse::Files,
+        MemoryUse::Kernel,
+        MemoryUse::Tables,
+        MemoryUse::Draft,
+        MemoryUse::KvCache,
+        MemoryUse::Encoding,
+        MemoryUse::Activations,
+        MemoryUse::Vectors,
+        MemoryUse::Pinned,
+        MemoryUse::Ring,
+        MemoryUse::StandIns,
+        MemoryUse::Slots,
+        MemoryUse::Spare,
     ];
 
     /// Name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
-            Use::Program => "program",
-            Use::Stacks => "stacks",
-            Use::Heap => "heap",
-            Use::Tokenizer => "tokenizer",
-            Use::Slack => "slack",
-            Use::Files => "files",
-            Use::Kernel => "kernel",
-            Use::Tables => "tables",
-            Use::Draft => "draft",
-            Use::KvCache => "kv_cache",
-            Use::Encoding => "encoding",
-            Use::Activations => "activations",
-            Use::Vectors => "vectors",
-            Use::Pinned => "pinned",
-            Use::Ring => "ring",
-            Use::StandIns => "stand_ins",
-            Use::Slots => "slots",
-            Use::Spare => "spare",
+            MemoryUse::Program => "program",
+            MemoryUse::Stacks => "stacks",
+            MemoryUse::Heap => "heap",
+            MemoryUse::Tokenizer => "tokenizer",
+            MemoryUse::Slack => "slack",
+            MemoryUse::Files => "files",
+            MemoryUse::Kernel => "kernel",
+            MemoryUse::Tables => "tables",
+            MemoryUse::Draft => "draft",
+            MemoryUse::KvCache => "kv_cache",
+            MemoryUse::Encoding => "encoding",
+            MemoryUse::Activations => "activations",
+            MemoryUse::Vectors => "vectors",
+            MemoryUse::Pinned => "pinned",
+            MemoryUse::Ring => "ring",
+            MemoryUse::StandIns => "stand_ins",
+            MemoryUse::Slots => "slots",
+            MemoryUse::Spare => "spare",
         }
     }
 
     /// Description for people.
     pub const fn words(self) -> &'static str {
         match self {
-            Use::Program => "program and libraries",
-            Use::Stacks => "thread stacks",
-            Use::Heap => "heap before the model",
-            Use::Tokenizer => "tokenizer",
-            Use::Slack => "allocator overhead",
-            Use::Files => "small files in the page cache",
-            Use::Kernel => "page tables and kernel memory",
-            Use::Tables => "tables of pieces and their use",
-            Use::Draft => "draft",
-            Use::KvCache => "keys and values",
-            Use::Encoding => "encoding text",
-            Use::Activations => "activations",
-            Use::Vectors => "norms and biases",
-            Use::Pinned => "pinned weights",
-            Use::Ring => "ring for streamed weights",
-            Use::StandIns => "stand-ins",
-            Use::Slots => "expert slots",
-            Use::Spare => "unused",
+            MemoryUse::Program => "program and libraries",
+            MemoryUse::Stacks => "thread stacks",
+            MemoryUse::Heap => "heap before the model",
+            MemoryUse::Tokenizer => "tokenizer",
+            MemoryUse::Slack => "allocator overhead",
+            MemoryUse::Files => "small files in the page cache",
+            MemoryUse::Kernel => "page tables and kernel memory",
+            MemoryUse::Tables => "tables of pieces and their use",
+            MemoryUse::Draft => "draft",
+            MemoryUse::KvCache => "keys and values",
+            MemoryUse::Encoding => "encoding text",
+            MemoryUse::Activations => "activations",
+            MemoryUse::Vectors => "norms and biases",
+            MemoryUse::Pinned => "pinned weights",
+            MemoryUse::Ring => "ring for streamed weights",
+            MemoryUse::StandIns => "stand-ins",
+            MemoryUse::Slots => "expert slots",
+            MemoryUse::Spare => "unused",
         }
     }
 }
 
-impl fmt::Display for Use {
+impl fmt::Display for MemoryUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -133,18 +133,18 @@ impl fmt::Display for Use {
 pub(crate) struct Overdrawn;
 
 impl Ledger {
-    /// Creates the ledger of a budget with these reservations; the rest is [`Use::Spare`].
+    /// Creates the ledger of a budget with these reservations; the rest is [`MemoryUse::Spare`].
     pub(crate) fn new(
         budget: u64,
-        reservations: impl IntoIterator<Item = (Use, u64)>,
+        reservations: impl IntoIterator<Item = (MemoryUse, u64)>,
     ) -> Result<Ledger, Overdrawn> {
-        let mut lines: Vec<(Use, u64)> = Use::ALL.map(|what| (what, 0)).to_vec();
+        let mut lines: Vec<(MemoryUse, u64)> = MemoryUse::ALL.map(|what| (what, 0)).to_vec();
         let mut left = budget;
         for (what, bytes) in reservations {
             left = left.checked_sub(bytes).ok_or(Overdrawn)?;
             lines[what as usize].1 += bytes;
         }
-        lines[Use::Spare as usize].1 += left;
+        lines[MemoryUse::Spare as usize].1 += left;
         Ok(Ledger { budget, lines })
     }
 
@@ -154,23 +154,23 @@ impl Ledger {
     }
 
     /// Bytes reserved for one use.
-    pub fn get(&self, what: Use) -> u64 {
+    pub fn get(&self, what: MemoryUse) -> u64 {
         self.lines[what as usize].1
     }
 
     /// All reservations, including empty ones.
-    pub fn lines(&self) -> impl Iterator<Item = (Use, u64)> {
+    pub fn lines(&self) -> impl Iterator<Item = (MemoryUse, u64)> {
         self.lines.iter().copied()
     }
 
     /// Raises the budget by unused bytes.
     pub(crate) fn grant(&mut self, bytes: u64) {
-        self.lines[Use::Spare as usize].1 += bytes;
+        self.lines[MemoryUse::Spare as usize].1 += bytes;
         self.budget += bytes;
     }
 
     /// Lowers the budget by bytes of one use.
-    pub(crate) fn release(&mut self, what: Use, bytes: u64) {
+    pub(crate) fn release(&mut self, what: MemoryUse, bytes: u64) {
         self.lines[what as usize].1 -= bytes;
         self.budget -= bytes;
     }
@@ -178,7 +178,7 @@ impl Ledger {
 
 /// Memory that the process takes under any plan, measured once it has everything but weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessMemory {
     /// Mapped pages of the program and its libraries.
     pub program: u64,
     /// Stacks of all threads.
@@ -197,17 +197,17 @@ pub struct Process {
     pub peak: u64,
 }
 
-impl Process {
+impl ProcessMemory {
     /// The reservations of the process.
-    pub fn lines(&self) -> [(Use, u64); 7] {
+    pub fn lines(&self) -> [(MemoryUse, u64); 7] {
         [
-            (Use::Program, self.program),
-            (Use::Stacks, self.stacks),
-            (Use::Heap, self.heap),
-            (Use::Tokenizer, self.tokenizer),
-            (Use::Slack, self.slack),
-            (Use::Files, self.files),
-            (Use::Kernel, self.kernel),
+            (MemoryUse::Program, self.program),
+            (MemoryUse::Stacks, self.stacks),
+            (MemoryUse::Heap, self.heap),
+            (MemoryUse::Tokenizer, self.tokenizer),
+            (MemoryUse::Slack, self.slack),
+            (MemoryUse::Files, self.files),
+            (MemoryUse::Kernel, self.kernel),
         ]
     }
 }
@@ -218,17 +218,25 @@ mod tests {
 
     #[test]
     fn reservations_add_up_to_the_budget() {
-        let lines = [(Use::Heap, 10), (Use::Slots, 70), (Use::Slack, 5), (Use::Slack, 2)];
+        let lines = [
+            (MemoryUse::Heap, 10),
+            (MemoryUse::Slots, 70),
+            (MemoryUse::Slack, 5),
+            (MemoryUse::Slack, 2),
+        ];
         let ledger = Ledger::new(100, lines).unwrap();
-        assert_eq!((ledger.get(Use::Slack), ledger.get(Use::Spare)), (7, 13));
+        assert_eq!((ledger.get(MemoryUse::Slack), ledger.get(MemoryUse::Spare)), (7, 13));
         assert_eq!(ledger.lines().map(|(_, bytes)| bytes).sum::<u64>(), ledger.budget());
         assert_eq!(Ledger::new(86, lines), Err(Overdrawn));
-        assert_eq!(Ledger::new(u64::MAX, [(Use::Heap, u64::MAX), (Use::Ring, 1)]), Err(Overdrawn));
+        assert_eq!(
+            Ledger::new(u64::MAX, [(MemoryUse::Heap, u64::MAX), (MemoryUse::Ring, 1)]),
+            Err(Overdrawn)
+        );
     }
 
     #[test]
     fn index_of_each_use_is_its_discriminant() {
-        for (place, what) in Use::ALL.into_iter().enumerate() {
+        for (place, what) in MemoryUse::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, place, "{what}");
         }
     }

@@ -5,8 +5,8 @@ mod plan;
 mod process;
 mod ram;
 
-pub use ledger::{Ledger, Process, Use};
+pub use ledger::{Ledger, MemoryUse, ProcessMemory};
 pub(crate) use plan::page;
 pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
 pub(crate) use process::status;
-pub use ram::{Budget, UnknownBudget};
+pub use ram::{RamBudget, UnknownBudget};

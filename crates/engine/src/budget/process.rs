@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sws_store::{MANIFEST_FILE, Manifest, SMALL_FILES, release_freed_memory};
 
-use super::ledger::Process;
+use super::ledger::ProcessMemory;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -24,12 +24,12 @@ const KERNEL_FILE: u64 = 2 * KIB;
 const CHARGED_AHEAD: u64 = 64 * 4 * KIB;
 /// Bytes that the first read of a file brings into the page cache.
 const READAHEAD: u64 = 128 * KIB;
-impl Process {
+impl ProcessMemory {
     /// Measures this process, which should hold everything but the weights of the model in `dir`: a
     /// plan does not know of later allocations.
     ///
     /// On systems that report nothing about a process, only the known parts are counted.
-    pub fn measure(dir: &Path, manifest: &Manifest) -> Process {
+    pub fn measure(dir: &Path, manifest: &Manifest) -> ProcessMemory {
         release_freed_memory();
         let field = |name| status(name).unwrap_or(0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -39,7 +39,7 @@ impl Process {
         let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let stack =
             if enabled.is_ok_and(|word| word.contains("[always]")) { WHOLE_STACK } else { STACK };
-        Process {
+        ProcessMemory {
             program: mapped(Path::new("/proc/self/maps")),
             stacks: threads * stack + READERS * READER_STACK,
             heap: field("RssAnon:"),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Value of `--ram`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Budget {
+pub enum RamBudget {
     /// Available memory, less a reserve that keeps the machine usable.
     Auto,
     /// The smallest budget that the model runs in.
@@ -16,7 +16,7 @@ pub enum Budget {
     Share(f64),
 }
 
-/// Memory left to other processes under [`Budget::Auto`]: one part in this many of the total, and
+/// Memory left to other processes under [`RamBudget::Auto`]: one part in this many of the total, and
 /// at least this many bytes.
 const RESERVED: (u64, u64) = (16, 512 << 20);
 
@@ -47,31 +47,31 @@ const UNITS: [(&str, u64); 13] = [
 )]
 pub struct UnknownBudget(pub String);
 
-impl Budget {
+impl RamBudget {
     /// Returns the budget in bytes. `total` is the memory that the process can have, `available`
     /// the memory that is free now, and `minimum` the smallest budget of the model.
     pub fn resolve(self, total: u64, available: u64, minimum: u64) -> u64 {
         match self {
-            Budget::Auto => {
+            RamBudget::Auto => {
                 let (share, least) = RESERVED;
                 available.saturating_sub((total / share).max(least))
             }
-            Budget::Min => minimum,
-            Budget::Bytes(bytes) => bytes,
-            Budget::Share(share) => (total as f64 * share) as u64,
+            RamBudget::Min => minimum,
+            RamBudget::Bytes(bytes) => bytes,
+            RamBudget::Share(share) => (total as f64 * share) as u64,
         }
     }
 }
 
-impl FromStr for Budget {
+impl FromStr for RamBudget {
     type Err = UnknownBudget;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
         let unknown = || UnknownBudget(word.to_owned());
         let lower = word.trim().to_ascii_lowercase();
         match lower.as_str() {
-            "auto" => return Ok(Budget::Auto),
-            "min" => return Ok(Budget::Min),
+            "auto" => return Ok(RamBudget::Auto),
+            "min" => return Ok(RamBudget::Min),
             _ => {}
         }
         // Only digits and points, to refuse `inf`, `nan` and `1e9`.
@@ -83,31 +83,31 @@ impl FromStr for Budget {
         if let Some(digits) = lower.strip_suffix('%') {
             let share = number(digits).ok_or_else(unknown)? / 100.0;
             return (share > 0.0 && share <= 1.0)
-                .then_some(Budget::Share(share))
+                .then_some(RamBudget::Share(share))
                 .ok_or_else(unknown);
         }
         // Scripts pass plain bytes. A small number without a unit is more likely a mistake.
         if let Ok(bytes) = lower.parse::<u64>()
             && bytes >= MIN_WITHOUT_UNIT
         {
-            return Ok(Budget::Bytes(bytes));
+            return Ok(RamBudget::Bytes(bytes));
         }
         let (digits, unit) = UNITS
             .iter()
             .find_map(|&(name, unit)| Some((lower.strip_suffix(name)?, unit)))
             .ok_or_else(unknown)?;
         let bytes = number(digits).ok_or_else(unknown)? * unit as f64;
-        (bytes < u64::MAX as f64).then_some(Budget::Bytes(bytes as u64)).ok_or_else(unknown)
+        (bytes < u64::MAX as f64).then_some(RamBudget::Bytes(bytes as u64)).ok_or_else(unknown)
     }
 }
 
-impl fmt::Display for Budget {
+impl fmt::Display for RamBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Budget::Auto => f.write_str("auto"),
-            Budget::Min => f.write_str("min"),
-            Budget::Bytes(bytes) => write!(f, "{bytes}B"),
-            Budget::Share(share) => write!(f, "{}%", share * 100.0),
+            RamBudget::Auto => f.write_str("auto"),
+            RamBudget::Min => f.write_str("min"),
+            RamBudget::Bytes(bytes) => write!(f, "{bytes}B"),
+            RamBudget::Share(share) => write!(f, "{}%", share * 100.0),
         }
     }
 }
@@ -115,7 +115,7 @@ impl fmt::Display for Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Budget::{Auto, Bytes, Min, Share};
+    use RamBudget::{Auto, Bytes, Min, Share};
 
     #[test]
     fn amounts_are_parsed() {
@@ -156,7 +156,7 @@ mod tests {
             ("some", None),
         ];
         for (word, expected) in cases {
-            let found = word.parse::<Budget>();
+            let found = word.parse::<RamBudget>();
             assert_eq!(found, expected.ok_or_else(|| UnknownBudget(word.to_owned())), "{word}");
         }
     }

@@ -190,7 +190,7 @@ impl Account {
         for id in distinct.iter().map(|&expert| id(expert)) {
             let lookup = cache.find(id);
             let miss = lookup != Lookup::Ready;
-            let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().last(id, may);
+            let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().least_urgent(id, may);
             let known = self.counterfactual.lookup(id, |other| !running(other), last);
             let hit_without = known.unwrap_or(!miss);
             let prefetched = self.counterfactual.settle(id);

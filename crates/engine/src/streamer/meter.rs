@@ -13,7 +13,7 @@ use crate::wait::Waiter;
 #[derive(Debug)]
 pub(crate) struct Meter {
     waiter: Waiter,
-    pace: Option<(Arc<NVMeWeightStore>, Costs)>,
+    pace: Option<(Arc<NVMeWeightStore>, ComputeCosts)>,
     spent: Spent,
     /// The reading at the start of a run ahead.
     ahead: Option<Reading>,
@@ -21,7 +21,7 @@ pub(crate) struct Meter {
 
 /// Computing times for virtual time, in which nothing takes time by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
+pub struct ComputeCosts {
     /// Time of a layer before its router has chosen, and again for a shared expert or for the
     /// feed-forward block of a layer without routed experts.
     pub infrastructure: Duration,
@@ -58,7 +58,7 @@ impl Meter {
     }
 
     /// Makes computing take virtual time of `store`.
-    pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: Costs) {
+    pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: ComputeCosts) {
         self.pace = Some((store, costs));
     }
 
@@ -92,7 +92,7 @@ impl Meter {
     /// Runs a computation within a call of the source.
     pub(crate) fn compute<T>(
         &mut self,
-        cost: impl FnOnce(&Costs) -> Duration,
+        cost: impl FnOnce(&ComputeCosts) -> Duration,
         compute: impl FnOnce() -> T,
     ) -> T {
         let (started, stalls) = (self.waiter.clock().now(), self.waiter.stalls());

@@ -71,7 +71,7 @@ pub struct Metrics {
     /// Waits of the computation for reads of any kind.
     pub stalls: StallMetrics,
     /// Split of the time.
-    pub time: Split,
+    pub time: TimeSplit,
     /// Hits and misses of experts.
     pub experts: ExpertMetrics,
     /// Layers whose experts were all resident or in flight.
@@ -113,7 +113,7 @@ pub struct StallMetrics {
 
 /// Split of the time, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Split {
+pub struct TimeSplit {
     /// Time in the forward pass.
     pub compute: f64,
     /// Time waiting for reads.
@@ -235,7 +235,7 @@ impl Metrics {
                 count: after.clocks.stalls.count - before.clocks.stalls.count,
                 seconds: stall,
             },
-            time: Split { compute, stall, other: (seconds - compute - stall).max(0.0) },
+            time: TimeSplit { compute, stall, other: (seconds - compute - stall).max(0.0) },
             experts: ExpertMetrics {
                 hit_rate: (lookups > 0.0).then_some(hits / lookups),
                 miss_rate: per(misses, lookups),

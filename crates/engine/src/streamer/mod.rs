@@ -16,17 +16,17 @@ use sws_model::{
 };
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
-use crate::budget::{Plan, PlanOptions, Planner, Process, SlotClass, Use, page};
+use crate::budget::{MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page};
 use crate::error::StreamError;
 use crate::experts::{AssemblerConfig, DynamicAssembler, layers_with_experts};
 use crate::infrastructure::{Infrastructure, InfrastructurePlan};
 use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
-pub use meter::Costs;
+pub use meter::ComputeCosts;
 pub use metrics::{
-    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, Split, StallMetrics,
-    StandInMetrics, memory, peak_memory,
+    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, StallMetrics, StandInMetrics,
+    TimeSplit, memory, peak_memory,
 };
 pub use options::{Options, StreamerError};
 pub use source::StreamingSource;
@@ -119,8 +119,9 @@ impl SpeculativeWeightStreamer {
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         let spec = model.spec();
         let inventory = Inventory::new(spec, store.manifest())?;
-        let process =
-            options.process.unwrap_or_else(|| Process::measure(store.dir(), store.manifest()));
+        let process = options
+            .process
+            .unwrap_or_else(|| ProcessMemory::measure(store.dir(), store.manifest()));
         let plan_options = PlanOptions {
             context: options.context,
             kv: options.kv,
@@ -137,7 +138,7 @@ impl SpeculativeWeightStreamer {
         };
         let ram = options.ram_budget.resolve(total, available, planner.least());
         let plan = planner.plan(ram)?;
-        if plan.ledger.get(Use::Draft) < plan_options.draft {
+        if plan.ledger.get(MemoryUse::Draft) < plan_options.draft {
             return Err(StreamerError::Draft { bytes: plan_options.draft });
         }
         SpeculativeWeightStreamer::with_plan(model, store, plan, options)

@@ -6,8 +6,8 @@ use sws_draft::{Draft, NoDraft};
 use sws_model::text::{SampleError, Sampling};
 use sws_model::{ForwardError, KvPrecision, WeightsError};
 
-use super::meter::Costs;
-use crate::budget::{Budget, PlanError, Process};
+use super::meter::ComputeCosts;
+use crate::budget::{PlanError, ProcessMemory, RamBudget};
 use crate::error::StreamError;
 use crate::experts::{Ablations, Exactness, NoBound};
 use crate::stand_ins::StandInUse;
@@ -17,9 +17,9 @@ use sws_cache::policy::PolicyKind;
 #[derive(Debug)]
 pub struct Options {
     /// Memory budget of the whole process.
-    pub ram_budget: Budget,
-    /// Memory of the process without the model; `None` to [measure](Process::measure) it.
-    pub process: Option<Process>,
+    pub ram_budget: RamBudget,
+    /// Memory of the process without the model; `None` to [measure](ProcessMemory::measure) it.
+    pub process: Option<ProcessMemory>,
     /// True to prefetch: the next layer of a prompt, and the experts that `draft` forecasts.
     pub speculation: bool,
     /// Draft that forecasts experts. One for which the budget has no room is refused.
@@ -43,7 +43,7 @@ pub struct Options {
     /// Choice of tokens.
     pub sampling: Sampling,
     /// Computing times, if the store's time is virtual.
-    pub costs: Costs,
+    pub costs: ComputeCosts,
     /// File that keeps the learned use of experts from one run to the next. It is read at the start
     /// if it exists and belongs to this model, and written when the streamer is dropped. It affects
     /// which experts are kept and prefetched, and so the time until the first tokens, but no bit of
@@ -55,7 +55,7 @@ impl Default for Options {
     /// As much memory as available, no draft, greedy sampling.
     fn default() -> Options {
         Options {
-            ram_budget: Budget::Auto,
+            ram_budget: RamBudget::Auto,
             process: None,
             speculation: true,
             draft: Box::new(NoDraft),
@@ -68,7 +68,7 @@ impl Default for Options {
             exactness: Exactness::Exact,
             ablations: Ablations::default(),
             sampling: Sampling::default(),
-            costs: Costs::default(),
+            costs: ComputeCosts::default(),
             warm_start: None,
         }
     }

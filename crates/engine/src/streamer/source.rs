@@ -8,7 +8,7 @@ use sws_model::{
 };
 use sws_store::{NVMeWeightStore, Pass, PieceKind};
 
-use super::meter::{Costs, Meter};
+use super::meter::{ComputeCosts, Meter};
 use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
@@ -53,7 +53,7 @@ impl StreamingSource {
     }
 
     /// Makes computing take virtual time of `store`.
-    pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: Costs) {
+    pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: ComputeCosts) {
         self.meter.pace(store, costs);
     }
 
@@ -144,7 +144,7 @@ impl WeightSource for StreamingSource {
     ) -> Result<(), SourceError> {
         self.step(|holder, meter| {
             let mut ready = |experts: &[u32], weights: &mut dyn Weights| {
-                let cost = |costs: &Costs| costs.expert * experts.len() as u32;
+                let cost = |costs: &ComputeCosts| costs.expert * experts.len() as u32;
                 meter.compute(cost, || ready(experts, weights))
             };
             match holder {

@@ -1,12 +1,12 @@
 //! The independent implementation of the layers, on candle tensors.
 
 use sws_candle::{CandleError, CandleLm};
-use sws_engine::Budget;
+use sws_engine::RamBudget;
 use sws_model::{Inventory, KvPrecision};
 use sws_store::shard::Progress;
 
 use super::{Loaded, affordable_context, requested_context};
-use crate::{Drafting, Error, Loader, Options, Result};
+use crate::{DraftChoice, Error, Loader, Options, Result};
 
 pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
     refuse(&loader.options)?;
@@ -56,12 +56,12 @@ fn refuse(options: &Options) -> Result<()> {
     let refused = [
         (options.kv != KvPrecision::F32, "keeps keys and values in f32; leave out --kv"),
         (options.tier.is_some(), "has kernels of its own; leave out --tier and SWS_TIER"),
-        (options.ram != Budget::Auto, "keeps all weights in memory; leave out --ram"),
+        (options.ram != RamBudget::Auto, "keeps all weights in memory; leave out --ram"),
         (
             streaming.stand_ins.is_some() || streaming.tolerance > 0.0,
             "has no stand-ins; leave out --stand-ins and --tolerance",
         ),
-        (matches!(streaming.draft, Drafting::File(_)), "does not prefetch; leave out --draft"),
+        (matches!(streaming.draft, DraftChoice::File(_)), "does not prefetch; leave out --draft"),
     ];
     match refused.into_iter().find(|(refused, _)| *refused) {
         Some((_, words)) => Err(Error::Candle(words)),

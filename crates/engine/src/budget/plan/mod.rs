@@ -14,7 +14,7 @@ use sws_kernels::Tier;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
 
-use super::ledger::{Ledger, Process, Use};
+use super::ledger::{Ledger, MemoryUse, ProcessMemory};
 use crate::stand_ins::StandInUse;
 use pieces::Pieces;
 
@@ -53,7 +53,7 @@ pub struct PlanOptions {
     /// Positions of a sequence; `None` to choose them by the budget.
     pub context: Option<usize>,
     /// Minimum number of positions if `context` is `None`.
-    pub at_least: usize,
+    pub min_context: usize,
     /// Sequences that run together.
     pub batch: usize,
     /// Precision of keys and values.
@@ -79,7 +79,7 @@ impl Default for PlanOptions {
     fn default() -> Self {
         PlanOptions {
             context: None,
-            at_least: 0,
+            min_context: 0,
             batch: 1,
             kv: KvPrecision::F32,
             all_logits: false,
@@ -154,7 +154,7 @@ pub enum PlanError {
 pub struct Planner {
     spec: ModelSpec,
     pieces: Pieces,
-    process: Process,
+    process: ProcessMemory,
     options: PlanOptions,
     /// Positions at the smallest budget, and their maximum.
     context: [usize; 2],
@@ -200,7 +200,7 @@ impl Planner {
         spec: &ModelSpec,
         inventory: &Inventory,
         manifest: &Manifest,
-        process: Process,
+        process: ProcessMemory,
         options: PlanOptions,
     ) -> Result<Planner, PlanError> {
         let pieces = Pieces::new(spec, inventory, manifest)?;
@@ -208,7 +208,7 @@ impl Planner {
         let context = match options.context {
             Some(asked) if asked > most => return Err(PlanError::Context { asked, most }),
             Some(asked) => [asked.max(1); 2],
-            None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.at_least).min(most)),
+            None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.min_context).min(most)),
         };
         Ok(Planner { spec: spec.clone(), pieces, process, options, context })
     }
@@ -219,7 +219,7 @@ impl Planner {
     }
 
     /// Reserves this many bytes for a draft in every plan that has slots for experts besides it. The
-    /// ledger's [`Use::Draft`] is then the share within which to make the draft.
+    /// ledger's [`MemoryUse::Draft`] is then the share within which to make the draft.
     pub fn reserve_draft(&mut self, bytes: u64) {
         self.options.draft = bytes;
     }
@@ -341,17 +341,17 @@ impl Planner {
         }
 
         let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
-        let kernel = (Use::Kernel, with_tables(arena) - arena);
+        let kernel = (MemoryUse::Kernel, with_tables(arena) - arena);
         let reservations = self.fixed().chain([
             kernel,
-            (Use::Draft, draft),
-            (Use::KvCache, kv - self.encoding(context)),
-            (Use::Encoding, self.encoding(context)),
-            (Use::Activations, work),
-            (Use::Pinned, split.pinned_bytes),
-            (Use::Ring, split.ring),
-            (Use::StandIns, stand_in_bytes),
-            (Use::Slots, bytes(&split.slots)),
+            (MemoryUse::Draft, draft),
+            (MemoryUse::KvCache, kv - self.encoding(context)),
+            (MemoryUse::Encoding, self.encoding(context)),
+            (MemoryUse::Activations, work),
+            (MemoryUse::Pinned, split.pinned_bytes),
+            (MemoryUse::Ring, split.ring),
+            (MemoryUse::StandIns, stand_in_bytes),
+            (MemoryUse::Slots, bytes(&split.slots)),
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
         let lent = match &*split.slots {
@@ -375,13 +375,13 @@ impl Planner {
     }
 
     /// Reservations that do not depend on the budget.
-    fn fixed(&self) -> impl Iterator<Item = (Use, u64)> {
+    fn fixed(&self) -> impl Iterator<Item = (MemoryUse, u64)> {
         // The allocator rounds sizes up, and leaves pages partly filled.
         let grown = self.kv(self.context[1]) + self.work(self.chunks()[1]) + self.tables();
         let lines = [
-            (Use::Slack, MIB + grown / 64),
-            (Use::Tables, self.tables()),
-            (Use::Vectors, self.pieces.vectors),
+            (MemoryUse::Slack, MIB + grown / 64),
+            (MemoryUse::Tables, self.tables()),
+            (MemoryUse::Vectors, self.pieces.vectors),
         ];
         self.process.lines().into_iter().chain(lines)
     }
@@ -538,8 +538,8 @@ struct ArenaSplit {
 impl Plan {
     /// Bytes of the one mapping that holds all weights.
     pub fn arena_bytes(&self) -> usize {
-        let used =
-            [Use::Pinned, Use::Ring, Use::StandIns, Use::Slots].map(|what| self.ledger.get(what));
+        let used = [MemoryUse::Pinned, MemoryUse::Ring, MemoryUse::StandIns, MemoryUse::Slots]
+            .map(|what| self.ledger.get(what));
         whole_pages(used.into_iter().sum()) as usize
     }
 
@@ -559,8 +559,8 @@ impl Plan {
         let mut plan = self.clone();
         let mut excess = self.ledger.budget().saturating_sub(ram);
         // The rounding of the arena stays.
-        let spare = excess.min(plan.ledger.get(Use::Spare).saturating_sub(HUGE_PAGE));
-        plan.ledger.release(Use::Spare, spare);
+        let spare = excess.min(plan.ledger.get(MemoryUse::Spare).saturating_sub(HUGE_PAGE));
+        plan.ledger.release(MemoryUse::Spare, spare);
         excess -= spare;
         while excess > 0 {
             // From the class with the most bytes left, so that all keep their shares.
@@ -568,12 +568,12 @@ impl Plan {
                 plan.slots.iter_mut().filter(|class| class.count > 2).max_by_key(|c| c.bytes());
             let Some(class) = class else {
                 let smallest = plan.ledger.budget().next_multiple_of(MIB);
-                let (context, kv) = (self.context, self.ledger.get(Use::KvCache));
+                let (context, kv) = (self.context, self.ledger.get(MemoryUse::KvCache));
                 return Err(PlanError::TooSmall { budget: ram, smallest, context, kv });
             };
             class.count -= 1;
             let len = class.len as u64;
-            plan.ledger.release(Use::Slots, len);
+            plan.ledger.release(MemoryUse::Slots, len);
             excess = excess.saturating_sub(len);
         }
         let left = ram.saturating_sub(plan.ledger.budget());

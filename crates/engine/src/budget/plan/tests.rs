@@ -175,7 +175,7 @@ impl Shape {
     }
 }
 
-const PROCESS: Process = Process {
+const PROCESS: ProcessMemory = ProcessMemory {
     program: 12 << 20,
     stacks: 2 << 20,
     heap: 20 << 20,
@@ -205,16 +205,22 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
     let Plan { ledger, .. } = plan;
     assert_eq!(ledger.budget(), ram);
     assert_eq!(ledger.lines().map(|(_, bytes)| bytes).sum::<u64>(), ram);
-    let used = [Use::Pinned, Use::Ring, Use::Slots].map(|what| ledger.get(what)).iter().sum();
+    let used = [MemoryUse::Pinned, MemoryUse::Ring, MemoryUse::Slots]
+        .map(|what| ledger.get(what))
+        .iter()
+        .sum();
     assert!(plan.arena_bytes() as u64 >= used);
-    assert!(plan.arena_bytes() as u64 - used <= ledger.get(Use::Spare));
+    assert!(plan.arena_bytes() as u64 - used <= ledger.get(MemoryUse::Spare));
     let slots: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
-    assert_eq!((plan.ring as u64, slots), (ledger.get(Use::Ring), ledger.get(Use::Slots)));
+    assert_eq!(
+        (plan.ring as u64, slots),
+        (ledger.get(MemoryUse::Ring), ledger.get(MemoryUse::Slots))
+    );
     // Lent slots fit beside the activations of one token, and there is an expert for each slot.
     let lent = with_tables(whole_pages(plan.lent_bytes() as u64));
     assert!(
         plan.lent.is_empty()
-            || planner.work(planner.chunks()[0]) + lent <= ledger.get(Use::Activations)
+            || planner.work(planner.chunks()[0]) + lent <= ledger.get(MemoryUse::Activations)
     );
     assert!(plan.lent.is_empty() || !plan.slots.is_empty());
     assert!(plan.most_experts() <= planner.pieces.slots.experts());
@@ -223,7 +229,7 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
         PieceKind::Embed if pieces.embedding.is_some() => pieces.embedding.unwrap().len,
         _ => pieces.cyclic.iter().find(|piece| piece.id == *id).unwrap().len,
     };
-    assert_eq!(plan.pinned.iter().map(len).sum::<u64>(), ledger.get(Use::Pinned));
+    assert_eq!(plan.pinned.iter().map(len).sum::<u64>(), ledger.get(MemoryUse::Pinned));
     // The ring has room for all streamed blocks.
     let streams = plan.pinned.len() < pieces.cyclic.len();
     if streams {
@@ -234,9 +240,9 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
     } else if pieces.slots.experts() > 0 {
         assert!(!streams && slots >= pieces.slots.least_bytes());
     }
-    assert!(planner.kv(plan.context) <= ledger.get(Use::KvCache));
-    assert_eq!(planner.encoding(plan.context), ledger.get(Use::Encoding));
-    assert!(planner.work(plan.chunk) <= ledger.get(Use::Activations));
+    assert!(planner.kv(plan.context) <= ledger.get(MemoryUse::KvCache));
+    assert_eq!(planner.encoding(plan.context), ledger.get(MemoryUse::Encoding));
+    assert!(planner.work(plan.chunk) <= ledger.get(MemoryUse::Activations));
 }
 
 #[test]
@@ -302,7 +308,7 @@ fn half_of_a_dense_model_reads_half() {
         let planner = Shape { tied, ..LLAMA }.planner(options);
         let ram = planner.weights() * percent / 100;
         let plan = planner.plan(ram).unwrap();
-        let elsewhere = ram - plan.ledger.get(Use::Pinned);
+        let elsewhere = ram - plan.ledger.get(MemoryUse::Pinned);
         let lookup = planner.pieces.embedding.map_or(0, |embedding| embedding.len - embedding.row);
         let excess = planner.weights() - lookup - (ram - elsewhere);
         assert_eq!(plan.per_token.read(), excess, "{percent} %");
@@ -352,11 +358,11 @@ fn context_is_as_requested_or_fits_the_budget() {
     ];
     let (spec, manifest) = (MIXTRAL.spec().0, MIXTRAL.manifest());
     let inventory = Inventory::new(&spec, &manifest).unwrap();
-    for (context, at_least, more, expected) in cases {
-        let options = PlanOptions { context, at_least, ..options() };
+    for (context, min_context, more, expected) in cases {
+        let options = PlanOptions { context, min_context, ..options() };
         let planner = Planner::new(&spec, &inventory, &manifest, PROCESS, options);
         let found = planner.and_then(|planner| planner.plan(planner.minimum() + (more << 20)));
-        assert_eq!(found.map(|plan| plan.context), expected, "{context:?} {at_least} {more}");
+        assert_eq!(found.map(|plan| plan.context), expected, "{context:?} {min_context} {more}");
     }
 }
 
@@ -368,7 +374,7 @@ fn lower_budget_takes_only_slots() {
         let less = plan.shrink(ram).unwrap();
         check(&planner, ram, &less);
         assert_eq!((&less.pinned, less.ring, less.chunk), (&plan.pinned, plan.ring, plan.chunk));
-        assert!(less.ledger.get(Use::Spare) < plan.ledger.get(Use::Spare) + (10 << 20));
+        assert!(less.ledger.get(MemoryUse::Spare) < plan.ledger.get(MemoryUse::Spare) + (10 << 20));
     }
     assert!(matches!(plan.shrink(GIB), Err(PlanError::TooSmall { .. })));
 }

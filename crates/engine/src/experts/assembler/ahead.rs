@@ -38,7 +38,7 @@ impl DynamicAssembler {
     fn try_prefetch(&mut self, prefetch: &Prefetch) -> Tried {
         let &Prefetch { id, bytes, need, priority, origin, .. } = prefetch;
         let worth = |policy: &mut dyn Policy, old: PieceId| {
-            prefetch.is_worth(f64::from(policy.within(old, LIKELY_VICTIM_STEPS)))
+            prefetch.is_worth(f64::from(policy.use_probability(old, LIKELY_VICTIM_STEPS)))
         };
         match self.cache.begin_if(self.demand.layer(), id, bytes, need, worth) {
             Ok(claim) => {
@@ -124,7 +124,8 @@ impl DynamicAssembler {
             for expert in 0..self.prefetcher.experts_of(layer) {
                 let id = PieceId::expert(layer as u32, expert);
                 if !self.cache.contains(id) {
-                    absent.push((self.cache.policy_mut().within(id, warm_fill::WITHIN), id));
+                    absent
+                        .push((self.cache.policy_mut().use_probability(id, warm_fill::WITHIN), id));
                 }
             }
         }
