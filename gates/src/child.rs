@@ -211,7 +211,7 @@ impl Task {
             ..PlanOptions::default()
         };
         let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
-        let (plan, experts) = self.plan(&planner)?;
+        let (plan, experts) = self.plan(&planner, spec.max_top_k() > 0)?;
         let mut done = Done {
             budget: plan.ledger.budget(),
             floor: floor(&process),
@@ -236,8 +236,8 @@ impl Task {
         self.serve(&spec, store.manifest(), &mut lm, done)
     }
 
-    /// The plan, and the bytes of all experts.
-    fn plan(&self, planner: &Planner) -> Result<(Plan, u64)> {
+    /// The plan, and the bytes of all slots with plenty of memory.
+    fn plan(&self, planner: &Planner, has_experts: bool) -> Result<(Plan, u64)> {
         let slots = |plan: &Plan| plan.ledger.get(MemoryUse::Slots) + plan.lent_bytes() as u64;
         let most = planner.minimum() + 4 * planner.weights();
         let experts = slots(&planner.plan(most)?);
@@ -257,7 +257,7 @@ impl Task {
             plan.pinned.clear();
             plan.slots.clear();
             plan.lent.clear();
-            plan.experts_stream = experts > 0;
+            plan.experts_stream = has_experts;
             plan.ring = plan.arena_bytes();
         }
         Ok((plan, experts))
