@@ -1,12 +1,14 @@
 //! `sws run --prompts` gives each line the text that it has alone.
 
 use std::ffi::OsStr;
+use std::io::Write;
+use std::process::Stdio;
 
 use serde_json::Value;
 use sws_testing::tales;
 
 use crate::goldens::golden_dir;
-use crate::sws::{Outcome, sws};
+use crate::sws::{Outcome, command, sws};
 
 const PROMPTS: [&str; 7] = [
     "The wolf",
@@ -67,6 +69,78 @@ fn each_line_has_the_text_that_it_has_alone() {
             }
         }
     }
+}
+
+/// A line that cannot be continued has an error, and the others are as without it.
+#[test]
+fn a_line_that_fails_leaves_the_others() {
+    let model = tales();
+    let long = "far ".repeat(30);
+    let text = format!("A cat\n{long}\nThe wolf\n");
+    let args: [&dyn AsRef<OsStr>; 11] = [
+        &"run",
+        &model,
+        &"--prompts",
+        &"-",
+        &"--context",
+        &"16",
+        &"--max-new-tokens",
+        &"5",
+        &"--seed",
+        &"3",
+        &"--resident",
+    ];
+    let mut child = command(&args);
+    let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let outcome = Outcome::of(child.wait_with_output().unwrap());
+    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    let lines = lines(&outcome);
+    assert_eq!(lines.len(), 3);
+    assert!(lines[1]["error"].as_str().unwrap().contains("do not fit"), "{}", lines[1]);
+    for (line, prompt) in [(&lines[0], "A cat"), (&lines[2], "The wolf")] {
+        let alone: [&dyn AsRef<OsStr>; 10] = [
+            &"run",
+            &model,
+            &"--prompt",
+            &prompt,
+            &"--max-new-tokens",
+            &"5",
+            &"--seed",
+            &"3",
+            &"--json",
+            &"--resident",
+        ];
+        let alone: Value =
+            serde_json::from_str(sws(&alone).succeeded().stdout.lines().last().unwrap()).unwrap();
+        assert_eq!(line["tokens"], alone["tokens"]);
+    }
+}
+
+/// Texts that wait take no memory but their tokens.
+#[test]
+fn thousands_of_lines_stay_within_the_smallest_budget() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("many.txt");
+    std::fs::write(&file, "The wolf\n".repeat(5000)).unwrap();
+    let args: [&dyn AsRef<OsStr>; 9] = [
+        &"run",
+        &tales(),
+        &"--prompts",
+        &file,
+        &"--ram",
+        &"min",
+        &"--max-new-tokens",
+        &"1",
+        &"--no-warm-start",
+    ];
+    let outcome = sws(&args).succeeded();
+    let found = lines(&outcome);
+    assert_eq!(found.len(), 5000);
+    assert!(found.iter().all(|line| line["tokens"] == found[0]["tokens"]));
+    let peak = outcome.stderr.split("peak memory ").nth(1).unwrap();
+    let mib: f64 = peak.split(' ').next().unwrap().parse().unwrap();
+    assert!(mib < 64.0 && peak.contains("MiB"), "{peak}");
 }
 
 #[test]

@@ -13,11 +13,11 @@
 //! - the time since its last use,
 //! - the experts of the last two steps, and the last token.
 //!
-//! A step is a token of a sequence. A logistic model of these gives the chance that an expert is *not* used within the next 1, 4, 16
-//! and 64 steps. The weights of that model are the same for all layers and models. They were
-//! learned on the routes of one model; frozen, they forecast those of three other models as well as
-//! weights learned on those models. With several sequences an expert is absent if none of them uses
-//! it.
+//! A logistic model of these gives the chance that an expert is *not* used within the next 1, 4, 16
+//! and 64 steps, which are tokens of a sequence. The weights of that model are the same for all
+//! layers and models. They were learned on the routes of one model; frozen, they forecast those of
+//! three other models as well as weights learned on those models. With several sequences an expert
+//! is absent if none of them uses it.
 //!
 //! ```
 //! use sws_cache::history::{History, Shape};

@@ -147,6 +147,9 @@ impl Rope {
         {
             return Err(entry.invalid("by which angles of rotary embeddings become infinite"));
         }
+        if let Some(entry) = entry("mscale").filter(|_| !(amplitude as f32).is_finite()) {
+            return Err(entry.invalid("by which sines and cosines become infinite"));
+        }
         let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
         Ok(Rope { theta, scaling, inv_freq, factor, offset, pairs })
     }

@@ -74,6 +74,14 @@ impl Backend {
         }
     }
 
+    /// True if it continues several texts at once.
+    pub const fn continues_several(self) -> bool {
+        match self {
+            Backend::Sws => true,
+            Backend::Candle => false,
+        }
+    }
+
     /// Loads a model. Models that the backend does not support are refused before anything is
     /// loaded.
     pub(crate) fn load(
@@ -82,6 +90,9 @@ impl Backend {
         text: &Text,
         threads: &Threads,
     ) -> Result<Loaded> {
+        if loader.needs.texts > 1 && !self.continues_several() {
+            return Err(Error::OneText);
+        }
         match self {
             Backend::Sws if loader.options.resident => in_memory(loader),
             Backend::Sws => streamed(loader, text, threads),

@@ -70,8 +70,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns, for so many sequences, the draft in `file`, the one in the model's directory, or an untrained one. `None`
-    /// for a model without experts, or with small experts and no trained draft.
+    /// Returns, for so many sequences, the draft in `file`, the one in the model's directory, or an
+    /// untrained one. `None` for a model without experts, or with small experts and no trained draft.
     pub(crate) fn find(
         model: &Model,
         file: Option<&Path>,

@@ -18,7 +18,7 @@ use crate::{
 /// Limit of new tokens, unless the caller or the model sets one.
 pub const NEW_TOKENS: usize = 256;
 
-/// A loaded model, with one sequence. Its passes run on its [threads](Threads), whichever thread
+/// A loaded model, with one sequence, or [several](crate::Needs::texts). Its passes run on its [threads](Threads), whichever thread
 /// calls.
 ///
 /// Dropping it saves its statistics of the use of experts.
@@ -55,38 +55,43 @@ impl LoadedModel {
     ///
     /// The prompt is computed on the first call of `next`.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generate<'_>> {
-        let (tokens, generation) = self.prepared(request.into())?;
+        let (tokens, generation) = prepared(&self.model, &self.text, request.into())?;
         self.sequence.clear();
         self.continued(tokens, &generation)
     }
 
     /// Continues several texts in shared passes, in which each expert is read once for all of them:
     /// as many at a time as was [declared](crate::Needs::texts) when the model was loaded. Each has the
-    /// output that it has alone.
-    pub fn generate_all(
-        &mut self,
-        requests: impl IntoIterator<Item = Request>,
-    ) -> Result<Texts<'_>> {
-        let prompt = |request| self.prepared(request);
-        let prompts = requests.into_iter().map(prompt).collect::<Result<Vec<_>>>()?;
-        let (tokenizer, waiter) = (self.text.tokenizer(), self.waiter.clone());
-        let shared = Shared { tokenizer, waiter, most: self.about.texts };
-        Texts::new(&mut self.sequence, prompts, shared)
+    /// output that it has alone. Their costs are those of all together, and not measured by text.
+    ///
+    /// A request is taken when the text before it has ended, or the one before that, and so on.
+    pub fn generate_all<'m, R>(&'m mut self, requests: R) -> Result<Texts<'m>>
+    where
+        R: IntoIterator<Item = Request>,
+        R::IntoIter: 'm,
+    {
+        let LoadedModel { model, sequence, text, about, waiter, .. } = self;
+        let (model, text) = (&*model, &*text);
+        let shared =
+            Shared { tokenizer: text.tokenizer(), waiter: waiter.clone(), most: about.texts };
+        let prompts = requests.into_iter().map(|request| prepared(model, text, request));
+        Texts::new(sequence, prompts, shared)
     }
 
-    /// Returns the tokens of a request's prompt, and its options.
-    fn prepared(&self, request: Request) -> Result<(Vec<u32>, Generation)> {
-        let Request { prompt, options } = request;
-        let mut generation = self.model.generation(&options)?;
-        generation.max_new_tokens.get_or_insert(NEW_TOKENS);
-        let tokens = match prompt {
-            Prompt::Tokens(tokens) => tokens,
-            Prompt::Text(text) => self.text.encode(&self.model, &text, true)?,
+    /// As [`generate_all`](Self::generate_all), with tokens and [resolved](Model::generation) options
+    /// for all of them.
+    pub fn continued_all<'m>(
+        &'m mut self,
+        prompts: impl IntoIterator<Item = Vec<u32>, IntoIter: 'm>,
+        generation: &'m Generation,
+    ) -> Result<Texts<'m>> {
+        let shared = Shared {
+            tokenizer: self.text.tokenizer(),
+            waiter: self.waiter.clone(),
+            most: self.about.texts,
         };
-        if self.text.tokenizer().is_none() && !generation.stop_strings.is_empty() {
-            return Err(self.model.error(Lacking::Tokenizer));
-        }
-        Ok((tokens, generation))
+        let prompts = prompts.into_iter().map(|tokens| Ok((tokens, generation.clone())));
+        Texts::new(&mut self.sequence, prompts, shared)
     }
 
     /// Continues tokens with [resolved](Model::generation) options; without a limit of new tokens,
@@ -173,4 +178,19 @@ impl LoadedModel {
         let free = || Memory::now().map(|memory| memory.available);
         planned.or_else(free).unwrap_or(u64::MAX)
     }
+}
+
+/// Returns the tokens of a request's prompt, and its options.
+fn prepared(model: &Model, text: &Text, request: Request) -> Result<(Vec<u32>, Generation)> {
+    let Request { prompt, options } = request;
+    let mut generation = model.generation(&options)?;
+    generation.max_new_tokens.get_or_insert(NEW_TOKENS);
+    let tokens = match prompt {
+        Prompt::Tokens(tokens) => tokens,
+        Prompt::Text(text_of) => text.encode(model, &text_of, true)?,
+    };
+    if text.tokenizer().is_none() && !generation.stop_strings.is_empty() {
+        return Err(model.error(Lacking::Tokenizer));
+    }
+    Ok((tokens, generation))
 }

@@ -43,6 +43,7 @@ impl Sequence {
         self.clear();
         let Sequence { lm, others, .. } = self;
         let lm = lm.as_batch_lm()?;
+        others.iter().for_each(|&sequence| lm.clear_sequence(sequence));
         while others.len() + 1 < count
             && let Some(sequence) = lm.add_sequence()
         {

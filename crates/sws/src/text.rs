@@ -50,11 +50,15 @@ impl Text {
         if self.later { Tokenizer::WORKING } else { [0; 2] }
     }
 
-    /// Encodes the first text of a sequence, within the memory that a budget leaves before the
-    /// model is loaded.
-    pub fn encode_first(&mut self, model: &Model, ram: RamBudget, text: &str) -> Result<Vec<u32>> {
+    /// Limits the encoding of texts to the memory that a budget leaves before the model is loaded.
+    pub fn within(mut self, model: &Model, ram: RamBudget) -> Text {
         let left = process::left(model, self.heap, ram);
         self.bound(model.spec().context, left);
+        self
+    }
+
+    /// Encodes the first text of a sequence.
+    pub fn encode_first(&self, model: &Model, text: &str) -> Result<Vec<u32>> {
         self.encode(model, text, true)
     }
 

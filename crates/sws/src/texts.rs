@@ -8,15 +8,14 @@ use sws_engine::Waiter;
 use sws_model::text::{Generation, Position, Tokenizer};
 use sws_model::{CausalLm, Chunk, ForwardError, Step, check_tokens};
 use sws_store::Clock;
-use sws_store::shard::Progress;
 
 use crate::cancel::CancelObserver;
 use crate::sequence::Sequence;
 use crate::writer::Writer;
 use crate::{Cancel, End, Error, Generated, Result};
 
-/// Prompt tokens of a step, for all texts that begin. Texts that have begun get a token each in the
-/// same step, so they wait no longer for it than for so many tokens.
+/// Prompt tokens of a step, for all texts that begin. Texts that have begun get a token each beside
+/// them, so they wait no longer for it than for so many tokens.
 const PROMPT: usize = 256;
 
 /// Several texts being generated: an iterator over the texts, in the order in which they end, each
@@ -26,16 +25,15 @@ const PROMPT: usize = 256;
 /// can be used again.
 pub struct Texts<'m> {
     model: &'m mut Sequence,
-    waiting: VecDeque<Text<'m>>,
+    prompts: Box<dyn Iterator<Item = (usize, Result<Prompt>)> + 'm>,
+    shared: Shared<'m>,
     running: Vec<(usize, Text<'m>)>,
     /// Sequences without a text.
     free: Vec<usize>,
     ended: VecDeque<(usize, Result<Generated>)>,
     step: Step,
     cancel: Cancel,
-    waiter: Option<Waiter>,
-    progress: Option<Box<dyn FnMut(Progress) + 'm>>,
-    total: u64,
+    progress: Option<Box<dyn FnMut() + 'm>>,
     clock: Clock,
 }
 
@@ -50,6 +48,9 @@ struct Text<'m> {
     writer: Writer<'m>,
 }
 
+/// The tokens of a prompt, and how to continue them.
+pub(crate) type Prompt = (Vec<u32>, Generation);
+
 /// Parts of the model that all texts need.
 pub(crate) struct Shared<'m> {
     pub(crate) tokenizer: Option<&'m Tokenizer>,
@@ -59,55 +60,39 @@ pub(crate) struct Shared<'m> {
 }
 
 impl<'m> Texts<'m> {
-    /// Continues prompts, each with its options.
+    /// Continues prompts, each with its options, which are taken as sequences become free.
     pub(crate) fn new(
         model: &'m mut Sequence,
-        prompts: Vec<(Vec<u32>, Generation)>,
+        prompts: impl Iterator<Item = Result<Prompt>> + 'm,
         shared: Shared<'m>,
     ) -> Result<Texts<'m>> {
-        let Shared { tokenizer, waiter, most } = shared;
-        let mut free = model.several(most.min(prompts.len())).ok_or(Error::OneText)?;
+        let mut free = model.several(shared.most).ok_or(Error::OneText)?;
         // The first text gets the first sequence.
         free.reverse();
-        let clock = Clock::real();
-        let (vocab, limit, total) = (model.vocab(), model.limit(), prompts.len() as u64);
-        let mut texts = Texts {
-            waiting: VecDeque::with_capacity(prompts.len()),
+        Ok(Texts {
+            prompts: Box::new(prompts.enumerate()),
+            shared,
             running: Vec::new(),
             free,
             ended: VecDeque::new(),
             step: Step::default(),
             cancel: Cancel::new(),
-            waiter,
             progress: None,
-            total,
-            clock,
+            clock: Clock::real(),
             model,
-        };
-        for (number, (next, generation)) in prompts.into_iter().enumerate() {
-            let tokenizer = tokenizer.map(|tokenizer| (tokenizer, Position::Middle));
-            let writer = check_tokens(&next, 0, limit, vocab)
-                .map_err(Error::from)
-                .and_then(|()| Writer::new(&[&next], vocab, &generation, tokenizer));
-            match writer {
-                Ok(writer) => {
-                    let began = Duration::ZERO;
-                    texts.waiting.push_back(Text { number, next, began, writer });
-                }
-                Err(error) => texts.ended.push_back((number, Err(error))),
-            }
-        }
-        Ok(texts)
+        })
     }
 
-    /// Sets another handle that cancels all texts. Those that have not ended then end as cancelled.
+    /// Sets another handle that cancels all texts. Those that have begun then end as cancelled, and no
+    /// other begins.
     pub fn cancelled_by(mut self, cancel: Cancel) -> Self {
         self.cancel = cancel;
         self
     }
 
-    /// Sets a callback, called after each pass with the number of texts that have ended.
-    pub fn reporting(mut self, progress: impl FnMut(Progress) + 'm) -> Self {
+    /// Sets a callback, called after each step, in which every running text gets a token or a part of
+    /// its prompt is computed.
+    pub fn reporting(mut self, progress: impl FnMut() + 'm) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
@@ -117,19 +102,15 @@ impl<'m> Texts<'m> {
         if self.cancel.is_cancelled() {
             return self.end_all();
         }
-        while let (false, Some(sequence)) = (self.waiting.is_empty(), self.free.pop()) {
-            let began = self.clock.now();
-            let text = self.waiting.pop_front().map(|text| (sequence, Text { began, ..text }));
-            self.running.extend(text);
-        }
+        self.begin();
         let mut room = PROMPT;
         let mut tokens = Vec::with_capacity(self.running.len());
         for (_, text) in &self.running {
             let some = if text.next.len() == 1 { 1 } else { text.next.len().min(room) };
-            room -= some.min(room);
+            room -= if some > 1 { some } else { 0 };
             tokens.push(some);
         }
-        let Texts { model, running, step, cancel, waiter, .. } = self;
+        let Texts { model, running, step, cancel, shared, .. } = self;
         let chunks: Vec<Chunk<'_>> = running
             .iter()
             .zip(&tokens)
@@ -139,7 +120,7 @@ impl<'m> Texts<'m> {
                 tokens: &text.next[..some],
             })
             .collect();
-        cancel.attach(waiter.as_ref());
+        cancel.attach(shared.waiter.as_ref());
         let observer = &mut CancelObserver { cancel, observer: &mut () };
         model.step(&chunks, observer, step);
         cancel.detach();
@@ -161,10 +142,31 @@ impl<'m> Texts<'m> {
             }
         }
         self.running = still;
-        let done = self.total - (self.running.len() + self.waiting.len()) as u64;
         if let Some(report) = &mut self.progress {
-            report(Progress { done, total: self.total });
+            report();
         }
+    }
+
+    /// Gives free sequences to the next prompts.
+    fn begin(&mut self) {
+        while let Some(&sequence) = self.free.last() {
+            let Some((number, prompt)) = self.prompts.next() else { return };
+            match prompt.and_then(|prompt| self.text(number, prompt)) {
+                Ok(text) => {
+                    self.free.pop();
+                    self.running.push((sequence, text));
+                }
+                Err(error) => self.ended.push_back((number, Err(error))),
+            }
+        }
+    }
+
+    fn text(&self, number: usize, (next, generation): Prompt) -> Result<Text<'m>> {
+        let (limit, vocab) = (self.model.limit(), self.model.vocab());
+        check_tokens(&next, 0, limit, vocab)?;
+        let tokenizer = self.shared.tokenizer.map(|tokenizer| (tokenizer, Position::Middle));
+        let writer = Writer::new(&[&next], vocab, &generation, tokenizer)?;
+        Ok(Text { number, next, began: self.clock.now(), writer })
     }
 
     /// Takes the result of a step for a text, `some` of whose tokens were a chunk of it. Returns the
@@ -214,13 +216,10 @@ impl<'m> Texts<'m> {
     }
 
     fn end_all(&mut self) {
-        let (running, waiting) =
-            (std::mem::take(&mut self.running), std::mem::take(&mut self.waiting));
-        for (sequence, text) in running {
+        self.prompts = Box::new(std::iter::empty());
+        for (sequence, text) in std::mem::take(&mut self.running) {
             self.end(sequence, text, Ok(End::Cancelled));
         }
-        let cancelled = |text: Text<'_>| (text.number, Ok(text.writer.made));
-        self.ended.extend(waiting.into_iter().map(cancelled));
     }
 }
 
@@ -232,10 +231,14 @@ impl Iterator for Texts<'_> {
             if let Some(ended) = self.ended.pop_front() {
                 return Some(ended);
             }
-            if self.running.is_empty() && self.waiting.is_empty() {
-                return None;
+            if self.running.is_empty() {
+                self.begin();
+                if self.running.is_empty() && self.ended.is_empty() {
+                    return None;
+                }
+            } else {
+                self.advance();
             }
-            self.advance();
         }
     }
 }
@@ -248,8 +251,6 @@ impl Drop for Texts<'_> {
 
 impl fmt::Debug for Texts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Texts { waiting, running, .. } = self;
-        let mut debug = f.debug_struct("Texts");
-        debug.field("waiting", waiting).field("running", running).finish_non_exhaustive()
+        f.debug_struct("Texts").field("running", &self.running).finish_non_exhaustive()
     }
 }

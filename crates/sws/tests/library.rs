@@ -107,12 +107,17 @@ fn requests() -> Vec<Request> {
 #[test]
 fn texts_together_are_those_alone() {
     let mut model = streamed(&tales());
-    let alone = |request| match model.generate(request) {
-        Ok(text) => Some(text.map(|piece| piece.unwrap().text).collect::<String>()),
-        Err(_) => None,
+    type Text = (Vec<u32>, String, End);
+    let all = |made: Generated| -> Text { (made.tokens, made.text, made.end) };
+    let alone = |request| -> Option<Text> {
+        let mut text = model.generate(request).ok()?;
+        text.by_ref().for_each(|piece| drop(piece.unwrap()));
+        Some(all(text.finish()))
     };
-    let alone: Vec<Option<String>> = requests().into_iter().map(alone).collect();
+    let alone: Vec<Option<Text>> = requests().into_iter().map(alone).collect();
     assert_eq!(alone.iter().filter(|text| text.is_none()).count(), 1);
+    let ends: Vec<End> = alone.iter().flatten().map(|text| text.2).collect();
+    assert!(ends.contains(&End::StopString) && ends.contains(&End::Length), "{ends:?}");
     for texts in 1..=4 {
         let mut options = Options { ram: "min".parse().unwrap(), ..Options::default() };
         options.streaming.warm_start = false;
@@ -124,25 +129,53 @@ fn texts_together_are_those_alone() {
             let mut found = vec![None; alone.len()];
             for (number, made) in model.generate_all(requests()).unwrap() {
                 assert!(found[number].is_none(), "{number} ended twice");
-                found[number] = Some(made.ok().map(|made| made.text));
+                found[number] = Some(made.ok().map(all));
             }
-            let expected: Vec<Option<Option<String>>> = alone.iter().cloned().map(Some).collect();
+            let expected: Vec<Option<Option<Text>>> = alone.iter().cloned().map(Some).collect();
             assert_eq!(found, expected, "{texts} at a time, round {round}");
             drop(model.generate_all(requests()).unwrap().nth(1));
             let cancel = Cancel::new();
-            let texts = model.generate_all(requests()).unwrap().cancelled_by(cancel.clone());
+            let cancelled = model.generate_all(requests()).unwrap().cancelled_by(cancel.clone());
             let mut steps = 0;
-            let texts = texts.reporting(|_| {
+            let cancelled = cancelled.reporting(|| {
                 steps += 1;
                 if steps == 3 {
                     cancel.cancel();
                 }
             });
-            let ends: Vec<Option<End>> = texts.map(|(_, made)| Some(made.ok()?.end)).collect();
-            assert_eq!(ends.len(), alone.len());
+            let ends: Vec<_> = cancelled.map(|(_, made)| made.ok().map(|made| made.end)).collect();
             assert!(ends.contains(&Some(End::Cancelled)), "{ends:?}");
+            assert!(
+                ends.len() < alone.len() || texts > 3,
+                "texts that wait do not begin: {ends:?}"
+            );
         }
     }
+}
+
+/// A prompt that fills the context, or nearly, ends alike alone and among others.
+#[test]
+fn a_full_context_ends_a_text_alike_among_others() {
+    let tales = tales();
+    let loaded = |texts| {
+        let mut options = Options { context: Some(24), ..Options::default() };
+        options.streaming.warm_start = false;
+        tales.with(options).needs(Needs { texts, ..Needs::default() }).load().unwrap()
+    };
+    let requests = || [20, 24, 25, 1].map(|n| Request::from(vec![7; n]).seed(3).max_new_tokens(40));
+    let end = |made: Result<Generated, Error>| made.ok().map(|made| (made.tokens, made.end));
+    let mut model = loaded(1);
+    let alone = requests().map(|request| {
+        let mut text = model.generate(request).ok()?;
+        text.by_ref().for_each(|piece| drop(piece.unwrap()));
+        end(Ok(text.finish()))
+    });
+    assert_eq!(alone.clone().map(|text| text.map(|text| text.1)).last(), Some(&Some(End::Context)));
+    let mut found = vec![None; alone.len()];
+    for (number, made) in loaded(3).generate_all(requests()).unwrap() {
+        found[number] = end(made);
+    }
+    assert_eq!(found, alone);
 }
 
 /// Observer that cancels in a layer of the pass at a position.

@@ -1,5 +1,6 @@
 //! `sws run --prompts`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -7,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde::Serialize;
-use sws::{End, Generated, Model, NEW_TOKENS, Needs, Prompt, Request, Text};
-use sws_engine::{Metrics, peak_memory};
+use sws::{End, Generated, Model, NEW_TOKENS, Needs, Text};
+use sws_engine::{Metrics, PlanError, peak_memory};
 use sws_model::text::SAMPLER;
 use sws_store::Clock;
 
@@ -30,32 +31,39 @@ enum Outcome {
 pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
     let model = model::open(args.model.model.as_deref())?;
-    let mut options = args.sampling.options();
-    let generation = model.generation(&options)?;
+    if !args.model.backend.continues_several() {
+        bail!(
+            "--prompts continues several texts at once, which this --backend cannot; leave it out, or give one --prompt"
+        );
+    }
     // One seed for all texts, as each is the one that `--prompt` gives with this seed.
+    let mut generation = model.generation(&args.sampling.options())?;
+    let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     let seed = generation.sampling.seed;
-    options.seed = Some(seed);
-    let mut text = Text::open(&model)?;
-    let prompts = prompts(args, &model, &mut text)?;
+    let text = Text::open(&model)?.within(&model, args.model.ram);
+    let prompts = prompts(args, &model, &text)?;
     let interrupt = Interrupt::of_the_program()?;
     let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(0);
-    let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
     let positions = longest.saturating_add(most).min(model.spec().context);
     let texts = usize::from(args.parallel).min(prompts.len());
     let needs = Needs { positions, texts, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
-    let mut running = model::load(loader, &interrupt)?;
+    let mut running = model::load(loader, &interrupt).map_err(|e| match e.downcast_ref() {
+        Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
+            anyhow!("{e}; --parallel {texts} is for so many texts at a time, and fewer need less")
+        }
+        _ => e,
+    })?;
 
     let gauge = running.gauge();
-    let mut live = Live::new(gauge.clone(), false);
+    let live = RefCell::new(Live::new(gauge.clone(), false));
     let before = gauge.as_ref().map(|gauge| gauge.read());
     let clock = Clock::real();
     let started = clock.now();
     let (lines, prompts): (Vec<usize>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
     let read: usize = prompts.iter().map(Vec::len).sum();
-    let request = |tokens| Request { options: options.clone(), ..Prompt::Tokens(tokens).into() };
-    let texts = running.generate_all(prompts.into_iter().map(request))?;
-    let texts = texts.cancelled_by(interrupt.cancel()).reporting(|_| live.tick());
+    let texts = running.continued_all(prompts, &generation)?;
+    let texts = texts.cancelled_by(interrupt.cancel()).reporting(|| live.borrow_mut().tick());
     let mut ended = BTreeMap::new();
     let (mut shown, mut new, mut failed, mut cancelled) = (0, 0, 0, false);
     for (number, made) in texts {
@@ -73,11 +81,12 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
                     Outcome::Failed { line, error: error.to_string() }
                 }
             };
+            live.borrow_mut().clear();
             print(&(serde_json::to_string(&outcome)? + "\n"))?;
             shown += 1;
         }
     }
-    live.clear();
+    live.borrow_mut().clear();
     let seconds = (clock.now() - started).as_secs_f64();
     let streamed = match (before, gauge) {
         (Some(before), Some(gauge)) if running.plan().is_some() => {
@@ -106,11 +115,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
 }
 
 /// The numbers of the lines, from 1, that are not blank, with their tokens.
-fn prompts(
-    args: &args::Run,
-    model: &Model,
-    text: &mut Text,
-) -> anyhow::Result<Vec<(usize, Vec<u32>)>> {
+fn prompts(args: &args::Run, model: &Model, text: &Text) -> anyhow::Result<Vec<(usize, Vec<u32>)>> {
     let path = args.prompts.as_deref().unwrap_or(Path::new("-"));
     if text.tokenizer().is_none() {
         bail!(
@@ -131,7 +136,7 @@ fn prompts(
     let mut prompts = Vec::new();
     for (line, prompt) in (1..).zip(given.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let tokens = text
-            .encode_first(model, args.model.ram, prompt)
+            .encode_first(model, prompt)
             .map_err(anyhow::Error::from)
             .and_then(|tokens| model.check(&tokens).map(|()| tokens).map_err(Into::into))
             .map_err(|e| anyhow!("line {line} of `{}`: {e}", path.display()))?;

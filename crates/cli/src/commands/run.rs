@@ -42,7 +42,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
     let model = model::open(args.model.model.as_deref())?;
     let mut generation = model.generation(&args.sampling.options())?;
-    let mut text = Text::open(&model)?;
+    let text = Text::open(&model)?.within(&model, args.model.ram);
     let has_text = text.tokenizer().is_some();
     let tokens_only = args.json && generation.stop_strings.is_empty();
     if !has_text && !tokens_only {
@@ -50,7 +50,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
             "there is no tokenizer.json, which is needed to turn ids into text; copy the published one next to the weights, or give --tokens and --json without --stop",
         ).into());
     }
-    let (prompt, opening) = prompt(&mut args, &model, &mut text)?;
+    let (prompt, opening) = prompt(&mut args, &model, &text)?;
     model.check(&prompt)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Installed before the files are created: a signal that is not handled would leave them behind.
@@ -196,11 +196,7 @@ impl Observer for Watchers {
 }
 
 /// The ids to continue, and true if they are those of the default prompt.
-fn prompt(
-    args: &mut args::Run,
-    model: &Model,
-    text: &mut Text,
-) -> anyhow::Result<(Vec<u32>, bool)> {
+fn prompt(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<(Vec<u32>, bool)> {
     if let Some(tokens) = args.tokens.take() {
         return Ok((tokens, false));
     }
@@ -214,7 +210,7 @@ fn prompt(
         Some(text) => Some(text),
         None => piped()?,
     };
-    let ids = text.encode_first(model, args.model.ram, given.as_deref().unwrap_or(OPENING))?;
+    let ids = text.encode_first(model, given.as_deref().unwrap_or(OPENING))?;
     Ok((ids, given.is_none()))
 }
 

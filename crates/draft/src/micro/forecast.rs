@@ -30,21 +30,19 @@ impl MicroDraftModel {
         if pass.rows.len() > MAX_TOKENS {
             return;
         }
-        let experts = shape.experts;
         for (place, said) in said.iter_mut().enumerate() {
             known.prior(shape, place, &mut scratch.prior);
             let w = learned.weights(place, AHEAD, false);
             said.expert_probs.fill(0.0);
-            let odds = &mut pass.odds[place * 2 * MAX_TOKENS * experts..];
-            let rows = pass.rows.iter().zip(&pass.sequences);
-            for ((row, &sequence), odds) in rows.zip(odds.chunks_exact_mut(2 * experts)) {
-                let (history, by_token) = odds.split_at_mut(experts);
+            for number in 0..pass.rows.len() {
+                let (row, sequence) = (pass.rows[number], pass.sequences[number]);
+                let (history, by_token) = pass.odds.of_mut(place, number);
                 let absent = known.history.absence_of(place, sequence).within_1;
                 for (odds, absent) in history.iter_mut().zip(absent) {
                     *odds = log_odds(1.0 - absent);
                 }
                 match row {
-                    Some(row) => known.tokens.chances(*row, place, &scratch.prior, by_token),
+                    Some(row) => known.tokens.chances(row, place, &scratch.prior, by_token),
                     None => by_token.copy_from_slice(&scratch.prior),
                 }
                 for ((odds, said), history) in
@@ -98,9 +96,9 @@ impl MicroDraftModel {
                 }
                 let (history, rest) = rest.split_at_mut(experts);
                 let (by_token, by_pairs) = rest.split_at_mut(experts);
-                let odds = &pass.odds[(target * MAX_TOKENS + token) * 2 * experts..];
-                history.copy_from_slice(&odds[..experts]);
-                by_token.copy_from_slice(&odds[experts..][..experts]);
+                let odds = pass.odds.of(target, token);
+                history.copy_from_slice(odds.0);
+                by_token.copy_from_slice(odds.1);
 
                 // The latest choice: of this layer, or of the one before it.
                 let last = if attended { Some(place) } else { place.checked_sub(1) };
@@ -170,8 +168,7 @@ impl MicroDraftModel {
             }
         }
         if pass.rows.len() == 1 {
-            let odds = &pass.odds[place * (1 + MAX_TOKENS) * experts..][..2 * experts];
-            let (history, by_token) = odds.split_at(experts);
+            let (history, by_token) = pass.odds.of(place, 0);
             let w = learned.weights(place, AHEAD, false);
             let probabilities = &mut scratch.probabilities;
             probabilities.clear();
@@ -183,7 +180,8 @@ impl MicroDraftModel {
             let features = &mut pending.features;
             features.fill(0.0);
             features[..experts].fill(1.0);
-            features[HISTORY * experts..][..2 * experts].copy_from_slice(odds);
+            features[HISTORY * experts..][..experts].copy_from_slice(history);
+            features[TOKEN * experts..][..experts].copy_from_slice(by_token);
             learned.learn(place, AHEAD, features, errors);
         }
     }

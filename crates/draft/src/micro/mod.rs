@@ -107,10 +107,34 @@ struct Ongoing {
     routes: Vec<Vec<u32>>,
     /// The place of the layer that chose last.
     last: Option<usize>,
-    /// Log-odds of each row, by history and by token: [layers, MAX_TOKENS, 2, experts].
-    odds: Vec<f32>,
+    odds: Odds,
     /// Indexed by place modulo [`DEPTH`] + 1, then by distance.
     pending: Vec<Pending>,
+}
+
+/// Log-odds of each row of a pass for each layer, by history and by token: [layers, MAX_TOKENS, 2,
+/// experts].
+#[derive(Clone, Debug, Default)]
+struct Odds {
+    all: Vec<f32>,
+    experts: usize,
+}
+
+impl Odds {
+    fn new(places: usize, experts: usize) -> Odds {
+        Odds { all: vec![0.0; places * 2 * MAX_TOKENS * experts], experts }
+    }
+
+    /// Those of a row, by history and by token.
+    fn of(&self, place: usize, row: usize) -> (&[f32], &[f32]) {
+        let at = (place * MAX_TOKENS + row) * 2 * self.experts;
+        self.all[at..][..2 * self.experts].split_at(self.experts)
+    }
+
+    fn of_mut(&mut self, place: usize, row: usize) -> (&mut [f32], &mut [f32]) {
+        let at = (place * MAX_TOKENS + row) * 2 * self.experts;
+        self.all[at..][..2 * self.experts].split_at_mut(self.experts)
+    }
 }
 
 /// A forecast whose outcome is not known yet.
@@ -165,7 +189,7 @@ impl MicroDraftModel {
         };
         let pass = Ongoing {
             routes: vec![Vec::new(); DEPTH + 1],
-            odds: vec![0.0; places * 2 * MAX_TOKENS * experts],
+            odds: Odds::new(places, experts),
             pending: vec![pending; (DEPTH + 1) * (DEPTH + 1)],
             ..Ongoing::default()
         };

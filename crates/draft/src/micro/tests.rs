@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::learned::dot;
+use super::learned::{AHEAD, TOKEN, dot};
 use super::*;
 
 const HIDDEN: usize = 24;
@@ -341,27 +341,45 @@ fn untrained_draft_is_saved_and_recalled() {
 }
 
 /// A draft also learns from passes without a forecast query, and forecasts the next pass correctly.
+/// Each layer has experts of its own.
 #[test]
 fn passes_without_queries_are_learned_from() {
     let mut draft = MicroDraftModel::new(shape(), DraftSize { rank: 0, ..SIZE });
+    let experts = EXPERTS as u32;
+    let used =
+        |token: u32, place: u32| [0, 1, 2].map(|n| (n + 5 * (token % 2) + 2 * place) % experts);
+    let chooses = |draft: &mut MicroDraftModel, token: u32| {
+        for (place, &layer) in (0..).zip(&LAYERS) {
+            draft.adapt(layer, &used(token, place), TOP_K);
+        }
+    };
     for n in 0..80u32 {
-        draft.begin(&Pass::single(0, &[n % 2]));
-        for &layer in &LAYERS {
-            if n % 4 == 0 {
-                draft.entering(layer, &[0.5; HIDDEN], &mut ());
-            }
-            draft.adapt(layer, if n % 2 == 0 { &[0, 1, 2] } else { &[5, 6, 7] }, TOP_K);
+        draft.begin(&Pass::single(n as usize, &[n % 2]));
+        if n % 4 == 0 {
+            draft.entering(LAYERS[0], &[0.5; HIDDEN], &mut ());
         }
+        chooses(&mut draft, n);
     }
-    for (token, used) in [(0, 0), (1, 5)] {
-        draft.begin(&Pass::single(0, &[token]));
+    // The weights by token have grown in every layer: learned from its own odds.
+    for place in 0..LAYERS.len() {
+        let untrained = MicroDraftModel::new(shape(), DraftSize { rank: 0, ..SIZE });
+        let token = |draft: &MicroDraftModel| draft.learned.weights(place, AHEAD, false)[TOKEN];
+        assert!(token(&draft) > token(&untrained), "layer {place}: {}", token(&draft));
+    }
+    for token in [0, 1] {
+        draft.begin(&Pass::single(80 + token as usize, &[token]));
         let said = draft.entering(LAYERS[0], &[0.5; HIDDEN], &mut ()).unwrap();
-        assert!(
-            said[3].expert_probs[used] > 0.6 && said[3].expert_probs[5 - used] < 0.4,
-            "{said:?}"
-        );
-        for &layer in &LAYERS {
-            draft.adapt(layer, if token == 0 { &[0, 1, 2] } else { &[5, 6, 7] }, TOP_K);
+        for (place, said) in (0..).zip(said) {
+            let (yes, no) = (used(token, place), used(token + 1, place));
+            for expert in 0..experts {
+                let p = said.expert_probs[expert as usize];
+                match (yes.contains(&expert), no.contains(&expert)) {
+                    (true, false) => assert!(p > 0.6, "{place}/{expert}: {p}"),
+                    (false, true) => assert!(p < 0.4, "{place}/{expert}: {p}"),
+                    _ => {}
+                }
+            }
         }
+        chooses(&mut draft, token);
     }
 }

@@ -76,7 +76,10 @@ pub(super) fn read(
     let file = open(dir, name)?;
     let about = file.metadata().map_err(refused)?;
     let mut bytes = Vec::new();
-    file.take(MAX_COPY_BYTES).read_to_end(&mut bytes).map_err(refused)?;
+    file.take(MAX_COPY_BYTES + 1).read_to_end(&mut bytes).map_err(refused)?;
+    if bytes.len() as u64 > MAX_COPY_BYTES {
+        return Err(SmallFileError::TooLarge { path, limit: MAX_COPY_BYTES }.into());
+    }
     match first_reading_agrees(&about, &bytes, cache) {
         true => Ok(bytes),
         false => Err(SmallFileError::Changed { path }.into()),
