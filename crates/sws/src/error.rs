@@ -103,7 +103,9 @@ pub enum Error {
     #[error("the candle backend {0}")]
     Candle(&'static str),
     /// Several texts at once on a backend that continues one.
-    #[error("the backend continues one text at a time; choose another, or give one text")]
+    #[error(
+        "this backend continues one text at a time; choose another, or continue the texts one by one"
+    )]
     OneText,
     /// A use of candle in a build without the feature of that name.
     #[error(

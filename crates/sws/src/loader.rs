@@ -98,7 +98,7 @@ impl<'m> Loader<'m> {
 
     /// Sets known requirements.
     pub fn needs(mut self, needs: Needs) -> Self {
-        self.needs = needs;
+        self.needs = Needs { texts: needs.texts.max(1), ..needs };
         self
     }
 
