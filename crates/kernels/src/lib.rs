@@ -14,7 +14,7 @@
 //! - [`Tier`] is an implementation together with the proof that this CPU can run it.
 //! - [`matmul`](fn@matmul) multiplies a matrix by the activations of one token or many, on the current rayon
 //!   pool. [`matmul_rows`] does so on the calling thread, for callers that split the rows
-//!   themselves.
+//!   themselves. [`matmul_transposed`] multiplies by the transpose, in which rows are added up.
 //! - [`functional`] has the other operations of a decoder.
 //!
 //! ```
@@ -69,6 +69,7 @@ pub use isa::{Avx2, Avx512};
 pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{
-    Input, MatmulJob, Output, Scratch, ThreadScratch, matmul, matmul_jobs, matmul_rows, threads_for,
+    Input, MatmulJob, Output, Scratch, Strided, ThreadScratch, matmul, matmul_jobs, matmul_rows,
+    matmul_transposed, threads_for,
 };
 pub use matrix::{Matrix, MatrixError};

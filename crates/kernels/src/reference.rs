@@ -25,6 +25,25 @@ pub(crate) fn matmul(
     }
 }
 
+/// `y[t] += Σ x[t][r] · weights[r]`. Tokens are a stride apart, the second of each pair.
+pub(crate) fn matmul_transposed(
+    weights: &Matrix,
+    tokens: usize,
+    (x, x_stride): (&[f32], usize),
+    (y, y_stride): (&mut [f32], usize),
+) {
+    let mut row = vec![0.0; weights.cols()];
+    for r in 0..weights.row_count() {
+        decode_row(weights, r, &mut row);
+        for t in 0..tokens {
+            let to = &mut y[t * y_stride..][..row.len()];
+            for (y, w) in to.iter_mut().zip(&row) {
+                *y = w.mul_add(x[t * x_stride + r], *y);
+            }
+        }
+    }
+}
+
 /// The canonical dot product.
 pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
     let mut acc = [0f32; LANES];

@@ -6,8 +6,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoder, Encoding, ExponentTable, Histogram, Input, Matrix, Output, Scratch, Source,
-    ThreadScratch, Tier, matmul, matmul_rows,
+    Encoder, Encoding, ExponentTable, Histogram, Input, Matrix, Output, Scratch, Source, Strided,
+    ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -146,6 +146,53 @@ proptest! {
             matmul_rows(tier, &matrix.rows(cut..rows), &input, right, &mut scratch);
             matmul_rows(tier, &matrix.rows(0..cut), &input, left, &mut scratch);
             same(&y, &expected, (tier, encoding, "cut", cut));
+        }
+    }
+
+    #[test]
+    fn transposed_products_have_the_same_bits_in_every_tier(
+        (rows, cols, tokens) in shape(),
+        which in 0..Encoding::ALL.len(),
+        bits in prop::collection::vec(number(), 300..400),
+        apart in 0usize..5,
+        plain in any::<bool>(),
+    ) {
+        let encoding = Encoding::ALL[which];
+        let tamed = |b: &u32| if b >> 23 & 255 > 150 { b & 0xbfff_ffff } else { *b };
+        let bits: Vec<u32> = bits.iter().map(tamed).collect();
+        let encoded = encoded(encoding, rows, cols, &bits, plain);
+        let matrix = encoded.matrix();
+        let (x_stride, y_stride) = (rows + apart, cols + 2 * apart);
+        let floats = || bits.iter().map(|&b| f32::from_bits(b)).cycle();
+        let x: Vec<f32> = floats().take(tokens * x_stride).collect();
+        let before: Vec<f32> = floats().skip(7).take(tokens * y_stride).collect();
+        let run = |tier, y: &mut [f32], rows: std::ops::Range<usize>, tokens: std::ops::Range<usize>| {
+            let x = Strided { numbers: &x[tokens.start * x_stride + rows.start..], stride: x_stride };
+            let y = Strided { numbers: &mut y[tokens.start * y_stride..], stride: y_stride };
+            matmul_transposed(tier, &matrix.rows(rows), tokens.len(), x, y);
+        };
+        // The definition, one number after another.
+        let mut expected = before.clone();
+        for r in 0..rows {
+            for (c, &w) in common::decode(&matrix, r).iter().enumerate() {
+                for t in 0..tokens {
+                    let y = &mut expected[t * y_stride + c];
+                    *y = f32::from_bits(w).mul_add(x[t * x_stride + r], *y);
+                }
+            }
+        }
+        for tier in Tier::available() {
+            let mut whole = before.clone();
+            run(tier, &mut whole, 0..rows, 0..tokens);
+            same(&whole, &expected, (tier, encoding, rows, cols, tokens));
+            // Rows in two parts, in order, and tokens in two parts.
+            let mut parts = before.clone();
+            for rows in [0..rows / 3, rows / 3..rows] {
+                for tokens in [tokens / 2..tokens, 0..tokens / 2] {
+                    run(tier, &mut parts, rows.clone(), tokens);
+                }
+            }
+            same(&parts, &expected, (tier, encoding, rows, cols, "parts"));
         }
     }
 

@@ -5,6 +5,7 @@ mod input;
 mod many;
 mod one;
 mod output;
+mod transposed;
 
 use crate::buffer::Buffer;
 use crate::simd::{Portable, Simd};
@@ -14,6 +15,7 @@ use decode::Decoder;
 pub use input::Input;
 pub(crate) use many::{Operands, tile};
 pub use output::Output;
+pub use transposed::{Strided, matmul_transposed};
 
 /// Working memory of [`matmul`]. It grows to the needs of the largest call and is kept.
 #[derive(Debug, Default)]

@@ -1,0 +1,170 @@
+//! Products with the transpose of a matrix, whose rows are added up.
+
+// Loops over registers by index are unrolled; some with iterators were not.
+#![allow(clippy::needless_range_loop)]
+
+use super::decode::{self, Cursor, Decoder};
+use super::one::load_block;
+use crate::reference::{self, BLOCK};
+use crate::simd::{Portable, Simd};
+use crate::{Encoding, Matrix, Tier};
+
+/// Vectors of several tokens: the first begins at the start, each `stride` after the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct Strided<T> {
+    /// The numbers.
+    pub numbers: T,
+    /// Distance from one token to the next.
+    pub stride: usize,
+}
+
+/// Rows that are decoded at once, so that results are loaded and stored once for all of them.
+const ROWS: usize = 4;
+
+/// `y[t] += Σ x[t][r] · weights[r]` for `tokens` tokens: a fused multiply-add for each row, in
+/// ascending order. So a matrix in blocks of rows gives the same bits if blocks come in ascending
+/// order, and so do all tiers, and a token alone or among others.
+///
+/// Runs on the calling thread.
+///
+/// # Panics
+///
+/// If `x` or `y` is too short for the shapes.
+pub fn matmul_transposed(
+    tier: Tier,
+    weights: &Matrix,
+    tokens: usize,
+    x: Strided<&[f32]>,
+    y: Strided<&mut [f32]>,
+) {
+    let (rows, cols) = (weights.row_count(), weights.cols());
+    let Some(before) = tokens.checked_sub(1) else { return };
+    let holds = |len: usize, stride: usize, width: usize| {
+        let end = before.checked_mul(stride).and_then(|start| start.checked_add(width));
+        end.is_some_and(|end| end <= len) && (before == 0 || stride >= width)
+    };
+    assert!(holds(x.numbers.len(), x.stride, rows), "activations of {tokens} x {rows}");
+    assert!(holds(y.numbers.len(), y.stride, cols), "results of {tokens} x {cols}");
+    let job = Job { m: weights, tokens, x, y };
+    match tier {
+        Tier::Scalar => {
+            let Job { m, x, y, .. } = job;
+            reference::matmul_transposed(m, tokens, (x.numbers, x.stride), (y.numbers, y.stride));
+        }
+        Tier::Portable => by_encoding(Portable, job),
+        // SAFETY: the token exists only on a CPU that has these features.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2(token) => unsafe { avx2(token, job) },
+        // SAFETY: the token exists only on a CPU that has these features.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(token) => unsafe { avx512(token, job) },
+    }
+}
+
+/// One call, with lengths that were checked.
+struct Job<'a> {
+    m: &'a Matrix<'a>,
+    tokens: usize,
+    x: Strided<&'a [f32]>,
+    y: Strided<&'a mut [f32]>,
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn avx2(s: crate::Avx2, job: Job) {
+    by_encoding(s, job);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn avx512(s: crate::Avx512, job: Job) {
+    by_encoding(s, job);
+}
+
+#[inline(always)]
+fn by_encoding<S: Simd>(s: S, job: Job) {
+    match job.m.encoding() {
+        Encoding::F32 => all_rows::<S, decode::F32>(s, job),
+        Encoding::F16 => all_rows::<S, decode::F16>(s, job),
+        Encoding::Bf16 => all_rows::<S, decode::Bf16>(s, job),
+        Encoding::Bf12 => all_rows::<S, decode::Bf12<S>>(s, job),
+        Encoding::Q8 => all_rows::<S, decode::Q8>(s, job),
+        Encoding::Q4 => all_rows::<S, decode::Q4<S>>(s, job),
+        Encoding::Fp8 => all_rows::<S, decode::Fp8>(s, job),
+        Encoding::Mxfp4 => all_rows::<S, decode::Mxfp4<S>>(s, job),
+    }
+}
+
+#[inline(always)]
+fn all_rows<S: Simd, D: Decoder<S>>(s: S, mut job: Job) {
+    let decoder = D::new(s, job.m);
+    let rows = job.m.row_count();
+    let mut r = 0;
+    while r + ROWS <= rows {
+        add_rows::<S, D, ROWS>(s, decoder, &mut job, r);
+        r += ROWS;
+    }
+    for r in r..rows {
+        add_rows::<S, D, 1>(s, decoder, &mut job, r);
+    }
+}
+
+/// Adds `R` rows from `row` on to the results of all tokens.
+#[inline(always)]
+fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(s: S, decoder: D, job: &mut Job, row: usize) {
+    let Job { m, tokens, x, y } = job;
+    let (m, tokens) = (*m, *tokens);
+    let mut at = [Cursor::new(D::ENCODING, m, row); R];
+    for i in 1..R {
+        at[i] = Cursor::new(D::ENCODING, m, row + i);
+    }
+    let (whole, rest) = (m.cols() / BLOCK, m.cols() % BLOCK);
+    let mut weights = [[s.splat(0.0); 4]; R];
+    for b in 0..whole {
+        for i in 0..R {
+            // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
+            weights[i] = unsafe { decoder.block(s, &mut at[i], b) };
+        }
+        for t in 0..tokens {
+            let factors = &x.numbers[t * x.stride + row..][..R];
+            let to = &mut y.numbers[t * y.stride + b * BLOCK..];
+            let to = to.first_chunk_mut().expect("a whole block");
+            add_block::<S, R>(s, &weights, factors, to);
+        }
+    }
+    if rest > 0 {
+        for i in 0..R {
+            weights[i] = decoder.tail(s, &mut at[i], m);
+        }
+        for t in 0..tokens {
+            let factors = &x.numbers[t * x.stride + row..][..R];
+            let to = &mut y.numbers[t * y.stride + whole * BLOCK..][..rest];
+            let mut block = [0.0; BLOCK];
+            block[..rest].copy_from_slice(to);
+            add_block::<S, R>(s, &weights, factors, &mut block);
+            to.copy_from_slice(&block[..rest]);
+        }
+    }
+}
+
+/// Adds a block of each of `R` rows to the results of a token.
+#[inline(always)]
+fn add_block<S: Simd, const R: usize>(
+    s: S,
+    weights: &[[S::F; 4]; R],
+    factors: &[f32],
+    to: &mut [f32; BLOCK],
+) {
+    let mut sums = load_block(s, to);
+    for i in 0..R {
+        let factor = s.splat(factors[i]);
+        for k in 0..4 {
+            sums[k] = s.fma(weights[i][k], factor, sums[k]);
+        }
+    }
+    let p = to.as_mut_ptr();
+    for k in 0..4 {
+        // SAFETY: 16 numbers are written from 16 · k on, and the array has 64.
+        unsafe { s.store_slices(sums[k], p.add(16 * k), S::TILE_LANES) };
+    }
+}
