@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,8 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
 
 
 def drawn(draw: numpy.random.RandomState, tensor: Tensor) -> torch.Tensor:
-    values = draw.normal(tensor.mean, tensor.std, tensor.shape)
-    return torch.from_numpy(values).to(torch.bfloat16)
+    values = torch.from_numpy(draw.normal(tensor.mean, tensor.std, tensor.shape)).to(torch.bfloat16)
+    return values.float() if tensor.f32 else values
 
 
 def write_checkpoint(folder: Path, config: Config, weights: dict[str, torch.Tensor], files: int) -> None:
@@ -132,10 +133,10 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
         logits = forward(model, prompt)
     routes, facts = torch.empty(0), {}
     if layers:
-        routes = torch.stack([chosen for _, chosen in routed])
+        routes = torch.stack([choice.chosen for choice in routed])
         if routes.shape[:2] != (len(layers), len(prompt)):
             raise SystemExit(f"{variant.name}: transformers routes {routes.shape}, expected layers {layers}")
-        check_suits(router_gap([scores for scores, _ in routed], routes.shape[2]) > GAP)
+        check_suits(router_gap(routed) > GAP)
         check_suits(all(len(layer.unique()) == experts(config) for layer in routes))
     check_suits(argmax_gap(logits) > GAP)
     check_suits(2.0 < logits.abs().max().item() < 9.0)
@@ -147,7 +148,7 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
         all_logits = forward(model, whole)
     check_suits(argmax_gap(all_logits) > GAP)
     if layers:
-        gap = router_gap([scores for scores, _ in routed], routes.shape[2])
+        gap = router_gap(routed)
         check_suits(gap > GAP)
         facts["router_gap"] = gap
 
@@ -211,19 +212,53 @@ def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) 
             raise SystemExit(f"{name}: transformers writes other values in {key}")
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a router chose for some tokens."""
+
+    # The numbers by which it ranked the experts: [tokens, experts].
+    ranks: torch.Tensor
+    # The experts, most probable first: [tokens, k].
+    chosen: torch.Tensor
+    # The least distance between the last group kept and the first that was not.
+    group_gap: float
+
+
 @contextmanager
-def routers_watched(model: Any) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Collects (router logits, chosen experts) of every routed layer, in layer order, from the forward pass itself."""
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+def routers_watched(model: Any) -> Iterator[list[Choice]]:
+    """Collects the choices of every routed layer, in layer order, from the forward pass itself."""
+    seen: list[Choice] = []
 
-    def note(_module: Any, _inputs: Any, outputs: Any) -> None:
-        scores, _, chosen = outputs
-        seen.append((scores, chosen))
+    def note(module: Any, _inputs: Any, outputs: Any) -> None:
+        logits, _, chosen = outputs
+        ranks, group_gap = ranked(module, logits)
+        # Some routers do not sort their choices.
+        order = ranks.gather(1, chosen).argsort(dim=-1, descending=True, stable=True)
+        seen.append(Choice(ranks, chosen.gather(1, order), group_gap))
 
-    hooks = [m.register_forward_hook(note) for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    hooks = [m.register_forward_hook(note) for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
     yield seen
     for hook in hooks:
         hook.remove()
+
+
+def ranked(router: Any, logits: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The numbers by which a router ranks experts, -inf in groups that it drops, and the gap between groups."""
+    if not hasattr(router, "num_group"):
+        return logits, float("inf")
+    corrected = hasattr(router, "e_score_correction_bias")
+    scores = logits.sigmoid() + router.e_score_correction_bias if corrected else logits.softmax(-1)
+    if (router.num_group or 1) == 1 or (not corrected and router.topk_method == "greedy"):
+        return scores, float("inf")
+    groups = scores.view(len(scores), router.num_group, -1)
+    of_groups = groups.topk(2).values.sum(-1) if corrected else groups.max(-1).values
+    best = of_groups.topk(router.num_group)
+    kept = best.indices[:, : router.topk_group]
+    gap = float("inf")
+    if router.topk_group < router.num_group:
+        gap = (best.values[:, router.topk_group - 1] - best.values[:, router.topk_group]).min().item()
+    mask = torch.full_like(of_groups, float("-inf")).scatter(1, kept, 0.0)
+    return (groups + mask[..., None]).flatten(1), gap
 
 
 def forward(model: Any, tokens: torch.Tensor) -> torch.Tensor:
@@ -249,10 +284,13 @@ def in_chunks(model: Any, tokens: torch.Tensor, size: int) -> torch.Tensor:
     )
 
 
-def router_gap(scores: list[torch.Tensor], top_k: int) -> float:
-    """The least distance between neighbours among the `top_k` + 1 largest logits: what orders the chosen, and ends them."""
-    best = torch.stack(scores).topk(top_k + 1).values
-    return (best[..., :-1] - best[..., 1:]).min().item()
+def router_gap(routed: list[Choice]) -> float:
+    """The least distance between neighbours among the k + 1 largest ranks, and around the edge of the groups kept."""
+    gaps = [choice.group_gap for choice in routed]
+    for choice in routed:
+        best = choice.ranks.topk(choice.chosen.shape[1] + 1).values
+        gaps.append((best[..., :-1] - best[..., 1:]).min().item())
+    return min(gaps)
 
 
 def argmax_gap(logits: torch.Tensor) -> float:

@@ -1,7 +1,7 @@
 """The table of tiny checkpoints: what each one is for, its config, and the tensors that config asks for.
 
 A config here is what a checkpoint of that family carries on the hub, with small numbers in it. Most use the spelling of
-transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; four use the
+transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all published checkpoints carry; some use the
 spelling that transformers 5 writes (`rope_parameters`, `dtype`).
 """
 
@@ -13,11 +13,12 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's shape and the normal distribution its values are drawn from."""
+    """A tensor's shape and the normal distribution its values are drawn from. All but `f32` are stored as bf16."""
 
     shape: tuple[int, ...]
     std: float
     mean: float = 0.0
+    f32: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,130 @@ GPT_OSS = spelled_v4(
     swiglu_limit=1.5,
 )
 
+DEEPSEEK_V2 = spelled_v4(
+    "deepseek_v2",
+    "DeepseekV2ForCausalLM",
+    **sizes(40, 3, 4, 4, 50, 151),
+    attention_bias=False,
+    aux_loss_alpha=0.001,
+    ep_size=1,
+    first_k_dense_replace=1,
+    kv_lora_rank=26,
+    moe_intermediate_size=19,
+    moe_layer_freq=1,
+    n_group=1,
+    n_routed_experts=7,
+    n_shared_experts=2,
+    norm_topk_prob=False,
+    num_experts_per_tok=3,
+    pretraining_tp=1,
+    q_lora_rank=None,
+    qk_nope_head_dim=12,
+    qk_rope_head_dim=6,
+    rms_norm_eps=1e-6,
+    rope_scaling={
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 64,
+        "type": "yarn",
+    },
+    routed_scaling_factor=1.0,
+    scoring_func="softmax",
+    seq_aux=True,
+    topk_group=1,
+    topk_method="greedy",
+    v_head_dim=13,
+)
+
+DEEPSEEK_V3 = spelled_v4(
+    "deepseek_v3",
+    "DeepseekV3ForCausalLM",
+    **sizes(44, 3, 4, 4, 50, 151),
+    attention_bias=False,
+    ep_size=1,
+    first_k_dense_replace=1,
+    kv_lora_rank=33,
+    moe_intermediate_size=17,
+    moe_layer_freq=1,
+    n_group=4,
+    n_routed_experts=12,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    num_experts_per_tok=3,
+    num_nextn_predict_layers=1,
+    q_lora_rank=29,
+    qk_nope_head_dim=13,
+    qk_rope_head_dim=10,
+    rms_norm_eps=1e-6,
+    rope_scaling={
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 64,
+        "type": "yarn",
+    },
+    routed_scaling_factor=2.5,
+    scoring_func="sigmoid",
+    topk_group=2,
+    topk_method="noaux_tc",
+    v_head_dim=9,
+)
+
+GLM4_MOE = spelled_v4(
+    "glm4_moe",
+    "Glm4MoeForCausalLM",
+    **sizes(40, 3, 6, 2, 54, 173),
+    attention_bias=True,
+    first_k_dense_replace=1,
+    head_dim=20,
+    moe_intermediate_size=19,
+    n_group=1,
+    n_routed_experts=7,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    num_experts_per_tok=3,
+    num_nextn_predict_layers=1,
+    partial_rotary_factor=0.5,
+    rope_scaling=None,
+    routed_scaling_factor=1.5,
+    topk_group=1,
+    use_qk_norm=True,
+)
+
+GLM4_MOE_LITE = spelled_v4(
+    "glm4_moe_lite",
+    "Glm4MoeLiteForCausalLM",
+    **sizes(40, 3, 5, 5, 54, 127),
+    attention_bias=False,
+    first_k_dense_replace=1,
+    kv_lora_rank=25,
+    moe_intermediate_size=21,
+    n_group=1,
+    n_routed_experts=6,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    num_experts_per_tok=2,
+    num_nextn_predict_layers=1,
+    partial_rotary_factor=1.0,
+    q_lora_rank=23,
+    qk_nope_head_dim=14,
+    qk_rope_head_dim=8,
+    rope_scaling=None,
+    rope_theta=1000000,
+    routed_scaling_factor=1.8,
+    topk_group=1,
+    topk_method="noaux_tc",
+    v_head_dim=18,
+)
+
+# Families whose routers have a correction bias.
+CORRECTED = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+
 VARIANTS: list[Variant] = [
     Variant(
         "mixtral",
@@ -292,6 +417,88 @@ VARIANTS: list[Variant] = [
             {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
         ],
         files=2,
+    ),
+    Variant(
+        "deepseek_v2",
+        "latent attention without a latent query; yarn with mscale; softmax scores, two shared experts, a dense layer first",
+        DEEPSEEK_V2,
+        controls=[
+            {"rope_scaling": None},
+            {"rope_scaling": DEEPSEEK_V2["rope_scaling"] | {"mscale_all_dim": 1.0}},
+            {"num_experts_per_tok": 2},
+        ],
+        tokens=67,
+    ),
+    Variant(
+        "deepseek_v2_groups",
+        "a latent query; experts in groups, two of three of which a token uses; scaled weights; two files",
+        DEEPSEEK_V2
+        | sizes(36, 3, 3, 3, 46, 101)
+        | {"n_group": 3, "n_routed_experts": 9, "q_lora_rank": 21, "routed_scaling_factor": 2.5, "topk_group": 2}
+        | {"n_shared_experts": 1, "rope_scaling": None, "topk_method": "group_limited_greedy", "v_head_dim": 16},
+        controls=[{"topk_group": 1}, {"topk_method": "greedy"}, {"routed_scaling_factor": 1.0}],
+        files=2,
+        router_std=1.2,
+    ),
+    Variant(
+        "deepseek_v3",
+        "sigmoid scores with a correction bias; two of four groups; yarn with mscale in the scale of the softmax",
+        DEEPSEEK_V3,
+        controls=[
+            {"rope_scaling": DEEPSEEK_V3["rope_scaling"] | {"mscale_all_dim": 0.5, "mscale": 0.5}},
+            {"n_group": 1, "topk_group": 1},
+            {"topk_group": 3},
+            {"norm_topk_prob": False},
+            {"routed_scaling_factor": 1.0},
+            {"rope_interleave": False},
+        ],
+        tokens=67,
+        router_std=1.2,
+    ),
+    Variant(
+        "deepseek_v3_v5cfg",
+        "the config as transformers 5 writes it: rotary pairs in halves, no latent query, no groups; tied",
+        spelled_v5(
+            DEEPSEEK_V3
+            | sizes(40, 3, 5, 5, 42, 113)
+            | {"n_group": 1, "n_routed_experts": 6, "norm_topk_prob": False, "num_experts_per_tok": 2, "topk_group": 1}
+            | {"q_lora_rank": None, "rope_interleave": False, "tie_word_embeddings": True, "n_shared_experts": 2}
+            | {"head_dim": 10, "qk_head_dim": 23, "first_k_dense_replace": 0},
+            {"rope_theta": 10000.0, "rope_type": "default"},
+        ),
+        controls=[{"rope_interleave": True}, {"norm_topk_prob": True}, {"routed_scaling_factor": 1.0}],
+        router_std=1.2,
+    ),
+    Variant(
+        "glm4_moe",
+        "half of each head turns; biases on q, k and v, norms on heads; sigmoid scores with a correction bias",
+        GLM4_MOE,
+        controls=[{"partial_rotary_factor": 1.0}, {"routed_scaling_factor": 1.0}, {"norm_topk_prob": False}],
+        tokens=67,
+        router_std=1.2,
+    ),
+    Variant(
+        "glm4_moe_v5cfg",
+        "the config as transformers 5 writes it; no biases, no norms on heads, groups; two dense layers first",
+        spelled_v5(
+            GLM4_MOE
+            | sizes(48, 4, 4, 2, 50, 101)
+            | {"attention_bias": False, "head_dim": 12, "use_qk_norm": False, "first_k_dense_replace": 2}
+            | {"n_group": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "partial_rotary_factor": None},
+            {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default"},
+        ),
+        controls=[
+            {"rope_parameters": {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}},
+            {"n_group": 1},
+        ],
+        router_std=1.2,
+    ),
+    Variant(
+        "glm4_moe_lite",
+        "latent attention of five heads; sigmoid scores with a correction bias; values longer than keys without rope",
+        GLM4_MOE_LITE,
+        controls=[{"rope_theta": 10000}, {"routed_scaling_factor": 1.0}, {"rope_interleave": False}],
+        router_std=1.2,
     ),
     Variant(
         "llama",
@@ -419,13 +626,15 @@ VARIANTS: list[Variant] = [
 
 
 def experts(config: Config) -> int:
-    return config.get("num_local_experts") or config.get("num_experts") or 0
+    return config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
 
 
 def moe_layers(config: Config) -> list[int]:
     """The layers that route, by the rule of the qwen families, which holds for the others with its defaults."""
     if not experts(config):
         return []
+    if "first_k_dense_replace" in config:
+        return list(range(config["first_k_dense_replace"], config["num_hidden_layers"]))
     dense, step = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step", 1)
     return [i for i in range(config["num_hidden_layers"]) if i not in dense and (i + 1) % step == 0]
 
@@ -466,6 +675,20 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         linear(f"{name}.{up}", width, hidden, 1.4, bias)
         linear(f"{name}.{down}", hidden, width, branch_gain, bias)
 
+    def latent_attention(name: str) -> None:
+        heads, rank, q_rank = config["num_attention_heads"], config["kv_lora_rank"], config["q_lora_rank"]
+        nope, rope, value = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["v_head_dim"]
+        if q_rank is None:
+            linear(f"{name}.q_proj", heads * (nope + rope), hidden, 1.4)
+        else:
+            linear(f"{name}.q_a_proj", q_rank, hidden, 1.0)
+            norm(f"{name}.q_a_layernorm", q_rank)
+            linear(f"{name}.q_b_proj", heads * (nope + rope), q_rank, 1.4)
+        linear(f"{name}.kv_a_proj_with_mqa", rank + rope, hidden, 1.4)
+        norm(f"{name}.kv_a_layernorm", rank)
+        linear(f"{name}.kv_b_proj", heads * (nope + value), rank, 1.4)
+        linear(f"{name}.o_proj", hidden, heads * value, branch_gain)
+
     # A tied embedding is also the head, which wants a deviation of gain / sqrt(hidden), so that the residual stream begins
     # small and its branches must be smaller too: else a model only ever repeats its last token, or never heeds it.
     logit_gain = 1.3
@@ -481,11 +704,14 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
 
         all_biased: bool = config.get("attention_bias", False)
         qkv_biased = all_biased or kind in ("qwen2", "qwen2_moe")
-        linear(f"{at}.self_attn.q_proj", q_width, hidden, 1.4, qkv_biased)
-        linear(f"{at}.self_attn.k_proj", kv_width, hidden, 1.4, qkv_biased)
-        linear(f"{at}.self_attn.v_proj", kv_width, hidden, 1.4, qkv_biased)
-        linear(f"{at}.self_attn.o_proj", hidden, q_width, branch_gain, all_biased)
-        if kind in ("qwen3", "qwen3_moe"):
+        if "kv_lora_rank" in config:
+            latent_attention(f"{at}.self_attn")
+        else:
+            linear(f"{at}.self_attn.q_proj", q_width, hidden, 1.4, qkv_biased)
+            linear(f"{at}.self_attn.k_proj", kv_width, hidden, 1.4, qkv_biased)
+            linear(f"{at}.self_attn.v_proj", kv_width, hidden, 1.4, qkv_biased)
+            linear(f"{at}.self_attn.o_proj", hidden, q_width, branch_gain, all_biased and kind != "glm4_moe")
+        if kind in ("qwen3", "qwen3_moe") or config.get("use_qk_norm"):
             norm(f"{at}.self_attn.q_norm", head_dim)
             norm(f"{at}.self_attn.k_norm", head_dim)
         if kind == "olmoe":
@@ -508,6 +734,10 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         linear(f"{block}.gate", experts(config), hidden, variant.router_std)
         for expert in range(experts(config)):
             mlp(f"{block}.experts.{expert}", width, parts)
+        if kind in CORRECTED:
+            table[f"{block}.gate.e_score_correction_bias"] = Tensor((experts(config),), 0.15, f32=True)
+        if "n_shared_experts" in config:
+            mlp(f"{block}.shared_experts", width * config["n_shared_experts"])
         if kind == "qwen2_moe":
             mlp(f"{block}.shared_expert", config["shared_expert_intermediate_size"])
             linear(f"{block}.shared_expert_gate", 1, hidden, 1.0)

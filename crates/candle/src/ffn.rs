@@ -66,11 +66,7 @@ impl Moe {
         spec: &MoeSpec,
         hidden: usize,
     ) -> weights::Result<Moe> {
-        let renormalise = match spec.router {
-            Router::Softmax { renormalise } => renormalise,
-            // The same weights.
-            Router::SoftmaxOfChosen => true,
-        };
+        let renormalise = renormalises(spec.router)?;
         let (block, names) = match model_type {
             "mixtral" => (format!("{layer}.block_sparse_moe"), MIXTRAL),
             _ => (format!("{layer}.mlp"), QWEN),
@@ -137,6 +133,17 @@ impl Moe {
         routed.distinct.sort_unstable();
         routed.distinct.dedup();
         Ok(routed)
+    }
+}
+
+/// True if a router divides the weights of the chosen experts by their sum. An error for one that
+/// [`Moe`] does not compute.
+pub(crate) fn renormalises(router: Router) -> weights::Result<bool> {
+    match router {
+        Router::Softmax { renormalise } => Ok(renormalise),
+        // The same weights.
+        Router::SoftmaxOfChosen => Ok(true),
+        Router::Ranked(_) => Err(unknown("a router with ranks")),
     }
 }
 

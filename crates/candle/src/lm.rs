@@ -5,13 +5,13 @@ use std::path::Path;
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm};
 use sws_model::{
-    CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer, Routed,
-    check_tokens,
+    AttentionSpec, CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer,
+    Routed, check_tokens,
 };
 use sws_store::{NVMeWeightStore, Pass};
 
 use crate::attention::{Attention, Turns, turns_whole_heads};
-use crate::ffn::{Mlp, Moe, QWEN, supports_mlp, unknown};
+use crate::ffn::{Mlp, Moe, QWEN, renormalises, supports_mlp, unknown};
 use crate::weights::{CandleError, Files, Loader, Result, Shards, Tensors};
 
 /// Families whose tensor names are known here.
@@ -60,7 +60,7 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         )));
     }
     for layer in &spec.layers {
-        let Mixer::Attention(attention) = &layer.mixer;
+        let attention = grouped(&layer.mixer)?;
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
             return Err(unknown("a rotary embedding of parts of heads"));
@@ -72,12 +72,21 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             Ffn::Dense(mlp) => supports_mlp(mlp)?,
             Ffn::Moe(moe) if moe.router_bias => return Err(unknown("a router with a bias")),
             Ffn::Moe(moe) => {
+                renormalises(moe.router)?;
                 supports_mlp(moe.expert)?;
                 moe.shared.map_or(Ok(()), |shared| supports_mlp(shared.mlp))?;
             }
         }
     }
     Ok(())
+}
+
+/// The attention with grouped heads of a layer.
+fn grouped(mixer: &Mixer) -> Result<&AttentionSpec> {
+    match mixer {
+        Mixer::Attention(attention) => Ok(attention),
+        Mixer::Latent(_) => Err(unknown("latent attention")),
+    }
 }
 
 impl CandleLm {
@@ -250,7 +259,7 @@ impl Layer {
         let (layer, hidden) = (&spec.layers[number], spec.hidden);
         let prefix = format!("model.layers.{number}");
         let Norm::Rms { eps } = layer.norm;
-        let Mixer::Attention(attention) = &layer.mixer;
+        let attention = grouped(&layer.mixer)?;
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
         let self_attn = format!("{prefix}.self_attn");

@@ -66,7 +66,7 @@ pub use source::{
     Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
-    AttentionSpec, Ffn, GateUp, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm,
-    Router, SharedSpec,
+    AttentionSpec, Ffn, GateUp, GroupMeasure, Groups, LatentSpec, LayerSpec, Mixer, MlpSpec,
+    ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter, Router, Scores, SharedSpec,
 };
 pub use state::{Saved, State};

@@ -6,7 +6,7 @@
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNorm};
+use crate::spec::{AttentionSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNorm};
 
 /// A tensor of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,7 @@ impl LayerSpec {
         read(PieceKind::Norms, vec![TensorSpec::vector(Role::MixerNorm, hidden)]);
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
+            Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
         }
         read(PieceKind::Norms, vec![TensorSpec::vector(Role::FfnNorm, hidden)]);
         match self.ffn {
@@ -97,7 +98,10 @@ impl LayerSpec {
                 let router = TensorSpec::matrix(Role::Router, moe.experts, hidden);
                 let bias = TensorSpec::vector(Role::RouterBias, moe.experts);
                 let bias = moe.router_bias.then_some(bias);
-                read(PieceKind::Router, [router].into_iter().chain(bias).collect());
+                let correction = TensorSpec::vector(Role::RouterCorrection, moe.experts);
+                let correction = moe.has_correction().then_some(correction);
+                let tensors = [router].into_iter().chain(bias).chain(correction);
+                read(PieceKind::Router, tensors.collect());
                 if let Some(shared) = moe.shared {
                     let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
                     let mut tensors = mlp(shared.mlp, hidden);
@@ -139,6 +143,26 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     if spec.output_bias {
         tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
     }
+    tensors
+}
+
+fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (queries, rank) = (spec.query_width(), spec.rank);
+    let kv_down = TensorSpec::matrix(Role::KvDown, spec.width(), hidden);
+    let mut tensors = match spec.query_rank {
+        None => vec![TensorSpec::matrix(Role::Query, queries, hidden), kv_down],
+        Some(query_rank) => vec![
+            TensorSpec::matrix(Role::QueryDown, query_rank, hidden),
+            kv_down,
+            TensorSpec::vector(Role::QueryDownNorm, query_rank),
+            TensorSpec::matrix(Role::QueryUp, queries, query_rank),
+        ],
+    };
+    tensors.extend([
+        TensorSpec::vector(Role::KvDownNorm, rank),
+        TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank),
+        TensorSpec::matrix(Role::Output, hidden, spec.value_width()),
+    ]);
     tensors
 }
 

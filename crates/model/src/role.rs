@@ -10,6 +10,16 @@ pub enum Role {
     /// The norm before the mixer.
     MixerNorm,
     Query,
+    /// To the latent query.
+    QueryDown,
+    /// To the latent of keys and values, and to the part of a key that is rotated.
+    KvDown,
+    QueryDownNorm,
+    /// From the latent query.
+    QueryUp,
+    KvDownNorm,
+    /// From the latent: for each head the rows of its keys, then those of its values.
+    KvUp,
     Key,
     Value,
     QueryBias,
@@ -25,7 +35,10 @@ pub enum Role {
     FfnNorm,
     /// One row per routed expert.
     Router,
+    /// Added to the logits.
     RouterBias,
+    /// Added to the scores by which experts are chosen, but not to their weights.
+    RouterCorrection,
     Gate,
     Up,
     /// Gate and up in one matrix.
@@ -47,6 +60,10 @@ impl Role {
         match self {
             Role::Embedding
             | Role::Query
+            | Role::QueryDown
+            | Role::KvDown
+            | Role::QueryUp
+            | Role::KvUp
             | Role::Key
             | Role::Value
             | Role::Output
@@ -58,6 +75,8 @@ impl Role {
             | Role::SharedGate
             | Role::Head => true,
             Role::MixerNorm
+            | Role::QueryDownNorm
+            | Role::KvDownNorm
             | Role::QueryBias
             | Role::KeyBias
             | Role::ValueBias
@@ -67,6 +86,7 @@ impl Role {
             | Role::OutputBias
             | Role::FfnNorm
             | Role::RouterBias
+            | Role::RouterCorrection
             | Role::GateBias
             | Role::UpBias
             | Role::GateUpBias

@@ -67,12 +67,13 @@ pub(crate) const MAX_HEAD_DIM: u64 = 65_536;
 const SUPPORTED: &str = "default, linear, llama3, yarn";
 
 impl Rope {
-    /// A rotary embedding over whole heads, paired in halves as in most families. `context` is the
-    /// default training length of `llama3`.
+    /// A rotary embedding of the first `default_share` of each head, or the share that the
+    /// configuration gives; of whole heads if the family knows no share. Pairs are in halves, as in
+    /// most families. `context` is the default training length of `llama3`.
     pub(crate) fn of(
         config: &Config,
         head_dim: usize,
-        default_theta: f64,
+        (default_theta, default_share): (f64, Option<f64>),
         context: usize,
     ) -> Result<Rope, ConfigError> {
         // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.
@@ -89,11 +90,28 @@ impl Rope {
             value.map(|value| Entry { key, value })
         };
         let need = |key: &'static str| entry(key).ok_or(ConfigError::MissingKey(key));
-        if let Some(entry) = entry("partial_rotary_factor").or(config.get("partial_rotary_factor"))
-            && entry.positive()? != 1.0
-        {
-            return Err(config.unsupported(entry, "1, all of each head"));
-        }
+        let share = entry("partial_rotary_factor").or(config.get("partial_rotary_factor"));
+        let dim = match (share, default_share) {
+            (Some(entry), None) if entry.positive()? != 1.0 => {
+                return Err(config.unsupported(entry, "1, all of each head"));
+            }
+            (_, None) => head_dim,
+            (share, Some(default)) => {
+                let factor = share.map_or(Ok(default), Entry::positive)?;
+                match (head_dim as f64 * factor) as usize {
+                    dim if dim >= 2 && dim <= head_dim && dim.is_multiple_of(2) => dim,
+                    dim => {
+                        let reason = format!(
+                            "by which {dim} of the {head_dim} elements of a head are rotated, and \
+                             it must be an even number of them"
+                        );
+                        let entry = share.or(config.get("head_dim"));
+                        let entry = entry.ok_or(ConfigError::MissingKey("head_dim"))?;
+                        return Err(entry.invalid(reason));
+                    }
+                }
+            }
+        };
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), Entry::positive)?;
         let (mut scaling, mut amplitude) = (RopeScaling::None, 1.0);
@@ -141,7 +159,7 @@ impl Rope {
                 _ => return Err(config.unsupported(kind, SUPPORTED)),
             }
         }
-        let inv_freq = scaling.frequencies(theta, head_dim);
+        let inv_freq = scaling.frequencies(theta, dim);
         if inv_freq.iter().any(|f| !(f * context as f32).is_finite())
             && let Some(entry) = entry("factor").or(theta_entry)
         {
@@ -156,7 +174,7 @@ impl Rope {
 }
 
 /// The factor of sines and cosines that goes with angles stretched by `factor`.
-fn yarn_amplitude(factor: f64, mscale: f64) -> f64 {
+pub(crate) fn yarn_amplitude(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * ln64(factor) + 1.0 }
 }
 

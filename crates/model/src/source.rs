@@ -124,7 +124,8 @@ pub trait Weights {
     }
 
     /// Calls `compute` with blocks of rows that together form the matrix, each with the number of
-    /// its first row, in any order. Used when [`matrix`](Self::matrix) returns None.
+    /// its first row, in any order; those of [`Role::KvUp`], whose rows are added up, in ascending
+    /// order. Used when [`matrix`](Self::matrix) returns None.
     fn blocks(
         &mut self,
         piece: PieceId,

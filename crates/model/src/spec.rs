@@ -56,6 +56,8 @@ pub enum Norm {
 pub enum Mixer {
     /// Softmax attention with grouped heads.
     Attention(AttentionSpec),
+    /// Softmax attention whose keys and values are products of one latent vector per position.
+    Latent(LatentSpec),
 }
 
 /// Attention with grouped heads.
@@ -83,6 +85,30 @@ pub struct AttentionSpec {
     pub rope: Option<usize>,
     /// True if each head has a sink: one more logit of the softmax, without a value.
     pub sinks: bool,
+}
+
+/// Multi-head latent attention. A position is remembered by its latent, and by the part of its key
+/// that is rotated, which all heads share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of the latent query; None if queries are made of the hidden state by one matrix.
+    pub query_rank: Option<usize>,
+    /// Elements of the latent of keys and values.
+    pub rank: usize,
+    /// Elements of a query and a key that are not rotated. They come first.
+    pub plain: usize,
+    /// Elements of a query and a key that are rotated.
+    pub rotated: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Eps of the norms of both latents.
+    pub eps: f32,
+    /// The factor applied to products of queries and keys.
+    pub scale: f32,
+    /// Index into [`ModelSpec::ropes`].
+    pub rope: usize,
 }
 
 /// Norms of queries and keys before the rotary embedding, with the eps of the layer's norm.
@@ -143,7 +169,7 @@ pub struct MoeSpec {
     pub expert: MlpSpec,
     /// The rule by which experts are chosen and weighted.
     pub router: Router,
-    /// True if the router has a bias.
+    /// True if the router's logits have a bias.
     pub router_bias: bool,
     /// The expert that every token uses in addition.
     pub shared: Option<SharedSpec>,
@@ -159,7 +185,56 @@ pub enum Router {
     },
     /// The experts with the largest logits, weighted by the softmax of these logits alone.
     SoftmaxOfChosen,
+    /// The experts with the largest ranks, weighted by their scores.
+    Ranked(RankedRouter),
 }
+
+/// A choice by ranks. A rank is a score plus the correction, and -inf in a group that is dropped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankedRouter {
+    /// The function that turns logits into scores.
+    pub scores: Scores,
+    /// True if each expert has a number that is added to its score.
+    pub correction: bool,
+    /// The groups from which experts are chosen; None if all experts are one.
+    pub groups: Option<Groups>,
+    /// True if the weights of the chosen experts are divided by their sum, plus 1e-20.
+    pub renormalise: bool,
+    /// The factor by which weights are multiplied in the end.
+    pub scale: f32,
+}
+
+/// The function that turns a router's logits into scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// The softmax over all experts.
+    Softmax,
+    /// The sigmoid of each logit.
+    Sigmoid,
+}
+
+/// Groups of consecutive experts, all of the same size. Experts are chosen from the best groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// Number of groups, a divisor of the number of experts.
+    pub count: usize,
+    /// Number of groups that experts are chosen from.
+    pub kept: usize,
+    /// The measure of a group.
+    pub by: GroupMeasure,
+}
+
+/// The measure by which groups of experts are compared. Among equals the first is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupMeasure {
+    /// The largest score plus correction.
+    Best,
+    /// The sum of the two largest.
+    BestTwo,
+}
+
+/// The largest number of groups accepted; it bounds memory on the stack.
+pub(crate) const MAX_GROUPS: usize = 256;
 
 /// A shared expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -220,6 +295,38 @@ impl MlpSpec {
     /// Rows of each of these matrices.
     pub(crate) const fn gate_rows(&self) -> usize {
         2 * self.width / self.gates().len()
+    }
+}
+
+impl MoeSpec {
+    /// True if the router has a correction.
+    pub const fn has_correction(&self) -> bool {
+        match self.router {
+            Router::Softmax { .. } | Router::SoftmaxOfChosen => false,
+            Router::Ranked(router) => router.correction,
+        }
+    }
+}
+
+impl LatentSpec {
+    /// Elements of all queries of a position.
+    pub fn query_width(&self) -> usize {
+        self.heads * (self.plain + self.rotated)
+    }
+
+    /// Elements that are remembered of a position: its latent, then the rotated part of its key.
+    pub fn width(&self) -> usize {
+        self.rank + self.rotated
+    }
+
+    /// Elements of the values of all heads.
+    pub fn value_width(&self) -> usize {
+        self.heads * self.value_dim
+    }
+
+    /// Rows of the matrix from the latent to the keys and values of a head.
+    pub(crate) fn head_rows(&self) -> usize {
+        self.plain + self.value_dim
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_model::{InvalidConfig, ModelSpec, supported};
+use sws_model::{InvalidConfig, KvPrecision, Mixer, ModelSpec, State, supported};
 use sws_store::{Configuration, Naming, Placement, Value};
 
 fn config(model_type: &str) -> String {
@@ -32,7 +32,6 @@ fn tensors_of_every_family() {
         ("model.layers.3.input_layernorm.weight", "layer_3/norms"),
         ("model.layers.3.post_attention_layernorm.weight", "layer_3/norms"),
         ("model.layers.0.self_attn.q_proj.weight", "layer_0/attention*"),
-        ("model.layers.0.self_attn.k_proj.bias", "layer_0/attention"),
         ("model.layers.0.self_attn.o_proj.weight", "layer_0/attention*"),
         ("model.layers.0.self_attn.rotary_emb.inv_freq", "extra"),
         ("model.layers.4.input_layernorm.weight", "extra"),      // multi-token prediction
@@ -65,6 +64,19 @@ fn tensors_of_every_family() {
         (&["qwen2_moe", "llama", "mistral", "qwen2", "qwen3"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
         (&["qwen3", "qwen3_moe", "olmoe"], "model.layers.2.self_attn.q_norm.weight", "layer_2/attention"),
         (&["llama"], "model.layers.2.mlp.experts.7.gate_proj.weight", "extra"),
+        (&["llama", "qwen2_moe", "glm4_moe"], "model.layers.0.self_attn.k_proj.bias", "layer_0/attention"),
+        (&["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"], "model.layers.0.self_attn.k_proj.bias", "extra"),
+        (&["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"], "model.layers.2.self_attn.q_a_proj.weight", "layer_2/attention*"),
+        (&["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"], "model.layers.2.self_attn.q_a_layernorm.weight", "layer_2/attention"),
+        (&["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"], "model.layers.2.self_attn.kv_a_proj_with_mqa.weight", "layer_2/attention*"),
+        (&["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"], "model.layers.2.self_attn.kv_a_layernorm.weight", "layer_2/attention"),
+        (&["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"], "model.layers.2.self_attn.kv_b_proj.weight", "layer_2/attention*"),
+        (&["deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"], "model.layers.2.mlp.gate.e_score_correction_bias", "layer_2/router"),
+        (&["deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"], "model.layers.2.mlp.gate.weight", "layer_2/router"),
+        (&["deepseek_v2", "glm4_moe"], "model.layers.2.mlp.shared_experts.up_proj.weight", "layer_2/shared_expert*"),
+        (&["deepseek_v2", "glm4_moe"], "model.layers.0.mlp.up_proj.weight", "layer_0/mlp*"),
+        (&["deepseek_v3", "glm4_moe"], "model.layers.4.eh_proj.weight", "extra"),
+        (&["glm4_moe"], "model.layers.2.self_attn.q_norm.weight", "layer_2/attention"),
         (&["gpt_oss"], "model.layers.2.mlp.router.weight", "layer_2/router"),
         (&["gpt_oss"], "model.layers.2.mlp.router.bias", "layer_2/router"),
         (&["gpt_oss"], "model.layers.2.self_attn.sinks", "layer_2/attention"),
@@ -75,6 +87,40 @@ fn tensors_of_every_family() {
             assert_eq!(place(&config(model_type), name), *expected, "{model_type} {name}");
         }
     }
+}
+
+/// The configuration of a published model, as far as it matters here.
+#[test]
+fn kimi_k2_is_read_as_deepseek_v3() {
+    let spec = |model_type: &str| {
+        let config = format!(
+            r#"{{"model_type": "{model_type}", "attention_bias": false, "ep_size": 1,
+            "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 7168,
+            "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 131072,
+            "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 1,
+            "n_routed_experts": 384, "n_shared_experts": 1, "norm_topk_prob": true,
+            "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+            "num_key_value_heads": 64, "num_nextn_predict_layers": 0, "q_lora_rank": 1536,
+            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+            "rope_scaling": {{"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0,
+                "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}},
+            "rope_theta": 50000.0, "routed_scaling_factor": 2.827, "scoring_func": "sigmoid",
+            "tie_word_embeddings": false, "topk_group": 1, "topk_method": "noaux_tc",
+            "v_head_dim": 128, "vocab_size": 163840}}"#
+        );
+        ModelSpec::parse(config.as_bytes()).unwrap()
+    };
+    let (kimi, deepseek) = (spec("kimi_k2"), spec("deepseek_v3"));
+    assert_eq!(ModelSpec { model_type: "deepseek_v3".to_owned(), ..kimi.clone() }, deepseek);
+    assert!(kimi.layers[0].moe().is_none() && kimi.layers[1].moe().is_some());
+    let Mixer::Latent(latent) = kimi.layers[1].mixer else { panic!("{:?}", kimi.layers[1]) };
+    let amplitude = 0.1 * 32f64.ln() + 1.0;
+    let expected = amplitude * amplitude / 192f64.sqrt();
+    assert!((f64::from(latent.scale) / expected - 1.0).abs() < 1e-6, "{latent:?}");
+    assert_eq!((kimi.ropes[0].factor, kimi.ropes[0].inv_freq.len()), (1.0, 32));
+    // A latent of 512 and 64 rotated elements in each layer, not 64 keys and values.
+    let bytes = State::cache_bytes(&kimi, 1000, KvPrecision::F32);
+    assert_eq!(bytes, 61 * 1000 * 576 * 4);
 }
 
 #[test]
@@ -113,6 +159,9 @@ fn tensors_of_a_piece_are_in_order_of_computation() {
         ("llama", "mlp", &["gate_proj.weight", "up_proj.weight", "down_proj.weight"]),
         ("qwen2", "self_attn", &["q_proj.weight", "k_proj.weight", "v_proj.weight", "q_proj.bias",
             "k_proj.bias", "v_proj.bias", "o_proj.weight"]),
+        ("deepseek_v3", "self_attn", &["q_a_proj.weight", "kv_a_proj_with_mqa.weight",
+            "q_a_layernorm.weight", "q_b_proj.weight", "kv_a_layernorm.weight", "kv_b_proj.weight",
+            "o_proj.weight"]),
         ("qwen3", "self_attn", &["q_proj.weight", "k_proj.weight", "v_proj.weight", "q_norm.weight",
             "k_norm.weight", "o_proj.weight"]),
     ];

@@ -11,7 +11,7 @@ use crate::spec::{
 
 /// Limits far above any known model; they bound allocations before any weight is read.
 const MAX_HIDDEN: u64 = 1 << 20;
-const MAX_WIDTH: u64 = 1 << 24;
+pub(super) const MAX_WIDTH: u64 = 1 << 24;
 const MAX_CONTEXT: u64 = 1 << 32;
 
 /// A family's defaults for absent entries. Most published models have all of them.
@@ -22,21 +22,22 @@ pub(super) struct Defaults {
     pub(super) kv_heads: Option<usize>,
     /// None: the size of the hidden state divided by the number of heads.
     pub(super) head_dim: Option<usize>,
+    /// The share of each head that is rotated, where configurations may give it; None: all.
+    pub(super) rotated: Option<f64>,
     pub(super) context: usize,
 }
 
-pub(super) struct Common<'a> {
-    config: &'a Config<'a>,
+/// The parts of a decoder that do not depend on the kind of attention.
+pub(super) struct Decoder<'a> {
+    pub(super) config: &'a Config<'a>,
     hidden: usize,
     pub(super) layers: usize,
+    pub(super) heads: usize,
     norm: Norm,
-    /// The attention without biases, norms and window.
-    pub(super) attention: AttentionSpec,
-    rope: Rope,
-    context: usize,
+    pub(super) context: usize,
 }
 
-impl<'a> Common<'a> {
+impl<'a> Decoder<'a> {
     pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
         if let Some(entry) = config.get("quantization_config") {
             // The method is more informative than the entry itself.
@@ -51,9 +52,54 @@ impl<'a> Common<'a> {
         }
         let hidden = config.size("hidden_size", MAX_HIDDEN)?;
         let layers = config.size("num_hidden_layers", MAX_COUNT)?;
-        let heads = config.need("num_attention_heads")?;
-        let heads_entry = heads;
-        let heads = heads.size(MAX_COUNT)?;
+        let heads = config.size("num_attention_heads", MAX_COUNT)?;
+        let context = match config.get("max_position_embeddings") {
+            Some(entry) => entry.size(MAX_CONTEXT)?,
+            None => defaults.context,
+        };
+        let eps = config.get("rms_norm_eps").map(|entry| entry.positive()).transpose()?;
+        let norm = Norm::Rms { eps: eps.map_or(defaults.eps, |eps| eps as f32) };
+        Ok(Decoder { config, hidden, layers, heads, norm, context })
+    }
+
+    /// The specification of the model; `layer` returns the mixer and feed-forward block of each
+    /// layer.
+    pub(super) fn model(
+        self,
+        rope: Rope,
+        layer: impl Fn(usize) -> (Mixer, Ffn),
+    ) -> Result<ModelSpec, ConfigError> {
+        let layer = |l| {
+            let (mixer, ffn) = layer(l);
+            LayerSpec { norm: self.norm, mixer, ffn }
+        };
+        Ok(ModelSpec {
+            model_type: self.config.model_type().to_owned(),
+            hidden: self.hidden,
+            vocab: self.config.size("vocab_size", MAX_WIDTH)?,
+            context: self.context,
+            tied: self.config.tied()?,
+            layers: (0..self.layers).map(layer).collect(),
+            ropes: vec![rope],
+            final_norm: self.norm,
+        })
+    }
+}
+
+/// A decoder whose attention has grouped heads.
+pub(super) struct Common<'a> {
+    decoder: Decoder<'a>,
+    pub(super) layers: usize,
+    /// The attention without biases, norms and window.
+    pub(super) attention: AttentionSpec,
+    rope: Rope,
+}
+
+impl<'a> Common<'a> {
+    pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
+        let decoder = Decoder::read(config, defaults)?;
+        let &Decoder { hidden, layers, heads, context, .. } = &decoder;
+        let heads_entry = config.need("num_attention_heads")?;
         let kv_heads = match (config.raw("num_key_value_heads"), defaults.kv_heads) {
             (None, Some(default)) => default,
             _ => config.get("num_key_value_heads").map_or(Ok(heads), |e| e.size(MAX_COUNT))?,
@@ -86,15 +132,9 @@ impl<'a> Common<'a> {
             let reason = format!("which with {head_dim} elements each no model has");
             return Err(heads_entry.invalid(reason));
         }
-        let context = match config.get("max_position_embeddings") {
-            Some(entry) => entry.size(MAX_CONTEXT)?,
-            None => defaults.context,
-        };
-        let eps = config.get("rms_norm_eps").map(|entry| entry.positive()).transpose()?;
+        let rope = (defaults.theta, defaults.rotated);
         Ok(Common {
-            hidden,
             layers,
-            norm: Norm::Rms { eps: eps.map_or(defaults.eps, |eps| eps as f32) },
             attention: AttentionSpec {
                 heads,
                 kv_heads,
@@ -108,9 +148,8 @@ impl<'a> Common<'a> {
                 rope: Some(0),
                 sinks: false,
             },
-            rope: Rope::of(config, head_dim, defaults.theta, context)?,
-            context,
-            config,
+            rope: Rope::of(config, head_dim, rope, context)?,
+            decoder,
         })
     }
 
@@ -120,19 +159,9 @@ impl<'a> Common<'a> {
         self,
         layer: impl Fn(usize) -> (AttentionSpec, Ffn),
     ) -> Result<ModelSpec, ConfigError> {
-        let layer = |l| {
+        self.decoder.model(self.rope, |l| {
             let (attention, ffn) = layer(l);
-            LayerSpec { norm: self.norm, mixer: Mixer::Attention(attention), ffn }
-        };
-        Ok(ModelSpec {
-            model_type: self.config.model_type().to_owned(),
-            hidden: self.hidden,
-            vocab: self.config.size("vocab_size", MAX_WIDTH)?,
-            context: self.context,
-            tied: self.config.tied()?,
-            layers: (0..self.layers).map(layer).collect(),
-            ropes: vec![self.rope],
-            final_norm: self.norm,
+            (Mixer::Attention(attention), ffn)
         })
     }
 }
@@ -229,6 +258,14 @@ pub(super) fn windows(
         _ => Err(config.unsupported(entry, "full_attention and sliding_attention")),
     };
     types.iter().map(of).collect()
+}
+
+/// Refuses an entry that is true.
+pub(super) fn switched_off(config: &Config, key: &'static str) -> Result<(), ConfigError> {
+    match config.get(key) {
+        Some(entry) if entry.flag()? => Err(config.unsupported(entry, "false")),
+        _ => Ok(()),
+    }
 }
 
 /// For families without `layer_types`: refuses a list that differs from `window` in any layer.

@@ -27,6 +27,7 @@ fn llama(config: &Config) -> Result<ModelSpec, ConfigError> {
         theta: 10_000.0,
         kv_heads: mistral.then_some(8),
         head_dim: None,
+        rotated: None,
         context: if mistral { 131_072 } else { 2048 },
     };
     let common = Common::read(config, &defaults)?;
@@ -48,6 +49,7 @@ fn qwen(config: &Config) -> Result<ModelSpec, ConfigError> {
         theta: 10_000.0,
         kv_heads: Some(32),
         head_dim: qwen3.then_some(128),
+        rotated: None,
         context: 32_768,
     };
     let common = Common::read(config, &defaults)?;

@@ -34,6 +34,7 @@ const DEFAULTS: Defaults = Defaults {
     theta: 150_000.0,
     kv_heads: Some(8),
     head_dim: Some(64),
+    rotated: None,
     context: 131_072,
 };
 

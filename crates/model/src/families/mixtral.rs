@@ -18,8 +18,14 @@ const MOE: &[Rule] = &[
     expert(Role::Down, "block_sparse_moe.experts.#.w2.weight"),
 ];
 
-const DEFAULTS: Defaults =
-    Defaults { eps: 1e-5, theta: 1e6, kv_heads: Some(8), head_dim: None, context: 131_072 };
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 1e6,
+    kv_heads: Some(8),
+    head_dim: None,
+    rotated: None,
+    context: 131_072,
+};
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let common = Common::read(config, &DEFAULTS)?;

@@ -2,6 +2,7 @@
 //! A new family is a new file and a line in [`ALL`].
 
 mod common;
+mod deepseek;
 mod dense;
 mod gpt_oss;
 mod mixtral;
@@ -49,7 +50,14 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 4] = [&dense::FAMILY, &gpt_oss::FAMILY, &mixtral::FAMILY, &qwen_moe::FAMILY];
+const ALL: [&Family; 6] = [
+    &dense::FAMILY,
+    &deepseek::LATENT,
+    &deepseek::GLM,
+    &gpt_oss::FAMILY,
+    &mixtral::FAMILY,
+    &qwen_moe::FAMILY,
+];
 
 /// The model types that are supported.
 pub fn supported() -> impl Iterator<Item = &'static str> {

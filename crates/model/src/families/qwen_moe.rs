@@ -91,8 +91,14 @@ fn olmoe(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), ffn))
 }
 
-const QWEN: Defaults =
-    Defaults { eps: 1e-6, theta: 10_000.0, kv_heads: None, head_dim: None, context: 32_768 };
+const QWEN: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 10_000.0,
+    kv_heads: None,
+    head_dim: None,
+    rotated: None,
+    context: 32_768,
+};
 
 /// The distribution of dense and expert layers.
 struct Layers {

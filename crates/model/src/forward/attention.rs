@@ -132,7 +132,7 @@ pub(super) fn attention(
 }
 
 /// Scratch for `threads` threads, reallocated if it is too small.
-fn scratch_for<'a>(
+pub(super) fn scratch_for<'a>(
     scratch: &'a mut Vec<AttentionScratch>,
     fits: &mut (usize, usize),
     threads: usize,
@@ -149,7 +149,7 @@ fn scratch_for<'a>(
 }
 
 /// The rows of a sequence in `x`.
-fn rows_of<'x>(span: &Span, x: &'x [f32], width: usize) -> &'x [f32] {
+pub(super) fn rows_of<'x>(span: &Span, x: &'x [f32], width: usize) -> &'x [f32] {
     &x[span.first_row * width..][..span.tokens * width]
 }
 

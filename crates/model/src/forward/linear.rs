@@ -74,7 +74,7 @@ pub(super) fn multiply(
 }
 
 /// Computes products on the threads that their size is worth.
-fn run(
+pub(super) fn run(
     tier: Tier,
     threads: Threads,
     jobs: [Option<MatmulJob<'_>>; MAX],

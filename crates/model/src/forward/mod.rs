@@ -3,6 +3,7 @@
 mod attention;
 mod experts;
 mod judging;
+mod latent;
 mod linear;
 mod mlp;
 mod moe;
@@ -16,9 +17,10 @@ use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
-use crate::spec::{Ffn, Mixer, ModelSpec, Norm};
+use crate::spec::{Ffn, Mixer, ModelSpec, Norm, Router};
 use crate::state::{Progress, State};
 use attention::{Context, attention};
+use latent::latent;
 use linear::{Product, Threads, multiply};
 pub use router::RouterProbe;
 pub use size::PassSize;
@@ -348,14 +350,12 @@ impl Model {
                 width,
                 weights.vector(id(pieces[0]), Role::MixerNorm),
             );
+            let (ropes, spans) = (&self.spec.ropes, &pass.spans);
+            let (norm, hidden_size) = (layer.norm, width);
+            let context = Context { tier, layer: l, norm, hidden: hidden_size, ropes, spans };
             match &layer.mixer {
-                Mixer::Attention(spec) => {
-                    let ropes = &self.spec.ropes;
-                    let spans = &pass.spans;
-                    let (norm, hidden) = (layer.norm, width);
-                    let context = Context { tier, layer: l, norm, hidden, ropes, spans };
-                    attention(&context, spec, weights, sequences, work)?;
-                }
+                Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
+                Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
             }
             by_rows(hidden, width, |first, rows| {
                 add(tier, &work.branch[first * width..][..rows.len()], rows);
@@ -368,10 +368,17 @@ impl Model {
                 weights.vector(id(pieces[0]), Role::FfnNorm),
             );
             if let Some(moe) = moe {
-                let Workspace { input, router, scratch, .. } = &mut *work;
+                let Workspace { input, router, ranks, scratch, .. } = &mut *work;
                 let logits = grown(router, tokens * moe.experts);
                 let how = (tier, Threads::All);
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
+                match moe.router {
+                    Router::Softmax { .. } | Router::SoftmaxOfChosen => {}
+                    Router::Ranked(router) => {
+                        let ranks = grown(ranks, logits.len());
+                        router::rank(tier, (l, router, moe.experts), weights, logits, ranks);
+                    }
+                }
             }
             Ok(())
         })?;

@@ -37,9 +37,9 @@ impl Model {
 
     /// Selects the experts of a layer, into `work.routed`.
     pub(super) fn route(&self, spec: &MoeSpec, state: &mut State) {
-        let Workspace { input, router, routed, experts, .. } = &mut state.work;
+        let Workspace { input, router, ranks, routed, experts, .. } = &mut state.work;
         let logits = &mut router[..input.tokens() * spec.experts];
-        router::select(self.tier, spec, logits, routed);
+        router::select(self.tier, spec, logits, ranks, routed);
         group(routed, experts);
     }
 

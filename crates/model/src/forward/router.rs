@@ -3,7 +3,7 @@
 //! The pass and the forecasts that query a router early ([`RouterProbe`]) call the same functions.
 
 use rayon::prelude::*;
-use sws_kernels::functional::{softmax, top_k};
+use sws_kernels::functional::{add, sigmoid, softmax, top_k};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
@@ -12,7 +12,9 @@ use super::linear::{Product, Threads, multiply};
 use super::norm;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
-use crate::spec::{ModelSpec, MoeSpec, Router};
+use crate::spec::{
+    GroupMeasure, Groups, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Router, Scores,
+};
 
 /// Number of tokens for which a thread selects experts at a time.
 const SELECT_ROWS: usize = 32;
@@ -35,18 +37,85 @@ pub(super) fn logits(
     Ok(())
 }
 
+/// Turns the router's logits [tokens, experts] of layer `l` into scores, and writes the ranks of
+/// the experts to `ranks` [tokens, experts].
+pub(super) fn rank(
+    tier: Tier,
+    (l, router, experts): (usize, RankedRouter, usize),
+    weights: &mut dyn Weights,
+    scores: &mut [f32],
+    ranks: &mut [f32],
+) {
+    match router.scores {
+        Scores::Softmax => softmax(tier, scores, experts),
+        Scores::Sigmoid => sigmoid(tier, scores),
+    }
+    ranks.copy_from_slice(scores);
+    if router.correction {
+        let piece = PieceId::new(l as u32, PieceKind::Router);
+        let correction = weights.vector(piece, Role::RouterCorrection);
+        ranks.chunks_exact_mut(experts).for_each(|row| add(tier, correction, row));
+    }
+    if let Some(groups) = router.groups {
+        ranks.chunks_exact_mut(experts).for_each(|row| drop_groups(groups, row));
+    }
+}
+
+/// Gives the experts of a token that are in none of the best groups the rank -inf.
+fn drop_groups(groups: Groups, ranks: &mut [f32]) {
+    let Groups { count, kept, by } = groups;
+    let size = ranks.len() / count;
+    let mut measures = [0.0; MAX_GROUPS];
+    for (measure, group) in measures.iter_mut().zip(ranks.chunks_exact(size)) {
+        let mut best = [0; 2];
+        *measure = match by {
+            GroupMeasure::Best => {
+                top_k(group, &mut best[..1]);
+                group[best[0] as usize]
+            }
+            GroupMeasure::BestTwo => {
+                top_k(group, &mut best);
+                group[best[0] as usize] + group[best[1] as usize]
+            }
+        };
+    }
+    let mut best = [0; MAX_GROUPS];
+    top_k(&measures[..count], &mut best[..kept]);
+    for (group, ranks) in (0..).zip(ranks.chunks_exact_mut(size)) {
+        if !best[..kept].contains(&group) {
+            ranks.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// Replaces the ranks of dropped experts by one just below the least of the others.
+fn restore_dropped(ranks: &mut [f32]) {
+    let kept = ranks.iter().copied().filter(|rank| *rank > f32::NEG_INFINITY);
+    let least = kept.fold(f32::INFINITY, f32::min);
+    ranks.iter_mut().for_each(|rank| *rank = rank.max(least.next_down()));
+}
+
 /// Selects the experts of each token from the router's logits [tokens, experts], which are
-/// overwritten.
-pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mut Routed) {
+/// overwritten; where the router [ranks](rank), from scores and ranks.
+pub(super) fn select(
+    tier: Tier,
+    spec: &MoeSpec,
+    logits: &mut [f32],
+    ranks: &[f32],
+    routed: &mut Routed,
+) {
     let (experts, k) = (spec.experts, spec.top_k);
     let choices = logits.len() / experts * k;
     routed.top_k = k;
     routed.choices.resize(choices, 0);
     routed.weights.resize(choices, 0.0);
-    let logits = logits.par_chunks_mut(SELECT_ROWS * experts);
+    let rows = SELECT_ROWS * experts;
+    let ranks = |chunk: usize| ranks[chunk * rows..].chunks_exact(experts);
+    let logits = logits.par_chunks_mut(rows);
     let choices = routed.choices.par_chunks_mut(SELECT_ROWS * k);
     let weights = routed.weights.par_chunks_mut(SELECT_ROWS * k);
-    logits.zip(choices).zip(weights).for_each(|((logits, choices), weights)| match spec.router {
+    let chunks = logits.zip(choices).zip(weights).enumerate();
+    chunks.for_each(|(chunk, ((logits, choices), weights))| match spec.router {
         Router::Softmax { renormalise } => {
             softmax(tier, logits, experts);
             let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
@@ -71,6 +140,21 @@ pub(super) fn select(tier: Tier, spec: &MoeSpec, logits: &mut [f32], routed: &mu
                 softmax(tier, weights, k);
             }
         }
+        Router::Ranked(RankedRouter { renormalise, scale, .. }) => {
+            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+            let rows = logits.chunks_exact(experts).zip(ranks(chunk));
+            for ((scores, ranks), (choices, weights)) in rows.zip(selected) {
+                top_k(ranks, choices);
+                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                    *weight = scores[expert as usize];
+                }
+                if renormalise {
+                    let sum = weights.iter().sum::<f32>() + 1e-20;
+                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                }
+                weights.iter_mut().for_each(|weight| *weight *= scale);
+            }
+        }
     });
     routed.distinct.clear();
     routed.distinct.extend_from_slice(&routed.choices);
@@ -84,18 +168,21 @@ pub struct RouterProbe {
     tier: Tier,
     normed: Vec<f32>,
     input: Input,
+    /// The scores of routers that rank.
+    ranked: Vec<f32>,
     scratch: Vec<ThreadScratch>,
 }
 
 impl RouterProbe {
     /// A probe that computes like a pass with these kernels.
     pub fn new(tier: Tier) -> RouterProbe {
-        let (normed, input, scratch) = Default::default();
-        RouterProbe { tier, normed, input, scratch }
+        let (normed, input, ranked, scratch) = Default::default();
+        RouterProbe { tier, normed, input, ranked, scratch }
     }
 
     /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
-    /// experts if its attention had produced `state` [tokens, hidden]. Returns false, leaving
+    /// experts if its attention had produced `state` [tokens, hidden]. Experts of dropped groups
+    /// come just below the last of the others, so that all are finite. Returns false, leaving
     /// `scores` unchanged, if the layer has no experts or another number of them, or if the router
     /// is not in memory.
     ///
@@ -115,7 +202,7 @@ impl RouterProbe {
         if scores.len() != tokens * moe.experts || weights.matrix(router, Role::Router).is_none() {
             return false;
         }
-        let RouterProbe { tier, normed, input, scratch } = self;
+        let RouterProbe { tier, normed, input, ranked, scratch } = self;
         normed.clear();
         normed.extend_from_slice(state);
         let weight = weights.vector(PieceId::new(layer as u32, PieceKind::Norms), Role::FfnNorm);
@@ -126,6 +213,47 @@ impl RouterProbe {
             // Choices follow the order of the logits, which the softmax keeps.
             Router::Softmax { .. } | Router::SoftmaxOfChosen => {
                 logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
+            }
+            Router::Ranked(router) => {
+                ranked.clear();
+                ranked.resize(scores.len(), 0.0);
+                let done = logits(how, (layer, moe), weights, input, ranked, scratch).is_ok();
+                if done {
+                    rank(*tier, (layer, router, moe.experts), weights, ranked, scores);
+                    scores.chunks_exact_mut(moe.experts).for_each(restore_dropped);
+                }
+                done
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_are_chosen_from_the_best_groups() {
+        use GroupMeasure::{Best, BestTwo};
+        let ranks = [0.75, 0.25, 0.0, 0.625, 0.5, 0.0, 0.75, 0.25, 0.25];
+        #[rustfmt::skip]
+        let cases = [
+            // The measure, groups kept, and which they are.
+            (Best, 1, &[0][..]),
+            (Best, 2, &[0, 2]),
+            (Best, 3, &[0, 1, 2]),
+            // 1, 1.125 and 1: the first of equals is better.
+            (BestTwo, 1, &[1]),
+            (BestTwo, 2, &[0, 1]),
+            (BestTwo, 3, &[0, 1, 2]),
+        ];
+        for (by, kept, expected) in cases {
+            let mut found = ranks;
+            drop_groups(Groups { count: 3, kept, by }, &mut found);
+            for (expert, (found, rank)) in found.into_iter().zip(ranks).enumerate() {
+                let is_kept = expected.contains(&(expert / 3));
+                let rank = if is_kept { rank } else { f32::NEG_INFINITY };
+                assert_eq!(found, rank, "{by:?}, {kept} kept: expert {expert}");
             }
         }
     }

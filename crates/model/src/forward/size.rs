@@ -4,7 +4,9 @@ use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Input, ThreadScratch, Tier};
 
 use super::experts::{ROWS_TOGETHER, TOGETHER};
-use crate::spec::{Ffn, Mixer, MlpSpec, ModelSpec};
+use super::latent::{rows_together, tokens_together};
+use super::linear::MAX;
+use crate::spec::{AttentionSpec, Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Router};
 
 /// The largest pass that a [`State`](crate::State) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,25 +27,23 @@ impl ModelSpec {
     pub fn work_bytes(&self, tier: Tier, size: PassSize) -> u64 {
         let PassSize { tokens, logits, positions, threads } = size;
         let (hidden, float) = (self.hidden, size_of::<f32>());
-        let attention = || {
-            self.layers.iter().map(|layer| match &layer.mixer {
-                Mixer::Attention(spec) => spec,
-            })
-        };
-        let q = attention().map(|spec| spec.q_width()).max().unwrap_or(0);
-        let kv = attention().map(|spec| spec.kv_width()).max().unwrap_or(0);
-        let head = attention().map(|spec| spec.head_dim).max().unwrap_or(0);
         let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
 
         // Every buffer has the size of the largest layer that uses it.
+        let mut mixers = Mixers::default();
         let (mut mlps, mut experts) = (Mlps::default(), Experts::default());
         for layer in &self.layers {
+            match &layer.mixer {
+                Mixer::Attention(spec) => mixers.add_attention(spec),
+                Mixer::Latent(spec) => mixers.add_latent(spec, tokens),
+            }
             match layer.ffn {
                 Ffn::Dense(mlp) => mlps.add(mlp, hidden),
                 Ffn::Moe(moe) => {
                     mlps.add(moe.expert, hidden);
                     experts.mlps.add(moe.expert, hidden);
                     experts.count = experts.count.max(moe.experts);
+                    experts.ranked = experts.ranked.max(ranked(&moe));
                     experts.top_k = experts.top_k.max(moe.top_k);
                     if let Some(shared) = moe.shared {
                         mlps.add(shared.mlp, hidden);
@@ -56,14 +56,73 @@ impl ModelSpec {
         let rows = tokens.max(logits);
         let normed = rows * hidden * float + Input::bytes_for(rows, hidden);
         let stream = 2 * tokens * hidden * float;
-        let attention = tokens * (2 * q + 2 * kv + 2 * pairs) * float
-            + Input::bytes_for(tokens, q)
-            + threads * AttentionScratch::bytes(head, positions.min(self.context));
+        let positions = positions.min(self.context);
+        let attention = mixers.bytes(tokens)
+            + tokens * 2 * pairs * float
+            + threads * AttentionScratch::bytes(mixers.value_dim, positions);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(tokens)) * float + Input::bytes_for(tokens, mlps.width);
         let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(tokens, hidden)) as u64
+    }
+}
+
+/// Number of experts that a router ranks apart from their scores.
+fn ranked(moe: &MoeSpec) -> usize {
+    match moe.router {
+        Router::Softmax { .. } | Router::SoftmaxOfChosen => 0,
+        Router::Ranked(_) => moe.experts,
+    }
+}
+
+/// The maximum of each value over some mixers.
+#[derive(Default)]
+struct Mixers {
+    /// Elements of a token in each of the buffers.
+    q: usize,
+    k: usize,
+    v: usize,
+    mixed: usize,
+    packed: usize,
+    /// Elements of a value, for the scratch of attention.
+    value_dim: usize,
+    /// Of heads with latents that are computed together: elements, the largest latent, the number.
+    absorbed: usize,
+    rank: usize,
+    heads: usize,
+}
+
+impl Mixers {
+    fn add_attention(&mut self, spec: &AttentionSpec) {
+        let (q, kv) = (spec.q_width(), spec.kv_width());
+        self.add([q, kv, kv, q, q, spec.head_dim]);
+    }
+
+    fn add_latent(&mut self, spec: &LatentSpec, tokens: usize) {
+        let (low, values) = (spec.query_rank.unwrap_or(0), spec.value_width());
+        self.add([spec.query_width(), spec.width(), low, values, low.max(values), spec.rank]);
+        let rows = rows_together(tokens, spec.heads);
+        self.absorbed = self.absorbed.max(rows * (spec.width() + spec.rank));
+        self.rank = self.rank.max(spec.rank);
+        self.heads = self.heads.max(spec.heads);
+    }
+
+    fn add(&mut self, widths: [usize; 6]) {
+        let Mixers { q, k, v, mixed, packed, value_dim, .. } = self;
+        for (most, width) in [q, k, v, mixed, packed, value_dim].into_iter().zip(widths) {
+            *most = width.max(*most);
+        }
+    }
+
+    /// Bytes of all buffers.
+    fn bytes(&self, tokens: usize) -> usize {
+        let Mixers { q, k, v, mixed, packed, absorbed, rank, heads, .. } = *self;
+        let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
+        let sums: usize = sums.map(|tokens| Input::bytes_for(tokens, rank)).sum();
+        (tokens * (q + k + v + mixed) + absorbed) * size_of::<f32>()
+            + Input::bytes_for(tokens, packed)
+            + sums
     }
 }
 
@@ -95,6 +154,8 @@ impl Mlps {
 struct Experts {
     mlps: Mlps,
     count: usize,
+    /// Of those that are ranked apart from their scores.
+    ranked: usize,
     top_k: usize,
     /// 1 if any layer has a shared expert, otherwise 0.
     shared: usize,
@@ -121,7 +182,7 @@ impl Experts {
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
         let (number, place) = (size_of::<u32>(), size_of::<usize>());
-        let choices = tokens * (self.count + self.shared) * float
+        let choices = tokens * (self.count + self.ranked + self.shared) * float
             + 2 * chosen * (2 * number + float + 2 * place)
             + 2 * tokens * place
             + 2 * (self.count + 4) * (place + 1);

@@ -23,8 +23,10 @@ pub(crate) struct Workspace {
     /// The output of a branch, to be added to the hidden state: [tokens, hidden].
     pub(super) branch: Vec<f32>,
     pub(super) attention: AttentionWork,
-    /// [tokens, experts]
+    /// Logits or scores: [tokens, experts].
     pub(super) router: Vec<f32>,
+    /// Of routers that rank: [tokens, experts].
+    pub(super) ranks: Vec<f32>,
     pub(crate) routed: Routed,
     pub(super) mlp: MlpWork,
     pub(super) experts: ExpertWork,
@@ -50,6 +52,7 @@ pub(super) struct AttentionWork {
     pub(super) v: Vec<f32>,
     pub(super) mixed: Vec<f32>,
     pub(super) packed: Input,
+    pub(super) latent: LatentWork,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
     /// The batch for which the tables were made.
@@ -57,6 +60,17 @@ pub(super) struct AttentionWork {
     pub(super) scratch: Vec<AttentionScratch>,
     /// The head size and the number of positions that the scratch is made for.
     pub(super) scratch_fits: (usize, usize),
+}
+
+/// Some heads of latent attention, which are computed together.
+#[derive(Debug, Default)]
+pub(super) struct LatentWork {
+    /// Queries multiplied into the space of latents: [tokens, heads, rank + rotated].
+    pub(super) absorbed: Vec<f32>,
+    /// Sums of latents: [tokens, heads, rank].
+    pub(super) attended: Vec<f32>,
+    /// The sums of each head, packed.
+    pub(super) inputs: Vec<Input>,
 }
 
 /// A gated MLP, or the experts that are computed together.
@@ -167,6 +181,7 @@ impl Workspace {
     pub(crate) fn bytes(&self) -> u64 {
         let AttentionWork { q, k, v, mixed, tables, packed, scratch, scratch_fits, .. } =
             &self.attention;
+        let LatentWork { absorbed, attended, inputs: sums } = &self.attention.latent;
         let ExpertWork {
             outputs,
             inputs,
@@ -181,9 +196,10 @@ impl Workspace {
         let Routed { choices, weights, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
+        let floats = floats.chain([&self.ranks, absorbed, attended]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
-        let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]);
+        let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
         let places = [starts, rows, by_token, found];
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()
@@ -216,29 +232,39 @@ pub(super) fn each<T: Send>(list: &mut [T], numbers: usize, f: impl Fn(&mut T) +
 }
 
 /// Below this many elements, waking a second thread costs more than it saves.
-const WORTH_SPLITTING: usize = 1 << 16;
+pub(super) const WORTH_SPLITTING: usize = 1 << 16;
 
 /// Calls `f` with runs of rows and the index of the first, on several threads if there are many.
 pub(super) fn by_rows(x: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+    split_rows(x, width, WORTH_SPLITTING, f);
+}
+
+/// [`by_rows`], on several threads if each gets at least half of `least` elements.
+pub(super) fn split_rows(
+    x: &mut [f32],
+    width: usize,
+    least: usize,
+    f: impl Fn(usize, &mut [f32]) + Sync,
+) {
     fn split(
         x: &mut [f32],
-        width: usize,
+        (width, least): (usize, usize),
         first: usize,
         threads: usize,
         f: &(impl Fn(usize, &mut [f32]) + Sync),
     ) {
         let rows = x.len() / width;
-        if threads < 2 || rows < 2 || x.len() < WORTH_SPLITTING {
+        if threads < 2 || rows < 2 || x.len() < least {
             return f(first, x);
         }
         let half = rows / 2;
         let (left, right) = x.split_at_mut(half * width);
         rayon::join(
-            || split(left, width, first, threads / 2, f),
-            || split(right, width, first + half, threads - threads / 2, f),
+            || split(left, (width, least), first, threads / 2, f),
+            || split(right, (width, least), first + half, threads - threads / 2, f),
         );
     }
-    split(x, width, 0, rayon::current_num_threads(), &f);
+    split(x, (width, least), 0, rayon::current_num_threads(), &f);
 }
 
 #[cfg(test)]

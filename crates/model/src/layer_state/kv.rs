@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use sws_kernels::functional::{
-    CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed,
-};
+use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
 
 use super::KvPrecision;
+use super::pages::{drop_shared, grow, positions_held, positions_per_page};
 use crate::spec::AttentionSpec;
 
 /// A layer with a window keeps room for this many tokens less one in addition to the window. At
@@ -59,8 +58,7 @@ impl KvState {
         page: usize,
     ) -> Self {
         let (capacity, chunk) = shape(spec, limit);
-        let page =
-            page.max(LEAST_PAGE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1));
+        let page = positions_per_page(page);
         let data = match precision {
             KvPrecision::F32 => Data::F32 { keys: Vec::new(), values: Vec::new() },
             KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
@@ -77,18 +75,13 @@ impl KvState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        let capacity = shape(spec, limit).0;
-        let rows = if capacity <= page { capacity } else { capacity.next_multiple_of(page) };
+        let rows = positions_held(shape(spec, limit).0, page);
         rows as u64 * KvState::row_bytes(spec, precision)
     }
 
     /// Bytes of the keys and values of a position.
     pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
-        let element = match precision {
-            KvPrecision::F32 => size_of::<f32>(),
-            KvPrecision::Bf16 => size_of::<u16>(),
-        };
-        2 * (spec.kv_width() * element) as u64
+        2 * (spec.kv_width() * precision.bytes()) as u64
     }
 
     /// Bytes held, including shared pages but not the journal.
@@ -102,13 +95,6 @@ impl KvState {
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        fn grow<E: Zero>(pages: &mut Vec<Page<E>>, needed: usize, len: usize) {
-            // Avoids the doubling of `push`: a budget counts on the length.
-            pages.reserve_exact(needed.saturating_sub(pages.len()));
-            while pages.len() < needed {
-                pages.push(zeroed(len));
-            }
-        }
         let (needed, len) = (self.layout.pages(end), self.page_len());
         match &mut self.data {
             Data::F32 { keys, values } => {
@@ -128,7 +114,7 @@ impl KvState {
         self.written = 0;
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
-                pages.retain_mut(|page| Arc::get_mut(page).is_some());
+                drop_shared(pages);
             }
             let both = keys.len().min(values.len());
             keys.truncate(both);

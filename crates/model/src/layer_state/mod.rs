@@ -1,16 +1,19 @@
 //! The state that layers keep of a sequence.
 
 mod kv;
+mod latent;
+mod pages;
 #[cfg(test)]
 mod recurrent;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use kv::KvState;
+pub(crate) use latent::LatentState;
 
 use crate::spec::{Mixer, ModelSpec};
 
-/// Precision in which keys and values are stored.
+/// Precision in which keys and values, or latents, are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPrecision {
     /// The precision in which they are computed.
@@ -20,11 +23,23 @@ pub enum KvPrecision {
     Bf16,
 }
 
+impl KvPrecision {
+    /// Bytes of a number.
+    const fn bytes(self) -> usize {
+        match self {
+            KvPrecision::F32 => size_of::<f32>(),
+            KvPrecision::Bf16 => size_of::<u16>(),
+        }
+    }
+}
+
 /// The state of one layer for a sequence, by the kind of its mixer.
 #[derive(Debug)]
 pub(crate) enum LayerState {
     /// Keys and values, each at its position.
     Kv(KvState),
+    /// Latents, each at its position.
+    Latent(LatentState),
     /// A state that is not addressed by position: a test double for recurrent layers.
     #[cfg(test)]
     Recurrent(recurrent::Recurrent),
@@ -35,6 +50,8 @@ pub(crate) enum LayerState {
 enum LayerSnapshot {
     /// Of keys and values.
     Kv(kv::Mark),
+    /// Of latents, which need none.
+    Latent,
     #[cfg(test)]
     Recurrent(recurrent::Recurrent),
 }
@@ -70,6 +87,9 @@ impl Sequence {
             Mixer::Attention(attention) => {
                 LayerState::Kv(KvState::new(attention, limit, precision, page))
             }
+            Mixer::Latent(latent) => {
+                LayerState::Latent(LatentState::new(latent, limit, precision, page))
+            }
         });
         Sequence { len: 0, partial: false, layers: layers.collect() }
     }
@@ -88,6 +108,7 @@ impl Sequence {
     ) -> u64 {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
+            Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
         });
         layers.sum()
     }
@@ -101,6 +122,7 @@ impl Sequence {
     ) -> u64 {
         let windows = spec.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => attention.window.map(|_| attention),
+            Mixer::Latent(_) => None,
         });
         let row = |attention| KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
         windows.map(|attention| tokens as u64 * row(attention)).sum()
@@ -177,14 +199,30 @@ impl LayerState {
     pub(crate) fn kv(&mut self) -> &mut KvState {
         match self {
             LayerState::Kv(kv) => kv,
+            LayerState::Latent(_) => panic!("a layer with latents has no keys and values"),
             #[cfg(test)]
             LayerState::Recurrent(_) => panic!("a recurrent layer has no keys and values"),
+        }
+    }
+
+    /// The layer's latents.
+    ///
+    /// # Panics
+    ///
+    /// If the layer keeps another kind of state.
+    pub(crate) fn latent(&mut self) -> &mut LatentState {
+        match self {
+            LayerState::Latent(latent) => latent,
+            LayerState::Kv(_) => panic!("a layer with keys and values has no latents"),
+            #[cfg(test)]
+            LayerState::Recurrent(_) => panic!("a recurrent layer has no latents"),
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
             LayerState::Kv(kv) => kv.bytes(),
+            LayerState::Latent(latent) => latent.bytes(),
             #[cfg(test)]
             LayerState::Recurrent(state) => state.bytes(),
         }
@@ -193,6 +231,7 @@ impl LayerState {
     fn reserve(&mut self, end: usize) {
         match self {
             LayerState::Kv(kv) => kv.reserve(end),
+            LayerState::Latent(latent) => latent.reserve(end),
             #[cfg(test)]
             LayerState::Recurrent(_) => {}
         }
@@ -201,6 +240,7 @@ impl LayerState {
     fn clear(&mut self) {
         match self {
             LayerState::Kv(kv) => kv.clear(),
+            LayerState::Latent(latent) => latent.clear(),
             #[cfg(test)]
             LayerState::Recurrent(state) => *state = recurrent::Recurrent::default(),
         }
@@ -209,6 +249,7 @@ impl LayerState {
     fn fork(&self) -> LayerState {
         match self {
             LayerState::Kv(kv) => LayerState::Kv(kv.fork()),
+            LayerState::Latent(latent) => LayerState::Latent(latent.clone()),
             #[cfg(test)]
             LayerState::Recurrent(state) => LayerState::Recurrent(state.clone()),
         }
@@ -218,6 +259,7 @@ impl LayerState {
     fn has(&self, len: usize) -> bool {
         match self {
             LayerState::Kv(kv) => kv.has(len),
+            LayerState::Latent(_) => true,
             #[cfg(test)]
             LayerState::Recurrent(_) => len == 0,
         }
@@ -226,6 +268,7 @@ impl LayerState {
     fn snapshot(&mut self) -> LayerSnapshot {
         match self {
             LayerState::Kv(kv) => LayerSnapshot::Kv(kv.snapshot()),
+            LayerState::Latent(_) => LayerSnapshot::Latent,
             #[cfg(test)]
             LayerState::Recurrent(state) => LayerSnapshot::Recurrent(state.clone()),
         }
@@ -234,9 +277,9 @@ impl LayerState {
     fn restore(&mut self, snapshot: LayerSnapshot) {
         match (self, snapshot) {
             (LayerState::Kv(kv), LayerSnapshot::Kv(mark)) => kv.restore(mark),
+            (LayerState::Latent(_), LayerSnapshot::Latent) => {}
             #[cfg(test)]
             (LayerState::Recurrent(state), LayerSnapshot::Recurrent(before)) => *state = before,
-            #[cfg(test)]
             _ => panic!("a snapshot of another kind of layer"),
         }
     }
@@ -244,8 +287,10 @@ impl LayerState {
     fn keep(&mut self, snapshot: LayerSnapshot) {
         match (self, snapshot) {
             (LayerState::Kv(kv), LayerSnapshot::Kv(_)) => kv.keep(),
+            (LayerState::Latent(_), LayerSnapshot::Latent) => {}
             #[cfg(test)]
-            _ => {}
+            (LayerState::Recurrent(_), LayerSnapshot::Recurrent(_)) => {}
+            _ => panic!("a snapshot of another kind of layer"),
         }
     }
 }

@@ -5,7 +5,7 @@ use sws_kernels::functional::KvData;
 
 use super::recurrent::Recurrent;
 use super::*;
-use crate::spec::AttentionSpec;
+use crate::spec::{AttentionSpec, LatentSpec};
 
 const LIMIT: usize = 400;
 
@@ -26,12 +26,26 @@ fn attention(window: Option<usize>) -> AttentionSpec {
     }
 }
 
-/// The windows of the layers with keys and values; a recurrent layer follows.
+/// Rows of six elements.
+const LATENT: LatentSpec = LatentSpec {
+    heads: 2,
+    query_rank: None,
+    rank: 4,
+    plain: 3,
+    rotated: 2,
+    value_dim: 3,
+    eps: 1e-6,
+    scale: 1.0,
+    rope: 0,
+};
+
+/// The windows of the layers with keys and values; one with latents and a recurrent one follow.
 const WINDOWS: [Option<usize>; 3] = [None, Some(5), Some(90)];
 
 fn sequence(precision: KvPrecision, page: usize) -> Sequence {
     let kv = |window| LayerState::Kv(KvState::new(&attention(window), LIMIT, precision, page));
     let mut layers: Vec<_> = WINDOWS.map(kv).into();
+    layers.push(LayerState::Latent(LatentState::new(&LATENT, LIMIT, precision, page)));
     layers.push(LayerState::Recurrent(Recurrent::default()));
     Sequence { len: 0, partial: false, layers }
 }
@@ -60,6 +74,10 @@ fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
                     let negated: Vec<f32> = rows.iter().map(|x| -x).collect();
                     kv.append(start, chunk.len(), &rows, &negated);
                 }
+            }
+            LayerState::Latent(latent) => {
+                let rows = (first..).zip(tokens).flat_map(|(p, &token)| row(l, p, token));
+                latent.append(first, &rows.collect::<Vec<f32>>());
             }
             LayerState::Recurrent(state) => tokens.iter().for_each(|&t| state.append(t as f32)),
         }
@@ -90,6 +108,20 @@ fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
             }
             rows.concat()
         }
+        LayerState::Latent(latent) => {
+            let view = latent.view();
+            let rows = (0..sequence.len).flat_map(|position| {
+                let (page, at) = view.keys.place(0, position);
+                let row: Vec<f32> = match view.data {
+                    KvData::F32 { keys, .. } => keys[page][at..at + 6].to_vec(),
+                    KvData::Bf16 { keys, .. } => {
+                        keys[page][at..at + 6].iter().map(|&x| x.into()).collect()
+                    }
+                };
+                row
+            });
+            rows.collect()
+        }
         LayerState::Recurrent(state) => state.numbers(),
     };
     sequence.layers.iter().enumerate().map(of).collect()
@@ -114,7 +146,7 @@ fn event() -> impl Strategy<Value = Event> {
     let tokens = || prop::collection::vec(0u32..64, 1..90);
     prop_oneof![
         4 => tokens().prop_map(Event::Pass),
-        2 => (tokens(), 0usize..5).prop_map(|(tokens, layer)| Event::Fail(tokens, layer)),
+        2 => (tokens(), 0usize..6).prop_map(|(tokens, layer)| Event::Fail(tokens, layer)),
         2 => Just(Event::Save),
         2 => Just(Event::Restore),
         1 => Just(Event::Keep),
@@ -267,7 +299,7 @@ fn forks_share_pages_until_one_writes() {
             KvData::F32 { keys, .. } => keys[n].as_ptr(),
             KvData::Bf16 { .. } => panic!("f32"),
         },
-        LayerState::Recurrent(_) => panic!("keys and values"),
+        LayerState::Latent(_) | LayerState::Recurrent(_) => panic!("keys and values"),
     };
     let mut other = one.fork().unwrap();
     assert!((0..5).all(|n| page(&one, n) == page(&other, n)));
@@ -298,6 +330,25 @@ fn bytes_are_bounded_by_the_formula() {
                     "{window:?} {limit} {page}"
                 );
                 assert!(page == 64 || found == most, "{window:?} {limit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_of_latents_are_bounded_by_the_formula() {
+    for limit in [1, 64, 65, 300] {
+        for precision in [KvPrecision::F32, KvPrecision::Bf16] {
+            let most = LatentState::bytes_for(&LATENT, limit, precision, usize::MAX);
+            assert_eq!(most, (limit * 6 * precision.bytes()) as u64);
+            for page in [64, usize::MAX] {
+                let mut latent = LatentState::new(&LATENT, limit, precision, page);
+                assert_eq!(latent.bytes(), 0);
+                latent.reserve(limit);
+                let found = latent.bytes();
+                let in_pages = LatentState::bytes_for(&LATENT, limit, precision, page);
+                assert!(page == 64 || found == most, "{limit} {page}");
+                assert!(most <= found && found <= in_pages.max(most), "{limit} {page}");
             }
         }
     }

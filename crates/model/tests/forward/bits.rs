@@ -145,7 +145,7 @@ fn shards_in_bf12() {
 /// all chunk sizes.
 #[test]
 fn keys_and_values_in_bf16() {
-    for name in ["mixtral", "mixtral_swa", "qwen3"] {
+    for name in ["mixtral", "mixtral_swa", "qwen3", "deepseek_v2"] {
         let fixture = Fixture::open(name);
         let tokens = tokens(&fixture);
         let run = |precision, chunk| {
@@ -167,7 +167,7 @@ fn keys_and_values_in_bf16() {
 }
 
 /// Serves experts in descending order, `together` of them at a time, and matrices in blocks of
-/// `rows` rows, in descending order.
+/// `rows` rows, in descending order as far as they may be.
 struct Piecemeal<S> {
     inner: S,
     together: usize,
@@ -236,8 +236,11 @@ impl Weights for Blocks<'_> {
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
         let matrix = self.inner.matrix(piece, role).unwrap();
-        let starts = (0..matrix.row_count()).step_by(self.rows);
-        for first in starts.rev() {
+        let mut starts: Vec<usize> = (0..matrix.row_count()).step_by(self.rows).collect();
+        if role != Role::KvUp {
+            starts.reverse();
+        }
+        for first in starts {
             let end = matrix.row_count().min(first + self.rows);
             compute(first, &matrix.rows(first..end));
         }

@@ -44,7 +44,7 @@ fn tokens_that_cannot_be_processed() {
 
 #[test]
 fn the_last_position_can_be_used() {
-    for name in ["mixtral", "mixtral_swa"] {
+    for name in ["mixtral", "mixtral_swa", "deepseek_v2_groups"] {
         let fixture = Fixture::open(name);
         let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(256).collect();
         let mut session = fixture.session();

@@ -9,6 +9,7 @@ mod failures;
 mod goldens;
 mod in_memory;
 mod order;
+mod probe;
 mod rewind;
 mod sequences;
 mod size;

@@ -9,9 +9,16 @@ use sws_store::{PieceId, PieceKind};
 
 use crate::support::Fixture;
 
-/// The second has a window in every layer, the third and the last in every other.
-const VARIANTS: [&str; 5] =
-    ["mixtral_sharded", "mixtral_swa", "qwen2_moe_swa", "qwen3_moe_v5cfg", "gpt_oss"];
+/// The second has a window in every layer, the third and the fifth in every other; the last has
+/// latents.
+const VARIANTS: [&str; 6] = [
+    "mixtral_sharded",
+    "mixtral_swa",
+    "qwen2_moe_swa",
+    "qwen3_moe_v5cfg",
+    "gpt_oss",
+    "deepseek_v3_v5cfg",
+];
 
 /// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.
 const CHUNKS: [usize; 4] = [1, 5, 60, 100];

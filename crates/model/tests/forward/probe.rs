@@ -1,0 +1,42 @@
+//! Routers queried early rank experts as the pass does.
+
+use sws_kernels::Tier;
+use sws_kernels::functional::top_k;
+use sws_model::{Chunk, KvPrecision, Model, RouterProbe, State, WeightSource};
+
+use crate::support::{Fixture, variants};
+
+#[test]
+fn a_probe_of_the_state_after_attention_gives_the_choices_of_the_pass() {
+    for name in variants() {
+        let fixture = Fixture::open(&name);
+        let (spec, mut source) = (&fixture.spec, fixture.source());
+        let model = Model::new(spec.clone());
+        let mut probe = RouterProbe::new(Tier::best());
+        let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+        let sequence = state.add_sequence(spec);
+        let tokens = &fixture.golden().tokens;
+        model.begin(&mut state, &[Chunk { sequence, tokens }], &mut source).unwrap();
+        for (l, layer) in spec.layers.iter().enumerate() {
+            model.attend(l, &mut state, &mut source).unwrap();
+            if let Some(moe) = layer.moe() {
+                let mut scores = vec![f32::NAN; tokens.len() * moe.experts];
+                let done = source.infrastructure(l, &[], &mut |weights| {
+                    assert!(probe.scores(spec, l, weights, state.hidden(), &mut scores));
+                    Ok(())
+                });
+                done.unwrap();
+                assert!(scores.iter().all(|score| score.is_finite()), "{name}: layer {l}");
+                let mut found = Vec::new();
+                for scores in scores.chunks_exact(moe.experts) {
+                    let mut best = vec![0; moe.top_k];
+                    top_k(scores, &mut best);
+                    found.extend(best);
+                }
+                assert_eq!(found, state.routed().choices, "{name}: layer {l}");
+            }
+            model.share(l, &mut state, &mut source).unwrap();
+            model.finish(l, &mut state, &mut source).unwrap();
+        }
+    }
+}
