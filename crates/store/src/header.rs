@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::Dtype;
+use crate::dtype::of_safetensors;
 
 /// Longest header that the format allows.
 pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -202,6 +203,7 @@ struct RawHeader(Vec<(String, RawTensor)>);
 
 #[derive(Deserialize)]
 struct RawTensor {
+    #[serde(deserialize_with = "of_safetensors")]
     dtype: Dtype,
     shape: Shape,
     data_offsets: (u64, u64),

@@ -36,6 +36,7 @@ mod checkpoint;
 mod clock;
 mod configuration;
 mod dtype;
+mod gguf;
 mod header;
 mod id;
 #[cfg(feature = "io")]
@@ -87,6 +88,7 @@ pub use checkpoint::{Checkpoint, CheckpointError, WeightFile, open_checkpoint};
 pub use clock::Clock;
 pub use configuration::{Configuration, DamagedConfiguration, Value};
 pub use dtype::Dtype;
+pub use gguf::{Gguf, GgufError};
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use manifest::{

@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod child;
+pub mod gguf;
 pub mod goldens;
 pub mod noisy;
 pub mod readers;
