@@ -65,6 +65,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
             return Err(unknown("a rotary embedding of parts of heads"));
         }
+        if attention.paired_rows {
+            return Err(unknown("queries and keys in the order of GGUF files"));
+        }
         if attention.sinks {
             return Err(unknown("attention with sinks"));
         }

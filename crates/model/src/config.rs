@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use sws_store::{Configuration, DamagedConfiguration, Value};
 
+use crate::gguf;
+
 type Map = BTreeMap<String, Value>;
 
 /// Upper limit on the number of layers, and on the number of experts in a layer.
@@ -16,6 +18,8 @@ pub(crate) struct Config<'a> {
     outer: &'a Map,
     /// The entries of the language model, in models that also process images or sound.
     text: Option<&'a Map>,
+    /// True if it was translated from the keys of a GGUF file, whose tensors have other names.
+    gguf: bool,
 }
 
 /// A configuration that cannot be used.
@@ -82,15 +86,26 @@ pub enum ConfigError {
         /// The supported values.
         supported: &'static str,
     },
+    /// A necessary key of a GGUF file is absent.
+    #[error("has no `{0}`; download it again, or take a newer file of this model")]
+    MissingGgufKey(String),
+    /// A GGUF file of a known architecture with an option that is not implemented.
+    #[error(
+        "asks for {0}, which is not supported in GGUF files; take the safetensors checkpoint of this model"
+    )]
+    UnsupportedGguf(String),
 }
 
 impl<'a> Config<'a> {
     /// Returns what `read` makes of the configuration. An error names its origin.
     pub(crate) fn read<T>(
-        given: &'a Configuration,
-        read: impl FnOnce(&Config<'a>) -> Result<T, ConfigError>,
+        given: &Configuration,
+        read: impl FnOnce(&Config<'_>) -> Result<T, ConfigError>,
     ) -> Result<T, InvalidConfig> {
-        let done = Config::of(&given.entries).and_then(|config| read(&config));
+        let done = gguf::translated(&given.entries).and_then(|translated| {
+            let entries = translated.as_ref().unwrap_or(&given.entries);
+            read(&Config { gguf: translated.is_some(), ..Config::of(entries)? })
+        });
         done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
     }
 
@@ -99,7 +114,12 @@ impl<'a> Config<'a> {
         let entry = |key| entry(key).map(|value| Entry { key, value });
         let text = entry("text_config").map(Entry::object).transpose()?;
         let model_type = entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?;
-        Ok(Config { model_type: model_type.word()?, outer, text })
+        Ok(Config { model_type: model_type.word()?, outer, text, gguf: false })
+    }
+
+    /// True if tensors have the names of GGUF files.
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.gguf
     }
 
     pub(crate) fn model_type(&self) -> &'a str {

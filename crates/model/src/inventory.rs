@@ -225,7 +225,8 @@ impl Search<'_> {
     }
 }
 
-fn name_of(family: &Family, id: PieceId, role: Role) -> String {
+/// The name of a tensor in transformers.
+pub(crate) fn name_of(family: &Family, id: PieceId, role: Role) -> String {
     let prefix = family.prefix;
     let (Some(layer), Some(rule)) = (id.layer(), family.rule(id.kind(), role)) else {
         return match role {
@@ -245,7 +246,8 @@ fn name_of(family: &Family, id: PieceId, role: Role) -> String {
 fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, WeightsError> {
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
-    if tensor.shape != expected {
+    // Some formats write a matrix of one row as a vector.
+    if without_ones(&tensor.shape) != without_ones(&expected) {
         let (name, found) = (tensor.name.clone(), tensor.shape.clone());
         return Err(WeightsError::Shape { name, found, expected });
     }
@@ -265,4 +267,10 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
             },
         }),
     }
+}
+
+/// A shape without the outer dimensions that are 1.
+fn without_ones(shape: &[u64]) -> &[u64] {
+    let ones = shape.iter().take_while(|&&dim| dim == 1).count();
+    &shape[ones..]
 }

@@ -31,6 +31,7 @@ mod executor;
 mod families;
 mod finite;
 mod forward;
+mod gguf;
 mod handle;
 mod inventory;
 mod layer_state;

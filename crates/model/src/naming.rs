@@ -4,6 +4,9 @@ use sws_store::{Configuration, Naming, PieceId, PieceKind, Placement};
 
 use crate::config::{Config, ConfigError, InvalidConfig};
 use crate::families::{self, Family, Rule, Target};
+use crate::gguf::{self, Found};
+use crate::inventory::name_of;
+use crate::role::Role;
 
 /// The naming of the model that a configuration describes.
 pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> {
@@ -23,6 +26,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
         layers: config.layers()?,
         experts: experts.unwrap_or(0),
         tied: config.tied()?,
+        gguf: config.is_gguf(),
     })
 }
 
@@ -32,6 +36,8 @@ struct FamilyNaming {
     layers: u32,
     experts: u32,
     tied: bool,
+    /// True if tensors have the names of GGUF files.
+    gguf: bool,
 }
 
 impl Naming for FamilyNaming {
@@ -40,6 +46,9 @@ impl Naming for FamilyNaming {
     }
 
     fn place(&self, name: &str, shape: &[u64]) -> Placement {
+        if let Some(found) = self.in_gguf(name) {
+            return self.place_of_gguf(found, shape).unwrap_or(Placement::Extra);
+        }
         let in_model = name.strip_prefix(self.family.prefix);
         match in_model.and_then(|rest| rest.strip_prefix("layers.")) {
             Some(rest) => self.place_in_layer(rest, shape),
@@ -47,9 +56,42 @@ impl Naming for FamilyNaming {
         }
         .unwrap_or(Placement::Extra)
     }
+
+    fn name(&self, name: &str, expert: Option<u32>) -> Option<String> {
+        let (id, role) = match (self.in_gguf(name)?, expert) {
+            (Found::Piece(id, role), None) => (id, role),
+            (Found::Stacked(layer, role), Some(expert)) => (PieceId::expert(layer, expert), role),
+            _ => return None,
+        };
+        Some(name_of(self.family, id, role))
+    }
 }
 
 impl FamilyNaming {
+    fn in_gguf(&self, name: &str) -> Option<Found> {
+        if self.gguf { gguf::find(name, self.layers, self.experts) } else { None }
+    }
+
+    fn place_of_gguf(&self, found: Found, shape: &[u64]) -> Option<Placement> {
+        let matrix = |kind, role| Some(self.family.rule(kind, role)?.matrix);
+        match found {
+            Found::Piece(id, role) => {
+                let matrix = match role {
+                    Role::Embedding | Role::Head => true,
+                    Role::FinalNorm => false,
+                    _ => matrix(id.kind(), role)?,
+                };
+                Some(Placement::Piece { id, rank: role_rank(role), matrix })
+            }
+            Found::Stacked(layer, role) => {
+                let matrix = matrix(PieceKind::Expert(0), role)?;
+                let all = shape.first() == Some(&self.experts.into());
+                let (rank, transposed) = (role as u16, false);
+                all.then_some(Placement::Experts { layer, rank, matrix, transposed })
+            }
+        }
+    }
+
     fn place_outside(&self, name: &str, in_model: Option<&str>) -> Option<Placement> {
         let (id, matrix) = match (name, in_model) {
             // A copy of the embedding that some tools also write.
@@ -94,8 +136,16 @@ fn expert_of(pattern: &str, name: &str, experts: u32) -> Option<u32> {
     number_below(name.strip_prefix(before)?.strip_suffix(after)?, experts)
 }
 
+/// The rank of a tensor in its piece; 0 in pieces of one tensor.
+fn role_rank(role: Role) -> u16 {
+    match role {
+        Role::Embedding | Role::Head | Role::FinalNorm => 0,
+        role => role as u16,
+    }
+}
+
 /// Numbers have one spelling, without sign or leading zero, so that a tensor has one name.
-fn number_below(digits: &str, limit: u32) -> Option<u32> {
+pub(crate) fn number_below(digits: &str, limit: u32) -> Option<u32> {
     let number: u32 = digits.parse().ok()?;
     (number < limit && number.to_string() == digits).then_some(number)
 }

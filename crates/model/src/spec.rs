@@ -83,6 +83,9 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Index into [`ModelSpec::ropes`].
     pub rope: Option<usize>,
+    /// True if the matrices of queries and keys, and their biases, have the elements that a rotary
+    /// embedding turns together as neighbours. Their products are brought into halves.
+    pub paired_rows: bool,
     /// True if each head has a sink: one more logit of the softmax, without a value.
     pub sinks: bool,
 }

@@ -1,15 +1,18 @@
 //! Checkpoints as published: what sharding and reading in place need of them.
 
+mod files;
+mod gguf;
 mod safetensors;
 mod small;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::header::{HeaderError, HeaderTensor};
-use crate::{Configuration, ShardReader, SmallFileError, remedy};
+use crate::{Configuration, GgufError, ShardReader, SmallFileError, remedy};
 
 /// A model as published, in one of the formats for that.
 ///
@@ -41,15 +44,20 @@ pub trait Checkpoint: fmt::Debug {
     fn read_small(&self, name: &str) -> Result<Vec<u8>, CheckpointError>;
 }
 
-/// Opens the checkpoint in `dir`.
+/// Opens the checkpoint at `path`: a directory of safetensors files or of one model in GGUF, or one
+/// of the GGUF files.
 ///
 /// First readings of files that come without checksums are recorded in the folder `cache`, and
 /// later ones must agree with them.
 pub fn open_checkpoint(
-    dir: impl AsRef<Path>,
+    path: impl AsRef<Path>,
     cache: Option<&Path>,
 ) -> Result<Box<dyn Checkpoint>, CheckpointError> {
-    Ok(Box::new(safetensors::SafetensorsCheckpoint::open(dir.as_ref(), cache)?))
+    let path = path.as_ref();
+    match gguf::find(path)? {
+        Some(found) => Ok(Box::new(gguf::GgufCheckpoint::open(found)?)),
+        None => Ok(Box::new(safetensors::SafetensorsCheckpoint::open(path, cache)?)),
+    }
 }
 
 /// A file of a checkpoint that holds weights.
@@ -77,14 +85,14 @@ pub enum CheckpointError {
         cause: io::Error,
     },
     /// The path is a file, not a directory.
-    #[error("`{}` is a file; give the directory of the checkpoint", path.display())]
+    #[error("`{}` is a file and no GGUF; give the directory of the checkpoint", path.display())]
     NotADirectory {
         /// The file.
         path: PathBuf,
     },
     /// The directory holds no weights.
     #[error(
-        "`{}` holds neither model.safetensors nor model.safetensors.index.json; give the directory of a complete Hugging Face checkpoint",
+        "`{}` holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file; give the directory of a complete Hugging Face checkpoint",
         dir.display()
     )]
     NoWeights {
@@ -100,10 +108,44 @@ pub enum CheckpointError {
         /// One of the weight files.
         path: PathBuf,
     },
-    /// The weights are in llama.cpp's format.
-    #[error("`{}` is a GGUF file, which is not read; download the safetensors checkpoint it was made from", path.display())]
+    /// A GGUF file is damaged, or holds what is not supported.
+    #[error("`{}` {reason}", path.display())]
     Gguf {
-        /// One of the GGUF files.
+        /// The file.
+        path: PathBuf,
+        /// Description of the problem, and the remedy.
+        reason: GgufError,
+    },
+    /// A directory holds several models in GGUF.
+    #[error("`{}` holds several models, among them `{first}` and `{second}`; give the path of one of the files", dir.display())]
+    Several {
+        /// The directory.
+        dir: PathBuf,
+        /// The first file of one model.
+        first: String,
+        /// The first file of another.
+        second: String,
+    },
+    /// A file of a model that is split into several is missing.
+    #[error("`{}` is missing, one of {count} files of its model; download the rest of them", path.display())]
+    MissingPart {
+        /// The file.
+        path: PathBuf,
+        /// Number of files.
+        count: usize,
+    },
+    /// A file is not the part of a model that its name says.
+    #[error("`{}` is not the part of a model that its name says: {reason}; download all parts again, under their own names", path.display())]
+    Part {
+        /// The file.
+        path: PathBuf,
+        /// The entry that disagrees.
+        reason: String,
+    },
+    /// A weight file has a name that manifests cannot hold.
+    #[error("`{}` has a name with a colon, a backslash or a character that is not printable; rename it", path.display())]
+    FileName {
+        /// The file.
         path: PathBuf,
     },
     /// The directory holds shards, not a checkpoint.
@@ -231,4 +273,20 @@ impl CheckpointError {
             _ => CheckpointError::Read { path, cause },
         }
     }
+}
+
+fn check_distinct(dir: &Path, files: &[WeightFile]) -> Result<(), CheckpointError> {
+    let mut seen: HashMap<&str, &str> = HashMap::new();
+    for file in files {
+        for tensor in &file.tensors {
+            if let Some(other) = seen.insert(&tensor.name, &file.name) {
+                return Err(CheckpointError::Twice {
+                    path: dir.join(&file.name),
+                    other: other.to_owned(),
+                    tensor: tensor.name.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
 }

@@ -9,6 +9,12 @@ pub trait Naming: Sync {
 
     /// Returns the placement of a tensor of the checkpoint.
     fn place(&self, name: &str, shape: &[u64]) -> Placement;
+
+    /// Returns the name of a tensor in the manifest, for a checkpoint with names of its own: of one
+    /// expert's part if `expert` is given. None leaves the name as it is.
+    fn name(&self, _name: &str, _expert: Option<u32>) -> Option<String> {
+        None
+    }
 }
 
 /// Place of a tensor among the pieces.

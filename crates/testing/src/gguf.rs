@@ -1,6 +1,10 @@
 //! A writer of GGUF files, for tests.
 
+mod convert;
+
 use std::path::Path;
+
+pub use convert::converted;
 
 /// A file to write. Nothing of it is checked, so it can be wrong in any way.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use sws_store::Value;
 
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
     AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
@@ -146,6 +147,7 @@ impl<'a> Common<'a> {
                 window: None,
                 scale: (1.0 / (head_dim as f64).sqrt()) as f32,
                 rope: Some(0),
+                paired_rows: config.flag(PAIRED, false)?,
                 sinks: false,
             },
             rope: Rope::of(config, head_dim, rope, context)?,

@@ -55,6 +55,15 @@ pub(super) fn attention(
         add_bias(tier, weights.vector(id, Role::KeyBias), k);
         add_bias(tier, weights.vector(id, Role::ValueBias), v);
     }
+    if spec.paired_rows {
+        for x in [&mut *q, &mut *k] {
+            // `mixed` is not in use yet, and no narrower than either.
+            let paired = &mut mixed[..x.len()];
+            paired.copy_from_slice(x);
+            let (paired, dim) = (&*paired, spec.head_dim);
+            by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
+        }
+    }
     let Norm::Rms { eps } = norm;
     for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
         if spec.qk_norm != QkNorm::None {
@@ -151,6 +160,16 @@ pub(super) fn scratch_for<'a>(
 /// The rows of a sequence in `x`.
 pub(super) fn rows_of<'x>(span: &Span, x: &'x [f32], width: usize) -> &'x [f32] {
     &x[span.first_row * width..][..span.tokens * width]
+}
+
+/// Writes heads of neighbours that are turned together as heads of two halves.
+fn into_halves(paired: &[f32], heads: &mut [f32], head_dim: usize) {
+    for (pairs, head) in paired.chunks_exact(head_dim).zip(heads.chunks_exact_mut(head_dim)) {
+        let (left, right) = head.split_at_mut(head_dim / 2);
+        for ((pair, left), right) in pairs.as_chunks::<2>().0.iter().zip(left).zip(right) {
+            [*left, *right] = *pair;
+        }
+    }
 }
 
 /// Adds `bias` to every row.

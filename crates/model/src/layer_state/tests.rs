@@ -22,6 +22,7 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         window,
         scale: 1.0,
         rope: None,
+        paired_rows: false,
         sinks: false,
     }
 }

@@ -6,6 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use serde::{Deserialize, Serialize};
 use sws_store::{Configuration, Value};
 
+use crate::gguf;
+
 /// Settings from the command line; None where an option is absent.
 #[derive(Clone, Debug, Default)]
 pub struct GenerationOptions {
@@ -217,6 +219,10 @@ impl Generation {
             let ids = [Some(&config.entries), inner].into_iter().flatten();
             let mut ids = ids.filter_map(|entries| entries.get(EOS));
             stop_tokens = stop_ids(&config.origin, ids.find(|ids| !ids.is_null()))?;
+        }
+        if stop_tokens.is_empty() {
+            let ids = Value::List(gguf::stop_tokens(&config.entries));
+            stop_tokens = stop_ids(&config.origin, Some(&ids))?;
         }
         if typed.ignore_eos {
             stop_tokens.clear();

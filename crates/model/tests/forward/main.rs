@@ -6,6 +6,7 @@ mod bits;
 mod engine;
 mod executor;
 mod failures;
+mod gguf;
 mod goldens;
 mod in_memory;
 mod order;

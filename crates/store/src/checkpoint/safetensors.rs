@@ -2,22 +2,22 @@
 //! configuration, the index, the headers, a few samples.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::{Checkpoint, CheckpointError, WeightFile, small};
+use super::files::{hash_samples, hash_with_len, open_regular, read_at};
+use super::{Checkpoint, CheckpointError, WeightFile, check_distinct, small};
 use crate::book::first_reading_agrees;
 use crate::header::{Header, HeaderError, MAX_TENSORS};
 use crate::path::is_plain_name;
-use crate::{Configuration, DirectReader, ShardReader, SmallFileError, regular};
+use crate::{Configuration, DirectReader, ShardReader, SmallFileError};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -30,11 +30,6 @@ const MAX_CONFIG_BYTES: u64 = 16 << 20;
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Largest number of files that an index may list.
 const MAX_FILES: usize = 16_384;
-
-/// Number of samples that the fingerprint takes of each file. 64 reads of a page in each of a
-/// hundred files take well below a second on NVMe, whatever the size of the checkpoint.
-const SAMPLES: u64 = 64;
-const SAMPLE_BYTES: u64 = 4096;
 
 /// A directory of safetensors files whose headers have been read and found consistent with it.
 #[derive(Debug)]
@@ -156,18 +151,9 @@ fn no_weights(dir: &Path) -> CheckpointError {
     };
     if let Some(path) = first(&["bin", "pt", "pth"]) {
         CheckpointError::PyTorch { path }
-    } else if let Some(path) = first(&["gguf"]) {
-        CheckpointError::Gguf { path }
     } else {
         CheckpointError::NoWeights { dir: dir.to_owned() }
     }
-}
-
-fn open_regular(path: &Path) -> Result<(File, Metadata), CheckpointError> {
-    let refused = |cause| CheckpointError::reading(path, cause);
-    let file = regular::open_regular(path).map_err(refused)?;
-    let about = file.metadata().map_err(refused)?;
-    Ok((file, about))
 }
 
 fn read_small(path: &Path, limit: u64) -> Result<(Metadata, Vec<u8>), CheckpointError> {
@@ -181,15 +167,6 @@ fn read_small(path: &Path, limit: u64) -> Result<(Metadata, Vec<u8>), Checkpoint
         .read_to_end(&mut bytes)
         .map_err(|cause| CheckpointError::reading(path, cause))?;
     Ok((about, bytes))
-}
-
-fn read_at(file: &File, path: &Path, len: u64, offset: u64) -> Result<Vec<u8>, CheckpointError> {
-    let mut bytes = vec![0; len as usize];
-    file.read_exact_at(&mut bytes, offset).map_err(|cause| match cause.kind() {
-        io::ErrorKind::UnexpectedEof => CheckpointError::Changed { path: path.to_owned() },
-        _ => CheckpointError::Read { path: path.to_owned(), cause },
-    })?;
-    Ok(bytes)
 }
 
 /// Reads one header and adds the file's contribution to the fingerprint to `identity`.
@@ -213,30 +190,8 @@ fn read_weight_file(
     hash_with_len(identity, name.as_bytes());
     identity.update(&len.to_le_bytes());
     hash_with_len(identity, &json);
-    let data_start = 8 + json_len;
-    for (offset, sample_len) in samples(len - data_start) {
-        identity.update(&read_at(&file, path, sample_len, data_start + offset)?);
-    }
+    hash_samples(identity, &file, path, 8 + json_len..len)?;
     Ok(WeightFile { name, len, tensors })
-}
-
-/// Returns the (offset, length) of the fingerprint's samples in `len` bytes of data, spread evenly
-/// from the first byte to the last.
-fn samples(len: u64) -> impl Iterator<Item = (u64, u64)> {
-    let whole = len <= SAMPLES * SAMPLE_BYTES;
-    let count = if whole { u64::from(len > 0) } else { SAMPLES };
-    (0..count).map(move |i| {
-        if whole {
-            return (0, len);
-        }
-        let last = u128::from(len - SAMPLE_BYTES);
-        ((last * u128::from(i) / u128::from(SAMPLES - 1)) as u64, SAMPLE_BYTES)
-    })
-}
-
-/// Hashes the length before the bytes, so that no two sequences of strings hash alike.
-fn hash_with_len(hasher: &mut blake3::Hasher, bytes: &[u8]) {
-    hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
 }
 
 /// Reads the files of an index, each with the tensors that the index expects in it.
@@ -328,20 +283,4 @@ fn check_listed(
         }),
         None => Ok(()),
     }
-}
-
-fn check_distinct(dir: &Path, files: &[WeightFile]) -> Result<(), CheckpointError> {
-    let mut seen: HashMap<&str, &str> = HashMap::new();
-    for file in files {
-        for tensor in &file.tensors {
-            if let Some(other) = seen.insert(&tensor.name, &file.name) {
-                return Err(CheckpointError::Twice {
-                    path: dir.join(&file.name),
-                    other: other.to_owned(),
-                    tensor: tensor.name.clone(),
-                });
-            }
-        }
-    }
-    Ok(())
 }

@@ -28,7 +28,7 @@ impl Manifest {
     /// A matrix that the checkpoint stores in two tensors becomes one: `X.weight` of type F8_E4M3
     /// with `X.weight_scale_inv`, named `X.weight`; `X_blocks` with `X_scales` (MXFP4), named `X`,
     /// with the shape that the matrix has when decoded. A tensor that stacks experts becomes one
-    /// slice in each expert's piece. There are no checksums, so the first read cannot be verified.
+    /// slice in each expert's piece. [`Naming::name`] may rename tensors. There are no checksums, so the first read cannot be verified.
     pub fn in_place(
         checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,
@@ -68,6 +68,11 @@ impl Manifest {
                 };
                 let slice = experts.map(|count| Slice { index: index.into(), count: count.into() });
                 let mut tensor = logical.cut(id, slice, &file.name);
+                // An expert's part with a name of its own is a tensor like any other.
+                if let Some(name) = naming.name(&logical.name, experts.map(|_| index)) {
+                    tensor.name = name;
+                    tensor.slice = None;
+                }
                 if transposed {
                     tensor.shape.reverse();
                     tensor.transposed = true;

@@ -72,6 +72,14 @@ pub enum ShardError {
     /// A small file of the checkpoint cannot be used.
     #[error(transparent)]
     Small(#[from] SmallFileError),
+    /// The shards were made from a format that is not written.
+    #[error("`{}` was made from the GGUF file `{file}`, and GGUF files are not written; download that file again", dir.display())]
+    FromGguf {
+        /// The directory of the shards.
+        dir: PathBuf,
+        /// The file.
+        file: String,
+    },
     /// The shards cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -179,6 +179,10 @@ fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, Shar
     let mut sources: BTreeMap<&str, BTreeMap<&str, Slices<'a>>> = BTreeMap::new();
     for piece in &manifest.pieces {
         for tensor in &piece.tensors {
+            if tensor.source.ends_with(".gguf") {
+                let (dir, file) = (dir.to_owned(), tensor.source.clone());
+                return Err(ShardError::FromGguf { dir, file });
+            }
             let names = sources.entry(&tensor.source).or_default();
             names.entry(&tensor.name).or_default().push((piece.id, tensor));
         }

@@ -6,6 +6,7 @@ mod bad_checkpoint;
 mod bad_manifest;
 mod common;
 mod corpus;
+mod gguf_checkpoint;
 mod gguf_header;
 mod in_place;
 mod limits;

@@ -1,0 +1,355 @@
+//! Models in GGUF files: their configuration in the spelling of transformers, and the roles of
+//! their tensors.
+//!
+//! What a key or a tensor of these files means is said once for all families. What differs between
+//! architectures is in [`ARCHITECTURES`].
+
+mod names;
+mod rope;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sws_store::{PieceKind, Value};
+
+use crate::config::ConfigError;
+use crate::families::{self, Family};
+use crate::role::Role;
+
+pub(crate) use names::{Found, find};
+
+type Map = BTreeMap<String, Value>;
+
+/// Entry of a translated configuration: true if pairs that a rotary embedding turns are adjacent
+/// rows of the matrices of queries and keys.
+pub(crate) const PAIRED: &str = "gguf.paired_rows";
+
+/// How the models of an architecture differ.
+struct Architecture {
+    name: &'static str,
+    /// Model types in transformers: without experts, and with them.
+    model_types: [Option<&'static str>; 2],
+    /// True if pairs that a rotary embedding turns are adjacent rows.
+    paired: bool,
+    /// True if queries and keys are normed.
+    qk_norm: bool,
+    /// True if the output of attention never has a bias, though queries, keys and values may.
+    plain_output: bool,
+    /// True if the weights of the chosen experts are divided by their sum.
+    renormalise: bool,
+    /// Keys that only this architecture may have.
+    own: &'static [&'static str],
+}
+
+const LLAMA: Architecture = Architecture {
+    name: "llama",
+    model_types: [Some("llama"), Some("mixtral")],
+    paired: true,
+    qk_norm: false,
+    plain_output: false,
+    renormalise: true,
+    own: &["attention.sliding_window"],
+};
+
+const QWEN2: Architecture = Architecture {
+    name: "qwen2",
+    model_types: [Some("qwen2"), None],
+    paired: false,
+    plain_output: true,
+    renormalise: false,
+    own: &[],
+    ..LLAMA
+};
+
+const QWEN3: Architecture = Architecture {
+    name: "qwen3",
+    model_types: [Some("qwen3"), None],
+    qk_norm: true,
+    plain_output: false,
+    ..QWEN2
+};
+
+static ARCHITECTURES: [Architecture; 6] = [
+    LLAMA,
+    QWEN2,
+    Architecture {
+        name: "qwen2moe",
+        model_types: [None, Some("qwen2_moe")],
+        own: &["expert_shared_feed_forward_length"],
+        ..QWEN2
+    },
+    QWEN3,
+    Architecture {
+        name: "qwen3moe",
+        model_types: [None, Some("qwen3_moe")],
+        renormalise: true,
+        ..QWEN3
+    },
+    Architecture {
+        name: "olmoe",
+        model_types: [None, Some("olmoe")],
+        own: &["attention.clamp_kqv"],
+        ..QWEN3
+    },
+];
+
+/// Keys of an architecture, without its name, and the entries that families read instead.
+const SAME: &[(&str, &str)] = &[
+    ("embedding_length", "hidden_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.clamp_kqv", "clip_qkv"),
+    ("attention.sliding_window", "sliding_window"),
+    ("context_length", "max_position_embeddings"),
+    ("feed_forward_length", "intermediate_size"),
+    ("vocab_size", "vocab_size"),
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ("expert_weights_norm", "norm_topk_prob"),
+    ("rope.freq_base", "rope_theta"),
+];
+
+/// Keys without which no default would be right.
+const NEEDED: [&str; 5] = [
+    "embedding_length",
+    "block_count",
+    "attention.head_count",
+    "context_length",
+    "attention.layer_norm_rms_epsilon",
+];
+
+/// Keys that have an effect, and the number for which they have none.
+const NEUTRAL: &[(&str, f64)] = &[
+    ("expert_gating_func", 1.0),
+    ("expert_weights_scale", 1.0),
+    ("expert_group_count", 1.0),
+    ("expert_group_used_count", 1.0),
+    ("leading_dense_block_count", 0.0),
+    ("moe_every_n_layers", 1.0),
+    ("interleave_moe_layer_step", 1.0),
+    ("logit_scale", 1.0),
+    ("residual_scale", 1.0),
+    ("embedding_scale", 1.0),
+    ("rope.scaling.attn_factor", 1.0),
+];
+
+/// Keys without effect on logits, or read elsewhere.
+const READ_ELSEWHERE: &[&str] =
+    &["block_count", "nextn_predict_layers", "expert_shared_count", "tensor_data_layout"];
+
+/// The entries that families read, from the keys of a GGUF file. None for a configuration of
+/// another format.
+pub(crate) fn translated(given: &Map) -> Result<Option<Map>, ConfigError> {
+    let Some(name) = given.get("general.architecture") else { return Ok(None) };
+    let name = name.as_str().ok_or_else(|| damaged("general.architecture", name))?;
+    let known = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
+    let architecture = known.ok_or_else(|| ConfigError::Unsupported {
+        model_type: name.escape_debug().take(100).collect(),
+        supported: ARCHITECTURES.each_ref().map(|architecture| architecture.name).join(", "),
+    })?;
+    let keys = Keys { architecture, given };
+    let mut entries = keys.entries()?;
+    keys.tensors(&mut entries)?;
+    Ok(Some(entries))
+}
+
+/// The keys that are texts' ends, for a model without a generation configuration.
+pub(crate) fn stop_tokens(given: &Map) -> Vec<Value> {
+    let keys = ["eos", "eot", "eom"].map(|end| format!("tokenizer.ggml.{end}_token_id"));
+    keys.iter().filter_map(|key| given.get(key)).cloned().collect()
+}
+
+struct Keys<'a> {
+    architecture: &'static Architecture,
+    given: &'a Map,
+}
+
+impl<'a> Keys<'a> {
+    /// The value of a key of the architecture. Of a list with a value for each layer, it is the one
+    /// that all of them have.
+    fn get(&self, key: &str) -> Result<Option<&'a Value>, ConfigError> {
+        let name = self.name(key);
+        match self.given.get(&name) {
+            Some(Value::List(layers)) => match layers.split_first() {
+                Some((first, rest)) if rest.iter().all(|other| other == first) => Ok(Some(first)),
+                _ => Err(unsupported(format!("`{name}` with different values for layers"))),
+            },
+            value => Ok(value),
+        }
+    }
+
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture.name)
+    }
+
+    fn whole(&self, key: &str) -> Result<Option<u64>, ConfigError> {
+        let whole = |value: &Value| value.as_u64().ok_or_else(|| damaged(&self.name(key), value));
+        self.get(key)?.map(whole).transpose()
+    }
+
+    fn entries(&self) -> Result<Map, ConfigError> {
+        for key in NEEDED {
+            if self.get(key)?.is_none() {
+                return Err(ConfigError::MissingGgufKey(self.name(key)));
+            }
+        }
+        self.check()?;
+        let mut entries = Map::new();
+        for (key, entry) in SAME {
+            if let Some(value) = self.get(key)? {
+                entries.insert((*entry).to_owned(), value.clone());
+            }
+        }
+        let layers = self.whole("block_count")?.unwrap_or(0);
+        let layers = layers.saturating_sub(self.whole("nextn_predict_layers")?.unwrap_or(0));
+        let mut default = |entry: &str, value: Value| {
+            entries.entry(entry.to_owned()).or_insert(value);
+        };
+        default("num_hidden_layers", int(layers));
+        let heads = self.whole("attention.head_count")?.unwrap_or(0);
+        let hidden = self.whole("embedding_length")?.unwrap_or(0);
+        default("num_key_value_heads", int(heads));
+        if heads > 0 {
+            default("head_dim", int(hidden / heads));
+        }
+        default("norm_topk_prob", Value::Bool(self.architecture.renormalise));
+        let tokens = self.given.get("tokenizer.ggml.tokens").and_then(Value::as_map);
+        if let Some(length) = tokens.and_then(|tokens| tokens.get("length")) {
+            default("vocab_size", length.clone());
+        }
+        default("rope_theta", Value::Float(10_000.0));
+        default(PAIRED, Value::Bool(self.architecture.paired));
+        if let Some(scaling) = self.rope_scaling()? {
+            default("rope_scaling", scaling);
+        }
+
+        let experts = self.whole("expert_count")?.unwrap_or(0) > 0;
+        let mut model_type =
+            self.architecture.model_types[usize::from(experts)].ok_or_else(|| {
+                let experts = if experts { "experts" } else { "no experts" };
+                unsupported(format!("{experts} in a model of type `{}`", self.architecture.name))
+            })?;
+        if !experts {
+            entries.remove("num_experts");
+            if entries.contains_key("sliding_window") {
+                model_type = "mistral";
+            }
+        }
+        entries.insert("model_type".to_owned(), Value::String(model_type.to_owned()));
+        Ok(entries)
+    }
+
+    /// Refuses keys that are not known, and those with a value that would change the logits.
+    fn check(&self) -> Result<(), ConfigError> {
+        let head_dim = match self.whole("attention.key_length")? {
+            Some(dim) => Some(dim),
+            None => {
+                let heads = self.whole("attention.head_count")?;
+                self.whole("embedding_length")?.zip(heads).and_then(|(h, n)| h.checked_div(n))
+            }
+        };
+        let prefix = self.name("");
+        for (name, value) in self.given {
+            let Some(key) = name.strip_prefix(&prefix) else { continue };
+            let neutral = NEUTRAL.iter().find(|(neutral, _)| *neutral == key);
+            let elsewhere = ARCHITECTURES.iter().any(|other| other.own.contains(&key));
+            let fine = match (key, neutral) {
+                _ if self.architecture.own.contains(&key) => true,
+                _ if elsewhere => false,
+                // 0 stands for no number in some files.
+                (_, Some((_, neutral))) => {
+                    value.as_f64().is_some_and(|number| number == *neutral || number == 0.0)
+                }
+                ("attention.value_length" | "rope.dimension_count", _) => {
+                    value.as_u64().is_some() && value.as_u64() == head_dim
+                }
+                ("attention.causal", _) => *value == Value::Bool(true),
+                ("use_parallel_residual", _) => *value == Value::Bool(false),
+                _ => {
+                    SAME.iter().any(|(same, _)| *same == key)
+                        || READ_ELSEWHERE.contains(&key)
+                        || rope::KEYS.contains(&key)
+                }
+            };
+            if !fine {
+                return Err(unsupported(format!("`{name}` = {}", shown(value))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the options that show in the tensors, and refuses tensors that the model would leave
+    /// out.
+    fn tensors(&self, entries: &mut Map) -> Result<(), ConfigError> {
+        let list = self.given.get("tensors").and_then(Value::as_list);
+        let names: Option<BTreeSet<&str>> =
+            list.and_then(|names| names.iter().map(Value::as_str).collect());
+        let names = names.ok_or_else(|| ConfigError::MissingGgufKey("tensors".to_owned()))?;
+        let model_type = entries.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let mistral = model_type == "mistral";
+        let dense = !entries.contains_key("num_experts");
+        let family = families::find(model_type);
+        for name in &names {
+            if !family.is_some_and(|family| self.has_use(family, name)) {
+                return Err(unsupported(format!("the tensor `{name}`")));
+            }
+        }
+        let has = |name: &str| names.contains(name);
+        let qkv = has("blk.#.attn_q.bias");
+        let output = has("blk.#.attn_output.bias");
+        let mlp = has("blk.#.ffn_gate.bias");
+        let llama = self.architecture.paired;
+        let attention = if self.architecture.plain_output {
+            !output
+        } else if mistral || (llama && !dense) {
+            !qkv && !output
+        } else {
+            qkv == output
+        };
+        if !attention || (mlp && (mistral || !llama || !dense)) {
+            return Err(unsupported("biases that models of this type do not have"));
+        }
+        let flags = [
+            ("attention_bias", qkv),
+            ("qkv_bias", qkv),
+            ("mlp_bias", mlp),
+            ("tie_word_embeddings", !has("output.weight")),
+        ];
+        entries.extend(flags.map(|(entry, flag)| (entry.to_owned(), Value::Bool(flag))));
+        Ok(())
+    }
+
+    /// True if a forward pass of the family uses the tensors of this name, which has `#` in place
+    /// of numbers.
+    fn has_use(&self, family: &Family, name: &str) -> bool {
+        // Any numbers do.
+        match find(&name.replace('#', "0"), 1, 1) {
+            Some(Found::Piece(id, role)) => {
+                let norm = matches!(role, Role::QueryNorm | Role::KeyNorm);
+                (!norm || self.architecture.qk_norm)
+                    && (id.layer().is_none() || family.rule(id.kind(), role).is_some())
+            }
+            Some(Found::Stacked(_, role)) => family.rule(PieceKind::Expert(0), role).is_some(),
+            None => false,
+        }
+    }
+}
+
+fn int(number: u64) -> Value {
+    Value::Int(number.into())
+}
+
+fn damaged(key: &str, value: &Value) -> ConfigError {
+    ConfigError::Damaged(format!("`{key}` is {}", shown(value)))
+}
+
+fn unsupported(what: impl Into<String>) -> ConfigError {
+    ConfigError::UnsupportedGguf(what.into())
+}
+
+fn shown(value: &Value) -> String {
+    value.to_string().chars().take(80).collect()
+}

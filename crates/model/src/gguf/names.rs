@@ -1,0 +1,77 @@
+//! The names of tensors in GGUF files, the same for all architectures.
+
+use sws_store::{PieceId, PieceKind};
+
+use crate::naming::number_below;
+use crate::role::Role;
+
+/// Place of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A tensor of one piece.
+    Piece(PieceId, Role),
+    /// The tensors of all experts of a layer, along the first dimension.
+    Stacked(u32, Role),
+}
+
+/// Tensors of a layer, by the name behind its number. Those of experts are below.
+const LAYER: &[(&str, PieceKind, Role)] = &[
+    ("attn_norm.weight", PieceKind::Norms, Role::MixerNorm),
+    ("ffn_norm.weight", PieceKind::Norms, Role::FfnNorm),
+    ("attn_q.weight", PieceKind::Attention, Role::Query),
+    ("attn_q.bias", PieceKind::Attention, Role::QueryBias),
+    ("attn_k.weight", PieceKind::Attention, Role::Key),
+    ("attn_k.bias", PieceKind::Attention, Role::KeyBias),
+    ("attn_v.weight", PieceKind::Attention, Role::Value),
+    ("attn_v.bias", PieceKind::Attention, Role::ValueBias),
+    ("attn_q_norm.weight", PieceKind::Attention, Role::QueryNorm),
+    ("attn_k_norm.weight", PieceKind::Attention, Role::KeyNorm),
+    ("attn_output.weight", PieceKind::Attention, Role::Output),
+    ("attn_output.bias", PieceKind::Attention, Role::OutputBias),
+    ("ffn_gate.weight", PieceKind::Mlp, Role::Gate),
+    ("ffn_gate.bias", PieceKind::Mlp, Role::GateBias),
+    ("ffn_up.weight", PieceKind::Mlp, Role::Up),
+    ("ffn_up.bias", PieceKind::Mlp, Role::UpBias),
+    ("ffn_down.weight", PieceKind::Mlp, Role::Down),
+    ("ffn_down.bias", PieceKind::Mlp, Role::DownBias),
+    ("ffn_gate_inp.weight", PieceKind::Router, Role::Router),
+    ("ffn_gate_inp_shexp.weight", PieceKind::SharedExpert, Role::SharedGate),
+    ("ffn_gate_shexp.weight", PieceKind::SharedExpert, Role::Gate),
+    ("ffn_up_shexp.weight", PieceKind::SharedExpert, Role::Up),
+    ("ffn_down_shexp.weight", PieceKind::SharedExpert, Role::Down),
+];
+
+/// Tensors of experts: stacked, and, in older files, the name before and behind an expert's number.
+const EXPERTS: &[(&str, &str, Role)] = &[
+    ("ffn_gate_exps.weight", "ffn_gate.", Role::Gate),
+    ("ffn_up_exps.weight", "ffn_up.", Role::Up),
+    ("ffn_down_exps.weight", "ffn_down.", Role::Down),
+];
+
+/// Finds the place of a tensor in a model with so many layers and experts. None if no forward pass
+/// uses it.
+pub(crate) fn find(name: &str, layers: u32, experts: u32) -> Option<Found> {
+    let Some(rest) = name.strip_prefix("blk.") else {
+        return match name {
+            "token_embd.weight" => Some(Found::Piece(PieceId::EMBED, Role::Embedding)),
+            "output_norm.weight" => Some(Found::Piece(PieceId::FINAL_NORM, Role::FinalNorm)),
+            "output.weight" => Some(Found::Piece(PieceId::LM_HEAD, Role::Head)),
+            _ => None,
+        };
+    };
+    let (layer, rest) = rest.split_once('.')?;
+    let layer = number_below(layer, layers)?;
+    if let Some(&(_, kind, role)) = LAYER.iter().find(|(name, ..)| *name == rest) {
+        return Some(Found::Piece(PieceId::new(layer, kind), role));
+    }
+    for &(stacked, before, role) in EXPERTS {
+        if rest == stacked {
+            return Some(Found::Stacked(layer, role));
+        }
+        let number = rest.strip_prefix(before).and_then(|rest| rest.strip_suffix(".weight"));
+        if let Some(expert) = number.and_then(|number| number_below(number, experts)) {
+            return Some(Found::Piece(PieceId::expert(layer, expert), role));
+        }
+    }
+    None
+}

@@ -1,0 +1,162 @@
+//! Goldens as GGUF files give the bits of their safetensors files, in place and as shards.
+
+use std::path::Path;
+
+use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
+use sws_store::shard::{ShardOptions, shard, unshard};
+use sws_store::{Manifest, open_checkpoint};
+use sws_testing::gguf::{GgufFile, Key, converted};
+use sws_testing::goldens::golden_dir;
+use sws_testing::resident;
+
+use crate::support::{Fixture, Recorder, variants};
+
+fn logits(spec: &ModelSpec, source: ResidentSource) -> Vec<u32> {
+    let model = Model::new(spec.clone());
+    let mut seen = Recorder::default();
+    let mut session = Session::new(model, source, usize::MAX, KvPrecision::F32);
+    session.score(&[3, 1, 4, 1, 5, 9, 2, 6], &mut seen).unwrap();
+    seen.logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// The logits of a file in place.
+fn in_place(path: &Path) -> Vec<u32> {
+    let (manifest, spec) = sws_testing::open(path).unwrap();
+    logits(&spec, resident(path.parent().unwrap(), &manifest, &spec).unwrap())
+}
+
+#[test]
+fn gguf_files_give_the_bits_of_safetensors() {
+    let mut count = 0;
+    for name in variants() {
+        let Some(file) = converted(&golden_dir(&name)) else { continue };
+        count += 1;
+        let fixture = Fixture::open(&name);
+        let expected = logits(&fixture.spec, fixture.source());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        file.write(&path);
+        assert!(in_place(&path) == expected, "{name} in place");
+
+        let shards = tempfile::tempdir().unwrap();
+        let out = shards.path().join("shards");
+        let checkpoint = open_checkpoint(dir.path(), None).unwrap();
+        let naming = sws_model::naming(checkpoint.config()).unwrap();
+        shard(&*checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+        let sharded = Fixture::at(&out);
+        assert!(logits(&sharded.spec, sharded.source()) == expected, "{name} in shards");
+        let manifest = Manifest::load(&out).unwrap();
+        let copies: Vec<&str> = manifest.copies.iter().map(|copy| copy.path.as_str()).collect();
+        assert_eq!(copies, ["config.json", "header.gguf"]);
+        let back = unshard(&out, &shards.path().join("back"), true, None, &|_| ()).unwrap_err();
+        assert!(back.to_string().contains("GGUF files are not written"), "{back}");
+    }
+    assert_eq!(count, 11);
+}
+
+/// Parts, with the tensors of a layer in different files.
+#[test]
+fn split_files_give_the_same_bits() {
+    let file = converted(&golden_dir("mixtral")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    file.write(&dir.path().join("whole.gguf"));
+    let parts = dir.path().join("parts");
+    std::fs::create_dir(&parts).unwrap();
+    let total = file.tensors.len();
+    let chunks: Vec<_> = file.tensors.chunks(total.div_ceil(3)).collect();
+    for (no, tensors) in chunks.iter().enumerate() {
+        let keys = if no == 0 { file.keys.clone() } else { Vec::new() };
+        let mut part = GgufFile { keys, tensors: tensors.to_vec(), ..GgufFile::default() };
+        part.key("split.no", Key::Raw(2, (no as u16).to_le_bytes().to_vec()));
+        part.key("split.count", Key::Raw(2, (chunks.len() as u16).to_le_bytes().to_vec()));
+        part.key("split.tensors.count", Key::Raw(5, (total as i32).to_le_bytes().to_vec()));
+        part.write(&parts.join(format!("m-{:05}-of-{:05}.gguf", no + 1, chunks.len())));
+    }
+    let expected = in_place(&dir.path().join("whole.gguf"));
+    assert!(in_place(&parts.join("m-00002-of-00003.gguf")) == expected);
+}
+
+/// One 2-D tensor for each expert, as in files of Mixtral from before the stacks.
+#[test]
+fn experts_in_tensors_of_their_own() {
+    let mut file = converted(&golden_dir("mixtral")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    file.write(&dir.path().join("stacked.gguf"));
+    let (stacked, mut rest): (Vec<_>, Vec<_>) =
+        file.tensors.drain(..).partition(|tensor| tensor.name.contains("_exps."));
+    for tensor in stacked {
+        let len = tensor.bytes.len() / tensor.shape[0] as usize;
+        for (expert, bytes) in tensor.bytes.chunks(len).enumerate() {
+            let name = tensor.name.replace("_exps.", &format!(".{expert}."));
+            let shape = tensor.shape[1..].to_vec();
+            let bytes = bytes.to_vec();
+            rest.push(sws_testing::gguf::GgufTensor { name, shape, bytes, ..tensor.clone() });
+        }
+    }
+    file.tensors = rest;
+    file.write(&dir.path().join("old.gguf"));
+    assert!(in_place(&dir.path().join("old.gguf")) == in_place(&dir.path().join("stacked.gguf")));
+}
+
+#[test]
+fn what_the_families_do_not_have_is_refused() {
+    type Change<'a> = &'a dyn Fn(&mut GgufFile);
+    let tensor = |file: &mut GgufFile, name: &str| file.tensor(name, 0, &[4], vec![0; 16]);
+    let without = |file: &mut GgufFile, key: &str| file.keys.retain(|(name, _)| name != key);
+    let set = |file: &mut GgufFile, key: &str, value: Key| {
+        file.keys.retain(|(name, _)| name != key);
+        file.key(key, value);
+    };
+    #[rustfmt::skip]
+    let cases: &[(&str, Change<'_>, &str)] = &[
+        ("mixtral", &|f| set(f, "general.architecture", "mamba".into()), "the model type `mamba`, which is not supported; supported are llama, qwen2"),
+        ("mixtral", &|f| without(f, "llama.block_count"), "has no `llama.block_count`; download it again"),
+        ("mixtral", &|f| f.key("llama.new_option", Key::U32(1)), "`llama.new_option` = 1, which is not supported in GGUF files"),
+        ("mixtral", &|f| f.key("llama.attention.clamp_kqv", Key::F32(1.0)), "`llama.attention.clamp_kqv` = 1.0"),
+        ("mixtral", &|f| f.key("llama.expert_gating_func", Key::U32(2)), "`llama.expert_gating_func` = 2"),
+        ("mixtral", &|f| set(f, "llama.rope.dimension_count", Key::U32(4)), "`llama.rope.dimension_count` = 4"),
+        ("mixtral", &|f| set(f, "llama.feed_forward_length", Key::Ints(vec![22, 23, 22])), "`llama.feed_forward_length` with different values"),
+        ("mixtral", &|f| f.key("llama.rope.scaling.type", "longrope".into()), "the scaling `longrope`"),
+        ("mixtral", &|f| tensor(f, "rope_freqs.weight"), "the tensor `rope_freqs.weight`"),
+        ("mixtral", &|f| tensor(f, "blk.0.attn_q_norm.weight"), "the tensor `blk.#.attn_q_norm.weight`"),
+        ("mixtral", &|f| tensor(f, "blk.0.ffn_gate_up_exps.weight"), "the tensor `blk.#.ffn_gate_up_exps.weight`"),
+        ("mixtral", &|f| tensor(f, "blk.0.attn_q.bias"), "biases that models of this type do not have"),
+        ("qwen2", &|f| tensor(f, "blk.0.attn_output.bias"), "biases that models of this type do not have"),
+        ("qwen2", &|f| f.key("qwen2.expert_count", Key::U32(4)), "experts in a model of type `qwen2`"),
+    ];
+    for (name, change, expected) in cases {
+        let mut file = converted(&golden_dir(name)).unwrap();
+        change(&mut file);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        file.write(&path);
+        let checkpoint = open_checkpoint(&path, None).unwrap();
+        let error = ModelSpec::of(checkpoint.config()).unwrap_err().to_string();
+        assert!(error.starts_with("model.gguf ") && error.contains(expected), "{error}");
+    }
+}
+
+/// Entries that the file leaves out are those that llama.cpp takes for granted.
+#[test]
+fn absent_keys_have_the_defaults_of_the_format() {
+    let mut file = converted(&golden_dir("mixtral")).unwrap();
+    let optional = ["key_length", "value_length", "dimension_count", "vocab_size", "weights_norm"];
+    file.keys.retain(|(name, _)| !optional.iter().any(|key| name.ends_with(key)));
+    let vocab = golden_spec("mixtral").vocab;
+    let tokens = (0..vocab).map(|id| format!("t{id}")).collect();
+    file.key("tokenizer.ggml.tokens", Key::Texts(tokens));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    file.write(&path);
+    let spec = ModelSpec::of(open_checkpoint(&path, None).unwrap().config()).unwrap();
+    let mut expected = golden_spec("mixtral");
+    for layer in &mut expected.layers {
+        let sws_model::Mixer::Attention(attention) = &mut layer.mixer;
+        attention.paired_rows = true;
+    }
+    assert_eq!(spec, expected);
+}
+
+fn golden_spec(name: &str) -> ModelSpec {
+    sws_testing::spec(&golden_dir(name))
+}

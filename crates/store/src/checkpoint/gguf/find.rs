@@ -1,0 +1,98 @@
+//! Finds the GGUF files of a model: one, or parts with numbers in their names.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::super::CheckpointError;
+use crate::MANIFEST_FILE;
+use crate::path::is_plain_name;
+
+const ENDING: &str = ".gguf";
+
+/// Files whose presence makes a directory one of another format.
+const OTHERS: [&str; 3] = ["model.safetensors", "model.safetensors.index.json", MANIFEST_FILE];
+
+/// The files of one model.
+#[derive(Debug)]
+pub(in super::super) struct Found {
+    pub(super) dir: PathBuf,
+    /// File names in order.
+    pub(super) names: Vec<String>,
+}
+
+/// Finds the files of the model at `path`: a GGUF file, or a directory that holds those of one
+/// model. None if it is neither.
+pub(in super::super) fn find(path: &Path) -> Result<Option<Found>, CheckpointError> {
+    if path.is_file() {
+        if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("gguf")) {
+            return Ok(None);
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).filter(|n| is_plain_name(n));
+        let name = name.ok_or_else(|| CheckpointError::FileName { path: path.to_owned() })?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        return set(dir.unwrap_or(Path::new(".")), name).map(Some);
+    }
+    if OTHERS.iter().any(|name| path.join(name).symlink_metadata().is_ok()) {
+        return Ok(None);
+    }
+    // The other format reports what is wrong with the directory.
+    let Ok(entries) = path.read_dir() else { return Ok(None) };
+    let mut models: BTreeMap<String, String> = BTreeMap::new();
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.ends_with(ENDING) && !name.starts_with('.') && is_plain_name(&name) {
+            let model = part(&name).map_or(name.clone(), |part| part.name(1));
+            models.insert(model, name);
+        }
+        if models.len() > 1 {
+            let mut names = models.into_keys();
+            let (first, second) = (names.next().unwrap_or_default(), names.next());
+            let (dir, second) = (path.to_owned(), second.unwrap_or_default());
+            return Err(CheckpointError::Several { dir, first, second });
+        }
+    }
+    models.into_values().next().map(|name| set(path, &name)).transpose()
+}
+
+/// The files of the model that the file `name` belongs to.
+fn set(dir: &Path, name: &str) -> Result<Found, CheckpointError> {
+    let names = match part(name) {
+        None => vec![name.to_owned()],
+        Some(part) => (1..=part.count).map(|number| part.name(number)).collect(),
+    };
+    let count = names.len();
+    for name in &names {
+        let path = dir.join(name);
+        match path.try_exists() {
+            Ok(true) => {}
+            Ok(false) => return Err(CheckpointError::MissingPart { path, count }),
+            Err(cause) => return Err(CheckpointError::Read { path, cause }),
+        }
+    }
+    Ok(Found { dir: dir.to_owned(), names })
+}
+
+/// The name of a part, taken apart.
+struct Part<'a> {
+    model: &'a str,
+    count: u32,
+}
+
+impl Part<'_> {
+    /// The name of part `number`, counted from one.
+    fn name(&self, number: u32) -> String {
+        format!("{}-{number:05}-of-{:05}{ENDING}", self.model, self.count)
+    }
+}
+
+/// None if a name is not that of a part.
+fn part(name: &str) -> Option<Part<'_>> {
+    let (rest, count) = name.strip_suffix(ENDING)?.rsplit_once("-of-")?;
+    let (model, number) = rest.rsplit_once('-')?;
+    let digits = |digits: &str| {
+        let five = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if five { digits.parse::<u32>().ok() } else { None }
+    };
+    let (number, count) = (digits(number)?, digits(count)?);
+    (1..=count).contains(&number).then_some(Part { model, count })
+}
