@@ -6,7 +6,7 @@ mod flips;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
+use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer, gguf};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
     Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
@@ -17,6 +17,8 @@ use crate::error::{Cause, Lacking};
 use crate::{Error, LoadedModel, Loader, Options, Result, locate};
 
 const CONFIG: &str = "config.json";
+/// The header of a GGUF file, in which the tokenizer and the template are.
+const HEADER: &str = "header.gguf";
 
 /// A model on disk, with its configuration. Clones share their data.
 ///
@@ -34,6 +36,8 @@ struct Files {
     manifest: Arc<Manifest>,
     spec: ModelSpec,
     config: Configuration,
+    /// Path of a checkpoint whose weight files hold the small files too.
+    embedding: Option<PathBuf>,
     /// Directory for records of files that no manifest covers, made when they are first read.
     cache: Option<PathBuf>,
     /// Returns the bytes on the heap.
@@ -41,8 +45,8 @@ struct Files {
 }
 
 impl Model {
-    /// Opens a shard directory, a checkpoint directory, or a model in the Hugging Face cache by its
-    /// id.
+    /// Opens a shard directory, a checkpoint directory, a GGUF file, or a model in the Hugging Face
+    /// cache by its id.
     pub fn open(name: impl AsRef<Path>) -> Result<Model> {
         Model::at(locate(name)?, user_cache(), None)
     }
@@ -53,11 +57,11 @@ impl Model {
         Model::at(locate(name)?, user_cache(), Some(heap))
     }
 
-    fn at(dir: PathBuf, cache: Option<PathBuf>, heap: Option<fn() -> u64>) -> Result<Model> {
-        let (manifest, config) = read_manifest(&dir, cache.as_deref())?;
+    fn at(path: PathBuf, cache: Option<PathBuf>, heap: Option<fn() -> u64>) -> Result<Model> {
+        let Opened { manifest, config, dir, embedding } = Opened::at(&path, cache.as_deref())?;
         let spec = ModelSpec::of(&config).map_err(|e| in_dir(&dir, e))?;
         let manifest = Arc::new(manifest);
-        Ok(Model(Arc::new(Files { dir, manifest, spec, config, cache, heap })))
+        Ok(Model(Arc::new(Files { dir, manifest, spec, config, embedding, cache, heap })))
     }
 
     /// Directory of the model.
@@ -77,7 +81,13 @@ impl Model {
 
     /// True for a shard directory, false for a checkpoint.
     pub fn is_sharded(&self) -> bool {
-        self.dir().join(MANIFEST_FILE).exists()
+        self.manifest().encoding.is_some()
+    }
+
+    /// True for a GGUF file in place.
+    #[cfg(feature = "candle")]
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.0.embedding.is_some()
     }
 
     /// Bytes on the heap, if they are counted.
@@ -103,7 +113,14 @@ impl Model {
 
     /// Reads the tokenizer, if there is one.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
-        let Some(json) = self.beside("tokenizer.json")? else { return Ok(None) };
+        let json = match self.beside("tokenizer.json")? {
+            Some(json) => Some(json),
+            None => match self.beside(HEADER)? {
+                Some(header) => gguf::tokenizer_json(&header).map_err(|e| self.error(e))?,
+                None => None,
+            },
+        };
+        let Some(json) = json else { return Ok(None) };
         let mut tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.error(e))?;
         tokenizer.limit(self.spec().vocab).map_err(|e| self.error(e))?;
         Ok(Some(tokenizer))
@@ -117,7 +134,14 @@ impl Model {
 
     /// Reads the chat template. Fails for a model without one.
     pub fn chat_template(&self) -> Result<ChatTemplate> {
-        let config = self.beside("tokenizer_config.json")?;
+        let config = match self.beside("tokenizer_config.json")? {
+            Some(config) => Some(config),
+            None => {
+                let config =
+                    self.beside(HEADER)?.map(|header| gguf::tokenizer_config_json(&header));
+                config.transpose().map_err(|e| self.error(e))?
+            }
+        };
         let template = self.beside("chat_template.jinja")?;
         let found = ChatTemplate::from_files(config.as_deref(), template.as_deref());
         found.map_err(|e| self.error(e))?.ok_or_else(|| self.error(Lacking::Template))
@@ -165,6 +189,11 @@ impl Model {
 
     /// Reads and verifies a small file of the model. `None` if it is absent and need not exist.
     fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        if let Some(path) = &self.0.embedding {
+            let checkpoint = open_checkpoint(path, self.0.cache.as_deref())?;
+            let known = checkpoint.small_files()?.iter().any(|known| known == name);
+            return known.then(|| Ok(checkpoint.read_small(name)?)).transpose();
+        }
         Ok(self.manifest().read_small(self.dir(), name, self.0.cache.as_deref())?)
     }
 
@@ -184,21 +213,37 @@ impl Model {
 /// Reads the manifest of a shard directory, or makes that of a checkpoint, and checks the
 /// configuration. The model may belong to a family that cannot be run.
 pub fn manifest(dir: &Path) -> Result<Manifest> {
-    Ok(read_manifest(dir, user_cache().as_deref())?.0)
+    Ok(Opened::at(dir, user_cache().as_deref())?.manifest)
 }
 
-fn read_manifest(dir: &Path, cache: Option<&Path>) -> Result<(Manifest, Configuration)> {
-    if !dir.join(MANIFEST_FILE).exists() {
-        let checkpoint = open_checkpoint(dir, cache)?;
-        let config = checkpoint.config();
-        let naming = sws_model::naming(config).map_err(|e| in_dir(dir, e))?;
-        return Ok((Manifest::in_place(&*checkpoint, &*naming)?, config.clone()));
+/// What is read of a model first.
+struct Opened {
+    manifest: Manifest,
+    config: Configuration,
+    /// Directory of the weights.
+    dir: PathBuf,
+    /// See [`Files::embedding`].
+    embedding: Option<PathBuf>,
+}
+
+impl Opened {
+    /// Opens the model in a directory or a file.
+    fn at(path: &Path, cache: Option<&Path>) -> Result<Opened> {
+        if !path.join(MANIFEST_FILE).exists() {
+            let checkpoint = open_checkpoint(path, cache)?;
+            let config = checkpoint.config().clone();
+            let naming = sws_model::naming(&config).map_err(|e| in_dir(path, e))?;
+            let manifest = Manifest::in_place(&*checkpoint, &*naming)?;
+            let embeds = manifest.files.iter().any(|file| file.path.ends_with(".gguf"));
+            let embedding = embeds.then(|| path.to_owned());
+            return Ok(Opened { manifest, config, dir: checkpoint.dir().to_owned(), embedding });
+        }
+        let manifest = Manifest::load(path)?;
+        let config = manifest.read_small(path, CONFIG, cache)?;
+        let config = config.ok_or_else(|| Error::NoConfig { path: path.join(CONFIG) })?;
+        let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(path, e))?;
+        Ok(Opened { manifest, config, dir: path.to_owned(), embedding: None })
     }
-    let manifest = Manifest::load(dir)?;
-    let config = manifest.read_small(dir, CONFIG, cache)?;
-    let config = config.ok_or_else(|| Error::NoConfig { path: dir.join(CONFIG) })?;
-    let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(dir, e))?;
-    Ok((manifest, config))
 }
 
 fn in_dir(dir: &Path, cause: impl Into<Cause>) -> Error {

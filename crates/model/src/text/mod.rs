@@ -8,6 +8,7 @@
 mod chat;
 mod detokenize;
 mod generation;
+pub mod gguf;
 mod guard;
 mod noise;
 mod rng;

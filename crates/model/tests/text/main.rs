@@ -3,6 +3,7 @@
 mod chat;
 mod draws;
 mod generation;
+mod gguf;
 mod honest;
 mod hostile;
 mod sampler;

@@ -28,7 +28,8 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
         loader.report(Progress { done, total });
         !cancel.is_cancelled()
     };
-    let (lm, reader) = if model.is_sharded() {
+    // Only safetensors have the names that candle looks for in a checkpoint.
+    let (lm, reader) = if model.is_sharded() || model.is_gguf() {
         let store = model.store(reader)?;
         (CandleLm::from_shards(spec.clone(), &store, &mut progress), reader.name())
     } else {

@@ -15,6 +15,7 @@ use tokenizers::{
 use super::detokenize::{DecoderSpec, Detokenizer, Pieces, Position};
 use super::guard::{caught, caught_on_thread};
 use outline::Outline;
+pub(super) use pattern::{LLAMA_3, O200K, QWEN_2, TEKKEN};
 use room::Room;
 use starts::Starts;
 use steps::Steps;

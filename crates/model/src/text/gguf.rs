@@ -1,0 +1,337 @@
+//! The tokenizer and the chat template of a GGUF file, as the files that checkpoints have for them.
+//!
+//! llama.cpp names the steps before BPE with one word, and each of its names stands for those of a
+//! published `tokenizer.json`. The names that are known here are in [`PRE`].
+
+mod merges;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Value as Json, json};
+use sws_store::{Gguf, GgufError, Value};
+
+use super::tokenizer::{LLAMA_3, O200K, QWEN_2, TEKKEN};
+
+type Keys = BTreeMap<String, Value>;
+
+/// Reason that the header of a GGUF file gives no tokenizer or no template, as the rest of a
+/// sentence.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufTextError {
+    /// The header is damaged.
+    #[error("the header of its GGUF file {0}")]
+    Header(#[from] GgufError),
+    /// A key is absent.
+    #[error("its GGUF file has no `{0}`; take a newer file of this model")]
+    Missing(&'static str),
+    /// A key has a value of another type, or lists of different lengths.
+    #[error("its GGUF file is damaged: `{0}` is not what it should be; download it again")]
+    Wrong(&'static str),
+    /// A token is listed twice.
+    #[error("its GGUF file is damaged: it has the token `{0}` twice; download it again")]
+    Twice(String),
+    /// A kind of tokenizer that is not known.
+    #[error("its GGUF file asks for `{key}` = `{value}`, which is not supported; {remedy}")]
+    Unsupported {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What can be done.
+        remedy: &'static str,
+    },
+}
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE_KEY: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const SCORES: &str = "tokenizer.ggml.scores";
+const TEMPLATE: &str = "tokenizer.chat_template";
+
+const REMEDY: &str = "put the tokenizer.json that was published with the model beside its shards";
+
+/// Types of tokens.
+const NORMAL: i128 = 1;
+const CONTROL: i128 = 3;
+const USER_DEFINED: i128 = 4;
+
+/// The steps before BPE that a name stands for.
+struct Pre {
+    names: &'static [&'static str],
+    /// The pattern that splits a text into words; none for that of the byte-level step itself.
+    pattern: Option<&'static str>,
+    /// True if the text is first brought into the normal form C.
+    normalized: bool,
+    /// True if a word that is a token is not split, whatever the merges say.
+    whole_words: bool,
+    /// True if texts begin with the token for that, unless the file says otherwise.
+    begins: bool,
+}
+
+static PRE: [Pre; 6] = [
+    Pre {
+        names: &["gpt-2", "phi-2", "mpt"],
+        pattern: None,
+        normalized: false,
+        whole_words: false,
+        begins: false,
+    },
+    Pre { names: &["olmo"], pattern: None, normalized: true, whole_words: false, begins: false },
+    Pre {
+        names: &["llama-bpe", "llama3", "llama-v3"],
+        pattern: Some(LLAMA_3),
+        normalized: false,
+        whole_words: true,
+        begins: true,
+    },
+    Pre {
+        names: &["qwen2", "deepseek-r1-qwen"],
+        pattern: Some(QWEN_2),
+        normalized: true,
+        whole_words: false,
+        begins: false,
+    },
+    Pre {
+        names: &["gpt-4o"],
+        pattern: Some(O200K),
+        normalized: false,
+        whole_words: false,
+        begins: false,
+    },
+    Pre {
+        names: &["tekken"],
+        pattern: Some(TEKKEN),
+        normalized: false,
+        whole_words: true,
+        begins: true,
+    },
+];
+
+/// The bytes of a `tokenizer.json` for the tokenizer in a header. None if there is none.
+pub fn tokenizer_json(header: &[u8]) -> Result<Option<Vec<u8>>, GgufTextError> {
+    let keys = keys(header, |key| [MODEL, PRE_KEY, TOKENS, TYPES, MERGES, SCORES].contains(&key))?;
+    let Some(model) = keys.get(MODEL) else { return Ok(None) };
+    let tokens = Tokens::of(&keys)?;
+    let json = match model.as_str().ok_or(GgufTextError::Wrong(MODEL))? {
+        "gpt2" => tokens.byte_level(&keys)?,
+        "llama" => tokens.sentencepiece(&keys)?,
+        other => return Err(unsupported(MODEL, other)),
+    };
+    Ok(Some(json.to_string().into_bytes()))
+}
+
+/// The bytes of a `tokenizer_config.json` with the chat templates in a header, and the special
+/// tokens that they may refer to.
+pub fn tokenizer_config_json(header: &[u8]) -> Result<Vec<u8>, GgufTextError> {
+    let keys = keys(header, |key| key == TOKENS || key.starts_with(TEMPLATE))?;
+    let mut config = serde_json::Map::new();
+    let prefix = format!("{TEMPLATE}.");
+    if let Some(template) = keys.get(TEMPLATE) {
+        let template = template.as_str().ok_or(GgufTextError::Wrong(TEMPLATE))?;
+        let mut named = vec![json!({ "name": "default", "template": template })];
+        for (key, template) in &keys {
+            if let (Some(name), Some(template)) = (key.strip_prefix(&prefix), template.as_str()) {
+                named.push(json!({ "name": name, "template": template }));
+            }
+        }
+        config.insert("chat_template".to_owned(), Json::Array(named));
+    }
+    let tokens = keys.get(TOKENS).and_then(Value::as_list).unwrap_or_default();
+    for (name, key) in [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")] {
+        let id = keys.get(&format!("tokenizer.ggml.{key}_token_id")).and_then(Value::as_u64);
+        let token = id.and_then(|id| tokens.get(usize::try_from(id).ok()?)?.as_str());
+        if let Some(token) = token {
+            config.insert(format!("{name}_token"), Json::from(token));
+        }
+    }
+    Ok(Json::Object(config).to_string().into_bytes())
+}
+
+fn keys(header: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Keys, GgufTextError> {
+    Ok(Gguf::read_keys(header, header.len() as u64, wanted)?)
+}
+
+/// The tokens of a header, by id.
+struct Tokens<'a> {
+    texts: Vec<&'a str>,
+    ids: HashMap<&'a str, usize>,
+    types: Vec<i128>,
+}
+
+impl<'a> Tokens<'a> {
+    fn of(keys: &'a Keys) -> Result<Tokens<'a>, GgufTextError> {
+        let texts = texts(keys, TOKENS)?;
+        let mut ids = HashMap::with_capacity(texts.len());
+        for (id, &token) in texts.iter().enumerate() {
+            if ids.insert(token, id).is_some() {
+                let token: String = token.escape_debug().take(40).collect();
+                return Err(GgufTextError::Twice(token));
+            }
+        }
+        let types = match keys.get(TYPES) {
+            None => vec![NORMAL; texts.len()],
+            Some(types) => {
+                let whole = |value: &Value| match value {
+                    Value::Int(kind) => Some(*kind),
+                    _ => None,
+                };
+                let types = types.as_list().and_then(|all| all.iter().map(whole).collect());
+                types.ok_or(GgufTextError::Wrong(TYPES))?
+            }
+        };
+        match types.len() == texts.len() {
+            true => Ok(Tokens { texts, ids, types }),
+            false => Err(GgufTextError::Wrong(TYPES)),
+        }
+    }
+
+    /// BPE on bytes, as in GPT-2.
+    fn byte_level(&self, keys: &Keys) -> Result<Json, GgufTextError> {
+        let name = keys.get(PRE_KEY).ok_or(GgufTextError::Missing(PRE_KEY))?;
+        let name = name.as_str().ok_or(GgufTextError::Wrong(PRE_KEY))?;
+        let pre = PRE.iter().find(|pre| pre.names.contains(&name));
+        let pre = pre.ok_or_else(|| unsupported(PRE_KEY, name))?;
+        let bytes = |use_regex: bool| {
+            json!({
+                "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+                "use_regex": use_regex,
+            })
+        };
+        let steps = match pre.pattern {
+            None => bytes(true),
+            Some(pattern) => json!({
+                "type": "Sequence",
+                "pretokenizers": [
+                    {
+                        "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+                        "invert": false,
+                    },
+                    bytes(false),
+                ],
+            }),
+        };
+        let normalizer = if pre.normalized { json!({ "type": "NFC" }) } else { Json::Null };
+        let model = json!({
+            "type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": pre.whole_words,
+            "vocab": self.vocabulary(), "merges": texts(keys, MERGES)?,
+        });
+        let around = self.around(keys, pre.begins)?;
+        Ok(self.file([normalizer, steps, around, bytes(true)], model))
+    }
+
+    /// SentencePiece's BPE, as the converters of transformers turn it into merges.
+    fn sentencepiece(&self, keys: &Keys) -> Result<Json, GgufTextError> {
+        let scores = keys.get(SCORES).ok_or(GgufTextError::Missing(SCORES))?;
+        let scores = scores.as_list().and_then(|all| all.iter().map(Value::as_f64).collect());
+        let scores: Vec<f64> = scores.ok_or(GgufTextError::Wrong(SCORES))?;
+        if scores.len() != self.texts.len() {
+            return Err(GgufTextError::Wrong(SCORES));
+        }
+        let space = flag(keys, "tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+        let mut normalizers = vec![replace(" ", "▁")];
+        let mut decoders =
+            vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+        if space {
+            normalizers.insert(0, json!({ "type": "Prepend", "prepend": "▁" }));
+            decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+        }
+        let normalizer = json!({ "type": "Sequence", "normalizers": normalizers });
+        let decoder = json!({ "type": "Sequence", "decoders": decoders });
+        let unknown = keys.get("tokenizer.ggml.unknown_token_id").and_then(Value::as_u64);
+        let unknown = unknown.and_then(|id| self.text(id));
+        let model = json!({
+            "type": "BPE", "dropout": null, "unk_token": unknown, "fuse_unk": true,
+            "byte_fallback": true, "ignore_merges": false,
+            "vocab": self.vocabulary(), "merges": merges::of(self, &scores),
+        });
+        Ok(self.file([normalizer, Json::Null, self.around(keys, true)?, decoder], model))
+    }
+
+    /// A `tokenizer.json` with these steps before and behind the model.
+    fn file(&self, [normalizer, pre_tokenizer, around, decoder]: [Json; 4], model: Json) -> Json {
+        json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
+            "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": around,
+            "decoder": decoder, "model": model,
+        })
+    }
+
+    fn vocabulary(&self) -> Json {
+        self.texts
+            .iter()
+            .enumerate()
+            .map(|(id, &token)| (token.to_owned(), Json::from(id)))
+            .collect()
+    }
+
+    /// Tokens that are recognised wherever a text spells them out.
+    fn added(&self) -> Json {
+        let added =
+            self.texts.iter().zip(&self.types).enumerate().filter_map(|(id, (text, kind))| {
+                let found = matches!(*kind, CONTROL | USER_DEFINED) && !text.is_empty();
+                found.then(|| {
+                    json!({
+                        "id": id, "content": text, "single_word": false, "lstrip": false,
+                        "rstrip": false, "normalized": false, "special": *kind == CONTROL,
+                    })
+                })
+            });
+        added.collect()
+    }
+
+    /// The tokens before and behind every text.
+    fn around(&self, keys: &Keys, begins: bool) -> Result<Json, GgufTextError> {
+        let mut single = vec![json!({ "Sequence": { "id": "A", "type_id": 0 } })];
+        let mut special = serde_json::Map::new();
+        for (end, default) in [("bos", begins), ("eos", false)] {
+            let key = if end == "bos" { "add_bos_token" } else { "add_eos_token" };
+            if !flag(keys, &format!("tokenizer.ggml.{key}"))?.unwrap_or(default) {
+                continue;
+            }
+            let id = keys.get(&format!("tokenizer.ggml.{end}_token_id")).and_then(Value::as_u64);
+            let Some((id, token)) = id.and_then(|id| Some((id, self.text(id)?))) else { continue };
+            let at = if end == "bos" { 0 } else { single.len() };
+            single.insert(at, json!({ "SpecialToken": { "id": token, "type_id": 0 } }));
+            special
+                .insert(token.to_owned(), json!({ "id": token, "ids": [id], "tokens": [token] }));
+        }
+        if special.is_empty() {
+            return Ok(Json::Null);
+        }
+        // A pair of texts is never encoded, but the file must say how.
+        let pair = [single.clone(), vec![json!({ "Sequence": { "id": "B", "type_id": 1 } })]];
+        Ok(json!({
+            "type": "TemplateProcessing", "single": single, "pair": pair.concat(),
+            "special_tokens": special,
+        }))
+    }
+
+    fn text(&self, id: u64) -> Option<&'a str> {
+        self.texts.get(usize::try_from(id).ok()?).copied()
+    }
+}
+
+/// A list of texts.
+fn texts<'a>(keys: &'a Keys, key: &'static str) -> Result<Vec<&'a str>, GgufTextError> {
+    let list = keys.get(key).ok_or(GgufTextError::Missing(key))?.as_list();
+    let texts = list.and_then(|all| all.iter().map(Value::as_str).collect());
+    texts.ok_or(GgufTextError::Wrong(key))
+}
+
+fn flag(keys: &Keys, key: &str) -> Result<Option<bool>, GgufTextError> {
+    match keys.get(key) {
+        None => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => Err(GgufTextError::Wrong("tokenizer.ggml.add_…")),
+    }
+}
+
+fn unsupported(key: &'static str, value: &str) -> GgufTextError {
+    let value = value.escape_debug().take(40).collect();
+    GgufTextError::Unsupported { key, value, remedy: REMEDY }
+}

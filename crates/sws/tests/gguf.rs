@@ -1,0 +1,69 @@
+//! A GGUF file as a program uses it: in place and as shards, with its tokenizer and template.
+
+use std::path::Path;
+
+use sws::{LoadedModel, Model, Options, Request};
+use sws_store::open_checkpoint;
+use sws_store::shard::{ShardOptions, shard};
+use sws_testing::gguf::{Key, converted};
+use sws_testing::goldens;
+
+fn load(model: &Model) -> LoadedModel {
+    let mut options = Options { ram: "min".parse().unwrap(), ..Options::default() };
+    options.streaming.warm_start = false;
+    model.with(options).load().unwrap()
+}
+
+/// Writes a golden with a tokenizer as a GGUF file, and as safetensors.
+fn write(dir: &Path) {
+    goldens::copy("mixtral", &dir.join("safetensors"));
+    let mut file = converted(&dir.join("safetensors")).unwrap();
+    let vocab = sws_testing::spec(&dir.join("safetensors")).vocab as u32;
+    let json = goldens::tokenizer(vocab);
+    let mut tokens = vec![String::new(); vocab as usize];
+    for (token, id) in json["model"]["vocab"].as_object().unwrap() {
+        tokens[id.as_u64().unwrap() as usize] = token.clone();
+    }
+    let kinds = (0..vocab).map(|id| if id == 0 { 3 } else { 1 }).collect();
+    file.key("tokenizer.ggml.model", "gpt2".into());
+    file.key("tokenizer.ggml.pre", "gpt-2".into());
+    file.key("tokenizer.ggml.tokens", Key::Texts(tokens));
+    file.key("tokenizer.ggml.token_type", Key::Ints(kinds));
+    file.key("tokenizer.ggml.merges", Key::Texts(Vec::new()));
+    file.key("tokenizer.chat_template", "{{ messages[0].content }}".into());
+    file.write(&dir.join("model.gguf"));
+}
+
+#[test]
+fn same_text_as_from_safetensors() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    write(dir);
+    let shards = dir.join("shards");
+    let from = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.join("model.gguf"), from.path().join("model.gguf")).unwrap();
+    let source = open_checkpoint(from.path(), None).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
+    shard(&*source, &*naming, &shards, &ShardOptions::default(), &|_| ()).unwrap();
+
+    let mut texts = Vec::new();
+    for path in [dir.join("safetensors"), dir.join("model.gguf"), shards] {
+        let model = Model::open(&path).unwrap();
+        let tokenizer = model.tokenizer().unwrap().unwrap();
+        let ids = tokenizer.encode("once upon", true).unwrap();
+        if path.ends_with("safetensors") {
+            assert!(model.chat_template().is_err());
+        } else {
+            assert!(model.chat_template().is_ok());
+            assert_eq!(model.is_sharded(), path.ends_with("shards"));
+        }
+        let mut loaded = load(&model);
+        let request = Request::from("once upon").seed(7).temperature(0.8).max_new_tokens(12);
+        let mut generate = loaded.generate(request).unwrap();
+        assert!(generate.by_ref().all(|piece| piece.is_ok()));
+        let made = generate.finish();
+        texts.push((ids, made.tokens, made.text));
+    }
+    assert_eq!(texts[0], texts[1]);
+    assert_eq!(texts[0], texts[2]);
+}
