@@ -2,15 +2,18 @@
 
 #[cfg(test)]
 mod flips;
+#[cfg(test)]
+mod gguf;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer, gguf};
+use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json};
+use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
     Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
-    StoreOptions, open_checkpoint, remedy, user_cache,
+    SmallFileError, StoreOptions, open_checkpoint, remedy, user_cache,
 };
 
 use crate::error::{Cause, Lacking};
@@ -116,7 +119,7 @@ impl Model {
         let json = match self.beside("tokenizer.json")? {
             Some(json) => Some(json),
             None => match self.beside(HEADER)? {
-                Some(header) => gguf::tokenizer_json(&header).map_err(|e| self.error(e))?,
+                Some(header) => tokenizer_json(&header).map_err(|e| self.error(e))?,
                 None => None,
             },
         };
@@ -137,8 +140,7 @@ impl Model {
         let config = match self.beside("tokenizer_config.json")? {
             Some(config) => Some(config),
             None => {
-                let config =
-                    self.beside(HEADER)?.map(|header| gguf::tokenizer_config_json(&header));
+                let config = self.beside(HEADER)?.map(|header| tokenizer_config_json(&header));
                 config.transpose().map_err(|e| self.error(e))?
             }
         };
@@ -191,6 +193,9 @@ impl Model {
     fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
         if let Some(path) = &self.0.embedding {
             let checkpoint = open_checkpoint(path, self.0.cache.as_deref())?;
+            if checkpoint.fingerprint() != self.manifest().model.fingerprint {
+                return Err(SmallFileError::Changed { path: path.clone() }.into());
+            }
             let known = checkpoint.small_files()?.iter().any(|known| known == name);
             return known.then(|| Ok(checkpoint.read_small(name)?)).transpose();
         }

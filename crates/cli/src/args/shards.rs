@@ -13,7 +13,7 @@ use sws_kernels::Encoding;
 /// links must stay within the checkpoint, or the blobs of its repository in the Hugging Face cache.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shard {
-    /// Directory of a Hugging Face checkpoint in safetensors format.
+    /// Directory of a Hugging Face checkpoint in safetensors format, or a GGUF file.
     pub(crate) checkpoint: PathBuf,
     /// Output directory: new, empty, or left by an interrupted run of the same command.
     #[arg(long, value_name = "DIR")]

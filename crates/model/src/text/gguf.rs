@@ -55,6 +55,7 @@ const REMEDY: &str = "put the tokenizer.json that was published with the model b
 
 /// Types of tokens.
 const NORMAL: i128 = 1;
+const UNKNOWN: i128 = 2;
 const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
 
@@ -273,11 +274,11 @@ impl<'a> Tokens<'a> {
     fn added(&self) -> Json {
         let added =
             self.texts.iter().zip(&self.types).enumerate().filter_map(|(id, (text, kind))| {
-                let found = matches!(*kind, CONTROL | USER_DEFINED) && !text.is_empty();
+                let found = matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty();
                 found.then(|| {
                     json!({
                         "id": id, "content": text, "single_word": false, "lstrip": false,
-                        "rstrip": false, "normalized": false, "special": *kind == CONTROL,
+                        "rstrip": false, "normalized": false, "special": *kind != USER_DEFINED,
                     })
                 })
             });

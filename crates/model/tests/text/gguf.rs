@@ -113,7 +113,7 @@ fn sentencepiece_tokenizers_have_merges_by_score() {
     let written = header(&json, "llama", bos);
     let found = tokenizer(&tokenizer_json(&written).unwrap().unwrap());
     let expected = tokenizer(json.to_string().as_bytes());
-    for text in TEXTS.into_iter().filter(|text| !text.contains("<unk>")) {
+    for text in TEXTS {
         let ids = expected.encode(text, true).unwrap();
         assert_eq!(found.encode(text, true).unwrap(), ids, "{text:?}");
         assert_eq!(found.decode(&ids, true), expected.decode(&ids, true), "{text:?}");

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use sws::{LoadedModel, Model, Options, Request};
 use sws_store::open_checkpoint;
 use sws_store::shard::{ShardOptions, shard};
 use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens;
+
+use crate::{LoadedModel, Model, Options, Request};
 
 fn load(model: &Model) -> LoadedModel {
     let mut options = Options { ram: "min".parse().unwrap(), ..Options::default() };
@@ -48,7 +49,7 @@ fn same_text_as_from_safetensors() {
 
     let mut texts = Vec::new();
     for path in [dir.join("safetensors"), dir.join("model.gguf"), shards] {
-        let model = Model::open(&path).unwrap();
+        let model = Model::at(path.clone(), None, None).unwrap();
         let tokenizer = model.tokenizer().unwrap().unwrap();
         let ids = tokenizer.encode("once upon", true).unwrap();
         if path.ends_with("safetensors") {
