@@ -257,7 +257,7 @@ fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
     match encoding {
         Encoding::F32 => Some(CandleFormat::F32),
         Encoding::Bf16 | Encoding::Bf12 => Some(CandleFormat::Bf16),
-        Encoding::Q8 | Encoding::Fp8 => Some(CandleFormat::Q80),
+        Encoding::Q8 | Encoding::Q8_0 | Encoding::Fp8 => Some(CandleFormat::Q80),
         Encoding::Q4 | Encoding::Mxfp4 => Some(CandleFormat::Q4K),
         Encoding::F16 => None,
     }

@@ -24,11 +24,13 @@ pub enum Encoding {
     Fp8,
     /// e2m1 in blocks of 32 with an e8m0 scale, as gpt-oss publishes.
     Mxfp4,
+    /// Signed bytes in blocks of 32, each behind its f16 scale, as in GGUF files.
+    Q8_0,
 }
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 8] = [
+    pub const ALL: [Encoding; 9] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
@@ -37,6 +39,7 @@ impl Encoding {
         Encoding::Q4,
         Encoding::Fp8,
         Encoding::Mxfp4,
+        Encoding::Q8_0,
     ];
 
     /// The name used on the command line and in manifests.
@@ -50,6 +53,7 @@ impl Encoding {
             Encoding::Q4 => "q4",
             Encoding::Fp8 => "fp8",
             Encoding::Mxfp4 => "mxfp4",
+            Encoding::Q8_0 => "q8_0",
         }
     }
 }
@@ -62,7 +66,7 @@ impl fmt::Display for Encoding {
 
 /// A word that names no encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, q8, q4, fp8, mxfp4")]
+#[error("`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, q8, q4, fp8, mxfp4, q8_0")]
 pub struct UnknownEncoding(pub String);
 
 impl FromStr for Encoding {

@@ -70,6 +70,7 @@ impl Encoding {
             },
         ];
         const MXFP4: &[Part] = &[plain("_blocks", 32, 16), plain("_scales", 32, 1)];
+        const Q8_0: &[Part] = &[plain("", 32, 34)];
         match self {
             Encoding::F32 => F32,
             Encoding::F16 | Encoding::Bf16 => HALF,
@@ -78,6 +79,7 @@ impl Encoding {
             Encoding::Q4 => Q4,
             Encoding::Fp8 => FP8,
             Encoding::Mxfp4 => MXFP4,
+            Encoding::Q8_0 => Q8_0,
         }
     }
 
@@ -91,7 +93,10 @@ impl Encoding {
 
     /// True if a decoded weight may differ from the original.
     pub const fn is_lossy(self) -> bool {
-        matches!(self, Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4)
+        match self {
+            Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 => false,
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 | Encoding::Q8_0 => true,
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use crate::{Encoding, Matrix};
 /// Columns in a block, the unit of decoding.
 pub(crate) const BLOCK: usize = 64;
 
+/// Bytes of 32 columns of q8_0: a scale and the codes.
+pub(crate) const Q8_0_BYTES: usize = 34;
+
 /// Partial sums of a dot product: column `c` goes to lane `c % 32`.
 pub(crate) const LANES: usize = 32;
 
@@ -137,6 +140,15 @@ pub(crate) fn decode_block(
             for (c, out) in out.iter_mut().enumerate() {
                 let scale = e8m0_to_f32(row0(1)[(col + c) / 32]);
                 *out = E2M1[nibble(codes, c) as usize] * scale;
+            }
+        }
+        Encoding::Q8_0 => {
+            let (units, _) = row0(0)[col / 32 * Q8_0_BYTES..].as_chunks::<Q8_0_BYTES>();
+            for (out, [a, b, codes @ ..]) in out.chunks_mut(32).zip(units) {
+                let scale = f16_to_f32(u16::from_le_bytes([*a, *b]));
+                for (out, code) in out.iter_mut().zip(codes) {
+                    *out = f32::from(*code as i8) * scale;
+                }
             }
         }
     }

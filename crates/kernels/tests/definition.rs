@@ -17,7 +17,7 @@ fn numbers(encoding: Encoding) -> Vec<f64> {
         (0..count).map(number).collect()
     };
     match encoding {
-        Encoding::Q8 => (0..=127).map(f64::from).collect(),
+        Encoding::Q8 | Encoding::Q8_0 => (0..=127).map(f64::from).collect(),
         Encoding::Q4 => (0..=7).map(f64::from).collect(),
         Encoding::Fp8 => fields(3, -6, 0x7f),
         _ => fields(1, 0, 8),
@@ -36,7 +36,7 @@ fn nearest(numbers: &[f64], w: f32) -> usize {
 fn group(encoding: Encoding, row: usize, col: usize) -> (usize, usize) {
     match encoding {
         Encoding::Fp8 => (row / 128, col / 128),
-        Encoding::Mxfp4 => (row, col / 32),
+        Encoding::Mxfp4 | Encoding::Q8_0 => (row, col / 32),
         _ => (row, col / 64),
     }
 }
@@ -54,6 +54,7 @@ fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
         let scale = match encoding {
             Encoding::Q8 => half::bf16::from_f32(max / 127.0).to_f32(),
             Encoding::Q4 => half::bf16::from_f32(max / 7.0).to_f32(),
+            Encoding::Q8_0 => half::f16::from_f32((max / 127.0).min(65504.0)).to_f32(),
             Encoding::Fp8 => max / 448.0,
             _ if max == 0.0 => 2f32.powi(-127),
             _ => 2f32.powi((f64::from(max).log2().floor() as i32 - 2).max(-127)),
@@ -64,7 +65,7 @@ fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
         let code = nearest(&numbers, w / scale) as i32;
         let negative = w.is_sign_negative();
         let code = match encoding {
-            Encoding::Q8 | Encoding::Q4 => {
+            Encoding::Q8 | Encoding::Q4 | Encoding::Q8_0 => {
                 if negative {
                     -code
                 } else {
@@ -87,6 +88,11 @@ fn encoded(encoding: Encoding, cols: usize, rows: usize, parts: &[Vec<u8>; 2]) -
     let one = |row: usize, col: usize| match encoding {
         Encoding::Q8 => {
             (i32::from(codes[row * cols + col] as i8), bf16(row * cols.div_ceil(64) + col / 64))
+        }
+        Encoding::Q8_0 => {
+            let unit = &codes[34 * (row * cols.div_ceil(32) + col / 32)..];
+            let scale = half::f16::from_le_bytes([unit[0], unit[1]]).to_f32();
+            (i32::from(unit[2 + col % 32] as i8), scale)
         }
         Encoding::Q4 => {
             let (first, c) = (col / 64 * 64, col % 64);
@@ -111,7 +117,8 @@ fn encoded(encoding: Encoding, cols: usize, rows: usize, parts: &[Vec<u8>; 2]) -
 #[track_caller]
 fn check(rows: &[f32], cols: usize) {
     let rows = &rows[..rows.len() / cols * cols];
-    for encoding in [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4] {
+    let lossy = [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4, Encoding::Q8_0];
+    for encoding in lossy {
         let encoder = Encoder::new(encoding, Source::F32, cols).unwrap();
         let mut out = EncodedRows::default();
         encoder.encode(&f32_bytes(rows), &mut out).unwrap();
@@ -126,7 +133,8 @@ fn check(rows: &[f32], cols: usize) {
 
 fn check_error(encoding: Encoding, rows: &[f32], cols: usize, out: &EncodedRows) {
     let [codes, scales] = &out.parts;
-    let matrix = Matrix::new(encoding, rows.len() / cols, cols, &[codes, scales]).unwrap();
+    let parts = &[codes.as_slice(), scales][..encoding.parts().len()];
+    let matrix = Matrix::new(encoding, rows.len() / cols, cols, parts).unwrap();
     let (mut difference, mut total, mut max) = (0f64, 0f64, 0f64);
     for (r, row) in rows.chunks(cols).enumerate() {
         let mut lanes = [[0f64; 8]; 2];

@@ -188,7 +188,7 @@ fn f16_widens_like_the_half_crate() {
 /// Every value that `encoding` can represent under a scale of one.
 fn values(encoding: Encoding) -> Vec<f32> {
     match encoding {
-        Encoding::Q8 => (-127..=127).map(|v| v as f32).collect(),
+        Encoding::Q8 | Encoding::Q8_0 => (-127..=127).map(|v| v as f32).collect(),
         Encoding::Q4 => (-7..=7).map(|v| v as f32).collect(),
         Encoding::Fp8 => (0..=255u8)
             .map(|code| {
@@ -207,9 +207,13 @@ fn values(encoding: Encoding) -> Vec<f32> {
 
 #[test]
 fn lossy_encodings_choose_the_nearest_code() {
-    for (encoding, scale_one) in
-        [(Encoding::Q8, 127.0), (Encoding::Q4, 7.0), (Encoding::Fp8, 448.0), (Encoding::Mxfp4, 6.0)]
-    {
+    for (encoding, scale_one) in [
+        (Encoding::Q8, 127.0),
+        (Encoding::Q4, 7.0),
+        (Encoding::Fp8, 448.0),
+        (Encoding::Mxfp4, 6.0),
+        (Encoding::Q8_0, 127.0),
+    ] {
         let values = values(encoding);
         // 64 numbers whose maximum makes the scale one.
         for step in 0..200 {
@@ -321,9 +325,22 @@ fn mxfp4_reads_as_published() {
     assert_eq!(f32::from_bits(row[32]), 6.0);
 }
 
+/// The scale lies before its codes, and a row ends with a whole unit.
+#[test]
+fn q8_0_reads_as_published() {
+    let mut row = vec![0u8; 68];
+    row[..5].copy_from_slice(&[0x00, 0x38, 1, 0x80, 0x7f]);
+    row[34..37].copy_from_slice(&[0x01, 0x00, 3]);
+    let matrix = Matrix::new(Encoding::Q8_0, 1, 33, &[&row]).unwrap();
+    let row: Vec<f32> = common::decode(&matrix, 0).into_iter().map(f32::from_bits).collect();
+    assert_eq!(row[..4], [0.5, -64.0, 63.5, 0.0]);
+    assert_eq!(row[32], 3.0 * 2f32.powi(-24));
+}
+
 #[test]
 fn non_finite_weights_and_unsupported_types_are_refused() {
-    for encoding in [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4] {
+    let lossy = [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4, Encoding::Q8_0];
+    for encoding in lossy {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = vec![0.5; 30];
             rows[17] = bad;

@@ -55,6 +55,14 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                         sws_kernels::PartLen::AtLeast(_) => unreachable!(),
                     };
                     match (p, encoding) {
+                        // A scale of any bits before each run of codes.
+                        (0, Encoding::Q8_0) => {
+                            let byte = |i: usize| match i % 34 {
+                                0 | 1 => bf16[(i / 34 * 2 + i % 34) % bf16.len()],
+                                _ => (cell(i) >> 16) as u8,
+                            };
+                            (0..len).map(byte).collect()
+                        }
                         (0, _) => (0..len).map(|i| (cell(i) >> 16) as u8).collect(),
                         (_, Encoding::Q8 | Encoding::Q4) => {
                             bf16.iter().copied().cycle().take(len).collect()
@@ -286,6 +294,12 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
         let half = bf16_bytes(&[(scale.to_bits() >> 16) as u16]);
         cases.push(Encoded::from_parts(Encoding::Q8, 1, 256, &[&codes, &half.repeat(4)]));
         cases.push(Encoded::from_parts(Encoding::Q4, 1, 64, &[&ordered, &half]));
+    }
+    for scale in [0x3c00u16, 0xc200, 0x0001, 0x83ff, 0x7bff, 0x7c00, 0xfc00, 0x7e00, 0x7d01, 0] {
+        let scale = scale.to_le_bytes();
+        let unit = |codes: &[u8]| [&scale, codes].concat();
+        let units: Vec<u8> = codes.chunks(32).flat_map(unit).collect();
+        cases.push(Encoded::from_parts(Encoding::Q8_0, 1, 256, &[&units]));
     }
     for scale in 0..=255u8 {
         cases.push(Encoded::from_parts(Encoding::Mxfp4, 1, 64, &[&ordered, &[scale, scale]]));

@@ -54,6 +54,8 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
             bytes(parts[0], 0x7f) || scales.into_iter().any(large)
         }
         Encoding::Mxfp4 => parts[1].iter().any(|&n| n >= 126 + 127),
+        // The largest f16 times 128 is far from the largest f32.
+        Encoding::Q8_0 => parts[0].chunks(34).any(|unit| halves(&unit[..2], 0x7c00)),
     }
 }
 
@@ -110,6 +112,7 @@ mod tests {
             Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
             Encoding::Fp8 => &[ROWS * COLS, 4],
             Encoding::Mxfp4 => &[ROWS * COLS / 2, ROWS * COLS / 32],
+            Encoding::Q8_0 => &[ROWS * COLS / 32 * 34],
         };
         let mut parts: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0x11; len]).collect();
         if encoding == Encoding::Bf12 {
@@ -128,7 +131,7 @@ mod tests {
         const NAN: f32 = f32::NAN;
         const INF: f32 = f32::INFINITY;
         #[rustfmt::skip]
-        let cases: [Case; 48] = [
+        let cases: [Case; 53] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
             (Encoding::F32, &[], None),
@@ -183,6 +186,11 @@ mod tests {
             (Encoding::Mxfp4, &[(1, 1, &[0xff])], Some((0, 32, NAN))),
             (Encoding::Mxfp4, &[(1, 1, &[0xfe])], None),
             (Encoding::Mxfp4, &[(1, 1, &[0xfe]), (0, 16, &[0x71])], Some((0, 33, INF))),
+            (Encoding::Q8_0, &[], None),
+            (Encoding::Q8_0, &[(0, 102, &[0, 0x7c])], Some((1, 32, INF))),
+            (Encoding::Q8_0, &[(0, 34, &[1, 0xfc])], Some((0, 32, NAN))),
+            (Encoding::Q8_0, &[(0, 2, &[0xff, 0x7f])], None),
+            (Encoding::Q8_0, &[(0, 0, &[0xff, 0x7b]), (0, 2, &[0x80])], None),
         ];
         for (encoding, changes, expected) in cases {
             let mut parts = parts(encoding);

@@ -21,8 +21,8 @@ pub(crate) struct Shard {
     /// Encoding of the matrices of experts, attention, dense layers, embedding and head.
     ///
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. f32 keeps everything.
-    /// f16 and bf16 are exact if each weight fits. q8, q4, fp8 and mxfp4 are lossy; `sws inspect`
-    /// shows the error. Tensors already in fp8 or mxfp4 are left unchanged.
+    /// f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy; `sws inspect`
+    /// shows the error. Tensors already in fp8, mxfp4 or q8_0 are left unchanged.
     #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
     pub(crate) encoding: Encoding,
     /// Also make small, inexact copies of the experts: q8 or q4.

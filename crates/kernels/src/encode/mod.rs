@@ -143,7 +143,7 @@ impl Encoder {
             Encoding::F16 => source == Source::F16,
             Encoding::Bf16 => source == Source::Bf16,
             Encoding::Bf12 => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 | Encoding::Q8_0 => true,
         };
         if !takes {
             return Err(EncodeError::NotFrom { from: source, to: encoding });
@@ -219,6 +219,7 @@ impl Encoder {
             Encoding::Q4 => wide.chunks(cols).for_each(|row| quant::q4_row(row, out)),
             Encoding::Fp8 => wide.chunks(128 * cols).for_each(|rows| mx::fp8(rows, cols, out)),
             Encoding::Mxfp4 => wide.chunks(cols).for_each(|row| mx::mxfp4_row(row, out)),
+            Encoding::Q8_0 => wide.chunks(cols).for_each(|row| quant::q8_0_row(row, out)),
             Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 => {
                 unreachable!("not a lossy encoding")
             }

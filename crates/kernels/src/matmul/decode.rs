@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::one::load_block;
-use crate::reference::{self, BLOCK, E2M1, bf16_to_f32, e8m0_to_f32};
+use crate::reference::{self, BLOCK, E2M1, Q8_0_BYTES, bf16_to_f32, e8m0_to_f32, f16_to_f32};
 use crate::simd::{Simd, bf12_tail, exponent_lanes};
 use crate::{Encoding, Matrix};
 
@@ -323,6 +323,37 @@ impl<S: Simd> Decoder<S> for Mxfp4<S> {
                 s.lookup(low, s.load_nibbles(p.add(8))),
                 s.lookup(high, s.load_nibbles(p.add(16))),
                 s.lookup(high, s.load_nibbles(p.add(24))),
+            ]
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Q8_0;
+
+impl<S: Simd> Decoder<S> for Q8_0 {
+    const ENCODING: Encoding = Encoding::Q8_0;
+    const BYTES: usize = 2 * Q8_0_BYTES;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        Q8_0
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: by the contract of the trait. A block is two units of a scale and 32 codes.
+        unsafe {
+            let p = at.codes.add(2 * Q8_0_BYTES * b);
+            let q = p.add(Q8_0_BYTES);
+            let scale =
+                |p: *const u8| s.splat(f16_to_f32(u16::from_le(p.cast::<u16>().read_unaligned())));
+            let (low, high) = (scale(p), scale(q));
+            [
+                s.mul(s.load_i8(p.add(2)), low),
+                s.mul(s.load_i8(p.add(18)), low),
+                s.mul(s.load_i8(q.add(2)), high),
+                s.mul(s.load_i8(q.add(18)), high),
             ]
         }
     }

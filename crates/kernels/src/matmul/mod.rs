@@ -221,6 +221,7 @@ fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &m
         Encoding::Q4 => by_tokens::<S, decode::Q4<S>>(s, m, x, y, scratch),
         Encoding::Fp8 => by_tokens::<S, decode::Fp8>(s, m, x, y, scratch),
         Encoding::Mxfp4 => by_tokens::<S, decode::Mxfp4<S>>(s, m, x, y, scratch),
+        Encoding::Q8_0 => by_tokens::<S, decode::Q8_0>(s, m, x, y, scratch),
     }
 }
 

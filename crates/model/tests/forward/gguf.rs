@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Source};
 use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
@@ -96,6 +97,52 @@ fn experts_in_tensors_of_their_own() {
     file.tensors = rest;
     file.write(&dir.path().join("old.gguf"));
     assert!(in_place(&dir.path().join("old.gguf")) == in_place(&dir.path().join("stacked.gguf")));
+}
+
+/// Quantised matrices are stored as they are, and give the bits of the numbers that they stand for.
+#[test]
+fn quantised_matrices_give_the_bits_of_their_numbers() {
+    let (mut quantised, mut plain) = {
+        let file = converted(&golden_dir("mixtral_sharded")).unwrap();
+        (file.clone(), file)
+    };
+    let mut count = 0;
+    for (codes, numbers) in quantised.tensors.iter_mut().zip(&mut plain.tensors) {
+        let cols = *codes.shape.last().unwrap() as usize;
+        if codes.kind != 30 || !cols.is_multiple_of(32) {
+            continue;
+        }
+        count += 1;
+        let encoder = Encoder::new(Encoding::Q8_0, Source::Bf16, cols).unwrap();
+        let mut rows = EncodedRows::default();
+        encoder.encode(&codes.bytes, &mut rows).unwrap();
+        let row_count = codes.bytes.len() / (2 * cols);
+        let matrix = Matrix::new(Encoding::Q8_0, row_count, cols, &[&rows.parts[0]]).unwrap();
+        let mut row = vec![0.0; cols];
+        numbers.bytes.clear();
+        for r in 0..row_count {
+            matrix.decode_row(r, &mut row);
+            numbers.bytes.extend(row.iter().flat_map(|number| number.to_le_bytes()));
+        }
+        (codes.kind, codes.bytes, numbers.kind) = (8, rows.parts[0].clone(), 0);
+    }
+    assert!(count > 20, "{count}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    plain.write(&path("plain.gguf"));
+    quantised.write(&path("quantised.gguf"));
+    let expected = in_place(&path("plain.gguf"));
+    assert!(in_place(&path("quantised.gguf")) == expected);
+
+    let shards = tempfile::tempdir().unwrap();
+    let out = shards.path().join("shards");
+    let checkpoint = open_checkpoint(path("quantised.gguf"), None).unwrap();
+    let naming = sws_model::naming(checkpoint.config()).unwrap();
+    shard(&*checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+    let sharded = Fixture::at(&out);
+    let tensors = sharded.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+    assert!(tensors.filter(|tensor| tensor.encoding == Some(Encoding::Q8_0)).count() > count);
+    assert!(logits(&sharded.spec, sharded.source()) == expected);
 }
 
 #[test]

@@ -165,6 +165,7 @@ impl<'a> Source<'a> {
                 Dtype::F32 => Some(Encoding::F32),
                 Dtype::F16 => Some(Encoding::F16),
                 Dtype::BF16 => Some(Encoding::Bf16),
+                Dtype::Q8_0 => Some(Encoding::Q8_0),
                 _ => None,
             },
             parts: vec![*stored],
