@@ -177,7 +177,8 @@ pub(crate) fn turns_whole_heads(rope: &Rope, head_dim: usize) -> bool {
 fn steps(rope: &Rope) -> Vec<f32> {
     let pairs = rope.inv_freq.len();
     let scale = |pair: usize, angle: f64| match rope.scaling {
-        RopeScaling::None => angle,
+        // `supports` refuses divisors.
+        RopeScaling::None | RopeScaling::Divided => angle,
         RopeScaling::Linear { factor } => angle / factor,
         RopeScaling::Llama3 { factor, low, high, trained } => {
             let waves = trained * angle / std::f64::consts::TAU;

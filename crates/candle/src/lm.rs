@@ -6,7 +6,7 @@ use candle_core::{Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm};
 use sws_model::{
     AttentionSpec, CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer,
-    Routed, check_tokens,
+    RopeScaling, Routed, check_tokens,
 };
 use sws_store::{NVMeWeightStore, Pass};
 
@@ -64,6 +64,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
             return Err(unknown("a rotary embedding of parts of heads"));
+        }
+        if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
+            return Err(unknown("divided angles of rotary embeddings"));
         }
         if attention.paired_rows {
             return Err(unknown("queries and keys in the order of GGUF files"));

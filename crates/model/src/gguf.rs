@@ -23,6 +23,13 @@ type Map = BTreeMap<String, Value>;
 /// rows of the matrices of queries and keys.
 pub(crate) const PAIRED: &str = "gguf.paired_rows";
 
+/// Entry of a translated configuration: the numbers by which the angles of a rotary embedding are
+/// divided, pair by pair.
+pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
+
+/// The tensor with those numbers, whose values the configuration of a GGUF file has by its name.
+const ROPE_FREQS: &str = "rope_freqs.weight";
+
 /// How the models of an architecture differ.
 struct Architecture {
     name: &'static str,
@@ -222,6 +229,9 @@ impl<'a> Keys<'a> {
         }
         default("rope_theta", Value::Float(10_000.0));
         default(PAIRED, Value::Bool(self.architecture.paired));
+        if let Some(divisors) = self.given.get(ROPE_FREQS) {
+            default(ROPE_DIVISORS, divisors.clone());
+        }
         if let Some(scaling) = self.rope_scaling()? {
             default("rope_scaling", scaling);
         }
@@ -325,6 +335,9 @@ impl<'a> Keys<'a> {
     /// True if a forward pass of the family uses the tensors of this name, which has `#` in place
     /// of numbers.
     fn has_use(&self, family: &Family, name: &str) -> bool {
+        if name == ROPE_FREQS {
+            return self.given.contains_key(ROPE_FREQS);
+        }
         // Any numbers do.
         match find(&name.replace('#', "0"), 1, 1) {
             Some(Found::Piece(id, role)) => {

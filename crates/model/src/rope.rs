@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::{ln64, pow64};
+use sws_store::Value;
 
 use crate::config::{Config, ConfigError, Entry};
+use crate::gguf::ROPE_DIVISORS;
 
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +61,8 @@ pub enum RopeScaling {
         /// True if both limits are moved outwards, to whole pairs.
         truncate: bool,
     },
+    /// Each pair's angle is divided by a number of its own.
+    Divided,
 }
 
 /// The largest head size accepted; it bounds allocations before any weight is read.
@@ -159,7 +163,20 @@ impl Rope {
                 _ => return Err(config.unsupported(kind, SUPPORTED)),
             }
         }
-        let inv_freq = scaling.frequencies(theta, dim);
+        let mut inv_freq = scaling.frequencies(theta, dim);
+        if let Some(entry) = config.get(ROPE_DIVISORS) {
+            let divisors: Option<Vec<f64>> = entry.list()?.iter().map(Value::as_f64).collect();
+            let divisors = divisors.filter(|all| all.len() == inv_freq.len());
+            let divisors = divisors.filter(|all| all.iter().all(|&divisor| divisor > 0.0));
+            let divisors = divisors.ok_or_else(|| {
+                entry.invalid("which must have a number above 0 for each pair of a head")
+            })?;
+            if scaling != RopeScaling::None {
+                return Err(config.unsupported(entry, "without another scaling"));
+            }
+            scaling = RopeScaling::Divided;
+            inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
+        }
         if inv_freq.iter().any(|f| !(f * context as f32).is_finite())
             && let Some(entry) = entry("factor").or(theta_entry)
         {
@@ -190,7 +207,8 @@ impl RopeScaling {
     fn scaled(self, theta: f64, dim: usize, i: usize, wave: f32) -> f32 {
         let inv_freq = 1.0 / wave;
         match self {
-            RopeScaling::None => inv_freq,
+            // Divisors are not functions of the angle.
+            RopeScaling::None | RopeScaling::Divided => inv_freq,
             RopeScaling::Linear { factor } => inv_freq / factor as f32,
             RopeScaling::Yarn { factor, fast, slow, trained, truncate } => {
                 // The pair that turns this many times over the original context.

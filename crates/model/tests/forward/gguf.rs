@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Source};
 use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard, unshard};
@@ -75,6 +76,43 @@ fn split_files_give_the_same_bits() {
     }
     let expected = in_place(&dir.path().join("whole.gguf"));
     assert!(in_place(&parts.join("m-00002-of-00003.gguf")) == expected);
+}
+
+/// The scaling of Llama 3 is a tensor of divisors. The converter rounds them, so some angles differ
+/// in their last bit from those of the formula.
+#[test]
+fn divided_angles_are_those_of_the_scaling() {
+    let name = "llama";
+    let golden = golden_spec(name);
+    let half = golden.ropes[0].inv_freq.len();
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(golden_dir(name).join("config.json")).unwrap())
+            .unwrap();
+    config["rope_scaling"] = Value::Null;
+    let plain = ModelSpec::parse(config.to_string().as_bytes()).unwrap();
+    let angles = plain.ropes[0].inv_freq.iter().zip(&golden.ropes[0].inv_freq);
+    let divisors = angles.flat_map(|(plain, scaled)| (plain / scaled).to_le_bytes()).collect();
+
+    let copy = tempfile::tempdir().unwrap();
+    for entry in golden_dir(name).read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+    }
+    std::fs::write(copy.path().join("config.json"), config.to_string()).unwrap();
+    let mut file = converted(copy.path()).unwrap();
+    file.tensor("rope_freqs.weight", 0, &[half as u64], divisors);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    file.write(&path);
+    let (_, spec) = sws_testing::open(&path).unwrap();
+    for (found, expected) in spec.ropes[0].inv_freq.iter().zip(&golden.ropes[0].inv_freq) {
+        assert!((found / expected - 1.0).abs() <= f32::EPSILON, "{found} {expected}");
+    }
+    let expected = logits(&golden, Fixture::open(name).source());
+    for (found, expected) in in_place(&path).into_iter().zip(expected) {
+        let (found, expected) = (f32::from_bits(found), f32::from_bits(expected));
+        assert!((found - expected).abs() < 1e-4, "{found} {expected}");
+    }
 }
 
 /// One 2-D tensor for each expert, as in files of Mixtral from before the stacks.
@@ -164,7 +202,9 @@ fn what_the_families_do_not_have_is_refused() {
         ("mixtral", &|f| set(f, "llama.rope.dimension_count", Key::U32(4)), "`llama.rope.dimension_count` = 4"),
         ("mixtral", &|f| set(f, "llama.feed_forward_length", Key::Ints(vec![22, 23, 22])), "`llama.feed_forward_length` with different values"),
         ("mixtral", &|f| f.key("llama.rope.scaling.type", "longrope".into()), "the scaling `longrope`"),
-        ("mixtral", &|f| tensor(f, "rope_freqs.weight"), "the tensor `rope_freqs.weight`"),
+        ("mixtral", &|f| tensor(f, "rope_freqs.weight"), "gives [0.0,0.0,0.0,0.0] for `gguf.rope_divisors`, which must have a number above 0 for each pair"),
+        ("mixtral", &|f| f.tensor("rope_freqs.weight", 30, &[5], vec![0; 10]), "the tensor `rope_freqs.weight`"),
+        ("mixtral", &|f| tensor(f, "rope_factors_long.weight"), "the tensor `rope_factors_long.weight`"),
         ("mixtral", &|f| tensor(f, "blk.0.attn_q_norm.weight"), "the tensor `blk.#.attn_q_norm.weight`"),
         ("mixtral", &|f| tensor(f, "blk.0.ffn_gate_up_exps.weight"), "the tensor `blk.#.ffn_gate_up_exps.weight`"),
         ("mixtral", &|f| tensor(f, "blk.0.attn_q.bias"), "biases that models of this type do not have"),

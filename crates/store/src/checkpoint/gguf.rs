@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use super::files::{hash_samples, open_regular, read_at};
 use super::{Checkpoint, CheckpointError, WeightFile, check_distinct};
-use crate::header::MAX_TENSORS;
-use crate::{Configuration, DirectReader, Gguf, GgufError, ShardReader, SmallFileError, Value};
+use crate::header::{HeaderTensor, MAX_TENSORS};
+use crate::{
+    Configuration, DirectReader, Dtype, Gguf, GgufError, ShardReader, SmallFileError, Value,
+};
 
 pub(super) use find::{Found, find};
 
@@ -25,6 +27,9 @@ const TENSORS: &str = "tensors";
 /// Largest number of values in a configuration, and of different names of tensors in it.
 const MAX_VALUES: usize = 1 << 15;
 const MAX_NAMES: usize = 4096;
+
+/// Largest tensor, in bytes, whose numbers become part of the configuration.
+const MAX_SMALL: u64 = 16 << 10;
 
 /// GGUF files whose headers have been read and found consistent.
 #[derive(Debug)]
@@ -118,6 +123,9 @@ impl GgufCheckpoint {
             return Err(CheckpointError::Part { path: first, reason });
         }
         check_distinct(&dir, &files)?;
+        for file in &files {
+            add_small(&dir, file, &mut keys)?;
+        }
         let config = configuration(&files, keys)
             .map_err(|reason| CheckpointError::Config { path: first, reason })?;
         let fingerprint = identity.finalize().to_hex().to_string();
@@ -198,6 +206,26 @@ fn split(
 fn is_configuration(key: &str) -> bool {
     let other = ["general.", "tokenizer.", "split."].iter().any(|prefix| key.starts_with(prefix));
     !other || key == "general.architecture"
+}
+
+/// Adds the values of small tensors for rotary embeddings, which belong to the configuration, by the
+/// names of the tensors.
+fn add_small(
+    dir: &Path,
+    file: &WeightFile,
+    entries: &mut BTreeMap<String, Value>,
+) -> Result<(), CheckpointError> {
+    let small = |tensor: &&HeaderTensor| {
+        tensor.name.starts_with("rope_") && tensor.dtype == Dtype::F32 && tensor.len <= MAX_SMALL
+    };
+    for tensor in file.tensors.iter().filter(small) {
+        let path = dir.join(&file.name);
+        let bytes = read_at(&open_regular(&path)?.0, &path, tensor.len, tensor.offset)?;
+        let number = |bytes: &[u8; 4]| Value::Float(f32::from_le_bytes(*bytes).into());
+        let numbers = bytes.as_chunks().0.iter().map(number).collect();
+        entries.insert(tensor.name.clone(), Value::List(numbers));
+    }
+    Ok(())
 }
 
 /// The configuration: the keys as they are, and the names of the tensors, with `#` in place of

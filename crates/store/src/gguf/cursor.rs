@@ -95,7 +95,7 @@ impl<R: Read> Cursor<R> {
             4 => Value::Int(self.u32(NUMBER)?.into()),
             5 => Value::Int(i32::from_le_bytes(self.array(NUMBER)?).into()),
             6 => Value::Float(f32::from_le_bytes(self.array(NUMBER)?).into()),
-            7 => match self.array(NUMBER)? {
+            7 => match self.array::<1>(NUMBER)? {
                 [0] => Value::Bool(false),
                 [1] => Value::Bool(true),
                 [other] => return Err(GgufError::Bool(other)),
