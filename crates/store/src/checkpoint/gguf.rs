@@ -114,7 +114,7 @@ impl GgufCheckpoint {
             }
             files.push(WeightFile { name, len: about.len, tensors: read.tensors });
         }
-        let first = dir.join(files.first().map_or("", |file| &file.name));
+        let first = dir.join(files.first().map_or("", |file| file.name.as_str()));
         let Some(header) = header else {
             return Err(CheckpointError::NoWeights { dir });
         };

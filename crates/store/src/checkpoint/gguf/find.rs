@@ -24,7 +24,7 @@ pub(in super::super) struct Found {
 /// model. None if it is neither.
 pub(in super::super) fn find(path: &Path) -> Result<Option<Found>, CheckpointError> {
     if path.is_file() {
-        if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("gguf")) {
+        if path.extension().is_none_or(|ending| ending != "gguf") {
             return Ok(None);
         }
         let name = path.file_name().and_then(|name| name.to_str()).filter(|n| is_plain_name(n));
