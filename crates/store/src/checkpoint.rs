@@ -242,6 +242,14 @@ pub enum CheckpointError {
         /// The tensor.
         tensor: String,
     },
+    /// Two tensors have the same name once they are renamed.
+    #[error("`{}` holds two tensors that are `{tensor}`; download it again", path.display())]
+    SameName {
+        /// The file.
+        path: PathBuf,
+        /// The name of both.
+        tensor: String,
+    },
     /// The checkpoint has more tensors than any model.
     #[error("`{}` brings the checkpoint above {limit} tensors; this is no model that was ever published, download it again", path.display())]
     TooManyTensors {

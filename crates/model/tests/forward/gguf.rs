@@ -183,6 +183,22 @@ fn quantised_matrices_give_the_bits_of_their_numbers() {
     assert!(logits(&sharded.spec, sharded.source()) == expected);
 }
 
+/// A stack of experts, and a tensor of one of them besides.
+#[test]
+fn an_expert_that_is_there_twice_is_refused() {
+    let mut file = converted(&golden_dir("mixtral")).unwrap();
+    file.tensor("blk.0.ffn_up.2.weight", 0, &[22, 40], vec![0; 22 * 40 * 4]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    file.write(&path);
+    let error = sws_testing::open(&path).unwrap_err().to_string();
+    let name = "model.layers.0.block_sparse_moe.experts.2.w3.weight";
+    assert!(
+        error.ends_with(&format!("holds two tensors that are `{name}`; download it again")),
+        "{error}"
+    );
+}
+
 #[test]
 fn what_the_families_do_not_have_is_refused() {
     type Change<'a> = &'a dyn Fn(&mut GgufFile);

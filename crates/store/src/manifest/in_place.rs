@@ -1,6 +1,6 @@
 //! The manifest of a checkpoint that is read in place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sws_kernels::Encoding;
 
@@ -81,6 +81,18 @@ impl Manifest {
             }
         }
 
+        // Renamed tensors can get the name of another one of their piece.
+        for tensors in pieces.values() {
+            let mut names = HashSet::with_capacity(tensors.len());
+            if let Some((_, tensor)) =
+                tensors.iter().find(|(_, tensor)| !names.insert(&tensor.name))
+            {
+                return Err(CheckpointError::SameName {
+                    path: checkpoint.dir().join(&tensor.source),
+                    tensor: tensor.name.clone(),
+                });
+            }
+        }
         let pieces = pieces.into_iter().map(|(id, mut tensors)| {
             tensors.sort_by(|(a_rank, a), (b_rank, b)| (a_rank, &a.name).cmp(&(b_rank, &b.name)));
             let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
