@@ -66,7 +66,7 @@ impl Naming for ByFirstLetter {
     }
 
     fn name(&self, name: &str, expert: Option<u32>) -> Option<String> {
-        let expert = expert.filter(|_| name.len() % 2 == 0)?;
+        let expert = expert.filter(|_| name.len().is_multiple_of(2))?;
         Some(format!("{name}.{expert}"))
     }
 }

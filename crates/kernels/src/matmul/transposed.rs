@@ -92,6 +92,7 @@ fn by_encoding<S: Simd>(s: S, job: Job) {
         Encoding::Q4 => all_rows::<S, decode::Q4<S>>(s, job),
         Encoding::Fp8 => all_rows::<S, decode::Fp8>(s, job),
         Encoding::Mxfp4 => all_rows::<S, decode::Mxfp4<S>>(s, job),
+        Encoding::Q8_0 => all_rows::<S, decode::Q8_0>(s, job),
     }
 }
 

@@ -159,7 +159,7 @@ fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError> {
     match rope.scaling {
         RopeScaling::None => Ok(1.0),
         RopeScaling::Yarn { factor, .. } => Ok(yarn_amplitude(factor, entry.positive()?).powi(2)),
-        RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => {
+        RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } | RopeScaling::Divided => {
             Err(config.unsupported(entry, "with yarn"))
         }
     }
