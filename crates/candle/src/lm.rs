@@ -60,6 +60,10 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         )));
     }
     for layer in &spec.layers {
+        let Norm::Rms { one_plus, .. } = layer.norm;
+        if one_plus {
+            return Err(unknown("norms with one plus their weights"));
+        }
         let attention = grouped(&layer.mixer)?;
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
@@ -264,7 +268,7 @@ impl Layer {
     fn load(from: &mut Loader<'_>, spec: &ModelSpec, number: usize) -> Result<Layer> {
         let (layer, hidden) = (&spec.layers[number], spec.hidden);
         let prefix = format!("model.layers.{number}");
-        let Norm::Rms { eps } = layer.norm;
+        let Norm::Rms { eps, .. } = layer.norm;
         let attention = grouped(&layer.mixer)?;
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
@@ -310,7 +314,7 @@ impl Layer {
 }
 
 fn norm(from: &mut Loader<'_>, name: &str, norm: Norm, width: usize) -> Result<RmsNorm> {
-    let Norm::Rms { eps } = norm;
+    let Norm::Rms { eps, .. } = norm;
     Ok(RmsNorm::new(from.get(name, &[width])?, f64::from(eps)))
 }
 

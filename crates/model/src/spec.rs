@@ -48,6 +48,8 @@ pub enum Norm {
     Rms {
         /// Added to the mean of squares.
         eps: f32,
+        /// True if the factor is one plus the weights, which then lie around zero.
+        one_plus: bool,
     },
 }
 
@@ -114,7 +116,7 @@ pub struct LatentSpec {
     pub rope: usize,
 }
 
-/// Norms of queries and keys before the rotary embedding, with the eps of the layer's norm.
+/// Norms of queries and keys before the rotary embedding, of the same kind as the layer's norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// No norm.
@@ -277,6 +279,14 @@ impl LayerSpec {
             Ffn::Moe(moe) => Some(moe),
             Ffn::Dense(_) => None,
         }
+    }
+}
+
+impl Norm {
+    /// The same norm with factors of one plus the weights.
+    pub const fn one_plus(self) -> Norm {
+        let Norm::Rms { eps, .. } = self;
+        Norm::Rms { eps, one_plus: true }
     }
 }
 

@@ -34,7 +34,8 @@ pub(super) struct Decoder<'a> {
     hidden: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
-    norm: Norm,
+    /// The norm of all layers, and that before the head.
+    pub(super) norm: Norm,
     pub(super) context: usize,
 }
 
@@ -59,7 +60,8 @@ impl<'a> Decoder<'a> {
             None => defaults.context,
         };
         let eps = config.get("rms_norm_eps").map(|entry| entry.positive()).transpose()?;
-        let norm = Norm::Rms { eps: eps.map_or(defaults.eps, |eps| eps as f32) };
+        let eps = eps.map_or(defaults.eps, |eps| eps as f32);
+        let norm = Norm::Rms { eps, one_plus: false };
         Ok(Decoder { config, hidden, layers, heads, norm, context })
     }
 
@@ -89,7 +91,7 @@ impl<'a> Decoder<'a> {
 
 /// A decoder whose attention has grouped heads.
 pub(super) struct Common<'a> {
-    decoder: Decoder<'a>,
+    pub(super) decoder: Decoder<'a>,
     pub(super) layers: usize,
     /// The attention without biases, norms and window.
     pub(super) attention: AttentionSpec,

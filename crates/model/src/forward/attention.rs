@@ -1,13 +1,13 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
 use sws_kernels::functional::{
-    Attention, AttentionScratch, NormWeight, Queries, RopeShape, add, attention as attend,
-    rms_norm, rope,
+    Attention, AttentionScratch, Queries, RopeShape, add, attention as attend, rope,
 };
 use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
 use super::linear::{Product, Threads, multiply};
+use super::norm;
 use super::work::{AttentionWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -34,7 +34,7 @@ pub(super) fn attention(
     sequences: &mut [Sequence],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, norm, hidden, ropes, spans } = context;
+    let &Context { tier, layer: l, norm: by, hidden, ropes, spans } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, tables, .. } = own;
@@ -64,14 +64,12 @@ pub(super) fn attention(
             by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
         }
     }
-    let Norm::Rms { eps } = norm;
     for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
         if spec.qk_norm != QkNorm::None {
             // The weights are as wide as the normed vector: one head, or all of them.
             let weight = weights.vector(id, role);
             let width = weight.len();
-            let weight = NormWeight::Plain(weight);
-            by_rows(x, width, |_, x| rms_norm(tier, x, width, weight, eps));
+            by_rows(x, width, |_, x| norm(tier, by, x, width, weight));
         }
     }
     if let Some(limit) = spec.clip {

@@ -388,6 +388,10 @@ impl Model {
 
 /// Norms every row.
 fn norm(tier: Tier, norm: Norm, rows: &mut [f32], width: usize, weight: &[f32]) {
-    let Norm::Rms { eps } = norm;
-    rms_norm(tier, rows, width, NormWeight::Plain(weight), eps);
+    let Norm::Rms { eps, one_plus } = norm;
+    let weight = match one_plus {
+        true => NormWeight::OnePlus(weight),
+        false => NormWeight::Plain(weight),
+    };
+    rms_norm(tier, rows, width, weight, eps);
 }
