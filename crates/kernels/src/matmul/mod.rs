@@ -9,8 +9,8 @@ mod transposed;
 
 use crate::buffer::Buffer;
 use crate::simd::{Portable, Simd};
-use crate::{Encoding, Matrix, Tier, reference};
-use decode::Decoder;
+use crate::{Matrix, Tier, reference};
+use decode::{Decoder, ForDecoder, for_decoder};
 
 pub use input::Input;
 pub(crate) use many::{Operands, tile};
@@ -212,31 +212,25 @@ fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut
 
 #[inline(always)]
 fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
-    match m.encoding() {
-        Encoding::F32 => by_tokens::<S, decode::F32>(s, m, x, y, scratch),
-        Encoding::F16 => by_tokens::<S, decode::F16>(s, m, x, y, scratch),
-        Encoding::Bf16 => by_tokens::<S, decode::Bf16>(s, m, x, y, scratch),
-        Encoding::Bf12 => by_tokens::<S, decode::Bf12<S>>(s, m, x, y, scratch),
-        Encoding::Q8 => by_tokens::<S, decode::Q8>(s, m, x, y, scratch),
-        Encoding::Q4 => by_tokens::<S, decode::Q4<S>>(s, m, x, y, scratch),
-        Encoding::Fp8 => by_tokens::<S, decode::Fp8>(s, m, x, y, scratch),
-        Encoding::Mxfp4 => by_tokens::<S, decode::Mxfp4<S>>(s, m, x, y, scratch),
-        Encoding::Q8_0 => by_tokens::<S, decode::Q8_0>(s, m, x, y, scratch),
-    }
+    for_decoder(s, m.encoding(), ByTokens { m, x, y, scratch });
 }
 
-#[inline(always)]
-fn by_tokens<S: Simd, D: Decoder<S>>(
-    s: S,
-    m: &Matrix,
-    x: &Input,
-    y: &mut Output,
-    scratch: &mut ThreadScratch,
-) {
-    if x.tokens() == 1 {
-        one::one::<S, D>(s, m, x.packed(), y);
-    } else {
-        many::many::<S, D>(s, m, x, y, scratch);
+struct ByTokens<'a, 'm, 'y> {
+    m: &'a Matrix<'m>,
+    x: &'a Input,
+    y: &'a mut Output<'y>,
+    scratch: &'a mut ThreadScratch,
+}
+
+impl<S: Simd> ForDecoder<S> for ByTokens<'_, '_, '_> {
+    #[inline(always)]
+    fn run<D: Decoder<S>>(self, s: S) {
+        let ByTokens { m, x, y, scratch } = self;
+        if x.tokens() == 1 {
+            one::one::<S, D>(s, m, x.packed(), y);
+        } else {
+            many::many::<S, D>(s, m, x, y, scratch);
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{self, Cursor, Decoder};
+use super::decode::{Cursor, Decoder, ForDecoder, for_decoder};
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
 use crate::simd::{Portable, Simd};
-use crate::{Encoding, Matrix, Tier};
+use crate::{Matrix, Tier};
 
 /// Vectors of several tokens: the first begins at the start, each `stride` after the one before.
 #[derive(Clone, Copy, Debug)]
@@ -83,30 +83,22 @@ fn avx512(s: crate::Avx512, job: Job) {
 
 #[inline(always)]
 fn by_encoding<S: Simd>(s: S, job: Job) {
-    match job.m.encoding() {
-        Encoding::F32 => all_rows::<S, decode::F32>(s, job),
-        Encoding::F16 => all_rows::<S, decode::F16>(s, job),
-        Encoding::Bf16 => all_rows::<S, decode::Bf16>(s, job),
-        Encoding::Bf12 => all_rows::<S, decode::Bf12<S>>(s, job),
-        Encoding::Q8 => all_rows::<S, decode::Q8>(s, job),
-        Encoding::Q4 => all_rows::<S, decode::Q4<S>>(s, job),
-        Encoding::Fp8 => all_rows::<S, decode::Fp8>(s, job),
-        Encoding::Mxfp4 => all_rows::<S, decode::Mxfp4<S>>(s, job),
-        Encoding::Q8_0 => all_rows::<S, decode::Q8_0>(s, job),
-    }
+    for_decoder(s, job.m.encoding(), job);
 }
 
-#[inline(always)]
-fn all_rows<S: Simd, D: Decoder<S>>(s: S, mut job: Job) {
-    let decoder = D::new(s, job.m);
-    let rows = job.m.row_count();
-    let mut r = 0;
-    while r + ROWS <= rows {
-        add_rows::<S, D, ROWS>(s, decoder, &mut job, r);
-        r += ROWS;
-    }
-    for r in r..rows {
-        add_rows::<S, D, 1>(s, decoder, &mut job, r);
+impl<S: Simd> ForDecoder<S> for Job<'_> {
+    #[inline(always)]
+    fn run<D: Decoder<S>>(mut self, s: S) {
+        let decoder = D::new(s, self.m);
+        let rows = self.m.row_count();
+        let mut r = 0;
+        while r + ROWS <= rows {
+            add_rows::<S, D, ROWS>(s, decoder, &mut self, r);
+            r += ROWS;
+        }
+        for r in r..rows {
+            add_rows::<S, D, 1>(s, decoder, &mut self, r);
+        }
     }
 }
 

@@ -1,0 +1,40 @@
+//! Decoder of bf12.
+
+use super::{Cursor, Decoder};
+use crate::reference::BLOCK;
+use crate::simd::{Simd, bf12_tail, exponent_lanes};
+use crate::{Encoding, Matrix};
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Bf12<S: Simd> {
+    exponents: S::Exponents,
+    of_tail: S::F,
+}
+
+impl<S: Simd> Decoder<S> for Bf12<S> {
+    const ENCODING: Encoding = Encoding::Bf12;
+    const BYTES: usize = BLOCK + BLOCK / 2;
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    fn new(s: S, m: &Matrix) -> Self {
+        let table = m.exponents();
+        Bf12 { exponents: s.exponents(&table), of_tail: exponent_lanes(s, &table) }
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: by the contract of the trait.
+        unsafe {
+            let p = at.codes.add((BLOCK + BLOCK / 2) * b);
+            s.bf12(self.exponents, p, &mut at.patches)
+        }
+    }
+    /// Vectorised, because the scalar reference took more than a quarter of the run time of a model
+    /// whose experts are 96 columns wide.
+    #[inline(always)]
+    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+        let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
+        let tail = &m.row_bytes(0, at.row)[whole * (BLOCK + BLOCK / 2)..];
+        bf12_tail(s, self.of_tail, tail, n, &mut at.patches)
+    }
+}

@@ -1,0 +1,118 @@
+//! Decoders from blocks of 64 columns to f32, one per encoding, for any instruction set.
+
+mod bf12;
+mod float;
+mod fp8;
+mod gguf;
+mod mxfp4;
+mod quant;
+
+use std::marker::PhantomData;
+
+use super::one::load_block;
+use crate::reference::{self, BLOCK};
+use crate::simd::Simd;
+use crate::{Encoding, Matrix};
+
+pub(super) use bf12::Bf12;
+pub(super) use float::{Bf16, F16, F32};
+pub(super) use fp8::Fp8;
+pub(super) use gguf::Q8_0;
+pub(super) use mxfp4::Mxfp4;
+pub(super) use quant::{Q4, Q8};
+
+/// Code for the decoder of each encoding.
+pub(super) trait ForDecoder<S: Simd> {
+    /// Runs the code with this decoder.
+    fn run<D: Decoder<S>>(self, s: S);
+}
+
+/// Runs `code` with the decoder of an encoding.
+#[inline(always)]
+pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecoder<S>) {
+    match encoding {
+        Encoding::F32 => code.run::<F32>(s),
+        Encoding::F16 => code.run::<F16>(s),
+        Encoding::Bf16 => code.run::<Bf16>(s),
+        Encoding::Bf12 => code.run::<Bf12<S>>(s),
+        Encoding::Q8 => code.run::<Q8>(s),
+        Encoding::Q4 => code.run::<Q4<S>>(s),
+        Encoding::Fp8 => code.run::<Fp8>(s),
+        Encoding::Mxfp4 => code.run::<Mxfp4<S>>(s),
+        Encoding::Q8_0 => code.run::<Q8_0>(s),
+    }
+}
+
+/// Position of the decoder in a row.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Cursor<'a> {
+    row: usize,
+    codes: *const u8,
+    scales: *const u8,
+    /// bf12: the patches from the next block on.
+    patches: &'a [u8],
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor at the beginning of a row. The encoding is a constant when a kernel is compiled.
+    #[inline(always)]
+    pub(in crate::matmul) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
+        let scales = match encoding {
+            Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 => m.row_bytes(1, row),
+            Encoding::Fp8 => m.fp8_scales(row),
+            _ => &[],
+        };
+        Cursor {
+            row,
+            codes: m.row_bytes(0, row).as_ptr(),
+            scales: scales.as_ptr(),
+            patches: if encoding == Encoding::Bf12 { m.escapes(row) } else { &[] },
+            bytes: PhantomData,
+        }
+    }
+
+    /// Start of the row's bytes in the first part.
+    #[inline(always)]
+    pub(in crate::matmul) fn codes(&self) -> *const u8 {
+        self.codes
+    }
+
+    /// [`Decoder::tail`] through the scalar reference.
+    fn tail(&mut self, m: &Matrix<'a>) -> [f32; BLOCK] {
+        let mut out = [0.0; BLOCK];
+        let n = m.cols() % BLOCK;
+        reference::decode_block(m, self.row, m.cols() / BLOCK, &mut self.patches, &mut out[..n]);
+        out
+    }
+}
+
+/// Decoder of one encoding.
+pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
+    /// The encoding that it decodes.
+    const ENCODING: Encoding;
+
+    /// Bytes of a block in the first part.
+    const BYTES: usize;
+
+    /// Number of rows decoded at once, as measured to be fastest: 1, 2 or 4 (see `one.rs`).
+    const ROWS: usize;
+
+    fn new(s: S, m: &Matrix) -> Self;
+
+    /// Decodes columns `64·b` to `64·b + 63`, in order. Blocks must be decoded in ascending order.
+    ///
+    /// # Safety
+    ///
+    /// The cursor must belong to a matrix in this encoding that has at least `64·b + 64` columns.
+    /// `Matrix::block` checked that the row's parts are as long as the encoding says, so the reads
+    /// below are inside them.
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4];
+
+    /// Decodes the columns after the last whole block (fewer than 64) and pads them with zeros. The
+    /// cursor must belong to this matrix and be past its whole blocks.
+    #[inline(always)]
+    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+        load_block(s, &at.tail(m))
+    }
+}

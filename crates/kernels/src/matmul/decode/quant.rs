@@ -1,0 +1,76 @@
+//! Decoders of q8 and q4: codes in groups of 64 columns.
+
+use super::{Cursor, Decoder};
+use crate::reference::{BLOCK, bf16_to_f32};
+use crate::simd::Simd;
+use crate::{Encoding, Matrix};
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q8;
+
+impl<S: Simd> Decoder<S> for Q8 {
+    const ENCODING: Encoding = Encoding::Q8;
+    const BYTES: usize = BLOCK;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn new(_: S, _: &Matrix) -> Self {
+        Q8
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: by the contract of the trait.
+        unsafe {
+            let scale = s.splat(bf16_scale(at, b));
+            let p = at.codes.add(BLOCK * b);
+            let part = |k: usize| s.mul(s.load_i8(p.add(16 * k)), scale);
+            [part(0), part(1), part(2), part(3)]
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q4<S: Simd> {
+    values: S::F,
+}
+
+impl<S: Simd> Decoder<S> for Q4<S> {
+    const ENCODING: Encoding = Encoding::Q4;
+    const BYTES: usize = BLOCK / 2;
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn new(s: S, _: &Matrix) -> Self {
+        let values: [f32; 16] =
+            [0., 1., 2., 3., 4., 5., 6., 7., -8., -7., -6., -5., -4., -3., -2., -1.];
+        // SAFETY: 16 × f32 are 64 bytes.
+        Q4 { values: unsafe { s.load(values.as_ptr()) } }
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: by the contract of the trait.
+        let codes = unsafe { s.load_u16(at.codes.add(BLOCK / 2 * b)) };
+        // SAFETY: likewise.
+        let scale = unsafe { bf16_scale(at, b) };
+        // The products of the sixteen codes and the scale, each rounded once: one multiplication
+        // and four lookups.
+        let weights = s.mul(self.values, s.splat(scale));
+        [
+            s.lookup(weights, codes),
+            s.lookup(weights, s.shr::<4>(codes)),
+            s.lookup(weights, s.shr::<8>(codes)),
+            s.lookup(weights, s.shr::<12>(codes)),
+        ]
+    }
+}
+
+/// The scale of a block.
+///
+/// # Safety
+///
+/// As for [`Decoder::block`]. The encoding must have a two-byte scale for each block.
+#[inline(always)]
+unsafe fn bf16_scale(at: &Cursor, b: usize) -> f32 {
+    // SAFETY: each block has a scale, by this function's contract.
+    bf16_to_f32(u16::from_le(unsafe { at.scales.cast::<u16>().add(b).read_unaligned() }))
+}

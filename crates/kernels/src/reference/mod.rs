@@ -1,0 +1,125 @@
+//! The scalar reference: the meaning of every encoding and the canonical reduction, written as
+//! plainly as possible. All other tiers are tested against this module, bit for bit.
+
+mod bf12;
+mod float;
+mod gguf;
+mod number;
+mod quant;
+
+use crate::{Encoding, Matrix};
+
+pub(crate) use bf12::{bf12_block, count_escapes};
+pub(crate) use gguf::Q8_0_BYTES;
+pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
+
+/// Columns in a block, the unit of decoding.
+pub(crate) const BLOCK: usize = 64;
+
+/// Partial sums of a dot product: column `c` goes to lane `c % 32`.
+pub(crate) const LANES: usize = 32;
+
+/// Calls `y(t, r, weights[r] · x[t])` for all tokens and rows. Tokens are `stride` apart in `x`.
+pub(crate) fn matmul(
+    weights: &Matrix,
+    x: &[f32],
+    stride: usize,
+    mut y: impl FnMut(usize, usize, f32),
+) {
+    let mut row = vec![0.0; weights.cols()];
+    for r in 0..weights.row_count() {
+        decode_row(weights, r, &mut row);
+        for (t, x) in x.chunks_exact(stride).enumerate() {
+            y(t, r, dot(&row, x));
+        }
+    }
+}
+
+/// `y[t] += Σ x[t][r] · weights[r]`. Tokens are a stride apart, the second of each pair.
+pub(crate) fn matmul_transposed(
+    weights: &Matrix,
+    tokens: usize,
+    (x, x_stride): (&[f32], usize),
+    (y, y_stride): (&mut [f32], usize),
+) {
+    let mut row = vec![0.0; weights.cols()];
+    for r in 0..weights.row_count() {
+        decode_row(weights, r, &mut row);
+        for t in 0..tokens {
+            let to = &mut y[t * y_stride..][..row.len()];
+            for (y, w) in to.iter_mut().zip(&row) {
+                *y = w.mul_add(x[t * x_stride + r], *y);
+            }
+        }
+    }
+}
+
+/// The canonical dot product.
+pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
+    let mut acc = [0f32; LANES];
+    for (c, (w, x)) in w.iter().zip(x).enumerate() {
+        acc[c % LANES] = w.mul_add(*x, acc[c % LANES]);
+    }
+    reduce(acc)
+}
+
+/// The fixed tree: lane i with i+16, then +8, +4, +2, +1.
+pub(crate) fn reduce(mut acc: [f32; LANES]) -> f32 {
+    for half in [16, 8, 4, 2, 1] {
+        for i in 0..half {
+            acc[i] += acc[i + half];
+        }
+    }
+    acc[0]
+}
+
+/// Decodes all weights of a row.
+pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
+    let mut escapes = escapes(m, row);
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        decode_block(m, row, block, &mut escapes, out);
+    }
+}
+
+/// The patches of a row; empty for all encodings but bf12.
+pub(crate) fn escapes<'a>(m: &Matrix<'a>, row: usize) -> &'a [u8] {
+    if m.encoding() == Encoding::Bf12 { m.escapes(row) } else { &[] }
+}
+
+/// Decodes one block of at most 64 columns. `escapes` holds the patches from this block on and is
+/// advanced past those used.
+pub(crate) fn decode_block(
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    escapes: &mut &[u8],
+    out: &mut [f32],
+) {
+    match m.encoding() {
+        Encoding::F32 => float::f32(m, row, block, out),
+        Encoding::F16 => float::f16(m, row, block, out),
+        Encoding::Bf16 => float::bf16(m, row, block, out),
+        Encoding::Bf12 => {
+            let mut bits = [0; BLOCK];
+            bf12_block(m, row, block, escapes, &mut bits[..out.len()]);
+            for (out, bits) in out.iter_mut().zip(bits) {
+                *out = bf16_to_f32(bits);
+            }
+        }
+        Encoding::Q8 => quant::q8(m, row, block, out),
+        Encoding::Q4 => quant::q4(m, row, block, out),
+        Encoding::Fp8 => quant::fp8(m, row, block, out),
+        Encoding::Mxfp4 => quant::mxfp4(m, row, block, out),
+        Encoding::Q8_0 => gguf::q8_0(m, row, block, out),
+    }
+}
+
+/// Position of column `c` in a whole block of bf12 or q4: `4i + k` for column `16k + i`.
+pub(crate) fn interleaved(c: usize) -> usize {
+    4 * (c % 16) + c / 16
+}
+
+/// Nibble `at`, the low one of a byte first.
+fn nibble(bytes: &[u8], at: usize) -> u8 {
+    bytes[at / 2] >> (4 * (at % 2)) & 15
+}

@@ -1,0 +1,41 @@
+//! Codes with scales.
+
+use super::{BLOCK, E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, interleaved, nibble};
+use crate::Matrix;
+
+pub(super) fn q8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    let scale = bf16_at(m.row_bytes(1, row), block);
+    for (out, code) in out.iter_mut().zip(&m.row_bytes(0, row)[BLOCK * block..]) {
+        *out = f32::from(*code as i8) * scale;
+    }
+}
+
+pub(super) fn q4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    let scale = bf16_at(m.row_bytes(1, row), block);
+    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
+    let n = out.len();
+    for (c, out) in out.iter_mut().enumerate() {
+        let code = nibble(codes, if n == BLOCK { interleaved(c) } else { c });
+        // Four bits of two's complement.
+        *out = f32::from((code << 4) as i8 >> 4) * scale;
+    }
+}
+
+pub(super) fn fp8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    let scale = f32::from_le_bytes(m.fp8_scales(row).as_chunks().0[block / 2]);
+    for (out, code) in out.iter_mut().zip(&m.row_bytes(0, row)[BLOCK * block..]) {
+        *out = e4m3_to_f32(*code) * scale;
+    }
+}
+
+pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
+    for (c, out) in out.iter_mut().enumerate() {
+        let scale = e8m0_to_f32(m.row_bytes(1, row)[2 * block + c / 32]);
+        *out = E2M1[nibble(codes, c) as usize] * scale;
+    }
+}
+
+fn bf16_at(bytes: &[u8], index: usize) -> f32 {
+    bf16_to_f32(u16::from_le_bytes(bytes.as_chunks().0[index]))
+}
