@@ -24,9 +24,10 @@ fn numbers(encoding: Encoding) -> Vec<f64> {
     }
 }
 
-/// The code of the nearest number; a tie goes to the even code.
+/// The code of the nearest number; a tie goes to the even code. Far above the largest number all
+/// distances are the same in f64.
 fn nearest(numbers: &[f64], w: f32) -> usize {
-    let w = f64::from(w.abs());
+    let w = f64::from(w.abs()).min(numbers[numbers.len() - 1]);
     let distance = |code: &usize| ((numbers[*code] - w).abs(), code % 2);
     let order = |a: &usize, b: &usize| distance(a).partial_cmp(&distance(b)).unwrap();
     (0..numbers.len()).min_by(order).unwrap()
