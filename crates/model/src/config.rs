@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sws_store::{Configuration, DamagedConfiguration, Value};
 
-use crate::gguf;
+use crate::{families, gguf};
 
 type Map = BTreeMap<String, Value>;
 
@@ -15,6 +15,8 @@ pub(crate) const MAX_COUNT: u64 = 65_536;
 #[derive(Debug)]
 pub(crate) struct Config<'a> {
     model_type: &'a str,
+    /// The model type around that of the language model.
+    wrapper: Option<&'static str>,
     outer: &'a Map,
     /// The entries of the language model, in models that also process images or sound.
     text: Option<&'a Map>,
@@ -113,8 +115,18 @@ impl<'a> Config<'a> {
         let entry = |key| outer.get(key).filter(|value| !value.is_null());
         let entry = |key| entry(key).map(|value| Entry { key, value });
         let text = entry("text_config").map(Entry::object).transpose()?;
-        let model_type = entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?;
-        Ok(Config { model_type: model_type.word()?, outer, text, gguf: false })
+        let model_type =
+            entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?.word()?;
+        let mut config = Config { model_type, wrapper: None, outer, text, gguf: false };
+        config.wrapper = families::wrapper(model_type);
+        if config.wrapper.is_some() {
+            let text = text.ok_or(ConfigError::MissingKey("text_config"))?;
+            let value = text.get("model_type").filter(|value| !value.is_null());
+            let inner = value.map(|value| Entry { key: "model_type", value });
+            let missing = ConfigError::MissingKey("model_type` in `text_config");
+            config.model_type = inner.ok_or(missing)?.word()?;
+        }
+        Ok(config)
     }
 
     /// True if tensors have the names of GGUF files.
@@ -126,9 +138,15 @@ impl<'a> Config<'a> {
         self.model_type
     }
 
-    /// The entry as written, null included, for the few entries where null and absence differ.
+    /// The model type of the model around the language model.
+    pub(crate) fn wrapper(&self) -> Option<&'static str> {
+        self.wrapper
+    }
+
+    /// The entry as written, null included, for the few entries where null and absence differ. The
+    /// language model's own come first; rotary embeddings and the like may be at either level.
     pub(crate) fn raw(&self, key: &str) -> Option<&'a Value> {
-        self.text.unwrap_or(self.outer).get(key)
+        self.text.and_then(|text| text.get(key)).or_else(|| self.outer.get(key))
     }
 
     pub(crate) fn get(&self, key: &'static str) -> Option<Entry<'a>> {
@@ -139,9 +157,13 @@ impl<'a> Config<'a> {
         self.get(key).ok_or(ConfigError::MissingKey(key))
     }
 
-    /// The first of several spellings.
+    /// The first of several spellings, at the inner level before the outer one.
     pub(crate) fn any(&self, keys: &[&'static str]) -> Option<Entry<'a>> {
-        keys.iter().find_map(|key| self.get(key))
+        let given = |level: &'a Map, key: &&'static str| {
+            level.get(*key).filter(|value| !value.is_null()).map(|value| Entry { key, value })
+        };
+        let at = |level: &'a Map| keys.iter().find_map(|key| given(level, key));
+        self.text.and_then(at).or_else(|| at(self.outer))
     }
 
     pub(crate) fn flag(&self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
@@ -153,14 +175,9 @@ impl<'a> Config<'a> {
         self.need(key)?.size(limit)
     }
 
-    /// True if the head is the embedding. Models with a `text_config` may say so outside it.
+    /// True if the head is the embedding.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
-        let key = "tie_word_embeddings";
-        let outer = self.outer.get(key).filter(|value| !value.is_null());
-        match outer {
-            Some(value) => Entry { key, value }.flag(),
-            None => self.flag(key, false),
-        }
+        self.flag("tie_word_embeddings", false)
     }
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sws_kernels::Encoding;
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
-use crate::families::{self, Family};
+use crate::families::{self, Names};
 use crate::order::{ReadStep, TensorSpec};
 use crate::role::Role;
 use crate::spec::ModelSpec;
@@ -125,10 +125,10 @@ impl Inventory {
             found: manifest.model.model_type.clone(),
             expected: spec.model_type.clone(),
         };
-        let family = families::find(&spec.model_type)
+        let names = families::names(&spec.model_type, spec.wrapper.as_deref())
             .filter(|_| manifest.model.model_type == spec.model_type)
             .ok_or_else(model_type)?;
-        let mut search = Search { family, manifest, found: HashMap::new(), missing: Vec::new() };
+        let mut search = Search { names, manifest, found: HashMap::new(), missing: Vec::new() };
         let ends = [spec.embedding(), spec.final_norm(), spec.head()];
         for (id, tensor) in &ends[..if spec.tied { 2 } else { 3 }] {
             search.take(*id, &[*tensor])?;
@@ -165,7 +165,7 @@ impl Inventory {
 }
 
 struct Search<'a> {
-    family: &'static Family,
+    names: Names,
     manifest: &'a Manifest,
     found: HashMap<PieceId, Vec<Held>>,
     missing: Vec<String>,
@@ -204,7 +204,7 @@ impl Search<'_> {
         let piece = self.manifest.piece(id);
         let mut held = Vec::with_capacity(wanted.len());
         for wanted in wanted {
-            let name = name_of(self.family, id, wanted.role);
+            let name = self.names.name_of(id, wanted.role);
             let found = piece.and_then(|piece| {
                 Some((piece, piece.tensors.iter().position(|tensor| tensor.name == name)?))
             });
@@ -223,24 +223,6 @@ impl Search<'_> {
         self.found.insert(id, held);
         Ok(())
     }
-}
-
-/// The name of a tensor in transformers.
-pub(crate) fn name_of(family: &Family, id: PieceId, role: Role) -> String {
-    let prefix = family.prefix;
-    let (Some(layer), Some(rule)) = (id.layer(), family.rule(id.kind(), role)) else {
-        return match role {
-            Role::Head => "lm_head.weight".to_owned(),
-            Role::FinalNorm => format!("{prefix}norm.weight"),
-            Role::Embedding => format!("{prefix}embed_tokens.weight"),
-            _ => format!("{id} {role:?}"),
-        };
-    };
-    let name = match id.kind() {
-        PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
-        _ => rule.name.to_owned(),
-    };
-    format!("{prefix}layers.{layer}.{name}")
 }
 
 fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, WeightsError> {

@@ -3,9 +3,8 @@
 use sws_store::{Configuration, Naming, PieceId, PieceKind, Placement};
 
 use crate::config::{Config, ConfigError, InvalidConfig};
-use crate::families::{self, Family, Rule, Target};
+use crate::families::{self, Names, Rule, Target};
 use crate::gguf::{self, Found};
-use crate::inventory::name_of;
 use crate::role::Role;
 
 /// The naming of the model that a configuration describes.
@@ -14,14 +13,14 @@ pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> 
 }
 
 fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
-    let family = families::of(config)?;
+    let names = families::of(config)?;
     let experts = config.experts()?;
     let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts { .. });
-    if experts.is_none() && family.layer.iter().copied().flatten().any(has_experts) {
+    if experts.is_none() && names.family.layer.iter().copied().flatten().any(has_experts) {
         return Err(ConfigError::MissingKey("num_experts"));
     }
     Ok(FamilyNaming {
-        family,
+        names,
         model_type: config.model_type().to_owned(),
         layers: config.layers()?,
         experts: experts.unwrap_or(0),
@@ -31,7 +30,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
 }
 
 struct FamilyNaming {
-    family: &'static Family,
+    names: Names,
     model_type: String,
     layers: u32,
     experts: u32,
@@ -49,10 +48,9 @@ impl Naming for FamilyNaming {
         if let Some(found) = self.in_gguf(name) {
             return self.place_of_gguf(found, shape).unwrap_or(Placement::Extra);
         }
-        let in_model = name.strip_prefix(self.family.prefix);
-        match in_model.and_then(|rest| rest.strip_prefix("layers.")) {
+        match self.names.in_layers(name) {
             Some(rest) => self.place_in_layer(rest, shape),
-            None => self.place_outside(name, in_model),
+            None => self.place_outside(name),
         }
         .unwrap_or(Placement::Extra)
     }
@@ -63,7 +61,7 @@ impl Naming for FamilyNaming {
             (Found::Stacked(layer, role), Some(expert)) => (PieceId::expert(layer, expert), role),
             _ => return None,
         };
-        Some(name_of(self.family, id, role))
+        Some(self.names.name_of(id, role))
     }
 }
 
@@ -73,7 +71,7 @@ impl FamilyNaming {
     }
 
     fn place_of_gguf(&self, found: Found, shape: &[u64]) -> Option<Placement> {
-        let matrix = |kind, role| Some(self.family.rule(kind, role)?.matrix);
+        let matrix = |kind, role| Some(self.names.family.rule(kind, role)?.matrix);
         match found {
             Found::Piece(id, role) => {
                 let matrix = match role {
@@ -92,14 +90,13 @@ impl FamilyNaming {
         }
     }
 
-    fn place_outside(&self, name: &str, in_model: Option<&str>) -> Option<Placement> {
-        let (id, matrix) = match (name, in_model) {
+    fn place_outside(&self, name: &str) -> Option<Placement> {
+        let (id, matrix) = match self.names.outside(name)? {
             // A copy of the embedding that some tools also write.
-            ("lm_head.weight", _) if self.tied => return None,
-            ("lm_head.weight", _) => (PieceId::LM_HEAD, true),
-            (_, Some("embed_tokens.weight")) => (PieceId::EMBED, true),
-            (_, Some("norm.weight")) => (PieceId::FINAL_NORM, false),
-            _ => return None,
+            Role::Head if self.tied => return None,
+            Role::Head => (PieceId::LM_HEAD, true),
+            Role::Embedding => (PieceId::EMBED, true),
+            _ => (PieceId::FINAL_NORM, false),
         };
         Some(Placement::Piece { id, rank: 0, matrix })
     }
@@ -109,7 +106,9 @@ impl FamilyNaming {
     fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
         let (layer, rest) = rest.split_once('.')?;
         let layer = number_below(layer, self.layers)?;
-        for &Rule { name, target, role, matrix } in self.family.layer.iter().copied().flatten() {
+        for &Rule { name, target, role, matrix } in
+            self.names.family.layer.iter().copied().flatten()
+        {
             let rank = role as u16;
             let kind = match target {
                 Target::Experts { transposed }

@@ -13,6 +13,8 @@ use crate::rope::Rope;
 pub struct ModelSpec {
     /// The family, as the configuration spells it.
     pub model_type: String,
+    /// The model type of the model that this is the language model of, if it is part of another.
+    pub wrapper: Option<String>,
     /// Elements of the hidden state.
     pub hidden: usize,
     /// Rows of the embedding, and logits.
@@ -253,7 +255,7 @@ pub struct SharedSpec {
 impl ModelSpec {
     /// Reads a configuration, in the spelling of transformers 4 or 5.
     pub fn of(config: &Configuration) -> Result<ModelSpec, InvalidConfig> {
-        Config::read(config, |config| (families::of(config)?.spec)(config))
+        Config::read(config, |config| (families::of(config)?.family.spec)(config))
     }
 
     /// Reads a `config.json`.

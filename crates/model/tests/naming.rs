@@ -149,6 +149,36 @@ fn stacked_tensors_belong_to_all_experts() {
 }
 
 #[test]
+fn a_language_model_within_another_has_a_prefix() {
+    let config = |tied: &str| {
+        format!(
+            r#"{{"model_type": "kimi_k25", {tied} "num_hidden_layers": 9, "text_config":
+            {{"model_type": "kimi_k2", "num_hidden_layers": 4, "n_routed_experts": 16}}}}"#
+        )
+    };
+    let apart = config("");
+    #[rustfmt::skip]
+    let cases = [
+        ("language_model.model.embed_tokens.weight", "embed*"),
+        ("language_model.model.norm.weight", "final_norm"),
+        ("language_model.lm_head.weight", "lm_head*"),
+        ("language_model.model.layers.3.self_attn.o_proj.weight", "layer_3/attention*"),
+        ("language_model.model.layers.3.mlp.experts.15.up_proj.weight", "layer_3/expert_15*"),
+        ("language_model.model.layers.4.self_attn.o_proj.weight", "extra"),
+        ("model.layers.3.self_attn.o_proj.weight", "extra"),
+        ("lm_head.weight", "extra"),
+        ("vision_tower.encoder.layers.0.norm.weight", "extra"),
+    ];
+    for (name, expected) in cases {
+        assert_eq!(place(&apart, name), expected, "{name}");
+    }
+    // Either level may tie the head to the embedding.
+    let tied = config(r#""tie_word_embeddings": true,"#);
+    assert_eq!(place(&tied, "language_model.lm_head.weight"), "extra");
+    assert_eq!(naming(&apart).unwrap().model_type(), "kimi_k2");
+}
+
+#[test]
 fn tensors_of_a_piece_are_in_order_of_computation() {
     #[rustfmt::skip]
     let cases: &[(&str, &str, &[&str])] = &[
@@ -213,6 +243,9 @@ fn other_configurations_are_refused_with_a_sentence() {
         (r#"{"model_type":"llama","num_hidden_layers":18446744073709551615}"#, "download it again"),
         (r#"{"model_type":"mixtral","num_hidden_layers":2}"#, "no `num_experts`"),
         (r#"{"model_type":"mixtral","num_hidden_layers":2,"num_local_experts":4294967296}"#, "`num_local_experts`"),
+        (r#"{"model_type":"kimi_k25","num_hidden_layers":2}"#, "no `text_config`"),
+        (r#"{"model_type":"kimi_k25","text_config":{}}"#, "no `model_type` in `text_config`"),
+        (r#"{"model_type":"kimi_k25","text_config":{"model_type":"kimi_k25"}}"#, "`kimi_k25`, which is not supported"),
         (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; supported are llama, "),
     ];
     for (config, expected) in cases {

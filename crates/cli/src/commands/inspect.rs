@@ -34,6 +34,15 @@ struct Report {
     kinds: Vec<Row>,
     stand_ins: Vec<Row>,
     lossy_tensors: Vec<Lossy>,
+    skipped: Vec<Skipped>,
+}
+
+/// Tensors that the language model does not use, by the beginning of their names.
+#[derive(Debug, Serialize)]
+struct Skipped {
+    names: String,
+    tensors: usize,
+    stored_bytes: u64,
 }
 
 /// All tensors of one kind of piece in one encoding.
@@ -105,6 +114,7 @@ impl Report {
             kinds: rows(tensors(false)),
             stand_ins: rows(tensors(true)),
             lossy_tensors: lossy.collect(),
+            skipped: skipped(tensors(false)),
         }
     }
 
@@ -168,6 +178,16 @@ impl Report {
             ));
             text.push_str(&self.worst());
         }
+        if !self.skipped.is_empty() {
+            text.push_str(
+                "\nThe language model does not use these tensors, and they are never read:\n",
+            );
+            let row = |it: &Skipped| {
+                vec![it.names.clone(), it.tensors.to_string(), size(it.stored_bytes)]
+            };
+            let rows: Vec<_> = self.skipped.iter().map(row).collect();
+            text.push_str(&table(&["name", "tensors", "bytes"], &rows));
+        }
         text
     }
 
@@ -225,6 +245,24 @@ fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
         }
     }
     groups.into_values().map(|(_, row)| row).collect()
+}
+
+/// The extra tensors, grouped by the parts of their names before the first number, two at most.
+fn skipped<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Skipped> {
+    let mut groups: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for (_, tensor) in tensors.filter(|(piece, _)| piece.kind() == PieceKind::Extra) {
+        let parts = tensor.name.split('.').take(2);
+        let parts: Vec<&str> = parts.take_while(|part| part.parse::<u64>().is_err()).collect();
+        let whole = parts.join(".");
+        let names = if whole == tensor.name { whole } else { format!("{whole}.*") };
+        let (tensors, bytes) = groups.entry(names).or_default();
+        *tensors += 1;
+        *bytes += tensor.stored_bytes();
+    }
+    let groups = groups.into_iter();
+    groups
+        .map(|(names, (tensors, stored_bytes))| Skipped { names, tensors, stored_bytes })
+        .collect()
 }
 
 fn stored_as(tensor: &Tensor) -> String {

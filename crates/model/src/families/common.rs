@@ -78,6 +78,7 @@ impl<'a> Decoder<'a> {
         };
         Ok(ModelSpec {
             model_type: self.config.model_type().to_owned(),
+            wrapper: self.config.wrapper().map(str::to_owned),
             hidden: self.hidden,
             vocab: self.config.size("vocab_size", MAX_WIDTH)?,
             context: self.context,

@@ -7,7 +7,7 @@ use sws_store::PieceKind;
 use super::common::{
     Common, Decoder, Defaults, MAX_WIDTH, chosen, dense, same_window, switched_off, width,
 };
-use super::{ATTENTION, Family, MLP, NORMS, Rule, expert, matrix, small};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
@@ -20,6 +20,7 @@ use crate::spec::{
 pub(super) const LATENT: Family = Family {
     model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"],
     prefix: "model.",
+    ends: ENDS,
     layer: &[NORMS, LATENT_ATTENTION, MLP, MOE],
     spec: latent,
 };
@@ -28,6 +29,7 @@ pub(super) const LATENT: Family = Family {
 pub(super) const GLM: Family = Family {
     model_types: &["glm4_moe"],
     prefix: "model.",
+    ends: ENDS,
     layer: &[NORMS, ATTENTION, MLP, MOE],
     spec: glm,
 };

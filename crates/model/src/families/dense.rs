@@ -1,13 +1,14 @@
 //! Decoders without experts.
 
 use super::common::{Common, Defaults, dense, same_window, switched_window, window, windows};
-use super::{ATTENTION, Family, MLP, NORMS};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["llama", "mistral", "qwen2", "qwen3"],
     prefix: "model.",
+    ends: ENDS,
     layer: &[NORMS, ATTENTION, MLP],
     spec,
 };

@@ -6,7 +6,7 @@ use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
 use super::common::{Common, Defaults, chosen, width, window, windows};
-use super::{ATTENTION, Family, NORMS, Rule, small, stacked};
+use super::{ATTENTION, ENDS, Family, NORMS, Rule, small, stacked};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, Router};
@@ -14,6 +14,7 @@ use crate::spec::{AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, Route
 pub(super) const FAMILY: Family = Family {
     model_types: &["gpt_oss"],
     prefix: "model.",
+    ends: ENDS,
     layer: &[NORMS, ATTENTION, SINKS, MOE],
     spec,
 };

@@ -3,13 +3,18 @@
 use sws_store::PieceKind;
 
 use super::common::{Common, Defaults, moe, same_window, window};
-use super::{ATTENTION, Family, NORMS, Rule, expert, small};
+use super::{ATTENTION, ENDS, Family, NORMS, Rule, expert, small};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec};
 
-pub(super) const FAMILY: Family =
-    Family { model_types: &["mixtral"], prefix: "model.", layer: &[NORMS, ATTENTION, MOE], spec };
+pub(super) const FAMILY: Family = Family {
+    model_types: &["mixtral"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MOE],
+    spec,
+};
 
 const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.gate.weight"),

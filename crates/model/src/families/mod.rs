@@ -8,7 +8,7 @@ mod gpt_oss;
 mod mixtral;
 mod qwen_moe;
 
-use sws_store::PieceKind;
+use sws_store::{PieceId, PieceKind};
 
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
@@ -18,12 +18,50 @@ use crate::spec::ModelSpec;
 pub(crate) struct Family {
     /// Spellings in configurations.
     pub(crate) model_types: &'static [&'static str],
-    /// The prefix of `layers.` and `embed_tokens`.
+    /// The prefix of all tensors but the head, in a language model that is not part of another.
     pub(crate) prefix: &'static str,
+    /// The tensors outside layers.
+    pub(crate) ends: Ends,
     /// The tensors of a layer, in any order; [`Role`] defines the order in which they are stored.
     pub(crate) layer: &'static [&'static [Rule]],
     /// Converts a configuration to a specification.
     pub(crate) spec: fn(&Config) -> Result<ModelSpec, ConfigError>,
+}
+
+/// The names of the tensors outside layers.
+pub(crate) struct Ends {
+    /// After the prefix.
+    pub(crate) embedding: &'static str,
+    /// After the prefix.
+    pub(crate) norm: &'static str,
+    /// Without a prefix.
+    pub(crate) head: &'static str,
+}
+
+/// The names in most families.
+const ENDS: Ends =
+    Ends { embedding: "embed_tokens.weight", norm: "norm.weight", head: "lm_head.weight" };
+
+/// A model type of models that also process images or sound. Their configurations have that of the
+/// language model in `text_config`, and the tensors of the language model have another prefix than
+/// in a language model alone. All other tensors are left out.
+struct Wrapper {
+    model_type: &'static str,
+    /// Instead of [`Family::prefix`].
+    prefix: &'static str,
+    /// The prefix of the head.
+    head: &'static str,
+}
+
+const WRAPPERS: [Wrapper; 1] =
+    [Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." }];
+
+/// The names of a model's tensors.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    pub(crate) family: &'static Family,
+    prefix: &'static str,
+    head: &'static str,
 }
 
 /// The place of one tensor in a layer.
@@ -64,13 +102,30 @@ pub fn supported() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().flat_map(|family| family.model_types.iter().copied())
 }
 
-/// The family of a configuration.
-pub(crate) fn of(config: &Config) -> Result<&'static Family, ConfigError> {
-    let known = ALL.into_iter().find(|family| family.model_types.contains(&config.model_type()));
-    known.ok_or_else(|| ConfigError::Unsupported {
-        model_type: config.model_type().escape_debug().take(100).collect(),
-        supported: supported().collect::<Vec<_>>().join(", "),
+/// The names of the model that a configuration describes.
+pub(crate) fn of(config: &Config) -> Result<Names, ConfigError> {
+    names(config.model_type(), config.wrapper()).ok_or_else(|| {
+        let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.model_type);
+        ConfigError::Unsupported {
+            model_type: config.model_type().escape_debug().take(100).collect(),
+            supported: supported().chain(wrappers).collect::<Vec<_>>().join(", "),
+        }
     })
+}
+
+/// The names of a model type within a wrapper, if it is in one.
+pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
+    let family = find(model_type)?;
+    let Some(wrapper) = wrapper else {
+        return Some(Names { family, prefix: family.prefix, head: "" });
+    };
+    let &Wrapper { prefix, head, .. } = WRAPPERS.iter().find(|it| it.model_type == wrapper)?;
+    Some(Names { family, prefix, head })
+}
+
+/// The model type of a wrapper, if this is one.
+pub(crate) fn wrapper(model_type: &str) -> Option<&'static str> {
+    WRAPPERS.iter().map(|wrapper| wrapper.model_type).find(|known| *known == model_type)
 }
 
 /// The family of a model type.
@@ -82,6 +137,44 @@ impl Rule {
     /// The same tensor, stored with rows and columns exchanged.
     const fn transposed(self) -> Rule {
         Rule { target: Target::Experts { transposed: true }, ..self }
+    }
+}
+
+impl Names {
+    /// The rest of a name in a layer, from the number of the layer on.
+    pub(crate) fn in_layers<'n>(&self, name: &'n str) -> Option<&'n str> {
+        name.strip_prefix(self.prefix)?.strip_prefix("layers.")
+    }
+
+    /// The tensor outside layers that has this name.
+    pub(crate) fn outside(&self, name: &str) -> Option<Role> {
+        let Ends { embedding, norm, head } = self.family.ends;
+        if name.strip_prefix(self.head) == Some(head) {
+            return Some(Role::Head);
+        }
+        match name.strip_prefix(self.prefix)? {
+            rest if rest == embedding => Some(Role::Embedding),
+            rest if rest == norm => Some(Role::FinalNorm),
+            _ => None,
+        }
+    }
+
+    /// The name of a tensor.
+    pub(crate) fn name_of(&self, id: PieceId, role: Role) -> String {
+        let &Names { family, prefix, head } = self;
+        let (Some(layer), Some(rule)) = (id.layer(), family.rule(id.kind(), role)) else {
+            return match role {
+                Role::Head => format!("{head}{}", family.ends.head),
+                Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
+                Role::Embedding => format!("{prefix}{}", family.ends.embedding),
+                _ => format!("{id} {role:?}"),
+            };
+        };
+        let name = match id.kind() {
+            PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
+            _ => rule.name.to_owned(),
+        };
+        format!("{prefix}layers.{layer}.{name}")
     }
 }
 

@@ -8,7 +8,7 @@ use sws_store::{PieceKind, Value};
 use super::common::{
     Common, Defaults, dense, moe, same_window, shared_width, switched_window, windows,
 };
-use super::{ATTENTION, Family, MLP, NORMS, Rule, expert, matrix, small};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, MlpSpec, ModelSpec, QkNorm, SharedSpec};
@@ -16,6 +16,7 @@ use crate::spec::{AttentionSpec, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
     prefix: "model.",
+    ends: ENDS,
     layer: &[NORMS, ATTENTION, MLP, MOE],
     spec,
 };
