@@ -23,6 +23,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from quantised import quantised
 from variants import VARIANTS, Config, Tensor, Variant, experts, moe_layers, tensors
 
 HERE = Path(__file__).resolve().parent
@@ -73,12 +74,18 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
         prompt = torch.from_numpy(draw.randint(0, variant.config["vocab_size"], variant.tokens).astype(numpy.int64))
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint = Path(scratch) / "checkpoint"
-            write_checkpoint(checkpoint, variant.config, weights, variant.files)
+            stored, exact = quantised(variant.quantised, weights) if variant.quantised else (weights, weights)
+            config = {key: value for key, value in variant.config.items() if key != "quantization_config"}
+            write_checkpoint(checkpoint, config, exact, variant.files)
             try:
                 golden, facts = measure(variant, checkpoint, prompt)
             except Unsuitable:
                 continue
-            check_layout(variant.name, checkpoint, weights)
+            if variant.quantised:
+                shutil.rmtree(checkpoint)
+                write_checkpoint(checkpoint, variant.config, stored, variant.files)
+            else:
+                check_layout(variant.name, checkpoint, weights)
             save_file(golden, checkpoint / "golden.safetensors")
             facts = {"seed": seed} | facts
             write_json(checkpoint / "facts.json", facts)
@@ -125,7 +132,7 @@ def generation_config(config: Config) -> Config:
 
 def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[dict[str, torch.Tensor], Config]:
     """Runs the checkpoint in float32, refuses weights that would make a poor test, and returns goldens and facts."""
-    config = variant.config
+    config = json.loads((checkpoint / "config.json").read_text())
     model = load(checkpoint)
     layers = moe_layers(config)
 

@@ -34,6 +34,8 @@ class Variant:
     tokens: int = 37
     files: int = 1
     router_std: float = 2.0
+    # How the weights are stored (see quantised.py); the config says so too.
+    quantised: str | None = None
 
 
 def spelled_v4(model_type: str, architecture: str, **options: Any) -> Config:
@@ -621,6 +623,65 @@ VARIANTS: list[Variant] = [
             {"rope_theta": 10000.0, "rope_type": "default"},
         ),
         controls=[{"layer_types": ["full_attention"] * 3}, {"layer_types": ["sliding_attention"] * 3}],
+    ),
+    Variant(
+        "gpt_oss_mxfp4",
+        "experts in mxfp4, read in place; three groups of 32 columns",
+        GPT_OSS
+        | sizes(96, 2, 4, 2, 32, 101)
+        | {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2}
+        | {"layer_types": ["sliding_attention", "full_attention"]}
+        | {"quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"}},
+        controls=[{"swiglu_limit": 7.0}],
+        quantised="mxfp4",
+    ),
+    Variant(
+        "deepseek_v3_fp8",
+        "fp8 with f32 scales of 128 x 128, smaller at the edges, also in the matrices of latents",
+        DEEPSEEK_V3
+        | sizes(136, 2, 4, 4, 150, 101)
+        | {"kv_lora_rank": 130, "q_lora_rank": 29, "n_routed_experts": 8, "num_experts_per_tok": 2}
+        | {"qk_nope_head_dim": 26, "v_head_dim": 31}
+        | {"quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}},
+        controls=[{"num_experts_per_tok": 3}],
+        quantised="fp8",
+    ),
+    Variant(
+        "qwen3_moe_fp8",
+        "fp8 with bf16 scales of 128 x 128",
+        QWEN3_MOE
+        | sizes(136, 2, 6, 2, 54, 101)
+        | {"moe_intermediate_size": 37, "head_dim": 24}
+        | {"quantization_config": {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"], "quant_method": "fp8", "weight_block_size": [128, 128]}},
+        controls=[{"rope_theta": 10000.0}],
+        quantised="fp8_bf16",
+    ),
+    Variant(
+        "deepseek_v3_int4",
+        "experts in int4, in groups of 32, with bf16 scales, as Kimi K2 Thinking",
+        DEEPSEEK_V3
+        | sizes(96, 2, 4, 4, 50, 101)
+        | {"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2}
+        | {
+            "quantization_config": {
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"actorder": None, "group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": True, "type": "int"}}},
+                "format": "pack-quantized",
+                "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|down)_proj.*"],
+                "quant_method": "compressed-tensors",
+            }
+        },
+        controls=[{"num_experts_per_tok": 3}],
+        quantised="int4",
+    ),
+    Variant(
+        "qwen3_moe_nvfp4",
+        "nvfp4 as modelopt writes it, with scales of activations beside",
+        QWEN3_MOE
+        | sizes(80, 2, 6, 2, 54, 101)
+        | {"moe_intermediate_size": 48, "head_dim": 16}
+        | {"quantization_config": {"ignore": ["lm_head"], "quant_algo": "NVFP4", "quant_method": "modelopt"}},
+        controls=[{"rope_theta": 10000.0}],
+        quantised="nvfp4",
     ),
 ]
 

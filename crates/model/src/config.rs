@@ -166,6 +166,12 @@ impl<'a> Config<'a> {
         self.text.and_then(at).or_else(|| at(self.outer))
     }
 
+    /// An entry that multimodal models have beside the language model's entries or among them.
+    pub(crate) fn either(&self, key: &'static str) -> Option<Entry<'a>> {
+        let outer = || Some(Entry { key, value: self.outer.get(key).filter(|v| !v.is_null())? });
+        self.get(key).or_else(outer)
+    }
+
     pub(crate) fn flag(&self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
         self.get(key).map_or(Ok(default), |entry| entry.flag())
     }

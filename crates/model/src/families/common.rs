@@ -2,7 +2,8 @@
 
 use sws_store::Value;
 
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::quantised;
+use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
@@ -41,12 +42,7 @@ pub(super) struct Decoder<'a> {
 
 impl<'a> Decoder<'a> {
     pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
-        if let Some(entry) = config.get("quantization_config") {
-            // The method is more informative than the entry itself.
-            let method = entry.object()?.get("quant_method").filter(|method| !method.is_null());
-            let entry = method.map_or(entry, |value| Entry { key: "quant_method", value });
-            return Err(config.unsupported(entry, "weights published in f32, f16 or bf16"));
-        }
+        quantised::check(config)?;
         if let Some(entry) = config.get("hidden_act")
             && !matches!(entry.word()?, "silu" | "swish")
         {

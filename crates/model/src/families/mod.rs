@@ -6,6 +6,7 @@ mod deepseek;
 mod dense;
 mod gpt_oss;
 mod mixtral;
+mod quantised;
 mod qwen_moe;
 
 use sws_store::{PieceId, PieceKind};

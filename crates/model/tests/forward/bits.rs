@@ -135,7 +135,7 @@ fn shards_in_bf12() {
         shard(&*checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
         let sharded = Fixture::at(&out);
         let encodings = sharded.manifest.pieces.iter().flat_map(|p| &p.tensors).map(|t| t.encoding);
-        assert!(encodings.filter(|e| *e == Some(Encoding::Bf12)).count() > 8, "{name}");
+        assert!(encodings.filter(|e| *e == Some(Encoding::Bf12)).count() > 1, "{name}");
         let found = score(session(&fixture, Tier::best(), sharded.source()), &tokens, tokens.len());
         assert!(found == score(fixture.session(), &tokens, tokens.len()), "{name}");
     }

@@ -1,0 +1,110 @@
+"""Weights as quantised checkpoints on the hub store them, and the numbers that they stand for.
+
+Scales are chosen simply; what a file's codes and scales mean is what is tested, not how well they were chosen.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def quantised(scheme: str, weights: Tensors) -> tuple[Tensors, Tensors]:
+    """The tensors of the checkpoint, and those of the same model in float32."""
+    stored: Tensors = {}
+    exact: Tensors = {}
+    for name, tensor in weights.items():
+        if not takes(scheme, name, tensor):
+            stored[name], exact[name] = tensor, tensor.float()
+            continue
+        parts, exact[name] = SCHEMES[scheme](name, tensor.float())
+        stored |= parts
+    return {name: tensor.contiguous() for name, tensor in stored.items()}, exact
+
+
+def takes(scheme: str, name: str, tensor: torch.Tensor) -> bool:
+    if scheme == "mxfp4":
+        return name.endswith((".gate_up_proj", ".down_proj"))
+    if scheme == "int4":
+        return ".mlp.experts." in name
+    return tensor.ndim == 2 and name.endswith("_proj.weight") or name.endswith("_mqa.weight")
+
+
+def codes_of_e2m1(values: torch.Tensor) -> torch.Tensor:
+    codes = (values.abs()[..., None] - E2M1).abs().argmin(-1)
+    return (codes + 8 * values.signbit()).to(torch.uint8)
+
+
+def of_e2m1(codes: torch.Tensor) -> torch.Tensor:
+    magnitude = E2M1[(codes & 7).long()]
+    return torch.where(codes >= 8, -magnitude, magnitude)
+
+
+def pairs(codes: torch.Tensor) -> torch.Tensor:
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def mxfp4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """gpt-oss: the matrices of the other layout are stored as [experts, columns, rows]."""
+    blocks = tensor.transpose(1, 2).unflatten(-1, (-1, 32))
+    exponents = blocks.abs().amax(-1).log2().floor() - 2
+    codes = codes_of_e2m1(blocks / exponents.exp2()[..., None])
+    exact = (of_e2m1(codes) * exponents.exp2()[..., None]).flatten(-2).transpose(1, 2)
+    parts = {f"{name}_blocks": pairs(codes), f"{name}_scales": (exponents + 127).to(torch.uint8)}
+    return parts, exact.contiguous()
+
+
+def fp8(dtype: torch.dtype) -> Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]:
+    """Blocks of 128 rows and columns, smaller at the edges."""
+
+    def store(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        rows, cols = tensor.shape
+        scales = torch.empty((rows + 127) // 128, (cols + 127) // 128)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                block = tensor[128 * i : 128 * (i + 1), 128 * j : 128 * (j + 1)]
+                scales[i, j] = block.abs().max() / 440
+        scales = scales.to(dtype)
+        wide = scales.float().repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+        codes = (tensor / wide).to(torch.float8_e4m3fn)
+        return {name: codes, f"{name}_scale_inv": scales}, codes.float() * wide
+
+    return store
+
+
+def int4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """compressed-tensors, pack-quantized: eight codes from 0 to 15 in an integer, groups of 32."""
+    rows, cols = tensor.shape
+    groups = tensor.unflatten(-1, (-1, 32))
+    scales = (groups.abs().amax(-1) / 7.5).to(torch.bfloat16)
+    codes = (groups / scales.float()[..., None]).round().clamp(-8, 7)
+    exact = (codes * scales.float()[..., None]).flatten(-2)
+    nibbles = (codes.flatten(-2) + 8).long().unflatten(-1, (-1, 8))
+    packed = (nibbles << torch.arange(0, 32, 4)).sum(-1)
+    packed = torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+    parts = {"packed": packed, "scale": scales, "shape": torch.tensor([rows, cols])}
+    return {f"{name}_{part}": tensor for part, tensor in parts.items()}, exact
+
+
+def nvfp4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """modelopt: e4m3 scales of 16 columns, and a scale of all of them. The others are for activations."""
+    groups = tensor.unflatten(-1, (-1, 16))
+    second = tensor.abs().max() / (6 * 440)
+    scales = (groups.abs().amax(-1) / (6 * second)).to(torch.float8_e4m3fn)
+    codes = codes_of_e2m1(groups / (scales.float() * second).clamp(min=1e-9)[..., None])
+    exact = of_e2m1(codes) * scales.float()[..., None] * second
+    stem = name.removesuffix(".weight")
+    parts = {name: pairs(codes.flatten(-2)), f"{name}_scale": scales, f"{name}_scale_2": second}
+    return parts | {f"{stem}.input_scale": torch.tensor(0.01)}, exact.flatten(-2)
+
+
+SCHEMES = {
+    "mxfp4": mxfp4,
+    "fp8": fp8(torch.float32),
+    "fp8_bf16": fp8(torch.bfloat16),
+    "int4": int4,
+    "nvfp4": nvfp4,
+}
