@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
-use sws_kernels::{Encoding, Matrix, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, GgufBlocks, Matrix, Scratch, Tier, matmul};
 
 use crate::size::parse_size;
 use measure::{Contender, alternate};
@@ -257,8 +257,8 @@ fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
     match encoding {
         Encoding::F32 => Some(CandleFormat::F32),
         Encoding::Bf16 | Encoding::Bf12 => Some(CandleFormat::Bf16),
-        Encoding::Q8 | Encoding::Q8_0 | Encoding::Fp8 => Some(CandleFormat::Q80),
-        Encoding::Q4 | Encoding::Mxfp4 => Some(CandleFormat::Q4K),
-        Encoding::F16 => None,
+        Encoding::Q8 | Encoding::Fp8 | Encoding::Gguf(GgufBlocks::Q8_0) => Some(CandleFormat::Q80),
+        Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q4K) => Some(CandleFormat::Q4K),
+        Encoding::F16 | Encoding::Gguf(_) => None,
     }
 }

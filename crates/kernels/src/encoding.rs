@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::GgufBlocks;
+
 /// Storage format of the numbers of a matrix.
 ///
 /// `docs/format.md` draws the bytes of each.
@@ -24,13 +26,13 @@ pub enum Encoding {
     Fp8,
     /// e2m1 in blocks of 32 with an e8m0 scale, as gpt-oss publishes.
     Mxfp4,
-    /// Signed bytes in blocks of 32, each behind its f16 scale, as in GGUF files.
-    Q8_0,
+    /// Blocks of codes and their scales, as in GGUF files.
+    Gguf(GgufBlocks),
 }
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 9] = [
+    pub const ALL: [Encoding; 21] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
@@ -39,7 +41,19 @@ impl Encoding {
         Encoding::Q4,
         Encoding::Fp8,
         Encoding::Mxfp4,
-        Encoding::Q8_0,
+        Encoding::Gguf(GgufBlocks::Q8_0),
+        Encoding::Gguf(GgufBlocks::Q4_0),
+        Encoding::Gguf(GgufBlocks::Q4_1),
+        Encoding::Gguf(GgufBlocks::Q5_0),
+        Encoding::Gguf(GgufBlocks::Q5_1),
+        Encoding::Gguf(GgufBlocks::Q2K),
+        Encoding::Gguf(GgufBlocks::Q3K),
+        Encoding::Gguf(GgufBlocks::Q4K),
+        Encoding::Gguf(GgufBlocks::Q5K),
+        Encoding::Gguf(GgufBlocks::Q6K),
+        Encoding::Gguf(GgufBlocks::Iq4Nl),
+        Encoding::Gguf(GgufBlocks::Iq4Xs),
+        Encoding::Gguf(GgufBlocks::Mxfp4),
     ];
 
     /// The name used on the command line and in manifests.
@@ -53,7 +67,7 @@ impl Encoding {
             Encoding::Q4 => "q4",
             Encoding::Fp8 => "fp8",
             Encoding::Mxfp4 => "mxfp4",
-            Encoding::Q8_0 => "q8_0",
+            Encoding::Gguf(blocks) => blocks.name(),
         }
     }
 }

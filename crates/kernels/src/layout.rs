@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::Encoding;
+use crate::{Encoding, GgufBlocks};
 
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,18 @@ const fn plain(suffix: &'static str, cols_per_unit: u64, bytes: u64) -> Part {
     Part { suffix, cut: Cut::Rows { rows: 1, cols_per_unit, bytes } }
 }
 
+/// The one part of each block format, in the order of its variants.
+static GGUF: [[Part; 1]; 13] = {
+    let mut all = [[plain("", 1, 1)]; 13];
+    let mut i = 0;
+    while i < all.len() {
+        let blocks = GgufBlocks::ALL[i];
+        all[blocks as usize] = [plain("", blocks.cols() as u64, blocks.bytes() as u64)];
+        i += 1;
+    }
+    all
+};
+
 impl Encoding {
     /// The parts of a matrix in this encoding, in the order in which they are passed around.
     pub const fn parts(self) -> &'static [Part] {
@@ -70,7 +82,6 @@ impl Encoding {
             },
         ];
         const MXFP4: &[Part] = &[plain("_blocks", 32, 16), plain("_scales", 32, 1)];
-        const Q8_0: &[Part] = &[plain("", 32, 34)];
         match self {
             Encoding::F32 => F32,
             Encoding::F16 | Encoding::Bf16 => HALF,
@@ -79,7 +90,7 @@ impl Encoding {
             Encoding::Q4 => Q4,
             Encoding::Fp8 => FP8,
             Encoding::Mxfp4 => MXFP4,
-            Encoding::Q8_0 => Q8_0,
+            Encoding::Gguf(blocks) => &GGUF[blocks as usize],
         }
     }
 
@@ -91,11 +102,18 @@ impl Encoding {
         }
     }
 
+    /// True if numbers can be encoded in it. Others are only read, where a file has them.
+    pub const fn is_made(self) -> bool {
+        !matches!(self, Encoding::Gguf(format) if !matches!(format, GgufBlocks::Q8_0))
+    }
+
     /// True if a decoded weight may differ from the original.
     pub const fn is_lossy(self) -> bool {
         match self {
             Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 | Encoding::Q8_0 => true,
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 | Encoding::Gguf(_) => {
+                true
+            }
         }
     }
 }

@@ -53,6 +53,7 @@ mod buffer;
 mod encode;
 mod encoding;
 pub mod functional;
+mod gguf;
 mod isa;
 mod layout;
 mod matmul;
@@ -64,6 +65,7 @@ pub use encode::{
     EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, Histogram, Source, Tally,
 };
 pub use encoding::{Encoding, UnknownEncoding};
+pub use gguf::GgufBlocks;
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
 pub use isa::{TIER_VARIABLE, Tier, UnknownTier};

@@ -4,7 +4,7 @@ mod common;
 
 use common::f32_bytes;
 use proptest::prelude::*;
-use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Source};
+use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, Source};
 
 /// The numbers that the codes stand for, in order of magnitude and without sign.
 fn numbers(encoding: Encoding) -> Vec<f64> {
@@ -17,7 +17,7 @@ fn numbers(encoding: Encoding) -> Vec<f64> {
         (0..count).map(number).collect()
     };
     match encoding {
-        Encoding::Q8 | Encoding::Q8_0 => (0..=127).map(f64::from).collect(),
+        Encoding::Q8 | Encoding::Gguf(GgufBlocks::Q8_0) => (0..=127).map(f64::from).collect(),
         Encoding::Q4 => (0..=7).map(f64::from).collect(),
         Encoding::Fp8 => fields(3, -6, 0x7f),
         _ => fields(1, 0, 8),
@@ -37,7 +37,7 @@ fn nearest(numbers: &[f64], w: f32) -> usize {
 fn group(encoding: Encoding, row: usize, col: usize) -> (usize, usize) {
     match encoding {
         Encoding::Fp8 => (row / 128, col / 128),
-        Encoding::Mxfp4 | Encoding::Q8_0 => (row, col / 32),
+        Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q8_0) => (row, col / 32),
         _ => (row, col / 64),
     }
 }
@@ -55,7 +55,9 @@ fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
         let scale = match encoding {
             Encoding::Q8 => half::bf16::from_f32(max / 127.0).to_f32(),
             Encoding::Q4 => half::bf16::from_f32(max / 7.0).to_f32(),
-            Encoding::Q8_0 => half::f16::from_f32((max / 127.0).min(65504.0)).to_f32(),
+            Encoding::Gguf(GgufBlocks::Q8_0) => {
+                half::f16::from_f32((max / 127.0).min(65504.0)).to_f32()
+            }
             Encoding::Fp8 => max / 448.0,
             _ if max == 0.0 => 2f32.powi(-127),
             _ => 2f32.powi((f64::from(max).log2().floor() as i32 - 2).max(-127)),
@@ -66,7 +68,7 @@ fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
         let code = nearest(&numbers, w / scale) as i32;
         let negative = w.is_sign_negative();
         let code = match encoding {
-            Encoding::Q8 | Encoding::Q4 | Encoding::Q8_0 => {
+            Encoding::Q8 | Encoding::Q4 | Encoding::Gguf(GgufBlocks::Q8_0) => {
                 if negative {
                     -code
                 } else {
@@ -90,7 +92,7 @@ fn encoded(encoding: Encoding, cols: usize, rows: usize, parts: &[Vec<u8>; 2]) -
         Encoding::Q8 => {
             (i32::from(codes[row * cols + col] as i8), bf16(row * cols.div_ceil(64) + col / 64))
         }
-        Encoding::Q8_0 => {
+        Encoding::Gguf(GgufBlocks::Q8_0) => {
             let unit = &codes[34 * (row * cols.div_ceil(32) + col / 32)..];
             let scale = half::f16::from_le_bytes([unit[0], unit[1]]).to_f32();
             (i32::from(unit[2 + col % 32] as i8), scale)
@@ -118,7 +120,13 @@ fn encoded(encoding: Encoding, cols: usize, rows: usize, parts: &[Vec<u8>; 2]) -
 #[track_caller]
 fn check(rows: &[f32], cols: usize) {
     let rows = &rows[..rows.len() / cols * cols];
-    let lossy = [Encoding::Q8, Encoding::Q4, Encoding::Fp8, Encoding::Mxfp4, Encoding::Q8_0];
+    let lossy = [
+        Encoding::Q8,
+        Encoding::Q4,
+        Encoding::Fp8,
+        Encoding::Mxfp4,
+        Encoding::Gguf(GgufBlocks::Q8_0),
+    ];
     for encoding in lossy {
         let encoder = Encoder::new(encoding, Source::F32, cols).unwrap();
         let mut out = EncodedRows::default();

@@ -6,8 +6,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoder, Encoding, ExponentTable, Histogram, Input, Matrix, Output, Scratch, Source, Strided,
-    ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
+    Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Input, Matrix, Output, Scratch,
+    Source, Strided, ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -55,11 +55,15 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                         sws_kernels::PartLen::AtLeast(_) => unreachable!(),
                     };
                     match (p, encoding) {
-                        // A scale of any bits before each run of codes.
-                        (0, Encoding::Q8_0) => {
-                            let byte = |i: usize| match i % 34 {
-                                0 | 1 => bf16[(i / 34 * 2 + i % 34) % bf16.len()],
-                                _ => (cell(i) >> 16) as u8,
+                        (0, Encoding::Gguf(format)) => {
+                            let block = format.bytes();
+                            let byte = |i: usize| {
+                                let scale =
+                                    format.scales().iter().find(|&&at| i % block / 2 == at / 2);
+                                match scale {
+                                    Some(at) => bf16[(i / block * 4 + at % 4 + i % 2) % bf16.len()],
+                                    None => (cell(i) >> 16) as u8,
+                                }
                             };
                             (0..len).map(byte).collect()
                         }
@@ -299,7 +303,14 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
         let scale = scale.to_le_bytes();
         let unit = |codes: &[u8]| [&scale, codes].concat();
         let units: Vec<u8> = codes.chunks(32).flat_map(unit).collect();
-        cases.push(Encoded::from_parts(Encoding::Q8_0, 1, 256, &[&units]));
+        cases.push(Encoded::from_parts(Encoding::Gguf(GgufBlocks::Q8_0), 1, 256, &[&units]));
+        for format in GgufBlocks::ALL {
+            let mut blocks = common::random(1024 / format.cols() * format.bytes());
+            for block in blocks.chunks_mut(format.bytes()) {
+                format.scales().iter().for_each(|&at| block[at..at + 2].copy_from_slice(&scale));
+            }
+            cases.push(Encoded::from_parts(Encoding::Gguf(format), 1, 1024, &[&blocks]));
+        }
     }
     for scale in 0..=255u8 {
         cases.push(Encoded::from_parts(Encoding::Mxfp4, 1, 64, &[&ordered, &[scale, scale]]));
@@ -370,6 +381,18 @@ fn bits_match_every_other_architecture() {
         ("fp8", "539e1170c79c7f61"),
         ("mxfp4", "05936e0712966dee"),
         ("q8_0", "655578cd22cfd5a8"),
+        ("q4_0", "90e3b4e16e0bc689"),
+        ("q4_1", "65e4f78fd040b850"),
+        ("q5_0", "693f244e0ce66ca7"),
+        ("q5_1", "96911b8b9118b470"),
+        ("q2_k", "67bf5ef5bdb9acb3"),
+        ("q3_k", "8ab1fb25c41631b1"),
+        ("q4_k", "70f2d6642ae6c38b"),
+        ("q5_k", "def2f88e1c9ebdd8"),
+        ("q6_k", "2cc4532f436b359a"),
+        ("iq4_nl", "34444cd5582eedf6"),
+        ("iq4_xs", "00cc807aa33a7211"),
+        ("mxfp4_gguf", "67383f17713f3389"),
     ];
     let expected: Vec<_> = expected.map(|(name, hash)| (name, hash.to_owned())).into();
     assert_eq!(found, expected);

@@ -1,6 +1,6 @@
 //! Detection of weights that are NaN or infinite.
 
-use sws_kernels::{Encoding, Matrix};
+use sws_kernels::{Encoding, GgufBlocks, Matrix};
 
 /// The row, column and value of the first weight that is not finite, in a matrix or a block of its
 /// rows, given together with its parts.
@@ -54,8 +54,15 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
             bytes(parts[0], 0x7f) || scales.into_iter().any(large)
         }
         Encoding::Mxfp4 => parts[1].iter().any(|&n| n >= 126 + 127),
-        // The largest f16 times 128 is far from the largest f32.
-        Encoding::Q8_0 => parts[0].chunks(34).any(|unit| halves(&unit[..2], 0x7c00)),
+        // The largest f16 times a scale and a code is far from the largest f32.
+        Encoding::Gguf(format) => {
+            let blocks = parts[0].chunks_exact(format.bytes());
+            let powers = format == GgufBlocks::Mxfp4;
+            (powers && blocks.clone().any(|block| block[0] >= 126 + 127))
+                || format.scales().iter().any(|&at| {
+                    blocks.clone().fold(false, |any, b| any | halves(&b[at..at + 2], 0x7c00))
+                })
+        }
     }
 }
 
@@ -112,7 +119,7 @@ mod tests {
             Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
             Encoding::Fp8 => &[ROWS * COLS, 4],
             Encoding::Mxfp4 => &[ROWS * COLS / 2, ROWS * COLS / 32],
-            Encoding::Q8_0 => &[ROWS * COLS / 32 * 34],
+            Encoding::Gguf(format) => &[ROWS * COLS.div_ceil(format.cols()) * format.bytes()],
         };
         let mut parts: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0x11; len]).collect();
         if encoding == Encoding::Bf12 {
@@ -130,8 +137,11 @@ mod tests {
         type Case = (Encoding, &'static [Change], Option<(usize, usize, f32)>);
         const NAN: f32 = f32::NAN;
         const INF: f32 = f32::INFINITY;
+        const Q8_0: Encoding = Encoding::Gguf(GgufBlocks::Q8_0);
+        const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
+        const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
         #[rustfmt::skip]
-        let cases: [Case; 53] = [
+        let cases: [Case; 59] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
             (Encoding::F32, &[], None),
@@ -186,11 +196,17 @@ mod tests {
             (Encoding::Mxfp4, &[(1, 1, &[0xff])], Some((0, 32, NAN))),
             (Encoding::Mxfp4, &[(1, 1, &[0xfe])], None),
             (Encoding::Mxfp4, &[(1, 1, &[0xfe]), (0, 16, &[0x71])], Some((0, 33, INF))),
-            (Encoding::Q8_0, &[], None),
-            (Encoding::Q8_0, &[(0, 102, &[0, 0x7c])], Some((1, 32, INF))),
-            (Encoding::Q8_0, &[(0, 34, &[1, 0xfc])], Some((0, 32, NAN))),
-            (Encoding::Q8_0, &[(0, 2, &[0xff, 0x7f])], None),
-            (Encoding::Q8_0, &[(0, 0, &[0xff, 0x7b]), (0, 2, &[0x80])], None),
+            (Q8_0, &[], None),
+            (Q8_0, &[(0, 102, &[0, 0x7c])], Some((1, 32, INF))),
+            (Q8_0, &[(0, 34, &[1, 0xfc])], Some((0, 32, NAN))),
+            (Q8_0, &[(0, 2, &[0xff, 0x7f])], None),
+            (Q8_0, &[(0, 0, &[0xff, 0x7b]), (0, 2, &[0x80])], None),
+            (Q4_K, &[], None),
+            (Q4_K, &[(0, 144, &[0, 0x7c])], Some((1, 0, INF))),
+            (Q4_K, &[(0, 2, &[0, 0x7e])], Some((0, 0, NAN))),
+            (Q4_K, &[(0, 0, &[0xff, 0x7b])], None),
+            (HALVES, &[], None),
+            (HALVES, &[(0, 17, &[0xff]), (0, 18, &[0x77])], Some((0, 32, INF))),
         ];
         for (encoding, changes, expected) in cases {
             let mut parts = parts(encoding);

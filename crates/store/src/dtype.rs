@@ -4,9 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
-
-/// Elements of a block of `Q8_0`, and its bytes.
-const Q8_0_BLOCK: (u64, u64) = (32, 34);
+use sws_kernels::{Encoding, GgufBlocks};
 
 /// The type of a tensor's numbers in a checkpoint, spelled as in safetensors files and manifests.
 #[expect(non_camel_case_types, reason = "the spelling in files")]
@@ -56,17 +54,76 @@ pub enum Dtype {
     I64,
     /// Unsigned, 64 bits.
     U64,
-    /// Signed, 8 bits, in blocks of 32 along a row that share a scale; in GGUF files only.
+    /// Blocks of 32 or 256 numbers along a row with their scales; this and all below in GGUF files
+    /// only.
+    Q4_0,
+    /// See [`GgufBlocks::Q4_1`].
+    Q4_1,
+    /// See [`GgufBlocks::Q5_0`].
+    Q5_0,
+    /// See [`GgufBlocks::Q5_1`].
+    Q5_1,
+    /// See [`GgufBlocks::Q8_0`].
     Q8_0,
+    /// See [`GgufBlocks::Q2K`].
+    Q2_K,
+    /// See [`GgufBlocks::Q3K`].
+    Q3_K,
+    /// See [`GgufBlocks::Q4K`].
+    Q4_K,
+    /// See [`GgufBlocks::Q5K`].
+    Q5_K,
+    /// See [`GgufBlocks::Q6K`].
+    Q6_K,
+    /// See [`GgufBlocks::Iq4Nl`].
+    IQ4_NL,
+    /// See [`GgufBlocks::Iq4Xs`].
+    IQ4_XS,
+    /// See [`GgufBlocks::Mxfp4`].
+    MXFP4,
 }
 
 impl Dtype {
-    /// Bits of a number, without those of a scale that it shares with others.
+    /// The encoding of a tensor of this type alone, without scales in another; none if no kernel has
+    /// it.
+    pub(crate) fn encoding(self) -> Option<Encoding> {
+        match self {
+            Dtype::F32 => Some(Encoding::F32),
+            Dtype::F16 => Some(Encoding::F16),
+            Dtype::BF16 => Some(Encoding::Bf16),
+            _ => self.blocks().map(Encoding::Gguf),
+        }
+    }
+
+    /// The format of a type whose numbers lie in blocks with their scales.
+    pub(crate) const fn blocks(self) -> Option<GgufBlocks> {
+        match self {
+            Dtype::Q4_0 => Some(GgufBlocks::Q4_0),
+            Dtype::Q4_1 => Some(GgufBlocks::Q4_1),
+            Dtype::Q5_0 => Some(GgufBlocks::Q5_0),
+            Dtype::Q5_1 => Some(GgufBlocks::Q5_1),
+            Dtype::Q8_0 => Some(GgufBlocks::Q8_0),
+            Dtype::Q2_K => Some(GgufBlocks::Q2K),
+            Dtype::Q3_K => Some(GgufBlocks::Q3K),
+            Dtype::Q4_K => Some(GgufBlocks::Q4K),
+            Dtype::Q5_K => Some(GgufBlocks::Q5K),
+            Dtype::Q6_K => Some(GgufBlocks::Q6K),
+            Dtype::IQ4_NL => Some(GgufBlocks::Iq4Nl),
+            Dtype::IQ4_XS => Some(GgufBlocks::Iq4Xs),
+            Dtype::MXFP4 => Some(GgufBlocks::Mxfp4),
+            _ => None,
+        }
+    }
+
+    /// Bits of a number. Of a type whose numbers lie in blocks, those of its codes.
     pub(crate) const fn bits(self) -> u64 {
         use Dtype::*;
         match self {
-            F4 => 4,
-            F6_E2M3 | F6_E3M2 => 6,
+            Q2_K => 2,
+            Q3_K => 3,
+            F4 | Q4_0 | Q4_1 | Q4_K | IQ4_NL | IQ4_XS | MXFP4 => 4,
+            Q5_0 | Q5_1 | Q5_K => 5,
+            F6_E2M3 | F6_E3M2 | Q6_K => 6,
             BOOL | U8 | I8 | F8_E5M2 | F8_E4M3 | F8_E8M0 | F8_E4M3FNUZ | F8_E5M2FNUZ | Q8_0 => 8,
             I16 | U16 | F16 | BF16 => 16,
             I32 | U32 | F32 => 32,
@@ -80,8 +137,8 @@ impl Dtype {
     pub fn byte_len(self, shape: &[u64]) -> Option<u64> {
         let mut nonzero = shape.iter().filter(|&&dim| dim > 0);
         let elements = nonzero.try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
-        if self == Dtype::Q8_0 {
-            let (block, bytes) = Q8_0_BLOCK;
+        if let Some(blocks) = self.blocks() {
+            let (block, bytes) = (blocks.cols() as u64, blocks.bytes() as u64);
             let whole = shape.last().is_some_and(|cols| cols.is_multiple_of(block));
             let len = (elements / block).checked_mul(bytes)?;
             return whole.then_some(if shape.contains(&0) { 0 } else { len });
@@ -97,7 +154,9 @@ impl Dtype {
 /// Reads a type that safetensors files can have.
 pub(crate) fn of_safetensors<'de, D: Deserializer<'de>>(from: D) -> Result<Dtype, D::Error> {
     match Dtype::deserialize(from)? {
-        Dtype::Q8_0 => Err(D::Error::custom("the type Q8_0 is none of the format's")),
+        dtype if dtype.blocks().is_some() => {
+            Err(D::Error::custom(format!("the type {dtype} is none of the format's")))
+        }
         dtype => Ok(dtype),
     }
 }

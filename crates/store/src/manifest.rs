@@ -195,7 +195,8 @@ impl Tensor {
     /// that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
-            Dtype::F8_E4M3 | Dtype::U8 | Dtype::Q8_0 => self.stored_bytes(),
+            Dtype::F8_E4M3 | Dtype::U8 => self.stored_bytes(),
+            dtype if dtype.blocks().is_some() => self.stored_bytes(),
             dtype => self.shape.iter().product::<u64>() * dtype.bits() / 8,
         }
     }

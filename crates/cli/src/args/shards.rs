@@ -22,7 +22,7 @@ pub(crate) struct Shard {
     ///
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. f32 keeps everything.
     /// f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy; `sws inspect`
-    /// shows the error. Tensors already in fp8, mxfp4 or q8_0 are left unchanged.
+    /// shows the error. Tensors already in fp8, mxfp4 or a block format of GGUF files are left unchanged.
     #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
     pub(crate) encoding: Encoding,
     /// Also make small, inexact copies of the experts: q8 or q4.
@@ -86,7 +86,12 @@ pub(crate) struct Unshard {
 }
 
 fn encoding(word: &str) -> Result<Encoding, String> {
-    word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())
+    let encoding: Encoding =
+        word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())?;
+    match encoding.is_made() {
+        true => Ok(encoding),
+        false => Err(format!("{encoding} is only read, where a file has it, and not made")),
+    }
 }
 
 fn stand_in(word: &str) -> Result<Encoding, String> {

@@ -10,8 +10,8 @@ mod error;
 mod mx;
 mod quant;
 
-use crate::Encoding;
 use crate::reference::{bf16_to_f32, f16_to_f32};
+use crate::{Encoding, GgufBlocks};
 
 pub use bf12::{ExponentTable, Histogram};
 pub use error::ErrorSums;
@@ -74,6 +74,11 @@ pub enum EncodeError {
         /// The requested encoding.
         to: Encoding,
     },
+    /// The encoding is read where a file has it, and never made.
+    #[error(
+        "weights are not turned into {0}, which is only read from GGUF files; choose another encoding"
+    )]
+    OnlyRead(Encoding),
     /// A weight for which the lossy encoding has no code.
     #[error(
         "the weight at row {row}, column {col} is infinite or NaN and {encoding} has no code for it"
@@ -143,7 +148,9 @@ impl Encoder {
             Encoding::F16 => source == Source::F16,
             Encoding::Bf16 => source == Source::Bf16,
             Encoding::Bf12 => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 | Encoding::Q8_0 => true,
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
+            Encoding::Gguf(_) if encoding.is_made() => true,
+            Encoding::Gguf(_) => return Err(EncodeError::OnlyRead(encoding)),
         };
         if !takes {
             return Err(EncodeError::NotFrom { from: source, to: encoding });
@@ -219,9 +226,11 @@ impl Encoder {
             Encoding::Q4 => wide.chunks(cols).for_each(|row| quant::q4_row(row, out)),
             Encoding::Fp8 => wide.chunks(128 * cols).for_each(|rows| mx::fp8(rows, cols, out)),
             Encoding::Mxfp4 => wide.chunks(cols).for_each(|row| mx::mxfp4_row(row, out)),
-            Encoding::Q8_0 => wide.chunks(cols).for_each(|row| quant::q8_0_row(row, out)),
-            Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 => {
-                unreachable!("not a lossy encoding")
+            Encoding::Gguf(GgufBlocks::Q8_0) => {
+                wide.chunks(cols).for_each(|row| quant::q8_0_row(row, out))
+            }
+            Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 | Encoding::Gguf(_) => {
+                unreachable!("no encoding that rounds")
             }
         }
         Ok(())

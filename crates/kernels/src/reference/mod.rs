@@ -10,7 +10,7 @@ mod quant;
 use crate::{Encoding, Matrix};
 
 pub(crate) use bf12::{bf12_block, count_escapes};
-pub(crate) use gguf::Q8_0_BYTES;
+pub(crate) use gguf::{DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
 
 /// Columns in a block, the unit of decoding.
@@ -110,7 +110,7 @@ pub(crate) fn decode_block(
         Encoding::Q4 => quant::q4(m, row, block, out),
         Encoding::Fp8 => quant::fp8(m, row, block, out),
         Encoding::Mxfp4 => quant::mxfp4(m, row, block, out),
-        Encoding::Q8_0 => gguf::q8_0(m, row, block, out),
+        Encoding::Gguf(format) => gguf::block(format, m, row, block, out),
     }
 }
 

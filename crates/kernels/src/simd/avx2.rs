@@ -30,6 +30,10 @@ impl Simd for Avx2 {
         allowed!([_mm256_set1_ps(value); 2])
     }
     #[inline(always)]
+    fn splat_f16(self, bits: u16) -> Self::F {
+        allowed!([_mm256_cvtph_ps(_mm_set1_epi16(bits as i16)); 2])
+    }
+    #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         allowed!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
     }
@@ -102,6 +106,14 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U {
         allowed!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U {
+        allowed!([_mm256_srlv_epi32(a[0], by[0]), _mm256_srlv_epi32(a[1], by[1])])
+    }
+    #[inline(always)]
+    fn number(self, a: Self::U) -> Self::F {
+        allowed!([_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])])
     }
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {

@@ -31,6 +31,10 @@ impl Simd for Avx512 {
         allowed!(_mm512_set1_ps(value))
     }
     #[inline(always)]
+    fn splat_f16(self, bits: u16) -> Self::F {
+        allowed!(_mm512_cvtph_ps(_mm256_set1_epi16(bits as i16)))
+    }
+    #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         allowed!(_mm512_mul_ps(a, b))
     }
@@ -83,6 +87,14 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U {
         allowed!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U {
+        allowed!(_mm512_srlv_epi32(a, by))
+    }
+    #[inline(always)]
+    fn number(self, a: Self::U) -> Self::F {
+        allowed!(_mm512_cvtepi32_ps(a))
     }
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {

@@ -41,6 +41,8 @@ pub(crate) trait Simd: Copy {
     const TILE_TOKENS: usize;
 
     fn splat(self, value: f32) -> Self::F;
+    /// An f16 number, widened, in all lanes.
+    fn splat_f16(self, bits: u16) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a · b + c`, rounded once.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
@@ -59,6 +61,10 @@ pub(crate) trait Simd: Copy {
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
     fn or(self, a: Self::U, b: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
+    /// Shifts each lane by its own number of bits, below 32.
+    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U;
+    /// Converts signed numbers.
+    fn number(self, a: Self::U) -> Self::F;
     fn bits(self, a: Self::F) -> Self::U;
     /// True if any bit is set.
     fn any(self, a: Self::U) -> bool;

@@ -31,6 +31,10 @@ impl Simd for Portable {
         [value; 16]
     }
     #[inline(always)]
+    fn splat_f16(self, bits: u16) -> Self::F {
+        [f16_to_f32(bits); 16]
+    }
+    #[inline(always)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| a[i] * b[i])
     }
@@ -77,6 +81,14 @@ impl Simd for Portable {
     #[inline(always)]
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U {
         from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+    #[inline(always)]
+    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U {
+        from_fn(|i| a[i] >> (by[i] & 31))
+    }
+    #[inline(always)]
+    fn number(self, a: Self::U) -> Self::F {
+        a.map(|a| a as i32 as f32)
     }
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Source, Tally,
+    EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix, Source, Tally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -69,6 +69,19 @@ impl Encoded {
     }
 
     pub(crate) fn sample(encoding: Encoding, rows: usize, cols: usize) -> Self {
+        if let Encoding::Gguf(format) = encoding
+            && !encoding.is_made()
+        {
+            let mut bytes = random(rows * cols.div_ceil(format.cols()) * format.bytes());
+            for block in bytes.chunks_mut(format.bytes()) {
+                // Below two, or about one.
+                format.scales().iter().for_each(|at| block[at + 1] &= 0xbf);
+                if format == GgufBlocks::Mxfp4 {
+                    block[0] = 120 | block[0] & 7;
+                }
+            }
+            return Self::from_parts(encoding, rows, cols, &[&bytes]);
+        }
         let source = sample_source(encoding, rows, cols);
         Self::with(&encoder(encoding, &source, cols), &source, rows, cols, rows)
     }
@@ -80,6 +93,16 @@ impl Encoded {
     pub(crate) fn matrix(&self) -> Matrix<'_> {
         Matrix::new(self.encoding, self.rows, self.cols, &self.parts()).unwrap()
     }
+}
+
+/// Any bytes.
+pub(crate) fn random(len: usize) -> Vec<u8> {
+    let mut state = len as u64;
+    let byte = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(byte).take(len).collect()
 }
 
 /// The encoder of `encoding` for rows made by [`sample_source`].

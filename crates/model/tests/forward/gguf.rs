@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Source};
+use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, Source};
 use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
@@ -12,6 +12,8 @@ use sws_testing::goldens::golden_dir;
 use sws_testing::resident;
 
 use crate::support::{Fixture, Recorder, variants};
+
+const Q8_0: Encoding = Encoding::Gguf(GgufBlocks::Q8_0);
 
 fn logits(spec: &ModelSpec, source: ResidentSource) -> Vec<u32> {
     let model = Model::new(spec.clone());
@@ -151,11 +153,11 @@ fn quantised_matrices_give_the_bits_of_their_numbers() {
             continue;
         }
         count += 1;
-        let encoder = Encoder::new(Encoding::Q8_0, Source::Bf16, cols).unwrap();
+        let encoder = Encoder::new(Q8_0, Source::Bf16, cols).unwrap();
         let mut rows = EncodedRows::default();
         encoder.encode(&codes.bytes, &mut rows).unwrap();
         let row_count = codes.bytes.len() / (2 * cols);
-        let matrix = Matrix::new(Encoding::Q8_0, row_count, cols, &[&rows.parts[0]]).unwrap();
+        let matrix = Matrix::new(Q8_0, row_count, cols, &[&rows.parts[0]]).unwrap();
         let mut row = vec![0.0; cols];
         numbers.bytes.clear();
         for r in 0..row_count {
@@ -179,7 +181,7 @@ fn quantised_matrices_give_the_bits_of_their_numbers() {
     shard(&*checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
     let sharded = Fixture::at(&out);
     let tensors = sharded.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    assert!(tensors.filter(|tensor| tensor.encoding == Some(Encoding::Q8_0)).count() > count);
+    assert!(tensors.filter(|tensor| tensor.encoding == Some(Q8_0)).count() > count);
     assert!(logits(&sharded.spec, sharded.source()) == expected);
 }
 

@@ -173,13 +173,7 @@ impl<'a> Source<'a> {
             name: name.to_owned(),
             dtype: stored.tensor.dtype,
             shape: stored.tensor.shape.clone(),
-            encoding: match stored.tensor.dtype {
-                Dtype::F32 => Some(Encoding::F32),
-                Dtype::F16 => Some(Encoding::F16),
-                Dtype::BF16 => Some(Encoding::Bf16),
-                Dtype::Q8_0 => Some(Encoding::Q8_0),
-                _ => None,
-            },
+            encoding: stored.tensor.dtype.encoding(),
             parts: vec![*stored],
         })
     }

@@ -1,37 +1,302 @@
-//! Decoders of the blocks of GGUF files.
+//! The formats of GGUF files with blocks of 32 columns.
+
+use std::marker::PhantomData;
 
 use super::{Cursor, Decoder};
-use crate::reference::{Q8_0_BYTES, f16_to_f32};
+use crate::matmul::one::load_block;
+use crate::reference::{BLOCK, DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix};
+use crate::{Encoding, GgufBlocks, Matrix};
+
+/// Decoder of a format from its blocks of 32 columns.
+pub(in crate::matmul) trait Unit<S: Simd>: Copy {
+    const FORMAT: GgufBlocks;
+
+    fn new(s: S) -> Self;
+
+    /// Decodes the block at `p`, in order.
+    ///
+    /// # Safety
+    ///
+    /// The bytes of a block must be readable at `p`.
+    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2];
+}
+
+/// [`Decoder`] of pairs of such blocks.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Units<U>(U);
+
+impl<S: Simd, U: Unit<S>> Decoder<S> for Units<U> {
+    const ENCODING: Encoding = Encoding::Gguf(U::FORMAT);
+    const BYTES: usize = 2 * U::FORMAT.bytes();
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn new(s: S, _: &Matrix) -> Self {
+        Units(U::new(s))
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        // SAFETY: by the contract of the trait.
+        unsafe {
+            let p = at.codes.add(2 * U::FORMAT.bytes() * b);
+            let ([a, b], [c, d]) = (self.0.unit(s, p), self.0.unit(s, p.add(U::FORMAT.bytes())));
+            [a, b, c, d]
+        }
+    }
+    /// Vectorised for a whole unit, which is every tail of a file.
+    #[inline(always)]
+    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+        if m.cols() % BLOCK != BLOCK / 2 {
+            return load_block(s, &at.tail(m));
+        }
+        let (whole, zero) = (m.cols() / BLOCK, s.splat(0.0));
+        // SAFETY: the row ends with a unit behind its whole blocks.
+        let [a, b] = unsafe { self.0.unit(s, at.codes.add(2 * U::FORMAT.bytes() * whole)) };
+        [a, b, zero, zero]
+    }
+}
+
+/// Codes of four bits that stand for sixteen values: those of the first half of the columns in the
+/// low nibbles of sixteen bytes at `q`.
+///
+/// # Safety
+///
+/// 16 bytes must be readable at `q`.
+#[inline(always)]
+pub(super) unsafe fn nibbles<S: Simd>(s: S, weights: S::F, q: *const u8) -> [S::F; 2] {
+    // SAFETY: by this function's contract.
+    let codes = unsafe { s.load_u8(q) };
+    [s.lookup(weights, codes), s.lookup(weights, s.shr::<4>(codes))]
+}
+
+/// A number of two bytes.
+///
+/// # Safety
+///
+/// They must be readable.
+#[inline(always)]
+pub(super) unsafe fn word(p: *const u8) -> u16 {
+    // SAFETY: by this function's contract.
+    u16::from_le(unsafe { p.cast::<u16>().read_unaligned() })
+}
+
+#[inline(always)]
+pub(super) fn load<S: Simd>(s: S, values: &[f32; 16]) -> S::F {
+    // SAFETY: 16 × f32 are 64 bytes.
+    unsafe { s.load(values.as_ptr()) }
+}
+
+/// A format of codes of four bits, each of which stands for one of sixteen values.
+pub(in crate::matmul) trait Sixteen: Copy {
+    const FORMAT: GgufBlocks;
+    const VALUES: [f32; 16];
+    /// Offset of the codes in a block.
+    const CODES: usize;
+
+    /// The values under the scale of the block at `p`.
+    ///
+    /// # Safety
+    ///
+    /// The bytes of a block must be readable at `p`.
+    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F;
+}
+
+/// [`Unit`] of such a format: one multiplication and two lookups.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Nibbles<S: Simd, T> {
+    values: S::F,
+    format: PhantomData<T>,
+}
+
+impl<S: Simd, T: Sixteen> Unit<S> for Nibbles<S, T> {
+    const FORMAT: GgufBlocks = T::FORMAT;
+
+    #[inline(always)]
+    fn new(s: S) -> Self {
+        Nibbles { values: load(s, &T::VALUES), format: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
+        // SAFETY: by the contract of the trait. Sixteen bytes of codes end the block.
+        unsafe { nibbles(s, T::scaled(s, self.values, p), p.add(T::CODES)) }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q4_0;
+
+impl Sixteen for Q4_0 {
+    const FORMAT: GgufBlocks = GgufBlocks::Q4_0;
+    const VALUES: [f32; 16] =
+        [-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.];
+    const CODES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+        // SAFETY: by the contract of the trait.
+        s.mul(values, s.splat_f16(unsafe { word(p) }))
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q4_1;
+
+impl Sixteen for Q4_1 {
+    const FORMAT: GgufBlocks = GgufBlocks::Q4_1;
+    const VALUES: [f32; 16] = TO_15;
+    const CODES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+        // SAFETY: by the contract of the trait.
+        let (scale, min) = unsafe { (word(p), word(p.add(2))) };
+        s.fma(values, s.splat_f16(scale), s.splat_f16(min))
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Iq4Nl;
+
+impl Sixteen for Iq4Nl {
+    const FORMAT: GgufBlocks = GgufBlocks::Iq4Nl;
+    const VALUES: [f32; 16] = IQ4;
+    const CODES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+        // SAFETY: by the contract of the trait.
+        s.mul(values, s.splat_f16(unsafe { word(p) }))
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Mxfp4;
+
+impl Sixteen for Mxfp4 {
+    const FORMAT: GgufBlocks = GgufBlocks::Mxfp4;
+    const VALUES: [f32; 16] = DOUBLE_E2M1;
+    const CODES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+        // SAFETY: by the contract of the trait.
+        s.mul(values, s.splat(HALF_POWERS[usize::from(unsafe { *p })]))
+    }
+}
+
+static HALF_POWERS: [f32; 256] = {
+    let mut powers = [0.0; 256];
+    let mut s = 0;
+    while s < 256 {
+        powers[s] = half_e8m0_to_f32(s as u8);
+        s += 1;
+    }
+    powers
+};
+
+pub(super) const TO_15: [f32; 16] =
+    [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+
+/// Codes of five bits, whose fifth ones lie before the others.
+#[derive(Clone, Copy)]
+struct FiveBits<S: Simd> {
+    /// 0 to 15, and 16 to 31.
+    columns: [S::U; 2],
+}
+
+impl<S: Simd> FiveBits<S> {
+    #[inline(always)]
+    fn new(s: S) -> Self {
+        static COLUMNS: [u8; 32] = {
+            let mut columns = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                columns[i] = i as u8;
+                i += 1;
+            }
+            columns
+        };
+        // SAFETY: 32 bytes, 16 per load.
+        FiveBits {
+            columns: unsafe { [s.load_u8(COLUMNS.as_ptr()), s.load_u8(COLUMNS[16..].as_ptr())] },
+        }
+    }
+
+    /// The codes of a block, whose fifth bits begin at `p`.
+    ///
+    /// # Safety
+    ///
+    /// 20 bytes must be readable at `p`.
+    #[inline(always)]
+    unsafe fn codes(self, s: S, p: *const u8) -> [S::U; 2] {
+        // SAFETY: by this function's contract.
+        let (bits, low) =
+            unsafe { (u32::from_le(p.cast::<u32>().read_unaligned()), s.load_u8(p.add(4))) };
+        let (bits, sixteen) = (s.splat_u(bits), s.splat_u(16));
+        let fifth = |columns| s.and(s.shl::<4>(s.shr_each(bits, columns)), sixteen);
+        [
+            s.or(s.and(low, s.splat_u(15)), fifth(self.columns[0])),
+            s.or(s.shr::<4>(low), fifth(self.columns[1])),
+        ]
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q5_0<S: Simd>(FiveBits<S>);
+
+impl<S: Simd> Unit<S> for Q5_0<S> {
+    const FORMAT: GgufBlocks = GgufBlocks::Q5_0;
+
+    #[inline(always)]
+    fn new(s: S) -> Self {
+        Q5_0(FiveBits::new(s))
+    }
+    #[inline(always)]
+    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
+        // SAFETY: by the contract of the trait.
+        let (scale, codes) = unsafe { (word(p), self.0.codes(s, p.add(2))) };
+        let (scale, less) = (s.splat_f16(scale), s.splat_u(-16i32 as u32));
+        codes.map(|codes| s.mul(s.number(s.add_u(codes, less)), scale))
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q5_1<S: Simd>(FiveBits<S>);
+
+impl<S: Simd> Unit<S> for Q5_1<S> {
+    const FORMAT: GgufBlocks = GgufBlocks::Q5_1;
+
+    #[inline(always)]
+    fn new(s: S) -> Self {
+        Q5_1(FiveBits::new(s))
+    }
+    #[inline(always)]
+    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
+        // SAFETY: by the contract of the trait.
+        let (scale, min, codes) = unsafe { (word(p), word(p.add(2)), self.0.codes(s, p.add(4))) };
+        let (scale, min) = (s.splat_f16(scale), s.splat_f16(min));
+        let [low, high] = codes;
+        [s.fma(s.number(low), scale, min), s.fma(s.number(high), scale, min)]
+    }
+}
 
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Q8_0;
 
-impl<S: Simd> Decoder<S> for Q8_0 {
-    const ENCODING: Encoding = Encoding::Q8_0;
-    const BYTES: usize = 2 * Q8_0_BYTES;
-    const ROWS: usize = 4;
+impl<S: Simd> Unit<S> for Q8_0 {
+    const FORMAT: GgufBlocks = GgufBlocks::Q8_0;
 
     #[inline(always)]
-    fn new(_: S, _: &Matrix) -> Self {
+    fn new(_: S) -> Self {
         Q8_0
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: by the contract of the trait. A block is two units of a scale and 32 codes.
+    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
+        // SAFETY: by the contract of the trait.
         unsafe {
-            let p = at.codes.add(2 * Q8_0_BYTES * b);
-            let q = p.add(Q8_0_BYTES);
-            let scale =
-                |p: *const u8| s.splat(f16_to_f32(u16::from_le(p.cast::<u16>().read_unaligned())));
-            let (low, high) = (scale(p), scale(q));
-            [
-                s.mul(s.load_i8(p.add(2)), low),
-                s.mul(s.load_i8(p.add(18)), low),
-                s.mul(s.load_i8(q.add(2)), high),
-                s.mul(s.load_i8(q.add(18)), high),
-            ]
+            let scale = s.splat_f16(word(p));
+            [s.mul(s.load_i8(p.add(2)), scale), s.mul(s.load_i8(p.add(18)), scale)]
         }
     }
 }

@@ -4,6 +4,7 @@ mod bf12;
 mod float;
 mod fp8;
 mod gguf;
+mod gguf_quarters;
 mod mxfp4;
 mod quant;
 
@@ -12,12 +13,13 @@ use std::marker::PhantomData;
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix};
+use crate::{Encoding, GgufBlocks, Matrix};
 
 pub(super) use bf12::Bf12;
 pub(super) use float::{Bf16, F16, F32};
 pub(super) use fp8::Fp8;
-pub(super) use gguf::Q8_0;
+use gguf::{Nibbles, Units};
+use gguf_quarters::Quarters;
 pub(super) use mxfp4::Mxfp4;
 pub(super) use quant::{Q4, Q8};
 
@@ -39,7 +41,26 @@ pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecod
         Encoding::Q4 => code.run::<Q4<S>>(s),
         Encoding::Fp8 => code.run::<Fp8>(s),
         Encoding::Mxfp4 => code.run::<Mxfp4<S>>(s),
-        Encoding::Q8_0 => code.run::<Q8_0>(s),
+        Encoding::Gguf(format) => for_blocks(s, format, code),
+    }
+}
+
+#[inline(always)]
+fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
+    match format {
+        GgufBlocks::Q4_0 => code.run::<Units<Nibbles<S, gguf::Q4_0>>>(s),
+        GgufBlocks::Q4_1 => code.run::<Units<Nibbles<S, gguf::Q4_1>>>(s),
+        GgufBlocks::Q5_0 => code.run::<Units<gguf::Q5_0<S>>>(s),
+        GgufBlocks::Q5_1 => code.run::<Units<gguf::Q5_1<S>>>(s),
+        GgufBlocks::Q8_0 => code.run::<Units<gguf::Q8_0>>(s),
+        GgufBlocks::Q2K => code.run::<Quarters<gguf_quarters::Q2K>>(s),
+        GgufBlocks::Q3K => code.run::<Quarters<gguf_quarters::Q3K>>(s),
+        GgufBlocks::Q4K => code.run::<Quarters<gguf_quarters::Q4K<S>>>(s),
+        GgufBlocks::Q5K => code.run::<Quarters<gguf_quarters::Q5K>>(s),
+        GgufBlocks::Q6K => code.run::<Quarters<gguf_quarters::Q6K>>(s),
+        GgufBlocks::Iq4Nl => code.run::<Units<Nibbles<S, gguf::Iq4Nl>>>(s),
+        GgufBlocks::Iq4Xs => code.run::<Quarters<gguf_quarters::Iq4Xs<S>>>(s),
+        GgufBlocks::Mxfp4 => code.run::<Units<Nibbles<S, gguf::Mxfp4>>>(s),
     }
 }
 
