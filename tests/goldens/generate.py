@@ -23,8 +23,17 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+<<<<<<< HEAD
 from quantised import quantised
 from variants import VARIANTS, Config, Tensor, Variant, experts, moe_layers, tensors
+=======
+from derived import derived
+from grouped import GROUPED
+from variants import VARIANTS as FIRST
+from variants import Config, Tensor, Variant, tensors
+
+VARIANTS: list[Variant] = FIRST + GROUPED
+>>>>>>> 1e78fd0 (model: eight more families of grouped heads)
 
 HERE = Path(__file__).resolve().parent
 
@@ -68,9 +77,10 @@ def main() -> None:
 
 def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
     """Writes `folder` from the first seed whose weights suit, and returns the facts about them."""
+    table = derived(variant) if variant.derived else tensors(variant)
     for seed in range(first_seed, first_seed + SEEDS_TRIED):
         draw = numpy.random.RandomState(seed)  # its stream is frozen: the weights are the same with every numpy
-        weights = {name: drawn(draw, tensor) for name, tensor in tensors(variant).items()}
+        weights = {name: drawn(draw, tensor) for name, tensor in table.items()}
         prompt = torch.from_numpy(draw.randint(0, variant.config["vocab_size"], variant.tokens).astype(numpy.int64))
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint = Path(scratch) / "checkpoint"
@@ -134,7 +144,7 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     """Runs the checkpoint in float32, refuses weights that would make a poor test, and returns goldens and facts."""
     config = json.loads((checkpoint / "config.json").read_text())
     model = load(checkpoint)
-    layers = moe_layers(config)
+    layers = [int(name.split("layers.")[1].split(".")[0]) for name, _ in routers(model)]
 
     with routers_watched(model) as routed:
         logits = forward(model, prompt)
@@ -144,7 +154,7 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
         if routes.shape[:2] != (len(layers), len(prompt)):
             raise SystemExit(f"{variant.name}: transformers routes {routes.shape}, expected layers {layers}")
         check_suits(router_gap(routed) > GAP)
-        check_suits(all(len(layer.unique()) == experts(config) for layer in routes))
+        check_suits(all(len(choice.chosen.unique()) == choice.ranks.shape[1] for choice in routed))
     check_suits(argmax_gap(logits) > GAP)
     check_suits(2.0 < logits.abs().max().item() < 9.0)
 
@@ -215,7 +225,8 @@ def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) 
     if written.keys() != weights.keys():
         raise SystemExit(f"{name}: transformers would name these differently: {written.keys() ^ weights.keys()}")
     for key, tensor in weights.items():
-        if not torch.equal(written[key], tensor):
+        # Values that are stored as f32 are those of bf16, too.
+        if not torch.equal(written[key].float(), tensor.float()):
             raise SystemExit(f"{name}: transformers writes other values in {key}")
 
 
@@ -236,29 +247,39 @@ def routers_watched(model: Any) -> Iterator[list[Choice]]:
     """Collects the choices of every routed layer, in layer order, from the forward pass itself."""
     seen: list[Choice] = []
 
-    def note(module: Any, _inputs: Any, outputs: Any) -> None:
+    def note(module: Any, inputs: Any, outputs: Any) -> None:
         logits, _, chosen = outputs
-        ranks, group_gap = ranked(module, logits)
+        ranks, group_gap = ranked(module, logits, inputs)
         # Some routers do not sort their choices.
         order = ranks.gather(1, chosen).argsort(dim=-1, descending=True, stable=True)
         seen.append(Choice(ranks, chosen.gather(1, order), group_gap))
 
-    hooks = [m.register_forward_hook(note) for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    hooks = [router.register_forward_hook(note) for _, router in routers(model)]
     yield seen
     for hook in hooks:
         hook.remove()
 
 
-def ranked(router: Any, logits: torch.Tensor) -> tuple[torch.Tensor, float]:
+def routers(model: Any) -> list[tuple[str, Any]]:
+    """The routers of a model and their names, in the order of layers."""
+    names = ("topkrouter", "v1gate")
+    return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
+
+
+def ranked(router: Any, logits: torch.Tensor, inputs: Any) -> tuple[torch.Tensor, float]:
     """The numbers by which a router ranks experts, -inf in groups that it drops, and the gap between groups."""
-    if not hasattr(router, "num_group"):
+    if hasattr(router, "moe_statics"):
+        return logits.softmax(-1) + router.moe_statics.e_score_correction_bias, float("inf")
+    # Some blocks pass the correction to their router.
+    correction = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
+    if correction is None and not hasattr(router, "num_group"):
         return logits, float("inf")
-    corrected = hasattr(router, "e_score_correction_bias")
-    scores = logits.sigmoid() + router.e_score_correction_bias if corrected else logits.softmax(-1)
-    if (router.num_group or 1) == 1 or (not corrected and router.topk_method == "greedy"):
+    scores = logits.softmax(-1) if correction is None else logits.sigmoid() + correction
+    greedy = correction is None and router.topk_method == "greedy"
+    if (getattr(router, "num_group", 1) or 1) == 1 or greedy:
         return scores, float("inf")
     groups = scores.view(len(scores), router.num_group, -1)
-    of_groups = groups.topk(2).values.sum(-1) if corrected else groups.max(-1).values
+    of_groups = groups.max(-1).values if correction is None else groups.topk(2).values.sum(-1)
     best = of_groups.topk(router.num_group)
     kept = best.indices[:, : router.topk_group]
     gap = float("inf")

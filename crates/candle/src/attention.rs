@@ -61,6 +61,7 @@ impl Attention {
             QkNorm::None => None,
             QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
             QkNorm::FullWidth => Some((q, kv)),
+            QkNorm::PerRotatedHead => return Err(crate::ffn::unknown("norms of rotated heads")),
         };
         let mut norm = |name: &str, width: usize| {
             let weight = from.get(&format!("{prefix}.{name}.weight"), &[width])?;

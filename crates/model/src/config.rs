@@ -6,7 +6,7 @@ use sws_store::{Configuration, DamagedConfiguration, Value};
 
 use crate::{families, gguf};
 
-type Map = BTreeMap<String, Value>;
+pub(crate) type Map = BTreeMap<String, Value>;
 
 /// Upper limit on the number of layers, and on the number of experts in a layer.
 pub(crate) const MAX_COUNT: u64 = 65_536;
@@ -193,7 +193,7 @@ impl<'a> Config<'a> {
     /// Experts in a layer, in the spelling of any family; None if there is no such entry.
     pub(crate) fn experts(&self) -> Result<Option<u32>, ConfigError> {
         let keys = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
-        self.any(&keys).map(|entry| Ok(entry.count(MAX_COUNT)? as u32)).transpose()
+        self.any(&keys).map(|entry| Ok(entry.alike()?.count(MAX_COUNT)? as u32)).transpose()
     }
 
     pub(crate) fn unsupported(&self, entry: Entry<'_>, supported: &'static str) -> ConfigError {
@@ -234,6 +234,17 @@ impl<'a> Entry<'a> {
 
     pub(crate) fn object(self) -> Result<&'a Map, ConfigError> {
         self.value.as_map().ok_or_else(|| wrong_type(self.key, self.value, "an object"))
+    }
+
+    /// The one value of a list of numbers for layers, or the entry itself where it is no list.
+    pub(crate) fn alike(self) -> Result<Entry<'a>, ConfigError> {
+        match self.value.as_list() {
+            None => Ok(self),
+            Some([value, rest @ ..]) if rest.iter().all(|other| other == value) => {
+                Ok(Entry { value, ..self })
+            }
+            Some(_) => Err(self.invalid("which must be the same for all layers")),
+        }
     }
 
     pub(crate) fn count(self, limit: u64) -> Result<u64, ConfigError> {

@@ -68,6 +68,6 @@ pub use source::{
 };
 pub use spec::{
     AttentionSpec, Ffn, GateUp, GroupMeasure, Groups, LatentSpec, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter, Router, Scores, SharedSpec,
+    ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter, Renormalise, Router, Scores, SharedSpec,
 };
 pub use state::{Saved, State};

@@ -129,7 +129,7 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     }
     let norms = match spec.qk_norm {
         QkNorm::None => None,
-        QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
+        QkNorm::PerHead | QkNorm::PerRotatedHead => Some((spec.head_dim, spec.head_dim)),
         QkNorm::FullWidth => Some((q, kv)),
     };
     if let Some((q, k)) = norms {

@@ -1,12 +1,10 @@
 //! The frequencies of rotary embeddings, as configurations specify them.
 
-use std::collections::BTreeMap;
-
 use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::{ln64, pow64};
 use sws_store::Value;
 
-use crate::config::{Config, ConfigError, Entry};
+use crate::config::{Config, ConfigError, Entry, Map};
 use crate::gguf::ROPE_DIVISORS;
 
 /// A rotary embedding.
@@ -77,18 +75,54 @@ impl Rope {
     pub(crate) fn of(
         config: &Config,
         head_dim: usize,
-        (default_theta, default_share): (f64, Option<f64>),
+        default: (f64, Option<f64>),
         context: usize,
     ) -> Result<Rope, ConfigError> {
-        // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.
-        let given = config.any(&["rope_parameters", "rope_scaling"]);
-        let empty = BTreeMap::new();
-        let given_map = given.map(|entry| entry.object()).transpose()?.unwrap_or(&empty);
-        if let (Some(entry), true) =
-            (given, given_map.values().any(|value| value.as_map().is_some()))
-        {
-            return Err(config.unsupported(entry, "one rotary embedding for all layers"));
+        let (given, nested) = Rope::given(config)?;
+        match nested {
+            Some(entry) => Err(config.unsupported(entry, "one rotary embedding for all layers")),
+            None => Rope::read(config, given, (head_dim, context), default),
         }
+    }
+
+    /// The same for the layers of one kind, in families that may give each kind an embedding of its
+    /// own.
+    pub(crate) fn of_kind(
+        config: &Config,
+        kind: &'static str,
+        head_dim: usize,
+        default: (f64, Option<f64>),
+        context: usize,
+    ) -> Result<Rope, ConfigError> {
+        let (mut given, nested) = Rope::given(config)?;
+        if nested.is_some() {
+            let value = given.and_then(|given| given.get(kind));
+            let value = value.filter(|value| !value.is_null());
+            let value = value.ok_or(ConfigError::MissingKey(kind))?;
+            given = Some(Entry { key: kind, value }.object()?);
+        }
+        Rope::read(config, given, (head_dim, context), default)
+    }
+
+    /// The entries of rotary embeddings, and where they are if each kind of layer has its own.
+    fn given<'a>(config: &Config<'a>) -> Result<(Option<&'a Map>, Option<Entry<'a>>), ConfigError> {
+        // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.
+        let Some(entry) = config.any(&["rope_parameters", "rope_scaling"]) else {
+            return Ok((None, None));
+        };
+        let map = entry.object()?;
+        let nested = map.values().any(|value| value.as_map().is_some());
+        Ok((Some(map), nested.then_some(entry)))
+    }
+
+    fn read(
+        config: &Config,
+        given: Option<&Map>,
+        (head_dim, context): (usize, usize),
+        (default_theta, default_share): (f64, Option<f64>),
+    ) -> Result<Rope, ConfigError> {
+        let empty = Map::new();
+        let given_map = given.unwrap_or(&empty);
         let entry = |key: &'static str| {
             let value = given_map.get(key).filter(|value| !value.is_null());
             value.map(|value| Entry { key, value })
@@ -187,6 +221,13 @@ impl Rope {
         }
         let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
         Ok(Rope { theta, scaling, inv_freq, factor, offset, pairs })
+    }
+
+    /// A rotary embedding of whole heads without scaling.
+    pub(crate) fn plain(theta: f64, head_dim: usize) -> Rope {
+        let scaling = RopeScaling::None;
+        let (inv_freq, pairs) = (scaling.frequencies(theta, head_dim), RopePairs::HalfSplit);
+        Rope { theta, scaling, inv_freq, factor: 1.0, offset: 0, pairs }
     }
 }
 

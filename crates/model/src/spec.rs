@@ -118,13 +118,16 @@ pub struct LatentSpec {
     pub rope: usize,
 }
 
-/// Norms of queries and keys before the rotary embedding, of the same kind as the layer's norm.
+/// Norms of queries and keys, of the same kind as the layer's norm. They come before the rotary
+/// embedding where nothing else is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// No norm.
     None,
     /// Each head separately, all with the same weights.
     PerHead,
+    /// Each head separately, after the rotary embedding.
+    PerRotatedHead,
     /// All heads of a position together.
     FullWidth,
 }
@@ -205,10 +208,24 @@ pub struct RankedRouter {
     pub correction: bool,
     /// The groups from which experts are chosen; None if all experts are one.
     pub groups: Option<Groups>,
-    /// True if the weights of the chosen experts are divided by their sum, plus 1e-20.
-    pub renormalise: bool,
+    /// The division of the weights of the chosen experts.
+    pub renormalise: Renormalise,
     /// The factor by which weights are multiplied in the end.
     pub scale: f32,
+}
+
+/// The division of the weights of a token's experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Renormalise {
+    /// None.
+    None,
+    /// By their sum and a small number.
+    Sum {
+        /// The number.
+        plus: f32,
+    },
+    /// By their sum, or by this number where the sum is smaller.
+    AtLeast(f32),
 }
 
 /// The function that turns a router's logits into scores.

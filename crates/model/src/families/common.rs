@@ -65,7 +65,7 @@ impl<'a> Decoder<'a> {
     /// layer.
     pub(super) fn model(
         self,
-        rope: Rope,
+        ropes: Vec<Rope>,
         layer: impl Fn(usize) -> (Mixer, Ffn),
     ) -> Result<ModelSpec, ConfigError> {
         let layer = |l| {
@@ -80,7 +80,7 @@ impl<'a> Decoder<'a> {
             context: self.context,
             tied: self.config.tied()?,
             layers: (0..self.layers).map(layer).collect(),
-            ropes: vec![rope],
+            ropes,
             final_norm: self.norm,
         })
     }
@@ -92,13 +92,40 @@ pub(super) struct Common<'a> {
     pub(super) layers: usize,
     /// The attention without biases, norms and window.
     pub(super) attention: AttentionSpec,
-    rope: Rope,
+    /// The rotary embeddings; `attention` has the first.
+    pub(super) ropes: Vec<Rope>,
 }
 
 impl<'a> Common<'a> {
+    /// Reads a decoder with one rotary embedding for all layers.
     pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
+        let mut common = Common::unrotated(config, defaults)?;
+        let (dim, context) = (common.attention.head_dim, common.decoder.context);
+        let rope = Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?;
+        common.ropes.push(rope);
+        Ok(common)
+    }
+
+    /// Adds the rotary embedding of the layers of one kind, and returns its index.
+    pub(super) fn add_rope(
+        &mut self,
+        kind: &'static str,
+        theta: f64,
+        rotated: Option<f64>,
+    ) -> Result<usize, ConfigError> {
+        let Decoder { config, context, .. } = self.decoder;
+        let dim = self.attention.head_dim;
+        self.ropes.push(Rope::of_kind(config, kind, dim, (theta, rotated), context)?);
+        Ok(self.ropes.len() - 1)
+    }
+
+    /// Reads a decoder without its rotary embeddings.
+    pub(super) fn unrotated(
+        config: &'a Config<'a>,
+        defaults: &Defaults,
+    ) -> Result<Self, ConfigError> {
         let decoder = Decoder::read(config, defaults)?;
-        let &Decoder { hidden, layers, heads, context, .. } = &decoder;
+        let &Decoder { hidden, layers, heads, .. } = &decoder;
         let heads_entry = config.need("num_attention_heads")?;
         let kv_heads = match (config.raw("num_key_value_heads"), defaults.kv_heads) {
             (None, Some(default)) => default,
@@ -132,7 +159,6 @@ impl<'a> Common<'a> {
             let reason = format!("which with {head_dim} elements each no model has");
             return Err(heads_entry.invalid(reason));
         }
-        let rope = (defaults.theta, defaults.rotated);
         Ok(Common {
             layers,
             attention: AttentionSpec {
@@ -149,7 +175,7 @@ impl<'a> Common<'a> {
                 paired_rows: config.flag(PAIRED, false)?,
                 sinks: false,
             },
-            rope: Rope::of(config, head_dim, rope, context)?,
+            ropes: Vec::new(),
             decoder,
         })
     }
@@ -160,7 +186,7 @@ impl<'a> Common<'a> {
         self,
         layer: impl Fn(usize) -> (AttentionSpec, Ffn),
     ) -> Result<ModelSpec, ConfigError> {
-        self.decoder.model(self.rope, |l| {
+        self.decoder.model(self.ropes, |l| {
             let (attention, ffn) = layer(l);
             (Mixer::Attention(attention), ffn)
         })
@@ -193,7 +219,9 @@ pub(super) fn moe(
 /// The number of experts of a layer, and of those for a token.
 pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
     let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
-    let entry = config.need("num_experts_per_tok")?;
+    let keys = ["num_experts_per_tok", "moe_k", "moe_topk"];
+    let entry = config.any(&keys).ok_or(ConfigError::MissingKey("num_experts_per_tok"))?;
+    let entry = entry.alike()?;
     let top_k = entry.size(MAX_COUNT)?;
     if top_k > experts {
         return Err(entry.invalid(format!("and there are only {experts} experts to choose from")));
@@ -265,6 +293,14 @@ pub(super) fn windows(
 pub(super) fn switched_off(config: &Config, key: &'static str) -> Result<(), ConfigError> {
     match config.get(key) {
         Some(entry) if entry.flag()? => Err(config.unsupported(entry, "false")),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an entry that is false.
+pub(super) fn switched_on(config: &Config, key: &'static str) -> Result<(), ConfigError> {
+    match config.get(key) {
+        Some(entry) if !entry.flag()? => Err(config.unsupported(entry, "true")),
         _ => Ok(()),
     }
 }

@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const MOE: &[Rule] = &[
+pub(super) const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.gate.weight"),
     expert(Role::Gate, "block_sparse_moe.experts.#.w1.weight"),
     expert(Role::Up, "block_sparse_moe.experts.#.w3.weight"),

@@ -4,10 +4,17 @@
 mod common;
 mod deepseek;
 mod dense;
+mod ernie;
+mod exaone;
+mod glm;
 mod gpt_oss;
+mod hunyuan;
+mod mellum;
+mod minimax;
 mod mixtral;
 mod quantised;
 mod qwen_moe;
+mod ranked;
 
 use sws_store::{PieceId, PieceKind};
 
@@ -89,11 +96,17 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 6] = [
+const ALL: [&Family; 12] = [
     &dense::FAMILY,
     &deepseek::LATENT,
-    &deepseek::GLM,
+    &glm::FAMILY,
+    &ernie::FAMILY,
+    &exaone::FAMILY,
     &gpt_oss::FAMILY,
+    &hunyuan::V1,
+    &hunyuan::V3,
+    &mellum::FAMILY,
+    &minimax::FAMILY,
     &mixtral::FAMILY,
     &qwen_moe::FAMILY,
 ];

@@ -21,7 +21,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const MOE: &[Rule] = &[
+pub(super) const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
     small(PieceKind::SharedExpert, Role::SharedGate, "mlp.shared_expert_gate.weight"),
     matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_expert.gate_proj.weight"),

@@ -64,13 +64,16 @@ pub(super) fn attention(
             by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
         }
     }
-    for (x, role) in [(&mut *q, Role::QueryNorm), (&mut *k, Role::KeyNorm)] {
-        if spec.qk_norm != QkNorm::None {
+    let norms = |weights: &mut dyn Weights, q: &mut [f32], k: &mut [f32]| {
+        for (x, role) in [(q, Role::QueryNorm), (k, Role::KeyNorm)] {
             // The weights are as wide as the normed vector: one head, or all of them.
             let weight = weights.vector(id, role);
             let width = weight.len();
             by_rows(x, width, |_, x| norm(tier, by, x, width, weight));
         }
+    };
+    if matches!(spec.qk_norm, QkNorm::PerHead | QkNorm::FullWidth) {
+        norms(weights, q, k);
     }
     if let Some(limit) = spec.clip {
         for x in [&mut *q, &mut *k, &mut *v] {
@@ -90,6 +93,9 @@ pub(super) fn attention(
                 rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
             });
         }
+    }
+    if spec.qk_norm == QkNorm::PerRotatedHead {
+        norms(weights, q, k);
     }
     let sinks = spec.sinks.then(|| weights.vector(id, Role::Sinks));
     for span in spans {

@@ -13,7 +13,7 @@ use super::norm;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{
-    GroupMeasure, Groups, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Router, Scores,
+    GroupMeasure, Groups, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores,
 };
 
 /// Number of tokens for which a thread selects experts at a time.
@@ -148,9 +148,14 @@ pub(super) fn select(
                 for (weight, &expert) in weights.iter_mut().zip(&*choices) {
                     *weight = scores[expert as usize];
                 }
-                if renormalise {
-                    let sum = weights.iter().sum::<f32>() + 1e-20;
-                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                let sum = weights.iter().sum::<f32>();
+                let divisor = match renormalise {
+                    Renormalise::None => None,
+                    Renormalise::Sum { plus } => Some(sum + plus),
+                    Renormalise::AtLeast(least) => Some(sum.max(least)),
+                };
+                if let Some(divisor) = divisor {
+                    weights.iter_mut().for_each(|weight| *weight /= divisor);
                 }
                 weights.iter_mut().for_each(|weight| *weight *= scale);
             }

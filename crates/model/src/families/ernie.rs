@@ -1,0 +1,75 @@
+//! ERNIE 4.5: experts ranked by softmax and a correction, and rotary pairs of neighbours.
+
+use sws_kernels::functional::RopePairs;
+use sws_store::{PieceKind, Value};
+
+use super::common::{Common, Defaults, chosen, dense, same_window, switched_off, width};
+use super::ranked::{Layers, shared};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, glm, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{Ffn, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["ernie4_5_moe"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, MOE, glm::MOE],
+    spec,
+};
+
+/// The first rule for a role counts.
+const MOE: &[Rule] =
+    &[small(PieceKind::Router, Role::RouterCorrection, "mlp.moe_statics.e_score_correction_bias")];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 500_000.0,
+    kv_heads: Some(4),
+    head_dim: None,
+    rotated: None,
+    context: 131_072,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::read(config, &DEFAULTS)?;
+    common.ropes[0].pairs = RopePairs::Interleaved;
+    same_window(config, common.layers, None)?;
+    // It would give the head a bias, too.
+    switched_off(config, "use_bias")?;
+    let attention = common.attention.clone();
+    let layers = Layers::of(
+        routed(config, common.layers)?,
+        || dense(config, "intermediate_size", false),
+        || experts(config),
+    )?;
+    common.model(|l| (attention.clone(), layers.ffn(l)))
+}
+
+/// Every so many layers has experts, from one layer to another; -1 means to the last.
+fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let start = config.get("moe_layer_start_index").map_or(Ok(1), |e| e.count(MAX_COUNT))?;
+    let end = match config.get("moe_layer_end_index") {
+        Some(entry) if *entry.value != Value::Int(-1) => entry.count(MAX_COUNT)?,
+        _ => u64::MAX,
+    };
+    let interval = config.get("moe_layer_interval").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
+    let routes = |l: usize| (l + 1).is_multiple_of(interval) && (start..=end).contains(&(l as u64));
+    Ok((0..layers).map(routes).collect())
+}
+
+fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+    let (experts, top_k) = chosen(config)?;
+    let width = width(config, "moe_intermediate_size")?;
+    let least = config.get("moe_norm_min").map_or(Ok(1e-12), Entry::positive)?;
+    let router = Router::Ranked(RankedRouter {
+        scores: Scores::Softmax,
+        correction: true,
+        groups: None,
+        renormalise: Renormalise::AtLeast(least as f32),
+        scale: 1.0,
+    });
+    let shared = shared(config, ("moe_num_shared_experts", 2), width)?;
+    let expert = MlpSpec::silu(width);
+    Ok(Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias: false, shared }))
+}

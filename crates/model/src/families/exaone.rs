@@ -1,0 +1,63 @@
+//! K-EXAONE: windows in most layers, rotary embeddings only there, and the experts of DeepSeek V3.
+
+use sws_store::{PieceKind, Value};
+
+use super::common::{Common, Defaults, window, windows};
+use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, glm, small};
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["exaone_moe"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, CORRECTION, glm::MOE],
+    spec,
+};
+
+/// The first rule for a role counts.
+const CORRECTION: &[Rule] =
+    &[small(PieceKind::Router, Role::RouterCorrection, "mlp.e_score_correction_bias")];
+
+/// Three layers of four have a window, and rotary embeddings only they.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    const KEYS: RankedKeys = RankedKeys {
+        shared: ("num_shared_experts", 1),
+        scale: ("routed_scaling_factor", 2.5),
+        ..RANKED
+    };
+    let defaults = Defaults {
+        eps: 1e-5,
+        theta: 10_000.0,
+        kv_heads: Some(32),
+        head_dim: None,
+        rotated: None,
+        context: 2048,
+    };
+    let common = Common::read(config, &defaults)?;
+    let window = window(config, Some(4096))?;
+    let pattern = match (config.get("layer_types"), config.get("sliding_window_pattern")) {
+        (None, Some(entry)) if entry.value.as_u64().is_none() => {
+            return Err(config.unsupported(entry, "a number, or a list in `layer_types`"));
+        }
+        (None, Some(entry)) => entry.size(MAX_COUNT)?,
+        _ => 4,
+    };
+    let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
+    let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    if let Some(entry) = config.get("is_moe_layer") {
+        let same = |(given, routed): (&Value, &bool)| given.as_bool() == Some(*routed);
+        let given = entry.list()?;
+        if given.len() != common.layers || !given.iter().zip(&layers.routed).all(same) {
+            return Err(entry.invalid("which differs from `first_k_dense_replace`"));
+        }
+    }
+    common.model(|l| {
+        let rope = (window.is_none() || windows[l].is_some()).then_some(0);
+        let attention = AttentionSpec { window: windows[l], rope, ..attention.clone() };
+        (attention, layers.ffn(l))
+    })
+}

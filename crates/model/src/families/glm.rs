@@ -1,0 +1,111 @@
+//! GLM 4.5 to 4.7, dots.llm1 and Solar Open: grouped heads and the experts of DeepSeek V3.
+
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, same_window, window, windows};
+use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["glm4_moe", "dots1", "solar_open"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, MOE],
+    spec,
+};
+
+pub(super) const MOE: &[Rule] = &[
+    small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.e_score_correction_bias"),
+    matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_experts.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_experts.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_experts.down_proj.weight"),
+    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
+    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
+    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
+];
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    match config.model_type() {
+        "dots1" => dots(config),
+        "solar_open" => solar(config),
+        _ => glm(config),
+    }
+}
+
+fn glm(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults {
+        eps: 1e-5,
+        theta: 10_000.0,
+        kv_heads: Some(8),
+        head_dim: None,
+        rotated: Some(0.5),
+        context: 131_072,
+    };
+    let common = Common::read(config, &defaults)?;
+    same_window(config, common.layers, None)?;
+    let qk_norm = match config.flag("use_qk_norm", false)? {
+        true => QkNorm::PerHead,
+        false => QkNorm::None,
+    };
+    let qkv_bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec { qkv_bias, qk_norm, ..common.attention.clone() };
+    only(config, "scoring_func", "sigmoid")?;
+    only(config, "topk_method", "noaux_tc")?;
+    let router = sigmoid(config, &RANKED)?;
+    let layers = Layers::ranked(config, &RANKED, router, common.layers)?;
+    common.model(|l| (attention.clone(), layers.ffn(l)))
+}
+
+/// Norms on heads, and a window in layers from `max_window_layers` on.
+fn dots(config: &Config) -> Result<ModelSpec, ConfigError> {
+    const KEYS: RankedKeys = RankedKeys {
+        dense: ("first_k_dense_replace", 0),
+        shared: ("n_shared_experts", 0),
+        renormalise: ("norm_topk_prob", false),
+        ..RANKED
+    };
+    let defaults = Defaults {
+        eps: 1e-6,
+        theta: 10_000.0,
+        kv_heads: Some(32),
+        head_dim: None,
+        rotated: None,
+        context: 2048,
+    };
+    let common = Common::read(config, &defaults)?;
+    let first = config.get("max_window_layers").map_or(Ok(62), |entry| entry.count(MAX_COUNT))?;
+    let window = window(config, Some(4096))?;
+    let windows = windows(config, common.layers, window, |l| l as u64 >= first)?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        ..common.attention.clone()
+    };
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, layers.ffn(l)))
+}
+
+/// Experts in every layer.
+fn solar(config: &Config) -> Result<ModelSpec, ConfigError> {
+    const KEYS: RankedKeys = RankedKeys { dense: ("first_k_dense_replace", 0), ..RANKED };
+    let defaults = Defaults {
+        eps: 1e-5,
+        theta: 1e6,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        rotated: None,
+        context: 131_072,
+    };
+    let common = Common::read(config, &defaults)?;
+    same_window(config, common.layers, None)?;
+    let qkv_bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    common.model(|l| (attention.clone(), layers.ffn(l)))
+}

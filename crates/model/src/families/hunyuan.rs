@@ -1,0 +1,157 @@
+//! Hunyuan A13B, with a shared expert as wide as a routed one, and Hunyuan 3, with the experts of
+//! DeepSeek V3.
+
+use sws_kernels::functional::elementary::pow64;
+use sws_store::{PieceKind, Value};
+
+use super::common::{Common, Defaults, chosen, same_window, switched_off, switched_on, width};
+use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError, Entry};
+use crate::role::Role;
+use crate::rope::Rope;
+use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router, SharedSpec};
+
+pub(super) const V1: Family = Family {
+    model_types: &["hunyuan_v1_moe"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, V1_NORMS, ATTENTION, MOE],
+    spec: v1,
+};
+
+pub(super) const V3: Family = Family {
+    model_types: &["hy_v3"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, CORRECTION, MOE],
+    spec: v3,
+};
+
+/// The first rule for a role counts.
+const V1_NORMS: &[Rule] = &[
+    small(PieceKind::Attention, Role::QueryNorm, "self_attn.query_layernorm.weight"),
+    small(PieceKind::Attention, Role::KeyNorm, "self_attn.key_layernorm.weight"),
+    small(PieceKind::Router, Role::Router, "mlp.gate.wg.weight"),
+];
+
+const CORRECTION: &[Rule] = &[
+    small(PieceKind::Router, Role::Router, "mlp.router.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "mlp.expert_bias"),
+];
+
+const MOE: &[Rule] = &[
+    matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_mlp.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_mlp.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_mlp.down_proj.weight"),
+    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
+    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
+    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
+];
+
+/// Norms on heads, after their rotation. Lists give each layer a number, and all must be the same.
+fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults {
+        eps: 1e-5,
+        theta: 10_000.0,
+        kv_heads: None,
+        head_dim: None,
+        rotated: None,
+        context: 2048,
+    };
+    switched_on(config, "use_qk_norm")?;
+    switched_off(config, "use_cla")?;
+    let mut common = Common::unrotated(config, &defaults)?;
+    same_window(config, common.layers, None)?;
+    let rope = match stretched(config, common.attention.head_dim, defaults.theta)? {
+        Some(rope) => rope,
+        None => {
+            let (dim, context) = (common.attention.head_dim, common.decoder.context);
+            Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?
+        }
+    };
+    common.ropes.push(rope);
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerRotatedHead,
+        ..common.attention.clone()
+    };
+    let mlp = MlpSpec::silu(width(config, "intermediate_size")?);
+    for key in ["num_shared_expert", "moe_intermediate_size"] {
+        let expected = if key == "num_shared_expert" { 1 } else { mlp.width as u64 };
+        if let Some(entry) = config.get(key)
+            && entry.alike()?.value.as_u64() != Some(expected)
+        {
+            let supported = "1 shared expert as wide as `intermediate_size`, like the others";
+            return Err(config.unsupported(entry, supported));
+        }
+    }
+    let (experts, top_k) = chosen(config)?;
+    let ffn = Ffn::Moe(MoeSpec {
+        experts,
+        top_k,
+        expert: mlp,
+        router: Router::Softmax { renormalise: true },
+        router_bias: false,
+        shared: Some(SharedSpec { mlp, gated: false }),
+    });
+    common.model(|_| (attention.clone(), ffn))
+}
+
+/// The embedding that files call dynamic and give an `alpha`: its base is stretched by it, whatever
+/// the length of the text.
+fn stretched(config: &Config, dim: usize, theta: f64) -> Result<Option<Rope>, ConfigError> {
+    let given = config.any(&["rope_parameters", "rope_scaling"]);
+    let Some(given) = given.map(|entry| entry.object()).transpose()? else { return Ok(None) };
+    let entry = |key| given.get(key).map(|value| Entry { key, value });
+    let is_dynamic = |key| given.get(key).and_then(Value::as_str) == Some("dynamic");
+    let Some(alpha) = entry("alpha").filter(|alpha| !alpha.value.is_null()) else {
+        return Ok(None);
+    };
+    if dim < 4 || !["rope_type", "type"].into_iter().any(is_dynamic) {
+        return Err(config.unsupported(alpha, "with the type dynamic"));
+    }
+    let theta = entry("rope_theta").or(config.get("rope_theta")).map_or(Ok(theta), Entry::positive);
+    let power = dim as f64 / (dim as f64 - 2.0);
+    let base = theta? * pow64(alpha.positive()?, power);
+    let rope = Rope::plain(base, dim);
+    match base.is_finite() && rope.inv_freq.iter().all(|angle| angle.is_finite()) {
+        true => Ok(Some(rope)),
+        false => Err(alpha.invalid("by which angles of rotary embeddings become infinite")),
+    }
+}
+
+/// Experts in every layer but the first.
+fn v3(config: &Config) -> Result<ModelSpec, ConfigError> {
+    const KEYS: RankedKeys = RankedKeys {
+        shared: ("num_shared_experts", 1),
+        scale: ("router_scaling_factor", 2.826),
+        renormalise: ("route_norm", true),
+        ..RANKED
+    };
+    let defaults = Defaults {
+        eps: 1e-5,
+        theta: 11_158_840.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        rotated: None,
+        context: 131_072,
+    };
+    for key in ["qk_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"] {
+        switched_on(config, key)?;
+    }
+    switched_off(config, "mlp_bias")?;
+    let common = Common::read(config, &defaults)?;
+    same_window(config, common.layers, None)?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        ..common.attention.clone()
+    };
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    common.model(|l| (attention.clone(), layers.ffn(l)))
+}

@@ -1,0 +1,53 @@
+//! Mellum 2: the experts of Qwen3, and a rotary embedding for each kind of layer.
+
+use super::common::{Common, Defaults, dense, moe, window, windows};
+use super::ranked::{Layers, routed};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, qwen_moe};
+use crate::config::{Config, ConfigError};
+use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["mellum"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, qwen_moe::MOE],
+    spec,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 500_000.0,
+    kv_heads: Some(4),
+    head_dim: Some(128),
+    rotated: None,
+    context: 131_072,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    let windows = windows(config, common.layers, window(config, Some(1024))?, |_| false)?;
+    let mut ropes = [None; 2];
+    let kinds = [("full_attention", DEFAULTS.theta), ("sliding_attention", 10_000.0)];
+    for (windowed, (kind, theta)) in kinds.into_iter().enumerate() {
+        if windows.iter().any(|window| window.is_some() == (windowed == 1)) {
+            ropes[windowed] = Some(common.add_rope(kind, theta, None)?);
+        }
+    }
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        ..common.attention.clone()
+    };
+    let renormalise = config.flag("norm_topk_prob", true)?;
+    let layers = Layers::of(
+        routed(config, ("first_k_dense_replace", 0), common.layers)?,
+        || dense(config, "intermediate_size", false),
+        || moe(config, "moe_intermediate_size", renormalise, None),
+    )?;
+    common.model(|l| {
+        let (window, rope) = (windows[l], ropes[usize::from(windows[l].is_some())]);
+        (AttentionSpec { window, rope, ..attention.clone() }, layers.ffn(l))
+    })
+}

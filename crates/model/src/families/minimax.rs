@@ -1,0 +1,71 @@
+//! MiniMax M2: the names of Mixtral, and a router with a correction.
+
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, chosen, same_window, switched_on, width};
+use super::ranked::only;
+use super::{ATTENTION, ENDS, Family, NORMS, Rule, mixtral, small};
+use crate::config::{Config, ConfigError};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{
+    AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise, Router,
+    Scores,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["minimax_m2"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, mixtral::MOE, CORRECTION],
+    spec,
+};
+
+const CORRECTION: &[Rule] =
+    &[small(PieceKind::Router, Role::RouterCorrection, "block_sparse_moe.e_score_correction_bias")];
+
+const HEAD_DIM: usize = 128;
+
+/// Norms over the whole width of queries and keys. The entry `rotary_dim` is the number of elements
+/// of a head that are rotated, where no share of them is given.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    for key in ["use_qk_norm", "use_routing_bias"] {
+        switched_on(config, key)?;
+    }
+    only(config, "qk_norm_type", "per_layer")?;
+    only(config, "scoring_func", "sigmoid")?;
+    if let Some(entry) = config.get("shared_intermediate_size")
+        && entry.count(1)? != 0
+    {
+        return Err(config.unsupported(entry, "0"));
+    }
+    if let Some(entry) = config.get("attn_type_list")
+        && entry.list()?.iter().any(|kind| kind.as_u64() != Some(1))
+    {
+        return Err(config.unsupported(entry, "1 for every layer"));
+    }
+    let rotated = config.get("rotary_dim").map(|entry| entry.size(MAX_HEAD_DIM)).transpose()?;
+    let head_dim = config.get("head_dim").map_or(Ok(HEAD_DIM), |e| e.size(MAX_HEAD_DIM))?;
+    let defaults = Defaults {
+        eps: 1e-6,
+        theta: 5e6,
+        kv_heads: Some(8),
+        head_dim: Some(HEAD_DIM),
+        rotated: Some(rotated.map_or(1.0, |rotated| rotated as f64 / head_dim as f64)),
+        context: 196_608,
+    };
+    let common = Common::read(config, &defaults)?;
+    same_window(config, common.layers, None)?;
+    let attention = AttentionSpec { qk_norm: QkNorm::FullWidth, ..common.attention.clone() };
+    let (experts, top_k) = chosen(config)?;
+    let router = Router::Ranked(RankedRouter {
+        scores: Scores::Sigmoid,
+        correction: true,
+        groups: None,
+        renormalise: Renormalise::Sum { plus: 0.0 },
+        scale: 1.0,
+    });
+    let expert = MlpSpec::silu(width(config, "intermediate_size")?);
+    let ffn = MoeSpec { experts, top_k, expert, router, router_bias: false, shared: None };
+    common.model(|_| (attention.clone(), Ffn::Moe(ffn)))
+}

@@ -1,0 +1,192 @@
+//! Routers that rank: the experts of DeepSeek V2 and V3, which many families have under keys of
+//! their own, and the layers that have experts.
+
+use super::common::{MAX_WIDTH, chosen, dense, width};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::spec::{
+    Ffn, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise, Router,
+    Scores, SharedSpec,
+};
+
+/// The keys of a family, and what absent entries mean.
+pub(super) struct RankedKeys {
+    /// Number of dense layers before those with experts.
+    pub(super) dense: (&'static str, u64),
+    /// Number of shared experts.
+    pub(super) shared: (&'static str, u64),
+    /// The factor of the weights.
+    pub(super) scale: (&'static str, f64),
+    /// True if weights are divided by their sum.
+    pub(super) renormalise: (&'static str, bool),
+    /// Number of groups, and of those that are kept.
+    pub(super) groups: [usize; 2],
+}
+
+/// The keys of most families.
+pub(super) const RANKED: RankedKeys = RankedKeys {
+    dense: ("first_k_dense_replace", 1),
+    shared: ("n_shared_experts", 1),
+    scale: ("routed_scaling_factor", 1.0),
+    renormalise: ("norm_topk_prob", true),
+    groups: [1, 1],
+};
+
+/// The router of DeepSeek V3.
+pub(super) fn sigmoid(config: &Config, keys: &RankedKeys) -> Result<RankedRouter, ConfigError> {
+    let (key, default) = keys.renormalise;
+    Ok(RankedRouter {
+        scores: Scores::Sigmoid,
+        correction: true,
+        groups: groups(config, keys, GroupMeasure::BestTwo)?,
+        renormalise: match config.flag(key, default)? {
+            true => Renormalise::Sum { plus: 1e-20 },
+            false => Renormalise::None,
+        },
+        scale: scale(config, keys)?,
+    })
+}
+
+/// Refuses any other word for an entry.
+pub(super) fn only(
+    config: &Config,
+    key: &'static str,
+    word: &'static str,
+) -> Result<(), ConfigError> {
+    match config.get(key) {
+        Some(entry) if entry.word()? != word => Err(config.unsupported(entry, word)),
+        _ => Ok(()),
+    }
+}
+
+/// The factor of the weights.
+pub(super) fn scale(config: &Config, keys: &RankedKeys) -> Result<f32, ConfigError> {
+    let (key, default) = keys.scale;
+    Ok(config.get(key).map_or(Ok(default), Entry::positive)? as f32)
+}
+
+/// The groups of experts; None if there is one.
+pub(super) fn groups(
+    config: &Config,
+    keys: &RankedKeys,
+    by: GroupMeasure,
+) -> Result<Option<Groups>, ConfigError> {
+    let (experts, top_k) = chosen(config)?;
+    let [count_entry, kept_entry] = ["n_group", "topk_group"].map(|key| config.get(key));
+    let [count, kept] = [(count_entry, 0), (kept_entry, 1)]
+        .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
+    let (count, kept) = (count?, kept?);
+    // Entries that are absent are not to blame, unless their defaults are.
+    let entry =
+        count_entry.or(kept_entry).map_or_else(|| config.need("num_experts_per_tok"), Ok)?;
+    let size = experts / count;
+    let least = match by {
+        GroupMeasure::Best => 1,
+        GroupMeasure::BestTwo => 2,
+    };
+    if !experts.is_multiple_of(count) || (count > 1 && size < least) {
+        let reason = format!("and {experts} experts cannot be divided into {count} such groups");
+        return Err(entry.invalid(reason));
+    }
+    if kept > count || kept * size < top_k {
+        let reason = format!("and {kept} of {count} groups have no {top_k} experts to choose");
+        return Err(kept_entry.unwrap_or(entry).invalid(reason));
+    }
+    Ok((count > 1).then_some(Groups { count, kept, by }))
+}
+
+/// The feed-forward blocks of all layers.
+pub(super) struct Layers {
+    /// True for each layer that has experts.
+    pub(super) routed: Vec<bool>,
+    mlp: Option<Ffn>,
+    experts: Option<Ffn>,
+}
+
+impl Layers {
+    /// Dense layers as wide as `intermediate_size`, and routed experts beside shared ones.
+    pub(super) fn ranked(
+        config: &Config,
+        keys: &RankedKeys,
+        router: RankedRouter,
+        layers: usize,
+    ) -> Result<Layers, ConfigError> {
+        let routed = routed(config, keys.dense, layers)?;
+        Layers::of(
+            routed,
+            || dense(config, "intermediate_size", false),
+            || moe(config, keys, Router::Ranked(router)),
+        )
+    }
+
+    /// Entries for a kind of layer that the model does not have may be absent.
+    pub(super) fn of(
+        routed: Vec<bool>,
+        mlp: impl FnOnce() -> Result<Ffn, ConfigError>,
+        experts: impl FnOnce() -> Result<Ffn, ConfigError>,
+    ) -> Result<Layers, ConfigError> {
+        let has = |kind| routed.contains(&kind);
+        let mlp = has(false).then(mlp).transpose()?;
+        let experts = has(true).then(experts).transpose()?;
+        Ok(Layers { routed, mlp, experts })
+    }
+
+    pub(super) fn ffn(&self, layer: usize) -> Ffn {
+        let ffn = if self.routed[layer] { self.experts } else { self.mlp };
+        ffn.expect("every layer is of one kind or the other")
+    }
+}
+
+/// True for each layer that has experts: those that `mlp_layer_types` says, or all but the first
+/// few, whose number is the entry `first`.
+pub(super) fn routed(
+    config: &Config,
+    (first, default): (&'static str, u64),
+    layers: usize,
+) -> Result<Vec<bool>, ConfigError> {
+    if let Some(entry) = config.get("moe_layer_freq")
+        && entry.value.as_u64() != Some(1)
+    {
+        return Err(config.unsupported(entry, "1, experts in all layers after dense ones"));
+    }
+    let Some(entry) = config.get("mlp_layer_types") else {
+        let first = config.get(first).map_or(Ok(default), |entry| entry.count(MAX_COUNT))?;
+        return Ok((0..layers as u64).map(|l| l >= first).collect());
+    };
+    let kinds = entry.list()?;
+    if kinds.len() != layers {
+        let reason = format!("of {} entries for {layers} layers", kinds.len());
+        return Err(entry.invalid(reason));
+    }
+    let routed = kinds.iter().map(|kind| match kind.as_str() {
+        Some("sparse") => Ok(true),
+        Some("dense") => Ok(false),
+        _ => Err(config.unsupported(entry, "dense and sparse")),
+    });
+    routed.collect()
+}
+
+/// Routed experts, and shared ones, which are one MLP that is as wide as all of them.
+fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<Ffn, ConfigError> {
+    let (experts, top_k) = chosen(config)?;
+    let width = width(config, "moe_intermediate_size")?;
+    let shared = shared(config, keys.shared, width)?;
+    let expert = MlpSpec::silu(width);
+    Ok(Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias: false, shared }))
+}
+
+/// As many shared experts as the entry `key` says, in one MLP. Null means none.
+pub(super) fn shared(
+    config: &Config,
+    (key, default): (&'static str, u64),
+    width: usize,
+) -> Result<Option<SharedSpec>, ConfigError> {
+    let count = match config.raw(key) {
+        None => default,
+        Some(_) => config.get(key).map_or(Ok(0), |entry| entry.count(MAX_COUNT))?,
+    };
+    let width = count as usize * width;
+    if width as u64 > MAX_WIDTH {
+        return Err(config.need(key)?.invalid("whose experts are wider than those of any model"));
+    }
+    Ok((width > 0).then_some(SharedSpec { mlp: MlpSpec::silu(width), gated: false }))
+}

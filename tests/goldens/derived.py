@@ -1,0 +1,52 @@
+"""The tensors of a checkpoint as transformers itself names and shapes them, with a distribution for each name."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors import safe_open
+
+from variants import Tensor, Variant
+
+# The gain of a matrix by its name (see `tensors` in variants.py); the first pattern that matches counts.
+ROUTER = r"(mlp|moe|feed_forward|router)\.(gate|wg|router|layer|proj|router\.gate|gate\.wg)(\.weight)?$"
+BACK = r"(o_proj|down_proj|w2|output_linear|dense|out_proj)(\.weight)?$"
+SHARED_GATE = r"shared_expert_gate"
+LOGIT_GAIN = 1.3
+
+
+def derived(variant: Variant) -> dict[str, Tensor]:
+    """Every tensor of the model that the config describes, in the order of their names."""
+    config = transformers.AutoConfig.for_model(**variant.config)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with safe_open(Path(folder) / "model.safetensors", "pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    return {name: drawn_as(variant, name, shapes[name]) for name in sorted(shapes)}
+
+
+def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
+    f32 = any(re.search(pattern, name) for pattern in variant.f32)
+    tied = variant.config.get("tie_word_embeddings", False)
+    if re.search(r"(correction_bias|expert_bias|router_bias)$", name):
+        return Tensor(shape, 0.15, f32=f32)
+    if len(shape) == 1:
+        if re.search(r"norm", name) and name.endswith("weight"):
+            return Tensor(shape, 0.2, mean=variant.norm_mean, f32=f32)
+        return Tensor(shape, 1.0 if name.endswith("sinks") else 0.3, f32=f32)
+    columns = shape[-1]
+    if re.search(r"embed_tokens|word_embeddings", name):
+        return Tensor(shape, LOGIT_GAIN / columns**0.5 if tied else 1.0)
+    gain = 1.4
+    if re.search(r"lm_head", name):
+        gain = LOGIT_GAIN
+    elif re.search(SHARED_GATE, name):
+        gain = 1.0
+    elif re.search(ROUTER, name):
+        gain = variant.router_std
+    elif re.search(BACK, name):
+        gain = 0.8 if tied else 1.2
+    return Tensor(shape, gain / columns**0.5, f32=f32)
