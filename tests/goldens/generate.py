@@ -23,17 +23,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-<<<<<<< HEAD
-from quantised import quantised
-from variants import VARIANTS, Config, Tensor, Variant, experts, moe_layers, tensors
-=======
 from derived import derived
 from grouped import GROUPED
+from quantised import quantised
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, tensors
 
 VARIANTS: list[Variant] = FIRST + GROUPED
->>>>>>> 1e78fd0 (model: eight more families of grouped heads)
 
 HERE = Path(__file__).resolve().parent
 

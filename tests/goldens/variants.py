@@ -34,17 +34,14 @@ class Variant:
     tokens: int = 37
     files: int = 1
     router_std: float = 2.0
-<<<<<<< HEAD
     # How the weights are stored (see quantised.py); the config says so too.
     quantised: str | None = None
-=======
     # True if names and shapes are those that transformers writes (see derived.py).
     derived: bool = False
     # The mean of the weights of norms, of derived tensors.
     norm_mean: float = 1.0
     # Patterns of the names of derived tensors that are stored as f32.
     f32: tuple[str, ...] = (r"correction_bias$", r"expert_bias$")
->>>>>>> 1e78fd0 (model: eight more families of grouped heads)
 
 
 def spelled_v4(model_type: str, architecture: str, **options: Any) -> Config:
