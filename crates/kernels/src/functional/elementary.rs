@@ -99,6 +99,31 @@ pub fn erf(x: f32) -> f32 {
     if a < 0.9 { small } else { large }
 }
 
+/// ln(1 + e^x), within 2 ulp.
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    let u = exp(-x.abs());
+    // ln(1 + u) = 2 artanh(u / (2 + u)), whose series ends where f32 does: the argument is at most
+    // a third.
+    let s = u / (2.0 + u);
+    let z = s * s;
+    let mut p: f32 = 1.0 / 15.0;
+    p = p.mul_add(z, 1.0 / 13.0);
+    p = p.mul_add(z, 1.0 / 11.0);
+    p = p.mul_add(z, 1.0 / 9.0);
+    p = p.mul_add(z, 1.0 / 7.0);
+    p = p.mul_add(z, 1.0 / 5.0);
+    p = p.mul_add(z, 1.0 / 3.0);
+    let log = (2.0 * s * z).mul_add(p, 2.0 * s);
+    (if x > 0.0 { x } else { 0.0 }) + log
+}
+
+/// e^(−e^`rate` · softplus(x)): the share of a state that is kept.
+#[inline(always)]
+pub(super) fn decay(x: f32, rate: f32) -> f32 {
+    exp(-exp(rate) * softplus(x))
+}
+
 /// x · Φ(x) with the tanh approximation of Φ: 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))).
 /// It is computed as x · sigmoid(2 · …), which is equivalent and loses no precision for negative x.
 #[inline(always)]

@@ -1,5 +1,5 @@
 //! Operations of a decoder besides products with weights: norms, gates, softmax, rotary embedding,
-//! attention, selection.
+//! attention, recurrences, selection.
 //!
 //! Every function gives the same bits in every [`Tier`](crate::Tier), for a row alone or among
 //! others. Each is written once on arrays of 32 lanes, with operations in a fixed order, and
@@ -20,6 +20,7 @@ pub mod elementary;
 mod gate;
 mod lanes;
 mod norm;
+mod recurrent;
 mod reference;
 mod rope;
 mod row;
@@ -32,6 +33,10 @@ pub use attention::{
 };
 pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};
+pub use recurrent::{
+    ConvInput, MAX_TAPS, Recurrence, RecurrenceInputs, ShortConv, decays, l2_norm, recur,
+    short_conv,
+};
 pub use rope::{RopePairs, RopeShape, rope, rope_tables};
 pub use row::{add, axpy, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};

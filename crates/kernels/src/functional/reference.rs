@@ -8,6 +8,7 @@ use super::attention::{Attention, KvCache, KvData};
 use super::elementary::exp;
 use super::gate::Activation;
 use super::norm::NormWeight;
+use super::recurrent::{ConvInput, Recurrence, RecurrenceInputs, ShortConv};
 use super::rope::{RopePairs, RopeShape, turn};
 use super::{elementary, row};
 use crate::reference::{LANES, dot, reduce};
@@ -178,6 +179,67 @@ pub(super) fn attention(
         for (y, acc) in y.iter_mut().zip(acc) {
             *y = reduce(acc) / denominator;
         }
+    }
+}
+
+/// Columns `unit` · 32 and following, of all heads' padded columns.
+pub(super) fn recur(
+    spec: &Recurrence,
+    inputs: &RecurrenceInputs,
+    unit: usize,
+    state: &mut [f32],
+    y: &mut [f32],
+) {
+    let (head, column) = (unit / spec.blocks(), unit % spec.blocks() * LANES);
+    for token in 0..inputs.tokens {
+        let [q, k] = inputs.query_and_key(spec, token, head);
+        let decays = spec.decays(inputs.decay, token, head);
+        let beta = inputs.beta[token * spec.heads + head];
+        for lane in 0..LANES {
+            let at = token * inputs.v.stride + head * spec.value_dim + column + lane;
+            let v = if column + lane < spec.value_dim { inputs.v.numbers[at] } else { 0.0 };
+            let mut known = 0.0;
+            for i in 0..spec.key_dim {
+                let decay = decays[if spec.decay_per_key { i } else { 0 }];
+                state[i * LANES + lane] *= decay;
+                known = k[i].mul_add(state[i * LANES + lane], known);
+            }
+            let write = beta * if spec.delta { v - known } else { v };
+            let mut sum = 0.0;
+            for i in 0..spec.key_dim {
+                let kept = &mut state[i * LANES + lane];
+                *kept = k[i].mul_add(write, *kept);
+                sum = q[i].mul_add(*kept, sum);
+            }
+            y[token * LANES + lane] = sum;
+        }
+    }
+}
+
+pub(super) fn short_conv(conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f32]) {
+    let channels = conv.weight.len() / conv.taps;
+    for (i, y) in y.iter_mut().enumerate() {
+        let (token, channel) = (first + i / channels, i % channels);
+        let mut sum = conv.bias.map_or(0.0, |bias| bias[channel]);
+        for tap in 0..conv.taps {
+            let x = input.row(channels, token, conv.taps - 1 - tap)[channel];
+            sum = conv.weight[channel * conv.taps + tap].mul_add(x, sum);
+        }
+        *y = if conv.silu { elementary::silu(sum) } else { sum };
+    }
+}
+
+pub(super) fn l2_norm(x: &mut [f32], width: usize, eps: f32, scale: f32) {
+    for row in x.chunks_mut(width) {
+        let by = 1.0 / (dot(row, row) + eps).sqrt();
+        row.iter_mut().for_each(|x| *x = *x * by * scale);
+    }
+}
+
+pub(super) fn decays(x: &mut [f32], rate: &[f32], bias: &[f32]) {
+    for (i, x) in x.iter_mut().enumerate() {
+        let i = i % bias.len();
+        *x = elementary::decay(*x + bias[i], rate[i / (bias.len() / rate.len())]);
     }
 }
 

@@ -3,6 +3,7 @@
 mod accuracy;
 mod attention;
 mod cases;
+mod recurrent;
 mod rope;
 mod tiers;
 
