@@ -27,7 +27,7 @@ from derived import derived
 from grouped import GROUPED
 from quantised import quantised
 from variants import VARIANTS as FIRST
-from variants import Config, Tensor, Variant, tensors
+from variants import Config, Tensor, Variant, changed, tensors, text
 
 VARIANTS: list[Variant] = FIRST + GROUPED
 
@@ -77,7 +77,7 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
     for seed in range(first_seed, first_seed + SEEDS_TRIED):
         draw = numpy.random.RandomState(seed)  # its stream is frozen: the weights are the same with every numpy
         weights = {name: drawn(draw, tensor) for name, tensor in table.items()}
-        prompt = torch.from_numpy(draw.randint(0, variant.config["vocab_size"], variant.tokens).astype(numpy.int64))
+        prompt = torch.from_numpy(draw.randint(0, text(variant.config)["vocab_size"], variant.tokens).astype(numpy.int64))
         with tempfile.TemporaryDirectory() as scratch:
             checkpoint = Path(scratch) / "checkpoint"
             stored, exact = quantised(variant.quantised, weights) if variant.quantised else (weights, weights)
@@ -91,7 +91,7 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
                 shutil.rmtree(checkpoint)
                 write_checkpoint(checkpoint, variant.config, stored, variant.files)
             else:
-                check_layout(variant.name, checkpoint, weights)
+                check_layout(variant.name, checkpoint, used(weights))
             save_file(golden, checkpoint / "golden.safetensors")
             facts = {"seed": seed} | facts
             write_json(checkpoint / "facts.json", facts)
@@ -130,7 +130,7 @@ def write_checkpoint(folder: Path, config: Config, weights: dict[str, torch.Tens
 
 
 def generation_config(config: Config) -> Config:
-    ours = {key: config[key] for key in ("bos_token_id", "eos_token_id", "transformers_version")}
+    ours = {key: (config | text(config))[key] for key in ("bos_token_id", "eos_token_id", "transformers_version")}
     if config["model_type"].startswith("qwen"):
         return ours | {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}
     return ours | {"_from_model_config": True}
@@ -210,6 +210,11 @@ def load(checkpoint: Path) -> Any:
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32
     return model.eval()
+
+
+def used(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of the language model."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith(("model.visual.", "mtp."))}
 
 
 def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) -> None:
@@ -327,7 +332,7 @@ def control_effect(checkpoint: Path, config: Config, control: Config, prompt: to
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "control"
         shutil.copytree(checkpoint, folder)
-        write_json(folder / "config.json", config | control)
+        write_json(folder / "config.json", changed(config, control))
         return (forward(load(folder), prompt) - logits).abs().max().item()
 
 

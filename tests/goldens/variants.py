@@ -306,8 +306,139 @@ GLM4_MOE_LITE = spelled_v4(
     v_head_dim=18,
 )
 
+QWEN3_NEXT = spelled_v4(
+    "qwen3_next",
+    "Qwen3NextForCausalLM",
+    **sizes(36, 4, 4, 2, 42, 113),
+    attention_bias=False,
+    decoder_sparse_step=1,
+    full_attention_interval=4,
+    head_dim=16,
+    linear_conv_kernel_dim=4,
+    linear_key_head_dim=10,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_value_head_dim=35,
+    mlp_only_layers=[],
+    moe_intermediate_size=13,
+    norm_topk_prob=True,
+    num_experts=6,
+    num_experts_per_tok=3,
+    output_router_logits=False,
+    partial_rotary_factor=0.25,
+    rms_norm_eps=1e-6,
+    rope_scaling=None,
+    rope_theta=10000000,
+    router_aux_loss_coef=0.001,
+    shared_expert_intermediate_size=17,
+)
+
+
+def qwen3_5(kind: str, architecture: str, text: Config, **outer: Any) -> Config:
+    """A model that also sees images, as the hub has it: the language model is one part of its config."""
+    text = {
+        "attention_bias": False,
+        "attn_output_gate": True,
+        "bos_token_id": 1,
+        "dtype": "bfloat16",
+        "eos_token_id": 2,
+        "full_attention_interval": 4,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "linear_conv_kernel_dim": 4,
+        "mamba_ssm_dtype": "float32",
+        "max_position_embeddings": 256,
+        "mlp_only_layers": [],
+        "model_type": f"{kind}_text",
+        "mtp_num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [1, 1, 0],
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 10000000,
+            "rope_type": "default",
+        },
+        "use_cache": True,
+    } | text
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "in_channels": 3,
+        "intermediate_size": 20,
+        "model_type": kind,
+        "num_heads": 2,
+        "num_position_embeddings": 16,
+        "out_hidden_size": text["hidden_size"],
+        "patch_size": 2,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
+    return {
+        "architectures": [architecture],
+        "image_token_id": text["vocab_size"] - 4,
+        "model_type": kind,
+        "text_config": text,
+        "tie_word_embeddings": False,
+        "transformers_version": "5.2.0",
+        "video_token_id": text["vocab_size"] - 3,
+        "vision_config": vision,
+        "vision_end_token_id": text["vocab_size"] - 2,
+        "vision_start_token_id": text["vocab_size"] - 1,
+    } | outer
+
+
+QWEN3_5_MOE = qwen3_5(
+    "qwen3_5_moe",
+    "Qwen3_5MoeForConditionalGeneration",
+    {
+        "head_dim": 24,
+        "hidden_size": 40,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_key_head_dim": 11,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 6,
+        "linear_value_head_dim": 9,
+        "moe_intermediate_size": 15,
+        "num_attention_heads": 4,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 18,
+        "vocab_size": 127,
+    },
+)
+
+QWEN3_5 = qwen3_5(
+    "qwen3_5",
+    "Qwen3_5ForConditionalGeneration",
+    {
+        "head_dim": 16,
+        "hidden_size": 44,
+        "intermediate_size": 50,
+        "linear_key_head_dim": 13,
+        "linear_num_key_heads": 3,
+        "linear_num_value_heads": 3,
+        "linear_value_head_dim": 14,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "tie_word_embeddings": True,
+        "vocab_size": 109,
+    },
+    tie_word_embeddings=True,
+)
+
 # Families whose routers have a correction bias.
 CORRECTED = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+
+# Families whose norms have factors of one plus the weights.
+ONE_PLUS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
+# Families whose queries come with gates of the outputs.
+GATED = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 VARIANTS: list[Variant] = [
     Variant(
@@ -509,6 +640,34 @@ VARIANTS: list[Variant] = [
         router_std=1.2,
     ),
     Variant(
+        "qwen3_next",
+        "three gated delta nets and an attention with a gate, a quarter of each head turns; a shared expert with a gate",
+        QWEN3_NEXT,
+        controls=[
+            {"partial_rotary_factor": 0.5},
+            {"norm_topk_prob": False},
+            {"linear_num_key_heads": 4, "linear_key_head_dim": 5},
+        ],
+        tokens=83,
+    ),
+    Variant(
+        "qwen3_5_moe",
+        "the text of a model that sees images: stacked experts, separate inputs of delta nets, each of three value heads to a key head",
+        QWEN3_5_MOE,
+        controls=[{"text_config": {"num_experts_per_tok": 2}}, {"text_config": {"rms_norm_eps": 1e-2}}],
+        tokens=67,
+    ),
+    Variant(
+        "qwen3_5",
+        "the dense text of a model that sees images; tied; a layer of four with attention, by its interval",
+        QWEN3_5,
+        controls=[
+            {"text_config": {"rms_norm_eps": 1e-2}},
+            {"text_config": {"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1e4, "rope_type": "default"}}},
+        ],
+        tokens=67,
+    ),
+    Variant(
         "llama",
         "llama3 rope scaling, with frequencies in all three of its bands",
         spelled_v4(
@@ -692,6 +851,17 @@ VARIANTS: list[Variant] = [
 ]
 
 
+def text(config: Config) -> Config:
+    """The config of the language model."""
+    return config.get("text_config", config)
+
+
+def changed(config: Config, control: Config) -> Config:
+    """The config with entries replaced, within `text_config` too."""
+    inner = {key: value | control[key] for key, value in config.items() if key == "text_config" and key in control}
+    return config | control | inner
+
+
 def experts(config: Config) -> int:
     return config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
 
@@ -706,6 +876,16 @@ def moe_layers(config: Config) -> list[int]:
     return [i for i in range(config["num_hidden_layers"]) if i not in dense and (i + 1) % step == 0]
 
 
+def kinds(config: Config) -> list[str]:
+    """The kind of each layer's mixer in families with delta nets; attention in others."""
+    layers = config["num_hidden_layers"]
+    if "linear_num_key_heads" not in config:
+        return ["full_attention"] * layers
+    every = config["full_attention_interval"]
+    by_interval = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
+    return config.get("layer_types") or by_interval
+
+
 def tensors(variant: Variant) -> dict[str, Tensor]:
     """Every tensor under the name, and of the shape, that the hub gives it.
 
@@ -713,13 +893,15 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
     `gain`. The gains make attention attend (scores of deviation 1 to 2), routers choose clearly, each branch weigh about as
     much as the residual stream, and the logits reach 3 to 6.
     """
-    config = variant.config
+    config = text(variant.config)
     kind: str = config["model_type"]
     hidden: int = config["hidden_size"]
     head_dim: int = config.get("head_dim") or hidden // config["num_attention_heads"]
     q_width = config["num_attention_heads"] * head_dim
     kv_width = config["num_key_value_heads"] * head_dim
-    tied: bool = config["tie_word_embeddings"]
+    tied: bool = config.get("tie_word_embeddings", False)
+    wrapped = "text_config" in variant.config
+    model = "model.language_model" if wrapped else "model"
     branch_gain = 0.8 if tied else 1.2
     table: dict[str, Tensor] = {}
 
@@ -733,7 +915,7 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         table[f"{name}_bias"] = Tensor((experts(config), rows), 0.3)
 
     def norm(name: str, width: int) -> None:
-        table[f"{name}.weight"] = Tensor((width,), 0.2, mean=1.0)
+        table[f"{name}.weight"] = Tensor((width,), 0.2, mean=0.0 if kind in ONE_PLUS else 1.0)
 
     def mlp(name: str, width: int, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> None:
         bias = config.get("mlp_bias", False)
@@ -756,16 +938,34 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         linear(f"{name}.kv_b_proj", heads * (nope + value), rank, 1.4)
         linear(f"{name}.o_proj", hidden, heads * value, branch_gain)
 
+    def delta_net(name: str) -> None:
+        heads, key_heads = config["linear_num_value_heads"], config["linear_num_key_heads"]
+        keys, values = key_heads * config["linear_key_head_dim"], heads * config["linear_value_head_dim"]
+        apart = kind != "qwen3_next"
+        if apart:
+            linear(f"{name}.in_proj_qkv", 2 * keys + values, hidden, 1.4)
+            linear(f"{name}.in_proj_z", values, hidden, 1.4)
+            linear(f"{name}.in_proj_b", heads, hidden, 1.0)
+            linear(f"{name}.in_proj_a", heads, hidden, 1.0)
+        else:
+            linear(f"{name}.in_proj_qkvz", 2 * keys + 2 * values, hidden, 1.4)
+            linear(f"{name}.in_proj_ba", 2 * heads, hidden, 1.0)
+        table[f"{name}.conv1d.weight"] = Tensor((2 * keys + values, 1, config["linear_conv_kernel_dim"]), 0.6)
+        table[f"{name}.A_log"] = Tensor((heads,), 0.7, mean=-2.0, f32=apart)
+        table[f"{name}.dt_bias"] = Tensor((heads,), 0.5)
+        table[f"{name}.norm.weight"] = Tensor((config["linear_value_head_dim"],), 0.2, mean=1.0, f32=apart)
+        linear(f"{name}.out_proj", hidden, values, 2.5 * branch_gain)
+
     # A tied embedding is also the head, which wants a deviation of gain / sqrt(hidden), so that the residual stream begins
     # small and its branches must be smaller too: else a model only ever repeats its last token, or never heeds it.
     logit_gain = 1.3
-    table["model.embed_tokens.weight"] = Tensor((config["vocab_size"], hidden), logit_gain / hidden**0.5 if tied else 1.0)
+    table[f"{model}.embed_tokens.weight"] = Tensor((config["vocab_size"], hidden), logit_gain / hidden**0.5 if tied else 1.0)
     if not tied:
         linear("lm_head", config["vocab_size"], hidden, logit_gain)
-    norm("model.norm", hidden)
+    norm(f"{model}.norm", hidden)
 
     for layer in range(config["num_hidden_layers"]):
-        at = f"model.layers.{layer}"
+        at = f"{model}.layers.{layer}"
         norm(f"{at}.input_layernorm", hidden)
         norm(f"{at}.post_attention_layernorm", hidden)
 
@@ -773,12 +973,14 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         qkv_biased = all_biased or kind in ("qwen2", "qwen2_moe")
         if "kv_lora_rank" in config:
             latent_attention(f"{at}.self_attn")
+        elif kinds(config)[layer] == "linear_attention":
+            delta_net(f"{at}.linear_attn")
         else:
-            linear(f"{at}.self_attn.q_proj", q_width, hidden, 1.4, qkv_biased)
+            linear(f"{at}.self_attn.q_proj", q_width * (2 if kind in GATED else 1), hidden, 1.4, qkv_biased)
             linear(f"{at}.self_attn.k_proj", kv_width, hidden, 1.4, qkv_biased)
             linear(f"{at}.self_attn.v_proj", kv_width, hidden, 1.4, qkv_biased)
             linear(f"{at}.self_attn.o_proj", hidden, q_width, branch_gain, all_biased and kind != "glm4_moe")
-        if kind in ("qwen3", "qwen3_moe") or config.get("use_qk_norm"):
+        if kind in ("qwen3", "qwen3_moe") or (kind in GATED and kinds(config)[layer] == "full_attention") or config.get("use_qk_norm"):
             norm(f"{at}.self_attn.q_norm", head_dim)
             norm(f"{at}.self_attn.k_norm", head_dim)
         if kind == "olmoe":
@@ -799,13 +1001,23 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         if kind == "mixtral":
             block, parts = f"{at}.block_sparse_moe", ("w1", "w3", "w2")
         linear(f"{block}.gate", experts(config), hidden, variant.router_std)
-        for expert in range(experts(config)):
+        if kind == "qwen3_5_moe_text":
+            count = experts(config)
+            table[f"{block}.experts.gate_up_proj"] = Tensor((count, 2 * width, hidden), 1.4 / hidden**0.5)
+            table[f"{block}.experts.down_proj"] = Tensor((count, hidden, width), branch_gain / width**0.5)
+        for expert in range(experts(config) if kind != "qwen3_5_moe_text" else 0):
             mlp(f"{block}.experts.{expert}", width, parts)
         if kind in CORRECTED:
             table[f"{block}.gate.e_score_correction_bias"] = Tensor((experts(config),), 0.15, f32=True)
         if "n_shared_experts" in config:
             mlp(f"{block}.shared_experts", width * config["n_shared_experts"])
-        if kind == "qwen2_moe":
+        if "shared_expert_intermediate_size" in config:
             mlp(f"{block}.shared_expert", config["shared_expert_intermediate_size"])
             linear(f"{block}.shared_expert_gate", 1, hidden, 1.0)
+    if wrapped:
+        # Tensors that the language model does not use.
+        table["model.visual.blocks.0.norm1.weight"] = Tensor((16,), 0.2)
+        table["model.visual.patch_embed.proj.weight"] = Tensor((16, 3, 2, 2, 2), 0.2)
+        table["mtp.layers.0.mlp.gate_proj.weight"] = Tensor((7, hidden), 0.2)
+        table["mtp.norm.weight"] = Tensor((hidden,), 0.2)
     return table

@@ -75,6 +75,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         if attention.paired_rows {
             return Err(unknown("queries and keys in the order of GGUF files"));
         }
+        if attention.gate.is_some() {
+            return Err(unknown("attention with gated outputs"));
+        }
         if attention.sinks {
             return Err(unknown("attention with sinks"));
         }
@@ -96,6 +99,7 @@ fn grouped(mixer: &Mixer) -> Result<&AttentionSpec> {
     match mixer {
         Mixer::Attention(attention) => Ok(attention),
         Mixer::Latent(_) => Err(unknown("latent attention")),
+        Mixer::Delta(_) => Err(unknown("gated delta nets")),
     }
 }
 

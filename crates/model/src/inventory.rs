@@ -8,7 +8,7 @@ use sws_store::{Manifest, Piece, PieceId, PieceKind};
 use crate::families::{self, Names};
 use crate::order::{ReadStep, TensorSpec};
 use crate::role::Role;
-use crate::spec::ModelSpec;
+use crate::spec::{Ffn, GateUp, ModelSpec};
 
 /// The tensors of every piece that the forward pass requests, by role.
 #[derive(Debug)]
@@ -164,6 +164,29 @@ impl Inventory {
     }
 }
 
+impl ModelSpec {
+    /// The spec for these weights. Where a configuration does not say whether gates and ups of
+    /// experts are one tensor, the spec takes them as one until it sees the weights.
+    pub fn for_weights(mut self, manifest: &Manifest) -> ModelSpec {
+        let Some(names) = families::names(&self.model_type, self.wrapper.as_deref()) else {
+            return self;
+        };
+        for (layer, spec) in (0..).zip(&mut self.layers) {
+            let id = PieceId::expert(layer, 0);
+            if let Ffn::Moe(moe) = &mut spec.ffn
+                && moe.expert.gate_up == GateUp::Halves
+                && let Some(piece) = manifest.piece(id)
+                && names
+                    .names_of(id, Role::Gate)
+                    .any(|name| piece.tensors.iter().any(|tensor| tensor.name == name))
+            {
+                moe.expert.gate_up = GateUp::Separate;
+            }
+        }
+        self
+    }
+}
+
 struct Search<'a> {
     names: Names,
     manifest: &'a Manifest,
@@ -206,7 +229,9 @@ impl Search<'_> {
         for wanted in wanted {
             let name = self.names.name_of(id, wanted.role);
             let found = piece.and_then(|piece| {
-                Some((piece, piece.tensors.iter().position(|tensor| tensor.name == name)?))
+                let position = |name| piece.tensors.iter().position(|tensor| tensor.name == name);
+                let other = || self.names.names_of(id, wanted.role).skip(1).find_map(position);
+                Some((piece, position(name.clone()).or_else(other)?))
             });
             match found {
                 Some((piece, index)) => {
@@ -228,8 +253,9 @@ impl Search<'_> {
 fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, WeightsError> {
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
-    // Some formats write a matrix of one row as a vector.
-    if without_ones(&tensor.shape) != without_ones(&expected) {
+    // Some formats write a matrix of one row as a vector, and convolutions have a dimension for the
+    // one channel of each.
+    if !without_ones(&tensor.shape).eq(without_ones(&expected)) {
         let (name, found) = (tensor.name.clone(), tensor.shape.clone());
         return Err(WeightsError::Shape { name, found, expected });
     }
@@ -251,8 +277,7 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
     }
 }
 
-/// A shape without the outer dimensions that are 1.
-fn without_ones(shape: &[u64]) -> &[u64] {
-    let ones = shape.iter().take_while(|&&dim| dim == 1).count();
-    &shape[ones..]
+/// A shape without the dimensions that are 1.
+fn without_ones(shape: &[u64]) -> impl Iterator<Item = &u64> {
+    shape.iter().filter(|&&dim| dim != 1)
 }

@@ -67,7 +67,8 @@ pub use source::{
     Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
-    AttentionSpec, Ffn, GateUp, GroupMeasure, Groups, LatentSpec, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter, Renormalise, Router, Scores, SharedSpec,
+    AttentionGate, AttentionSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, GroupMeasure, Groups,
+    LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
+    Renormalise, Router, Scores, SharedSpec,
 };
 pub use state::{Saved, State};

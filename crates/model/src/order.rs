@@ -6,14 +6,17 @@
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{AttentionSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, QkNorm};
+use crate::spec::{
+    AttentionSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec,
+    QkNorm,
+};
 
 /// A tensor of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Role of the tensor in its piece.
     pub role: Role,
-    /// Rows; 1 for a vector.
+    /// Rows; 1 for a vector of one dimension.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
@@ -44,7 +47,7 @@ impl TensorSpec {
 
     /// The shape in a checkpoint.
     pub fn shape(&self) -> Vec<u64> {
-        match self.role.is_matrix() {
+        match self.role.is_matrix() || self.rows > 1 {
             true => vec![self.rows as u64, self.cols as u64],
             false => vec![self.cols as u64],
         }
@@ -90,6 +93,7 @@ impl LayerSpec {
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
             Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
+            Mixer::Delta(spec) => read(PieceKind::Attention, delta(spec, hidden)),
         }
         read(PieceKind::Norms, vec![TensorSpec::vector(Role::FfnNorm, hidden)]);
         match self.ffn {
@@ -119,12 +123,13 @@ impl LayerSpec {
 fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let (q, kv) = (spec.q_width(), spec.kv_width());
     let mut tensors = vec![
-        TensorSpec::matrix(Role::Query, q, hidden),
+        TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
         TensorSpec::matrix(Role::Key, kv, hidden),
         TensorSpec::matrix(Role::Value, kv, hidden),
     ];
     if spec.qkv_bias {
-        let biases = [(Role::QueryBias, q), (Role::KeyBias, kv), (Role::ValueBias, kv)];
+        let biases =
+            [(Role::QueryBias, spec.query_rows()), (Role::KeyBias, kv), (Role::ValueBias, kv)];
         tensors.extend(biases.map(|(role, len)| TensorSpec::vector(role, len)));
     }
     let norms = match spec.qk_norm {
@@ -143,6 +148,30 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     if spec.output_bias {
         tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
     }
+    tensors
+}
+
+fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (channels, values, heads) = (spec.channels(), spec.value_width(), spec.heads);
+    let mut tensors = match spec.inputs {
+        DeltaInputs::Separate => vec![
+            TensorSpec::matrix(Role::Mixed, channels, hidden),
+            TensorSpec::matrix(Role::OutputGate, values, hidden),
+            TensorSpec::matrix(Role::Beta, heads, hidden),
+            TensorSpec::matrix(Role::Decay, heads, hidden),
+        ],
+        DeltaInputs::ByKeyHead => vec![
+            TensorSpec::matrix(Role::MixedGate, channels + values, hidden),
+            TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
+        ],
+    };
+    tensors.extend([
+        TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps },
+        TensorSpec::vector(Role::DecayRate, heads),
+        TensorSpec::vector(Role::DecayBias, heads),
+        TensorSpec::vector(Role::MixedNorm, spec.value_dim),
+        TensorSpec::matrix(Role::Output, hidden, values),
+    ]);
     tensors
 }
 

@@ -235,8 +235,10 @@ impl Loaded {
             }
             // Biases of experts are requested as they are stored.
             if !role.is_matrix() && !matches!(piece.id.kind(), PieceKind::Expert(_)) {
-                stored.vector.resize(cols, 0.0);
-                matrix.decode_row(0, &mut stored.vector);
+                stored.vector.resize(rows * cols, 0.0);
+                for (row, to) in stored.vector.chunks_exact_mut(cols).enumerate() {
+                    matrix.decode_row(row, to);
+                }
             }
             tensors.push(stored);
         }

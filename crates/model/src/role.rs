@@ -22,6 +22,22 @@ pub enum Role {
     KvUp,
     Key,
     Value,
+    /// Queries, keys and values of a delta net.
+    Mixed,
+    /// The same and the gates, by key heads.
+    MixedGate,
+    OutputGate,
+    /// The share of a correction that is made.
+    Beta,
+    /// The decays of states before their bias and rate.
+    Decay,
+    /// Both, by key heads.
+    BetaDecay,
+    /// Of a short convolution: [channels, taps].
+    Conv,
+    DecayRate,
+    DecayBias,
+    MixedNorm,
     QueryBias,
     KeyBias,
     ValueBias,
@@ -66,6 +82,12 @@ impl Role {
             | Role::KvUp
             | Role::Key
             | Role::Value
+            | Role::Mixed
+            | Role::MixedGate
+            | Role::OutputGate
+            | Role::Beta
+            | Role::Decay
+            | Role::BetaDecay
             | Role::Output
             | Role::Router
             | Role::Gate
@@ -77,6 +99,10 @@ impl Role {
             Role::MixerNorm
             | Role::QueryDownNorm
             | Role::KvDownNorm
+            | Role::Conv
+            | Role::DecayRate
+            | Role::DecayBias
+            | Role::MixedNorm
             | Role::QueryBias
             | Role::KeyBias
             | Role::ValueBias

@@ -1,10 +1,11 @@
 //! The computation of a model, layer by layer, independent of its family.
 
-use sws_kernels::functional::Activation;
+use sws_kernels::functional::{Activation, Recurrence};
 use sws_store::Configuration;
 
 use crate::config::{Config, InvalidConfig};
 use crate::families;
+use crate::layer_state::Memory;
 use crate::role::Role;
 use crate::rope::Rope;
 
@@ -62,6 +63,8 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// Softmax attention whose keys and values are products of one latent vector per position.
     Latent(LatentSpec),
+    /// A gated delta net: each head corrects a matrix with every token.
+    Delta(DeltaSpec),
 }
 
 /// Attention with grouped heads.
@@ -92,6 +95,46 @@ pub struct AttentionSpec {
     pub paired_rows: bool,
     /// True if each head has a sink: one more logit of the softmax, without a value.
     pub sinks: bool,
+    /// The gate by whose sigmoid outputs are multiplied.
+    pub gate: Option<AttentionGate>,
+}
+
+/// The origin of the gates of an attention's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionGate {
+    /// The matrix of queries: for each head the rows of its query, then as many for its gate.
+    WithQueries,
+}
+
+/// A gated delta net. Queries, keys and values of all heads go through a short convolution; queries
+/// and keys then have the length 1. A head keeps a matrix, which decays and is corrected with every
+/// token; its outputs are normed and gated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeltaSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Heads of queries and keys; `heads` is a multiple of this.
+    pub key_heads: usize,
+    /// Elements of a query and a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Number of tokens that the convolution sees.
+    pub taps: usize,
+    /// Eps of the norm of a head's outputs.
+    pub eps: f32,
+    /// The matrices that compute the inputs.
+    pub inputs: DeltaInputs,
+}
+
+/// The matrices that compute the inputs of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaInputs {
+    /// One for all queries, keys and values, and one each for gates, corrections and decays.
+    Separate,
+    /// One for all but corrections and decays, which have another. Both have the rows of each key
+    /// head together, with those of the heads that share it.
+    ByKeyHead,
 }
 
 /// Multi-head latent attention. A position is remembered by its latent, and by the part of its key
@@ -362,7 +405,51 @@ impl LatentSpec {
     }
 }
 
+impl DeltaSpec {
+    /// Elements of all keys of a position.
+    pub fn key_width(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Elements of all values of a position.
+    pub fn value_width(&self) -> usize {
+        self.heads * self.value_dim
+    }
+
+    /// Elements of a position that go through the convolution: queries, keys, values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// The recurrence of the heads.
+    pub(crate) fn recurrence(&self) -> Recurrence {
+        let &DeltaSpec { heads, key_heads, key_dim, value_dim, .. } = self;
+        let (decay_per_key, delta) = (false, true);
+        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
+    }
+
+    /// The size of the state of a sequence.
+    pub(crate) fn memory(&self) -> Memory {
+        let past = (self.taps - 1) * self.channels();
+        Memory { past, sums: self.recurrence().state_len() }
+    }
+}
+
+impl From<AttentionSpec> for Mixer {
+    fn from(spec: AttentionSpec) -> Mixer {
+        Mixer::Attention(spec)
+    }
+}
+
 impl AttentionSpec {
+    /// Rows of the matrix of queries.
+    pub(crate) fn query_rows(&self) -> usize {
+        match self.gate {
+            None => self.q_width(),
+            Some(AttentionGate::WithQueries) => 2 * self.q_width(),
+        }
+    }
+
     /// Elements of all queries of a position.
     pub fn q_width(&self) -> usize {
         self.heads * self.head_dim

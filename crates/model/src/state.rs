@@ -134,10 +134,15 @@ impl State {
         Sequence::bytes_for(spec, limit.min(spec.context), precision, page)
     }
 
-    /// The maximum size in bytes of what a sequence keeps of overwritten positions while a state is
-    /// saved, for a pass of `tokens` tokens: only windows overwrite any.
-    pub fn journal_bytes(spec: &ModelSpec, tokens: usize, precision: KvPrecision) -> u64 {
-        Sequence::journal_bytes_for(spec, tokens, precision)
+    /// The maximum size in bytes of what sequences keep of the state before while a state is saved,
+    /// for a pass of `tokens` tokens of `sequences` sequences: windows keep overwritten positions,
+    /// recurrent layers a copy.
+    pub fn journal_bytes(
+        spec: &ModelSpec,
+        (sequences, tokens): (usize, usize),
+        precision: KvPrecision,
+    ) -> u64 {
+        Sequence::journal_bytes_for(spec, (sequences, tokens), precision)
     }
 
     /// Empties a sequence, so that another can reuse its place and its memory.
@@ -159,7 +164,8 @@ impl State {
     }
 
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if a
-    /// layer cannot: a window has overwritten positions that it would see again.
+    /// layer cannot: a window has overwritten positions that it would see again, or a recurrent layer
+    /// has taken in the positions and `len` is not 0.
     pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
         self.existing(sequence).truncate(len)
     }

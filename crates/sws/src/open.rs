@@ -62,7 +62,7 @@ impl Model {
 
     fn at(path: PathBuf, cache: Option<PathBuf>, heap: Option<fn() -> u64>) -> Result<Model> {
         let Opened { manifest, config, dir, embedding } = Opened::at(&path, cache.as_deref())?;
-        let spec = ModelSpec::of(&config).map_err(|e| in_dir(&dir, e))?;
+        let spec = ModelSpec::of(&config).map_err(|e| in_dir(&dir, e))?.for_weights(&manifest);
         let manifest = Arc::new(manifest);
         Ok(Model(Arc::new(Files { dir, manifest, spec, config, embedding, cache, heap })))
     }

@@ -168,7 +168,7 @@ pub fn copy(name: &str, to: &Path) {
         let path = entry.unwrap().path();
         std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
     }
-    let vocab = change(to, "config.json", |_| ())["vocab_size"].as_u64().unwrap();
+    let vocab = crate::spec(to).vocab;
     std::fs::write(to.join("tokenizer.json"), tokenizer(vocab as u32).to_string()).unwrap();
 }
 

@@ -36,11 +36,14 @@ pub fn open(dir: &Path) -> Result<(Manifest, ModelSpec)> {
         let manifest = Manifest::load(dir)?;
         let config = manifest.read_small(dir, "config.json", None)?;
         let config = config.with_context(|| format!("`{}` has no config.json", dir.display()))?;
-        return Ok((manifest, ModelSpec::parse(&config)?));
+        let spec = ModelSpec::parse(&config)?.for_weights(&manifest);
+        return Ok((manifest, spec));
     }
     let checkpoint = open_checkpoint(dir, None)?;
     let naming = sws_model::naming(checkpoint.config())?;
-    Ok((Manifest::in_place(&*checkpoint, &*naming)?, ModelSpec::of(checkpoint.config())?))
+    let manifest = Manifest::in_place(&*checkpoint, &*naming)?;
+    let spec = ModelSpec::of(checkpoint.config())?.for_weights(&manifest);
+    Ok((manifest, spec))
 }
 
 /// The spec of a model.

@@ -121,8 +121,10 @@ impl ResidentPieces {
                 self.matrices.insert((piece, held.role), stored);
                 stays = true;
             } else {
-                let mut vector = vec![0.0; held.cols];
-                matrix.decode_row(0, &mut vector);
+                let mut vector = vec![0.0; held.rows * held.cols];
+                for (row, to) in vector.chunks_exact_mut(held.cols).enumerate() {
+                    matrix.decode_row(row, to);
+                }
                 self.vectors.insert((piece, held.role), vector);
             }
         }

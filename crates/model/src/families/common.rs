@@ -174,21 +174,22 @@ impl<'a> Common<'a> {
                 rope: Some(0),
                 paired_rows: config.flag(PAIRED, false)?,
                 sinks: false,
+                gate: None,
             },
             ropes: Vec::new(),
             decoder,
         })
     }
 
-    /// The specification of the model; `layer` returns the attention and feed-forward block of each
+    /// The specification of the model; `layer` returns the mixer and feed-forward block of each
     /// layer.
-    pub(super) fn model(
+    pub(super) fn model<M: Into<Mixer>>(
         self,
-        layer: impl Fn(usize) -> (AttentionSpec, Ffn),
+        layer: impl Fn(usize) -> (M, Ffn),
     ) -> Result<ModelSpec, ConfigError> {
         self.decoder.model(self.ropes, |l| {
-            let (attention, ffn) = layer(l);
-            (Mixer::Attention(attention), ffn)
+            let (mixer, ffn) = layer(l);
+            (mixer.into(), ffn)
         })
     }
 }

@@ -14,6 +14,7 @@ mod minimax;
 mod mixtral;
 mod quantised;
 mod qwen_moe;
+mod qwen_next;
 mod ranked;
 
 use sws_store::{PieceId, PieceKind};
@@ -61,8 +62,11 @@ struct Wrapper {
     head: &'static str,
 }
 
-const WRAPPERS: [Wrapper; 1] =
-    [Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." }];
+const WRAPPERS: [Wrapper; 3] = [
+    Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." },
+    Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "" },
+    Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "" },
+];
 
 /// The names of a model's tensors.
 #[derive(Clone, Copy)]
@@ -96,7 +100,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 12] = [
+const ALL: [&Family; 15] = [
     &dense::FAMILY,
     &deepseek::LATENT,
     &glm::FAMILY,
@@ -109,6 +113,9 @@ const ALL: [&Family; 12] = [
     &minimax::FAMILY,
     &mixtral::FAMILY,
     &qwen_moe::FAMILY,
+    &qwen_next::NEXT,
+    &qwen_next::EXPERTS,
+    &qwen_next::DENSE,
 ];
 
 /// The model types that are supported.
@@ -173,35 +180,49 @@ impl Names {
         }
     }
 
-    /// The name of a tensor.
+    /// The name of a tensor; the first, if it may have several.
     pub(crate) fn name_of(&self, id: PieceId, role: Role) -> String {
         let &Names { family, prefix, head } = self;
-        let (Some(layer), Some(rule)) = (id.layer(), family.rule(id.kind(), role)) else {
-            return match role {
-                Role::Head => format!("{head}{}", family.ends.head),
-                Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
-                Role::Embedding => format!("{prefix}{}", family.ends.embedding),
-                _ => format!("{id} {role:?}"),
-            };
-        };
-        let name = match id.kind() {
-            PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
-            _ => rule.name.to_owned(),
-        };
-        format!("{prefix}layers.{layer}.{name}")
+        let first = self.names_of(id, role).next();
+        first.unwrap_or_else(|| match role {
+            Role::Head => format!("{head}{}", family.ends.head),
+            Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
+            Role::Embedding => format!("{prefix}{}", family.ends.embedding),
+            _ => format!("{id} {role:?}"),
+        })
+    }
+
+    /// The names that a tensor of a layer may have: checkpoints may stack experts or keep them apart.
+    pub(crate) fn names_of(&self, id: PieceId, role: Role) -> impl Iterator<Item = String> {
+        let &Names { family, prefix, .. } = self;
+        let rules = id.layer().map(|layer| (layer, family.rules(id.kind(), role)));
+        rules.into_iter().flat_map(move |(layer, rules)| {
+            rules.map(move |rule| {
+                let name = match id.kind() {
+                    PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
+                    _ => rule.name.to_owned(),
+                };
+                format!("{prefix}layers.{layer}.{name}")
+            })
+        })
     }
 }
 
 impl Family {
-    /// The rule for the tensor with `role` in a piece of this kind; all experts share one.
+    /// The first rule for the tensor with `role` in a piece of this kind.
     pub(crate) fn rule(&self, kind: PieceKind, role: Role) -> Option<&'static Rule> {
-        let fits = |rule: &&Rule| match (rule.target, kind) {
+        self.rules(kind, role).next()
+    }
+
+    /// The rules for the tensor with `role` in a piece of this kind. All experts share them.
+    fn rules(&self, kind: PieceKind, role: Role) -> impl Iterator<Item = &'static Rule> + use<> {
+        let fits = move |rule: &&Rule| match (rule.target, kind) {
             (Target::Expert | Target::Experts { .. }, kind) => {
                 matches!(kind, PieceKind::Expert(_)) && rule.role == role
             }
             (Target::Kind(of), kind) => of == kind && rule.role == role,
         };
-        self.layer.iter().copied().flatten().find(fits)
+        self.layer.iter().copied().flatten().filter(fits)
     }
 }
 

@@ -11,7 +11,7 @@ use super::common::{
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, MlpSpec, ModelSpec, QkNorm, SharedSpec};
+use crate::spec::{AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
@@ -53,7 +53,11 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
     let shared = SharedSpec { mlp: MlpSpec::silu(width), gated: true };
     let layers = Layers::read(config, Some(shared))?;
-    layers.model(config, common, |l| AttentionSpec { window: windows[l], ..attention.clone() })
+    let renormalise = config.flag("norm_topk_prob", false)?;
+    layers.model(config, common, renormalise, |l| AttentionSpec {
+        window: windows[l],
+        ..attention.clone()
+    })
 }
 
 /// A norm on each head of queries and keys; no shared expert; the same window in all layers.
@@ -71,7 +75,8 @@ fn qwen3(config: &Config) -> Result<ModelSpec, ConfigError> {
         ..common.attention.clone()
     };
     let layers = Layers::read(config, None)?;
-    layers.model(config, common, |_| attention.clone())
+    let renormalise = config.flag("norm_topk_prob", false)?;
+    layers.model(config, common, renormalise, |_| attention.clone())
 }
 
 /// A norm over all query heads together, and one over all key heads; the results are clamped.
@@ -102,7 +107,7 @@ const QWEN: Defaults = Defaults {
 };
 
 /// The distribution of dense and expert layers.
-struct Layers {
+pub(super) struct Layers {
     /// Every `step`-th layer has experts, unless it is listed in `dense`.
     step: usize,
     /// Layers that are dense in any case.
@@ -111,7 +116,7 @@ struct Layers {
 }
 
 impl Layers {
-    fn read(config: &Config, shared: Option<SharedSpec>) -> Result<Self, ConfigError> {
+    pub(super) fn read(config: &Config, shared: Option<SharedSpec>) -> Result<Self, ConfigError> {
         let step = config.get("decoder_sparse_step").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
         let dense = match config.get("mlp_only_layers") {
             None => HashSet::new(),
@@ -124,15 +129,15 @@ impl Layers {
         Ok(Layers { step, dense, shared })
     }
 
-    fn model(
+    pub(super) fn model<M: Into<Mixer>>(
         self,
         config: &Config,
         common: Common<'_>,
-        attention: impl Fn(usize) -> AttentionSpec,
+        renormalise: bool,
+        mixer: impl Fn(usize) -> M,
     ) -> Result<ModelSpec, ConfigError> {
         let routes = |l: &usize| !self.dense.contains(l) && (l + 1).is_multiple_of(self.step);
         let any = |routed: bool| (0..common.layers).any(|l| routes(&l) == routed);
-        let renormalise = config.flag("norm_topk_prob", false)?;
         // Entries for a kind of layer that the model does not have may be absent.
         let mlp = any(false).then(|| dense(config, "intermediate_size", false)).transpose()?;
         let experts = any(true)
@@ -140,7 +145,7 @@ impl Layers {
             .transpose()?;
         common.model(|l| {
             let ffn = if routes(&l) { experts } else { mlp };
-            (attention(l), ffn.expect("every layer is of one kind or the other"))
+            (mixer(l), ffn.expect("every layer is of one kind or the other"))
         })
     }
 }

@@ -1,7 +1,8 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
 use sws_kernels::functional::{
-    Attention, AttentionScratch, Queries, RopeShape, add, attention as attend, rope,
+    Activation, Attention, AttentionScratch, Queries, RopeShape, add, attention as attend, gate,
+    rope,
 };
 use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
@@ -13,7 +14,7 @@ use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::{AttentionSpec, Norm, QkNorm};
+use crate::spec::{AttentionGate, AttentionSpec, Norm, QkNorm};
 
 /// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
@@ -37,23 +38,28 @@ pub(super) fn attention(
     let &Context { tier, layer: l, norm: by, hidden, ropes, spans } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, packed, tables, .. } = own;
+    let AttentionWork { q, k, v, mixed, gated, packed, tables, .. } = own;
     let tokens = input.tokens();
     let (q_width, kv_width) = (spec.q_width(), spec.kv_width());
     let q = grown(q, tokens * q_width);
     let k = grown(k, tokens * kv_width);
     let v = grown(v, tokens * kv_width);
     let mixed = grown(mixed, tokens * q_width);
+    let gated = grown(gated, spec.gate.map_or(0, |_| tokens * spec.query_rows()));
+    let queries = if spec.gate.is_some() { &mut *gated } else { &mut *q };
     let mut products = [
-        Some(Product::new(id, Role::Query, input, &mut *q, q_width)),
+        Some(Product::new(id, Role::Query, input, &mut *queries, spec.query_rows())),
         Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
         Some(Product::new(id, Role::Value, input, &mut *v, kv_width)),
     ];
     multiply(tier, Threads::All, weights, &mut products, scratch)?;
     if spec.qkv_bias {
-        add_bias(tier, weights.vector(id, Role::QueryBias), q);
+        add_bias(tier, weights.vector(id, Role::QueryBias), queries);
         add_bias(tier, weights.vector(id, Role::KeyBias), k);
         add_bias(tier, weights.vector(id, Role::ValueBias), v);
+    }
+    if let Some(AttentionGate::WithQueries) = spec.gate {
+        part_of_heads(gated, 0, q, spec.head_dim);
     }
     if spec.paired_rows {
         for x in [&mut *q, &mut *k] {
@@ -134,7 +140,16 @@ pub(super) fn attention(
             attend(tier, &rule, &cache.view(), queries, y, scratch);
         }
     }
-    packed.pack(tier, mixed, tokens, q_width);
+    let mut attended = mixed;
+    if let Some(AttentionGate::WithQueries) = spec.gate {
+        part_of_heads(gated, 1, q, spec.head_dim);
+        by_rows(q, q_width, |first, gates| {
+            let attended = &attended[first * q_width..][..gates.len()];
+            gate(tier, Activation::Sigmoid, gates, attended);
+        });
+        attended = q;
+    }
+    packed.pack(tier, attended, tokens, q_width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
     multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)?;
@@ -164,6 +179,16 @@ pub(super) fn scratch_for<'a>(
 /// The rows of a sequence in `x`.
 pub(super) fn rows_of<'x>(span: &Span, x: &'x [f32], width: usize) -> &'x [f32] {
     &x[span.first_row * width..][..span.tokens * width]
+}
+
+/// Copies the query (part 0) or the gate (part 1) of each head.
+fn part_of_heads(both: &[f32], part: usize, to: &mut [f32], head_dim: usize) {
+    by_rows(to, head_dim, |first, to| {
+        let both = both[2 * first * head_dim..].chunks_exact(2 * head_dim);
+        for (to, both) in to.chunks_exact_mut(head_dim).zip(both) {
+            to.copy_from_slice(&both[part * head_dim..][..head_dim]);
+        }
+    });
 }
 
 /// Writes heads of neighbours that are turned together as heads of two halves.

@@ -1,6 +1,7 @@
 //! The forward pass, shared by all families and all sources of weights.
 
 mod attention;
+mod delta;
 mod experts;
 mod judging;
 mod latent;
@@ -20,6 +21,7 @@ use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Norm, Router};
 use crate::state::{Progress, State};
 use attention::{Context, attention};
+use delta::delta;
 use latent::latent;
 use linear::{Product, Threads, multiply};
 pub use router::RouterProbe;
@@ -356,6 +358,7 @@ impl Model {
             match &layer.mixer {
                 Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
                 Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
+                Mixer::Delta(spec) => delta(&context, spec, weights, sequences, work)?,
             }
             by_rows(hidden, width, |first, rows| {
                 add(tier, &work.branch[first * width..][..rows.len()], rows);

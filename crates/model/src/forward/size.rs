@@ -6,7 +6,10 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use super::experts::{ROWS_TOGETHER, TOGETHER};
 use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
-use crate::spec::{AttentionSpec, Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Router};
+use crate::spec::{
+    AttentionSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
+    Router,
+};
 
 /// The largest pass that a [`State`](crate::State) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,7 @@ impl ModelSpec {
             match &layer.mixer {
                 Mixer::Attention(spec) => mixers.add_attention(spec),
                 Mixer::Latent(spec) => mixers.add_latent(spec, tokens),
+                Mixer::Delta(spec) => mixers.add_delta(spec),
             }
             match layer.ffn {
                 Ffn::Dense(mlp) => mlps.add(mlp, hidden),
@@ -85,6 +89,10 @@ struct Mixers {
     v: usize,
     mixed: usize,
     packed: usize,
+    gated: usize,
+    /// Decays and betas of a delta net.
+    heads_of_delta: usize,
+    outputs: usize,
     /// Elements of a value, for the scratch of attention.
     value_dim: usize,
     /// Of heads with latents that are computed together: elements, the largest latent, the number.
@@ -97,6 +105,19 @@ impl Mixers {
     fn add_attention(&mut self, spec: &AttentionSpec) {
         let (q, kv) = (spec.q_width(), spec.kv_width());
         self.add([q, kv, kv, q, q, spec.head_dim]);
+        self.gated = self.gated.max(spec.gate.map_or(0, |_| spec.query_rows()));
+    }
+
+    fn add_delta(&mut self, spec: &DeltaSpec) {
+        let (channels, values) = (spec.channels(), spec.value_width());
+        let (mixed, outputs) = (values, spec.recurrence().output_len(1));
+        let (mixed, outputs) = match spec.inputs {
+            DeltaInputs::Separate => (mixed, outputs),
+            DeltaInputs::ByKeyHead => (channels + values, outputs.max(2 * spec.heads)),
+        };
+        self.add([channels, channels, values, mixed, values, 0]);
+        self.heads_of_delta = self.heads_of_delta.max(2 * spec.heads);
+        self.outputs = self.outputs.max(outputs);
     }
 
     fn add_latent(&mut self, spec: &LatentSpec, tokens: usize) {
@@ -118,9 +139,10 @@ impl Mixers {
     /// Bytes of all buffers.
     fn bytes(&self, tokens: usize) -> usize {
         let Mixers { q, k, v, mixed, packed, absorbed, rank, heads, .. } = *self;
+        let others = self.gated + self.heads_of_delta + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
         let sums: usize = sums.map(|tokens| Input::bytes_for(tokens, rank)).sum();
-        (tokens * (q + k + v + mixed) + absorbed) * size_of::<f32>()
+        (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()
             + Input::bytes_for(tokens, packed)
             + sums
     }

@@ -53,6 +53,9 @@ pub(super) struct AttentionWork {
     pub(super) mixed: Vec<f32>,
     pub(super) packed: Input,
     pub(super) latent: LatentWork,
+    pub(super) delta: DeltaWork,
+    /// Queries with their gates: [tokens, heads, 2 · elements].
+    pub(super) gated: Vec<f32>,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
     /// The batch for which the tables were made.
@@ -71,6 +74,17 @@ pub(super) struct LatentWork {
     pub(super) attended: Vec<f32>,
     /// The sums of each head, packed.
     pub(super) inputs: Vec<Input>,
+}
+
+/// The inputs and outputs of the heads of a delta net.
+#[derive(Debug, Default)]
+pub(super) struct DeltaWork {
+    /// [tokens, heads]
+    pub(super) decay: Vec<f32>,
+    /// [tokens, heads]
+    pub(super) beta: Vec<f32>,
+    /// [heads, blocks of columns, tokens, columns]
+    pub(super) outputs: Vec<f32>,
 }
 
 /// A gated MLP, or the experts that are computed together.
@@ -179,8 +193,9 @@ impl Workspace {
 
     /// Bytes allocated.
     pub(crate) fn bytes(&self) -> u64 {
-        let AttentionWork { q, k, v, mixed, tables, packed, scratch, scratch_fits, .. } =
+        let AttentionWork { q, k, v, mixed, gated, tables, packed, scratch, scratch_fits, .. } =
             &self.attention;
+        let DeltaWork { decay, beta, outputs: of_heads } = &self.attention.delta;
         let LatentWork { absorbed, attended, inputs: sums } = &self.attention.latent;
         let ExpertWork {
             outputs,
@@ -197,6 +212,7 @@ impl Workspace {
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.ranks, absorbed, attended]);
+        let floats = floats.chain([gated, decay, beta, of_heads]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);

@@ -3,13 +3,13 @@
 mod kv;
 mod latent;
 mod pages;
-#[cfg(test)]
 mod recurrent;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use kv::KvState;
 pub(crate) use latent::LatentState;
+pub(crate) use recurrent::{Memory, RecurrentState};
 
 use crate::spec::{Mixer, ModelSpec};
 
@@ -40,9 +40,8 @@ pub(crate) enum LayerState {
     Kv(KvState),
     /// Latents, each at its position.
     Latent(LatentState),
-    /// A state that is not addressed by position: a test double for recurrent layers.
-    #[cfg(test)]
-    Recurrent(recurrent::Recurrent),
+    /// A state of fixed size, not addressed by position.
+    Recurrent(RecurrentState),
 }
 
 /// A layer state to return to.
@@ -52,8 +51,8 @@ enum LayerSnapshot {
     Kv(kv::Mark),
     /// Of latents, which need none.
     Latent,
-    #[cfg(test)]
-    Recurrent(recurrent::Recurrent),
+    /// Of a state of fixed size, which shares its numbers until they change.
+    Recurrent(RecurrentState),
 }
 
 /// The state of a sequence in all layers.
@@ -90,6 +89,7 @@ impl Sequence {
             Mixer::Latent(latent) => {
                 LayerState::Latent(LatentState::new(latent, limit, precision, page))
             }
+            Mixer::Delta(delta) => LayerState::Recurrent(RecurrentState::new(delta.memory())),
         });
         Sequence { len: 0, partial: false, layers: layers.collect() }
     }
@@ -109,23 +109,27 @@ impl Sequence {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
+            Mixer::Delta(delta) => delta.memory().bytes(),
         });
         layers.sum()
     }
 
-    /// The maximum size in bytes of the journal of a pass of `tokens` tokens: windows overwrite as many
-    /// positions.
+    /// The maximum size in bytes of what a pass of `tokens` tokens of `sequences` sequences keeps of
+    /// the state before: windows overwrite as many positions, states of fixed size are copied.
     pub(crate) fn journal_bytes_for(
         spec: &ModelSpec,
-        tokens: usize,
+        (sequences, tokens): (usize, usize),
         precision: KvPrecision,
     ) -> u64 {
-        let windows = spec.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => attention.window.map(|_| attention),
-            Mixer::Latent(_) => None,
-        });
         let row = |attention| KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
-        windows.map(|attention| tokens as u64 * row(attention)).sum()
+        let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) if attention.window.is_some() => {
+                tokens as u64 * row(attention)
+            }
+            Mixer::Attention(_) | Mixer::Latent(_) => 0,
+            Mixer::Delta(delta) => sequences as u64 * delta.memory().bytes(),
+        });
+        layers.sum()
     }
 
     /// Bytes held; pages shared with other sequences count for each.
@@ -200,7 +204,6 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv,
             LayerState::Latent(_) => panic!("a layer with latents has no keys and values"),
-            #[cfg(test)]
             LayerState::Recurrent(_) => panic!("a recurrent layer has no keys and values"),
         }
     }
@@ -214,8 +217,19 @@ impl LayerState {
         match self {
             LayerState::Latent(latent) => latent,
             LayerState::Kv(_) => panic!("a layer with keys and values has no latents"),
-            #[cfg(test)]
             LayerState::Recurrent(_) => panic!("a recurrent layer has no latents"),
+        }
+    }
+
+    /// The layer's state of fixed size.
+    ///
+    /// # Panics
+    ///
+    /// If the layer keeps another kind of state.
+    pub(crate) fn recurrent(&mut self) -> &mut RecurrentState {
+        match self {
+            LayerState::Recurrent(state) => state,
+            LayerState::Kv(_) | LayerState::Latent(_) => panic!("a layer with cached positions"),
         }
     }
 
@@ -223,7 +237,6 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.bytes(),
             LayerState::Latent(latent) => latent.bytes(),
-            #[cfg(test)]
             LayerState::Recurrent(state) => state.bytes(),
         }
     }
@@ -232,8 +245,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.reserve(end),
             LayerState::Latent(latent) => latent.reserve(end),
-            #[cfg(test)]
-            LayerState::Recurrent(_) => {}
+            LayerState::Recurrent(state) => state.reserve(),
         }
     }
 
@@ -241,8 +253,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.clear(),
             LayerState::Latent(latent) => latent.clear(),
-            #[cfg(test)]
-            LayerState::Recurrent(state) => *state = recurrent::Recurrent::default(),
+            LayerState::Recurrent(state) => state.clear(),
         }
     }
 
@@ -250,7 +261,6 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => LayerState::Kv(kv.fork()),
             LayerState::Latent(latent) => LayerState::Latent(latent.clone()),
-            #[cfg(test)]
             LayerState::Recurrent(state) => LayerState::Recurrent(state.clone()),
         }
     }
@@ -260,7 +270,6 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.has(len),
             LayerState::Latent(_) => true,
-            #[cfg(test)]
             LayerState::Recurrent(_) => len == 0,
         }
     }
@@ -269,7 +278,6 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => LayerSnapshot::Kv(kv.snapshot()),
             LayerState::Latent(_) => LayerSnapshot::Latent,
-            #[cfg(test)]
             LayerState::Recurrent(state) => LayerSnapshot::Recurrent(state.clone()),
         }
     }
@@ -278,7 +286,6 @@ impl LayerState {
         match (self, snapshot) {
             (LayerState::Kv(kv), LayerSnapshot::Kv(mark)) => kv.restore(mark),
             (LayerState::Latent(_), LayerSnapshot::Latent) => {}
-            #[cfg(test)]
             (LayerState::Recurrent(state), LayerSnapshot::Recurrent(before)) => *state = before,
             _ => panic!("a snapshot of another kind of layer"),
         }
@@ -288,7 +295,6 @@ impl LayerState {
         match (self, snapshot) {
             (LayerState::Kv(kv), LayerSnapshot::Kv(_)) => kv.keep(),
             (LayerState::Latent(_), LayerSnapshot::Latent) => {}
-            #[cfg(test)]
             (LayerState::Recurrent(_), LayerSnapshot::Recurrent(_)) => {}
             _ => panic!("a snapshot of another kind of layer"),
         }

@@ -1,31 +1,78 @@
-//! A test double for layers whose state is not addressed by position: a decaying sum behind a short
-//! convolution.
+//! The state of a layer that remembers all earlier tokens in a fixed number of values.
 
-/// The state of such a layer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Recurrent {
-    sum: [f32; 4],
-    /// The last inputs, the newest first.
-    window: [f32; 3],
+use std::sync::Arc;
+
+use sws_kernels::functional::{Page, zeroed};
+
+/// The size of such a state, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Inputs of the last few tokens, for a short convolution.
+    pub(crate) past: usize,
+    /// Sums over all tokens.
+    pub(crate) sums: usize,
 }
 
-impl Recurrent {
-    /// Processes one more position.
-    pub(super) fn append(&mut self, x: f32) {
-        self.window.rotate_right(1);
-        self.window[0] = x;
-        let x = 0.5 * self.window[0] + 0.25 * self.window[1] - self.window[2];
-        for (sum, decay) in self.sum.iter_mut().zip([0.5, 0.75, 0.9, 1.0]) {
-            *sum = decay * *sum + x;
+/// The state of such a layer. It belongs to a length and not to a position, so it cannot go back
+/// without a snapshot. A snapshot or fork shares the numbers until one of the two changes: then they
+/// are copied.
+#[derive(Clone, Debug)]
+pub(crate) struct RecurrentState {
+    memory: Memory,
+    /// Both are empty before the first token.
+    past: Page<f32>,
+    sums: Page<f32>,
+}
+
+impl Memory {
+    /// Bytes of the state, at most.
+    pub(super) fn bytes(self) -> u64 {
+        ((self.past + self.sums) * size_of::<f32>()) as u64
+    }
+}
+
+impl RecurrentState {
+    /// A state before the first token; nothing is allocated yet.
+    pub(super) fn new(memory: Memory) -> RecurrentState {
+        RecurrentState { memory, past: zeroed(0), sums: zeroed(0) }
+    }
+
+    /// Bytes held, including shared ones.
+    pub(super) fn bytes(&self) -> u64 {
+        ((self.past.len() + self.sums.len()) * size_of::<f32>()) as u64
+    }
+
+    /// Allocates the state, if it is not yet.
+    pub(super) fn reserve(&mut self) {
+        let Memory { past, sums } = self.memory;
+        for (page, len) in [(&mut self.past, past), (&mut self.sums, sums)] {
+            if page.len() < len {
+                *page = zeroed(len);
+            }
         }
     }
 
-    /// All numbers of the state.
-    pub(super) fn numbers(&self) -> Vec<f32> {
-        [&self.sum[..], &self.window].concat()
+    /// Returns to the state before the first token, and keeps the memory unless it is shared.
+    pub(super) fn clear(&mut self) {
+        for page in [&mut self.past, &mut self.sums] {
+            match Arc::get_mut(page) {
+                Some(numbers) => numbers.fill(0.0),
+                None => *page = zeroed(0),
+            }
+        }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        size_of::<Recurrent>() as u64
+    /// The inputs of the last few tokens and the sums, to be changed. There must be
+    /// [room](Self::reserve).
+    pub(crate) fn numbers(&mut self) -> [&mut [f32]; 2] {
+        [&mut self.past, &mut self.sums].map(|page| Arc::make_mut(page))
+    }
+
+    /// All numbers.
+    #[cfg(test)]
+    pub(super) fn seen(&self) -> Vec<f32> {
+        let mut seen = [&*self.past, &*self.sums].concat();
+        seen.resize(self.memory.past + self.memory.sums, 0.0);
+        seen
     }
 }

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 use sws_kernels::functional::KvData;
 
-use super::recurrent::Recurrent;
 use super::*;
 use crate::spec::{AttentionSpec, LatentSpec};
 
@@ -24,6 +23,7 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         rope: None,
         paired_rows: false,
         sinks: false,
+        gate: None,
     }
 }
 
@@ -40,6 +40,20 @@ const LATENT: LatentSpec = LatentSpec {
     rope: 0,
 };
 
+/// A decaying sum behind a short convolution.
+const MEMORY: Memory = Memory { past: 3, sums: 4 };
+
+/// Takes one more position into the state of such a layer.
+fn append(state: &mut RecurrentState, x: f32) {
+    let [past, sums] = state.numbers();
+    past.rotate_right(1);
+    past[0] = x;
+    let x = 0.5 * past[0] + 0.25 * past[1] - past[2];
+    for (sum, decay) in sums.iter_mut().zip([0.5, 0.75, 0.9, 1.0]) {
+        *sum = decay * *sum + x;
+    }
+}
+
 /// The windows of the layers with keys and values; one with latents and a recurrent one follow.
 const WINDOWS: [Option<usize>; 3] = [None, Some(5), Some(90)];
 
@@ -47,7 +61,7 @@ fn sequence(precision: KvPrecision, page: usize) -> Sequence {
     let kv = |window| LayerState::Kv(KvState::new(&attention(window), LIMIT, precision, page));
     let mut layers: Vec<_> = WINDOWS.map(kv).into();
     layers.push(LayerState::Latent(LatentState::new(&LATENT, LIMIT, precision, page)));
-    layers.push(LayerState::Recurrent(Recurrent::default()));
+    layers.push(LayerState::Recurrent(RecurrentState::new(MEMORY)));
     Sequence { len: 0, partial: false, layers }
 }
 
@@ -80,7 +94,7 @@ fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
                 let rows = (first..).zip(tokens).flat_map(|(p, &token)| row(l, p, token));
                 latent.append(first, &rows.collect::<Vec<f32>>());
             }
-            LayerState::Recurrent(state) => tokens.iter().for_each(|&t| state.append(t as f32)),
+            LayerState::Recurrent(state) => tokens.iter().for_each(|&t| append(state, t as f32)),
         }
     }
     (sequence.len, sequence.partial) = (first + tokens.len(), false);
@@ -123,7 +137,7 @@ fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
             });
             rows.collect()
         }
-        LayerState::Recurrent(state) => state.numbers(),
+        LayerState::Recurrent(state) => state.seen(),
     };
     sequence.layers.iter().enumerate().map(of).collect()
 }

@@ -160,10 +160,16 @@ fn replacing_any_entry_gives_a_spec_or_an_error() {
     ];
     for variant in variants() {
         let config = config(&variant);
-        for key in config.keys() {
+        let of_text = config.get("text_config").and_then(Value::as_object);
+        let of_text = of_text.into_iter().flat_map(Map::keys).map(|key| (key, true));
+        for (key, inner) in config.keys().map(|key| (key, false)).chain(of_text) {
             for value in &values {
                 let mut config = config.clone();
-                config.insert(key.clone(), value.clone());
+                let entries = match inner {
+                    true => config["text_config"].as_object_mut().unwrap(),
+                    false => &mut config,
+                };
+                entries.insert(key.clone(), value.clone());
                 if let Err(error) = ModelSpec::parse(&serde_json::to_vec(&config).unwrap()) {
                     assert!(!error.to_string().contains('\n'), "{error}");
                 }

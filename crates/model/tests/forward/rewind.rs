@@ -9,15 +9,17 @@ use sws_store::{PieceId, PieceKind};
 
 use crate::support::Fixture;
 
-/// The second has a window in every layer, the third and the fifth in every other; the last has
-/// latents.
-const VARIANTS: [&str; 6] = [
+/// The second has a window in every layer, the third and the fifth in every other; the sixth has
+/// latents, the last two gated delta nets.
+const VARIANTS: [&str; 8] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
     "qwen3_moe_v5cfg",
     "gpt_oss",
     "deepseek_v3_v5cfg",
+    "qwen3_next",
+    "qwen3_5_moe",
 ];
 
 /// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.
@@ -81,7 +83,13 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
 
 #[test]
 fn saved_states_can_be_nested_and_kept() {
-    let fixture = Fixture::open("mixtral_swa");
+    for name in ["mixtral_swa", "qwen3_5_moe"] {
+        nested(name);
+    }
+}
+
+fn nested(name: &str) {
+    let fixture = Fixture::open(name);
     let spec = &fixture.spec;
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(200).collect();
     let model = Model::new(spec.clone());

@@ -444,11 +444,13 @@ impl Planner {
         let PlanOptions { all_logits, threads, tier, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let size = PassSize { tokens, logits, positions: self.context[1], threads };
-        // A pass over several sequences can be undone.
-        let journal = match self.options.batch {
-            0..=1 => 0,
-            _ => State::journal_bytes(&self.spec, tokens, self.options.kv),
+        // A pass over several sequences can be undone, and so can a token that ran ahead.
+        let passes = match (self.options.batch, self.options.stand_ins) {
+            (0..=1, StandInUse::Off) => (0, 0),
+            (0..=1, _) => (1, 1),
+            (batch, _) => (batch, tokens),
         };
+        let journal = State::journal_bytes(&self.spec, passes, self.options.kv);
         self.spec.work_bytes(tier, size) + journal
     }
 

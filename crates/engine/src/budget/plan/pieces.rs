@@ -97,7 +97,7 @@ impl Pieces {
             let held = inventory.piece(id);
             if !matches!(id.kind(), PieceKind::Expert(_)) {
                 let vectors = held.iter().filter(|held| !held.role.is_matrix());
-                let bytes = vectors.map(|held| (held.cols * size_of::<f32>()) as u64);
+                let bytes = vectors.map(|held| (held.rows * held.cols * size_of::<f32>()) as u64);
                 pieces.vectors += bytes.sum::<u64>();
             }
             let mut unit = 0;

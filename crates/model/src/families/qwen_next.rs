@@ -1,0 +1,182 @@
+//! Qwen3-Next and Qwen3.5: gated delta nets in three of four layers, attention with gated outputs
+//! in the others. Qwen3.5 stores the inputs of its delta nets apart, and stacks experts.
+
+use sws_kernels::functional::MAX_TAPS;
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, MAX_WIDTH, dense, moe, shared_width};
+use super::qwen_moe::{Layers, MOE};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{
+    AttentionGate, AttentionSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec,
+    Norm, QkNorm, SharedSpec,
+};
+
+pub(super) const NEXT: Family = Family {
+    model_types: &["qwen3_next"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, DELTA, BY_KEY_HEAD, MLP, MOE],
+    spec: next,
+};
+
+pub(super) const EXPERTS: Family = Family {
+    model_types: &["qwen3_5_moe_text"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, DELTA, SEPARATE, MOE, STACKED],
+    spec: experts,
+};
+
+pub(super) const DENSE: Family = Family {
+    model_types: &["qwen3_5_text"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, DELTA, SEPARATE, MLP],
+    spec: without_experts,
+};
+
+const DELTA: &[Rule] = &[
+    small(PieceKind::Attention, Role::Conv, "linear_attn.conv1d.weight"),
+    small(PieceKind::Attention, Role::DecayRate, "linear_attn.A_log"),
+    small(PieceKind::Attention, Role::DecayBias, "linear_attn.dt_bias"),
+    small(PieceKind::Attention, Role::MixedNorm, "linear_attn.norm.weight"),
+    matrix(PieceKind::Attention, Role::Output, "linear_attn.out_proj.weight"),
+];
+
+const BY_KEY_HEAD: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::MixedGate, "linear_attn.in_proj_qkvz.weight"),
+    small(PieceKind::Attention, Role::BetaDecay, "linear_attn.in_proj_ba.weight"),
+];
+
+const SEPARATE: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
+    matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
+    small(PieceKind::Attention, Role::Beta, "linear_attn.in_proj_b.weight"),
+    small(PieceKind::Attention, Role::Decay, "linear_attn.in_proj_a.weight"),
+];
+
+const STACKED: &[Rule] = &[
+    stacked(Role::GateUp, "mlp.experts.gate_up_proj"),
+    stacked(Role::Down, "mlp.experts.down_proj"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 10_000.0,
+    kv_heads: Some(2),
+    head_dim: Some(256),
+    rotated: Some(0.25),
+    context: 32_768,
+};
+
+fn next(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let common = read(config, &DEFAULTS)?;
+    let mixer = mixers(config, &common, DeltaInputs::ByKeyHead)?;
+    let layers = Layers::read(config, Some(shared(config)?))?;
+    let renormalise = config.flag("norm_topk_prob", true)?;
+    layers.model(config, common, renormalise, mixer)
+}
+
+fn experts(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let common = read(config, &DEFAULTS)?;
+    let mixer = mixers(config, &common, DeltaInputs::Separate)?;
+    let mut ffn = moe(config, "moe_intermediate_size", true, Some(shared(config)?))?;
+    if let Ffn::Moe(moe) = &mut ffn {
+        // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
+        moe.expert.gate_up = GateUp::Halves;
+    }
+    common.model(|l| (mixer(l), ffn))
+}
+
+fn without_experts(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults { kv_heads: Some(4), ..DEFAULTS };
+    let common = read(config, &defaults)?;
+    let mixer = mixers(config, &common, DeltaInputs::Separate)?;
+    let mlp = dense(config, "intermediate_size", false)?;
+    common.model(|l| (mixer(l), mlp))
+}
+
+/// The parts that all families share; all norms but those of delta nets add one to their weights.
+fn read<'a>(config: &'a Config<'a>, defaults: &Defaults) -> Result<Common<'a>, ConfigError> {
+    let mut common = Common::read(config, defaults)?;
+    common.decoder.norm = common.decoder.norm.one_plus();
+    Ok(common)
+}
+
+fn shared(config: &Config) -> Result<SharedSpec, ConfigError> {
+    let width = shared_width(config, "shared_expert_intermediate_size", 512)?;
+    Ok(SharedSpec { mlp: MlpSpec::silu(width), gated: true })
+}
+
+/// The mixer of each layer.
+fn mixers(
+    config: &Config,
+    common: &Common<'_>,
+    inputs: DeltaInputs,
+) -> Result<impl Fn(usize) -> Mixer + use<>, ConfigError> {
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        gate: Some(AttentionGate::WithQueries),
+        ..common.attention.clone()
+    };
+    let delta = delta(config, common.decoder.norm, inputs)?;
+    let full = full_layers(config, common.layers)?;
+    Ok(move |l: usize| match full[l] {
+        true => Mixer::Attention(attention.clone()),
+        false => Mixer::Delta(delta),
+    })
+}
+
+fn delta(
+    config: &Config,
+    Norm::Rms { eps, .. }: Norm,
+    inputs: DeltaInputs,
+) -> Result<DeltaSpec, ConfigError> {
+    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
+    let heads = size("linear_num_value_heads", 32, MAX_COUNT)?;
+    let key_heads = size("linear_num_key_heads", 16, MAX_COUNT)?;
+    let key_dim = size("linear_key_head_dim", 128, MAX_HEAD_DIM)?;
+    let value_dim = size("linear_value_head_dim", 128, MAX_HEAD_DIM)?;
+    let taps = size("linear_conv_kernel_dim", 4, MAX_COUNT)?;
+    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs };
+    if !heads.is_multiple_of(key_heads) {
+        let reason = format!("which {heads} heads of values cannot share");
+        return Err(config.need("linear_num_key_heads")?.invalid(reason));
+    }
+    let width = spec.channels().max(spec.value_width() * key_dim.div_ceil(64));
+    if width as u64 > MAX_WIDTH
+        && let Some(entry) = config.any(&["linear_num_value_heads", "linear_key_head_dim"])
+    {
+        return Err(entry.invalid("which with the sizes of these heads no model has"));
+    }
+    if let Some(entry) = config.get("linear_conv_kernel_dim").filter(|_| taps > MAX_TAPS) {
+        return Err(config.unsupported(entry, "up to 8"));
+    }
+    Ok(spec)
+}
+
+/// True for the layers with attention.
+fn full_layers(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let Some(entry) = config.get("layer_types") else {
+        let every = config.get("full_attention_interval").map_or(Ok(4), |e| e.size(MAX_COUNT))?;
+        return Ok((1..=layers).map(|l| l.is_multiple_of(every)).collect());
+    };
+    let types = entry.list()?;
+    if types.len() != layers {
+        let reason = format!("of {} entries for {layers} layers", types.len());
+        return Err(entry.invalid(reason));
+    }
+    let of = |kind: &sws_store::Value| match kind.as_str() {
+        Some("full_attention") => Ok(true),
+        Some("linear_attention") => Ok(false),
+        _ => Err(config.unsupported(entry, "full_attention and linear_attention")),
+    };
+    types.iter().map(of).collect()
+}

@@ -1,0 +1,176 @@
+//! Gated delta nets: a short convolution over queries, keys and values, then a matrix for each head
+//! that is corrected with every token.
+//!
+//! Tokens go through both one after another, whatever the length of a chunk, so the state after a
+//! token has the same bits in any division of a text. Heads and columns are divided among threads.
+
+use sws_kernels::functional::{
+    Activation, ConvInput, NormWeight, Recurrence, RecurrenceInputs, ShortConv, decays, gate,
+    l2_norm, recur, rms_norm, short_conv, sigmoid,
+};
+use sws_kernels::{Strided, threads_for};
+use sws_store::{PieceId, PieceKind};
+
+use super::attention::{Context, rows_of};
+use super::linear::{Product, Threads, multiply};
+use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
+use crate::layer_state::Sequence;
+use crate::role::Role;
+use crate::source::{SourceError, Weights};
+use crate::spec::{DeltaInputs, DeltaSpec};
+
+/// Added to the sum of squares of a query or key.
+const EPS: f32 = 1e-6;
+
+/// Applies a gated delta net to the normed hidden state in `work.input`; the result is left in
+/// `work.branch`.
+pub(super) fn delta(
+    context: &Context<'_>,
+    spec: &DeltaSpec,
+    weights: &mut dyn Weights,
+    sequences: &mut [Sequence],
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let &Context { tier, layer: l, hidden, spans, .. } = context;
+    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let Workspace { input, branch, attention: own, scratch, .. } = work;
+    let AttentionWork { q, k, v, mixed, packed, delta, .. } = own;
+    let DeltaWork { decay, beta, outputs } = delta;
+    let tokens = input.tokens();
+    let &DeltaSpec { heads, key_heads, key_dim, value_dim, taps, .. } = spec;
+    let (keys, values, channels) = (spec.key_width(), spec.value_width(), spec.channels());
+    let raw = grown(q, tokens * channels);
+    let gates = grown(v, tokens * values);
+    let (decay, beta) = (grown(decay, tokens * heads), grown(beta, tokens * heads));
+    match spec.inputs {
+        DeltaInputs::Separate => {
+            let mut products = [
+                Some(Product::new(id, Role::Mixed, input, &mut *raw, channels)),
+                Some(Product::new(id, Role::OutputGate, input, &mut *gates, values)),
+                Some(Product::new(id, Role::Beta, input, &mut *beta, heads)),
+                Some(Product::new(id, Role::Decay, input, &mut *decay, heads)),
+            ];
+            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+        }
+        DeltaInputs::ByKeyHead => {
+            let all = grown(mixed, tokens * (channels + values));
+            let pairs = grown(outputs, tokens * 2 * heads);
+            let mut products = [
+                Some(Product::new(id, Role::MixedGate, input, &mut *all, channels + values)),
+                Some(Product::new(id, Role::BetaDecay, input, &mut *pairs, 2 * heads)),
+            ];
+            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            let each = values / key_heads;
+            let parts = [key_dim, key_dim, each, each];
+            for part in 0..3 {
+                let from = [0, keys, 2 * keys][part];
+                gather((all, key_heads), parts, part, (&mut *raw, channels, from));
+            }
+            gather((all, key_heads), parts, 3, (&mut *gates, values, 0));
+            let each = heads / key_heads;
+            for (part, to) in [&mut *beta, &mut *decay].into_iter().enumerate() {
+                gather((pairs, key_heads), [each, each, 0, 0], part, (to, heads, 0));
+            }
+        }
+    }
+    sigmoid(tier, beta);
+    let weight = weights.vector(id, Role::Conv);
+    let conv = ShortConv { taps, weight, bias: None, silu: true };
+    let filtered = grown(k, tokens * channels);
+    for span in spans {
+        let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
+        let x = rows_of(span, raw, channels);
+        let y = &mut filtered[span.first_row * channels..][..x.len()];
+        let given = ConvInput { past: &*past, x };
+        by_rows(y, channels, |first, y| short_conv(tier, &conv, given, first, y));
+        advance(past, x);
+    }
+    let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
+    by_rows(decay, heads, |_, rows| decays(tier, rows, rate, bias));
+    let scale = (1.0 / (key_dim as f64).sqrt()) as f32;
+    by_rows(filtered, channels, |_, rows| {
+        for row in rows.chunks_exact_mut(channels) {
+            l2_norm(tier, &mut row[..keys], key_dim, EPS, scale);
+            l2_norm(tier, &mut row[keys..2 * keys], key_dim, EPS, 1.0);
+        }
+    });
+
+    let rule = spec.recurrence();
+    let outputs = grown(outputs, rule.output_len(tokens));
+    let mixed = grown(mixed, tokens * values);
+    for span in spans {
+        let [_, sums] = sequences[span.sequence].layers[l].recurrent().numbers();
+        let rows = rows_of(span, filtered, channels);
+        let part = |from: usize| Strided { numbers: &rows[from..], stride: channels };
+        let inputs = RecurrenceInputs {
+            tokens: span.tokens,
+            q: part(0),
+            k: part(keys),
+            v: part(2 * keys),
+            decay: rows_of(span, decay, heads),
+            beta: rows_of(span, beta, heads),
+        };
+        let y = &mut outputs[..rule.output_len(span.tokens)];
+        let threads = threads_for(2 * span.tokens * heads * key_dim * value_dim);
+        recur(tier, threads, &rule, &inputs, sums, y);
+        let to = &mut mixed[span.first_row * values..][..span.tokens * values];
+        collect(&rule, span.tokens, y, to);
+    }
+    let weight = NormWeight::Plain(weights.vector(id, Role::MixedNorm));
+    by_rows(mixed, value_dim, |_, x| rms_norm(tier, x, value_dim, weight, spec.eps));
+    by_rows(gates, values, |first, gates| {
+        gate(tier, Activation::Silu, gates, &mixed[first * values..][..gates.len()]);
+    });
+    packed.pack(tier, gates, tokens, values);
+    let branch = grown(branch, tokens * hidden);
+    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
+    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+}
+
+/// Copies one of the parts that rows have for each of `heads` heads, to elements from `first` on of
+/// the rows of `to`, which are `width` long.
+fn gather(
+    (rows, heads): (&[f32], usize),
+    parts: [usize; 4],
+    part: usize,
+    (to, width, first): (&mut [f32], usize, usize),
+) {
+    let (each, before) = (parts.iter().sum::<usize>(), parts[..part].iter().sum::<usize>());
+    let len = parts[part];
+    by_rows(to, width, |row, to| {
+        let from = rows[row * heads * each..].chunks_exact(heads * each);
+        for (to, from) in to.chunks_exact_mut(width).zip(from) {
+            let to = to[first..][..heads * len].chunks_exact_mut(len);
+            for (to, from) in to.zip(from.chunks_exact(each)) {
+                to.copy_from_slice(&from[before..][..len]);
+            }
+        }
+    });
+}
+
+/// Makes the last rows of `past` and `x` the past.
+pub(super) fn advance(past: &mut [f32], x: &[f32]) {
+    match past.len().checked_sub(x.len()) {
+        None => past.copy_from_slice(&x[x.len() - past.len()..]),
+        Some(kept) => {
+            past.copy_within(x.len().., 0);
+            past[kept..].copy_from_slice(x);
+        }
+    }
+}
+
+/// Brings the outputs of a recurrence into rows [tokens, heads, value elements].
+fn collect(rule: &Recurrence, tokens: usize, outputs: &[f32], rows: &mut [f32]) {
+    let (width, lanes) = (rule.value_dim, rule.output_len(1) / rule.heads / rule.blocks());
+    by_rows(rows, rule.heads * width, |first, rows| {
+        for (token, row) in (first..).zip(rows.chunks_exact_mut(rule.heads * width)) {
+            for (head, row) in row.chunks_exact_mut(width).enumerate() {
+                for (block, to) in row.chunks_mut(lanes).enumerate() {
+                    let unit = head * rule.blocks() + block;
+                    let from = &outputs[(unit * tokens + token) * lanes..];
+                    to.copy_from_slice(&from[..to.len()]);
+                }
+            }
+        }
+    });
+}
