@@ -254,7 +254,7 @@ fn assert_same_files(a: &Path, b: &Path, files: usize) {
 #[test]
 fn every_family_in_every_encoding() {
     for family in FAMILIES {
-        for encoding in Encoding::ALL {
+        for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
             check(family, Dtype::BF16, encoding, None);
         }
     }
@@ -263,7 +263,7 @@ fn every_family_in_every_encoding() {
 #[test]
 fn every_type_in_every_encoding() {
     for dtype in [Dtype::F16, Dtype::F32] {
-        for encoding in Encoding::ALL {
+        for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
             check("qwen2_moe", dtype, encoding, None);
             check("gpt_oss", dtype, encoding, None);
         }

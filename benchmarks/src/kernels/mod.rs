@@ -259,6 +259,6 @@ fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
         Encoding::Bf16 | Encoding::Bf12 => Some(CandleFormat::Bf16),
         Encoding::Q8 | Encoding::Fp8 | Encoding::Gguf(GgufBlocks::Q8_0) => Some(CandleFormat::Q80),
         Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q4K) => Some(CandleFormat::Q4K),
-        Encoding::F16 | Encoding::Gguf(_) => None,
+        Encoding::F16 | Encoding::Gguf(_) | Encoding::Published(_) => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
-use sws_kernels::Encoding;
+use sws_kernels::{Encoding, Published};
 
 use super::measure::{Contender, Timing};
 
@@ -136,8 +136,12 @@ pub(super) fn table(records: &[Record]) -> String {
     text
 }
 
+const INT4: Encoding = Encoding::Published(Published::Int4);
+const NVFP4: Encoding = Encoding::Published(Published::Nvfp4);
+const FP8_BF16: Encoding = Encoding::Published(Published::Fp8Bf16);
+
 /// Targets of the fastest tier, by encoding, tokens and threads.
-const TARGETS: [Target; 11] = [
+const TARGETS: [Target; 14] = [
     Target { encoding: Encoding::Bf16, tokens: 1, against: Against::Sum, at_least: 0.95 },
     Target { encoding: Encoding::Bf12, tokens: 1, against: Against::Sum, at_least: 0.95 },
     Target { encoding: Encoding::Bf12, tokens: 1, against: Against::Bf16, at_least: 1.25 },
@@ -145,6 +149,9 @@ const TARGETS: [Target; 11] = [
     Target { encoding: Encoding::Fp8, tokens: 1, against: Against::Sum, at_least: 0.8 },
     Target { encoding: Encoding::Q4, tokens: 1, against: Against::Sum, at_least: 0.6 },
     Target { encoding: Encoding::Mxfp4, tokens: 1, against: Against::Sum, at_least: 0.6 },
+    Target { encoding: INT4, tokens: 1, against: Against::Sum, at_least: 0.6 },
+    Target { encoding: NVFP4, tokens: 1, against: Against::Sum, at_least: 0.6 },
+    Target { encoding: FP8_BF16, tokens: 1, against: Against::Sum, at_least: 0.8 },
     Target { encoding: Encoding::Bf16, tokens: 64, against: Against::Gemm, at_least: 0.85 },
     Target { encoding: Encoding::Bf16, tokens: 512, against: Against::Gemm, at_least: 0.85 },
     Target { encoding: Encoding::Bf12, tokens: 64, against: Against::Gemm, at_least: 0.85 },

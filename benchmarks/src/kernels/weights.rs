@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use half::{bf16, f16};
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Source, Tally,
+    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Part, PartLen, Source, Tally,
 };
 use sws_store::Slot;
 
@@ -57,6 +57,18 @@ impl Encoded {
                     .for_each(|&at| block[at..at + 2].copy_from_slice(&[0, 0x20]));
             }
             return Ok(Encoded { encoding, shape: (rows, cols), parts: vec![bytes] });
+        }
+        if matches!(encoding, Encoding::Published(_)) {
+            let part = |(index, part): (usize, &Part)| match part.len(rows as u64, cols as u64) {
+                // Codes, or scales that are small numbers in each of their types.
+                Some(PartLen::Exact(len)) if index == 0 => {
+                    Ok(weights.iter().map(|b| b & 0x77).cycle().take(len as usize).collect())
+                }
+                Some(PartLen::Exact(len)) => Ok(vec![0x30; len as usize]),
+                _ => anyhow::bail!("{encoding} has parts of unknown length"),
+            };
+            let parts = encoding.parts().iter().enumerate().map(part).collect::<Result<_>>()?;
+            return Ok(Encoded { encoding, shape: (rows, cols), parts });
         }
         let (encoder, weights) = match encoding {
             Encoding::F16 => {

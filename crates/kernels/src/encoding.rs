@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::GgufBlocks;
+use crate::{GgufBlocks, Published};
 
 /// Storage format of the numbers of a matrix.
 ///
@@ -28,11 +28,13 @@ pub enum Encoding {
     Mxfp4,
     /// Blocks of codes and their scales, as in GGUF files.
     Gguf(GgufBlocks),
+    /// Codes with scales beside them, as other quantised checkpoints publish.
+    Published(Published),
 }
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 21] = [
+    pub const ALL: [Encoding; 32] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
@@ -54,6 +56,17 @@ impl Encoding {
         Encoding::Gguf(GgufBlocks::Iq4Nl),
         Encoding::Gguf(GgufBlocks::Iq4Xs),
         Encoding::Gguf(GgufBlocks::Mxfp4),
+        Encoding::Published(Published::Fp8Bf16),
+        Encoding::Published(Published::Fp8E8m0),
+        Encoding::Published(Published::Fp8Rows),
+        Encoding::Published(Published::Fp8RowsBf16),
+        Encoding::Published(Published::Fp8Whole),
+        Encoding::Published(Published::Fp8WholeBf16),
+        Encoding::Published(Published::Mxfp8),
+        Encoding::Published(Published::Int4),
+        Encoding::Published(Published::Int4By128),
+        Encoding::Published(Published::Nvfp4),
+        Encoding::Published(Published::Nvfp4Divided),
     ];
 
     /// The name used on the command line and in manifests.
@@ -68,6 +81,7 @@ impl Encoding {
             Encoding::Fp8 => "fp8",
             Encoding::Mxfp4 => "mxfp4",
             Encoding::Gguf(blocks) => blocks.name(),
+            Encoding::Published(layout) => layout.name(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Encoding, GgufBlocks};
+use crate::{Encoding, GgufBlocks, Published};
 
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ enum Cut {
     Rows { rows: u64, cols_per_unit: u64, bytes: u64 },
     /// The codes of bf12: a byte and a nibble per column.
     Bf12Codes,
-    /// The exponent table of bf12.
-    Table,
+    /// This many bytes that all rows share: the exponent table of bf12, or a scale.
+    Shared { bytes: u64 },
     /// The patches of bf12.
     Patches,
 }
@@ -62,6 +62,40 @@ static GGUF: [[Part; 1]; 13] = {
     all
 };
 
+/// A number for each block of 128×128.
+const fn square(suffix: &'static str, bytes: u64) -> Part {
+    Part { suffix, cut: Cut::Rows { rows: 128, cols_per_unit: 128, bytes } }
+}
+
+const fn shared(suffix: &'static str, bytes: u64) -> Part {
+    Part { suffix, cut: Cut::Shared { bytes } }
+}
+
+impl Published {
+    const fn parts(self) -> &'static [Part] {
+        const E4M3: Part = plain("", 1, 1);
+        const PAIRS: Part = plain("", 2, 1);
+        const INTEGERS: Part = plain("_packed", 8, 4);
+        /// A row has one unit, however long.
+        const ROW: u64 = u64::MAX;
+        match self {
+            Published::Fp8Bf16 => const { &[E4M3, square("_scale_inv", 2)] },
+            Published::Fp8E8m0 => const { &[E4M3, square("_scale", 1)] },
+            Published::Fp8Rows => const { &[E4M3, plain("_scale", ROW, 4)] },
+            Published::Fp8RowsBf16 => const { &[E4M3, plain("_scale", ROW, 2)] },
+            Published::Fp8Whole => const { &[E4M3, shared("_scale", 4)] },
+            Published::Fp8WholeBf16 => const { &[E4M3, shared("_scale", 2)] },
+            Published::Mxfp8 => const { &[E4M3, plain("_scale", 32, 1)] },
+            Published::Int4 => const { &[INTEGERS, plain("_scale", 32, 2)] },
+            Published::Int4By128 => const { &[INTEGERS, plain("_scale", 128, 2)] },
+            Published::Nvfp4 => const { &[PAIRS, plain("_scale", 16, 1), shared("_scale_2", 4)] },
+            Published::Nvfp4Divided => {
+                const { &[PAIRS, plain("_scale", 16, 1), shared("_global_scale", 4)] }
+            }
+        }
+    }
+}
+
 impl Encoding {
     /// The parts of a matrix in this encoding, in the order in which they are passed around.
     pub const fn parts(self) -> &'static [Part] {
@@ -69,18 +103,12 @@ impl Encoding {
         const HALF: &[Part] = &[plain("", 1, 2)];
         const BF12: &[Part] = &[
             Part { suffix: ".codes", cut: Cut::Bf12Codes },
-            Part { suffix: ".table", cut: Cut::Table },
+            Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
             Part { suffix: ".patches", cut: Cut::Patches },
         ];
         const Q8: &[Part] = &[plain(".codes", 1, 1), plain(".scales", 64, 2)];
         const Q4: &[Part] = &[plain(".codes", 2, 1), plain(".scales", 64, 2)];
-        const FP8: &[Part] = &[
-            plain("", 1, 1),
-            Part {
-                suffix: "_scale_inv",
-                cut: Cut::Rows { rows: 128, cols_per_unit: 128, bytes: 4 },
-            },
-        ];
+        const FP8: &[Part] = &[plain("", 1, 1), square("_scale_inv", 4)];
         const MXFP4: &[Part] = &[plain("_blocks", 32, 16), plain("_scales", 32, 1)];
         match self {
             Encoding::F32 => F32,
@@ -91,29 +119,33 @@ impl Encoding {
             Encoding::Fp8 => FP8,
             Encoding::Mxfp4 => MXFP4,
             Encoding::Gguf(blocks) => &GGUF[blocks as usize],
+            Encoding::Published(layout) => layout.parts(),
         }
     }
 
     /// Rows are encoded in blocks of a multiple of this many (the last block may be smaller).
     pub const fn row_multiple(self) -> usize {
         match self {
-            Encoding::Fp8 => 128,
+            Encoding::Fp8 | Encoding::Published(Published::Fp8Bf16 | Published::Fp8E8m0) => 128,
             _ => 1,
         }
     }
 
     /// True if numbers can be encoded in it. Others are only read, where a file has them.
     pub const fn is_made(self) -> bool {
-        !matches!(self, Encoding::Gguf(format) if !matches!(format, GgufBlocks::Q8_0))
+        match self {
+            Encoding::Gguf(format) => matches!(format, GgufBlocks::Q8_0),
+            Encoding::Published(_) => false,
+            _ => true,
+        }
     }
 
     /// True if a decoded weight may differ from the original.
     pub const fn is_lossy(self) -> bool {
         match self {
             Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 | Encoding::Gguf(_) => {
-                true
-            }
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
+            Encoding::Gguf(_) | Encoding::Published(_) => true,
         }
     }
 }
@@ -122,7 +154,7 @@ impl Part {
     /// The length of this part in a matrix of this shape; `None` if it exceeds 2⁶⁴.
     pub fn len(&self, rows: u64, cols: u64) -> Option<PartLen> {
         match self.cut {
-            Cut::Table => Some(PartLen::Exact(TABLE_LEN as u64)),
+            Cut::Shared { bytes } => Some(PartLen::Exact(bytes)),
             Cut::Patches => Some(PartLen::AtLeast(rows.checked_add(1)?.checked_mul(4)?)),
             Cut::Rows { .. } | Cut::Bf12Codes => {
                 Some(PartLen::Exact(self.step_bytes(cols)?.checked_mul(self.steps(rows))?))
@@ -143,11 +175,11 @@ impl Part {
 
     /// True if any range of rows needs all of this part.
     pub fn is_whole(&self) -> bool {
-        matches!(self.cut, Cut::Table | Cut::Patches)
+        matches!(self.cut, Cut::Shared { .. } | Cut::Patches)
     }
 
     /// Number of rows that share the part's smallest unit.
-    pub(crate) fn step_rows(&self) -> u64 {
+    pub fn step_rows(&self) -> u64 {
         match self.cut {
             Cut::Rows { rows, .. } => rows,
             _ => 1,
@@ -165,7 +197,7 @@ impl Part {
                 cols.div_ceil(cols_per_unit).checked_mul(bytes)
             }
             Cut::Bf12Codes => cols.checked_add(cols.div_ceil(2)),
-            Cut::Table | Cut::Patches => Some(0),
+            Cut::Shared { .. } | Cut::Patches => Some(0),
         }
     }
 }

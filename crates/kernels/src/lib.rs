@@ -58,6 +58,7 @@ mod isa;
 mod layout;
 mod matmul;
 mod matrix;
+mod published;
 mod reference;
 mod simd;
 
@@ -75,3 +76,4 @@ pub use matmul::{
     matmul_transposed, threads_for,
 };
 pub use matrix::{Matrix, MatrixError};
+pub use published::Published;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::layout::{PartLen, PartRows, TABLE_LEN};
-use crate::{Encoding, reference};
+use crate::{Encoding, Published, reference};
 
 /// An encoded matrix, or a block of its rows, in borrowed bytes.
 ///
@@ -246,10 +246,21 @@ impl<'a> Matrix<'a> {
         &self.parts[part][row * step..][..step]
     }
 
-    /// The scales, as bytes, of the fp8 blocks that a row crosses.
-    pub(crate) fn fp8_scales(&self, row: usize) -> &'a [u8] {
-        let step = 4 * self.cols.div_ceil(128);
-        &self.parts[1][(self.first_row + row) / 128 * step..][..step]
+    /// The bytes of the scales that a row needs: those of the blocks that it crosses, its own, or
+    /// those of all rows. The encoding is a constant when a kernel is compiled.
+    #[inline(always)]
+    pub(crate) fn scales(&self, encoding: Encoding, row: usize) -> &'a [u8] {
+        let square = |bytes: usize| {
+            let step = bytes * self.cols.div_ceil(128);
+            &self.parts[1][(self.first_row + row) / 128 * step..][..step]
+        };
+        match encoding {
+            Encoding::Fp8 => square(4),
+            Encoding::Published(Published::Fp8Bf16) => square(2),
+            Encoding::Published(Published::Fp8E8m0) => square(1),
+            Encoding::Published(Published::Fp8Whole | Published::Fp8WholeBf16) => self.parts[1],
+            _ => self.row_bytes(1, row),
+        }
     }
 
     /// The exponents of a bf12 matrix. That of an escape is 255 until it is patched.

@@ -6,8 +6,9 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Input, Matrix, Output, Scratch,
-    Source, Strided, ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
+    Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Input, Matrix, Output, PartLen,
+    Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
+    matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -71,7 +72,15 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                         (_, Encoding::Q8 | Encoding::Q4) => {
                             bf16.iter().copied().cycle().take(len).collect()
                         }
-                        (_, Encoding::Fp8) => singles.iter().copied().cycle().take(len).collect(),
+                        (_, Encoding::Published(_)) if common::scale_bytes(encoding, p) == 2 => {
+                            bf16.iter().copied().cycle().take(len).collect()
+                        }
+                        (_, Encoding::Published(_)) if common::scale_bytes(encoding, p) == 1 => {
+                            (0..len).map(|i| (cell(i) >> 23) as u8).collect()
+                        }
+                        (_, Encoding::Fp8 | Encoding::Published(_)) => {
+                            singles.iter().copied().cycle().take(len).collect()
+                        }
                         _ => (0..len).map(|i| (cell(i) >> 23) as u8).collect::<Vec<u8>>(),
                     }
                 })
@@ -315,6 +324,27 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
     for scale in 0..=255u8 {
         cases.push(Encoded::from_parts(Encoding::Mxfp4, 1, 64, &[&ordered, &[scale, scale]]));
     }
+    for layout in Published::ALL {
+        let encoding = Encoding::Published(layout);
+        for code in 0..=255u8 {
+            let parts = encoding.parts().iter().enumerate().map(|(p, part)| {
+                let PartLen::Exact(len) = part.len(1, 256).unwrap() else { unreachable!() };
+                match p {
+                    0 => codes[..len as usize].to_vec(),
+                    // Scales of any exponent.
+                    _ => match common::scale_bytes(encoding, p) {
+                        1 => vec![code; len as usize],
+                        n => [&vec![0x40; n - 2][..], &[code << 7, code]]
+                            .concat()
+                            .repeat(len as usize / n),
+                    },
+                }
+            });
+            let parts: Vec<Vec<u8>> = parts.collect();
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            cases.push(Encoded::from_parts(encoding, 1, 256, &parts));
+        }
+    }
     for encoded in &cases {
         let matrix = encoded.matrix();
         let cols = matrix.cols();
@@ -393,6 +423,17 @@ fn bits_match_every_other_architecture() {
         ("iq4_nl", "34444cd5582eedf6"),
         ("iq4_xs", "00cc807aa33a7211"),
         ("mxfp4_gguf", "67383f17713f3389"),
+        ("fp8_bf16", "8a4aa79925fa82b5"),
+        ("fp8_e8m0", "4fbd7af0311587fb"),
+        ("fp8_rows", "87ab7f07e79c107b"),
+        ("fp8_rows_bf16", "b464278142ebf7ea"),
+        ("fp8_whole", "7f785e9956b857f3"),
+        ("fp8_whole_bf16", "58a7ed3f09454924"),
+        ("mxfp8", "11ff67f7d907a160"),
+        ("int4", "d12f3ea81fdf70eb"),
+        ("int4_128", "4c440897379ad07b"),
+        ("nvfp4", "d8452608a07d5cbe"),
+        ("nvfp4_divided", "ff1f753a5a5afc8d"),
     ];
     let expected: Vec<_> = expected.map(|(name, hash)| (name, hash.to_owned())).into();
     assert_eq!(found, expected);

@@ -1,6 +1,6 @@
 //! Detection of weights that are NaN or infinite.
 
-use sws_kernels::{Encoding, GgufBlocks, Matrix};
+use sws_kernels::{Encoding, GgufBlocks, Matrix, Published};
 
 /// The row, column and value of the first weight that is not finite, in a matrix or a block of its
 /// rows, given together with its parts.
@@ -9,6 +9,13 @@ use sws_kernels::{Encoding, GgufBlocks, Matrix};
 pub fn first_not_finite(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, usize, f32)> {
     if !may_hold_one(matrix, parts) {
         return None;
+    }
+    // An infinite divisor would make all weights zero.
+    if let (Encoding::Published(Published::Nvfp4Divided), Some(number)) =
+        (matrix.encoding(), parts.get(2).and_then(|part| part.first_chunk()))
+        && f32::from_le_bytes(*number).is_infinite()
+    {
+        return Some((0, 0, f32::from_le_bytes(*number)));
     }
     let mut row = vec![0.0; matrix.cols()];
     (0..matrix.row_count()).find_map(|r| {
@@ -20,18 +27,6 @@ pub fn first_not_finite(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, 
 /// False only if all weights are finite. It may be true for a finite matrix, where a scale would
 /// overflow only with large codes.
 fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
-    /// True if any of the numbers has all exponent bits set.
-    fn f32s(bytes: &[u8]) -> bool {
-        let (numbers, _) = bytes.as_chunks::<4>();
-        numbers.iter().fold(false, |any, n| any | (u32::from_le_bytes(*n) << 1 >= 0xff00_0000))
-    }
-    fn halves(bytes: &[u8], from: u16) -> bool {
-        let (numbers, _) = bytes.as_chunks::<2>();
-        numbers.iter().fold(false, |any, n| any | (u16::from_le_bytes(*n) & 0x7fff >= from))
-    }
-    fn bytes(bytes: &[u8], mask: u8) -> bool {
-        bytes.iter().fold(false, |any, n| any | (n & mask == mask))
-    }
     match matrix.encoding() {
         Encoding::F32 => f32s(parts[0]),
         Encoding::F16 => halves(parts[0], 0x7c00),
@@ -48,11 +43,8 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
         // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
-        Encoding::Fp8 => {
-            let scales = parts[1].as_chunks::<4>().0.iter().map(|n| f32::from_le_bytes(*n));
-            let large = |n: f32| n.is_nan() || n.abs() >= 2f32.powi(119);
-            bytes(parts[0], 0x7f) || scales.into_iter().any(large)
-        }
+        Encoding::Fp8 => bytes(parts[0], 0x7f) || large(parts[1], 2f32.powi(119)),
+        Encoding::Published(layout) => published_may_hold_one(layout, parts),
         Encoding::Mxfp4 => parts[1].iter().any(|&n| n >= 126 + 127),
         // The largest f16 times a scale and a code is far from the largest f32.
         Encoding::Gguf(format) => {
@@ -62,6 +54,49 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
                 || format.scales().iter().any(|&at| {
                     blocks.clone().fold(false, |any, b| any | halves(&b[at..at + 2], 0x7c00))
                 })
+        }
+    }
+}
+
+/// True if any of the numbers has all exponent bits set.
+fn f32s(bytes: &[u8]) -> bool {
+    let (numbers, _) = bytes.as_chunks::<4>();
+    numbers.iter().fold(false, |any, n| any | (u32::from_le_bytes(*n) << 1 >= 0xff00_0000))
+}
+fn halves(bytes: &[u8], from: u16) -> bool {
+    let (numbers, _) = bytes.as_chunks::<2>();
+    numbers.iter().fold(false, |any, n| any | (u16::from_le_bytes(*n) & 0x7fff >= from))
+}
+fn bytes(bytes: &[u8], mask: u8) -> bool {
+    bytes.iter().fold(false, |any, n| any | (n & mask == mask))
+}
+
+/// True if a number of 32 bits is NaN or at least this large.
+fn large(bytes: &[u8], from: f32) -> bool {
+    let mut numbers = bytes.as_chunks::<4>().0.iter().map(|n| f32::from_le_bytes(*n));
+    numbers.any(|n| n.is_nan() || n.abs() >= from)
+}
+
+/// [`may_hold_one`] for codes of up to 448 = 2⁹ · .875 in e4m3, 8 in int4 and 6 in e2m1.
+fn published_may_hold_one(layout: Published, parts: &[&[u8]]) -> bool {
+    let scales = parts[1];
+    match layout {
+        Published::Fp8Bf16 | Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => {
+            bytes(parts[0], 0x7f) || halves(scales, (119 + 127) << 7)
+        }
+        Published::Fp8Rows | Published::Fp8Whole => {
+            bytes(parts[0], 0x7f) || large(scales, 2f32.powi(119))
+        }
+        Published::Fp8E8m0 | Published::Mxfp8 => {
+            bytes(parts[0], 0x7f) || scales.iter().any(|&n| n >= 119 + 127)
+        }
+        Published::Int4 | Published::Int4By128 => halves(scales, (125 + 127) << 7),
+        Published::Nvfp4 => bytes(scales, 0x7f) || large(parts[2], 2f32.powi(116)),
+        Published::Nvfp4Divided => {
+            let small = |n: &[u8; 4]| f32::from_le_bytes(*n).abs() <= 2f32.powi(-116);
+            bytes(scales, 0x7f)
+                || large(parts[2], f32::INFINITY)
+                || parts[2].as_chunks().0.iter().any(small)
         }
     }
 }
@@ -111,6 +146,7 @@ mod tests {
 
     /// Parts of a matrix of finite numbers, filled with unremarkable bytes.
     fn parts(encoding: Encoding) -> Vec<Vec<u8>> {
+        use Published::*;
         let lens: &[usize] = match encoding {
             Encoding::F32 => &[4 * ROWS * COLS],
             Encoding::F16 | Encoding::Bf16 => &[2 * ROWS * COLS],
@@ -119,6 +155,15 @@ mod tests {
             Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
             Encoding::Fp8 => &[ROWS * COLS, 4],
             Encoding::Mxfp4 => &[ROWS * COLS / 2, ROWS * COLS / 32],
+            Encoding::Published(Fp8E8m0) => &[ROWS * COLS, 1],
+            Encoding::Published(Fp8Bf16 | Fp8WholeBf16) => &[ROWS * COLS, 2],
+            Encoding::Published(Fp8Whole) => &[ROWS * COLS, 4],
+            Encoding::Published(Fp8Rows) => &[ROWS * COLS, 4 * ROWS],
+            Encoding::Published(Fp8RowsBf16) => &[ROWS * COLS, 2 * ROWS],
+            Encoding::Published(Mxfp8) => &[ROWS * COLS, ROWS * COLS / 32],
+            Encoding::Published(Int4) => &[ROWS * COLS / 2, ROWS * COLS / 16],
+            Encoding::Published(Int4By128) => &[ROWS * COLS / 2, 2 * ROWS],
+            Encoding::Published(Nvfp4 | Nvfp4Divided) => &[ROWS * COLS / 2, ROWS * COLS / 16, 4],
             Encoding::Gguf(format) => &[ROWS * COLS.div_ceil(format.cols()) * format.bytes()],
         };
         let mut parts: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0x11; len]).collect();
@@ -141,9 +186,26 @@ mod tests {
         const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
         const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
         #[rustfmt::skip]
-        let cases: [Case; 59] = [
+        let cases: [Case; 76] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
+            (Encoding::Published(Published::Fp8Bf16), &[], None),
+            (Encoding::Published(Published::Fp8Bf16), &[(1, 0, &[0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Published(Published::Fp8E8m0), &[(1, 0, &[0xff])], Some((0, 0, NAN))),
+            (Encoding::Published(Published::Fp8Rows), &[(0, 65, &[0x7f])], Some((1, 1, NAN))),
+            (Encoding::Published(Published::Fp8Rows), &[(1, 4, &[0, 0, 0xc0, 0x7f])], Some((1, 0, NAN))),
+            (Encoding::Published(Published::Fp8RowsBf16), &[(1, 2, &[0x80, 0x7f])], Some((1, 0, INF))),
+            (Encoding::Published(Published::Fp8Whole), &[(1, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Published(Published::Fp8WholeBf16), &[(1, 0, &[0xc0, 0x7f])], Some((0, 0, NAN))),
+            (Encoding::Published(Published::Mxfp8), &[(1, 3, &[0xff])], Some((1, 32, NAN))),
+            (Encoding::Published(Published::Int4), &[], None),
+            (Encoding::Published(Published::Int4), &[(1, 6, &[0xc0, 0x7f])], Some((1, 32, NAN))),
+            (Encoding::Published(Published::Int4By128), &[(1, 2, &[0x80, 0x7f])], Some((1, 0, -INF))),
+            (Encoding::Published(Published::Nvfp4), &[(1, 4, &[0x7f])], Some((1, 0, NAN))),
+            (Encoding::Published(Published::Nvfp4), &[(2, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Published(Published::Nvfp4Divided), &[(2, 0, &[0; 4])], Some((0, 0, INF))),
+            (Encoding::Published(Published::Nvfp4Divided), &[(2, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Published(Published::Nvfp4Divided), &[], None),
             (Encoding::F32, &[], None),
             (Encoding::F32, &[(0, 4 * 5, &[0, 0, 0xc0, 0x7f])], Some((0, 5, NAN))),
             (Encoding::F32, &[(0, 4 * 70, &[1, 0, 0x80, 0xff])], Some((1, 6, NAN))),

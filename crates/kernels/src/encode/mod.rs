@@ -75,9 +75,7 @@ pub enum EncodeError {
         to: Encoding,
     },
     /// The encoding is read where a file has it, and never made.
-    #[error(
-        "weights are not turned into {0}, which is only read from GGUF files; choose another encoding"
-    )]
+    #[error("weights are not turned into {0}, which is only read; choose another encoding")]
     OnlyRead(Encoding),
     /// A weight for which the lossy encoding has no code.
     #[error(
@@ -150,7 +148,9 @@ impl Encoder {
             Encoding::Bf12 => false,
             Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
             Encoding::Gguf(_) if encoding.is_made() => true,
-            Encoding::Gguf(_) => return Err(EncodeError::OnlyRead(encoding)),
+            Encoding::Gguf(_) | Encoding::Published(_) => {
+                return Err(EncodeError::OnlyRead(encoding));
+            }
         };
         if !takes {
             return Err(EncodeError::NotFrom { from: source, to: encoding });
@@ -229,7 +229,12 @@ impl Encoder {
             Encoding::Gguf(GgufBlocks::Q8_0) => {
                 wide.chunks(cols).for_each(|row| quant::q8_0_row(row, out))
             }
-            Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 | Encoding::Gguf(_) => {
+            Encoding::F32
+            | Encoding::F16
+            | Encoding::Bf16
+            | Encoding::Bf12
+            | Encoding::Gguf(_)
+            | Encoding::Published(_) => {
                 unreachable!("no encoding that rounds")
             }
         }

@@ -5,6 +5,7 @@ mod bf12;
 mod float;
 mod gguf;
 mod number;
+mod published;
 mod quant;
 
 use crate::{Encoding, Matrix};
@@ -111,6 +112,7 @@ pub(crate) fn decode_block(
         Encoding::Fp8 => quant::fp8(m, row, block, out),
         Encoding::Mxfp4 => quant::mxfp4(m, row, block, out),
         Encoding::Gguf(format) => gguf::block(format, m, row, block, out),
+        Encoding::Published(layout) => published::decode(layout, m, row, block, out),
     }
 }
 

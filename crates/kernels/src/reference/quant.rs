@@ -22,7 +22,7 @@ pub(super) fn q4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
 }
 
 pub(super) fn fp8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
-    let scale = f32::from_le_bytes(m.fp8_scales(row).as_chunks().0[block / 2]);
+    let scale = f32::from_le_bytes(m.scales(m.encoding(), row).as_chunks().0[block / 2]);
     for (out, code) in out.iter_mut().zip(&m.row_bytes(0, row)[BLOCK * block..]) {
         *out = e4m3_to_f32(*code) * scale;
     }
@@ -36,6 +36,6 @@ pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     }
 }
 
-fn bf16_at(bytes: &[u8], index: usize) -> f32 {
+pub(super) fn bf16_at(bytes: &[u8], index: usize) -> f32 {
     bf16_to_f32(u16::from_le_bytes(bytes.as_chunks().0[index]))
 }

@@ -2,7 +2,8 @@
 #![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix, Source, Tally,
+    EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix, PartLen,
+    Published, Source, Tally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -82,6 +83,26 @@ impl Encoded {
             }
             return Self::from_parts(encoding, rows, cols, &[&bytes]);
         }
+        if matches!(encoding, Encoding::Published(_)) {
+            let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
+                let PartLen::Exact(len) = part.len(rows as u64, cols as u64).unwrap() else {
+                    unreachable!("no patches")
+                };
+                let mut bytes = random(len as usize);
+                match (index, scale_bytes(encoding, index)) {
+                    // No code of e4m3 that is NaN.
+                    (0, _) => bytes.iter_mut().for_each(|b| *b &= 0xf7),
+                    // About one, as e4m3 or as e8m0.
+                    (_, 1) => bytes.iter_mut().for_each(|b| *b = 0x78 | *b & 3),
+                    // The high byte of f32 or bf16.
+                    (_, n) => bytes.iter_mut().skip(n - 1).step_by(n).for_each(|b| *b = 0x3f),
+                }
+                bytes
+            });
+            let parts: Vec<Vec<u8>> = parts.collect();
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            return Self::from_parts(encoding, rows, cols, &parts);
+        }
         let source = sample_source(encoding, rows, cols);
         Self::with(&encoder(encoding, &source, cols), &source, rows, cols, rows)
     }
@@ -92,6 +113,18 @@ impl Encoded {
 
     pub(crate) fn matrix(&self) -> Matrix<'_> {
         Matrix::new(self.encoding, self.rows, self.cols, &self.parts()).unwrap()
+    }
+}
+
+/// Bytes of each number in a part with scales.
+pub(crate) fn scale_bytes(encoding: Encoding, part: usize) -> usize {
+    let Encoding::Published(layout) = encoding else { panic!("{encoding}") };
+    match layout {
+        Published::Fp8Rows | Published::Fp8Whole => 4,
+        Published::Nvfp4 | Published::Nvfp4Divided if part == 2 => 4,
+        Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4 | Published::Nvfp4Divided => 1,
+        Published::Fp8Bf16 | Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => 2,
+        Published::Int4 | Published::Int4By128 => 2,
     }
 }
 

@@ -81,8 +81,7 @@ fn encoded(encoding: Encoding, rows: u64, cols: u64) -> Model {
             sws_kernels::PartLen::Exact(n) => (n, n.div_ceil(rows) * 4),
             sws_kernels::PartLen::AtLeast(n) => (n + 5, n),
         };
-        let check =
-            if part.is_whole() || encoding == Encoding::Fp8 && at > 4097 { len } else { check };
+        let check = if part.is_whole() || part.step_rows() > 1 { len } else { check };
         parts.push(model.extent(0, at..at + len as usize, check as usize, true));
         at += len as usize + 13;
     }

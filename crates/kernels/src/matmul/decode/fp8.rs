@@ -1,29 +1,94 @@
-//! Decoder of fp8.
+//! Decoders of e4m3 with scales of several kinds.
 
+use std::marker::PhantomData;
+
+use super::nibbles::E8M0;
 use super::{Cursor, Decoder};
-use crate::reference::BLOCK;
+use crate::reference::{BLOCK, bf16_to_f32};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix};
+use crate::{Encoding, Matrix, Published};
+
+/// Scales of a block of 64 columns.
+pub(in crate::matmul) trait Scales: Copy {
+    /// The encoding that has them.
+    const ENCODING: Encoding;
+
+    /// The scales of both halves of block `b`, from the scales of a row.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Decoder::block`].
+    unsafe fn of(scales: *const u8, b: usize) -> [f32; 2];
+}
+
+/// Reads the f32 at an index.
+#[inline(always)]
+unsafe fn f32_at(scales: *const u8, index: usize) -> f32 {
+    // SAFETY: by the caller's contract.
+    let bits = unsafe { scales.cast::<u32>().add(index).read_unaligned() };
+    f32::from_bits(u32::from_le(bits))
+}
+
+/// Reads the bf16 at an index.
+#[inline(always)]
+pub(super) unsafe fn bf16_at(scales: *const u8, index: usize) -> f32 {
+    // SAFETY: by the caller's contract.
+    bf16_to_f32(u16::from_le(unsafe { scales.cast::<u16>().add(index).read_unaligned() }))
+}
+
+/// Reads the e8m0 at an index.
+#[inline(always)]
+pub(super) unsafe fn e8m0_at(scales: *const u8, index: usize) -> f32 {
+    // SAFETY: by the caller's contract.
+    E8M0[usize::from(unsafe { *scales.add(index) })]
+}
+
+macro_rules! scales {
+    ($($name:ident, $encoding:expr, $read:ident, |$b:ident| $indices:expr;)*) => {$(
+        #[derive(Clone, Copy)]
+        pub(in crate::matmul) struct $name;
+
+        impl Scales for $name {
+            const ENCODING: Encoding = $encoding;
+
+            #[inline(always)]
+            unsafe fn of(scales: *const u8, $b: usize) -> [f32; 2] {
+                let [low, high]: [usize; 2] = $indices;
+                // SAFETY: by the contract of the trait.
+                unsafe { [$read(scales, low), $read(scales, high)] }
+            }
+        }
+    )*};
+}
+
+scales! {
+    BlocksF32, Encoding::Fp8, f32_at, |b| [b / 2; 2];
+    BlocksBf16, Encoding::Published(Published::Fp8Bf16), bf16_at, |b| [b / 2; 2];
+    BlocksE8m0, Encoding::Published(Published::Fp8E8m0), e8m0_at, |b| [b / 2; 2];
+    RowsF32, Encoding::Published(Published::Fp8Rows), f32_at, |_b| [0; 2];
+    RowsBf16, Encoding::Published(Published::Fp8RowsBf16), bf16_at, |_b| [0; 2];
+    WholeF32, Encoding::Published(Published::Fp8Whole), f32_at, |_b| [0; 2];
+    WholeBf16, Encoding::Published(Published::Fp8WholeBf16), bf16_at, |_b| [0; 2];
+    Thirtytwos, Encoding::Published(Published::Mxfp8), e8m0_at, |b| [2 * b, 2 * b + 1];
+}
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Fp8;
+pub(in crate::matmul) struct Fp8<K>(PhantomData<K>);
 
-impl<S: Simd> Decoder<S> for Fp8 {
-    const ENCODING: Encoding = Encoding::Fp8;
+impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
+    const ENCODING: Encoding = K::ENCODING;
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
-        Fp8
+        Fp8(PhantomData)
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
-        let (scale, p) = unsafe {
-            let scale = at.scales.add(4 * (b / 2)).cast::<u32>().read_unaligned();
-            (s.splat(f32::from_bits(u32::from_le(scale))), at.codes.add(BLOCK * b))
-        };
+        let (scales, p) = unsafe { (K::of(at.scales, b), at.codes.add(BLOCK * b)) };
+        let [low, high] = [s.splat(scales[0]), s.splat(scales[1])];
         // The fields of e4m3 are moved to those of an f32, whose exponent is then too small by
         // 127 - 7. The multiplication is exact, for subnormals too.
         let fields = s.splat_u(0x87f0_0000);
@@ -48,10 +113,10 @@ impl<S: Simd> Decoder<S> for Fp8 {
             }
         }
         [
-            s.mul(values[0], scale),
-            s.mul(values[1], scale),
-            s.mul(values[2], scale),
-            s.mul(values[3], scale),
+            s.mul(values[0], low),
+            s.mul(values[1], low),
+            s.mul(values[2], high),
+            s.mul(values[3], high),
         ]
     }
 }

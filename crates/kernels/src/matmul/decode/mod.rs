@@ -5,22 +5,23 @@ mod float;
 mod fp8;
 mod gguf;
 mod gguf_quarters;
-mod mxfp4;
+mod nibbles;
 mod quant;
 
 use std::marker::PhantomData;
 
+use fp8::Fp8;
+use nibbles::Pairs;
+
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
 use crate::simd::Simd;
-use crate::{Encoding, GgufBlocks, Matrix};
+use crate::{Encoding, GgufBlocks, Matrix, Published};
 
 pub(super) use bf12::Bf12;
 pub(super) use float::{Bf16, F16, F32};
-pub(super) use fp8::Fp8;
 use gguf::{Nibbles, Units};
 use gguf_quarters::Quarters;
-pub(super) use mxfp4::Mxfp4;
 pub(super) use quant::{Q4, Q8};
 
 /// Code for the decoder of each encoding.
@@ -39,9 +40,10 @@ pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecod
         Encoding::Bf12 => code.run::<Bf12<S>>(s),
         Encoding::Q8 => code.run::<Q8>(s),
         Encoding::Q4 => code.run::<Q4<S>>(s),
-        Encoding::Fp8 => code.run::<Fp8>(s),
-        Encoding::Mxfp4 => code.run::<Mxfp4<S>>(s),
+        Encoding::Fp8 => code.run::<Fp8<fp8::BlocksF32>>(s),
+        Encoding::Mxfp4 => code.run::<Pairs<S, nibbles::Mxfp4>>(s),
         Encoding::Gguf(format) => for_blocks(s, format, code),
+        Encoding::Published(layout) => for_published(s, layout, code),
     }
 }
 
@@ -64,6 +66,23 @@ fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
     }
 }
 
+#[inline(always)]
+fn for_published<S: Simd>(s: S, layout: Published, code: impl ForDecoder<S>) {
+    match layout {
+        Published::Fp8Bf16 => code.run::<Fp8<fp8::BlocksBf16>>(s),
+        Published::Fp8E8m0 => code.run::<Fp8<fp8::BlocksE8m0>>(s),
+        Published::Fp8Rows => code.run::<Fp8<fp8::RowsF32>>(s),
+        Published::Fp8RowsBf16 => code.run::<Fp8<fp8::RowsBf16>>(s),
+        Published::Fp8Whole => code.run::<Fp8<fp8::WholeF32>>(s),
+        Published::Fp8WholeBf16 => code.run::<Fp8<fp8::WholeBf16>>(s),
+        Published::Mxfp8 => code.run::<Fp8<fp8::Thirtytwos>>(s),
+        Published::Int4 => code.run::<Pairs<S, nibbles::Int4>>(s),
+        Published::Int4By128 => code.run::<Pairs<S, nibbles::Int4By128>>(s),
+        Published::Nvfp4 => code.run::<Pairs<S, nibbles::Nvfp4>>(s),
+        Published::Nvfp4Divided => code.run::<Pairs<S, nibbles::Nvfp4Divided>>(s),
+    }
+}
+
 /// Position of the decoder in a row.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Cursor<'a> {
@@ -81,7 +100,7 @@ impl<'a> Cursor<'a> {
     pub(in crate::matmul) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
         let scales = match encoding {
             Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 => m.row_bytes(1, row),
-            Encoding::Fp8 => m.fp8_scales(row),
+            Encoding::Fp8 | Encoding::Published(_) => m.scales(encoding, row),
             _ => &[],
         };
         Cursor {

@@ -1,0 +1,62 @@
+//! The layouts of quantised checkpoints that have no encoder here.
+
+/// Layout of a matrix that checkpoints publish as codes, with scales in tensors of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Published {
+    /// e4m3 with a bf16 scale for each block of 128×128.
+    Fp8Bf16,
+    /// e4m3 with an e8m0 scale for each block of 128×128.
+    Fp8E8m0,
+    /// e4m3 with an f32 scale for each row.
+    Fp8Rows,
+    /// e4m3 with a bf16 scale for each row.
+    Fp8RowsBf16,
+    /// e4m3 with one f32 scale.
+    Fp8Whole,
+    /// e4m3 with one bf16 scale.
+    Fp8WholeBf16,
+    /// e4m3 with an e8m0 scale for 32 weights.
+    Mxfp8,
+    /// Four bits less 8, with a bf16 scale for 32 weights.
+    Int4,
+    /// Four bits less 8, with a bf16 scale for 128 weights.
+    Int4By128,
+    /// e2m1 with an e4m3 scale for 16 weights, and an f32 scale of the matrix.
+    Nvfp4,
+    /// e2m1 with an e4m3 scale for 16 weights, divided by an f32 number of the matrix.
+    Nvfp4Divided,
+}
+
+impl Published {
+    /// Every layout, in the order in which tables list them.
+    pub const ALL: [Published; 11] = [
+        Published::Fp8Bf16,
+        Published::Fp8E8m0,
+        Published::Fp8Rows,
+        Published::Fp8RowsBf16,
+        Published::Fp8Whole,
+        Published::Fp8WholeBf16,
+        Published::Mxfp8,
+        Published::Int4,
+        Published::Int4By128,
+        Published::Nvfp4,
+        Published::Nvfp4Divided,
+    ];
+
+    /// The name used in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Published::Fp8Bf16 => "fp8_bf16",
+            Published::Fp8E8m0 => "fp8_e8m0",
+            Published::Fp8Rows => "fp8_rows",
+            Published::Fp8RowsBf16 => "fp8_rows_bf16",
+            Published::Fp8Whole => "fp8_whole",
+            Published::Fp8WholeBf16 => "fp8_whole_bf16",
+            Published::Mxfp8 => "mxfp8",
+            Published::Int4 => "int4",
+            Published::Int4By128 => "int4_128",
+            Published::Nvfp4 => "nvfp4",
+            Published::Nvfp4Divided => "nvfp4_divided",
+        }
+    }
+}

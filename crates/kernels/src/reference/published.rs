@@ -1,0 +1,61 @@
+//! Codes of published checkpoints, with scales in tensors of their own.
+
+use super::quant::bf16_at;
+use super::{BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, nibble};
+use crate::{Matrix, Published};
+
+pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    let scales = m.scales(m.encoding(), row);
+    match layout {
+        Published::Fp8Bf16 => e4m3(m, row, block, out, |_| bf16_at(scales, block / 2)),
+        Published::Fp8E8m0 => e4m3(m, row, block, out, |_| e8m0_to_f32(scales[block / 2])),
+        Published::Fp8Rows | Published::Fp8Whole => {
+            e4m3(m, row, block, out, |_| f32_at(scales, 0));
+        }
+        Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => {
+            e4m3(m, row, block, out, |_| bf16_at(scales, 0));
+        }
+        Published::Mxfp8 => {
+            e4m3(m, row, block, out, |c| e8m0_to_f32(scales[(BLOCK * block + c) / 32]));
+        }
+        Published::Int4 => int4(m, row, block, out, |c| bf16_at(scales, (BLOCK * block + c) / 32)),
+        Published::Int4By128 => int4(m, row, block, out, |_| bf16_at(scales, block / 2)),
+        Published::Nvfp4 => {
+            let second = f32_at(m.part(2), 0);
+            e2m1(m, row, block, out, |c, value| {
+                value * e4m3_to_f32(scales[(BLOCK * block + c) / 16]) * second
+            });
+        }
+        Published::Nvfp4Divided => {
+            let divisor = f32_at(m.part(2), 0);
+            e2m1(m, row, block, out, |c, value| {
+                value * (e4m3_to_f32(scales[(BLOCK * block + c) / 16]) / divisor)
+            });
+        }
+    }
+}
+
+fn e4m3(m: &Matrix, row: usize, block: usize, out: &mut [f32], scale: impl Fn(usize) -> f32) {
+    let codes = &m.row_bytes(0, row)[BLOCK * block..];
+    for (c, (out, code)) in out.iter_mut().zip(codes).enumerate() {
+        *out = e4m3_to_f32(*code) * scale(c);
+    }
+}
+
+fn int4(m: &Matrix, row: usize, block: usize, out: &mut [f32], scale: impl Fn(usize) -> f32) {
+    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
+    for (c, out) in out.iter_mut().enumerate() {
+        *out = (f32::from(nibble(codes, c)) - 8.0) * scale(c);
+    }
+}
+
+fn e2m1(m: &Matrix, row: usize, block: usize, out: &mut [f32], of: impl Fn(usize, f32) -> f32) {
+    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
+    for (c, out) in out.iter_mut().enumerate() {
+        *out = of(c, E2M1[nibble(codes, c) as usize]);
+    }
+}
+
+fn f32_at(bytes: &[u8], index: usize) -> f32 {
+    f32::from_le_bytes(bytes.as_chunks().0[index])
+}
