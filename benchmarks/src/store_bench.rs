@@ -295,6 +295,7 @@ fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
                     check_len,
                     checks,
                 }],
+                origins: Vec::new(),
                 error: None,
             });
         }

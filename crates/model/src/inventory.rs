@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use sws_kernels::Encoding;
-use sws_store::{Manifest, Piece, PieceId, PieceKind};
+use sws_store::{Dtype, Manifest, Piece, PieceId, PieceKind};
 
 use crate::families::{self, Names};
 use crate::order::{ReadStep, TensorSpec};
@@ -66,6 +66,16 @@ pub enum WeightsError {
         found: String,
         /// The supported types.
         supported: &'static str,
+    },
+    /// Codes without the scales that give them a meaning.
+    #[error(
+        "the tensor `{name}` is stored as {found}, and its scales are missing; download the rest of the checkpoint"
+    )]
+    NoScales {
+        /// The tensor.
+        name: String,
+        /// Type of its codes.
+        found: Dtype,
     },
     /// A matrix of a checkpoint in place whose bytes are in another order.
     #[error(
@@ -264,6 +274,9 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
     match tensor.encoding {
         Some(encoding) if matrix || plain.contains(&encoding) => {
             Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols: wanted.cols })
+        }
+        None if matrix && matches!(tensor.dtype, Dtype::F8_E4M3 | Dtype::U8 | Dtype::I8) => {
+            Err(WeightsError::NoScales { name: tensor.name.clone(), found: tensor.dtype })
         }
         encoding => Err(WeightsError::Dtype {
             name: tensor.name.clone(),

@@ -1,5 +1,7 @@
 //! Size of the blocks that one checksum covers.
 
+use sws_kernels::Encoding;
+
 use crate::PieceKind;
 
 /// Largest part that is read as a whole and has one checksum. 16 MiB is also the smallest capacity
@@ -31,6 +33,17 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
     let page_rows = PAGE >> row_bytes.trailing_zeros().min(PAGE.trailing_zeros());
     let block_rows = if fitting >= page_rows { fitting - fitting % page_rows } else { fitting };
     block_rows * row_bytes
+}
+
+/// Number of rows of a part, for the placement of checksums. What all rows share is read whole, but
+/// there can be many patches of bf12, so each of their bytes counts as a row.
+pub(crate) fn part_rows(encoding: Option<Encoding>, index: usize, rows: u64, len: u64) -> u64 {
+    match encoding.and_then(|encoding| encoding.parts().get(index)) {
+        Some(_) if (encoding, index) == (Some(Encoding::Bf12), 2) => len,
+        Some(part) if part.is_whole() => 1,
+        Some(part) => rows.div_ceil(part.step_rows()),
+        None => rows,
+    }
 }
 
 #[cfg(test)]

@@ -258,6 +258,16 @@ pub enum CheckpointError {
         /// Largest accepted number of tensors.
         limit: usize,
     },
+    /// Codes whose scales do not fit them.
+    #[error("`{}` holds the codes `{tensor}`, {reason}; download both again", path.display())]
+    Scales {
+        /// The file.
+        path: PathBuf,
+        /// The tensor with the codes.
+        tensor: String,
+        /// The tensor that does not fit.
+        reason: String,
+    },
     /// A tensor that should stack the experts of a layer cannot be cut into them.
     #[error(
         "`{}` holds `{tensor}` of shape {shape:?}, which cannot be cut into experts; check that config.json belongs to these weights",

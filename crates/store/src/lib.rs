@@ -92,8 +92,8 @@ pub use gguf::{Gguf, GgufError};
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use manifest::{
-    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Piece, Slice, StandIn,
-    Tensor,
+    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Origin, Piece, Slice,
+    StandIn, Tensor,
 };
 #[cfg(feature = "io")]
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};

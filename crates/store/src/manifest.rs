@@ -118,9 +118,23 @@ pub struct Tensor {
     pub encoding: Option<Encoding>,
     /// Extents of the parts, in the order of the encoding.
     pub parts: Vec<Extent>,
+    /// The checkpoint's tensors that hold the parts of a quantised matrix; empty if it is one tensor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<Origin>,
     /// Error introduced by a lossy encoding; `None` if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorNorms>,
+}
+
+/// A tensor of the checkpoint that holds a part of a quantised matrix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// Type in the checkpoint.
+    pub dtype: Dtype,
+    /// Shape; of a stacked tensor, that of the slice.
+    pub shape: Vec<u64>,
 }
 
 /// Position of a slice in a tensor that stacks the experts of a layer along its first dimension.
@@ -195,7 +209,7 @@ impl Tensor {
     /// that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
-            Dtype::F8_E4M3 | Dtype::U8 => self.stored_bytes(),
+            _ if !self.origins.is_empty() => self.stored_bytes(),
             dtype if dtype.blocks().is_some() => self.stored_bytes(),
             dtype => self.shape.iter().product::<u64>() * dtype.bits() / 8,
         }

@@ -11,6 +11,7 @@ mod goldens;
 mod in_memory;
 mod order;
 mod probe;
+mod quantised;
 mod rewind;
 mod sequences;
 mod size;

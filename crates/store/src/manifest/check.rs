@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sws_kernels::PartLen;
 
 use super::in_place::{MAX_STACKED, MAX_TRANSPOSED};
-use super::{Extent, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Piece, Tensor};
+use super::{Extent, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Origin, Piece, Tensor};
 use crate::Dtype;
 use crate::header::{MAX_DIMS, MAX_TENSORS, good_name};
 use crate::path::{is_plain_name, is_plain_path};
@@ -110,6 +110,7 @@ impl Manifest {
             check_transposed(tensor)?;
         }
         check_parts(tensor)?;
+        check_origins(tensor)?;
         tensor.parts.iter().try_for_each(|part| self.check_extent(part, checksums))
     }
 
@@ -191,6 +192,21 @@ fn check_transposed(tensor: &Tensor) -> Result<(), &'static str> {
         return Err("is transposed, and no matrix that can be");
     }
     Ok(())
+}
+
+fn check_origins(tensor: &Tensor) -> Result<(), &'static str> {
+    let fits = |(origin, part): (&Origin, &Extent)| {
+        good_name(&origin.name)
+            && origin.shape.len() <= MAX_DIMS
+            && origin.dtype.byte_len(&origin.shape) == Some(part.len)
+    };
+    let parts = tensor.parts.len();
+    let fitting = tensor.origins.iter().zip(&tensor.parts).filter(|pair| fits(*pair)).count();
+    if tensor.origins.is_empty() || (fitting == parts && tensor.origins.len() == parts) {
+        Ok(())
+    } else {
+        Err("does not fit the tensors that it came from")
+    }
 }
 
 fn check_parts(tensor: &Tensor) -> Result<(), &'static str> {

@@ -43,7 +43,7 @@ const WORKERS: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOptions {
     /// Encoding of the matrices of experts, attention, dense layers, embedding and head. Matrices
-    /// already in `fp8` or `mxfp4` are stored unchanged; with `bf12`, so are those not in bf16.
+    /// that the checkpoint has quantised are stored unchanged; with `bf12`, so are those not in bf16.
     pub encoding: Encoding,
     /// Encoding of additional `q8` or `q4` copies of the experts.
     pub stand_ins: Option<Encoding>,

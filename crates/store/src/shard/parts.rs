@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::ShardError;
 use super::direct::Output;
 use super::layout::TENSOR_ALIGN;
+use crate::blocks::part_rows;
 use crate::{ErrorNorms, Extent, PieceKind, Tensor, check_len};
 
 /// Most bytes of a buffer for smaller parts, which wait in memory while the first part is written.
@@ -40,7 +41,7 @@ pub(super) struct Writing {
 impl Writing {
     /// Begins a part of `len` bytes.
     pub(super) fn begin(tensor: &Tensor, index: usize, len: u64, target: &Target) -> Writing {
-        let rows = part_rows(tensor, index, len);
+        let rows = part_rows(tensor.encoding, index, tensor.matrix_shape().0, len);
         let row_len = len.checked_div(rows).unwrap_or(0);
         let extent = Extent {
             file: target.file,
@@ -80,18 +81,6 @@ impl Writing {
         self.extent.checks.push(self.hasher.digest());
         self.hasher.reset();
         self.run = 0;
-    }
-}
-
-/// Number of rows for the placement of checksums. The table and the patches of bf12 are always read
-/// whole, but there can be many patches, so each of their bytes counts as a row.
-fn part_rows(tensor: &Tensor, index: usize, len: u64) -> u64 {
-    let (rows, _) = tensor.matrix_shape();
-    match (tensor.encoding, index) {
-        (Some(Encoding::Bf12), 1) => 1,
-        (Some(Encoding::Bf12), 2) => len,
-        (Some(Encoding::Fp8), 1) => rows.div_ceil(128),
-        _ => rows,
     }
 }
 

@@ -217,35 +217,25 @@ fn restore<'a>(
             tensor.slice.is_none_or(|slice| slice.index == index && Some(slice.count) == count)
                 && (&tensor.shape, tensor.dtype) == (&first.shape, first.dtype)
                 && tensor.transposed == first.transposed
+                && tensor.origins == first.origins
                 && tensor.slice.is_some() == first.slice.is_some()
                 && (raw_encoding(tensor) || numbers(tensor.dtype).is_some())
         });
     if !whole {
         return Err(ShardError::Incomplete { dir: dir.to_owned(), tensor: first.name.clone() });
     }
-    let shape: Vec<u64> = count.into_iter().chain(first.source_shape()).collect();
-    let mut add = |suffix: &str, dtype: Dtype, shape: Vec<u64>, part: Option<usize>| {
+    let mut add = |name: &str, dtype: Dtype, shape: Vec<u64>, part: Option<usize>| {
         let bits = shape.iter().product::<u64>() * dtype.bits();
-        let name = format!("{}{suffix}", first.name);
+        let name = name.to_owned();
         tensors.push(Restored { name, dtype, shape, len: bits / 8, from: from.clone(), part });
     };
-    match (first.encoding, first.dtype) {
-        (Some(Encoding::Fp8), Dtype::F8_E4M3) => {
-            let mut scales = shape.clone();
-            scales.iter_mut().rev().take(2).for_each(|dim| *dim = dim.div_ceil(128));
-            add("", Dtype::F8_E4M3, shape, Some(0));
-            add("_scale_inv", Dtype::F32, scales, Some(1));
-        }
-        (Some(Encoding::Mxfp4), Dtype::U8) => {
-            let mut blocks = shape;
-            if let Some(cols) = blocks.last_mut() {
-                *cols /= 32;
-            }
-            add("_scales", Dtype::U8, blocks.clone(), Some(1));
-            blocks.push(16);
-            add("_blocks", Dtype::U8, blocks, Some(0));
-        }
-        (_, dtype) => add("", dtype, shape, None),
+    for (part, origin) in first.origins.iter().enumerate() {
+        let shape = count.into_iter().chain(origin.shape.iter().copied()).collect();
+        add(&origin.name, origin.dtype, shape, Some(part));
+    }
+    if first.origins.is_empty() {
+        let shape = count.into_iter().chain(first.source_shape()).collect();
+        add(&first.name, first.dtype, shape, None);
     }
     Ok(())
 }
@@ -254,11 +244,10 @@ fn restore<'a>(
 fn raw_encoding(tensor: &Tensor) -> bool {
     match tensor.encoding {
         None => true,
-        Some(encoding) => match tensor.dtype {
-            Dtype::F8_E4M3 => encoding == Encoding::Fp8,
-            Dtype::U8 => encoding == Encoding::Mxfp4,
-            dtype => numbers(dtype).is_some_and(|numbers| numbers.encoding() == encoding),
-        },
+        Some(_) if !tensor.origins.is_empty() => true,
+        Some(encoding) => {
+            numbers(tensor.dtype).is_some_and(|numbers| numbers.encoding() == encoding)
+        }
     }
 }
 

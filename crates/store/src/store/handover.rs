@@ -61,6 +61,7 @@ fn manifest() -> Manifest {
             source: "model.safetensors".into(),
             encoding: Some(Encoding::Bf16),
             parts: vec![part],
+            origins: Vec::new(),
             error: None,
         };
         Piece { id: PieceId::expert(0, n as u32), tensors: vec![tensor], stand_in: None }

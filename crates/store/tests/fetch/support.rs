@@ -97,6 +97,7 @@ impl Model {
             source: "model.safetensors".into(),
             encoding: Some(Encoding::Bf16),
             parts: vec![self.extent(file, bytes, check_len, checked)],
+            origins: Vec::new(),
             error: None,
         }
     }

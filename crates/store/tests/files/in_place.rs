@@ -37,7 +37,7 @@ fn tensors_are_assigned_to_their_pieces() {
         ("3.0.up.weight", "F8_E4M3", &[130, 4], 520),
         ("3.0.up.weight_scale_inv", "F32", &[2, 1], 8),
         ("3.1.up.weight", "F8_E4M3", &[2, 2], 4),
-        ("3.1.up.weight_scale_inv", "F32", &[1, 2], 8), // wrong shape: no pair
+        ("3.1.up.weight_scale_of_another", "F32", &[1, 2], 8), // no pair
         ("vision", "I64", &[], 8),
         ("empty", "F32", &[0, 4], 0),
     ];
@@ -60,7 +60,7 @@ fn tensors_are_assigned_to_their_pieces() {
             "layer_2/expert_1: 2.stack mxfp4 [3, 64] 1/2 @ 296+96, 398+6",
             "layer_3/expert_0: 3.0.up.weight fp8 [130, 4] @ 404+520, 924+8",
             "layer_3/expert_1: 3.1.up.weight raw [2, 2] @ 932+4",
-            "extra: 3.1.up.weight_scale_inv f32 [1, 2] @ 936+8",
+            "extra: 3.1.up.weight_scale_of_another f32 [1, 2] @ 936+8",
             "extra: empty f32 [0, 4] @ 952+0",
             "extra: vision raw [] @ 944+8",
         ]

@@ -32,7 +32,8 @@ pub fn converted(dir: &Path) -> Option<GgufFile> {
         _ => return None,
     };
     let dense_layers = config["mlp_only_layers"].as_array().is_some_and(|all| !all.is_empty());
-    if config["use_sliding_window"] == true || dense_layers {
+    let quantised = !config["quantization_config"].is_null();
+    if config["use_sliding_window"] == true || dense_layers || quantised {
         return None;
     }
     let tensors = all_tensors(dir);

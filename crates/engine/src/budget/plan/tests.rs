@@ -142,6 +142,7 @@ impl Shape {
                 source: "model.safetensors".to_owned(),
                 encoding: Some(Encoding::Bf16),
                 parts: vec![Extent { file: 0, offset: 0, len, check_len, checks }],
+                origins: Vec::new(),
                 error: None,
             };
             match pieces.iter_mut().find(|piece| piece.id == id) {

@@ -1,0 +1,197 @@
+//! The tensors of a checkpoint as matrices of the model: quantised ones are made of several.
+
+use std::collections::{HashMap, HashSet};
+
+use sws_kernels::{Encoding, Published};
+
+use super::Stored;
+use crate::Dtype;
+use crate::checkpoint::WeightFile;
+use crate::header::HeaderTensor;
+
+/// A tensor of the model, made of one or more of the checkpoint's.
+pub(super) struct Logical<'a> {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<u64>,
+    pub(super) encoding: Option<Encoding>,
+    /// The checkpoint's tensors that hold the parts, in the order of the encoding.
+    pub(super) parts: Vec<Stored<'a>>,
+}
+
+/// Tensors of a checkpoint, in file order and by name.
+pub(super) struct Source<'a> {
+    pub(super) tensors: Vec<Stored<'a>>,
+    by_name: HashMap<&'a str, Stored<'a>>,
+    /// Names of scales that belong to the codes of a matrix.
+    scales: HashSet<&'a str>,
+}
+
+/// Codes together with what should be their scales.
+pub(super) enum Found<'a> {
+    /// A tensor by itself.
+    Plain,
+    /// A quantised matrix.
+    Quantised(Logical<'a>),
+    /// A matrix, by its name and shape, whose parts contradict each other.
+    Misfit { name: String, shape: Vec<u64>, reason: String },
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(files: &'a [WeightFile]) -> Source<'a> {
+        let tensors: Vec<Stored<'a>> = (0..)
+            .zip(files)
+            .flat_map(|(file, entry)| {
+                entry.tensors.iter().map(move |tensor| Stored { file, tensor })
+            })
+            .collect();
+        let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
+        let mut source = Source { tensors, by_name, scales: HashSet::new() };
+        for stored in &source.tensors {
+            if let Found::Quantised(matrix) = source.find(stored) {
+                source
+                    .scales
+                    .extend(matrix.parts[1..].iter().map(|part| part.tensor.name.as_str()));
+            }
+        }
+        source
+    }
+
+    /// True if the tensor holds scales of another one.
+    pub(super) fn is_scales(&self, stored: &Stored<'a>) -> bool {
+        self.scales.contains(stored.tensor.name.as_str())
+    }
+
+    /// The tensor by itself.
+    pub(super) fn plain(&self, stored: &Stored<'a>) -> Logical<'a> {
+        Logical {
+            name: stored.tensor.name.clone(),
+            dtype: stored.tensor.dtype,
+            shape: stored.tensor.shape.clone(),
+            encoding: stored.tensor.dtype.encoding(),
+            parts: vec![*stored],
+        }
+    }
+
+    /// The matrix whose codes these are, by the names of the tensors beside them.
+    pub(super) fn find(&self, codes: &Stored<'a>) -> Found<'a> {
+        let name = codes.tensor.name.as_str();
+        let shape = codes.tensor.shape.as_slice();
+        let (name, outer, per_element) = match codes.tensor.dtype {
+            Dtype::F8_E4M3 => (name, shape, 1),
+            Dtype::I8 => (name, shape, 2),
+            Dtype::U8 => match (name.strip_suffix("_blocks"), shape) {
+                // The last two dimensions are the blocks of a row, and the bytes of a block.
+                (Some(stem), [blocks @ .., 16]) => (stem, blocks, 32),
+                _ => (name.strip_suffix("_packed").unwrap_or(name), shape, 2),
+            },
+            Dtype::I32 => match name.strip_suffix("_packed") {
+                Some(stem) => (stem, shape, 8),
+                None => return Found::Plain,
+            },
+            _ => return Found::Plain,
+        };
+        let with = |suffix: &str| self.by_name.get(format!("{name}{suffix}").as_str()).copied();
+        let instead = |suffix: &str| {
+            let stem = name.strip_suffix(".weight")?;
+            self.by_name.get(format!("{stem}{suffix}").as_str()).copied()
+        };
+        let blocks = name.len() + "_blocks".len() == codes.tensor.name.len() && per_element == 32;
+        let scales = match blocks {
+            true => with("_scales"),
+            false => with("_scale_inv")
+                .or_else(|| with("_scale"))
+                .or_else(|| instead(".scale"))
+                .or_else(|| instead(".qscale_weight")),
+        };
+        let Some(scales) = scales else { return Found::Plain };
+        let Some((&elements, rows)) = outer.split_last() else { return Found::Plain };
+        let Some(cols) = elements.checked_mul(per_element) else { return Found::Plain };
+        let shape = [rows, &[cols]].concat();
+        let misfit = |other: &Stored<'_>| Found::Misfit {
+            name: name.to_owned(),
+            shape: shape.clone(),
+            reason: format!(
+                "which `{}`, as {} of shape {:?}, does not fit",
+                other.tensor.name, other.tensor.dtype, other.tensor.shape
+            ),
+        };
+        // Codes are not symmetric, or columns are not in order.
+        let beside = ["_zero_point", "_g_idx"].into_iter().find_map(with);
+        if let Some(other) = beside {
+            return misfit(&other);
+        }
+        let third = with("_scale_2").or_else(|| with("_global_scale"));
+        let encoding = encoding(codes.tensor, &shape, scales.tensor, third.map(|t| t.tensor));
+        let Some(encoding) = encoding else { return misfit(&scales) };
+        // A name that another tensor has cannot be given to the matrix.
+        if name != codes.tensor.name && self.by_name.contains_key(name) {
+            return Found::Plain;
+        }
+        let three = encoding.parts().len() == 3;
+        Found::Quantised(Logical {
+            name: name.to_owned(),
+            dtype: codes.tensor.dtype,
+            shape,
+            encoding: Some(encoding),
+            parts: [*codes, scales].into_iter().chain(third.filter(|_| three)).collect(),
+        })
+    }
+}
+
+/// The encoding of a matrix, or of a stack of them; None if types and shapes do not fit together.
+fn encoding(
+    codes: &HeaderTensor,
+    shape: &[u64],
+    scales: &HeaderTensor,
+    third: Option<&HeaderTensor>,
+) -> Option<Encoding> {
+    let (stack, &[rows, cols]) = shape.split_last_chunk::<2>()?;
+    if stack.len() > 1 || shape.contains(&0) {
+        return None;
+    }
+    let of_matrix = |tensor: &HeaderTensor| {
+        let rest = tensor.shape.strip_prefix(stack)?;
+        rest.iter().all(|&dim| dim == 1).then_some(())
+    };
+    let dtype = scales.dtype;
+    let has = scales.shape.strip_prefix(stack)?;
+    let powers = matches!(dtype, Dtype::F8_E8M0 | Dtype::U8);
+    // One scale for so many columns of a row.
+    let by = |count: u64| cols.is_multiple_of(count) && *has == [rows, cols / count];
+    let fp8 = |f32, bf16| match dtype {
+        Dtype::F32 => Some(f32),
+        Dtype::BF16 => Some(Encoding::Published(bf16)),
+        _ => None,
+    };
+    match codes.dtype {
+        Dtype::F8_E4M3 if *has == [rows.div_ceil(128), cols.div_ceil(128)] => {
+            if dtype == Dtype::F8_E8M0 {
+                return Some(Encoding::Published(Published::Fp8E8m0));
+            }
+            fp8(Encoding::Fp8, Published::Fp8Bf16)
+        }
+        Dtype::F8_E4M3 if powers && by(32) => Some(Encoding::Published(Published::Mxfp8)),
+        Dtype::F8_E4M3 if of_matrix(scales).is_some() => {
+            fp8(Encoding::Published(Published::Fp8Whole), Published::Fp8WholeBf16)
+        }
+        Dtype::F8_E4M3 if *has == [rows] || *has == [rows, 1] => {
+            fp8(Encoding::Published(Published::Fp8Rows), Published::Fp8RowsBf16)
+        }
+        Dtype::I32 if dtype == Dtype::BF16 && by(32) => Some(Encoding::Published(Published::Int4)),
+        Dtype::I32 if dtype == Dtype::BF16 && by(128) => {
+            Some(Encoding::Published(Published::Int4By128))
+        }
+        Dtype::U8 if dtype == Dtype::F8_E4M3 && by(16) => {
+            let third = third.filter(|third| third.dtype == Dtype::F32)?;
+            of_matrix(third)?;
+            let layout = match third.name.ends_with("_global_scale") {
+                true => Published::Nvfp4Divided,
+                false => Published::Nvfp4,
+            };
+            Some(Encoding::Published(layout))
+        }
+        Dtype::U8 | Dtype::I8 if powers && by(32) => Some(Encoding::Mxfp4),
+        _ => None,
+    }
+}
