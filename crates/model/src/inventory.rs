@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use sws_kernels::Encoding;
-use sws_store::{Dtype, Manifest, Piece, PieceId, PieceKind};
+use sws_store::{Dtype, Manifest, Piece, PieceId};
 
 use crate::families::{self, Names};
-use crate::order::{ReadStep, TensorSpec};
+use crate::order::TensorSpec;
 use crate::role::Role;
 use crate::spec::{Ffn, GateUp, ModelSpec};
 
@@ -139,27 +139,9 @@ impl Inventory {
             .filter(|_| manifest.model.model_type == spec.model_type)
             .ok_or_else(model_type)?;
         let mut search = Search { names, manifest, found: HashMap::new(), missing: Vec::new() };
-        let ends = [spec.embedding(), spec.final_norm(), spec.head()];
-        for (id, tensor) in &ends[..if spec.tied { 2 } else { 3 }] {
-            search.take(*id, &[*tensor])?;
-        }
-        for layer in 0..spec.layers.len() {
-            search.layer(layer as u32, spec.reads(layer))?;
-            if search.missing.len() > NAMED {
-                break;
-            }
-        }
-        match search.missing.as_slice() {
-            [] => Ok(Inventory { pieces: search.found }),
-            missing => {
-                let quoted = missing.iter().take(NAMED).map(|name| format!("`{name}`"));
-                let mut names = quoted.collect::<Vec<_>>().join(", ");
-                if missing.len() > NAMED {
-                    names += " and more";
-                }
-                Err(WeightsError::Missing { names })
-            }
-        }
+        spec.pieces(|id, tensors| search.take(id, tensors))?;
+        search.complete()?;
+        Ok(Inventory { pieces: search.found })
     }
 
     /// The tensors of a piece in the order of computation; empty if the forward pass does not need
@@ -205,34 +187,6 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn layer(&mut self, l: u32, reads: Vec<ReadStep>) -> Result<(), WeightsError> {
-        let mut pieces: Vec<(PieceKind, Vec<TensorSpec>)> = Vec::new();
-        let mut experts = None;
-        for read in reads {
-            match read {
-                ReadStep::Tensor(kind, tensor) => {
-                    match pieces.iter_mut().find(|(other, _)| *other == kind) {
-                        Some((_, tensors)) => tensors.push(tensor),
-                        None => pieces.push((kind, vec![tensor])),
-                    }
-                }
-                ReadStep::Experts { count, tensors } => experts = Some((count, tensors)),
-            }
-        }
-        for (kind, tensors) in pieces {
-            self.take(PieceId::new(l, kind), &tensors)?;
-        }
-        if let Some((count, tensors)) = experts {
-            for expert in 0..count as u32 {
-                self.take(PieceId::expert(l, expert), &tensors)?;
-                if self.missing.len() > NAMED {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn take(&mut self, id: PieceId, wanted: &[TensorSpec]) -> Result<(), WeightsError> {
         let piece = self.manifest.piece(id);
         let mut held = Vec::with_capacity(wanted.len());
@@ -256,7 +210,20 @@ impl Search<'_> {
             }
         }
         self.found.insert(id, held);
-        Ok(())
+        if self.missing.len() > NAMED { self.complete() } else { Ok(()) }
+    }
+
+    /// Fails if a tensor is missing.
+    fn complete(&self) -> Result<(), WeightsError> {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let quoted = self.missing.iter().take(NAMED).map(|name| format!("`{name}`"));
+        let mut names = quoted.collect::<Vec<_>>().join(", ");
+        if self.missing.len() > NAMED {
+            names += " and more";
+        }
+        Err(WeightsError::Missing { names })
     }
 }
 

@@ -26,6 +26,7 @@
 //! ```
 
 mod config;
+mod describe;
 mod engine;
 mod executor;
 mod families;
@@ -38,6 +39,7 @@ mod layer_state;
 mod naming;
 mod observer;
 mod order;
+mod outline;
 mod resident;
 mod role;
 mod rope;
@@ -48,6 +50,7 @@ mod state;
 pub mod text;
 
 pub use config::{ConfigError, InvalidConfig};
+pub use describe::Description;
 pub use engine::{Engine, Step};
 pub use executor::{ExpertBatch, ExpertExecutor};
 pub use families::supported;
@@ -59,6 +62,7 @@ pub use layer_state::KvPrecision;
 pub use naming::naming;
 pub use observer::Observer;
 pub use order::{ReadStep, TensorSpec};
+pub use outline::{HubTensor, TooManyWeights};
 pub use resident::{LoadError, Loader, ResidentSource};
 pub use role::Role;
 pub use rope::{Rope, RopeScaling};

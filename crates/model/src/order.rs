@@ -36,6 +36,14 @@ pub enum ReadStep {
     },
 }
 
+/// The pieces of a layer, each with its tensors in the order of the requests.
+pub(crate) struct LayerPieces {
+    /// Pieces of which there is one.
+    pub(crate) fixed: Vec<(PieceKind, Vec<TensorSpec>)>,
+    /// The number of experts, and the tensors of each.
+    pub(crate) experts: Option<(usize, Vec<TensorSpec>)>,
+}
+
 impl TensorSpec {
     const fn matrix(role: Role, rows: usize, cols: usize) -> TensorSpec {
         TensorSpec { role, rows, cols }
@@ -67,6 +75,47 @@ impl ModelSpec {
     /// If the model has no such layer.
     pub fn reads(&self, layer: usize) -> Vec<ReadStep> {
         self.layers[layer].reads(self.hidden)
+    }
+
+    /// Calls `visit` with every piece that a pass requests and its tensors, in order, up to an
+    /// error. The ends of the model come first.
+    pub(crate) fn pieces<E>(
+        &self,
+        mut visit: impl FnMut(PieceId, &[TensorSpec]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let ends = [self.embedding(), self.final_norm(), self.head()];
+        for (id, tensor) in &ends[..if self.tied { 2 } else { 3 }] {
+            visit(*id, &[*tensor])?;
+        }
+        for layer in 0..self.layers.len() {
+            let LayerPieces { fixed, experts } = self.layer_pieces(layer);
+            for (kind, tensors) in &fixed {
+                visit(PieceId::new(layer as u32, *kind), tensors)?;
+            }
+            if let Some((count, tensors)) = experts {
+                for expert in 0..count as u32 {
+                    visit(PieceId::expert(layer as u32, expert), &tensors)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The reads of a layer, by piece.
+    pub(crate) fn layer_pieces(&self, layer: usize) -> LayerPieces {
+        let mut pieces = LayerPieces { fixed: Vec::new(), experts: None };
+        for read in self.reads(layer) {
+            match read {
+                ReadStep::Tensor(kind, tensor) => {
+                    match pieces.fixed.iter_mut().find(|(other, _)| *other == kind) {
+                        Some((_, tensors)) => tensors.push(tensor),
+                        None => pieces.fixed.push((kind, vec![tensor])),
+                    }
+                }
+                ReadStep::Experts { count, tensors } => pieces.experts = Some((count, tensors)),
+            }
+        }
+        pieces
     }
 
     /// The norm after the last layer.

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use crate::header::{HeaderError, HeaderTensor};
 use crate::{Configuration, GgufError, ShardReader, SmallFileError, remedy};
 
+pub use safetensors::read_config;
+
 /// A model as published, in one of the formats for that.
 ///
 /// The files are untrusted. An implementation has checked their headers: every tensor lies in its

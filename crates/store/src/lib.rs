@@ -84,7 +84,7 @@ mod sync;
 
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
 #[cfg(feature = "io")]
-pub use checkpoint::{Checkpoint, CheckpointError, WeightFile, open_checkpoint};
+pub use checkpoint::{Checkpoint, CheckpointError, WeightFile, open_checkpoint, read_config};
 pub use clock::Clock;
 pub use configuration::{Configuration, DamagedConfiguration, Value};
 pub use dtype::Dtype;

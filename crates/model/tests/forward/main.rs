@@ -10,6 +10,7 @@ mod gguf;
 mod goldens;
 mod in_memory;
 mod order;
+mod outline;
 mod probe;
 mod quantised;
 mod rewind;

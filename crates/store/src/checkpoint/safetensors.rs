@@ -98,8 +98,7 @@ impl SafetensorsCheckpoint {
         if !first_reading_agrees(&about, &config_json, cache) {
             return Err(SmallFileError::Changed { path }.into());
         }
-        let config = Configuration::from_json(CONFIG, &config_json)
-            .map_err(|error| CheckpointError::Config { path, reason: error.reason })?;
+        let config = parse_config(&path, &config_json)?;
 
         let mut identity = blake3::Hasher::new();
         hash_with_len(&mut identity, &config_json);
@@ -120,6 +119,21 @@ impl SafetensorsCheckpoint {
         let (dir, cache) = (dir.to_owned(), cache.map(Path::to_owned));
         Ok(SafetensorsCheckpoint { dir, config, files, fingerprint, cache })
     }
+}
+
+/// Reads the configuration of a model that need not have weights.
+///
+/// `path` is the directory of a `config.json`, or the file itself under any name.
+pub fn read_config(path: impl AsRef<Path>) -> Result<Configuration, CheckpointError> {
+    let path = path.as_ref();
+    let path = if path.is_dir() { Cow::Owned(path.join(CONFIG)) } else { Cow::Borrowed(path) };
+    let (_, json) = read_small(&path, MAX_CONFIG_BYTES)?;
+    parse_config(&path, &json)
+}
+
+fn parse_config(path: &Path, json: &[u8]) -> Result<Configuration, CheckpointError> {
+    Configuration::from_json(CONFIG, json)
+        .map_err(|error| CheckpointError::Config { path: path.to_owned(), reason: error.reason })
 }
 
 /// True if `path` exists. A dangling link counts as existing; a directory that may not be searched

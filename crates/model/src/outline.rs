@@ -1,0 +1,193 @@
+//! Models without weights: the tensors that follow from a specification alone.
+
+use sws_kernels::{Encoding, PartLen};
+use sws_store::{
+    Dtype, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Tensor, check_len,
+};
+
+use crate::families::{self, Family, Names, Target};
+use crate::order::TensorSpec;
+use crate::role::Role;
+use crate::spec::ModelSpec;
+
+/// A tensor as the hub has it: a checkpoint may stack the experts of a layer in one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubTensor {
+    /// Name in the checkpoint.
+    pub name: String,
+    /// Shape, with the number of experts first if they are stacked.
+    pub shape: Vec<u64>,
+    /// True if plain floats are stored with the last two dimensions exchanged.
+    pub transposed: bool,
+    /// Kind of its piece; of the first expert's if experts are stacked.
+    pub kind: PieceKind,
+    /// True for a matrix that can be stored quantised.
+    pub matrix: bool,
+}
+
+/// A model with more weights than any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the configuration describes more weights than any model has; download it again")]
+pub struct TooManyWeights;
+
+/// Maximum number of tensors. The largest published models have 300,000.
+const MAX_TENSORS: usize = 1 << 20;
+/// Maximum bytes of all weights.
+const MAX_BYTES: u64 = 1 << 50;
+/// Start of a piece, as in a shard of its own.
+const PAGE: u64 = 4096;
+/// Alignment of the parts of a tensor in a shard.
+const PART: u64 = 64;
+/// Escapes of bf12: one weight in this many, as the sharder plans.
+const TYPICAL_ESCAPES: u64 = 1024;
+
+impl ModelSpec {
+    /// The manifest that shards of this model would have. `encoding` returns that of a matrix of a
+    /// kind of piece; norms, routers and biases are bf16. Offsets are those of one file, which does
+    /// not exist.
+    ///
+    /// Lengths are exact but for the escapes of bf12, of which trained models have fewer than are
+    /// counted here.
+    pub fn outline(
+        &self,
+        encoding: impl Fn(PieceKind) -> Encoding,
+    ) -> Result<Manifest, TooManyWeights> {
+        let names = self.names();
+        let (mut pieces, mut tensors, mut end) = (Vec::new(), 0, 0u64);
+        self.pieces(|id, specs| {
+            tensors += specs.len();
+            if tensors > MAX_TENSORS {
+                return Err(TooManyWeights);
+            }
+            end = end.next_multiple_of(PAGE);
+            let tensor = |spec: &TensorSpec| {
+                let encoding = if is_encoded(names.family, id.kind(), spec.role) {
+                    encoding(id.kind())
+                } else {
+                    Encoding::Bf16
+                };
+                let name = names.name_of(id, spec.role);
+                blank(name, spec, encoding, id.kind(), &mut end).ok_or(TooManyWeights)
+            };
+            let tensors = specs.iter().map(tensor).collect::<Result<_, _>>()?;
+            pieces.push(Piece { id, tensors, stand_in: None });
+            if end > MAX_BYTES { Err(TooManyWeights) } else { Ok(()) }
+        })?;
+        pieces.sort_by_key(|piece| piece.id);
+        Ok(Manifest {
+            model: ModelIdentity {
+                model_type: self.model_type.clone(),
+                fingerprint: String::new(),
+            },
+            encoding: Some(encoding(PieceKind::Expert(0))),
+            files: vec![FileEntry { path: "model".to_owned(), len: end }],
+            pieces,
+            copies: Vec::new(),
+        })
+    }
+
+    /// The tensors of a checkpoint of this model in the layout of the hub, in the order of
+    /// computation.
+    pub fn hub_tensors(&self) -> Result<Vec<HubTensor>, TooManyWeights> {
+        let names = self.names();
+        let mut tensors = Vec::new();
+        self.pieces(|id, specs| {
+            for spec in specs {
+                let mut tensor = HubTensor {
+                    name: names.name_of(id, spec.role),
+                    shape: spec.shape(),
+                    transposed: false,
+                    kind: id.kind(),
+                    matrix: is_encoded(names.family, id.kind(), spec.role),
+                };
+                let target = names.family.rule(id.kind(), spec.role).map(|rule| rule.target);
+                if let (Some(Target::Experts { transposed }), Some(layer)) = (target, id.layer()) {
+                    // The first expert stands for all.
+                    if id.kind() != PieceKind::Expert(0) {
+                        continue;
+                    }
+                    let experts = self.layers[layer as usize].moe().map_or(0, |moe| moe.experts);
+                    tensor.shape.insert(0, experts as u64);
+                    tensor.transposed = transposed;
+                }
+                if tensors.len() == MAX_TENSORS {
+                    return Err(TooManyWeights);
+                }
+                tensors.push(tensor);
+            }
+            Ok(())
+        })?;
+        Ok(tensors)
+    }
+
+    fn names(&self) -> Names {
+        families::names(&self.model_type, self.wrapper.as_deref())
+            .expect("a specification was made by its family")
+    }
+
+    /// Weights of the whole model, and those that one token is multiplied with: all but the experts
+    /// that are not chosen for it, and the embedding, of which a row is looked up.
+    pub fn parameters(&self) -> [u64; 2] {
+        let sum = |tensors: &[TensorSpec]| -> u64 {
+            let counts = tensors.iter().map(|t| (t.rows as u64).saturating_mul(t.cols as u64));
+            counts.fold(0, u64::saturating_add)
+        };
+        let outside = [self.embedding(), self.final_norm(), self.head()].map(|(_, t)| sum(&[t]));
+        let all = if self.tied { outside[0] + outside[1] } else { outside.iter().sum() };
+        let mut parameters = [all, outside[1] + outside[2]];
+        for (layer, spec) in self.layers.iter().enumerate() {
+            let pieces = self.layer_pieces(layer);
+            let always: u64 = pieces.fixed.iter().map(|(_, tensors)| sum(tensors)).sum();
+            let each = pieces.experts.map_or(0, |(_, tensors)| sum(&tensors));
+            let [count, chosen] = spec.moe().map_or([0; 2], |moe| [moe.experts, moe.top_k]);
+            for (parameters, experts) in parameters.iter_mut().zip([count, chosen]) {
+                *parameters =
+                    parameters.saturating_add(always + each.saturating_mul(experts as u64));
+            }
+        }
+        parameters
+    }
+}
+
+/// True for a matrix that shards hold in the requested encoding.
+fn is_encoded(family: &Family, kind: PieceKind, role: Role) -> bool {
+    match role {
+        Role::Embedding | Role::Head => true,
+        role => family.rule(kind, role).is_some_and(|rule| rule.matrix),
+    }
+}
+
+/// A tensor of a shard that begins at `end`, which moves behind it.
+fn blank(
+    name: String,
+    spec: &TensorSpec,
+    encoding: Encoding,
+    kind: PieceKind,
+    end: &mut u64,
+) -> Option<Tensor> {
+    let (rows, cols) = (spec.rows as u64, spec.cols as u64);
+    let parts = encoding.parts().iter().map(|part| {
+        let len = match part.len(rows, cols)? {
+            PartLen::Exact(len) => len,
+            PartLen::AtLeast(len) => len.checked_add(rows.checked_mul(cols)? / TYPICAL_ESCAPES)?,
+        };
+        let offset = end.checked_next_multiple_of(PART)?;
+        *end = offset.checked_add(len).filter(|&end| end <= MAX_BYTES)?;
+        // Parts with less than a byte per row, as scales of blocks are, count as one with a byte.
+        let check_len = check_len(len.div_ceil(rows.max(1)), rows, kind);
+        let checks = vec![0; usize::try_from(len.div_ceil(check_len)).ok()?];
+        Some(Extent { file: 0, offset, len, check_len, checks })
+    });
+    Some(Tensor {
+        name,
+        dtype: Dtype::BF16,
+        shape: spec.shape(),
+        transposed: false,
+        slice: None,
+        source: String::new(),
+        encoding: Some(encoding),
+        parts: parts.collect::<Option<_>>()?,
+        error: None,
+        origins: Vec::new(),
+    })
+}
