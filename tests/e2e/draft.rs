@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 use sws_testing::tales;
 
-use crate::goldens::{Tensors, golden_dir};
+use crate::goldens::{Tensors, golden_dir, runnable};
 use crate::sws::{Outcome, sws, tree};
 
 fn call(words: &[&str]) -> Outcome {
@@ -212,5 +212,24 @@ fn copy(from: &Path, to: &Path) {
             true => copy(&entry.path(), &target),
             false => drop(fs::copy(entry.path(), target).unwrap()),
         }
+    }
+}
+
+/// Softmax of all experts and of the chosen ones, groups by their best and by their two best,
+/// corrections: a router asked early chooses as the pass does.
+#[test]
+fn routers_of_every_kind_forecast_all_experts_from_their_own_state() {
+    for name in ["qwen3_moe", "gpt_oss", "deepseek_v2_groups", "deepseek_v3", "glm4_moe"] {
+        let temp = tempfile::tempdir().unwrap();
+        let model = runnable(name);
+        let model = model.dir.to_str().unwrap();
+        let trace = temp.path().join("trace.safetensors");
+        let trace = trace.to_str().unwrap();
+        let run = ["run", model, "--resident", "--tokens", "1,5,9,2,7,3", "--json"];
+        let how = ["--max-new-tokens", "24", "--ignore-eos", "--record", trace, "--record-hidden"];
+        call(&[&run[..], &how].concat()).succeeded();
+        let score = ["draft", "score", model, "--untrained", "--json", "--traces", trace];
+        let found: Value = serde_json::from_str(&call(&score).succeeded().stdout).unwrap();
+        assert_eq!(rows(&found, "control")[0]["recall"][0], 1.0, "{name}");
     }
 }

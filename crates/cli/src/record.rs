@@ -19,7 +19,8 @@ const HEADER: usize = 4096;
 ///
 /// On request also `hidden` and `attended` [tokens, layers, hidden] f32. `hidden` has the inputs of
 /// the layers. `attended` has the inputs of their routers before the norm, with the output of a
-/// shared expert added; 0 in layers without experts. Apart from the token ids and the sizes of
+/// shared expert added; 0 in layers without experts. Models with shared experts also get `routed`,
+/// the same without that output. Apart from the token ids and the sizes of
 /// passes, memory use is constant.
 pub(crate) struct Recorder {
     file: AtomicFile,
@@ -28,7 +29,7 @@ pub(crate) struct Recorder {
     places: Vec<Option<usize>>,
     experts: usize,
     top_k: usize,
-    states: Option<[States; 2]>,
+    states: Option<[States; 3]>,
     /// [tokens, layers, k] of the pass in progress.
     ids: Vec<u16>,
     /// Tokens of completed passes.
@@ -93,7 +94,7 @@ impl Recorder {
             anyhow::Ok(States { name, file, layers, width, bytes })
         };
         let states = match hidden {
-            true => Some([states("hidden")?, states("attended")?]),
+            true => Some([states("hidden")?, states("attended")?, states("routed")?]),
             false => None,
         };
         Ok(Recorder {
@@ -141,7 +142,7 @@ impl Recorder {
             tensors.push((name, "I32", vec![*count], bytes.len()));
             self.file.write(bytes)?;
         }
-        // A backend may not report all states.
+        // A backend may not report all states, and not all models have each.
         let kept = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
         for States { name, file, layers, width, .. } in kept {
             let len = self.done * layers * width * 4;
@@ -167,7 +168,7 @@ impl Observer for Recorder {
         layer: usize,
         hidden: &[f32],
     ) -> Result<(), SourceError> {
-        if let Some([states, _]) = &mut self.states {
+        if let Some([states, ..]) = &mut self.states {
             let written = states.write(pass.first_position(), layer, hidden, &[]);
             self.note(written.map_err(|e| refused(&self.path, &e)));
         }
@@ -181,8 +182,12 @@ impl Observer for Recorder {
         state: &[f32],
         shared: &[f32],
     ) -> Result<(), SourceError> {
-        if let Some([_, states]) = &mut self.states {
-            let written = states.write(pass.first_position(), layer, state, shared);
+        if let Some([_, attended, routed]) = &mut self.states {
+            let first = pass.first_position();
+            let mut written = attended.write(first, layer, state, shared);
+            if !shared.is_empty() {
+                written = written.and_then(|()| routed.write(first, layer, state, &[]));
+            }
             self.note(written.map_err(|e| refused(&self.path, &e)));
         }
         Ok(())

@@ -217,6 +217,9 @@ impl Judge {
             for (place, &layer) in shape.layers.iter().enumerate() {
                 let entering = &both[layer * hidden..][..hidden];
                 let attended = &both[(self.layers + layer) * hidden..][..hidden];
+                // Without shared experts they are the same.
+                let routed = (2 * self.layers + layer) * hidden;
+                let routed = both.get(routed..routed + hidden).unwrap_or(attended);
                 let mut chosen: Vec<u32> = Vec::with_capacity(shape.top_k);
                 let all: Vec<u32> =
                     states.trace.experts(token, place).iter().map(|&e| e.into()).collect();
@@ -238,7 +241,7 @@ impl Judge {
                     routers.logits(layer, entering, scores);
                     let scores = self.note(Forecaster::Control, place, 0);
                     scores.resize(experts, 0.0);
-                    routers.logits(layer, attended, scores);
+                    routers.logits(layer, routed, scores);
                     draft.shares(place, self.note(Forecaster::Hot, place, 0));
                     let scores = self.note(Forecaster::Previous, place, 0);
                     draft.shares(place, scores);

@@ -20,9 +20,9 @@ pub(crate) struct States {
     path: PathBuf,
     file: File,
     pub(crate) trace: Trace,
-    /// Offsets of `hidden` and `attended` in the file. `row` is the size of a token in each of
-    /// them.
-    starts: [u64; 2],
+    /// Offsets of `hidden`, `attended` and, if the model has shared experts, `routed` in the file.
+    /// `row` is the size of a token in each of them.
+    starts: Vec<u64>,
     row: u64,
     bytes: Vec<u8>,
 }
@@ -56,13 +56,16 @@ impl States {
         let mut tensors: serde_json::Map<String, Value> =
             serde_json::from_slice(&json).map_err(|_| no())?;
 
-        let mut starts = [0; 2];
+        let mut starts = Vec::new();
         let row = (layers * shape.hidden * 4) as u64;
         let mut end = about.len() - 8 - header;
         let mut tokens = None;
         // The states follow everything else, in this order.
-        for (name_of, start) in ["hidden", "attended"].into_iter().zip(&mut starts).rev() {
+        for name_of in ["routed", "attended", "hidden"] {
             let entry = tensors.remove(name_of);
+            if entry.is_none() && name_of == "routed" {
+                continue;
+            }
             let states = entry.as_ref().and_then(|entry| {
                 let count = entry["shape"][0].as_u64()?;
                 let right = entry["dtype"] == "F32"
@@ -80,7 +83,7 @@ impl States {
                 );
             };
             (tokens, end) = (Some(count), from);
-            *start = 8 + header + from;
+            starts.insert(0, 8 + header + from);
         }
         if end > MAX_ROUTES {
             bail!("`{name}` has too many routes; record fewer tokens at a time");
@@ -100,15 +103,15 @@ impl States {
         Ok(States { path: path.to_owned(), file, trace, starts, row, bytes: Vec::new() })
     }
 
-    /// Replaces `states` with those of a token, [2, layers, hidden]: the inputs of the layers, then
-    /// those of their routers.
+    /// Replaces `states` with those of a token, [2 or 3, layers, hidden]: the inputs of the layers,
+    /// those of their routers with the output of shared experts and, where there are some, without.
     pub(crate) fn token(&mut self, token: usize, states: &mut Vec<f32>) -> anyhow::Result<()> {
         let unread = |e: std::io::Error| {
             anyhow!("`{}` cannot be read: {e}; record it again", self.path.display())
         };
         states.clear();
         self.bytes.resize(self.row as usize, 0);
-        for start in self.starts {
+        for start in &self.starts {
             self.file
                 .seek(SeekFrom::Start(start + token as u64 * self.row))
                 .and_then(|_| self.file.read_exact(&mut self.bytes))
