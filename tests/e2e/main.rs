@@ -16,6 +16,7 @@ mod limits;
 mod links;
 mod memory;
 mod old_versions;
+mod outline;
 mod outputs;
 mod pipes;
 mod prompts;

@@ -26,6 +26,8 @@
 //!   [`Generated`] has the whole text, and [`RunMetrics`] its cost.
 //! - [`generate_all`](LoadedModel::generate_all) continues several texts in shared passes, each with
 //!   the output that it has alone.
+//! - [`Outline`] is a model without weights: what a configuration alone says about sizes and
+//!   memory.
 //! - Passes run on [`Threads`], whichever thread calls.
 //!
 //! The defaults are those of `sws run` and `sws chat`, which are built on this crate.
@@ -44,6 +46,7 @@ mod loader;
 mod metrics;
 mod open;
 mod options;
+mod outline;
 mod planning;
 mod process;
 mod request;
@@ -69,6 +72,7 @@ pub use loader::{Loader, Needs};
 pub use metrics::{Cost, Pace, RunMetrics};
 pub use open::{Model, manifest};
 pub use options::{DraftChoice, Options, Streaming};
+pub use outline::{Footprint, Format, Outline, Scope};
 pub use planning::Planning;
 pub use request::{Prompt, Request};
 pub use size::Size;

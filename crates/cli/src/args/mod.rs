@@ -162,8 +162,8 @@ pub(crate) struct Forward {
 /// and memory speed are measured briefly; bytes read and time per token are estimates.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
-    /// [default: the model in `shards`].
+    /// A shard directory, a checkpoint directory, a config.json without weights, or the id of a
+    /// model in the Hugging Face cache [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.

@@ -54,9 +54,13 @@ pub(crate) struct Verify {
 }
 
 /// Show the contents of a shard directory or a checkpoint.
+///
+/// Of a model without weights, or whose family is not supported, it shows what the configuration
+/// says: sizes in each format, and the memory that they need.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache.
+    /// A shard directory, a checkpoint directory, a config.json, or the id of a model in the Hugging
+    /// Face cache.
     pub(crate) model: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]

@@ -4,15 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use sws::Outline;
+use sws_engine::PlanOptions;
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
-use super::{print_report, size};
+use super::{outline, print_report, size};
 use crate::args;
 use crate::table::table;
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
-    let report = Report::of(&sws::manifest(&sws::locate(&args.model)?)?);
-    print_report(args.json, &report, || report.text())
+    let path = sws::locate(&args.model)?;
+    match sws::manifest(&path) {
+        Ok(manifest) => {
+            let report = Report::of(&manifest);
+            print_report(args.json, &report, || report.text())
+        }
+        Err(error) => {
+            let outline = Outline::instead(error, &path)?;
+            outline::print(&outline, PlanOptions::default(), None, args.json)
+        }
+    }
 }
 
 /// The fields of the JSON.

@@ -5,6 +5,7 @@ pub(crate) mod chat;
 pub(crate) mod draft;
 pub(crate) mod forward;
 pub(crate) mod inspect;
+mod outline;
 pub(crate) mod plan;
 pub(crate) mod prompts;
 pub(crate) mod replay;

@@ -1,15 +1,17 @@
 //! `sws plan`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws::{Model, Needs, Planning, Text, Threads};
-use sws_engine::{MemoryUse, PerToken, Plan, Planner};
+use sws::{Model, Needs, Options, Outline, Planning, Text, Threads};
+use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner};
+use sws_kernels::Tier;
 use sws_model::Inventory;
-use sws_store::{Arena, Clock, PieceKind, probe};
+use sws_store::{Arena, Clock, Memory, PieceKind, probe};
 
-use super::{count, print, print_json, size};
+use super::{count, outline, print, print_json, size};
 use crate::table::table;
 use crate::{args, limits, model};
 
@@ -56,7 +58,10 @@ struct Row {
 
 pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.threads)?;
-    let model = model::open(args.model.as_deref())?;
+    let model = match (model::open(args.model.as_deref()), &args.model) {
+        (Err(error), Some(name)) => return without_weights(args, error, name),
+        (opened, _) => opened?,
+    };
     let tools = Text::open(&model)?;
     // Chat messages are encoded while the model is loaded, so the budget must include memory for
     // that.
@@ -97,6 +102,25 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         print(&text(&model, &planner, &plan, &inventory, machine, &rows))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Plans the model of a configuration without weights.
+fn without_weights(
+    args: &args::Plan,
+    error: anyhow::Error,
+    name: &Path,
+) -> anyhow::Result<ExitCode> {
+    let outline = Outline::instead(error.downcast()?, &sws::locate(name)?)?.supported()?;
+    let Options { context, kv, tier, .. } = args.options();
+    let options = PlanOptions {
+        context,
+        kv,
+        batch: args.batch.into(),
+        tier: tier.unwrap_or(Tier::best()),
+        ..PlanOptions::default()
+    };
+    let memory = Memory::now().map(|memory| args.ram.resolve(memory.total, memory.available, 0));
+    outline::print(&outline, options, memory.filter(|&ram| ram > 0), args.json)
 }
 
 fn row(plan: &Plan, machine: Machine) -> Row {
