@@ -1,6 +1,7 @@
-//! `sws inspect` and `sws plan` of models without weights.
+//! `sws inspect` and `sws plan` of models without weights, and `sws doctor`.
 
 use serde_json::Value;
+use sws_testing::tales;
 
 use crate::goldens::{copy, golden_dir};
 use crate::sws::sws;
@@ -63,4 +64,26 @@ fn what_is_not_supported_is_described_and_not_planned() {
         std::fs::write(&path, bad).unwrap();
         sws(&[&"plan", &path]).refused(2, &["config.json"]);
     }
+}
+
+/// A remedy wherever something hurts, which the exit code says, and nowhere else.
+#[test]
+fn the_doctor_names_a_remedy_where_something_hurts() {
+    let model = tales();
+    let args: [&[&dyn AsRef<std::ffi::OsStr>]; 2] =
+        [&[&"doctor", &"--json"], &[&"doctor", &model, &"--json"]];
+    for args in args {
+        let outcome = sws(args);
+        let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        for check in checks {
+            assert_eq!(check["hurts"] == true, check["remedy"].is_string(), "{check}");
+        }
+        let hurts = checks.iter().any(|check| check["hurts"] == true);
+        assert_eq!((outcome.code, &report["hurts"]), (Some(i32::from(hurts)), &hurts.into()));
+        // Whatever the machine, its kernels have the same bits.
+        let bits = checks.iter().find(|check| check["check"] == "bits").unwrap();
+        assert_eq!(bits["hurts"], false, "{bits}");
+    }
+    sws(&[&"doctor", &"/nowhere"]).refused(2, &["/nowhere"]);
 }

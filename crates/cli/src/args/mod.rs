@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Unshard(Unshard),
     /// Show how a model would run within a memory budget.
     Plan(Plan),
+    /// Check this machine, and the disk of a model.
+    Doctor(Doctor),
     /// Simulate an expert cache on recorded routes and count its misses.
     Replay(Replay),
     /// Train or score a draft, which forecasts the experts that a model will need.
@@ -190,6 +192,20 @@ pub(crate) struct Plan {
     #[arg(long)]
     pub(crate) no_probe: bool,
     /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check this machine, and the disk of a model.
+///
+/// Each check has a line, and each that will make runs slow or fail a remedy. Exits with 1 if there
+/// is any.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
+    /// [default: only checks that need no model].
+    pub(crate) model: Option<PathBuf>,
+    /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod certify;
 pub(crate) mod chat;
+pub(crate) mod doctor;
 pub(crate) mod draft;
 pub(crate) mod forward;
 pub(crate) mod inspect;
