@@ -54,6 +54,11 @@ impl Gaussian {
     }
 }
 
+/// The standard normal quantile nearest to that of a share.
+pub fn quantile(share: f32) -> f32 {
+    QUANTILES[((share * STEPS as f32) as usize).min(STEPS - 1)]
+}
+
 /// The key of a stream, from a seed and a word (FNV-1a, then mixed).
 pub fn stream(seed: u64, word: &str) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;

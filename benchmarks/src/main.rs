@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::kernels;
+use sws_benchmarks::models;
+use sws_benchmarks::published::{self, Published};
 use sws_benchmarks::random::write_random;
 use sws_benchmarks::resident::{self, ResidentArguments};
 use sws_benchmarks::shapes::Shape;
@@ -44,12 +46,18 @@ enum Command {
     },
     /// Write a checkpoint of random weights in the shape of a real or a tiny model
     Random {
-        /// Name of the shape; an unknown one lists them all
-        #[arg(long, value_parser = Shape::named)]
-        shape: Shape,
+        /// Name of a shape, or of a file in `configs`; an unknown one lists them all
+        #[arg(long)]
+        shape: String,
         /// Number of layers, if not that of the shape
         #[arg(long)]
         layers: Option<usize>,
+        /// Change an entry of a file in `configs`, for instance n_routed_experts=32
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+        /// Write bf16, in whatever format the model was published
+        #[arg(long)]
+        plain: bool,
         #[command(flatten)]
         output: OutputArguments,
     },
@@ -86,6 +94,8 @@ enum Command {
     },
     /// Compare two builds of `sws` in alternating runs, and exit with 1 if the new one is slower
     Versions(VersionsArguments),
+    /// Print the page of published models, docs/models.md
+    Models,
     /// Print the kernel table: every encoding and tier next to a plain sum, candle and gemm
     Kernels(kernels::Options),
 }
@@ -120,10 +130,12 @@ fn run(command: Command) -> Result<bool> {
         Command::Inflate { checkpoint, expert_bytes, output } => {
             inflate(&checkpoint, expert_bytes, &output.out, output.sharded, output.seed)?;
         }
-        Command::Random { mut shape, layers, output } => {
-            shape.layers = layers.unwrap_or(shape.layers);
-            ensure!((1..=1000).contains(&shape.layers), "--layers must be between 1 and 1000");
-            write_random(&shape, &output.out, output.sharded, output.seed)?;
+        Command::Random { shape, layers, set, plain, output } => {
+            ensure!(
+                layers.is_none_or(|layers| (1..=1000).contains(&layers)),
+                "--layers must be between 1 and 1000"
+            );
+            random(&shape, layers, &set, plain, &output)?;
         }
         Command::Resident(arguments) => resident::run(&arguments)?,
         Command::Stream(arguments) => stream::run(&arguments)?,
@@ -139,7 +151,40 @@ fn run(command: Command) -> Result<bool> {
             }
         }
         Command::Versions(arguments) => return versions::run(&arguments),
+        Command::Models => print!("{}", models::page(&published::configs())?),
         Command::Kernels(options) => kernels::run(options)?,
     }
     Ok(true)
+}
+
+fn random(
+    name: &str,
+    layers: Option<usize>,
+    set: &[String],
+    plain: bool,
+    output: &OutputArguments,
+) -> Result<()> {
+    let OutputArguments { out, sharded, seed } = output;
+    let Some(mut published) = Published::named(name)? else {
+        let mut shape = Shape::named(name).map_err(|shapes| {
+            let more = Published::names().unwrap_or_default().join(", ");
+            anyhow!("{shapes}, or of configs: {more}")
+        })?;
+        ensure!(set.is_empty(), "--set changes files in `configs`, and `{name}` is none of them");
+        shape.layers = layers.unwrap_or(shape.layers);
+        let (config, generation) = (shape.config(), shape.generation_config());
+        let configs = [("config.json", &config), ("generation_config.json", &generation)];
+        return write_random(&configs, &shape.tensors(), out, *sharded, *seed);
+    };
+    if let Some(layers) = layers {
+        published.keep_layers(layers)?;
+    }
+    for change in set {
+        published.set(change)?;
+    }
+    if plain {
+        published.make_plain();
+    }
+    let configs = [("config.json", published.config())];
+    write_random(&configs, &published.tensors()?, out, *sharded, *seed)
 }

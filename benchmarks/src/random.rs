@@ -4,49 +4,117 @@ use std::path::Path;
 
 use anyhow::Result;
 use rayon::prelude::*;
+use safetensors::Dtype;
+use serde_json::Value;
 
 use crate::checkpoint::{Output, PlannedTensor};
-use crate::gaussian::{Gaussian, mix, stream};
-use crate::shapes::Shape;
+use crate::gaussian::{Gaussian, mix, quantile, stream};
 
 /// Bytes that one task of the thread pool fills.
 const TASK: usize = 256 << 10;
 
-/// Writes a checkpoint of this shape into the new directory `out`.
+/// Standard deviation of e4m3 numbers, whose largest is 448.
+const FP8: f32 = 64.0;
+/// Standard deviation of uniform e2m1 numbers.
+const FP4: f32 = 2.93;
+
+/// Writes a checkpoint with these tensors into the new directory `out`.
 ///
-/// The same shape and seed give the same bytes anywhere. Files hold at most `file_bytes`.
-pub fn write_random(shape: &Shape, out: &Path, file_bytes: u64, seed: u64) -> Result<()> {
+/// The same tensors and seed give the same bytes anywhere. Files hold at most `file_bytes`.
+pub fn write_random(
+    configs: &[(&str, &Value)],
+    tensors: &[PlannedTensor],
+    out: &Path,
+    file_bytes: u64,
+    seed: u64,
+) -> Result<()> {
     let output = Output::create(out)?;
-    output.file("config.json", &serde_json::to_vec_pretty(&shape.config())?)?;
-    let generation = serde_json::to_vec_pretty(&shape.generation_config())?;
-    output.file("generation_config.json", &generation)?;
-    let tensors = shape.tensors();
+    for (name, config) in configs {
+        output.file(name, &serde_json::to_vec_pretty(config)?)?;
+    }
     let mut current = None;
-    output.tensors("random", &tensors, file_bytes, |index, offset, chunk| {
-        let (key, gaussian) = match &current {
-            Some((i, key, gaussian)) if *i == index => (*key, gaussian),
+    output.tensors("random", tensors, file_bytes, |index, offset, chunk| {
+        let (key, fill) = match &current {
+            Some((i, key, fill)) if *i == index => (*key, fill),
             _ => {
                 let key = stream(seed, &tensors[index].name);
-                let fresh = current.insert((index, key, distribution(&tensors[index], key)));
+                let fresh = current.insert((index, key, Fill::of(&tensors[index], key)));
                 (key, &fresh.2)
             }
         };
         chunk.par_chunks_mut(TASK).enumerate().for_each(|(i, part)| {
-            gaussian.fill(key, (offset + (i * TASK) as u64) / 2, part);
+            fill.fill(key, offset + (i * TASK) as u64, part);
         });
         Ok(())
     })?;
     output.finish()
 }
 
-/// Distribution that keeps a deep random model's activations near 1: matrices are scaled by their
-/// fan-in, and vary a little from one to the next as trained ones do.
-fn distribution(tensor: &PlannedTensor, key: u64) -> Gaussian {
-    let varied = 0.75 + mix(key, u64::MAX) as f32 / u64::MAX as f32 * 0.5;
-    match tensor.shape[..] {
-        [_] if tensor.name.ends_with("norm.weight") => Gaussian::new(1.0, 0.1),
-        [_, _] if tensor.name.ends_with("embed_tokens.weight") => Gaussian::new(0.0, 1.0),
-        [_, cols] => Gaussian::new(0.0, varied / (cols as f32).sqrt()),
-        _ => Gaussian::new(0.0, 0.1),
+/// The bytes of a tensor.
+enum Fill {
+    Bf16(Gaussian),
+    /// Each of these bytes with the same probability.
+    Bytes(Box<[u8; 256]>),
+    F32(f32),
+}
+
+impl Fill {
+    /// Distribution that keeps a deep random model's activations near 1: matrices are scaled by
+    /// their fan-in, and vary a little from one to the next as trained ones do.
+    fn of(tensor: &PlannedTensor, key: u64) -> Fill {
+        let varied = 0.75 + mix(key, u64::MAX) as f32 / u64::MAX as f32 * 0.5;
+        let matrix = |cols: usize| varied / (cols as f32).sqrt();
+        match (tensor.dtype, &tensor.shape[..]) {
+            (Dtype::F8_E4M3, _) => Fill::Bytes(Box::new(std::array::from_fn(|i| {
+                e4m3(FP8 * quantile((i as f32 + 0.5) / 256.0))
+            }))),
+            (Dtype::U8, [.., cols]) if tensor.name.ends_with("_scales") => {
+                let exponent = (matrix(32 * cols) / FP4).log2().round();
+                Fill::Bytes(Box::new([(127.0 + exponent) as u8; 256]))
+            }
+            (Dtype::U8, _) => Fill::Bytes(Box::new(std::array::from_fn(|i| i as u8))),
+            (Dtype::F32, [.., cols]) => Fill::F32(matrix(128 * cols) / FP8),
+            (_, [_]) if tensor.name.ends_with("norm.weight") => Fill::Bf16(Gaussian::new(1.0, 0.1)),
+            (_, [_, _]) if tensor.name.ends_with("embed_tokens.weight") => {
+                Fill::Bf16(Gaussian::new(0.0, 1.0))
+            }
+            (_, [.., _, cols]) => Fill::Bf16(Gaussian::new(0.0, matrix(*cols))),
+            _ => Fill::Bf16(Gaussian::new(0.0, 0.1)),
+        }
     }
+
+    /// Writes the bytes from `offset` on.
+    fn fill(&self, key: u64, offset: u64, out: &mut [u8]) {
+        match self {
+            Fill::Bf16(gaussian) => gaussian.fill(key, offset / 2, out),
+            Fill::Bytes(table) => {
+                let mut drawn = (u64::MAX, 0);
+                for (index, byte) in (offset..).zip(out) {
+                    if drawn.0 != index / 8 {
+                        drawn = (index / 8, mix(key, index / 8));
+                    }
+                    *byte = table[usize::from((drawn.1 >> (index % 8 * 8)) as u8)];
+                }
+            }
+            Fill::F32(value) => {
+                out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = value.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The nearest e4m3 number.
+fn e4m3(value: f32) -> u8 {
+    let decoded = |code: u8| {
+        let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+        let size = match exponent {
+            0 => mantissa * 2f32.powi(-6),
+            _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+        };
+        if code >> 7 == 1 { -size } else { size }
+    };
+    // 0x7f and 0xff are NaN.
+    let codes = (0..=u8::MAX).filter(|code| code & 0x7f != 0x7f);
+    let distance = |code: u8| (decoded(code) - value).abs();
+    codes.min_by(|&a, &b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
 }

@@ -104,8 +104,11 @@ struct Run {
     seconds_per_token: f64,
     bytes_per_token: Option<f64>,
     hit_rate: Option<f64>,
-    /// Shares of the time: waiting for weights, and with a read in flight.
+    /// Shares of the time: waiting for weights, neither waiting nor computing, and with a read in
+    /// flight.
     waiting: Option<f64>,
+    #[serde(default)]
+    other: Option<f64>,
     reading: Option<f64>,
     /// Bytes read during the prompt.
     prompt_bytes: Option<u64>,
@@ -314,7 +317,7 @@ impl<'a> Report<'a> {
         for row in self.rows.iter().filter(|row| row.share.is_none()) {
             computing.insert(&row.what, of(row, |run| Some(run.seconds_per_token)));
         }
-        let mut text = "| cached | what | policy | --ram MiB | most MiB | tok/s | MB a token | hits | waiting | a read in flight | prompt MB | over reading alone | over max(computing, reading) | over fio's time | over max(computing, fio) |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
+        let mut text = "| cached | what | policy | --ram MiB | most MiB | tok/s | MB a token | hits | waiting | other | a read in flight | prompt MB | over reading alone | over max(computing, reading) | over fio's time | over max(computing, fio) |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
         let show = |value: Option<f64>, digits: usize| {
             value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
         };
@@ -328,7 +331,7 @@ impl<'a> Report<'a> {
             let mib = |bytes: f64| bytes / 1048576.0;
             writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 row.share.map_or("resident".to_owned(), |share| format!("{share} %")),
                 row.what,
                 row.policy,
@@ -338,6 +341,7 @@ impl<'a> Report<'a> {
                 show(of(row, |run| run.bytes_per_token).map(|bytes| bytes / 1e6), 1),
                 show(of(row, |run| run.hit_rate), 3),
                 show(of(row, |run| run.waiting), 2),
+                show(of(row, |run| run.other), 2),
                 show(of(row, |run| run.reading), 2),
                 show(of(row, |run| Some(run.prompt_bytes? as f64 / 1e6)), 0),
                 show(over(alone), 2),
@@ -349,7 +353,7 @@ impl<'a> Report<'a> {
                 let read = of(row, |run| run.bytes_per_token).unwrap_or(f64::NAN);
                 writeln!(
                     text,
-                    "| | | | | | | {:.3} of what does not fit | | | | | | | | |",
+                    "| | | | | | | {:.3} of what does not fit | | | | | | | | | |",
                     read / beyond as f64
                 )?;
             }
@@ -371,6 +375,7 @@ impl Run {
             bytes_per_token: Some(read / tokens),
             hit_rate: generation["experts"]["hit_rate"].as_f64(),
             waiting: Some(number(&generation["stalls"]["seconds"])? / seconds),
+            other: Some(number(&generation["time"]["other"])? / seconds),
             reading: Some(number(&generation["disk"]["busy"])?),
             prompt_bytes: cost["prompt"]["disk"]["bytes"].as_u64(),
             group_peak: told.group_peak,
@@ -385,6 +390,7 @@ impl Run {
             bytes_per_token: None,
             hit_rate: None,
             waiting: None,
+            other: None,
             reading: None,
             prompt_bytes: None,
             group_peak: None,

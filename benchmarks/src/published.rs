@@ -1,0 +1,153 @@
+//! Published models, from their configurations in `configs`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use sws::{Format, Outline};
+use sws_kernels::Encoding;
+use sws_model::HubTensor;
+use sws_store::Configuration;
+
+use crate::checkpoint::PlannedTensor;
+
+/// The directory of configurations in this repository.
+pub fn configs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
+}
+
+/// The configuration of a published model, perhaps with fewer layers or other changes.
+#[derive(Clone, Debug)]
+pub struct Published {
+    config: Value,
+}
+
+impl Published {
+    /// Reads the configuration of this name. `None` if there is none.
+    pub fn named(name: &str) -> Result<Option<Published>> {
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
+        let path = configs().join(format!("{name}.json"));
+        if !plain || !path.exists() {
+            return Ok(None);
+        }
+        let text = std::fs::read(&path).with_context(|| format!("`{}`", path.display()))?;
+        Ok(Some(Published { config: serde_json::from_slice(&text)? }))
+    }
+
+    /// The names of all configurations.
+    pub fn names() -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in configs().read_dir()? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            names.extend(name.strip_suffix(".json").map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Keeps the first `layers` layers, of which at most one is dense if others have experts.
+    pub fn keep_layers(&mut self, layers: usize) -> Result<()> {
+        let entries = self.entries();
+        let before = entries.get("num_hidden_layers").and_then(Value::as_u64);
+        let before = before.context("this configuration does not say how many layers there are")?;
+        for (_, value) in entries.iter_mut() {
+            if let Value::Array(list) = value
+                && list.len() as u64 == before
+            {
+                list.truncate(layers);
+            }
+        }
+        entries.insert("num_hidden_layers".to_owned(), json!(layers));
+        if entries.get("first_k_dense_replace").and_then(Value::as_u64).is_some_and(|n| n > 1) {
+            entries.insert("first_k_dense_replace".to_owned(), json!(1));
+        }
+        Ok(())
+    }
+
+    /// Changes one entry: `KEY=VALUE`, where the value is JSON.
+    pub fn set(&mut self, change: &str) -> Result<()> {
+        let told = || format!("`--set {change}` is no KEY=VALUE with a value in JSON");
+        let (key, value) = change.split_once('=').with_context(told)?;
+        let value = serde_json::from_str(value).with_context(told)?;
+        self.entries().insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    /// Gives up the format of the published weights for bf16.
+    pub fn make_plain(&mut self) {
+        self.entries().remove("quantization_config");
+        if let Some(outer) = self.config.as_object_mut() {
+            outer.remove("quantization_config");
+        }
+    }
+
+    /// Content of `config.json`.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// All tensors of a checkpoint in the published layout and format.
+    pub fn tensors(&self) -> Result<Vec<PlannedTensor>> {
+        let json = serde_json::to_vec(&self.config)?;
+        let outline =
+            Outline::of(Path::new("config.json"), &Configuration::from_json("config.json", &json)?);
+        let Some(spec) = outline.spec() else {
+            let reason = outline.refusal().map(ToString::to_string).unwrap_or_default();
+            bail!("the tensors of this model are not known: {reason}");
+        };
+        let format = outline.exact();
+        let format = format.context("no checkpoint can be written in this format; add --plain")?;
+        let mut planned = Vec::new();
+        for tensor in spec.hub_tensors()? {
+            let encoding = match format {
+                Format::AsPublished { .. } if tensor.matrix => format.of(tensor.kind),
+                _ => Encoding::Bf16,
+            };
+            stored(tensor, encoding, &mut planned)?;
+        }
+        Ok(planned)
+    }
+
+    /// The entries of the language model.
+    fn entries(&mut self) -> &mut serde_json::Map<String, Value> {
+        let has_text = self.config.get("text_config").is_some_and(Value::is_object);
+        let entries = if has_text { &mut self.config["text_config"] } else { &mut self.config };
+        entries.as_object_mut().expect("a configuration is an object")
+    }
+}
+
+/// Adds the tensors that hold one matrix or vector.
+fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor>) -> Result<()> {
+    let HubTensor { name, shape, transposed, .. } = tensor;
+    let mut shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
+    let mut add =
+        |name: String, dtype, shape: Vec<usize>| planned.push(PlannedTensor { name, dtype, shape });
+    let dims = shape.len();
+    match encoding {
+        Encoding::Fp8 => {
+            let mut scales = shape.clone();
+            scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
+            add(name.clone(), Dtype::F8_E4M3, shape);
+            add(name + "_scale_inv", Dtype::F32, scales);
+        }
+        Encoding::Mxfp4 => {
+            let cols = shape[dims - 1];
+            ensure!(
+                cols.is_multiple_of(32),
+                "`{name}` has {cols} columns, and mxfp4 has blocks of 32"
+            );
+            shape[dims - 1] = cols / 32;
+            let blocks = [shape.as_slice(), &[16]].concat();
+            add(format!("{name}_blocks"), Dtype::U8, blocks);
+            add(name + "_scales", Dtype::U8, shape);
+        }
+        _ => {
+            if transposed {
+                shape.swap(dims - 1, dims - 2);
+            }
+            add(name, Dtype::BF16, shape);
+        }
+    }
+    Ok(())
+}

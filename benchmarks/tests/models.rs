@@ -1,0 +1,41 @@
+//! The page of published models.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use sws_benchmarks::models::page;
+use sws_benchmarks::published::configs;
+
+static PAGE: LazyLock<String> = LazyLock::new(|| page(&configs()).unwrap());
+
+#[test]
+fn page_is_what_the_command_writes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/models.md");
+    let written = std::fs::read_to_string(path).unwrap();
+    let differs = PAGE.lines().zip(written.lines()).find(|(a, b)| a != b);
+    assert!(
+        *PAGE == written,
+        "run `sws-bench models > docs/models.md`; the first line that differs: {differs:?}"
+    );
+}
+
+#[test]
+fn totals_are_those_of_the_names() {
+    // Billions of parameters, as the makers round them.
+    #[rustfmt::skip]
+    let cases = [
+        ("mistralai/Mixtral-8x7B-v0.1", 46.7), ("mistralai/Mixtral-8x22B-v0.1", 141.0), ("Qwen/Qwen3-30B-A3B", 30.5),
+        ("Qwen/Qwen3-235B-A22B", 235.0), ("Qwen/Qwen3-Coder-480B-A35B-Instruct", 480.0),
+        ("openai/gpt-oss-20b", 20.9), ("openai/gpt-oss-120b", 116.8), ("deepseek-ai/DeepSeek-V2-Lite", 15.7),
+        ("deepseek-ai/DeepSeek-V2", 236.0), ("deepseek-ai/DeepSeek-V3", 671.0), ("moonshotai/Kimi-K2-Instruct", 1026.0),
+        ("zai-org/GLM-4.5", 353.0), ("zai-org/GLM-4.5-Air", 106.8), ("Qwen/Qwen3-8B", 8.19),
+        ("meta-llama/Llama-3.1-8B", 8.03),
+    ];
+    for (name, expected) in cases {
+        let row = PAGE.lines().find(|line| line.starts_with(&format!("| {name} |")));
+        let cells: Vec<&str> = row.unwrap_or_default().split(" | ").collect();
+        let found = cells.get(4).and_then(|cell| cell.strip_suffix(" B")?.parse::<f64>().ok());
+        let found = found.unwrap_or_else(|| panic!("no row of {name}: {row:?}"));
+        assert!((found / expected - 1.0).abs() < 0.01, "{name}: {found} B for {expected} B");
+    }
+}
