@@ -33,13 +33,19 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     tied = variant.config.get("tie_word_embeddings", False)
     if re.search(r"(correction_bias|expert_bias|router_bias)$", name):
         return Tensor(shape, 0.15, f32=f32)
+    if name.endswith(("layer_scalar", "per_expert_scale", "router.scale")):
+        return Tensor(shape, 0.2, mean=1.0)
     if len(shape) == 1:
+        if variant.scaled and name == "model.norm.weight":
+            # The head is small, so that the embedding does not outweigh the layers.
+            return Tensor(shape, 0.2, mean=shape[0] ** 0.5 + variant.norm_mean - 1.0)
         if re.search(r"norm", name) and name.endswith("weight"):
             return Tensor(shape, 0.2, mean=variant.norm_mean, f32=f32)
         return Tensor(shape, 1.0 if name.endswith("sinks") else 0.3, f32=f32)
     columns = shape[-1]
     if re.search(r"embed_tokens|word_embeddings", name):
-        return Tensor(shape, LOGIT_GAIN / columns**0.5 if tied else 1.0)
+        gain = LOGIT_GAIN / columns**0.5 if tied else 1.0
+        return Tensor(shape, gain / columns**0.5 if variant.scaled else gain)
     gain = 1.4
     if re.search(r"lm_head", name):
         gain = LOGIT_GAIN

@@ -263,7 +263,7 @@ def routers_watched(model: Any) -> Iterator[list[Choice]]:
 
 def routers(model: Any) -> list[tuple[str, Any]]:
     """The routers of a model and their names, in the order of layers."""
-    names = ("topkrouter", "v1gate")
+    names = ("topkrouter", "v1gate", "tokenchoicerouter", "gemma4textrouter")
     return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
 
 

@@ -164,6 +164,141 @@ MELLUM = spelled_v5(
     },
 )
 
+GEMMA2 = spelled_v4(
+    "gemma2",
+    "Gemma2ForCausalLM",
+    **sizes(40, 4, 4, 2, 50, 127),
+    attention_bias=False,
+    attn_logit_softcapping=3.0,
+    cache_implementation="hybrid",
+    final_logit_softcapping=6.0,
+    head_dim=14,
+    hidden_act="gelu_pytorch_tanh",
+    hidden_activation="gelu_pytorch_tanh",
+    query_pre_attn_scalar=9,
+    rms_norm_eps=1e-6,
+    sliding_window=8,
+    tie_word_embeddings=True,
+)
+
+GEMMA3 = {
+    key: value
+    for key, value in spelled_v4(
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        **sizes(44, 4, 4, 1, 54, 131),
+        attention_bias=False,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        head_dim=10,
+        hidden_activation="gelu_pytorch_tanh",
+        query_pre_attn_scalar=10,
+        rms_norm_eps=1e-6,
+        rope_local_base_freq=10000.0,
+        rope_scaling={"factor": 8.0, "rope_type": "linear"},
+        rope_theta=1000000.0,
+        sliding_window=8,
+        sliding_window_pattern=3,
+        tie_word_embeddings=True,
+    ).items()
+    if key != "hidden_act"
+}
+
+GEMMA4 = {
+    key: value
+    for key, value in spelled_v5(
+        spelled_v4(
+            "gemma4_text",
+            "Gemma4ForCausalLM",
+            **sizes(40, 4, 4, 2, 30, 127),
+            attention_bias=False,
+            attention_k_eq_v=True,
+            enable_moe_block=True,
+            final_logit_softcapping=6.0,
+            global_head_dim=20,
+            head_dim=10,
+            hidden_activation="gelu_pytorch_tanh",
+            hidden_size_per_layer_input=0,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            moe_intermediate_size=17,
+            num_experts=6,
+            num_global_key_value_heads=1,
+            num_kv_shared_layers=0,
+            rms_norm_eps=1e-6,
+            sliding_window=8,
+            tie_word_embeddings=True,
+            top_k_experts=2,
+            use_bidirectional_attention="vision",
+            use_double_wide_mlp=False,
+        ),
+        {
+            "full_attention": {"partial_rotary_factor": 0.4, "rope_theta": 1000000.0, "rope_type": "proportional"},
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+    ).items()
+    if key != "hidden_act"
+}
+
+SMOLLM3 = spelled_v4(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    **sizes(48, 4, 4, 2, 66, 139),
+    attention_bias=False,
+    layer_types=["full_attention"] * 4,
+    max_window_layers=4,
+    mlp_bias=False,
+    no_rope_layer_interval=4,
+    no_rope_layers=[1, 0, 1, 1],
+    pad_token_id=2,
+    rope_scaling=None,
+    rope_theta=5000000.0,
+    sliding_window=None,
+    tie_word_embeddings=True,
+    use_sliding_window=False,
+)
+
+GRANITEMOE = spelled_v4(
+    "granitemoe",
+    "GraniteMoeForCausalLM",
+    **sizes(48, 3, 4, 2, 19, 131),
+    attention_bias=False,
+    attention_multiplier=0.4,
+    embedding_multiplier=3.0,
+    logits_scaling=1.7,
+    num_experts_per_tok=3,
+    num_local_experts=7,
+    output_router_logits=False,
+    residual_multiplier=0.8,
+    rms_norm_eps=1e-6,
+    rope_scaling=None,
+    tie_word_embeddings=True,
+)
+
+AFMOE = spelled_v4(
+    "afmoe",
+    "AfmoeForCausalLM",
+    **sizes(40, 4, 4, 2, 46, 127),
+    global_attn_every_n_layers=3,
+    head_dim=14,
+    layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    moe_intermediate_size=17,
+    mup_enabled=True,
+    n_group=1,
+    num_dense_layers=1,
+    num_expert_groups=1,
+    num_experts=7,
+    num_experts_per_tok=3,
+    num_limited_groups=1,
+    num_shared_experts=1,
+    rope_scaling=None,
+    route_norm=True,
+    route_scale=2.4,
+    score_func="sigmoid",
+    sliding_window=8,
+    topk_group=1,
+    use_grouped_mm=True,
+)
+
 GROUPED: list[Variant] = [
     variant(
         "minimax_m2",
@@ -233,6 +368,96 @@ GROUPED: list[Variant] = [
         HUNYUAN,
         controls=[{"rope_scaling": None}, {"moe_topk": 1}],
         f32=(r"gate\.wg\.weight$",),
+    ),
+    variant(
+        "gemma2",
+        "norms after branches, with one plus their weights; capped logits and scores; windowed and full layers in turn",
+        GEMMA2,
+        controls=[
+            {"attn_logit_softcapping": None},
+            {"final_logit_softcapping": None},
+            {"sliding_window": 9},
+            {"query_pre_attn_scalar": 14},
+        ],
+        tokens=67,
+        norm_mean=0.0,
+        scaled=True,
+    ),
+    variant(
+        "gemma3_text",
+        "a rotary embedding for windowed layers and one, scaled, for every third; norms on heads; no caps",
+        GEMMA3,
+        controls=[
+            {"rope_local_base_freq": 1000000.0},
+            {"rope_scaling": None},
+            {"sliding_window_pattern": 2},
+            {"sliding_window": 9},
+        ],
+        tokens=67,
+        norm_mean=0.0,
+        scaled=True,
+    ),
+    variant(
+        "gemma3_text_v5cfg",
+        "the config as transformers 5 writes it: nested rotary embeddings",
+        spelled_v5(
+            GEMMA3 | {"sliding_window_pattern": None}
+            | {"layer_types": ["sliding_attention", "full_attention"] * 2},
+            {
+                "full_attention": {"factor": 8.0, "rope_theta": 1000000.0, "rope_type": "linear"},
+                "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+            },
+        ),
+        controls=[{"layer_types": ["full_attention"] * 4}],
+        norm_mean=0.0,
+        scaled=True,
+    ),
+    variant(
+        "gemma4_text",
+        "a dense MLP beside experts, each with norms of its own; full layers with longer heads whose values are keys",
+        GEMMA4,
+        controls=[
+            {"final_logit_softcapping": None},
+            {"sliding_window": 9},
+            {"rope_parameters": GEMMA4["rope_parameters"] | {"full_attention": {"partial_rotary_factor": 0.8, "rope_theta": 1000000.0, "rope_type": "proportional"}}},
+            {"top_k_experts": 1},
+        ],
+        router_std=10.0,
+        scaled=True,
+    ),
+    variant(
+        "gemma4_text_dense",
+        "layers without experts; values of their own; three layers, whose last is full in any case",
+        GEMMA4
+        | sizes(44, 3, 4, 2, 50, 101)
+        | {"attention_k_eq_v": False, "enable_moe_block": False, "layer_types": None, "num_experts": None}
+        | {"final_logit_softcapping": None, "moe_intermediate_size": None, "top_k_experts": None},
+        controls=[{"sliding_window": 9}],
+        scaled=True,
+    ),
+    variant(
+        "smollm3",
+        "no rotary embedding in layer 1; tied",
+        SMOLLM3,
+        controls=[{"no_rope_layers": [1] * 4}, {"no_rope_layers": [1, 0, 1, 0]}],
+    ),
+    variant(
+        "granitemoe",
+        "multipliers of embeddings, branches, scores and logits; the softmax of the chosen; stacked experts in halves",
+        GRANITEMOE,
+        controls=[
+            {"attention_multiplier": 0.3},
+            {"embedding_multiplier": 1.0},
+            {"logits_scaling": 1.0},
+            {"residual_multiplier": 1.0},
+        ],
+    ),
+    variant(
+        "afmoe",
+        "norms after branches; gated attention; rotary embeddings in windowed layers; scaled embeddings",
+        AFMOE,
+        controls=[{"mup_enabled": False}, {"route_scale": 1.0}, {"sliding_window": 9}],
+        router_std=1.2,
     ),
     variant(
         "mellum",

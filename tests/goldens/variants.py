@@ -40,6 +40,8 @@ class Variant:
     derived: bool = False
     # The mean of the weights of norms, of derived tensors.
     norm_mean: float = 1.0
+    # True if embeddings are multiplied by the square root of their width, and also the head.
+    scaled: bool = False
     # Patterns of the names of derived tensors that are stored as f32.
     f32: tuple[str, ...] = (r"correction_bias$", r"expert_bias$")
 

@@ -143,6 +143,7 @@ pub(crate) fn renormalises(router: Router) -> weights::Result<bool> {
         Router::Softmax { renormalise } => Ok(renormalise),
         // The same weights.
         Router::SoftmaxOfChosen => Ok(true),
+        Router::SoftmaxScaled => Err(unknown("a router with factors")),
         Router::Ranked(_) => Err(unknown("a router with ranks")),
     }
 }

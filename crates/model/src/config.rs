@@ -183,7 +183,7 @@ impl<'a> Config<'a> {
 
     /// True if the head is the embedding.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
-        self.flag("tie_word_embeddings", false)
+        self.flag("tie_word_embeddings", families::TIED.contains(&self.model_type))
     }
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {
@@ -192,6 +192,10 @@ impl<'a> Config<'a> {
 
     /// Experts in a layer, in the spelling of any family; None if there is no such entry.
     pub(crate) fn experts(&self) -> Result<Option<u32>, ConfigError> {
+        // A switch that Gemma 4 has.
+        if !self.flag("enable_moe_block", true)? {
+            return Ok(Some(0));
+        }
         let keys = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
         self.any(&keys).map(|entry| Ok(entry.alike()?.count(MAX_COUNT)? as u32)).transpose()
     }

@@ -73,6 +73,6 @@ pub use source::{
 pub use spec::{
     AttentionGate, AttentionSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, GroupMeasure, Groups,
     LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
-    Renormalise, Router, Scores, SharedSpec,
+    Renormalise, Residual, Router, Scores, SharedSpec,
 };
 pub use state::{Saved, State};

@@ -8,7 +8,7 @@ use sws_store::{PieceId, PieceKind};
 use crate::role::Role;
 use crate::spec::{
     AttentionSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec,
-    QkNorm,
+    QkNorm, Router,
 };
 
 /// A tensor of a piece.
@@ -144,7 +144,14 @@ impl LayerSpec {
             Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
             Mixer::Delta(spec) => read(PieceKind::Attention, delta(spec, hidden)),
         }
-        read(PieceKind::Norms, vec![TensorSpec::vector(Role::FfnNorm, hidden)]);
+        let norm = |role| vec![TensorSpec::vector(role, hidden)];
+        if self.residual.post_norms {
+            read(PieceKind::Norms, norm(Role::MixerPostNorm));
+        }
+        let split = self.residual.split && self.moe().is_some();
+        if !self.residual.parallel && !split {
+            read(PieceKind::Norms, norm(Role::FfnNorm));
+        }
         match self.ffn {
             Ffn::Dense(spec) => read(PieceKind::Mlp, mlp(spec, hidden)),
             Ffn::Moe(moe) => {
@@ -153,17 +160,41 @@ impl LayerSpec {
                 let bias = moe.router_bias.then_some(bias);
                 let correction = TensorSpec::vector(Role::RouterCorrection, moe.experts);
                 let correction = moe.has_correction().then_some(correction);
-                let tensors = [router].into_iter().chain(bias).chain(correction);
+                let factors = TensorSpec::vector(Role::RouterFactors, moe.experts);
+                let factors = (moe.router == Router::SoftmaxScaled).then_some(factors);
+                if split {
+                    read(PieceKind::Router, norm(Role::RouterNorm));
+                }
+                let tensors = [router].into_iter().chain(bias).chain(correction).chain(factors);
                 read(PieceKind::Router, tensors.collect());
+                if split {
+                    read(PieceKind::Norms, norm(Role::FfnNorm));
+                }
                 if let Some(shared) = moe.shared {
                     let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
                     let mut tensors = mlp(shared.mlp, hidden);
                     tensors.extend(shared.gated.then_some(gate));
-                    read(PieceKind::SharedExpert, tensors);
+                    read(self.shared_piece(), tensors);
+                }
+                if split {
+                    read(PieceKind::Norms, norm(Role::SharedPostNorm));
+                    read(PieceKind::Norms, norm(Role::ExpertsNorm));
                 }
                 let tensors = mlp(moe.expert, hidden);
                 reads.push(ReadStep::Experts { count: moe.experts, tensors });
             }
+        }
+        let mut read = |role, len| {
+            reads.push(ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len)));
+        };
+        if split {
+            read(Role::ExpertsPostNorm, hidden);
+        }
+        if self.residual.post_norms {
+            read(Role::FfnPostNorm, hidden);
+        }
+        if self.residual.scaled_state {
+            read(Role::StateScale, 1);
         }
         reads
     }
@@ -176,10 +207,14 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
         TensorSpec::matrix(Role::Key, kv, hidden),
         TensorSpec::matrix(Role::Value, kv, hidden),
     ];
+    if spec.values_are_keys {
+        tensors.pop();
+    }
     if spec.qkv_bias {
         let biases =
             [(Role::QueryBias, spec.query_rows()), (Role::KeyBias, kv), (Role::ValueBias, kv)];
-        tensors.extend(biases.map(|(role, len)| TensorSpec::vector(role, len)));
+        let own = if spec.values_are_keys { &biases[..2] } else { &biases };
+        tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
     }
     let norms = match spec.qk_norm {
         QkNorm::None => None,

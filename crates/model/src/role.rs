@@ -9,6 +9,8 @@ pub enum Role {
     Embedding,
     /// The norm before the mixer.
     MixerNorm,
+    /// The norm of its output.
+    MixerPostNorm,
     Query,
     /// To the latent query.
     QueryDown,
@@ -49,12 +51,16 @@ pub enum Role {
     OutputBias,
     /// The norm before the feed-forward block.
     FfnNorm,
+    /// The norm before the router, where it has one of its own.
+    RouterNorm,
     /// One row per routed expert.
     Router,
     /// Added to the logits.
     RouterBias,
     /// Added to the scores by which experts are chosen, but not to their weights.
     RouterCorrection,
+    /// Multiplied by the weights of the experts.
+    RouterFactors,
     Gate,
     Up,
     /// Gate and up in one matrix.
@@ -66,6 +72,16 @@ pub enum Role {
     DownBias,
     /// One row: the gate that scales the shared expert's output for each token.
     SharedGate,
+    /// The norm of the shared expert's output, where it has one of its own.
+    SharedPostNorm,
+    /// The norm before the routed experts, where they have one of their own.
+    ExpertsNorm,
+    /// The norm of their sum.
+    ExpertsPostNorm,
+    /// The norm of the output of the feed-forward block.
+    FfnPostNorm,
+    /// One number, which multiplies the hidden state.
+    StateScale,
     FinalNorm,
     Head,
 }
@@ -97,6 +113,7 @@ impl Role {
             | Role::SharedGate
             | Role::Head => true,
             Role::MixerNorm
+            | Role::MixerPostNorm
             | Role::QueryDownNorm
             | Role::KvDownNorm
             | Role::Conv
@@ -117,6 +134,13 @@ impl Role {
             | Role::UpBias
             | Role::GateUpBias
             | Role::DownBias
+            | Role::SharedPostNorm
+            | Role::ExpertsNorm
+            | Role::ExpertsPostNorm
+            | Role::FfnPostNorm
+            | Role::StateScale
+            | Role::RouterNorm
+            | Role::RouterFactors
             | Role::FinalNorm => false,
         }
     }

@@ -1,7 +1,7 @@
 //! The computation of a model, layer by layer, independent of its family.
 
 use sws_kernels::functional::{Activation, Recurrence};
-use sws_store::Configuration;
+use sws_store::{Configuration, PieceKind};
 
 use crate::config::{Config, InvalidConfig};
 use crate::families;
@@ -28,20 +28,54 @@ pub struct ModelSpec {
     pub ropes: Vec<Rope>,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
+    /// The factor applied to embeddings.
+    pub embedding_scale: f32,
     /// The norm before the head.
     pub final_norm: Norm,
+    /// The factor applied to the products of the head.
+    pub logit_scale: f32,
+    /// Logits, scaled, become cap · tanh(logit / cap).
+    pub logit_cap: Option<f32>,
 }
 
 /// One layer: a mixer of positions, then a feed-forward block, each on a normed copy of the hidden
-/// state and added to it.
+/// state. Their outputs, the layer's branches, are added to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// The norms before both.
     pub norm: Norm,
+    /// The way in which branches are added.
+    pub residual: Residual,
     /// The mixer of positions.
     pub mixer: Mixer,
     /// The feed-forward block.
     pub ffn: Ffn,
+}
+
+/// The way in which a layer's branches are added to the hidden state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Residual {
+    /// True if each branch is normed, with weights of its own and the kind of the layer's norm.
+    pub post_norms: bool,
+    /// The factor applied to each branch.
+    pub scale: f32,
+    /// True if the feed-forward block reads the same normed state as the mixer.
+    pub parallel: bool,
+    /// True if the router, the experts and the shared expert each read the state through a norm of
+    /// their own, and the sum of the experts and the output of the shared one are normed before
+    /// they are added up. The norm of the router is multiplied by the inverse of the root of the
+    /// state's length.
+    pub split: bool,
+    /// True if the hidden state is multiplied by a number at the end of the layer.
+    pub scaled_state: bool,
+}
+
+impl Default for Residual {
+    /// As in most families: branches are added as they are, one after the other.
+    fn default() -> Residual {
+        let (post_norms, parallel, split, scaled_state) = (false, false, false, false);
+        Residual { post_norms, scale: 1.0, parallel, split, scaled_state }
+    }
 }
 
 /// The kind of norm applied to a hidden state.
@@ -82,6 +116,10 @@ pub struct AttentionSpec {
     pub output_bias: bool,
     /// The norms of queries and keys.
     pub qk_norm: QkNorm,
+    /// True if the values of each head are normed, without weights.
+    pub value_norm: bool,
+    /// True if values are the products of keys, before their norms.
+    pub values_are_keys: bool,
     /// Queries, keys and values are clamped to ± this.
     pub clip: Option<f32>,
     /// Number of most recent keys that a query sees, itself included; None means all.
@@ -95,6 +133,8 @@ pub struct AttentionSpec {
     pub paired_rows: bool,
     /// True if each head has a sink: one more logit of the softmax, without a value.
     pub sinks: bool,
+    /// Scores become cap · tanh(score / cap).
+    pub soft_cap: Option<f32>,
     /// The gate by whose sigmoid outputs are multiplied.
     pub gate: Option<AttentionGate>,
 }
@@ -236,6 +276,9 @@ pub enum Router {
         /// True if the weights of the chosen experts are divided by their sum.
         renormalise: bool,
     },
+    /// The experts with the largest softmax probabilities, divided by their sum and multiplied by a
+    /// number of each expert.
+    SoftmaxScaled,
     /// The experts with the largest logits, weighted by the softmax of these logits alone.
     SoftmaxOfChosen,
     /// The experts with the largest ranks, weighted by their scores.
@@ -303,6 +346,9 @@ pub enum GroupMeasure {
 /// The largest number of groups accepted; it bounds memory on the stack.
 pub(crate) const MAX_GROUPS: usize = 256;
 
+/// The largest number of elements of a value that is normed.
+pub(crate) const MAX_NORMED_VALUE: usize = 4096;
+
 /// A shared expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedSpec {
@@ -335,6 +381,11 @@ impl ModelSpec {
 }
 
 impl LayerSpec {
+    /// The piece of the shared expert: an MLP of every layer where it has norms of its own.
+    pub(crate) const fn shared_piece(&self) -> PieceKind {
+        if self.residual.split { PieceKind::Mlp } else { PieceKind::SharedExpert }
+    }
+
     /// The layer's mixture of experts; None for a dense layer.
     pub fn moe(&self) -> Option<&MoeSpec> {
         match &self.ffn {
@@ -345,6 +396,12 @@ impl LayerSpec {
 }
 
 impl Norm {
+    /// The same norm with weights as factors.
+    pub(crate) const fn plain(self) -> Norm {
+        let Norm::Rms { eps, .. } = self;
+        Norm::Rms { eps, one_plus: false }
+    }
+
     /// The same norm with factors of one plus the weights.
     pub const fn one_plus(self) -> Norm {
         let Norm::Rms { eps, .. } = self;
@@ -377,7 +434,7 @@ impl MoeSpec {
     /// True if the router has a correction.
     pub const fn has_correction(&self) -> bool {
         match self.router {
-            Router::Softmax { .. } | Router::SoftmaxOfChosen => false,
+            Router::Softmax { .. } | Router::SoftmaxScaled | Router::SoftmaxOfChosen => false,
             Router::Ranked(router) => router.correction,
         }
     }

@@ -6,7 +6,10 @@ use sws_model::{InvalidConfig, KvPrecision, Mixer, ModelSpec, State, supported};
 use sws_store::{Configuration, Naming, Placement, Value};
 
 fn config(model_type: &str) -> String {
-    format!(r#"{{"model_type":"{model_type}","num_hidden_layers":4,"num_experts":16}}"#)
+    format!(
+        r#"{{"model_type":"{model_type}","num_hidden_layers":4,"num_experts":16,
+        "tie_word_embeddings":false}}"#
+    )
 }
 
 fn naming(config: &str) -> Result<Box<dyn Naming>, InvalidConfig> {
@@ -81,6 +84,23 @@ fn tensors_of_every_family() {
         (&["gpt_oss"], "model.layers.2.mlp.router.bias", "layer_2/router"),
         (&["gpt_oss"], "model.layers.2.self_attn.sinks", "layer_2/attention"),
         (&["llama"], "model.layers.2.self_attn.sinks", "extra"),
+        (&["minimax_m2"], "model.layers.2.block_sparse_moe.e_score_correction_bias", "layer_2/router"),
+        (&["dots1", "solar_open"], "model.layers.2.mlp.gate.e_score_correction_bias", "layer_2/router"),
+        (&["exaone_moe"], "model.layers.2.mlp.e_score_correction_bias", "layer_2/router"),
+        (&["hy_v3"], "model.layers.2.mlp.expert_bias", "layer_2/router"),
+        (&["hy_v3"], "model.layers.2.mlp.router.gate.weight", "layer_2/router"),
+        (&["hy_v3", "hunyuan_v1_moe"], "model.layers.2.mlp.shared_mlp.up_proj.weight", "layer_2/shared_expert*"),
+        (&["hunyuan_v1_moe"], "model.layers.2.mlp.gate.wg.weight", "layer_2/router"),
+        (&["hunyuan_v1_moe"], "model.layers.2.self_attn.query_layernorm.weight", "layer_2/attention"),
+        (&["ernie4_5_moe"], "model.layers.2.mlp.moe_statics.e_score_correction_bias", "layer_2/router"),
+        (&["ernie4_5_moe"], "model.layers.2.mlp.shared_experts.up_proj.weight", "layer_2/shared_expert*"),
+        (&["mellum"], "model.layers.2.mlp.experts.7.gate_proj.weight", "layer_2/expert_7*"),
+        (&["gemma2", "gemma3_text", "gemma4_text"], "model.layers.2.post_feedforward_layernorm.weight", "layer_2/norms"),
+        (&["gemma4_text"], "model.layers.2.pre_feedforward_layernorm_2.weight", "layer_2/norms"),
+        (&["gemma4_text"], "model.layers.2.layer_scalar", "layer_2/norms"),
+        (&["gemma4_text"], "model.layers.2.router.per_expert_scale", "layer_2/router"),
+        (&["gemma4_text"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
+        (&["granitemoe"], "model.layers.2.block_sparse_moe.router.layer.weight", "layer_2/router"),
     ];
     for (model_types, name, expected) in cases {
         for model_type in *model_types {
@@ -176,6 +196,26 @@ fn a_language_model_within_another_has_a_prefix() {
     let tied = config(r#""tie_word_embeddings": true,"#);
     assert_eq!(place(&tied, "language_model.lm_head.weight"), "extra");
     assert_eq!(naming(&apart).unwrap().model_type(), "kimi_k2");
+}
+
+#[test]
+fn prefixes_of_language_models_of_gemma() {
+    #[rustfmt::skip]
+    let cases = [
+        ("gemma3", "gemma3_text", "language_model.model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
+        ("gemma3", "gemma3_text", "model.layers.3.mlp.up_proj.weight", "extra"),
+        ("gemma4", "gemma4_text", "model.language_model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
+        ("gemma4", "gemma4_text", "model.vision_tower.patch_embedder.input_proj.weight", "extra"),
+        // Tied where nothing is said.
+        ("gemma4", "gemma4_text", "lm_head.weight", "extra"),
+    ];
+    for (outer, inner, name, expected) in cases {
+        let config = format!(
+            r#"{{"model_type": "{outer}", "text_config": {{"model_type": "{inner}",
+            "num_hidden_layers": 4, "enable_moe_block": false}}}}"#
+        );
+        assert_eq!(place(&config, name), expected, "{outer} {name}");
+    }
 }
 
 #[test]

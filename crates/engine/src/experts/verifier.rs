@@ -1,6 +1,6 @@
 //! Compares a router's choice with the experts in memory, before any of them is computed.
 
-use sws_model::ModelSpec;
+use sws_model::{LayerSpec, ModelSpec, Residual};
 
 use crate::stand_ins::ErrorBound;
 
@@ -92,9 +92,15 @@ pub struct NoBound;
 impl Exactness {
     /// Checks that the bound on which it relies is proven for all experts of a model.
     pub fn check(self, spec: &ModelSpec) -> Result<(), NoBound> {
-        let bounded = || spec.moes().all(|moe| ErrorBound::holds_for(&moe.expert));
+        let bounded = |layer: &LayerSpec| match layer.moe() {
+            None => true,
+            // A norm of the experts' sum could enlarge an error.
+            Some(moe) => {
+                ErrorBound::holds_for(&moe.expert) && layer.residual == Residual::default()
+            }
+        };
         match self {
-            Exactness::Within(_) if !bounded() => Err(NoBound),
+            Exactness::Within(_) if !spec.layers.iter().all(bounded) => Err(NoBound),
             Exactness::Within(_) | Exactness::Exact | Exactness::Unseen(_) => Ok(()),
         }
     }

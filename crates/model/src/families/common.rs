@@ -7,8 +7,8 @@ use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Router,
-    SharedSpec,
+    AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Residual,
+    Router, SharedSpec,
 };
 
 /// Limits far above any known model; they bound allocations before any weight is read.
@@ -32,25 +32,44 @@ pub(super) struct Defaults {
 /// The parts of a decoder that do not depend on the kind of attention.
 pub(super) struct Decoder<'a> {
     pub(super) config: &'a Config<'a>,
-    hidden: usize,
+    pub(super) hidden: usize,
+    vocab: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
     /// The norm of all layers, and that before the head.
     pub(super) norm: Norm,
+    /// The way in which all layers add their branches.
+    pub(super) residual: Residual,
+    pub(super) embedding_scale: f32,
+    pub(super) logit_scale: f32,
+    pub(super) logit_cap: Option<f32>,
     pub(super) context: usize,
 }
 
 impl<'a> Decoder<'a> {
     pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
         quantised::check(config)?;
-        if let Some(entry) = config.get("hidden_act")
-            && !matches!(entry.word()?, "silu" | "swish")
-        {
-            return Err(config.unsupported(entry, "silu"));
+        let activation = match config.model_type() {
+            "gemma2" | "gemma3_text" | "gemma4_text" => ["gelu_pytorch_tanh"; 2],
+            _ => ["silu", "swish"],
+        };
+        for key in ["hidden_act", "hidden_activation"] {
+            if let Some(entry) = config.get(key)
+                && !activation.contains(&entry.word()?)
+            {
+                return Err(config.unsupported(entry, activation[0]));
+            }
         }
         let hidden = config.size("hidden_size", MAX_HIDDEN)?;
         let layers = config.size("num_hidden_layers", MAX_COUNT)?;
-        let heads = config.size("num_attention_heads", MAX_COUNT)?;
+        // Wrapped files of Gemma 3 leave out what their class has as a default.
+        let is_gemma = config.model_type() == "gemma3_text";
+        let size = |key, limit, default| match config.get(key) {
+            None if is_gemma => Ok(default),
+            _ => config.size(key, limit),
+        };
+        let heads = size("num_attention_heads", MAX_COUNT, 8)?;
+        let vocab = size("vocab_size", MAX_WIDTH, 262_208)?;
         let context = match config.get("max_position_embeddings") {
             Some(entry) => entry.size(MAX_CONTEXT)?,
             None => defaults.context,
@@ -58,7 +77,19 @@ impl<'a> Decoder<'a> {
         let eps = config.get("rms_norm_eps").map(|entry| entry.positive()).transpose()?;
         let eps = eps.map_or(defaults.eps, |eps| eps as f32);
         let norm = Norm::Rms { eps, one_plus: false };
-        Ok(Decoder { config, hidden, layers, heads, norm, context })
+        Ok(Decoder {
+            config,
+            hidden,
+            vocab,
+            layers,
+            heads,
+            norm,
+            residual: Residual::default(),
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
+            logit_cap: None,
+            context,
+        })
     }
 
     /// The specification of the model; `layer` returns the mixer and feed-forward block of each
@@ -70,18 +101,21 @@ impl<'a> Decoder<'a> {
     ) -> Result<ModelSpec, ConfigError> {
         let layer = |l| {
             let (mixer, ffn) = layer(l);
-            LayerSpec { norm: self.norm, mixer, ffn }
+            LayerSpec { norm: self.norm, residual: self.residual, mixer, ffn }
         };
         Ok(ModelSpec {
             model_type: self.config.model_type().to_owned(),
             wrapper: self.config.wrapper().map(str::to_owned),
             hidden: self.hidden,
-            vocab: self.config.size("vocab_size", MAX_WIDTH)?,
+            vocab: self.vocab,
             context: self.context,
             tied: self.config.tied()?,
             layers: (0..self.layers).map(layer).collect(),
             ropes,
+            embedding_scale: self.embedding_scale,
             final_norm: self.norm,
+            logit_scale: self.logit_scale,
+            logit_cap: self.logit_cap,
         })
     }
 }
@@ -126,14 +160,14 @@ impl<'a> Common<'a> {
     ) -> Result<Self, ConfigError> {
         let decoder = Decoder::read(config, defaults)?;
         let &Decoder { hidden, layers, heads, .. } = &decoder;
-        let heads_entry = config.need("num_attention_heads")?;
+        let heads_entry = || config.need("num_attention_heads");
         let kv_heads = match (config.raw("num_key_value_heads"), defaults.kv_heads) {
             (None, Some(default)) => default,
             _ => config.get("num_key_value_heads").map_or(Ok(heads), |e| e.size(MAX_COUNT))?,
         };
         if !heads.is_multiple_of(kv_heads) {
             let reason = format!("which is no multiple of the {kv_heads} key and value heads");
-            return Err(heads_entry.invalid(reason));
+            return Err(heads_entry()?.invalid(reason));
         }
         let head_dim = match config.get("head_dim") {
             Some(entry) => match entry.size(MAX_HEAD_DIM)? {
@@ -150,14 +184,14 @@ impl<'a> Common<'a> {
                         "which leaves {dim} of the {hidden} elements of the hidden state for a \
                          head, where an even number is needed"
                     );
-                    return Err(heads_entry.invalid(reason));
+                    return Err(heads_entry()?.invalid(reason));
                 }
                 dim => dim,
             },
         };
         if heads.saturating_mul(head_dim) as u64 > MAX_WIDTH {
             let reason = format!("which with {head_dim} elements each no model has");
-            return Err(heads_entry.invalid(reason));
+            return Err(heads_entry()?.invalid(reason));
         }
         Ok(Common {
             layers,
@@ -168,6 +202,8 @@ impl<'a> Common<'a> {
                 qkv_bias: false,
                 output_bias: false,
                 qk_norm: QkNorm::None,
+                value_norm: false,
+                values_are_keys: false,
                 clip: None,
                 window: None,
                 scale: (1.0 / (head_dim as f64).sqrt()) as f32,
@@ -175,6 +211,7 @@ impl<'a> Common<'a> {
                 paired_rows: config.flag(PAIRED, false)?,
                 sinks: false,
                 gate: None,
+                soft_cap: None,
             },
             ropes: Vec::new(),
             decoder,
@@ -220,7 +257,7 @@ pub(super) fn moe(
 /// The number of experts of a layer, and of those for a token.
 pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
     let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
-    let keys = ["num_experts_per_tok", "moe_k", "moe_topk"];
+    let keys = ["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"];
     let entry = config.any(&keys).ok_or(ConfigError::MissingKey("num_experts_per_tok"))?;
     let entry = entry.alike()?;
     let top_k = entry.size(MAX_COUNT)?;

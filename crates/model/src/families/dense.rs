@@ -6,7 +6,7 @@ use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["llama", "mistral", "qwen2", "qwen3"],
+    model_types: &["llama", "mistral", "qwen2", "qwen3", "smollm3"],
     prefix: "model.",
     ends: ENDS,
     layer: &[NORMS, ATTENTION, MLP],
@@ -16,6 +16,7 @@ pub(super) const FAMILY: Family = Family {
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     match config.model_type() {
         "qwen2" | "qwen3" => qwen(config),
+        "smollm3" => smol(config),
         _ => llama(config),
     }
 }
@@ -65,4 +66,49 @@ fn qwen(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let mlp = dense(config, "intermediate_size", false)?;
     common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, mlp))
+}
+
+/// SmolLM3: no rotary embedding in every fourth layer, or where `no_rope_layers` has a 0. Where
+/// windows are in use, these layers have them.
+fn smol(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let defaults = Defaults {
+        eps: 1e-6,
+        theta: 2e6,
+        kv_heads: Some(4),
+        head_dim: None,
+        rotated: None,
+        context: 32_768,
+    };
+    let common = Common::read(config, &defaults)?;
+    let rotated: Vec<bool> = match config.get("no_rope_layers") {
+        Some(entry) => {
+            let flags = entry.list()?.iter().map(|flag| match flag.as_u64() {
+                Some(flag @ 0..=1) => Ok(flag == 1),
+                _ => Err(entry.invalid("which must list a 0 or a 1 for each layer")),
+            });
+            let flags = flags.collect::<Result<Vec<bool>, _>>()?;
+            if flags.len() < common.layers {
+                let reason = format!("of {} entries for {} layers", flags.len(), common.layers);
+                return Err(entry.invalid(reason));
+            }
+            flags
+        }
+        None => {
+            let interval = config.get("no_rope_layer_interval");
+            let interval = interval.map_or(Ok(4), |entry| entry.size(MAX_COUNT))?;
+            (0..common.layers).map(|l| !(l + 1).is_multiple_of(interval)).collect()
+        }
+    };
+    let window = match config.flag("use_sliding_window", false)? {
+        true => window(config, None)?,
+        false => None,
+    };
+    let windows = windows(config, common.layers, window, |l| !rotated[l])?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
+    let mlp = dense(config, "intermediate_size", config.flag("mlp_bias", false)?)?;
+    common.model(|l| {
+        let rope = attention.rope.filter(|_| rotated[l]);
+        (AttentionSpec { window: windows[l], rope, ..attention.clone() }, mlp)
+    })
 }

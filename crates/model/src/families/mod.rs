@@ -6,8 +6,11 @@ mod deepseek;
 mod dense;
 mod ernie;
 mod exaone;
+mod gemma;
+mod gemma4;
 mod glm;
 mod gpt_oss;
+mod granite;
 mod hunyuan;
 mod mellum;
 mod minimax;
@@ -62,11 +65,17 @@ struct Wrapper {
     head: &'static str,
 }
 
-const WRAPPERS: [Wrapper; 3] = [
+const WRAPPERS: [Wrapper; 5] = [
+    Wrapper { model_type: "gemma3", prefix: "language_model.model.", head: "language_model." },
+    Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "" },
     Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." },
     Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "" },
     Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "" },
 ];
+
+/// Model types whose heads are their embeddings where nothing is said.
+pub(crate) const TIED: [&str; 5] =
+    ["ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "smollm3"];
 
 /// The names of a model's tensors.
 #[derive(Clone, Copy)]
@@ -100,10 +109,13 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 15] = [
+const ALL: [&Family; 18] = [
     &dense::FAMILY,
     &deepseek::LATENT,
+    &gemma::FAMILY,
+    &gemma4::FAMILY,
     &glm::FAMILY,
+    &granite::FAMILY,
     &ernie::FAMILY,
     &exaone::FAMILY,
     &gpt_oss::FAMILY,

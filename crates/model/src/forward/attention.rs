@@ -14,7 +14,7 @@ use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::{AttentionGate, AttentionSpec, Norm, QkNorm};
+use crate::spec::{AttentionGate, AttentionSpec, MAX_NORMED_VALUE, Norm, QkNorm};
 
 /// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
@@ -50,13 +50,22 @@ pub(super) fn attention(
     let mut products = [
         Some(Product::new(id, Role::Query, input, &mut *queries, spec.query_rows())),
         Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
-        Some(Product::new(id, Role::Value, input, &mut *v, kv_width)),
+        (!spec.values_are_keys).then(|| Product::new(id, Role::Value, input, &mut *v, kv_width)),
     ];
     multiply(tier, Threads::All, weights, &mut products, scratch)?;
     if spec.qkv_bias {
         add_bias(tier, weights.vector(id, Role::QueryBias), queries);
         add_bias(tier, weights.vector(id, Role::KeyBias), k);
-        add_bias(tier, weights.vector(id, Role::ValueBias), v);
+        if !spec.values_are_keys {
+            add_bias(tier, weights.vector(id, Role::ValueBias), v);
+        }
+    }
+    if spec.values_are_keys {
+        v.copy_from_slice(k);
+    }
+    if spec.value_norm {
+        let (dim, norm) = (spec.head_dim, by);
+        by_rows(v, dim, |_, x| super::norm(tier, norm.plain(), x, dim, &ONES[..dim]));
     }
     if let Some(AttentionGate::WithQueries) = spec.gate {
         part_of_heads(gated, 0, q, spec.head_dim);
@@ -123,7 +132,7 @@ pub(super) fn attention(
                 value_dim: spec.head_dim,
                 scale: spec.scale,
                 window: spec.window,
-                soft_cap: None,
+                soft_cap: spec.soft_cap,
                 sinks,
             };
             let seen = cache.capacity().min(first + tokens);
@@ -158,6 +167,9 @@ pub(super) fn attention(
     }
     Ok(())
 }
+
+/// The weights of a norm without any, of heads up to [`MAX_NORMED_VALUE`].
+static ONES: [f32; MAX_NORMED_VALUE] = [1.0; MAX_NORMED_VALUE];
 
 /// Scratch for `threads` threads, reallocated if it is too small.
 pub(super) fn scratch_for<'a>(

@@ -13,12 +13,12 @@ mod size;
 mod work;
 
 use sws_kernels::Tier;
-use sws_kernels::functional::{NormWeight, add, rms_norm};
+use sws_kernels::functional::{NormWeight, add, rms_norm, soft_cap};
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
-use crate::spec::{Ffn, Mixer, ModelSpec, Norm, Router};
+use crate::spec::{Ffn, LayerSpec, Mixer, ModelSpec, Norm, Residual, Router};
 use crate::state::{Progress, State};
 use attention::{Context, attention};
 use delta::delta;
@@ -150,6 +150,7 @@ impl Model {
         state.hidden.reserve_exact((rows * hidden).saturating_sub(state.hidden.len()));
         state.hidden.resize(rows * hidden, 0.0);
         source.embed(&state.pass.tokens, &mut state.hidden)?;
+        scale(self.spec.embedding_scale, &mut state.hidden);
         state.progress = Progress::Before(0);
         Ok(())
     }
@@ -240,7 +241,15 @@ impl Model {
         state.progress = Progress::Interrupted;
         state.work.restore(self.tier, self.spec.hidden, state.hidden.len());
         if let Some(shared) = self.spec.layers[l].moe().and_then(|moe| moe.shared) {
+            let split = self.spec.layers[l].residual.split;
+            if split {
+                self.norm_for(l, Role::FfnNorm, state, source)?;
+            }
             self.shared_expert(l, shared, state, source)?;
+            if split {
+                self.norm_shared(l, state, source)?;
+                self.norm_for(l, Role::ExpertsNorm, state, source)?;
+            }
         }
         state.progress = Progress::Shared(l);
         Ok(())
@@ -272,10 +281,22 @@ impl Model {
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
         }
         let State { work, hidden, sequences, pass, .. } = state;
-        let (tier, width) = (self.tier, self.spec.hidden);
-        by_rows(hidden, width, |first, rows| {
-            add(tier, &work.branch[first * width..][..rows.len()], rows);
-        });
+        let (layer, norms) = (&self.spec.layers[l], PieceId::new(l as u32, PieceKind::Norms));
+        if layer.residual.post_norms {
+            source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
+                let weight = weights.vector(norms, Role::FfnPostNorm);
+                self.add_branch(layer, Some(weight), &mut work.branch, hidden);
+                Ok(())
+            })?;
+        } else {
+            self.add_branch(layer, None, &mut work.branch, hidden);
+        }
+        if layer.residual.scaled_state {
+            source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
+                scale(weights.vector(norms, Role::StateScale)[0], hidden);
+                Ok(())
+            })?;
+        }
         if l + 1 == self.spec.layers.len() {
             for span in &pass.spans {
                 let sequence = &mut sequences[span.sequence];
@@ -325,7 +346,31 @@ impl Model {
             let head = Product::new(piece, tensor.role, input, &mut *logits, vocab);
             multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)
         })?;
+        scale(self.spec.logit_scale, logits);
+        if let Some(cap) = self.spec.logit_cap {
+            by_rows(logits, vocab, |_, rows| soft_cap(tier, rows, cap));
+        }
         Ok(logits)
+    }
+
+    /// Adds a branch of a layer to the hidden state, after a norm with these weights if it has one.
+    fn add_branch(
+        &self,
+        layer: &LayerSpec,
+        post_norm: Option<&[f32]>,
+        branch: &mut [f32],
+        hidden: &mut [f32],
+    ) {
+        let (tier, width) = (self.tier, self.spec.hidden);
+        let branch = &mut branch[..hidden.len()];
+        if let Some(weight) = post_norm {
+            by_rows(branch, width, |_, rows| norm(tier, layer.norm, rows, width, weight));
+        }
+        scale(layer.residual.scale, branch);
+        let branch = &*branch;
+        by_rows(hidden, width, |first, rows| {
+            add(tier, &branch[first * width..][..rows.len()], rows);
+        });
     }
 
     /// Runs everything before the feed-forward block. Leaves the normed input of that block in
@@ -360,16 +405,16 @@ impl Model {
                 Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
                 Mixer::Delta(spec) => delta(&context, spec, weights, sequences, work)?,
             }
-            by_rows(hidden, width, |first, rows| {
-                add(tier, &work.branch[first * width..][..rows.len()], rows);
-            });
-            work.norm(
-                tier,
-                layer.norm,
-                hidden,
-                width,
-                weights.vector(id(pieces[0]), Role::FfnNorm),
-            );
+            let Residual { post_norms, parallel, split, .. } = layer.residual;
+            let weight = post_norms.then(|| weights.vector(id(pieces[0]), Role::MixerPostNorm));
+            self.add_branch(layer, weight, &mut work.branch, hidden);
+            if split && moe.is_some() {
+                let weight = weights.vector(id(pieces[2]), Role::RouterNorm);
+                work.scaled_norm(tier, layer.norm, hidden, weight);
+            } else if !parallel {
+                let weight = weights.vector(id(pieces[0]), Role::FfnNorm);
+                work.norm(tier, layer.norm, hidden, width, weight);
+            }
             if let Some(moe) = moe {
                 let Workspace { input, router, ranks, scratch, .. } = &mut *work;
                 let logits = grown(router, tokens * moe.experts);
@@ -377,6 +422,10 @@ impl Model {
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
                 match moe.router {
                     Router::Softmax { .. } | Router::SoftmaxOfChosen => {}
+                    Router::SoftmaxScaled => {
+                        let factors = weights.vector(id(pieces[2]), Role::RouterFactors);
+                        grown(ranks, logits.len())[..moe.experts].copy_from_slice(factors);
+                    }
                     Router::Ranked(router) => {
                         let ranks = grown(ranks, logits.len());
                         router::rank(tier, (l, router, moe.experts), weights, logits, ranks);
@@ -386,6 +435,13 @@ impl Model {
             Ok(())
         })?;
         Ok(())
+    }
+}
+
+/// Multiplies every number by `factor`.
+fn scale(factor: f32, x: &mut [f32]) {
+    if factor != 1.0 {
+        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
     }
 }
 

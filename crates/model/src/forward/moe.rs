@@ -9,7 +9,7 @@ use super::linear::{Product, Threads, multiply};
 use super::mlp::{Block, gated_mlp};
 use super::router;
 use super::work::{ExpertWork, Workspace, by_rows, grown};
-use super::{ForwardError, Model};
+use super::{ForwardError, Model, norm};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
 use crate::source::{Routed, WeightSource};
@@ -54,10 +54,11 @@ impl Model {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let Workspace { input, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
-        let piece = PieceId::new(l as u32, PieceKind::SharedExpert);
+        let kind = self.spec.layers[l].shared_piece();
+        let piece = PieceId::new(l as u32, kind);
         let y = grown(&mut experts.shared, tokens * hidden);
         let gates = grown(&mut experts.shared_gate, tokens);
-        source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+        source.infrastructure(l, &[kind], &mut |weights| {
             let block = Block { tier, piece, spec: shared.mlp };
             gated_mlp(block, weights, input, mlp, y, scratch)?;
             if shared.gated {
@@ -70,6 +71,43 @@ impl Model {
                     }
                 });
             }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Puts the hidden state, normed with the weights of a role, in `work.x` and `work.input`.
+    pub(super) fn norm_for(
+        &self,
+        l: usize,
+        role: Role,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let norms = PieceId::new(l as u32, PieceKind::Norms);
+        let State { work, hidden, .. } = state;
+        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
+            let by = self.spec.layers[l].norm;
+            let weight = weights.vector(norms, role);
+            work.norm(self.tier, by, hidden, self.spec.hidden, weight);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Norms the output of the shared expert.
+    pub(super) fn norm_shared(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[l].norm);
+        let norms = PieceId::new(l as u32, PieceKind::Norms);
+        let shared = &mut state.work.experts.shared[..state.hidden.len()];
+        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
+            let weight = weights.vector(norms, Role::SharedPostNorm);
+            by_rows(shared, width, |_, rows| norm(tier, by, rows, width, weight));
             Ok(())
         })?;
         Ok(())
@@ -125,6 +163,15 @@ impl Model {
         assert!(experts.done.iter().all(|&done| done), "the source has left out an expert");
         let y = grown(branch, tokens * hidden);
         sum(tier, routed, experts, hidden, y);
+        let layer = &self.spec.layers[l];
+        if layer.residual.split {
+            source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
+                let norms = PieceId::new(l as u32, PieceKind::Norms);
+                let weight = weights.vector(norms, Role::ExpertsPostNorm);
+                by_rows(y, hidden, |_, rows| norm(tier, layer.norm, rows, hidden, weight));
+                Ok(())
+            })?;
+        }
         if spec.shared.is_some() {
             let shared = &experts.shared;
             by_rows(y, hidden, |first, rows| {

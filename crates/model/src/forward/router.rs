@@ -9,11 +9,12 @@ use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
 use super::linear::{Product, Threads, multiply};
-use super::norm;
+use super::{norm, scale};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{
-    GroupMeasure, Groups, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores,
+    GroupMeasure, Groups, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise, Residual,
+    Router, Scores,
 };
 
 /// Number of tokens for which a thread selects experts at a time.
@@ -96,7 +97,8 @@ fn restore_dropped(ranks: &mut [f32]) {
 }
 
 /// Selects the experts of each token from the router's logits [tokens, experts], which are
-/// overwritten; where the router [ranks](rank), from scores and ranks.
+/// overwritten; where the router [ranks](rank), from scores and ranks; where weights have factors,
+/// `ranks` has these.
 pub(super) fn select(
     tier: Tier,
     spec: &MoeSpec,
@@ -110,6 +112,7 @@ pub(super) fn select(
     routed.choices.resize(choices, 0);
     routed.weights.resize(choices, 0.0);
     let rows = SELECT_ROWS * experts;
+    let factors = ranks;
     let ranks = |chunk: usize| ranks[chunk * rows..].chunks_exact(experts);
     let logits = logits.par_chunks_mut(rows);
     let choices = routed.choices.par_chunks_mut(SELECT_ROWS * k);
@@ -127,6 +130,20 @@ pub(super) fn select(
                 if renormalise {
                     let sum: f32 = weights.iter().sum();
                     weights.iter_mut().for_each(|weight| *weight /= sum);
+                }
+            }
+        }
+        Router::SoftmaxScaled => {
+            softmax(tier, logits, experts);
+            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+            for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
+                top_k(probabilities, choices);
+                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                    *weight = probabilities[expert as usize];
+                }
+                let sum: f32 = weights.iter().sum();
+                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                    *weight = *weight / sum * factors[expert as usize];
                 }
             }
         }
@@ -210,13 +227,21 @@ impl RouterProbe {
         let RouterProbe { tier, normed, input, ranked, scratch } = self;
         normed.clear();
         normed.extend_from_slice(state);
-        let weight = weights.vector(PieceId::new(layer as u32, PieceKind::Norms), Role::FfnNorm);
+        let (kind, role) = match found.residual {
+            Residual { split: true, .. } => (PieceKind::Router, Role::RouterNorm),
+            Residual { parallel: true, .. } => (PieceKind::Norms, Role::MixerNorm),
+            _ => (PieceKind::Norms, Role::FfnNorm),
+        };
+        let weight = weights.vector(PieceId::new(layer as u32, kind), role);
         norm(*tier, found.norm, normed, width, weight);
+        if found.residual.split {
+            scale(1.0 / (width as f32).sqrt(), normed);
+        }
         input.pack(*tier, normed, tokens, width);
         let how = (*tier, Threads::One);
         match moe.router {
             // Choices follow the order of the logits, which the softmax keeps.
-            Router::Softmax { .. } | Router::SoftmaxOfChosen => {
+            Router::Softmax { .. } | Router::SoftmaxScaled | Router::SoftmaxOfChosen => {
                 logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
             Router::Ranked(router) => {

@@ -76,7 +76,7 @@ impl ModelSpec {
 fn ranked(moe: &MoeSpec) -> usize {
     match moe.router {
         Router::Softmax { .. } | Router::SoftmaxOfChosen => 0,
-        Router::Ranked(_) => moe.experts,
+        Router::Ranked(_) | Router::SoftmaxScaled => moe.experts,
     }
 }
 

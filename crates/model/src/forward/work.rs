@@ -6,7 +6,7 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
 use super::moe::group;
-use super::norm;
+use super::{norm, scale};
 use crate::rope::Rope;
 use crate::source::Routed;
 use crate::spec::Norm;
@@ -132,6 +132,16 @@ impl Workspace {
             rows.copy_from_slice(&hidden[first * width..][..rows.len()]);
             norm(tier, by, rows, width, weight);
         });
+        self.input.pack(tier, x, hidden.len() / width, width);
+    }
+
+    /// The same, with the normed state divided by the root of its length.
+    pub(super) fn scaled_norm(&mut self, tier: Tier, by: Norm, hidden: &[f32], weight: &[f32]) {
+        let width = weight.len();
+        let x = grown(&mut self.x, hidden.len());
+        x.copy_from_slice(hidden);
+        by_rows(x, width, |_, rows| norm(tier, by, rows, width, weight));
+        scale(1.0 / (width as f32).sqrt(), x);
         self.input.pack(tier, x, hidden.len() / width, width);
     }
 

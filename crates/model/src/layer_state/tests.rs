@@ -24,6 +24,9 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         paired_rows: false,
         sinks: false,
         gate: None,
+        soft_cap: None,
+        value_norm: false,
+        values_are_keys: false,
     }
 }
 

@@ -1,0 +1,176 @@
+//! Gemma 4: longer heads in layers without a window, values that are normed, and experts beside a
+//! dense MLP.
+
+use sws_kernels::functional::Activation;
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, chosen, width, window, windows};
+use super::{ATTENTION, ENDS, Family, MLP, Rule, gemma, small, stacked};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::Rope;
+use crate::spec::{
+    AttentionSpec, Ffn, GateUp, MAX_NORMED_VALUE, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router,
+    SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["gemma4_text"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[gemma::NORMS, NORMS, ATTENTION, MOE, MLP],
+    spec,
+};
+
+const NORMS: &[Rule] = &[
+    small(PieceKind::Norms, Role::SharedPostNorm, "post_feedforward_layernorm_1.weight"),
+    small(PieceKind::Norms, Role::ExpertsNorm, "pre_feedforward_layernorm_2.weight"),
+    small(PieceKind::Norms, Role::ExpertsPostNorm, "post_feedforward_layernorm_2.weight"),
+    small(PieceKind::Norms, Role::StateScale, "layer_scalar"),
+];
+
+const MOE: &[Rule] = &[
+    small(PieceKind::Router, Role::RouterNorm, "router.scale"),
+    small(PieceKind::Router, Role::Router, "router.proj.weight"),
+    small(PieceKind::Router, Role::RouterFactors, "router.per_expert_scale"),
+    stacked(Role::GateUp, "experts.gate_up_proj"),
+    stacked(Role::Down, "experts.down_proj"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 10_000.0,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    rotated: None,
+    context: 131_072,
+};
+
+/// A rotary embedding for each kind of layer. Models with a table of embeddings for each layer, or
+/// layers that share keys and values, are refused.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let per_layer = config.need("hidden_size_per_layer_input")?;
+    for entry in [Some(per_layer), config.get("num_kv_shared_layers")].into_iter().flatten() {
+        if entry.count(u64::MAX)? != 0 {
+            return Err(config.unsupported(entry, "0, as in models with experts"));
+        }
+    }
+    if let Some(entry) = config.get("use_bidirectional_attention")
+        && entry.word()? == "all"
+    {
+        return Err(config.unsupported(entry, "vision"));
+    }
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    let window = window(config, Some(512))?;
+    let mut windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(6))?;
+    // As in transformers, whatever the list says.
+    windows[common.layers - 1] = None;
+
+    let bias = config.flag("attention_bias", false)?;
+    let local = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        value_norm: true,
+        scale: 1.0,
+        window,
+        ..common.attention.clone()
+    };
+    let full = full(config, &local)?;
+    for (attention, key) in [(&local, "head_dim"), (&full, "global_head_dim")] {
+        if attention.head_dim > MAX_NORMED_VALUE {
+            let entry = config.get(key).ok_or(ConfigError::MissingKey(key))?;
+            return Err(config.unsupported(entry, "up to 4096"));
+        }
+    }
+    let context = common.decoder.context;
+    common.ropes = vec![
+        Rope::of_kind(config, "sliding_attention", local.head_dim, (10_000.0, None), context)?,
+        full_rope(config, full.head_dim, context)?,
+    ];
+    common.decoder.residual.post_norms = true;
+    common.decoder.residual.scaled_state = true;
+    common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
+    common.decoder.logit_cap = gemma::cap_of(config.get("final_logit_softcapping"))?;
+    let gelu = |width| MlpSpec { activation: Activation::GeluTanh, ..MlpSpec::silu(width) };
+    let mlp = gelu(width(config, "intermediate_size")?);
+    let ffn = match config.flag("enable_moe_block", false)? {
+        false => Ffn::Dense(mlp),
+        true => {
+            common.decoder.residual.split = true;
+            let (experts, top_k) = chosen(config)?;
+            let expert = gelu(width(config, "moe_intermediate_size")?);
+            Ffn::Moe(MoeSpec {
+                experts,
+                top_k,
+                expert: MlpSpec { gate_up: GateUp::Halves, ..expert },
+                router: Router::SoftmaxScaled,
+                router_bias: false,
+                shared: Some(SharedSpec { mlp, gated: false }),
+            })
+        }
+    };
+    common.model(|l| match windows[l] {
+        Some(_) => (local.clone(), ffn),
+        None => (full.clone(), ffn),
+    })
+}
+
+/// The attention of layers without a window.
+fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigError> {
+    let values_are_keys = config.flag("attention_k_eq_v", false)?;
+    let head_dim = match config.get("global_head_dim") {
+        None => 512,
+        Some(entry) => match entry.size(MAX_NORMED_VALUE as u64)? {
+            odd if odd % 2 == 1 => {
+                return Err(entry.invalid("and a rotary embedding turns pairs: it must be even"));
+            }
+            even => even,
+        },
+    };
+    let kv_heads = match config.get("num_global_key_value_heads").filter(|_| values_are_keys) {
+        None => local.kv_heads,
+        Some(entry) => match entry.size(MAX_COUNT)? {
+            count if local.heads.is_multiple_of(count) => count,
+            _ => return Err(entry.invalid("which does not divide the number of heads")),
+        },
+    };
+    let (window, rope) = (None, Some(1));
+    Ok(AttentionSpec { kv_heads, head_dim, values_are_keys, window, rope, ..local.clone() })
+}
+
+/// The rotary embedding of layers without a window: angles over the whole head, of which the last
+/// are zero.
+fn full_rope(config: &Config, head_dim: usize, context: usize) -> Result<Rope, ConfigError> {
+    const KIND: &str = "full_attention";
+    const THETA: f64 = 1e6;
+    let given = config.get("rope_parameters").map(Entry::object).transpose()?;
+    let given = given.and_then(|given| given.get(KIND)).filter(|value| !value.is_null());
+    let given = given.map(|value| Entry { key: KIND, value }.object()).transpose()?;
+    let entry = |key| {
+        let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
+        value.map(|value| Entry { key, value })
+    };
+    if let Some(kind) = entry("rope_type")
+        && kind.word()? != "proportional"
+    {
+        return Rope::of_kind(config, KIND, head_dim, (THETA, None), context);
+    }
+    let number = |key, default| entry(key).map_or(Ok(default), Entry::positive);
+    let share = number("partial_rotary_factor", if given.is_some() { 1.0 } else { 0.25 })?;
+    let mut rope = Rope::plain(number("rope_theta", THETA)?, head_dim);
+    let turned = (share * head_dim as f64 / 2.0) as usize;
+    if turned > rope.inv_freq.len() {
+        let entry = entry("partial_rotary_factor");
+        return Err(entry.ok_or(ConfigError::MissingKey(KIND))?.invalid("which is above 1"));
+    }
+    rope.inv_freq[turned..].fill(0.0);
+    let factor = number("factor", 1.0)? as f32;
+    rope.inv_freq.iter_mut().for_each(|angle| *angle /= factor);
+    if rope.inv_freq.iter().any(|angle| !(angle * context as f32).is_finite()) {
+        let entry = entry("rope_theta").or(entry("factor"));
+        let reason = "by which angles of rotary embeddings become infinite";
+        return Err(entry.ok_or(ConfigError::MissingKey(KIND))?.invalid(reason));
+    }
+    Ok(rope)
+}
