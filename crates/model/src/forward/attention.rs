@@ -7,8 +7,8 @@ use sws_kernels::functional::{
 use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
+use super::branches::norm;
 use super::linear::{Product, Threads, multiply};
-use super::norm;
 use super::work::{AttentionWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -64,8 +64,8 @@ pub(super) fn attention(
         v.copy_from_slice(k);
     }
     if spec.value_norm {
-        let (dim, norm) = (spec.head_dim, by);
-        by_rows(v, dim, |_, x| super::norm(tier, norm.plain(), x, dim, &ONES[..dim]));
+        let dim = spec.head_dim;
+        by_rows(v, dim, |_, x| norm(tier, by.plain(), x, dim, &ONES[..dim]));
     }
     if let Some(AttentionGate::WithQueries) = spec.gate {
         part_of_heads(gated, 0, q, spec.head_dim);

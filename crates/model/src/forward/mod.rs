@@ -1,6 +1,7 @@
 //! The forward pass, shared by all families and all sources of weights.
 
 mod attention;
+mod branches;
 mod delta;
 mod experts;
 mod judging;
@@ -13,14 +14,15 @@ mod size;
 mod work;
 
 use sws_kernels::Tier;
-use sws_kernels::functional::{NormWeight, add, rms_norm, soft_cap};
+use sws_kernels::functional::soft_cap;
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
-use crate::spec::{Ffn, LayerSpec, Mixer, ModelSpec, Norm, Residual, Router};
+use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
 use crate::state::{Progress, State};
 use attention::{Context, attention};
+use branches::{norm, scale};
 use delta::delta;
 use latent::latent;
 use linear::{Product, Threads, multiply};
@@ -353,26 +355,6 @@ impl Model {
         Ok(logits)
     }
 
-    /// Adds a branch of a layer to the hidden state, after a norm with these weights if it has one.
-    fn add_branch(
-        &self,
-        layer: &LayerSpec,
-        post_norm: Option<&[f32]>,
-        branch: &mut [f32],
-        hidden: &mut [f32],
-    ) {
-        let (tier, width) = (self.tier, self.spec.hidden);
-        let branch = &mut branch[..hidden.len()];
-        if let Some(weight) = post_norm {
-            by_rows(branch, width, |_, rows| norm(tier, layer.norm, rows, width, weight));
-        }
-        scale(layer.residual.scale, branch);
-        let branch = &*branch;
-        by_rows(hidden, width, |first, rows| {
-            add(tier, &branch[first * width..][..rows.len()], rows);
-        });
-    }
-
     /// Runs everything before the feed-forward block. Leaves the normed input of that block in
     /// `work.input`, and the router's logits in `work.router`.
     fn mix(
@@ -436,21 +418,4 @@ impl Model {
         })?;
         Ok(())
     }
-}
-
-/// Multiplies every number by `factor`.
-fn scale(factor: f32, x: &mut [f32]) {
-    if factor != 1.0 {
-        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
-    }
-}
-
-/// Norms every row.
-fn norm(tier: Tier, norm: Norm, rows: &mut [f32], width: usize, weight: &[f32]) {
-    let Norm::Rms { eps, one_plus } = norm;
-    let weight = match one_plus {
-        true => NormWeight::OnePlus(weight),
-        false => NormWeight::Plain(weight),
-    };
-    rms_norm(tier, rows, width, weight, eps);
 }

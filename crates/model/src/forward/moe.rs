@@ -4,12 +4,13 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{add, axpy, sigmoid};
 use sws_store::{PieceId, PieceKind};
 
+use super::branches::norm;
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, Threads, multiply};
 use super::mlp::{Block, gated_mlp};
 use super::router;
 use super::work::{ExpertWork, Workspace, by_rows, grown};
-use super::{ForwardError, Model, norm};
+use super::{ForwardError, Model};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
 use crate::source::{Routed, WeightSource};
@@ -71,43 +72,6 @@ impl Model {
                     }
                 });
             }
-            Ok(())
-        })?;
-        Ok(())
-    }
-
-    /// Puts the hidden state, normed with the weights of a role, in `work.x` and `work.input`.
-    pub(super) fn norm_for(
-        &self,
-        l: usize,
-        role: Role,
-        state: &mut State,
-        source: &mut dyn WeightSource,
-    ) -> Result<(), ForwardError> {
-        let norms = PieceId::new(l as u32, PieceKind::Norms);
-        let State { work, hidden, .. } = state;
-        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
-            let by = self.spec.layers[l].norm;
-            let weight = weights.vector(norms, role);
-            work.norm(self.tier, by, hidden, self.spec.hidden, weight);
-            Ok(())
-        })?;
-        Ok(())
-    }
-
-    /// Norms the output of the shared expert.
-    pub(super) fn norm_shared(
-        &self,
-        l: usize,
-        state: &mut State,
-        source: &mut dyn WeightSource,
-    ) -> Result<(), ForwardError> {
-        let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[l].norm);
-        let norms = PieceId::new(l as u32, PieceKind::Norms);
-        let shared = &mut state.work.experts.shared[..state.hidden.len()];
-        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
-            let weight = weights.vector(norms, Role::SharedPostNorm);
-            by_rows(shared, width, |_, rows| norm(tier, by, rows, width, weight));
             Ok(())
         })?;
         Ok(())

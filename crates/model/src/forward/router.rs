@@ -8,8 +8,8 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
+use super::branches::{norm, scale};
 use super::linear::{Product, Threads, multiply};
-use super::{norm, scale};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{

@@ -5,8 +5,8 @@ use sws_kernels::functional::{AttentionScratch, rope_tables};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
+use super::branches::{norm, scale};
 use super::moe::group;
-use super::{norm, scale};
 use crate::rope::Rope;
 use crate::source::Routed;
 use crate::spec::Norm;

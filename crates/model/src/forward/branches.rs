@@ -1,0 +1,88 @@
+//! Norms and factors: what a layer's branches read, and how they are added to the hidden state.
+
+use sws_kernels::Tier;
+use sws_kernels::functional::{NormWeight, add, rms_norm};
+use sws_store::{PieceId, PieceKind};
+
+use super::work::by_rows;
+use super::{ForwardError, Model};
+use crate::role::Role;
+use crate::source::WeightSource;
+use crate::spec::{LayerSpec, Norm};
+use crate::state::State;
+
+impl Model {
+    /// Adds a branch of a layer to the hidden state, after a norm with these weights if it has one.
+    pub(super) fn add_branch(
+        &self,
+        layer: &LayerSpec,
+        post_norm: Option<&[f32]>,
+        branch: &mut [f32],
+        hidden: &mut [f32],
+    ) {
+        let (tier, width) = (self.tier, self.spec.hidden);
+        let branch = &mut branch[..hidden.len()];
+        if let Some(weight) = post_norm {
+            by_rows(branch, width, |_, rows| norm(tier, layer.norm, rows, width, weight));
+        }
+        scale(layer.residual.scale, branch);
+        let branch = &*branch;
+        by_rows(hidden, width, |first, rows| {
+            add(tier, &branch[first * width..][..rows.len()], rows);
+        });
+    }
+
+    /// Puts the hidden state, normed with the weights of a role, in `work.x` and `work.input`.
+    pub(super) fn norm_for(
+        &self,
+        l: usize,
+        role: Role,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let norms = PieceId::new(l as u32, PieceKind::Norms);
+        let State { work, hidden, .. } = state;
+        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
+            let by = self.spec.layers[l].norm;
+            let weight = weights.vector(norms, role);
+            work.norm(self.tier, by, hidden, self.spec.hidden, weight);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Norms the output of the shared expert.
+    pub(super) fn norm_shared(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[l].norm);
+        let norms = PieceId::new(l as u32, PieceKind::Norms);
+        let shared = &mut state.work.experts.shared[..state.hidden.len()];
+        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
+            let weight = weights.vector(norms, Role::SharedPostNorm);
+            by_rows(shared, width, |_, rows| norm(tier, by, rows, width, weight));
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+/// Multiplies every number by `factor`.
+pub(super) fn scale(factor: f32, x: &mut [f32]) {
+    if factor != 1.0 {
+        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
+    }
+}
+
+/// Norms every row.
+pub(super) fn norm(tier: Tier, norm: Norm, rows: &mut [f32], width: usize, weight: &[f32]) {
+    let Norm::Rms { eps, one_plus } = norm;
+    let weight = match one_plus {
+        true => NormWeight::OnePlus(weight),
+        false => NormWeight::Plain(weight),
+    };
+    rms_norm(tier, rows, width, weight, eps);
+}
