@@ -26,10 +26,11 @@ from safetensors.torch import load_file, save_file
 from derived import derived
 from grouped import GROUPED
 from quantised import quantised
+from recurrent import RECURRENT
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 
-VARIANTS: list[Variant] = FIRST + GROUPED
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT
 
 HERE = Path(__file__).resolve().parent
 

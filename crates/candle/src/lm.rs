@@ -100,6 +100,7 @@ fn grouped(mixer: &Mixer) -> Result<&AttentionSpec> {
         Mixer::Attention(attention) => Ok(attention),
         Mixer::Latent(_) => Err(unknown("latent attention")),
         Mixer::Delta(_) => Err(unknown("gated delta nets")),
+        Mixer::Conv(_) => Err(unknown("short convolutions")),
     }
 }
 

@@ -183,7 +183,9 @@ impl<'a> Config<'a> {
 
     /// True if the head is the embedding.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
-        self.flag("tie_word_embeddings", families::TIED.contains(&self.model_type))
+        let default = families::TIED.contains(&self.model_type);
+        let entry = self.any(&["tie_embedding", "tie_word_embeddings"]);
+        entry.map_or(Ok(default), Entry::flag)
     }
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {

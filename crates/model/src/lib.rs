@@ -71,8 +71,8 @@ pub use source::{
     Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
-    AttentionGate, AttentionSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, GroupMeasure, Groups,
-    LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
+    AttentionGate, AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, GroupMeasure,
+    Groups, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
     Renormalise, Residual, Router, Scores, SharedSpec,
 };
 pub use state::{Saved, State};

@@ -7,8 +7,8 @@ use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::spec::{
-    AttentionSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec,
-    QkNorm, Router,
+    AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec,
+    ModelSpec, QkNorm, Router,
 };
 
 /// A tensor of a piece.
@@ -143,6 +143,7 @@ impl LayerSpec {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
             Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
             Mixer::Delta(spec) => read(PieceKind::Attention, delta(spec, hidden)),
+            Mixer::Conv(spec) => read(PieceKind::Attention, conv(*spec, hidden)),
         }
         let norm = |role| vec![TensorSpec::vector(role, hidden)];
         if self.residual.post_norms {
@@ -233,6 +234,20 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
         tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
     }
     tensors
+}
+
+fn conv(spec: ConvSpec, hidden: usize) -> Vec<TensorSpec> {
+    let tensors = [
+        TensorSpec::matrix(Role::MixedGate, 3 * hidden, hidden),
+        TensorSpec::vector(Role::MixedBias, 3 * hidden),
+        TensorSpec { role: Role::Conv, rows: hidden, cols: spec.taps },
+        TensorSpec::vector(Role::ConvBias, hidden),
+        TensorSpec::matrix(Role::Output, hidden, hidden),
+        TensorSpec::vector(Role::OutputBias, hidden),
+    ];
+    let biases = [Role::MixedBias, Role::ConvBias, Role::OutputBias];
+    let has = |tensor: &TensorSpec| spec.bias || !biases.contains(&tensor.role);
+    tensors.into_iter().filter(has).collect()
 }
 
 fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {

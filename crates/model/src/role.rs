@@ -35,8 +35,10 @@ pub enum Role {
     Decay,
     /// Both, by key heads.
     BetaDecay,
+    MixedBias,
     /// Of a short convolution: [channels, taps].
     Conv,
+    ConvBias,
     DecayRate,
     DecayBias,
     MixedNorm,
@@ -116,7 +118,9 @@ impl Role {
             | Role::MixerPostNorm
             | Role::QueryDownNorm
             | Role::KvDownNorm
+            | Role::MixedBias
             | Role::Conv
+            | Role::ConvBias
             | Role::DecayRate
             | Role::DecayBias
             | Role::MixedNorm

@@ -99,6 +99,8 @@ pub enum Mixer {
     Latent(LatentSpec),
     /// A gated delta net: each head corrects a matrix with every token.
     Delta(DeltaSpec),
+    /// A short convolution between two gates.
+    Conv(ConvSpec),
 }
 
 /// Attention with grouped heads.
@@ -165,6 +167,18 @@ pub struct DeltaSpec {
     pub eps: f32,
     /// The matrices that compute the inputs.
     pub inputs: DeltaInputs,
+}
+
+/// A short convolution of each element of the hidden state, whose inputs and outputs are multiplied
+/// by gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvSpec {
+    /// Elements of the hidden state.
+    pub channels: usize,
+    /// Number of tokens that the convolution sees.
+    pub taps: usize,
+    /// True if the convolution and both matrices have biases.
+    pub bias: bool,
 }
 
 /// The matrices that compute the inputs of a gated delta net.
@@ -484,11 +498,19 @@ impl DeltaSpec {
         let (decay_per_key, delta) = (false, true);
         Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
     }
+}
 
-    /// The size of the state of a sequence.
-    pub(crate) fn memory(&self) -> Memory {
-        let past = (self.taps - 1) * self.channels();
-        Memory { past, sums: self.recurrence().state_len() }
+impl Mixer {
+    /// The size of the state of a sequence, if it is the same for any number of positions.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        match self {
+            Mixer::Attention(_) | Mixer::Latent(_) => None,
+            Mixer::Delta(spec) => {
+                let past = (spec.taps - 1) * spec.channels();
+                Some(Memory { past, sums: spec.recurrence().state_len() })
+            }
+            Mixer::Conv(spec) => Some(Memory { past: (spec.taps - 1) * spec.channels, sums: 0 }),
+        }
     }
 }
 

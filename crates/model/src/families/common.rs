@@ -356,3 +356,25 @@ pub(super) fn same_window(
         _ => Ok(()),
     }
 }
+
+/// True for each layer whose kind in `layer_types` is full attention, false for those of kind
+/// `other`; None without such an entry. `refusal` is for all other kinds.
+pub(super) fn full_layers(
+    config: &Config,
+    layers: usize,
+    other: &str,
+    refusal: &dyn Fn(Entry<'_>) -> ConfigError,
+) -> Result<Option<Vec<bool>>, ConfigError> {
+    let Some(entry) = config.get("layer_types") else { return Ok(None) };
+    let types = entry.list()?;
+    if types.len() != layers {
+        let reason = format!("of {} entries for {layers} layers", types.len());
+        return Err(entry.invalid(reason));
+    }
+    let of = |kind: &Value| match kind.as_str() {
+        Some("full_attention") => Ok(true),
+        Some(kind) if kind == other => Ok(false),
+        _ => Err(refusal(entry)),
+    };
+    types.iter().map(of).collect::<Result<_, _>>().map(Some)
+}

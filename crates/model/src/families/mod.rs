@@ -12,6 +12,7 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod lfm2;
 mod mellum;
 mod minimax;
 mod mixtral;
@@ -74,8 +75,8 @@ const WRAPPERS: [Wrapper; 5] = [
 ];
 
 /// Model types whose heads are their embeddings where nothing is said.
-pub(crate) const TIED: [&str; 5] =
-    ["ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "smollm3"];
+pub(crate) const TIED: [&str; 6] =
+    ["ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "lfm2_moe", "smollm3"];
 
 /// The names of a model's tensors.
 #[derive(Clone, Copy)]
@@ -109,7 +110,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 18] = [
+const ALL: [&Family; 19] = [
     &dense::FAMILY,
     &deepseek::LATENT,
     &gemma::FAMILY,
@@ -121,6 +122,7 @@ const ALL: [&Family; 18] = [
     &gpt_oss::FAMILY,
     &hunyuan::V1,
     &hunyuan::V3,
+    &lfm2::FAMILY,
     &mellum::FAMILY,
     &minimax::FAMILY,
     &mixtral::FAMILY,

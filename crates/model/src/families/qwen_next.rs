@@ -4,7 +4,7 @@
 use sws_kernels::functional::MAX_TAPS;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_WIDTH, dense, moe, shared_width};
+use super::common::{Common, Defaults, MAX_WIDTH, dense, full_layers, moe, shared_width};
 use super::qwen_moe::{Layers, MOE};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
 use crate::config::{Config, ConfigError, MAX_COUNT};
@@ -127,7 +127,12 @@ fn mixers(
         ..common.attention.clone()
     };
     let delta = delta(config, common.decoder.norm, inputs)?;
-    let full = full_layers(config, common.layers)?;
+    let full = full_layers(config, common.layers, "linear_attention", &|entry| {
+        config.unsupported(entry, "full_attention and linear_attention")
+    })?;
+    let every = config.get("full_attention_interval").map_or(Ok(4), |e| e.size(MAX_COUNT))?;
+    let by_interval = || (1..=common.layers).map(|l| l.is_multiple_of(every)).collect();
+    let full: Vec<bool> = full.unwrap_or_else(by_interval);
     Ok(move |l: usize| match full[l] {
         true => Mixer::Attention(attention.clone()),
         false => Mixer::Delta(delta),
@@ -160,23 +165,4 @@ fn delta(
         return Err(config.unsupported(entry, "up to 8"));
     }
     Ok(spec)
-}
-
-/// True for the layers with attention.
-fn full_layers(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let Some(entry) = config.get("layer_types") else {
-        let every = config.get("full_attention_interval").map_or(Ok(4), |e| e.size(MAX_COUNT))?;
-        return Ok((1..=layers).map(|l| l.is_multiple_of(every)).collect());
-    };
-    let types = entry.list()?;
-    if types.len() != layers {
-        let reason = format!("of {} entries for {layers} layers", types.len());
-        return Err(entry.invalid(reason));
-    }
-    let of = |kind: &sws_store::Value| match kind.as_str() {
-        Some("full_attention") => Ok(true),
-        Some("linear_attention") => Ok(false),
-        _ => Err(config.unsupported(entry, "full_attention and linear_attention")),
-    };
-    types.iter().map(of).collect()
 }

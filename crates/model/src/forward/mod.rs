@@ -2,6 +2,7 @@
 
 mod attention;
 mod branches;
+mod conv;
 mod delta;
 mod experts;
 mod judging;
@@ -23,6 +24,7 @@ use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
 use crate::state::{Progress, State};
 use attention::{Context, attention};
 use branches::{norm, scale};
+use conv::conv;
 use delta::delta;
 use latent::latent;
 use linear::{Product, Threads, multiply};
@@ -386,6 +388,7 @@ impl Model {
                 Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
                 Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
                 Mixer::Delta(spec) => delta(&context, spec, weights, sequences, work)?,
+                Mixer::Conv(spec) => conv(&context, *spec, weights, sequences, work)?,
             }
             let Residual { post_norms, parallel, split, .. } = layer.residual;
             let weight = post_norms.then(|| weights.vector(id(pieces[0]), Role::MixerPostNorm));

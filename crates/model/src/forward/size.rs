@@ -40,6 +40,7 @@ impl ModelSpec {
                 Mixer::Attention(spec) => mixers.add_attention(spec),
                 Mixer::Latent(spec) => mixers.add_latent(spec, tokens),
                 Mixer::Delta(spec) => mixers.add_delta(spec),
+                Mixer::Conv(_) => mixers.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
             }
             match layer.ffn {
                 Ffn::Dense(mlp) => mlps.add(mlp, hidden),

@@ -89,7 +89,10 @@ impl Sequence {
             Mixer::Latent(latent) => {
                 LayerState::Latent(LatentState::new(latent, limit, precision, page))
             }
-            Mixer::Delta(delta) => LayerState::Recurrent(RecurrentState::new(delta.memory())),
+            Mixer::Delta(_) | Mixer::Conv(_) => {
+                let memory = layer.mixer.memory().expect("both have one");
+                LayerState::Recurrent(RecurrentState::new(memory))
+            }
         });
         Sequence { len: 0, partial: false, layers: layers.collect() }
     }
@@ -109,7 +112,7 @@ impl Sequence {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
-            Mixer::Delta(delta) => delta.memory().bytes(),
+            mixer => mixer.memory().map_or(0, Memory::bytes),
         });
         layers.sum()
     }
@@ -126,8 +129,7 @@ impl Sequence {
             Mixer::Attention(attention) if attention.window.is_some() => {
                 tokens as u64 * row(attention)
             }
-            Mixer::Attention(_) | Mixer::Latent(_) => 0,
-            Mixer::Delta(delta) => sequences as u64 * delta.memory().bytes(),
+            mixer => sequences as u64 * mixer.memory().map_or(0, Memory::bytes),
         });
         layers.sum()
     }

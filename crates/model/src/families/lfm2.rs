@@ -1,0 +1,114 @@
+//! LFM2: gated short convolutions in most layers, attention in the others, and experts behind the
+//! first few layers.
+
+use sws_kernels::functional::MAX_TAPS;
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, MAX_WIDTH, chosen, dense, full_layers, width};
+use super::{Ends, Family, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{
+    AttentionSpec, ConvSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
+    Renormalise, Router, Scores,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["lfm2_moe"],
+    prefix: "model.",
+    ends: Ends {
+        embedding: "embed_tokens.weight",
+        norm: "embedding_norm.weight",
+        head: "lm_head.weight",
+    },
+    layer: &[LAYER],
+    spec,
+};
+
+const LAYER: &[Rule] = &[
+    small(PieceKind::Norms, Role::MixerNorm, "operator_norm.weight"),
+    small(PieceKind::Norms, Role::FfnNorm, "ffn_norm.weight"),
+    matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
+    matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
+    matrix(PieceKind::Attention, Role::Value, "self_attn.v_proj.weight"),
+    small(PieceKind::Attention, Role::QueryNorm, "self_attn.q_layernorm.weight"),
+    small(PieceKind::Attention, Role::KeyNorm, "self_attn.k_layernorm.weight"),
+    matrix(PieceKind::Attention, Role::Output, "self_attn.out_proj.weight"),
+    matrix(PieceKind::Attention, Role::MixedGate, "conv.in_proj.weight"),
+    small(PieceKind::Attention, Role::MixedBias, "conv.in_proj.bias"),
+    small(PieceKind::Attention, Role::Conv, "conv.conv.weight"),
+    small(PieceKind::Attention, Role::ConvBias, "conv.conv.bias"),
+    matrix(PieceKind::Attention, Role::Output, "conv.out_proj.weight"),
+    small(PieceKind::Attention, Role::OutputBias, "conv.out_proj.bias"),
+    matrix(PieceKind::Mlp, Role::Gate, "feed_forward.w1.weight"),
+    matrix(PieceKind::Mlp, Role::Up, "feed_forward.w3.weight"),
+    matrix(PieceKind::Mlp, Role::Down, "feed_forward.w2.weight"),
+    small(PieceKind::Router, Role::Router, "feed_forward.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "feed_forward.expert_bias"),
+    expert(Role::Gate, "feed_forward.experts.#.w1.weight"),
+    expert(Role::Up, "feed_forward.experts.#.w3.weight"),
+    expert(Role::Down, "feed_forward.experts.#.w2.weight"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 1_000_000.0,
+    kv_heads: Some(8),
+    head_dim: None,
+    rotated: None,
+    context: 128_000,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::read(config, &DEFAULTS)?;
+    let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.positive())?;
+    common.decoder.norm = Norm::Rms { eps: eps as f32, one_plus: false };
+    let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
+    let taps = config.get("conv_L_cache").map_or(Ok(3), |entry| entry.size(MAX_COUNT))?;
+    if let Some(entry) = config.get("conv_L_cache").filter(|_| taps > MAX_TAPS) {
+        return Err(config.unsupported(entry, "up to 8"));
+    }
+    let channels = config.size("hidden_size", MAX_WIDTH)?;
+    let conv = ConvSpec { channels, taps, bias: config.flag("conv_bias", false)? };
+    let full = full_layers(config, common.layers, "conv", &|entry| {
+        config.unsupported(entry, "full_attention and conv")
+    })?;
+    let full = full.ok_or(ConfigError::MissingKey("layer_types"))?;
+    let first = config.get("num_dense_layers").map_or(Ok(2), |entry| entry.count(MAX_COUNT))?;
+    let count = common.layers as u64;
+    let mlp = (first > 0).then(|| dense(config, "intermediate_size", false)).transpose()?;
+    let experts = (first < count).then(|| experts(config)).transpose()?;
+    common.model(|l| {
+        let mixer = match full[l] {
+            true => Mixer::Attention(attention.clone()),
+            false => Mixer::Conv(conv),
+        };
+        let ffn = if (l as u64) < first { mlp } else { experts };
+        (mixer, ffn.expect("every layer is of one kind or the other"))
+    })
+}
+
+/// Experts ranked by the sigmoids of their logits and a correction.
+fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+    let (experts, top_k) = chosen(config)?;
+    let scale = config.get("routed_scaling_factor").map_or(Ok(1.0), |entry| entry.positive())?;
+    let renormalise = match config.flag("norm_topk_prob", true)? {
+        true => Renormalise::Sum { plus: 1e-6 },
+        false => Renormalise::None,
+    };
+    let router = RankedRouter {
+        scores: Scores::Sigmoid,
+        correction: config.flag("use_expert_bias", true)?,
+        groups: None,
+        renormalise,
+        scale: scale as f32,
+    };
+    Ok(Ffn::Moe(MoeSpec {
+        experts,
+        top_k,
+        expert: MlpSpec::silu(width(config, "moe_intermediate_size")?),
+        router: Router::Ranked(router),
+        router_bias: false,
+        shared: None,
+    }))
+}
