@@ -3,7 +3,7 @@
 use sws_store::Value;
 
 use super::quantised;
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{

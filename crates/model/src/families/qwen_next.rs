@@ -118,6 +118,11 @@ fn mixers(
     common: &Common<'_>,
     inputs: DeltaInputs,
 ) -> Result<impl Fn(usize) -> Mixer + use<>, ConfigError> {
+    if let Some(entry) = config.get("attn_output_gate")
+        && !entry.flag()?
+    {
+        return Err(config.unsupported(entry, "true"));
+    }
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: bias,
