@@ -4,6 +4,7 @@
     python generate.py                    # all variants, into this folder
     python generate.py --only mixtral     # one of them
     python generate.py --out DIR --seed N # other weights, elsewhere
+    python generate.py --only deepseek_v3 --long 32768 --out DIR # a long text for an existing one, see README.md
 
 Needs the packages that README.md pins. The same packages on the same kind of machine give the same bytes.
 """
@@ -41,6 +42,10 @@ GAP = 1e-3
 VISIBLE = 0.1
 # The agreement asked of transformers with itself, with and without a KV cache.
 AGREEMENT = 1e-5
+# Below this distance between the last position selected and the first not selected, rounding could select otherwise.
+INDEX_GAP = 1e-4
+# Tokens of a long text that go through together, and positions at its end whose logits are kept.
+LONG_CHUNK, LONG_LOGITS = 512, 64
 # A model that repeats one token for ever tests little of its decoding.
 DISTINCT = 10
 SEEDS_TRIED = 3000
@@ -55,6 +60,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="folder that gets one folder for each variant")
     parser.add_argument("--only", metavar="NAME", action="append", choices=[v.name for v in VARIANTS])
     parser.add_argument("--seed", type=int, default=1, help="first seed tried; the first suitable one is used")
+    parser.add_argument("--long", type=int, metavar="TOKENS", help="write a long text for existing variants to --out")
     args = parser.parse_args()
 
     transformers.logging.set_verbosity_error()
@@ -67,9 +73,13 @@ def main() -> None:
     for variant in VARIANTS:
         if args.only and variant.name not in args.only:
             continue
+        if args.long:
+            write_long(HERE / variant.name, args.out / variant.name, args.long)
+            continue
         facts = generate(variant, args.out / variant.name, args.seed)
         print(variant.name, json.dumps(facts), flush=True)
-    (args.out / "facts.md").write_text(facts_table(args.out))
+    if not args.long:
+        (args.out / "facts.md").write_text(facts_table(args.out))
 
 
 def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
@@ -93,6 +103,8 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
                 write_checkpoint(checkpoint, variant.config, stored, variant.files)
             else:
                 check_layout(variant.name, checkpoint, used(weights))
+            if variant.long:
+                save_file(long_text(load(checkpoint), variant.long), checkpoint / "long.safetensors")
             save_file(golden, checkpoint / "golden.safetensors")
             facts = {"seed": seed} | facts
             write_json(checkpoint / "facts.json", facts)
@@ -143,8 +155,9 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     model = load(checkpoint)
     layers = [int(name.split("layers.")[1].split(".")[0]) for name, _ in routers(model)]
 
-    with routers_watched(model) as routed:
+    with routers_watched(model) as routed, indexers_watched(model) as selected:
         logits = forward(model, prompt)
+    check_suits(index_gap(selected) > INDEX_GAP)
     routes, facts = torch.empty(0), {}
     if layers:
         routes = torch.stack([choice.chosen for choice in routed])
@@ -158,9 +171,12 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     greedy, cached = greedy_with_cache(model, prompt)
     check_suits(len(greedy.unique()) >= DISTINCT)
     whole = torch.cat([prompt, greedy[:-1]])
-    with routers_watched(model) as routed:
+    with routers_watched(model) as routed, indexers_watched(model) as selected:
         all_logits = forward(model, whole)
     check_suits(argmax_gap(all_logits) > GAP)
+    if selected:
+        facts["index_gap"] = index_gap(selected)
+        check_suits(facts["index_gap"] > INDEX_GAP)
     if layers:
         gap = router_gap(routed)
         check_suits(gap > GAP)
@@ -240,8 +256,8 @@ class Choice:
     ranks: torch.Tensor
     # The experts, most probable first: [tokens, k].
     chosen: torch.Tensor
-    # The least distance between the last group kept and the first that was not.
-    group_gap: float
+    # The distance between the last group kept and the first that was not: [tokens].
+    group_gap: torch.Tensor
 
 
 @contextmanager
@@ -262,31 +278,124 @@ def routers_watched(model: Any) -> Iterator[list[Choice]]:
         hook.remove()
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The positions that an indexer selected for some tokens."""
+
+    # Scores of all positions, those that a token does not see below all others: [tokens, positions].
+    scores: torch.Tensor
+    # The positions: [tokens, k].
+    chosen: torch.Tensor
+
+    def gaps(self) -> torch.Tensor:
+        """The distance between the last position selected and the first that was not."""
+        k = self.chosen.shape[1]
+        if k == self.scores.shape[1]:
+            return torch.full((len(self.scores),), float("inf"))
+        best = self.scores.topk(k + 1).values
+        # Positions that a token does not see have the lowest score there is.
+        unseen = best[:, k - 1] < torch.finfo(best.dtype).min / 2
+        return (best[:, k - 1] - best[:, k]).masked_fill(unseen, float("inf"))
+
+
+@contextmanager
+def indexers_watched(model: Any) -> Iterator[list[Selection]]:
+    """Collects the selections of every indexer, in layer order, from the forward pass itself.
+
+    Which of several equal scores `topk` takes is undefined. Here it is the lower position first.
+    """
+    seen: list[Selection] = []
+    running: list[Any] = []
+    topk = torch.Tensor.topk
+
+    def note(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
+        if not running:
+            return topk(scores, k, *args, **kwargs)
+        running.pop()
+        best = scores.sort(dim=-1, descending=True, stable=True)
+        seen.append(Selection(scores[0], best.indices[0, :, :k]))
+        return torch.return_types.topk((best.values[..., :k], best.indices[..., :k]))
+
+    def enter(module: Any, _inputs: Any) -> None:
+        running.append(module)
+
+    indexers = [m for m in model.modules() if type(m).__name__.endswith("Indexer")]
+    hooks = [indexer.register_forward_pre_hook(enter) for indexer in indexers]
+    torch.Tensor.topk = note
+    try:
+        yield seen
+    finally:
+        torch.Tensor.topk = topk
+        for hook in hooks:
+            hook.remove()
+
+
+def index_gap(selected: list[Selection]) -> float:
+    return min((selection.gaps().min().item() for selection in selected), default=float("inf"))
+
+
+def long_text(model: Any, count: int) -> dict[str, torch.Tensor]:
+    """A random text, the choices for each of its tokens with their margins, and the last logits."""
+    draw = numpy.random.RandomState(count)
+    tokens = torch.from_numpy(draw.randint(0, model.config.vocab_size, count).astype(numpy.int64))
+    cache = transformers.DynamicCache(config=model.config)
+    found: dict[str, list[torch.Tensor]] = {}
+    logits = torch.empty(0)
+    for part in tokens.split(LONG_CHUNK):
+        with routers_watched(model) as routed, indexers_watched(model) as selected:
+            out = model(input_ids=part[None], past_key_values=cache, use_cache=True, logits_to_keep=LONG_LOGITS).logits[0]
+        logits = torch.cat([logits, out])[-LONG_LOGITS:] if len(logits) else out
+        for layer, choice in enumerate(routed):
+            found.setdefault(f"routes.{layer}", []).append(choice.chosen.sort().values.to(torch.int32))
+            gap = choice.ranks.topk(choice.chosen.shape[1] + 1).values
+            margin = (gap[:, -2] - gap[:, -1]).minimum(choice.group_gap)
+            found.setdefault(f"route_margins.{layer}", []).append(margin)
+        for layer, selection in enumerate(selected):
+            k = model.config.index_topk
+            chosen = selection.chosen.sort().values
+            # Of a token that sees fewer positions, those it does not see are listed, too.
+            chosen = torch.nn.functional.pad(chosen, (0, k - chosen.shape[1]), value=count)
+            found.setdefault(f"selected.{layer}", []).append(chosen.to(torch.int32))
+            found.setdefault(f"selected_margins.{layer}", []).append(selection.gaps())
+    return {name: torch.cat(parts).contiguous() for name, parts in found.items()} | {
+        "tokens": tokens,
+        "logits": logits.contiguous(),
+    }
+
+
+def write_long(golden: Path, folder: Path, count: int) -> None:
+    """A copy of a checkpoint with room for a long text, and that text."""
+    shutil.copytree(golden, folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"max_position_embeddings": count})
+    save_file(long_text(load(folder), count), folder / "long.safetensors")
+
+
 def routers(model: Any) -> list[tuple[str, Any]]:
     """The routers of a model and their names, in the order of layers."""
     names = ("topkrouter", "v1gate", "tokenchoicerouter", "gemma4textrouter")
     return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
 
 
-def ranked(router: Any, logits: torch.Tensor, inputs: Any) -> tuple[torch.Tensor, float]:
-    """The numbers by which a router ranks experts, -inf in groups that it drops, and the gap between groups."""
+def ranked(router: Any, logits: torch.Tensor, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers by which a router ranks experts, -inf in groups that it drops, and the gaps between groups."""
+    gap = torch.full((len(logits),), float("inf"))
     if hasattr(router, "moe_statics"):
-        return logits.softmax(-1) + router.moe_statics.e_score_correction_bias, float("inf")
+        return logits.softmax(-1) + router.moe_statics.e_score_correction_bias, gap
     # Some blocks pass the correction to their router.
     correction = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
     if correction is None and not hasattr(router, "num_group"):
-        return logits, float("inf")
+        return logits, gap
     scores = logits.softmax(-1) if correction is None else logits.sigmoid() + correction
     greedy = correction is None and router.topk_method == "greedy"
     if (getattr(router, "num_group", 1) or 1) == 1 or greedy:
-        return scores, float("inf")
+        return scores, gap
     groups = scores.view(len(scores), router.num_group, -1)
     of_groups = groups.max(-1).values if correction is None else groups.topk(2).values.sum(-1)
     best = of_groups.topk(router.num_group)
     kept = best.indices[:, : router.topk_group]
-    gap = float("inf")
     if router.topk_group < router.num_group:
-        gap = (best.values[:, router.topk_group - 1] - best.values[:, router.topk_group]).min().item()
+        gap = best.values[:, router.topk_group - 1] - best.values[:, router.topk_group]
     mask = torch.full_like(of_groups, float("-inf")).scatter(1, kept, 0.0)
     return (groups + mask[..., None]).flatten(1), gap
 
@@ -316,7 +425,7 @@ def in_chunks(model: Any, tokens: torch.Tensor, size: int) -> torch.Tensor:
 
 def router_gap(routed: list[Choice]) -> float:
     """The least distance between neighbours among the k + 1 largest ranks, and around the edge of the groups kept."""
-    gaps = [choice.group_gap for choice in routed]
+    gaps = [choice.group_gap.min().item() for choice in routed]
     for choice in routed:
         best = choice.ranks.topk(choice.chosen.shape[1] + 1).values
         gaps.append((best[..., :-1] - best[..., 1:]).min().item())

@@ -44,6 +44,8 @@ class Variant:
     scaled: bool = False
     # Patterns of the names of derived tensors that are stored as f32.
     f32: tuple[str, ...] = (r"correction_bias$", r"expert_bias$")
+    # Tokens of a longer text, of which choices of experts and positions are compared.
+    long: int = 0
 
 
 def spelled_v4(model_type: str, architecture: str, **options: Any) -> Config:
@@ -261,6 +263,49 @@ DEEPSEEK_V3 = spelled_v4(
     v_head_dim=9,
 )
 
+DEEPSEEK_V32 = DEEPSEEK_V3 | sizes(44, 3, 4, 4, 50, 101) | {
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "index_head_dim": 14,
+    "index_n_heads": 9,
+    "index_topk": 8,
+    "max_position_embeddings": 512,
+    "first_k_dense_replace": 2,
+    "model_type": "deepseek_v32",
+}
+
+GLM_MOE_DSA = spelled_v4(
+    "glm_moe_dsa",
+    "GlmMoeDsaForCausalLM",
+    **sizes(40, 4, 3, 3, 46, 113),
+    attention_bias=False,
+    first_k_dense_replace=2,
+    index_head_dim=20,
+    index_n_heads=8,
+    index_topk=8,
+    index_topk_freq=2,
+    index_skip_topk_offset=2,
+    indexer_rope_interleave=True,
+    kv_lora_rank=27,
+    max_position_embeddings=512,
+    moe_intermediate_size=17,
+    n_group=1,
+    n_routed_experts=5,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    num_experts_per_tok=2,
+    num_nextn_predict_layers=1,
+    q_lora_rank=31,
+    qk_nope_head_dim=12,
+    qk_rope_head_dim=8,
+    rope_interleave=True,
+    rope_theta=1000000,
+    routed_scaling_factor=2.5,
+    scoring_func="sigmoid",
+    topk_group=1,
+    topk_method="noaux_tc",
+    v_head_dim=15,
+)
+
 GLM4_MOE = spelled_v4(
     "glm4_moe",
     "Glm4MoeForCausalLM",
@@ -434,7 +479,7 @@ QWEN3_5 = qwen3_5(
 )
 
 # Families whose routers have a correction bias.
-CORRECTED = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")
+CORRECTED = ("deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa")
 
 # Families whose norms have factors of one plus the weights.
 ONE_PLUS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
@@ -608,6 +653,51 @@ VARIANTS: list[Variant] = [
             {"rope_theta": 10000.0, "rope_type": "default"},
         ),
         controls=[{"rope_interleave": True}, {"norm_topk_prob": True}, {"routed_scaling_factor": 1.0}],
+        router_std=1.2,
+    ),
+    Variant(
+        "deepseek_v32",
+        "an indexer in every layer selects 8 positions, its rotary pairs in halves; yarn with mscale; groups",
+        DEEPSEEK_V32,
+        controls=[
+            {"index_topk": 7},
+            {"index_topk": 256},
+            {"rope_scaling": DEEPSEEK_V3["rope_scaling"] | {"mscale_all_dim": 0.5, "mscale": 0.5}},
+            {"topk_group": 3},
+        ],
+        tokens=37,
+        router_std=1.2,
+        long=400,
+    ),
+    Variant(
+        "glm_moe_dsa",
+        "layers 0, 1 and 3 select 8 positions, which 2 shares with 1; the indexer's rotary pairs are neighbours",
+        GLM_MOE_DSA,
+        controls=[{"index_topk": 9}, {"index_topk": 256}, {"rope_theta": 10000}, {"routed_scaling_factor": 1.0}],
+        tokens=37,
+        router_std=1.2,
+        long=400,
+    ),
+    Variant(
+        "glm_moe_dsa_v5cfg",
+        "the config as transformers 5 writes it: `indexer_types`, `mlp_layer_types`, `layer_types`; tied; yarn",
+        spelled_v5(
+            GLM_MOE_DSA
+            | sizes(36, 3, 4, 4, 42, 101)
+            | {"index_head_dim": 8, "index_n_heads": 7, "index_topk": 11, "kv_lora_rank": 24, "q_lora_rank": 22}
+            | {"index_topk_freq": None, "index_skip_topk_offset": None, "first_k_dense_replace": 2}
+            | {"indexer_types": ["full", "shared", "full"], "layer_types": ["indexed_attention"] * 3}
+            | {"mlp_layer_types": ["dense", "sparse", "sparse"], "tie_word_embeddings": True, "head_dim": 8},
+            {
+                "factor": 4.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+            },
+        ),
+        controls=[{"index_topk": 10}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}],
         router_std=1.2,
     ),
     Variant(
@@ -872,6 +962,8 @@ def moe_layers(config: Config) -> list[int]:
     """The layers that route, by the rule of the qwen families, which holds for the others with its defaults."""
     if not experts(config):
         return []
+    if config.get("mlp_layer_types"):
+        return [layer for layer, kind in enumerate(config["mlp_layer_types"]) if kind == "sparse"]
     if "first_k_dense_replace" in config:
         return list(range(config["first_k_dense_replace"], config["num_hidden_layers"]))
     dense, step = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step", 1)
@@ -886,6 +978,15 @@ def kinds(config: Config) -> list[str]:
     every = config["full_attention_interval"]
     by_interval = ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
     return config.get("layer_types") or by_interval
+
+
+def has_indexer(config: Config, layer: int) -> bool:
+    """True if a layer selects the positions that it sees, instead of sharing those of an earlier layer."""
+    if config["model_type"] == "deepseek_v32":
+        return True
+    if config.get("indexer_types"):
+        return config["indexer_types"][layer] == "full"
+    return max(layer - config["index_skip_topk_offset"] + 1, 0) % config["index_topk_freq"] == 0
 
 
 def tensors(variant: Variant) -> dict[str, Tensor]:
@@ -958,6 +1059,14 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         table[f"{name}.norm.weight"] = Tensor((config["linear_value_head_dim"],), 0.2, mean=1.0, f32=apart)
         linear(f"{name}.out_proj", hidden, values, 2.5 * branch_gain)
 
+    def indexer(name: str) -> None:
+        heads, dim = config["index_n_heads"], config["index_head_dim"]
+        linear(f"{name}.wq_b", heads * dim, config["q_lora_rank"], 1.4)
+        linear(f"{name}.wk", dim, hidden, 1.4)
+        norm(f"{name}.k_norm", dim)
+        table[f"{name}.k_norm.bias"] = Tensor((dim,), 0.3)
+        linear(f"{name}.weights_proj", heads, hidden, 1.4)
+
     # A tied embedding is also the head, which wants a deviation of gain / sqrt(hidden), so that the residual stream begins
     # small and its branches must be smaller too: else a model only ever repeats its last token, or never heeds it.
     logit_gain = 1.3
@@ -975,6 +1084,8 @@ def tensors(variant: Variant) -> dict[str, Tensor]:
         qkv_biased = all_biased or kind in ("qwen2", "qwen2_moe")
         if "kv_lora_rank" in config:
             latent_attention(f"{at}.self_attn")
+            if "index_topk" in config and has_indexer(config, layer):
+                indexer(f"{at}.self_attn.indexer")
         elif kinds(config)[layer] == "linear_attention":
             delta_net(f"{at}.linear_attn")
         else:

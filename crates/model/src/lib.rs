@@ -72,7 +72,7 @@ pub use source::{
 };
 pub use spec::{
     AttentionGate, AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, GroupMeasure,
-    Groups, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
-    Renormalise, Residual, Router, Scores, SharedSpec,
+    Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm,
+    RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec, SparseSpec,
 };
 pub use state::{Saved, State};

@@ -277,17 +277,30 @@ fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
 fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
     let (queries, rank) = (spec.query_width(), spec.rank);
     let kv_down = TensorSpec::matrix(Role::KvDown, spec.width(), hidden);
-    let mut tensors = match spec.query_rank {
-        None => vec![TensorSpec::matrix(Role::Query, queries, hidden), kv_down],
-        Some(query_rank) => vec![
-            TensorSpec::matrix(Role::QueryDown, query_rank, hidden),
-            kv_down,
-            TensorSpec::vector(Role::QueryDownNorm, query_rank),
-            TensorSpec::matrix(Role::QueryUp, queries, query_rank),
-        ],
-    };
+    let mut tensors =
+        match spec.query_rank {
+            None => vec![TensorSpec::matrix(Role::Query, queries, hidden), kv_down],
+            Some(query_rank) => {
+                let down = TensorSpec::matrix(Role::QueryDown, query_rank, hidden);
+                let mut tensors = vec![down, kv_down];
+                tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
+                    [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)]
+                        .map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
+                }));
+                tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
+                tensors.push(TensorSpec::matrix(Role::QueryUp, queries, query_rank));
+                tensors.extend(spec.indexer().map(|indexer| {
+                    TensorSpec::matrix(Role::IndexQuery, indexer.width(), query_rank)
+                }));
+                tensors
+            }
+        };
+    tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
+    tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
+        [Role::IndexKeyNorm, Role::IndexKeyNormBias]
+            .map(|role| TensorSpec::vector(role, indexer.dim))
+    }));
     tensors.extend([
-        TensorSpec::vector(Role::KvDownNorm, rank),
         TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank),
         TensorSpec::matrix(Role::Output, hidden, spec.value_width()),
     ]);

@@ -16,10 +16,18 @@ pub enum Role {
     QueryDown,
     /// To the latent of keys and values, and to the part of a key that is rotated.
     KvDown,
+    /// To the key of an indexer.
+    IndexKey,
+    /// To the weights of an indexer's heads.
+    IndexWeights,
     QueryDownNorm,
     /// From the latent query.
     QueryUp,
+    /// From the latent query to the queries of an indexer.
+    IndexQuery,
     KvDownNorm,
+    IndexKeyNorm,
+    IndexKeyNormBias,
     /// From the latent: for each head the rows of its keys, then those of its values.
     KvUp,
     Key,
@@ -96,7 +104,10 @@ impl Role {
             | Role::Query
             | Role::QueryDown
             | Role::KvDown
+            | Role::IndexKey
+            | Role::IndexWeights
             | Role::QueryUp
+            | Role::IndexQuery
             | Role::KvUp
             | Role::Key
             | Role::Value
@@ -124,6 +135,8 @@ impl Role {
             | Role::DecayRate
             | Role::DecayBias
             | Role::MixedNorm
+            | Role::IndexKeyNorm
+            | Role::IndexKeyNormBias
             | Role::QueryBias
             | Role::KeyBias
             | Role::ValueBias

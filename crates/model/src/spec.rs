@@ -1,6 +1,6 @@
 //! The computation of a model, layer by layer, independent of its family.
 
-use sws_kernels::functional::{Activation, Recurrence};
+use sws_kernels::functional::{Activation, Recurrence, RopePairs};
 use sws_store::{Configuration, PieceKind};
 
 use crate::config::{Config, InvalidConfig};
@@ -213,6 +213,32 @@ pub struct LatentSpec {
     pub scale: f32,
     /// Index into [`ModelSpec::ropes`].
     pub rope: usize,
+    /// The selection of positions that a query sees; None means all.
+    pub sparse: Option<SparseSpec>,
+}
+
+/// Positions that a query of latent attention sees: the best by the scores of an indexer, larger
+/// scores first, then lower positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SparseSpec {
+    /// The largest number of positions. A query that has no more before it, with its own, sees all.
+    pub most: usize,
+    /// None: the positions selected by the last layer before this one that has an indexer.
+    pub indexer: Option<IndexerSpec>,
+}
+
+/// An indexer. It scores a position by Σ w · relu(q · k) over its heads, where the queries are made
+/// of the latent query, the weights and the one key of a position of the hidden state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IndexerSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of a query and a key. The first are rotated, as many as in a key of the layer.
+    pub dim: usize,
+    /// Eps of the norm of keys.
+    pub eps: f32,
+    /// The pairing of rotated elements.
+    pub pairs: RopePairs,
 }
 
 /// Norms of queries and keys, of the same kind as the layer's norm. They come before the rotary
@@ -470,9 +496,21 @@ impl LatentSpec {
         self.heads * self.value_dim
     }
 
+    /// The layer's own indexer.
+    pub fn indexer(&self) -> Option<&IndexerSpec> {
+        self.sparse.as_ref()?.indexer.as_ref()
+    }
+
     /// Rows of the matrix from the latent to the keys and values of a head.
     pub(crate) fn head_rows(&self) -> usize {
         self.plain + self.value_dim
+    }
+}
+
+impl IndexerSpec {
+    /// Elements of all queries of a position.
+    pub fn width(&self) -> usize {
+        self.heads * self.dim
     }
 }
 

@@ -1,8 +1,8 @@
 //! The state of a forward pass: the hidden state of a batch, and the caches of its sequences.
 
-use sws_store::Pass;
+use sws_store::{Pass, Span};
 
-use crate::forward::{Middle, Workspace};
+use crate::forward::{Middle, Selection, Workspace};
 use crate::layer_state::{KvPrecision, Sequence, Snapshot};
 use crate::source::Routed;
 use crate::spec::ModelSpec;
@@ -49,6 +49,8 @@ pub struct Saved {
     progress: Progress,
     /// The inputs of the experts, if saved in the middle of a layer.
     middle: Option<Middle>,
+    /// The positions that sparse attention has selected, if saved in the middle of a pass.
+    selection: Option<Selection>,
     sequences: Vec<Snapshot>,
     changes: u64,
 }
@@ -224,6 +226,18 @@ impl State {
         &self.work.routed
     }
 
+    /// The positions that a row of the batch sees in the last layer that selected some, ascending.
+    /// None if it sees all, as in models without sparse attention.
+    ///
+    /// # Panics
+    ///
+    /// If the batch has no such row.
+    pub fn selected(&self, row: usize) -> Option<&[u32]> {
+        let own = |span: &&Span| (span.first_row..span.first_row + span.tokens).contains(&row);
+        let span = self.pass.spans.iter().find(own).expect("a row of the batch");
+        Some(self.work.selection()?.of(span)?.of(row - span.first_row))
+    }
+
     /// Bytes of working memory that passes have allocated, caches not included.
     pub fn work_bytes(&self) -> u64 {
         self.work.bytes() + (self.hidden.capacity() * size_of::<f32>()) as u64
@@ -247,6 +261,7 @@ impl State {
                     Some(self.work.middle(self.hidden.len()))
                 }
             },
+            selection: self.work.selection().filter(|_| !self.hidden.is_empty()).cloned(),
             sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
             changes: self.changes,
         }
@@ -270,7 +285,7 @@ impl State {
     ///
     /// If sequences have been added or removed since.
     pub fn rewind(&mut self, saved: Saved) {
-        let Saved { hidden, pass, progress, middle, sequences, changes } = saved;
+        let Saved { hidden, pass, progress, middle, selection, sequences, changes } = saved;
         assert_eq!(changes, self.changes, "sequences were added or removed since the save");
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
@@ -281,6 +296,9 @@ impl State {
         self.progress = progress;
         if let Some(middle) = middle {
             self.work.resume(middle);
+        }
+        if let Some(selection) = selection {
+            self.work.reselect(&selection);
         }
     }
 

@@ -88,6 +88,12 @@ fn tensors_of_every_family() {
         (&["deepseek_v2", "glm4_moe"], "model.layers.2.mlp.shared_experts.up_proj.weight", "layer_2/shared_expert*"),
         (&["deepseek_v2", "glm4_moe"], "model.layers.0.mlp.up_proj.weight", "layer_0/mlp*"),
         (&["deepseek_v3", "glm4_moe"], "model.layers.4.eh_proj.weight", "extra"),
+        (&["deepseek_v32", "glm_moe_dsa"], "model.layers.2.self_attn.indexer.wq_b.weight", "layer_2/attention*"),
+        (&["deepseek_v32", "glm_moe_dsa"], "model.layers.2.self_attn.indexer.wk.weight", "layer_2/attention*"),
+        (&["deepseek_v32", "glm_moe_dsa"], "model.layers.2.self_attn.indexer.k_norm.weight", "layer_2/attention"),
+        (&["deepseek_v32", "glm_moe_dsa"], "model.layers.2.self_attn.indexer.k_norm.bias", "layer_2/attention"),
+        (&["deepseek_v32", "glm_moe_dsa"], "model.layers.2.self_attn.indexer.weights_proj.weight", "layer_2/attention"),
+        (&["deepseek_v32", "glm_moe_dsa"], "model.layers.4.self_attn.indexer.wk.weight", "extra"),
         (&["glm4_moe"], "model.layers.2.self_attn.q_norm.weight", "layer_2/attention"),
         (&["gpt_oss"], "model.layers.2.mlp.router.weight", "layer_2/router"),
         (&["gpt_oss"], "model.layers.2.mlp.router.bias", "layer_2/router"),
@@ -150,6 +156,46 @@ fn kimi_k2_is_read_as_deepseek_v3() {
     // A latent of 512 and 64 rotated elements in each layer, not 64 keys and values.
     let bytes = State::cache_bytes(&kimi, 1000, KvPrecision::F32);
     assert_eq!(bytes, 61 * 1000 * 576 * 4);
+}
+
+/// The layers with an indexer, by any of the spellings; entries for further layers are not read.
+#[test]
+fn layers_share_the_positions_that_others_select() {
+    let text = std::fs::read(sws_testing::goldens::golden_dir("glm_moe_dsa").join("config.json"));
+    let golden: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&text.unwrap()).unwrap();
+    let full_and_shared = |kinds: &str| -> serde_json::Value {
+        let kind = |letter| if letter == 'F' { "full" } else { "shared" };
+        kinds.chars().map(kind).collect::<Vec<_>>().into()
+    };
+    #[rustfmt::skip]
+    let cases: [(&[(&str, serde_json::Value)], &str); 8] = [
+        (&[], "FFFF"),
+        (&[("index_topk_freq", 0.into())], "FFFF"),
+        (&[("index_topk_freq", 2.into())], "FFSF"),
+        (&[("index_topk_freq", 3.into()), ("index_skip_topk_offset", 3.into())], "FFFS"),
+        (&[("index_topk_freq", 4.into()), ("index_skip_topk_offset", 1.into())], "FSSS"),
+        (&[("index_topk_pattern", "FSSFFS".into()), ("index_topk_freq", 2.into())], "FSSF"),
+        (&[("index_topk_pattern", full_and_shared("FSFS"))], "FSFS"),
+        (&[("indexer_types", full_and_shared("FSSSFF")), ("index_topk_pattern", "FFFFF".into())], "FSSS"),
+    ];
+    for (entries, expected) in cases {
+        let mut config = golden.clone();
+        for key in ["index_topk_freq", "index_skip_topk_offset"] {
+            config.remove(key);
+        }
+        config.extend(entries.iter().map(|(key, value)| (key.to_string(), value.clone())));
+        let spec = ModelSpec::parse(&serde_json::to_vec(&config).unwrap()).unwrap();
+        let own = |layer: &sws_model::LayerSpec| match &layer.mixer {
+            Mixer::Latent(latent) if latent.sparse.unwrap().indexer.is_some() => 'F',
+            _ => 'S',
+        };
+        assert_eq!(spec.layers.iter().map(own).collect::<String>(), expected, "{entries:?}");
+        // Latents of 35 elements in each layer, and keys of 20 in those with an indexer.
+        let bytes = State::cache_bytes(&spec, 100, KvPrecision::F32);
+        let indexers = expected.matches('F').count() as u64;
+        assert_eq!(bytes, 100 * 4 * (4 * 35 + 20 * indexers), "{entries:?}");
+    }
 }
 
 #[test]

@@ -28,8 +28,8 @@ mod select;
 mod vector;
 
 pub use attention::{
-    Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Queries,
-    Zero, attention, store, zeroed,
+    Attention, AttentionScratch, CacheLayout, CacheMut, IndexQuery, KvCache, KvData, LEAST_PAGE,
+    Page, Queries, Selected, Zero, attention, index_scores, store, zeroed,
 };
 pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};

@@ -4,7 +4,7 @@
 //! shared with the other tiers: the elementary functions, [`Activation::at`], and the helpers of
 //! soft caps and rotary pairs.
 
-use super::attention::{Attention, KvCache, KvData};
+use super::attention::{Attention, IndexQuery, KvCache, KvData, Queries};
 use super::elementary::exp;
 use super::gate::Activation;
 use super::norm::NormWeight;
@@ -123,8 +123,7 @@ pub(super) fn rope(x: &mut [f32], shape: RopeShape, pairs: usize, cos: &[f32], s
 pub(super) fn attention(
     spec: &Attention,
     cache: &KvCache,
-    first_position: usize,
-    q: &[f32],
+    Queries { first: first_position, q, selected }: Queries,
     y: &mut [f32],
 ) {
     let group = spec.heads / spec.kv_heads;
@@ -144,15 +143,23 @@ pub(super) fn attention(
     };
     let queries = q.chunks(spec.key_dim).zip(y.chunks_mut(spec.value_dim));
     for (i, (q, y)) in queries.enumerate() {
-        let (position, head) = (first_position + i / spec.heads, i % spec.heads);
+        let (token, head) = (i / spec.heads, i % spec.heads);
+        let position = first_position + token;
         let first = spec.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let visible = first..position + 1;
+        // Each with the lane in which it is summed.
+        let visible: Vec<(usize, usize)> = match selected {
+            None => (first..position + 1).map(|j| (j % LANES, j)).collect(),
+            Some(selected) => {
+                let list = selected.of(token).iter().enumerate();
+                list.map(|(place, &j)| (place % LANES, j as usize)).collect()
+            }
+        };
         if visible.is_empty() {
             y.fill(0.0);
             continue;
         }
         let mut scores = Vec::new();
-        for j in visible.clone() {
+        for &(_, j) in &visible {
             let score = dot(q, &key(head / group, j)) * spec.scale;
             scores.push(spec.soft_cap.map_or(score, |cap| row::capped(score, cap)));
         }
@@ -165,11 +172,11 @@ pub(super) fn attention(
         }
         let mut sum = [0.0; LANES];
         let mut acc = vec![[0.0; LANES]; spec.value_dim];
-        for (j, score) in visible.zip(scores) {
+        for ((lane, j), score) in visible.into_iter().zip(scores) {
             let weight = exp(score - largest);
-            sum[j % LANES] += weight;
+            sum[lane] += weight;
             for (acc, v) in acc.iter_mut().zip(value(head / group, j)) {
-                acc[j % LANES] = weight.mul_add(v, acc[j % LANES]);
+                acc[lane] = weight.mul_add(v, acc[lane]);
             }
         }
         let mut denominator = reduce(sum);
@@ -240,6 +247,23 @@ pub(super) fn decays(x: &mut [f32], rate: &[f32], bias: &[f32]) {
     for (i, x) in x.iter_mut().enumerate() {
         let i = i % bias.len();
         *x = elementary::decay(*x + bias[i], rate[i / (bias.len() / rate.len())]);
+    }
+}
+
+pub(super) fn index_scores(query: IndexQuery, keys: &KvCache, first: usize, scores: &mut [f32]) {
+    let dim = keys.keys.dim;
+    for (position, score) in (first..).zip(scores) {
+        let (page, at) = keys.keys.place(0, position);
+        let key = match keys.data {
+            KvData::F32 { keys, .. } => keys[page][at..at + dim].to_vec(),
+            KvData::Bf16 { keys, .. } => widened(&keys[page][at..at + dim]),
+        };
+        *score = 0.0;
+        for (q, &weight) in query.q.chunks(dim).zip(query.weights) {
+            let product = dot(q, &key);
+            let positive = if product > 0.0 { product } else { 0.0 };
+            *score = weight.mul_add(positive, *score);
+        }
     }
 }
 

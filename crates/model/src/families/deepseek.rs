@@ -1,5 +1,5 @@
-//! DeepSeek V2 and V3, Kimi K2 and GLM 4.7 Flash: latent attention, and experts in groups beside
-//! shared ones.
+//! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash and GLM 5: latent attention, and experts in groups
+//! beside shared ones.
 
 use sws_kernels::functional::RopePairs;
 use sws_store::PieceKind;
@@ -7,7 +7,7 @@ use sws_store::PieceKind;
 use super::common::{Decoder, Defaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;
 use super::ranked::{Layers, RANKED, RankedKeys, groups, only, scale, sigmoid};
-use super::{ENDS, Family, MLP, NORMS, Rule, matrix, small};
+use super::{ENDS, Family, MLP, NORMS, Rule, matrix, small, sparse};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
@@ -15,10 +15,17 @@ use crate::spec::{GroupMeasure, LatentSpec, Mixer, ModelSpec, RankedRouter, Reno
 
 /// Families with latent attention.
 pub(super) const LATENT: Family = Family {
-    model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"],
+    model_types: &[
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "kimi_k2",
+        "glm4_moe_lite",
+        "glm_moe_dsa",
+    ],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, LATENT_ATTENTION, MLP, MOE],
+    layer: &[NORMS, LATENT_ATTENTION, INDEXER, MLP, MOE],
     spec: latent,
 };
 
@@ -33,6 +40,14 @@ const LATENT_ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Output, "self_attn.o_proj.weight"),
 ];
 
+const INDEXER: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::IndexKey, "self_attn.indexer.wk.weight"),
+    small(PieceKind::Attention, Role::IndexWeights, "self_attn.indexer.weights_proj.weight"),
+    matrix(PieceKind::Attention, Role::IndexQuery, "self_attn.indexer.wq_b.weight"),
+    small(PieceKind::Attention, Role::IndexKeyNorm, "self_attn.indexer.k_norm.weight"),
+    small(PieceKind::Attention, Role::IndexKeyNormBias, "self_attn.indexer.k_norm.bias"),
+];
+
 const V2: RankedKeys =
     RankedKeys { dense: ("first_k_dense_replace", 0), shared: ("n_shared_experts", 2), ..RANKED };
 const V3: RankedKeys = RankedKeys {
@@ -42,22 +57,25 @@ const V3: RankedKeys = RankedKeys {
     ..RANKED
 };
 const GLM_LITE: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 1.8), ..RANKED };
+const GLM_SPARSE: RankedKeys = RankedKeys {
+    dense: ("first_k_dense_replace", 3),
+    scale: ("routed_scaling_factor", 2.5),
+    ..RANKED
+};
 
 fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
     let (layers, eps, context) = match config.model_type() {
         "deepseek_v2" => (V2, 1e-6, 2048),
+        "deepseek_v32" => (V3, 1e-6, 163_840),
         "glm4_moe_lite" => (GLM_LITE, 1e-5, 202_752),
+        "glm_moe_dsa" => (GLM_SPARSE, 1e-5, 202_752),
         _ => (V3, 1e-6, 4096),
     };
     let defaults =
         Defaults { eps, theta: 10_000.0, kv_heads: None, head_dim: None, rotated: None, context };
     let decoder = Decoder::read(config, &defaults)?;
-    same_window(config, decoder.layers, None)?;
     for key in ["attention_bias", "mlp_bias"] {
         switched_off(config, key)?;
-    }
-    if let Some(entry) = config.get("index_topk") {
-        return Err(config.unsupported(entry, "attention to all positions"));
     }
     if let Some(entry) = config.get("num_key_value_heads")
         && entry.size(MAX_COUNT)? != decoder.heads
@@ -69,12 +87,17 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
     if rotated % 2 == 1 {
         return Err(rotated_entry.invalid("and a rotary embedding turns pairs: it must be even"));
     }
+    let sparse = sparse::read(config, decoder.layers, rotated)?;
+    if sparse.is_none() {
+        same_window(config, decoder.layers, None)?;
+    }
     let mut rope = Rope::of(config, rotated, (defaults.theta, defaults.rotated), decoder.context)?;
     let is_v2 = config.model_type() == "deepseek_v2";
     if is_v2 || config.flag("rope_interleave", true)? {
         rope.pairs = RopePairs::Interleaved;
     }
     let query_rank = match config.raw("q_lora_rank") {
+        _ if sparse.is_some() => Some(config.size("q_lora_rank", MAX_WIDTH)?),
         None => return Err(ConfigError::MissingKey("q_lora_rank")),
         Some(_) => config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?,
     };
@@ -91,6 +114,7 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         eps: 1e-6,
         scale: scale as f32,
         rope: 0,
+        sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());
     if widest as u64 > MAX_WIDTH {
@@ -105,7 +129,10 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         sigmoid(config, &layers)?
     };
     let layers = Layers::ranked(config, &layers, router, decoder.layers)?;
-    decoder.model(vec![rope], |l| (Mixer::Latent(spec), layers.ffn(l)))
+    decoder.model(vec![rope], |l| {
+        let sparse = sparse.as_ref().map(|sparse| sparse[l]);
+        (Mixer::Latent(LatentSpec { sparse, ..spec }), layers.ffn(l))
+    })
 }
 
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.

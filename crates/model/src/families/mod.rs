@@ -20,6 +20,7 @@ mod quantised;
 mod qwen_moe;
 mod qwen_next;
 mod ranked;
+mod sparse;
 
 use sws_store::{PieceId, PieceKind};
 

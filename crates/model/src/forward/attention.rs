@@ -145,7 +145,7 @@ pub(super) fn attention(
                 (spec.head_dim, seen.next_power_of_two().min(cache.capacity())),
             );
             let (q, y) = (&queries[cut(q_width)], &mut out[cut(q_width)]);
-            let queries = Queries { first, q };
+            let queries = Queries { first, q, selected: None };
             attend(tier, &rule, &cache.view(), queries, y, scratch);
         }
     }

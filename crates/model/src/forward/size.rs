@@ -4,6 +4,7 @@ use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Input, ThreadScratch, Tier};
 
 use super::experts::{ROWS_TOGETHER, TOGETHER};
+use super::indexer::IndexWork;
 use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
 use crate::spec::{
@@ -38,7 +39,11 @@ impl ModelSpec {
         for layer in &self.layers {
             match &layer.mixer {
                 Mixer::Attention(spec) => mixers.add_attention(spec),
-                Mixer::Latent(spec) => mixers.add_latent(spec, tokens),
+                Mixer::Latent(spec) => {
+                    mixers.add_latent(spec, tokens);
+                    let index = IndexWork::bytes_for(spec, tokens, positions.min(self.context));
+                    mixers.index = mixers.index.max(index);
+                }
                 Mixer::Delta(spec) => mixers.add_delta(spec),
                 Mixer::Conv(_) => mixers.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
             }
@@ -100,6 +105,8 @@ struct Mixers {
     absorbed: usize,
     rank: usize,
     heads: usize,
+    /// Bytes of indexers.
+    index: usize,
 }
 
 impl Mixers {
@@ -146,6 +153,7 @@ impl Mixers {
         (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()
             + Input::bytes_for(tokens, packed)
             + sums
+            + self.index
     }
 }
 

@@ -6,6 +6,7 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
 use super::branches::{norm, scale};
+use super::indexer::{IndexWork, Selection};
 use super::moe::group;
 use crate::rope::Rope;
 use crate::source::Routed;
@@ -56,6 +57,7 @@ pub(super) struct AttentionWork {
     pub(super) delta: DeltaWork,
     /// Queries with their gates: [tokens, heads, 2 · elements].
     pub(super) gated: Vec<f32>,
+    pub(super) index: IndexWork,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
     /// The batch for which the tables were made.
@@ -162,6 +164,17 @@ impl Workspace {
         self.resumed = true;
     }
 
+    /// The positions selected for the batch; None without sparse attention.
+    pub(crate) fn selection(&self) -> Option<&Selection> {
+        let selection = &self.attention.index.selection;
+        selection.is_made().then_some(selection)
+    }
+
+    /// Restores the positions selected for the batch.
+    pub(crate) fn reselect(&mut self, selection: &Selection) {
+        self.attention.index.selection.clone_from(selection);
+    }
+
     /// After [`resume`](Self::resume), rebuilds the data derived from what was restored, for a
     /// batch with `numbers` elements in its hidden state.
     pub(super) fn restore(&mut self, tier: Tier, width: usize, numbers: usize) {
@@ -234,7 +247,8 @@ impl Workspace {
             + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()
             + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
             + done.capacity()
-            + scratch.len() * per_thread;
+            + scratch.len() * per_thread
+            + self.attention.index.bytes();
         bytes as u64
     }
 }

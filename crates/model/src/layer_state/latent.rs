@@ -1,27 +1,18 @@
-//! Latents of one layer of one sequence, in pages: of each position one row, from which all heads
-//! make their keys and values.
+//! Latents of one layer of one sequence: of each position one row, from which all heads make their
+//! keys and values, and the key by which an indexer finds it.
 
-use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
+use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
-use super::pages::{drop_shared, grow, positions_held, positions_per_page};
+use super::rows::Rows;
 use crate::spec::LatentSpec;
 
-/// The latent of each position, followed by the rotated part of its key. Pages are allocated as
-/// positions arrive, and shared with sequences that have a common prefix.
-///
-/// Nothing is overwritten before a sequence is rewound or truncated, so positions beyond its length
-/// are simply written again: a snapshot has nothing to keep.
+/// The latent of each position, followed by the rotated part of its key; and the keys of the
+/// layer's indexer, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct LatentState {
-    pages: Pages,
-    layout: CacheLayout,
-}
-
-#[derive(Clone, Debug)]
-enum Pages {
-    F32(Vec<Page<f32>>),
-    Bf16(Vec<Page<u16>>),
+    latents: Rows,
+    index: Option<Rows>,
 }
 
 impl LatentState {
@@ -32,13 +23,9 @@ impl LatentState {
         precision: KvPrecision,
         page: usize,
     ) -> Self {
-        let page = positions_per_page(page);
-        let pages = match precision {
-            KvPrecision::F32 => Pages::F32(Vec::new()),
-            KvPrecision::Bf16 => Pages::Bf16(Vec::new()),
-        };
-        let layout = CacheLayout { capacity: limit, page, heads: 1, dim: spec.width() };
-        LatentState { pages, layout }
+        let rows = |width| Rows::new(width, limit, precision, page);
+        let index = spec.indexer().map(|indexer| rows(indexer.dim));
+        LatentState { latents: rows(spec.width()), index }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -48,61 +35,62 @@ impl LatentState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        positions_held(limit, page) as u64 * (spec.width() * precision.bytes()) as u64
+        let rows = |width| Rows::bytes_for(width, limit, precision, page);
+        rows(spec.width()) + spec.indexer().map_or(0, |indexer| rows(indexer.dim))
     }
 
     /// Bytes held, including shared pages.
     pub(super) fn bytes(&self) -> u64 {
-        let (pages, precision) = match &self.pages {
-            Pages::F32(pages) => (pages.len(), KvPrecision::F32),
-            Pages::Bf16(pages) => (pages.len(), KvPrecision::Bf16),
-        };
-        (pages * self.page_len() * precision.bytes()) as u64
+        self.latents.bytes() + self.index.as_ref().map_or(0, Rows::bytes)
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        let (needed, len) = (self.layout.pages(end), self.page_len());
-        match &mut self.pages {
-            Pages::F32(pages) => grow(pages, needed, len),
-            Pages::Bf16(pages) => grow(pages, needed, len),
-        }
+        self.each(|rows| rows.reserve(end));
     }
 
     /// Empties the cache and keeps its memory, except for shared pages, which are left to the other
     /// sequence.
     pub(super) fn clear(&mut self) {
-        match &mut self.pages {
-            Pages::F32(pages) => drop_shared(pages),
-            Pages::Bf16(pages) => drop_shared(pages),
-        }
+        self.each(Rows::clear);
     }
 
-    /// Stores rows [tokens, width] of consecutive positions, for which there is
+    /// Stores latents [tokens, width] of consecutive positions, for which there is
     /// [room](Self::reserve).
     pub(crate) fn append(&mut self, first: usize, rows: &[f32]) {
-        let pages = match &mut self.pages {
-            Pages::F32(pages) => CacheMut::F32(pages),
-            Pages::Bf16(pages) => CacheMut::Bf16(pages),
-        };
-        store(pages, self.layout, first, rows);
+        self.latents.append(first, rows);
     }
 
-    /// The rows as keys, and their beginnings as values, of one head.
+    /// The latents as keys, and their beginnings as values, of one head.
     pub(crate) fn view(&self) -> KvCache<'_> {
-        let data = match &self.pages {
-            Pages::F32(pages) => KvData::F32 { keys: pages, values: pages },
-            Pages::Bf16(pages) => KvData::Bf16 { keys: pages, values: pages },
-        };
-        KvCache { data, keys: self.layout, values: self.layout }
+        self.latents.view()
     }
 
     /// Number of positions kept.
     pub(crate) fn capacity(&self) -> usize {
-        self.layout.capacity
+        self.latents.capacity()
     }
 
-    fn page_len(&self) -> usize {
-        self.layout.page_len().expect("the formula has counted it before")
+    /// Stores keys [tokens, dim] of the indexer.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has no indexer.
+    pub(crate) fn append_index(&mut self, first: usize, keys: &[f32]) {
+        self.index.as_mut().expect("a layer with an indexer").append(first, keys);
+    }
+
+    /// The keys of the indexer, of one head.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has no indexer.
+    pub(crate) fn index(&self) -> KvCache<'_> {
+        self.index.as_ref().expect("a layer with an indexer").view()
+    }
+
+    fn each(&mut self, f: impl Fn(&mut Rows)) {
+        f(&mut self.latents);
+        self.index.iter_mut().for_each(f);
     }
 }

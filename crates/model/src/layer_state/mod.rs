@@ -4,6 +4,7 @@ mod kv;
 mod latent;
 mod pages;
 mod recurrent;
+mod rows;
 #[cfg(test)]
 mod tests;
 

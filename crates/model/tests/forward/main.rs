@@ -9,6 +9,7 @@ mod failures;
 mod gguf;
 mod goldens;
 mod in_memory;
+mod long;
 mod order;
 mod outline;
 mod probe;

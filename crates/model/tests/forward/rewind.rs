@@ -10,8 +10,9 @@ use sws_store::{PieceId, PieceKind};
 use crate::support::Fixture;
 
 /// The second has a window in every layer, the third and the fifth in every other; the sixth has
-/// latents, the last two gated delta nets.
-const VARIANTS: [&str; 8] = [
+/// latents, the next two gated delta nets, and in the last one layers share the positions that
+/// another has selected.
+const VARIANTS: [&str; 9] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -20,6 +21,7 @@ const VARIANTS: [&str; 8] = [
     "deepseek_v3_v5cfg",
     "qwen3_next",
     "qwen3_5_moe",
+    "glm_moe_dsa",
 ];
 
 /// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.

@@ -4,7 +4,8 @@ use super::super::elementary::exp;
 use super::super::lanes::{LANES, greater, maximum, padded};
 use super::super::row::{capped, exp_and_sum};
 use super::super::vector::Wide;
-use super::cache::{CacheLayout, Element, Page};
+use super::cache::{Element, Page};
+use super::tiles::{Chosen, Head, Tile, Tiles};
 use super::{AttentionScratch, Block, Job, KvData, ROWS};
 
 /// Computes the units of one thread: every `threads`-th.
@@ -18,21 +19,30 @@ pub(super) fn share<S: Wide>(
 ) {
     for unit in (thread..job.units()).step_by(threads) {
         match job.cache.data {
-            KvData::F32 { keys, values } => run_unit(simd, job, unit, keys, values, scratch),
-            KvData::Bf16 { keys, values } => run_unit(simd, job, unit, keys, values, scratch),
+            KvData::F32 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
+            KvData::Bf16 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
         }
     }
 }
 
 /// One query.
 #[derive(Clone, Copy, Default)]
-struct Row {
+pub(super) struct Row {
     /// Index in [tokens, heads].
-    index: usize,
+    pub(super) index: usize,
     head: usize,
-    /// The visible positions are start..end.
+    /// The visible positions are start..end; if positions are selected, these are places in the
+    /// list of them.
     start: usize,
     end: usize,
+}
+
+impl Row {
+    /// A query that is only scored.
+    #[inline(always)]
+    pub(super) fn of(index: usize) -> Row {
+        Row { index, ..Row::default() }
+    }
 }
 
 #[inline(always)]
@@ -40,10 +50,12 @@ fn run_unit<S: Wide, E: Element>(
     simd: S,
     job: Job,
     unit: usize,
-    keys: &[Page<E>],
-    values: &[Page<E>],
+    (keys, values): (&[Page<E>], &[Page<E>]),
     scratch: &mut AttentionScratch,
 ) {
+    if job.selected.is_some() {
+        return run_selected(simd, job, unit, (keys, values), scratch);
+    }
     let spec = job.spec;
     let group = spec.heads / spec.kv_heads;
     let blocks = job.rows_per_kv_head().div_ceil(ROWS);
@@ -58,6 +70,45 @@ fn run_unit<S: Wide, E: Element>(
         let start = spec.first_visible(position);
         *row = Row { index: token * spec.heads + head, head, start, end: position + 1 };
     }
+    let (keys_layout, values_layout) = (job.cache.keys, job.cache.values);
+    let keys = Head { pages: keys, layout: keys_layout, head: kv_head, dim: spec.key_dim };
+    let values = Head { pages: values, layout: values_layout, head: kv_head, dim: spec.value_dim };
+    run_rows(simd, job, rows, (keys, values), scratch);
+}
+
+/// A unit of the queries of one token, which share its selected positions.
+#[inline(always)]
+fn run_selected<S: Wide, E: Element>(
+    simd: S,
+    job: Job,
+    unit: usize,
+    (keys, values): (&[Page<E>], &[Page<E>]),
+    scratch: &mut AttentionScratch,
+) {
+    let (spec, selected) = (job.spec, job.selected.expect("the caller has looked"));
+    let blocks = spec.heads.div_ceil(ROWS);
+    let (token, first) = (unit / blocks, unit % blocks * ROWS);
+    let list = selected.of(token);
+    let mut rows = [Row::default(); ROWS];
+    let rows = &mut rows[..ROWS.min(spec.heads - first)];
+    for (row, head) in rows.iter_mut().zip(first..) {
+        *row = Row { index: token * spec.heads + head, head, start: 0, end: list.len() };
+    }
+    let keys = Chosen { pages: keys, layout: job.cache.keys, list, dim: spec.key_dim };
+    let values = Chosen { pages: values, layout: job.cache.values, list, dim: spec.value_dim };
+    run_rows(simd, job, rows, (keys, values), scratch);
+}
+
+/// Computes some queries of one key-value head.
+#[inline(always)]
+fn run_rows<S: Wide, T: Tiles>(
+    simd: S,
+    job: Job,
+    rows: &[Row],
+    (keys, values): (T, T),
+    scratch: &mut AttentionScratch,
+) {
+    let (spec, count) = (job.spec, rows.len());
     let start = rows[0].start;
     let end = rows[count - 1].end;
     // A multiple of 32, so that the index of a score is in the lane of its position.
@@ -66,14 +117,11 @@ fn run_unit<S: Wide, E: Element>(
     let scores = &mut scratch.scores[..count * width];
     let span = Span { start, end, base, width };
 
-    let keys = Head { pages: keys, layout: job.cache.keys, head: kv_head, dim: spec.key_dim };
-    score(simd, job, rows, span, keys, scores);
+    score(simd, job.q, rows, span, keys, scores);
     let mut sums = [0.0; ROWS];
     for ((row, scores), sum) in rows.iter().zip(scores.chunks_exact_mut(width)).zip(&mut sums) {
         *sum = weigh(job, *row, base, scores);
     }
-    let values =
-        Head { pages: values, layout: job.cache.values, head: kv_head, dim: spec.value_dim };
     let chunks = spec.value_dim.div_ceil(LANES);
     let acc = &mut scratch.acc[..chunks * count * LANES];
     mix(
@@ -107,69 +155,25 @@ fn run_unit<S: Wide, E: Element>(
 /// The positions visible to any row of a unit, and the layout of the scores: a row's score for
 /// position p is at `p - base` of `width`.
 #[derive(Clone, Copy)]
-struct Span {
-    start: usize,
-    end: usize,
-    base: usize,
-    width: usize,
-}
-
-/// The cached rows of one key-value head.
-#[derive(Clone, Copy)]
-struct Head<'a, E> {
-    pages: &'a [Page<E>],
-    layout: CacheLayout,
-    head: usize,
-    dim: usize,
-}
-
-/// Positions start..end of a head, which lie in one page.
-#[derive(Clone, Copy)]
-struct Tile<'a, E> {
-    start: usize,
-    end: usize,
-    /// Elements from the row of `start` on.
-    rows: &'a [E],
-    stride: usize,
-    dim: usize,
-}
-
-impl<'a, E: Element> Head<'a, E> {
-    /// A tile of up to `size` positions from `start` on, cut at `end` and at the end of the page or
-    /// ring.
-    #[inline(always)]
-    fn tile(&self, start: usize, end: usize, size: usize) -> Tile<'a, E> {
-        let Head { pages, layout, head, dim } = *self;
-        let slot = start % layout.capacity;
-        // The page length is a power of two, as `check` asserts.
-        let first = slot & (layout.page - 1);
-        let page = &pages[slot >> layout.page.trailing_zeros()];
-        let size = size.min(layout.capacity - slot).min(layout.page - first);
-        let rows = &page[layout.head(head) + first * layout.dim..];
-        Tile { start, end: end.min(start + size), rows, stride: layout.dim, dim }
-    }
-}
-
-impl<'a, E: Element> Tile<'a, E> {
-    #[inline(always)]
-    fn row(&self, position: usize) -> &'a [E] {
-        let at = (position - self.start) * self.stride;
-        &self.rows[at..at + self.dim]
-    }
+pub(super) struct Span {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) base: usize,
+    pub(super) width: usize,
 }
 
 /// Positions per tile of keys.
-const SCORED: usize = 32;
+pub(super) const SCORED: usize = 32;
 
 /// Computes all products of the rows' queries with the keys of the span, in tiles that stay in the
 /// first-level cache from one group of rows to the next.
 #[inline(always)]
-fn score<S: Wide, E: Element>(
+pub(super) fn score<S: Wide, T: Tiles>(
     simd: S,
-    job: Job,
+    q: &[f32],
     rows: &[Row],
     span: Span,
-    keys: Head<E>,
+    keys: T,
     scores: &mut [f32],
 ) {
     let mut start = span.start;
@@ -181,37 +185,33 @@ fn score<S: Wide, E: Element>(
             let scores = &mut scores[first * width..];
             // Eight products at once: as many as fit in the registers and as `fold8` takes.
             first += match rows.len() {
-                4.. if S::SUMS >= 8 => {
-                    score_rows::<_, _, 4, 2>(simd, job, rows, span, tile, scores)
-                }
-                2.. if S::SUMS >= 8 => {
-                    score_rows::<_, _, 2, 4>(simd, job, rows, span, tile, scores)
-                }
-                _ if S::SUMS >= 8 => score_rows::<_, _, 1, 8>(simd, job, rows, span, tile, scores),
-                _ => score_rows::<_, _, 1, 1>(simd, job, rows, span, tile, scores),
+                4.. if S::SUMS >= 8 => score_rows::<_, _, 4, 2>(simd, q, rows, span, tile, scores),
+                2.. if S::SUMS >= 8 => score_rows::<_, _, 2, 4>(simd, q, rows, span, tile, scores),
+                _ if S::SUMS >= 8 => score_rows::<_, _, 1, 8>(simd, q, rows, span, tile, scores),
+                _ => score_rows::<_, _, 1, 1>(simd, q, rows, span, tile, scores),
             };
         }
-        start = tile.end;
+        start = tile.end();
     }
 }
 
 /// Multiplies the first `R` rows by the keys of a tile, `K` keys at a time. Returns `R`.
 #[inline(always)]
-fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
+fn score_rows<S: Wide, T: Tile, const R: usize, const K: usize>(
     simd: S,
-    job: Job,
+    queries: &[f32],
     rows: &[Row],
     span: Span,
-    keys: Tile<E>,
+    keys: T,
     scores: &mut [f32],
 ) -> usize {
     let mut q: [&[f32]; R] = [&[]; R];
     for (q, row) in q.iter_mut().zip(rows) {
-        *q = &job.q[row.index * keys.dim..][..keys.dim];
+        *q = &queries[row.index * keys.dim()..][..keys.dim()];
     }
-    let mut position = keys.start;
-    while position + K <= keys.end && R * K == 8 {
-        let mut key: [&[E]; K] = [&[]; K];
+    let mut position = keys.start();
+    while position + K <= keys.end() && R * K == 8 {
+        let mut key: [&[T::Element]; K] = [&[]; K];
         for (i, key) in key.iter_mut().enumerate() {
             *key = keys.row(position + i);
         }
@@ -221,7 +221,7 @@ fn score_rows<S: Wide, E: Element, const R: usize, const K: usize>(
         }
         position += K;
     }
-    for position in position..keys.end {
+    for position in position..keys.end() {
         let key = keys.row(position);
         for (r, q) in q.into_iter().enumerate() {
             scores[r * span.width + position - span.base] = dot(simd, q, key);
@@ -336,10 +336,10 @@ const MIXED: usize = 512;
 /// Accumulates the weighted values into `acc` [chunks of 32 elements, rows, lanes], and hands the
 /// finished sums of each chunk to `finish` while they are in the first-level cache.
 #[inline(always)]
-fn mix<S: Wide, E: Element>(
+fn mix<S: Wide, T: Tiles>(
     simd: S,
     rows: &[Row],
-    values: Head<E>,
+    values: T,
     (span, weights): (Span, &[f32]),
     acc: &mut [Block],
     mut finish: impl FnMut(usize, &mut [[Block; LANES]]),
@@ -351,16 +351,16 @@ fn mix<S: Wide, E: Element>(
     let mut start = span.start;
     while start < span.end {
         let tile = values.tile(start, span.end, MIXED);
-        let from = from.clamp(tile.start, tile.end);
-        let to = to.clamp(from, tile.end);
+        let from = from.clamp(tile.start(), tile.end());
+        let to = to.clamp(from, tile.end());
         for (c, acc) in acc.chunks_exact_mut(rows.len()).enumerate() {
-            if tile.start == span.start {
+            if tile.start() == span.start {
                 acc.as_flattened_mut().fill(Block([0.0; LANES]));
             }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let own = Part {
                     tile,
-                    from: rows[r].start.max(tile.start),
+                    from: rows[r].start.max(tile.start()),
                     to: rows[r].end.min(from),
                     c,
                 };
@@ -380,21 +380,21 @@ fn mix<S: Wide, E: Element>(
             }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let own =
-                    Part { tile, from: rows[r].start.max(to), to: rows[r].end.min(tile.end), c };
+                    Part { tile, from: rows[r].start.max(to), to: rows[r].end.min(tile.end()), c };
                 mix_own(simd, own, span, &weights[r * span.width..], acc);
             }
-            if tile.end == span.end {
+            if tile.end() == span.end {
                 finish(c, acc);
             }
         }
-        start = tile.end;
+        start = tile.end();
     }
 }
 
 /// The `c`-th 32 elements of the positions from..to of a tile; empty if `to` is below `from`.
 #[derive(Clone, Copy)]
-struct Part<'a, E> {
-    tile: Tile<'a, E>,
+struct Part<T> {
+    tile: T,
     from: usize,
     to: usize,
     c: usize,
@@ -402,9 +402,9 @@ struct Part<'a, E> {
 
 /// Mixes a part for one row, whose sums stay in memory.
 #[inline(always)]
-fn mix_own<S: Wide, E: Element>(
+fn mix_own<S: Wide, T: Tile>(
     simd: S,
-    Part { tile, from, to, c }: Part<E>,
+    Part { tile, from, to, c }: Part<T>,
     span: Span,
     weights: &[f32],
     acc: &mut [Block; LANES],
@@ -419,9 +419,9 @@ fn mix_own<S: Wide, E: Element>(
 
 /// Mixes a part for the first `R` rows, with the sums of a lane in registers. Returns `R`.
 #[inline(always)]
-fn mix_rows<S: Wide, E: Element, const R: usize>(
+fn mix_rows<S: Wide, T: Tile, const R: usize>(
     simd: S,
-    Part { tile, from, to, c }: Part<E>,
+    Part { tile, from, to, c }: Part<T>,
     span: Span,
     weights: &[f32],
     acc: &mut [[Block; LANES]],

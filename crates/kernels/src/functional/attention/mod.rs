@@ -15,11 +15,17 @@
 //! A key that is not visible takes no part at all (not even as a zero), so the content of a masked
 //! or evicted slot is irrelevant. A query that sees nothing yields zeros; one whose scores are NaN,
 //! or all -inf without a sink, yields NaN.
+//!
+//! Where positions are selected ([`Selected`]), the visible keys are those of the list, which is
+//! ascending, and j above is the place in the list. So a list of all positions changes no bit.
 
 mod cache;
+mod index;
 mod lanes;
+mod tiles;
 
 pub use cache::{CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed};
+pub use index::{IndexQuery, index_scores};
 use rayon::prelude::*;
 
 use super::lanes::{LANES, Lanes};
@@ -102,6 +108,28 @@ pub struct Queries<'a> {
     pub first: usize,
     /// [tokens, heads, key_dim]
     pub q: &'a [f32],
+    /// The positions that each of them sees; `None` for all before it, and its own.
+    pub selected: Option<Selected<'a>>,
+}
+
+/// Positions selected for queries, ascending for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected<'a> {
+    /// Position of the first query.
+    pub first: usize,
+    /// Positions selected, [tokens, most]. The query at position p has the first p + 1 of them, if
+    /// that is less.
+    pub positions: &'a [u32],
+    /// The largest number of positions for a query.
+    pub most: usize,
+}
+
+impl<'a> Selected<'a> {
+    /// The positions of a token.
+    #[inline(always)]
+    pub fn of(&self, token: usize) -> &'a [u32] {
+        &self.positions[token * self.most..][..self.most.min(self.first + token + 1)]
+    }
 }
 
 /// Attention of some queries, into `y` [tokens, heads, value_dim].
@@ -113,11 +141,12 @@ pub fn attention(
     tier: Tier,
     spec: &Attention,
     cache: &KvCache,
-    Queries { first: first_position, q }: Queries,
+    queries: Queries,
     y: &mut [f32],
     scratch: &mut [AttentionScratch],
 ) {
-    let tokens = check(spec, cache, first_position, q, y);
+    let Queries { first: first_position, q, selected } = queries;
+    let tokens = check(spec, cache, queries, y);
     if spec.window == Some(0) {
         return y.fill(0.0);
     }
@@ -125,14 +154,15 @@ pub fn attention(
         return;
     }
     if let Tier::Scalar = tier {
-        return reference::attention(spec, cache, first_position, q, y);
+        return reference::attention(spec, cache, queries, y);
     }
-    let retained = cache.keys.capacity.min(first_position + tokens);
+    let seen = selected.map_or(first_position + tokens, |selected| selected.most);
+    let retained = cache.keys.capacity.min(seen);
     assert!(
         !scratch.is_empty() && scratch.iter().all(|s| s.suffices(spec.value_dim, retained)),
         "attention: scratch too small"
     );
-    let job = Job { spec, cache, first_position, q, y: Rows(y.as_mut_ptr()), tokens };
+    let job = Job { spec, cache, first_position, q, selected, y: Rows(y.as_mut_ptr()), tokens };
     let threads = scratch.len().min(job.units());
     if threads == 1 {
         share_tiered(tier, job, 0, 1, &mut scratch[0]);
@@ -146,7 +176,8 @@ pub fn attention(
 }
 
 /// Panics unless all shapes fit; returns the number of tokens.
-fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) -> usize {
+fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usize {
+    let Queries { first, q, selected } = queries;
     let Attention { heads, kv_heads, key_dim, value_dim, .. } = *spec;
     assert!(
         kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && key_dim > 0 && value_dim > 0,
@@ -168,6 +199,15 @@ fn check(spec: &Attention, cache: &KvCache, first: usize, q: &[f32], y: &[f32]) 
         KvData::Bf16 { keys, values } => (lens(keys), lens(values)),
     };
     let end = first.checked_add(tokens).expect("attention: positions");
+    if let Some(selected) = selected {
+        let capacity = cache.keys.capacity.min(cache.values.capacity);
+        assert!(
+            kv_heads == 1 && spec.window.is_none() && end <= capacity && selected.most > 0,
+            "attention: positions of one linear cache are selected"
+        );
+        let most = tokens.checked_mul(selected.most).expect("attention: positions");
+        assert!(selected.first == first && selected.positions.len() >= most, "attention: selected");
+    }
     for (layout, dim, (pages, shortest)) in
         [(cache.keys, key_dim, keys), (cache.values, value_dim, values)]
     {
@@ -192,6 +232,7 @@ struct Job<'a> {
     cache: &'a KvCache<'a>,
     first_position: usize,
     q: &'a [f32],
+    selected: Option<Selected<'a>>,
     y: Rows,
     tokens: usize,
 }
@@ -204,7 +245,11 @@ impl Job<'_> {
 
     /// Pieces of work: up to `ROWS` queries of one key-value head.
     fn units(&self) -> usize {
-        self.spec.kv_heads * self.rows_per_kv_head().div_ceil(ROWS)
+        match self.selected {
+            None => self.spec.kv_heads * self.rows_per_kv_head().div_ceil(ROWS),
+            // Those of one token, which share a list.
+            Some(_) => self.tokens * self.spec.heads.div_ceil(ROWS),
+        }
     }
 }
 

@@ -119,7 +119,14 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         };
         let cache = KvCache { data, keys: key_layout, values: value_layout };
         let mut y = vec![f32::NAN; q.len() / case.key_dim * case.value_dim];
-        attention(way.tier, &case.spec(), &cache, Queries { first, q }, &mut y, &mut scratch);
+        attention(
+            way.tier,
+            &case.spec(),
+            &cache,
+            Queries { first, q, selected: None },
+            &mut y,
+            &mut scratch,
+        );
         out.extend(y);
     }
     out
@@ -283,6 +290,141 @@ fn same_bits_across_tiles_of_values() {
     }
 }
 
+/// Selected positions, in lists of up to `most`.
+fn some_positions(first: usize, tokens: usize, most: usize) -> Vec<u32> {
+    let mut positions = vec![u32::MAX; tokens * most];
+    for (token, list) in positions.chunks_mut(most).enumerate() {
+        let seen = first + token + 1;
+        let count = most.min(seen);
+        for (place, position) in list[..count].iter_mut().enumerate() {
+            // Evenly spread, ascending; all of them if there is room.
+            *position = ((place + 1) * seen / count - 1) as u32;
+        }
+    }
+    positions
+}
+
+/// Attention to selected positions: equal in all tiers and in chunks, that of a cache that holds
+/// these positions alone, and that of all positions where all are selected.
+#[test]
+fn selected_positions_alone_are_attended() {
+    for (heads, dims, page, bf16) in
+        [(3, (33, 20), 64, false), (17, (64, 64), 1 << 20, false), (9, (40, 32), 64, true)]
+    {
+        let case = Case::new(150, (heads, 1), dims, 9);
+        let dims = [case.key_dim, case.value_dim];
+        let layouts = dims.map(|dim| CacheLayout { capacity: 150, page, heads: 1, dim });
+        let [keys, values] = layouts;
+        let caches = |k: &[f32], v: &[f32]| {
+            let mut wide = layouts
+                .map(|layout| vec![zeroed::<f32>(layout.page_len().unwrap()); layout.pages(150)]);
+            let mut narrow = layouts
+                .map(|layout| vec![zeroed::<u16>(layout.page_len().unwrap()); layout.pages(150)]);
+            for (i, rows) in [k, v].into_iter().enumerate() {
+                store(CacheMut::F32(&mut wide[i]), layouts[i], 0, rows);
+                store(CacheMut::Bf16(&mut narrow[i]), layouts[i], 0, rows);
+            }
+            (wide, narrow)
+        };
+        fn view<'a>(
+            (wide, narrow): &'a ([Vec<Page<f32>>; 2], [Vec<Page<u16>>; 2]),
+            bf16: bool,
+            (keys, values): (CacheLayout, CacheLayout),
+        ) -> KvCache<'a> {
+            let data = match bf16 {
+                true => KvData::Bf16 { keys: &narrow[0], values: &narrow[1] },
+                false => KvData::F32 { keys: &wide[0], values: &wide[1] },
+            };
+            KvCache { data, keys, values }
+        }
+        let all = caches(&case.k, &case.v);
+        let cache = view(&all, bf16, (keys, values));
+        let q_width = heads * case.key_dim;
+        let run = |tier, (first, tokens): (usize, usize), most: Option<usize>, threads| {
+            let q = &case.q[first * q_width..(first + tokens) * q_width];
+            let positions = most.map(|most| some_positions(first, tokens, most));
+            let selected = positions.as_ref().map(|positions| {
+                let most = most.unwrap();
+                Selected { first, positions, most }
+            });
+            let mut y = vec![f32::NAN; tokens * heads * case.value_dim];
+            let new = || AttentionScratch::new(case.value_dim, 150);
+            let mut scratch: Vec<_> = (0..threads).map(|_| new()).collect();
+            let queries = Queries { first, q, selected };
+            attention(tier, &case.spec(), &cache, queries, &mut y, &mut scratch);
+            y
+        };
+        for most in [1, 31, 40, 150] {
+            let expected = run(Tier::Scalar, (0, 150), Some(most), 1);
+            for tier in Tier::available() {
+                let found = run(tier, (0, 150), Some(most), 2);
+                assert_same(&found, &expected, format!("{tier}, {most} positions"));
+                let mut parts = run(tier, (0, 77), Some(most), 1);
+                parts.extend(run(tier, (77, 73), Some(most), 3));
+                assert_same(&parts, &expected, format!("{tier}, {most} positions, in chunks"));
+                if most == 150 {
+                    let whole = run(tier, (0, 150), None, 1);
+                    assert_same(&whole, &expected, format!("{tier}, all positions"));
+                }
+            }
+            // The last query, with a cache of its positions alone.
+            let list = some_positions(149, 1, most);
+            let of = |rows: &[f32], dim: usize| -> Vec<f32> {
+                let row = |&p: &u32| rows[p as usize * dim..][..dim].to_vec();
+                list.iter().flat_map(row).collect()
+            };
+            let own = caches(&of(&case.k, case.key_dim), &of(&case.v, case.value_dim));
+            let cache = view(&own, bf16, (keys, values));
+            let mut y = vec![f32::NAN; heads * case.value_dim];
+            let q = &case.q[149 * q_width..];
+            let queries = Queries { first: most - 1, q, selected: None };
+            let mut scratch = [AttentionScratch::new(case.value_dim, 150)];
+            attention(Tier::best(), &case.spec(), &cache, queries, &mut y, &mut scratch);
+            assert_same(&y, &expected[149 * y.len()..], format!("{most} positions alone"));
+        }
+    }
+}
+
+#[test]
+fn scores_of_positions_have_the_same_bits_in_all_tiers() {
+    for (heads, dim, page) in [(1, 1, 64), (5, 14, 64), (8, 32, 128), (21, 70, 1 << 20)] {
+        let mut noise = Noise(11);
+        let (q, weights) = (noise.vec(heads * dim, 2.0), noise.vec(heads, 2.0));
+        let rows = noise.vec(200 * dim, 2.0);
+        let layout = CacheLayout { capacity: 200, page, heads: 1, dim };
+        let mut wide = vec![zeroed::<f32>(layout.page_len().unwrap()); layout.pages(200)];
+        let mut narrow = vec![zeroed::<u16>(layout.page_len().unwrap()); layout.pages(200)];
+        store(CacheMut::F32(&mut wide), layout, 0, &rows);
+        store(CacheMut::Bf16(&mut narrow), layout, 0, &rows);
+        for data in [
+            KvData::F32 { keys: &wide, values: &wide },
+            KvData::Bf16 { keys: &narrow, values: &narrow },
+        ] {
+            let keys = KvCache { data, keys: layout, values: layout };
+            let query = IndexQuery { q: &q, weights: &weights };
+            let mut expected = vec![f32::NAN; 197];
+            index_scores(Tier::Scalar, query, &keys, 0, &mut expected);
+            for tier in Tier::available() {
+                let mut found = vec![f32::NAN; 197];
+                let (before, after) = found.split_at_mut(96);
+                index_scores(tier, query, &keys, 96, after);
+                index_scores(tier, query, &keys, 0, before);
+                assert_same(&found, &expected, format!("{tier}, {heads} heads of {dim}"));
+            }
+            if let KvData::F32 { .. } = data {
+                for (score, row) in expected.iter().zip(rows.chunks(dim)) {
+                    let product = |q: &[f32]| -> f64 {
+                        q.iter().zip(row).map(|(q, k)| f64::from(q * k)).sum()
+                    };
+                    let heads = q.chunks(dim).zip(&weights);
+                    let exact: f64 = heads.map(|(q, w)| f64::from(*w) * product(q).max(0.0)).sum();
+                    assert!((exact - f64::from(*score)).abs() < 1e-3, "{score} for {exact}");
+                }
+            }
+        }
+    }
+}
+
 /// Eight heads of 2^61 elements are 2^64, which wraps to 0.
 #[test]
 #[should_panic(expected = "attention: outputs")]
@@ -297,7 +439,7 @@ fn shapes_whose_product_wraps_are_refused() {
     let case = Case::new(1, (8, 1), (1, 1), 4);
     let spec = Attention { value_dim, ..case.spec() };
     let mut scratch = [AttentionScratch::new(1, 2)];
-    let queries = Queries { first: 1, q: &case.q };
+    let queries = Queries { first: 1, q: &case.q, selected: None };
     attention(Tier::best(), &spec, &cache, queries, &mut [], &mut scratch);
 }
 
@@ -312,6 +454,6 @@ fn a_ring_too_small_is_refused() {
     };
     let case = Case { window: Some(4), ..Case::new(2, (1, 1), (2, 2), 3) };
     let mut scratch = [AttentionScratch::new(2, 4)];
-    let queries = Queries { first: 7, q: &case.q };
+    let queries = Queries { first: 7, q: &case.q, selected: None };
     attention(Tier::best(), &case.spec(), &cache, queries, &mut [0.0; 4], &mut scratch);
 }

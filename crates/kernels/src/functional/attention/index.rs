@@ -1,0 +1,95 @@
+//! The scores by which sparse attention selects positions.
+
+use super::cache::{Element, Page};
+use super::lanes::{Row, SCORED, Span, score};
+use super::tiles::Head;
+use super::{KvCache, KvData, ROWS};
+use crate::Tier;
+use crate::functional::vector::Wide;
+use crate::functional::{reference, tiered};
+
+/// The query of an indexer at one position.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexQuery<'a> {
+    /// [heads, dim]
+    pub q: &'a [f32],
+    /// The weight of each head.
+    pub weights: &'a [f32],
+}
+
+/// Scores of the positions from `first` on, a multiple of 32, for a query:
+///
+/// s_j = Σ weight_h · max(q_h · k_j, 0)
+///
+/// in ascending h from 0 on, each step fused; the product is the canonical dot. A product that is
+/// NaN counts as 0.
+///
+/// The cache has one head, and keys that are as long as those of the query.
+pub fn index_scores(
+    tier: Tier,
+    query: IndexQuery,
+    keys: &KvCache,
+    first: usize,
+    scores: &mut [f32],
+) {
+    let layout = keys.keys;
+    let heads = query.weights.len();
+    assert!(
+        layout.heads == 1 && layout.dim > 0 && Some(query.q.len()) == heads.checked_mul(layout.dim),
+        "index_scores: shapes"
+    );
+    assert!(
+        first.is_multiple_of(SCORED) && first + scores.len() <= layout.capacity,
+        "index_scores: positions"
+    );
+    index_scores_tiered(tier, query, keys, first, scores);
+}
+
+tiered! {
+    index_scores_tiered(query: IndexQuery, keys: &KvCache, first: usize, scores: &mut [f32])
+    simd: of_either, reference: reference::index_scores
+}
+
+#[inline(always)]
+fn of_either<S: Wide>(
+    simd: S,
+    query: IndexQuery,
+    cache: &KvCache,
+    first: usize,
+    scores: &mut [f32],
+) {
+    match cache.data {
+        KvData::F32 { keys, .. } => of_pages(simd, query, head(keys, cache), first, scores),
+        KvData::Bf16 { keys, .. } => of_pages(simd, query, head(keys, cache), first, scores),
+    }
+}
+
+#[inline(always)]
+fn head<'a, E: Element>(pages: &'a [Page<E>], cache: &KvCache) -> Head<'a, E> {
+    Head { pages, layout: cache.keys, head: 0, dim: cache.keys.dim }
+}
+
+#[inline(always)]
+fn of_pages<S: Wide, E: Element>(
+    simd: S,
+    IndexQuery { q, weights }: IndexQuery,
+    keys: Head<E>,
+    first: usize,
+    scores: &mut [f32],
+) {
+    let mut products = [0.0; ROWS * SCORED];
+    for (start, scores) in (first..).step_by(SCORED).zip(scores.chunks_mut(SCORED)) {
+        let span = Span { start, end: start + scores.len(), base: start, width: SCORED };
+        scores.fill(0.0);
+        for (group, weights) in weights.chunks(ROWS).enumerate() {
+            let rows: [Row; ROWS] = std::array::from_fn(|row| Row::of(group * ROWS + row));
+            score(simd, q, &rows[..weights.len()], span, keys, &mut products);
+            for (&weight, products) in weights.iter().zip(products.chunks_exact(SCORED)) {
+                for (score, &product) in scores.iter_mut().zip(products) {
+                    let positive = if product > 0.0 { product } else { 0.0 };
+                    *score = weight.mul_add(positive, *score);
+                }
+            }
+        }
+    }
+}

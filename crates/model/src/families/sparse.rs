@@ -1,0 +1,115 @@
+//! Sparse attention of DeepSeek V3.2 and GLM 5: the indexers that select positions, and the layers
+//! that have one.
+
+use sws_kernels::functional::RopePairs;
+
+use super::common::MAX_WIDTH;
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{IndexerSpec, SparseSpec};
+
+/// Which layers have an indexer, and how they rotate.
+struct Defaults {
+    heads: usize,
+    pairs: RopePairs,
+    /// True if layers may use the selection of an earlier one.
+    shares: bool,
+}
+
+/// The largest number of positions that may be selected.
+const MAX_SELECTED: u64 = 1 << 20;
+
+/// The sparse attention of each layer; None if the family has none.
+pub(super) fn read(
+    config: &Config,
+    layers: usize,
+    rotated: usize,
+) -> Result<Option<Vec<SparseSpec>>, ConfigError> {
+    let defaults = match config.model_type() {
+        "deepseek_v32" => Defaults { heads: 64, pairs: RopePairs::HalfSplit, shares: false },
+        "glm_moe_dsa" => Defaults { heads: 32, pairs: RopePairs::Interleaved, shares: true },
+        _ => {
+            return match config.get("index_topk") {
+                Some(entry) => Err(config.unsupported(entry, "attention to all positions")),
+                None => Ok(None),
+            };
+        }
+    };
+    // Configurations of transformers 5 have a list.
+    if let Some(entry) = config.get("layer_types")
+        && entry.list()?.iter().any(|kind| kind.as_str() != Some("indexed_attention"))
+    {
+        return Err(config.unsupported(entry, "indexed_attention in all layers"));
+    }
+    fixed(config, "rope_interleave", true)?;
+    fixed(config, "indexer_rope_interleave", defaults.pairs == RopePairs::Interleaved)?;
+    let size = |key, limit, default| config.get(key).map_or(Ok(default), |entry| entry.size(limit));
+    let heads = size("index_n_heads", MAX_COUNT, defaults.heads)?;
+    let dim = size("index_head_dim", MAX_HEAD_DIM, 128)?;
+    let most = size("index_topk", MAX_SELECTED, 2048)?;
+    if dim < rotated {
+        let reason = format!("which is less than the {rotated} elements that are rotated");
+        let entry =
+            config.get("index_head_dim").map_or_else(|| config.need("qk_rope_head_dim"), Ok);
+        return Err(entry?.invalid(reason));
+    }
+    if (heads * dim) as u64 > MAX_WIDTH {
+        let reason = format!("which with {dim} elements each no model has");
+        return Err(config.need("index_n_heads")?.invalid(reason));
+    }
+    let indexer = IndexerSpec { heads, dim, eps: 1e-6, pairs: defaults.pairs };
+    let own = if defaults.shares { own(config, layers)? } else { vec![true; layers] };
+    let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
+    Ok(Some(own.into_iter().map(sparse).collect()))
+}
+
+/// Refuses an entry with another value.
+fn fixed(config: &Config, key: &'static str, value: bool) -> Result<(), ConfigError> {
+    match config.get(key) {
+        Some(entry) if entry.flag()? != value => {
+            Err(config.unsupported(entry, if value { "true" } else { "false" }))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True for each layer with an indexer of its own. Lists may go on for layers that predict further
+/// tokens, which are not part of the model.
+fn own(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let listed = |entry: Entry<'_>, own: Vec<Option<bool>>| {
+        if own.len() < layers {
+            return Err(entry.invalid(format!("of {} entries for {layers} layers", own.len())));
+        }
+        let own: Option<Vec<bool>> = own.into_iter().take(layers).collect();
+        let own = own.ok_or_else(|| config.unsupported(entry, "full and shared"))?;
+        match own[0] {
+            true => Ok(own),
+            false => Err(entry.invalid("and the first layer has no selection to share")),
+        }
+    };
+    let kind = |word: &str| match word {
+        "full" => Some(true),
+        "shared" => Some(false),
+        _ => None,
+    };
+    let list = |entry: Entry<'_>| {
+        let kinds = entry.list()?.iter().map(|value| value.as_str().and_then(kind)).collect();
+        listed(entry, kinds)
+    };
+    if let Some(entry) = config.get("indexer_types") {
+        return list(entry);
+    }
+    if let Some(entry) = config.get("index_topk_pattern") {
+        let Some(letters) = entry.value.as_str() else { return list(entry) };
+        let letter = |letter| match letter {
+            'F' => Some(true),
+            'S' => Some(false),
+            _ => None,
+        };
+        return listed(entry, letters.chars().map(letter).collect());
+    }
+    let count = |key, default| config.get(key).map_or(Ok(default), |entry| entry.count(MAX_COUNT));
+    let every = count("index_topk_freq", 1)?.max(1) as usize;
+    let skipped = count("index_skip_topk_offset", 2)? as usize;
+    Ok((0..layers).map(|l| (l + 1).saturating_sub(skipped).is_multiple_of(every)).collect())
+}

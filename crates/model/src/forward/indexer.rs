@@ -1,0 +1,226 @@
+//! The selection of the positions that sparse attention sees.
+//!
+//! An indexer keeps a short key of every position. A position's score is the sum, over the
+//! indexer's heads, of weight · relu(query · key) ([`index_scores`]); the largest are selected,
+//! lower positions first among equals. They are listed in ascending order, so that sums of attention
+//! do not depend on scores. Layers without an indexer use the last list.
+//!
+//! A token that sees no more positions than may be selected sees all of them, and nothing is scored.
+
+use rayon::prelude::*;
+use sws_kernels::functional::{
+    IndexQuery, RopeShape, Selected, index_scores, layer_norm, rope, top_k,
+};
+use sws_kernels::{Input, threads_for};
+use sws_store::{PieceId, Span};
+
+use super::attention::{Context, rows_of};
+use super::linear::Product;
+use super::work::{by_rows, grown};
+use crate::layer_state::Sequence;
+use crate::role::Role;
+use crate::spec::{IndexerSpec, LatentSpec};
+
+/// Tokens whose positions are scored together: it bounds the memory of the scores.
+pub(super) const TOGETHER: usize = 8;
+
+/// Positions that a thread scores at a time.
+const SEGMENT: usize = 1024;
+
+/// Working memory of indexers.
+#[derive(Debug, Default)]
+pub(super) struct IndexWork {
+    /// [tokens, heads, dim]
+    q: Vec<f32>,
+    /// [tokens, dim]
+    k: Vec<f32>,
+    /// [tokens, heads]
+    weights: Vec<f32>,
+    /// [tokens scored together, positions]
+    scores: Vec<f32>,
+    pub(super) selection: Selection,
+}
+
+/// The positions selected for the tokens of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Selection {
+    /// [tokens, most]; unspecified for sequences whose tokens see all positions.
+    positions: Vec<u32>,
+    most: usize,
+}
+
+impl Clone for Selection {
+    fn clone(&self) -> Selection {
+        Selection { positions: self.positions.clone(), most: self.most }
+    }
+
+    fn clone_from(&mut self, other: &Selection) {
+        // Reuses the existing buffer, since a budget counts on its length.
+        self.positions.clone_from(&other.positions);
+        self.most = other.most;
+    }
+}
+
+impl Selection {
+    /// True once a layer has selected.
+    pub(super) fn is_made(&self) -> bool {
+        self.most > 0
+    }
+
+    /// The selection for the tokens of a sequence; None if they see all positions.
+    pub(crate) fn of(&self, span: &Span) -> Option<Selected<'_>> {
+        let Selection { positions, most } = self;
+        let (first, most) = (span.first_position, *most);
+        let positions = || &positions[span.first_row * most..][..span.tokens * most];
+        (first + span.tokens > most).then(|| Selected { first, positions: positions(), most })
+    }
+}
+
+impl IndexWork {
+    /// The products with the hidden state: the key, and the weights of heads.
+    pub(super) fn of_hidden<'a>(
+        &'a mut self,
+        spec: &LatentSpec,
+        id: PieceId,
+        x: &'a Input,
+    ) -> [Option<Product<'a>>; 2] {
+        let Some(&IndexerSpec { heads, dim, .. }) = spec.indexer() else { return [None, None] };
+        let (k, by) =
+            (grown(&mut self.k, x.tokens() * dim), grown(&mut self.weights, x.tokens() * heads));
+        let key = Product::new(id, Role::IndexKey, x, k, dim);
+        [Some(key), Some(Product::new(id, Role::IndexWeights, x, by, heads))]
+    }
+
+    /// The product with the latent query: the queries.
+    pub(super) fn of_query<'a>(
+        &'a mut self,
+        spec: &LatentSpec,
+        id: PieceId,
+        x: &'a Input,
+    ) -> Option<Product<'a>> {
+        let width = spec.indexer()?.width();
+        let q = grown(&mut self.q, x.tokens() * width);
+        Some(Product::new(id, Role::IndexQuery, x, q, width))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let IndexWork { q, k, weights, scores, selection } = self;
+        let floats: usize = [q, k, weights, scores].map(Vec::capacity).iter().sum();
+        floats * size_of::<f32>() + selection.positions.capacity() * size_of::<u32>()
+    }
+
+    /// Bytes for passes of up to this many tokens and positions.
+    pub(super) fn bytes_for(spec: &LatentSpec, tokens: usize, positions: usize) -> usize {
+        let Some(sparse) = spec.sparse else { return 0 };
+        let Some(indexer) = sparse.indexer else { return 0 };
+        let of_token = indexer.width() + indexer.dim + indexer.heads;
+        let scores = TOGETHER.min(tokens) * positions;
+        (tokens * of_token + scores) * size_of::<f32>()
+            + tokens * sparse.most.min(positions) * size_of::<u32>()
+    }
+}
+
+/// Stores the keys of an indexer, and selects positions for every token, of the products in `work`.
+pub(super) fn select(
+    context: &Context<'_>,
+    (spec, indexer): (&LatentSpec, &IndexerSpec),
+    [weight, bias]: [&[f32]; 2],
+    sequences: &mut [Sequence],
+    work: &mut IndexWork,
+    [cos, sin]: &[Vec<f32>; 2],
+) {
+    let &Context { tier, layer: l, ropes, spans, .. } = context;
+    let &IndexerSpec { heads, dim, eps, pairs } = indexer;
+    let IndexWork { q, k, weights, scores, selection } = work;
+    let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+    let q = &mut q[..tokens * indexer.width()];
+    let k = &mut k[..tokens * dim];
+    let weights = &mut weights[..tokens * heads];
+    by_rows(k, dim, |_, k| layer_norm(tier, k, dim, weight, Some(bias), eps));
+    let turned = ropes[spec.rope].inv_freq.len();
+    for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
+        let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs };
+        by_rows(x, heads * dim, |first, x| {
+            let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
+            rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
+        });
+    }
+    // The scales of products and of heads. Both are above 0, so their place changes no choice.
+    let factor = (1.0 / (indexer.width() as f64).sqrt()) as f32;
+    weights.iter_mut().for_each(|weight| *weight *= factor);
+
+    for span in spans {
+        let cache = sequences[span.sequence].layers[l].latent();
+        cache.append_index(span.first_position, rows_of(span, k, dim));
+        let most = spec.sparse.map_or(0, |sparse| sparse.most).min(cache.capacity());
+        selection.most = most;
+        if selection.positions.len() < tokens * most {
+            // Exactly as long as needed: a budget counts on it.
+            selection.positions = Vec::new();
+            selection.positions = vec![0; tokens * most];
+        }
+    }
+    for span in spans.iter().filter(|span| span.first_position + span.tokens > selection.most) {
+        let keys = sequences[span.sequence].layers[l].latent().index();
+        let (q, weights) = (rows_of(span, q, heads * dim), rows_of(span, weights, heads));
+        let lists = &mut selection.positions[span.first_row * selection.most..];
+        let lists = &mut lists[..span.tokens * selection.most];
+        for (block, lists) in lists.chunks_mut(TOGETHER * selection.most).enumerate() {
+            let (first, count) = (block * TOGETHER, lists.len() / selection.most);
+            let seen = span.first_position + first + count;
+            let least = match threads_for(count * seen * heads * dim) {
+                1 => seen,
+                _ => 1,
+            };
+            let scores = grown(scores, count * seen).par_chunks_mut(seen).with_min_len(least);
+            let rows = scores.zip(lists.par_chunks_mut(selection.most)).enumerate();
+            rows.for_each(|(row, (scores, list))| {
+                let token = first + row;
+                let scores = &mut scores[..span.first_position + token + 1];
+                let q = &q[token * heads * dim..][..heads * dim];
+                let query = IndexQuery { q, weights: &weights[token * heads..][..heads] };
+                if scores.len() > list.len() {
+                    let segments = scores.par_chunks_mut(SEGMENT).with_min_len(least).enumerate();
+                    segments.for_each(|(segment, scores)| {
+                        index_scores(tier, query, &keys, segment * SEGMENT, scores);
+                    });
+                }
+                best(scores, list);
+            });
+        }
+    }
+}
+
+/// Lists the positions with the best scores, ascending; all of them if there is room.
+fn best(scores: &[f32], list: &mut [u32]) {
+    match list.len() < scores.len() {
+        true => {
+            top_k(scores, list);
+            list.sort_unstable();
+        }
+        false => (0..).zip(list).for_each(|(position, place)| *place = position),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lower_positions_come_first_among_equals() {
+        #[rustfmt::skip]
+        let cases = [
+            (&[0.0, 0.0, 1.0, 0.0][..], &[0, 2][..]),
+            (&[0.0, 2.0, 1.0, 3.0], &[1, 3]),
+            (&[-1.0, -2.0, -1.0], &[0, 2]),
+            (&[0.0, -0.0, 0.0], &[0, 1]),
+            (&[f32::NAN, 1.0, f32::NAN], &[0, 1]),
+            (&[5.0, 6.0], &[0, 1]),
+        ];
+        for (scores, expected) in cases {
+            let mut list = [9; 2];
+            best(scores, &mut list);
+            assert_eq!(list, expected, "{scores:?}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A row of numbers for each position of one layer of one sequence, in pages.
+
+use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
+
+use super::KvPrecision;
+use super::pages::{drop_shared, grow, positions_held, positions_per_page};
+
+/// Rows of one length. Pages are allocated as positions arrive, and shared with sequences that have
+/// a common prefix.
+///
+/// Nothing is overwritten before a sequence is rewound or truncated, so positions beyond its length
+/// are simply written again: a snapshot has nothing to keep.
+#[derive(Clone, Debug)]
+pub(super) struct Rows {
+    pages: Pages,
+    layout: CacheLayout,
+}
+
+#[derive(Clone, Debug)]
+enum Pages {
+    F32(Vec<Page<f32>>),
+    Bf16(Vec<Page<u16>>),
+}
+
+impl Rows {
+    /// Rows of `width` numbers for positions below `limit`, in pages of `page`; none is allocated
+    /// yet.
+    pub(super) fn new(width: usize, limit: usize, precision: KvPrecision, page: usize) -> Self {
+        let page = positions_per_page(page);
+        let pages = match precision {
+            KvPrecision::F32 => Pages::F32(Vec::new()),
+            KvPrecision::Bf16 => Pages::Bf16(Vec::new()),
+        };
+        Rows { pages, layout: CacheLayout { capacity: limit, page, heads: 1, dim: width } }
+    }
+
+    /// The maximum size in bytes of `limit` rows in pages of `page`.
+    pub(super) fn bytes_for(
+        width: usize,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> u64 {
+        positions_held(limit, page) as u64 * (width * precision.bytes()) as u64
+    }
+
+    /// Bytes held, including shared pages.
+    pub(super) fn bytes(&self) -> u64 {
+        let (pages, precision) = match &self.pages {
+            Pages::F32(pages) => (pages.len(), KvPrecision::F32),
+            Pages::Bf16(pages) => (pages.len(), KvPrecision::Bf16),
+        };
+        (pages * self.page_len() * precision.bytes()) as u64
+    }
+
+    /// Makes room for the positions below `end`.
+    pub(super) fn reserve(&mut self, end: usize) {
+        let (needed, len) = (self.layout.pages(end), self.page_len());
+        match &mut self.pages {
+            Pages::F32(pages) => grow(pages, needed, len),
+            Pages::Bf16(pages) => grow(pages, needed, len),
+        }
+    }
+
+    /// Drops shared pages, and keeps the memory of the others.
+    pub(super) fn clear(&mut self) {
+        match &mut self.pages {
+            Pages::F32(pages) => drop_shared(pages),
+            Pages::Bf16(pages) => drop_shared(pages),
+        }
+    }
+
+    /// Stores the rows [tokens, width] of consecutive positions, for which there is
+    /// [room](Self::reserve).
+    pub(super) fn append(&mut self, first: usize, rows: &[f32]) {
+        let pages = match &mut self.pages {
+            Pages::F32(pages) => CacheMut::F32(pages),
+            Pages::Bf16(pages) => CacheMut::Bf16(pages),
+        };
+        store(pages, self.layout, first, rows);
+    }
+
+    /// The rows as keys, and their beginnings as values, of one head.
+    pub(super) fn view(&self) -> KvCache<'_> {
+        let data = match &self.pages {
+            Pages::F32(pages) => KvData::F32 { keys: pages, values: pages },
+            Pages::Bf16(pages) => KvData::Bf16 { keys: pages, values: pages },
+        };
+        KvCache { data, keys: self.layout, values: self.layout }
+    }
+
+    /// Number of positions kept.
+    pub(super) fn capacity(&self) -> usize {
+        self.layout.capacity
+    }
+
+    fn page_len(&self) -> usize {
+        self.layout.page_len().expect("the formula has counted it before")
+    }
+}
