@@ -373,7 +373,7 @@ def write_long(golden: Path, folder: Path, count: int) -> None:
 
 def routers(model: Any) -> list[tuple[str, Any]]:
     """The routers of a model and their names, in the order of layers."""
-    names = ("topkrouter", "v1gate", "tokenchoicerouter", "gemma4textrouter")
+    names = ("topkrouter", "v1gate", "gemma4textrouter")
     return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
 
 

@@ -274,31 +274,6 @@ GRANITEMOE = spelled_v4(
     tie_word_embeddings=True,
 )
 
-AFMOE = spelled_v4(
-    "afmoe",
-    "AfmoeForCausalLM",
-    **sizes(40, 4, 4, 2, 46, 127),
-    global_attn_every_n_layers=3,
-    head_dim=14,
-    layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
-    moe_intermediate_size=17,
-    mup_enabled=True,
-    n_group=1,
-    num_dense_layers=1,
-    num_expert_groups=1,
-    num_experts=7,
-    num_experts_per_tok=3,
-    num_limited_groups=1,
-    num_shared_experts=1,
-    rope_scaling=None,
-    route_norm=True,
-    route_scale=2.4,
-    score_func="sigmoid",
-    sliding_window=8,
-    topk_group=1,
-    use_grouped_mm=True,
-)
-
 GROUPED: list[Variant] = [
     variant(
         "minimax_m2",
@@ -451,13 +426,6 @@ GROUPED: list[Variant] = [
             {"logits_scaling": 1.0},
             {"residual_multiplier": 1.0},
         ],
-    ),
-    variant(
-        "afmoe",
-        "norms after branches; gated attention; rotary embeddings in windowed layers; scaled embeddings",
-        AFMOE,
-        controls=[{"mup_enabled": False}, {"route_scale": 1.0}, {"sliding_window": 9}],
-        router_std=1.2,
     ),
     variant(
         "mellum",
