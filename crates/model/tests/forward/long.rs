@@ -35,6 +35,7 @@ impl Compared {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the figures of a long run")]
 fn check(dir: &Path, chunk: usize) -> Compared {
     let file = Tensors::read(&dir.join("long.safetensors"));
     let runnable = runnable_from(dir);

@@ -326,8 +326,9 @@ fn selected_positions_alone_are_attended() {
             }
             (wide, narrow)
         };
+        type Pages<E> = [Vec<Page<E>>; 2];
         fn view<'a>(
-            (wide, narrow): &'a ([Vec<Page<f32>>; 2], [Vec<Page<u16>>; 2]),
+            (wide, narrow): &'a (Pages<f32>, Pages<u16>),
             bf16: bool,
             (keys, values): (CacheLayout, CacheLayout),
         ) -> KvCache<'a> {
