@@ -209,7 +209,7 @@ fn refusal(parts: &[Part], encoding: Encoding, change: impl Fn(&mut Tensors)) ->
     };
     let spec = ModelSpec::of(checkpoint.config()).unwrap();
     let loaded = sws_testing::resident(dir.path(), &manifest, &spec);
-    loaded.err().expect("it was accepted").to_string()
+    loaded.expect_err("it was accepted").to_string()
 }
 
 #[test]
