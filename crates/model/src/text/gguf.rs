@@ -1,16 +1,17 @@
 //! The tokenizer and the chat template of a GGUF file, as the files that checkpoints have for them.
 //!
 //! llama.cpp names the steps before BPE with one word, and each of its names stands for those of a
-//! published `tokenizer.json`. The names that are known here are in [`PRE`].
+//! published `tokenizer.json`. The names that are known here are in `pre.rs`.
 
 mod merges;
+mod pre;
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value as Json, json};
 use sws_store::{Gguf, GgufError, Value};
 
-use super::tokenizer::{LLAMA_3, O200K, QWEN_2, TEKKEN};
+use pre::PRE;
 
 type Keys = BTreeMap<String, Value>;
 
@@ -58,58 +59,6 @@ const NORMAL: i128 = 1;
 const UNKNOWN: i128 = 2;
 const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
-
-/// The steps before BPE that a name stands for.
-struct Pre {
-    names: &'static [&'static str],
-    /// The pattern that splits a text into words; none for that of the byte-level step itself.
-    pattern: Option<&'static str>,
-    /// True if the text is first brought into the normal form C.
-    normalized: bool,
-    /// True if a word that is a token is not split, whatever the merges say.
-    whole_words: bool,
-    /// True if texts begin with the token for that, unless the file says otherwise.
-    begins: bool,
-}
-
-static PRE: [Pre; 6] = [
-    Pre {
-        names: &["gpt-2", "phi-2", "mpt"],
-        pattern: None,
-        normalized: false,
-        whole_words: false,
-        begins: false,
-    },
-    Pre { names: &["olmo"], pattern: None, normalized: true, whole_words: false, begins: false },
-    Pre {
-        names: &["llama-bpe", "llama3", "llama-v3"],
-        pattern: Some(LLAMA_3),
-        normalized: false,
-        whole_words: true,
-        begins: true,
-    },
-    Pre {
-        names: &["qwen2", "deepseek-r1-qwen"],
-        pattern: Some(QWEN_2),
-        normalized: true,
-        whole_words: false,
-        begins: false,
-    },
-    Pre {
-        names: &["gpt-4o"],
-        pattern: Some(O200K),
-        normalized: false,
-        whole_words: false,
-        begins: false,
-    },
-    Pre {
-        names: &["tekken"],
-        pattern: Some(TEKKEN),
-        normalized: false,
-        whole_words: true,
-        begins: true,
-    },
-];
 
 /// The bytes of a `tokenizer.json` for the tokenizer in a header. None if there is none.
 pub fn tokenizer_json(header: &[u8]) -> Result<Option<Vec<u8>>, GgufTextError> {
@@ -201,18 +150,18 @@ impl<'a> Tokens<'a> {
                 "use_regex": use_regex,
             })
         };
-        let steps = match pre.pattern {
-            None => bytes(true),
-            Some(pattern) => json!({
-                "type": "Sequence",
-                "pretokenizers": [
-                    {
-                        "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
-                        "invert": false,
-                    },
-                    bytes(false),
-                ],
-            }),
+        let split = |pattern: &&str| {
+            json!({
+                "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+                "invert": false,
+            })
+        };
+        let steps = match pre.patterns {
+            [] => bytes(true),
+            patterns => {
+                let steps: Vec<Json> = patterns.iter().map(split).chain([bytes(false)]).collect();
+                json!({ "type": "Sequence", "pretokenizers": steps })
+            }
         };
         let normalizer = if pre.normalized { json!({ "type": "NFC" }) } else { Json::Null };
         let model = json!({

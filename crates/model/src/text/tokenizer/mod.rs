@@ -2,6 +2,7 @@
 
 mod outline;
 mod pattern;
+pub(super) mod published;
 mod room;
 mod starts;
 mod steps;
@@ -15,7 +16,6 @@ use tokenizers::{
 use super::detokenize::{DecoderSpec, Detokenizer, Pieces, Position};
 use super::guard::{caught, caught_on_thread};
 use outline::Outline;
-pub(super) use pattern::{LLAMA_3, O200K, QWEN_2, TEKKEN};
 use room::Room;
 use starts::Starts;
 use steps::Steps;

@@ -13,7 +13,8 @@ use tokenizers::{
     SplitDelimiterBehavior,
 };
 
-use super::pattern::{Find, GPT_2};
+use super::pattern::Find;
+use super::published::GPT_2;
 use super::room::Room;
 use super::{TokenizerError, failed};
 
