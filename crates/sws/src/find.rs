@@ -1,5 +1,7 @@
 //! Finding the directory of a model by path or name.
 
+use std::fs::DirEntry;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sws_store::open_regular;
@@ -22,10 +24,23 @@ pub fn locate(name: impl AsRef<Path>) -> Result<PathBuf> {
     let found = cache.as_ref().filter(|cache| open_regular(cache.path().join(revision)).is_ok());
     let config = found.and_then(|cache| cache.model(id.to_owned()).get("config.json"));
     let dir = config.and_then(|path| Some(path.parent()?.to_owned()));
+    let folder = found.map(|cache| cache.path().join(format!("models--{}", id.replace('/', "--"))));
+    let dir = dir.or_else(|| snapshot_of_gguf(&folder?));
     dir.ok_or_else(|| Error::NotCached {
         name: id.to_owned(),
         cache: cache.map(|cache| cache.path().clone()),
     })
+}
+
+/// The snapshot of a repository of GGUF files, which often has no configuration.
+fn snapshot_of_gguf(folder: &Path) -> Option<PathBuf> {
+    let mut commit = String::new();
+    let file = open_regular(folder.join("refs/main")).ok()?;
+    file.take(128).read_to_string(&mut commit).ok()?;
+    let plain = !commit.is_empty() && commit.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let dir = folder.join("snapshots").join(plain.then_some(commit)?);
+    let is_gguf = |entry: &DirEntry| entry.path().extension().is_some_and(|end| end == "gguf");
+    dir.read_dir().ok()?.flatten().any(|entry| is_gguf(&entry)).then_some(dir)
 }
 
 /// The model cache of the Python library. `None` without a home directory, where `from_env` would

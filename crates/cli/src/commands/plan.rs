@@ -9,7 +9,7 @@ use sws::{Model, Needs, Options, Outline, Planning, Text, Threads};
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner};
 use sws_kernels::Tier;
 use sws_model::Inventory;
-use sws_store::{Arena, Clock, Memory, PieceKind, probe};
+use sws_store::{Arena, Clock, Manifest, Memory, PieceKind, PieceLayout, Read, probe};
 
 use super::{count, outline, print, print_json, size};
 use crate::table::table;
@@ -94,6 +94,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "ledger": ledger,
             "experts_stream": plan.experts_stream,
             "pinned_pieces": plan.pinned.len(),
+            "reads_per_expert": reads_per_expert(model.manifest()),
             "plan": row(&plan, machine),
             "machine": machine,
             "budgets": rows,
@@ -121,6 +122,13 @@ fn without_weights(
     };
     let memory = Memory::now().map(|memory| args.ram.resolve(memory.total, memory.available, 0));
     outline::print(&outline, options, memory.filter(|&ram| ram > 0), args.json)
+}
+
+/// The most reads that the first expert of a layer takes; none without experts.
+fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
+    let first = manifest.pieces.iter().filter(|piece| piece.id.kind() == PieceKind::Expert(0));
+    let reads = |read| Some(PieceLayout::new(manifest, read).ok()?.segments().len());
+    first.filter_map(|piece| reads(Read::Piece(piece.id))).max()
 }
 
 fn row(plan: &Plan, machine: Machine) -> Row {
@@ -198,6 +206,11 @@ fn text(
         rate(machine.disk_bytes_per_second),
         rate(machine.memory_bytes_per_second),
     );
+    if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
+        text += &format!(
+            "an expert takes up to {reads} reads, as its parts lie apart; `sws shard` gathers them into one\n\n"
+        );
+    }
     let asked = plan.ledger.budget();
     let rows: Vec<Vec<String>> = rows
         .iter()
