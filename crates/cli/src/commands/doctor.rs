@@ -127,9 +127,7 @@ fn bits() -> Line {
             let Some(found) = product(encoding, tier) else { continue };
             if *scalar.get_or_insert_with(|| found.clone()) != found {
                 let found = format!("{tier} and scalar kernels differ in {encoding}");
-                let remedy = format!(
-                    "use `--tier scalar`, test the memory of this machine, and report it with the CPU's name"
-                );
+                let remedy = "use `--tier scalar`, test the memory of this machine, and report it with the CPU's name";
                 return Line::hurts(check, found, remedy);
             }
         }
