@@ -218,9 +218,8 @@ impl<S: Simd> FiveBits<S> {
             columns
         };
         // SAFETY: 32 bytes, 16 per load.
-        FiveBits {
-            columns: unsafe { [s.load_u8(COLUMNS.as_ptr()), s.load_u8(COLUMNS[16..].as_ptr())] },
-        }
+        let columns = unsafe { [s.load_u8(COLUMNS.as_ptr()), s.load_u8(COLUMNS[16..].as_ptr())] };
+        FiveBits { columns }
     }
 
     /// The codes of a block, whose fifth bits begin at `p`.
