@@ -28,7 +28,8 @@ pub enum GgufBlocks {
     Iq4Nl,
     /// Sixteen uneven values; scales of six bits for 32 weights.
     Iq4Xs,
-    /// e2m1 in blocks of 32 with an e8m0 scale, in another order than [`Encoding::Mxfp4`](crate::Encoding::Mxfp4).
+    /// e2m1 in blocks of 32 with an e8m0 scale, in another order than
+    /// [`Encoding::Mxfp4`](crate::Encoding::Mxfp4).
     Mxfp4,
 }
 

@@ -4,6 +4,7 @@
 //! What a key or a tensor of these files means is said once for all families. What differs between
 //! architectures is in [`ARCHITECTURES`].
 
+mod architectures;
 mod names;
 mod rope;
 
@@ -14,6 +15,7 @@ use sws_store::{PieceKind, Value};
 use crate::config::ConfigError;
 use crate::families::{self, Family};
 use crate::role::Role;
+use architectures::{ARCHITECTURES, Architecture};
 
 pub(crate) use names::{Found, find};
 
@@ -29,75 +31,6 @@ pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
 
 /// The tensor with those numbers, whose values the configuration of a GGUF file has by its name.
 const ROPE_FREQS: &str = "rope_freqs.weight";
-
-/// How the models of an architecture differ.
-struct Architecture {
-    name: &'static str,
-    /// Model types in transformers: without experts, and with them.
-    model_types: [Option<&'static str>; 2],
-    /// True if pairs that a rotary embedding turns are adjacent rows.
-    paired: bool,
-    /// True if queries and keys are normed.
-    qk_norm: bool,
-    /// True if the output of attention never has a bias, though queries, keys and values may.
-    plain_output: bool,
-    /// True if the weights of the chosen experts are divided by their sum.
-    renormalise: bool,
-    /// Keys that only this architecture may have.
-    own: &'static [&'static str],
-}
-
-const LLAMA: Architecture = Architecture {
-    name: "llama",
-    model_types: [Some("llama"), Some("mixtral")],
-    paired: true,
-    qk_norm: false,
-    plain_output: false,
-    renormalise: true,
-    own: &["attention.sliding_window"],
-};
-
-const QWEN2: Architecture = Architecture {
-    name: "qwen2",
-    model_types: [Some("qwen2"), None],
-    paired: false,
-    plain_output: true,
-    renormalise: false,
-    own: &[],
-    ..LLAMA
-};
-
-const QWEN3: Architecture = Architecture {
-    name: "qwen3",
-    model_types: [Some("qwen3"), None],
-    qk_norm: true,
-    plain_output: false,
-    ..QWEN2
-};
-
-static ARCHITECTURES: [Architecture; 6] = [
-    LLAMA,
-    QWEN2,
-    Architecture {
-        name: "qwen2moe",
-        model_types: [None, Some("qwen2_moe")],
-        own: &["expert_shared_feed_forward_length"],
-        ..QWEN2
-    },
-    QWEN3,
-    Architecture {
-        name: "qwen3moe",
-        model_types: [None, Some("qwen3_moe")],
-        renormalise: true,
-        ..QWEN3
-    },
-    Architecture {
-        name: "olmoe",
-        model_types: [None, Some("olmoe")],
-        own: &["attention.clamp_kqv"],
-        ..QWEN3
-    },
-];
 
 /// Keys of an architecture, without its name, and the entries that families read instead.
 const SAME: &[(&str, &str)] = &[
@@ -119,6 +52,15 @@ const SAME: &[(&str, &str)] = &[
     ("rope.freq_base", "rope_theta"),
 ];
 
+/// The same, of architectures with ranked experts.
+const RANKED: &[(&str, &str)] = &[
+    ("expert_weights_scale", "routed_scaling_factor"),
+    ("expert_group_count", "n_group"),
+    ("expert_group_used_count", "topk_group"),
+    ("expert_shared_count", "n_shared_experts"),
+    ("leading_dense_block_count", "first_k_dense_replace"),
+];
+
 /// Keys without which no default would be right.
 const NEEDED: [&str; 5] = [
     "embedding_length",
@@ -130,7 +72,6 @@ const NEEDED: [&str; 5] = [
 
 /// Keys that have an effect, and the number for which they have none.
 const NEUTRAL: &[(&str, f64)] = &[
-    ("expert_gating_func", 1.0),
     ("expert_weights_scale", 1.0),
     ("expert_group_count", 1.0),
     ("expert_group_used_count", 1.0),
@@ -205,7 +146,8 @@ impl<'a> Keys<'a> {
         }
         self.check()?;
         let mut entries = Map::new();
-        for (key, entry) in SAME {
+        let ranked = if self.architecture.ranked { RANKED } else { &[] };
+        for (key, entry) in SAME.iter().chain(ranked) {
             if let Some(value) = self.get(key)? {
                 entries.insert((*entry).to_owned(), value.clone());
             }
@@ -219,8 +161,13 @@ impl<'a> Keys<'a> {
         let heads = self.whole("attention.head_count")?.unwrap_or(0);
         let hidden = self.whole("embedding_length")?.unwrap_or(0);
         default("num_key_value_heads", int(heads));
-        if heads > 0 {
-            default("head_dim", int(hidden / heads));
+        if let Some(elements) = hidden.checked_div(heads) {
+            default("head_dim", int(elements));
+        }
+        if let (true, Some(dim)) = (self.is_own("rope.dimension_count"), self.head_dim()?)
+            && let Some(rotated) = self.whole("rope.dimension_count")?
+        {
+            default("partial_rotary_factor", Value::Float(rotated as f64 / dim.max(1) as f64));
         }
         default("norm_topk_prob", Value::Bool(self.architecture.renormalise));
         let tokens = self.given.get("tokenizer.ggml.tokens").and_then(Value::as_map);
@@ -252,24 +199,40 @@ impl<'a> Keys<'a> {
         Ok(entries)
     }
 
-    /// Refuses keys that are not known, and those with a value that would change the logits.
-    fn check(&self) -> Result<(), ConfigError> {
-        let head_dim = match self.whole("attention.key_length")? {
-            Some(dim) => Some(dim),
+    /// Elements of a head of queries and keys.
+    fn head_dim(&self) -> Result<Option<u64>, ConfigError> {
+        match self.whole("attention.key_length")? {
+            Some(dim) => Ok(Some(dim)),
             None => {
                 let heads = self.whole("attention.head_count")?;
-                self.whole("embedding_length")?.zip(heads).and_then(|(h, n)| h.checked_div(n))
+                let hidden = self.whole("embedding_length")?;
+                Ok(hidden.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(heads)))
             }
-        };
+        }
+    }
+
+    fn is_own(&self, key: &str) -> bool {
+        self.architecture.own.contains(&key)
+    }
+
+    /// Refuses keys that are not known, and those with a value that would change the logits.
+    fn check(&self) -> Result<(), ConfigError> {
+        let head_dim = self.head_dim()?;
         let prefix = self.name("");
         for (name, value) in self.given {
             let Some(key) = name.strip_prefix(&prefix) else { continue };
             let neutral = NEUTRAL.iter().find(|(neutral, _)| *neutral == key);
             let elsewhere = ARCHITECTURES.iter().any(|other| other.own.contains(&key));
             let fine = match (key, neutral) {
-                _ if self.architecture.own.contains(&key) => true,
-                _ if elsewhere => false,
-                // 0 stands for no number in some files.
+                _ if self.is_own(key) => true,
+                _ if elsewhere && key != "rope.dimension_count" => false,
+                _ if self.architecture.ranked && RANKED.iter().any(|(same, _)| *same == key) => {
+                    true
+                }
+                // 0 stands for no number in some files, and so it does below.
+                ("expert_gating_func", _) => value
+                    .as_f64()
+                    .is_some_and(|number| number == self.architecture.gating || number == 0.0),
                 (_, Some((_, neutral))) => {
                     value.as_f64().is_some_and(|number| number == *neutral || number == 0.0)
                 }
@@ -327,6 +290,7 @@ impl<'a> Keys<'a> {
             ("qkv_bias", qkv),
             ("mlp_bias", mlp),
             ("tie_word_embeddings", !has("output.weight")),
+            ("use_qk_norm", has("blk.#.attn_q_norm.weight")),
         ];
         entries.extend(flags.map(|(entry, flag)| (entry.to_owned(), Value::Bool(flag))));
         Ok(())
@@ -337,6 +301,10 @@ impl<'a> Keys<'a> {
     fn has_use(&self, family: &Family, name: &str) -> bool {
         if name == ROPE_FREQS {
             return self.given.contains_key(ROPE_FREQS);
+        }
+        // Layers of multi-token prediction are left out.
+        if self.architecture.ranked && name.starts_with("blk.#.nextn.") {
+            return true;
         }
         // Any numbers do.
         match find(&name.replace('#', "0"), 1, 1) {

@@ -1,6 +1,7 @@
 //! A writer of GGUF files, for tests.
 
 mod convert;
+mod gpt_oss;
 
 use std::path::Path;
 

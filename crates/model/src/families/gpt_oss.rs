@@ -1,6 +1,6 @@
 //! gpt-oss: attention with sinks, windows in every other layer, and experts whose gates and ups
 //! alternate in one matrix. Its checkpoints in bf16 stack the experts of a layer and store their
-//! matrices as [columns, rows].
+//! matrices as [columns, rows]. GGUF files have gates and ups apart, and rows as rows.
 
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
@@ -24,6 +24,10 @@ const SINKS: &[Rule] = &[small(PieceKind::Attention, Role::Sinks, "self_attn.sin
 const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "mlp.router.weight"),
     small(PieceKind::Router, Role::RouterBias, "mlp.router.bias"),
+    stacked(Role::Gate, "mlp.experts.gate_proj"),
+    stacked(Role::GateBias, "mlp.experts.gate_proj_bias"),
+    stacked(Role::Up, "mlp.experts.up_proj"),
+    stacked(Role::UpBias, "mlp.experts.up_proj_bias"),
     stacked(Role::GateUp, "mlp.experts.gate_up_proj").transposed(),
     stacked(Role::GateUpBias, "mlp.experts.gate_up_proj_bias"),
     stacked(Role::Down, "mlp.experts.down_proj").transposed(),
@@ -60,7 +64,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         width: width(config, "intermediate_size")?,
         bias: true,
         activation: Activation::Clamped { alpha: alpha as f32, limit: limit as f32 },
-        gate_up: GateUp::Interleaved,
+        gate_up: if config.is_gguf() { GateUp::Separate } else { GateUp::Interleaved },
     };
     let (experts, top_k) = chosen(config)?;
     let (router, router_bias, shared) = (Router::SoftmaxOfChosen, true, None);

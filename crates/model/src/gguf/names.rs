@@ -18,6 +18,7 @@ pub(crate) enum Found {
 const LAYER: &[(&str, PieceKind, Role)] = &[
     ("attn_norm.weight", PieceKind::Norms, Role::MixerNorm),
     ("ffn_norm.weight", PieceKind::Norms, Role::FfnNorm),
+    ("post_attention_norm.weight", PieceKind::Norms, Role::FfnNorm),
     ("attn_q.weight", PieceKind::Attention, Role::Query),
     ("attn_q.bias", PieceKind::Attention, Role::QueryBias),
     ("attn_k.weight", PieceKind::Attention, Role::Key),
@@ -26,6 +27,7 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("attn_v.bias", PieceKind::Attention, Role::ValueBias),
     ("attn_q_norm.weight", PieceKind::Attention, Role::QueryNorm),
     ("attn_k_norm.weight", PieceKind::Attention, Role::KeyNorm),
+    ("attn_sinks.weight", PieceKind::Attention, Role::Sinks),
     ("attn_output.weight", PieceKind::Attention, Role::Output),
     ("attn_output.bias", PieceKind::Attention, Role::OutputBias),
     ("ffn_gate.weight", PieceKind::Mlp, Role::Gate),
@@ -35,10 +37,19 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("ffn_down.weight", PieceKind::Mlp, Role::Down),
     ("ffn_down.bias", PieceKind::Mlp, Role::DownBias),
     ("ffn_gate_inp.weight", PieceKind::Router, Role::Router),
+    ("ffn_gate_inp.bias", PieceKind::Router, Role::RouterBias),
+    ("exp_probs_b.bias", PieceKind::Router, Role::RouterCorrection),
     ("ffn_gate_inp_shexp.weight", PieceKind::SharedExpert, Role::SharedGate),
     ("ffn_gate_shexp.weight", PieceKind::SharedExpert, Role::Gate),
     ("ffn_up_shexp.weight", PieceKind::SharedExpert, Role::Up),
     ("ffn_down_shexp.weight", PieceKind::SharedExpert, Role::Down),
+];
+
+/// Biases of experts, which are always stacked.
+const EXPERT_BIASES: &[(&str, Role)] = &[
+    ("ffn_gate_exps.bias", Role::GateBias),
+    ("ffn_up_exps.bias", Role::UpBias),
+    ("ffn_down_exps.bias", Role::DownBias),
 ];
 
 /// Tensors of experts: stacked, and, in older files, the name before and behind an expert's number.
@@ -63,6 +74,9 @@ pub(crate) fn find(name: &str, layers: u32, experts: u32) -> Option<Found> {
     let layer = number_below(layer, layers)?;
     if let Some(&(_, kind, role)) = LAYER.iter().find(|(name, ..)| *name == rest) {
         return Some(Found::Piece(PieceId::new(layer, kind), role));
+    }
+    if let Some(&(_, role)) = EXPERT_BIASES.iter().find(|(name, _)| *name == rest) {
+        return Some(Found::Stacked(layer, role));
     }
     for &(stacked, before, role) in EXPERTS {
         if rest == stacked {

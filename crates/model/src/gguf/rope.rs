@@ -39,7 +39,11 @@ impl Keys<'_> {
                 return Err(unsupported(format!("the scaling `{shown}` of rotary embeddings")));
             }
         };
-        let mut scaling = BTreeMap::from([("rope_type".to_owned(), kind.clone())]);
+        let rounded = Value::Bool(self.architecture.rounded_yarn);
+        let mut scaling = BTreeMap::from([
+            ("rope_type".to_owned(), kind.clone()),
+            ("truncate".to_owned(), rounded),
+        ]);
         for (key, entry) in entries {
             if let Some(value) = self.get(&format!("rope.scaling.{key}"))? {
                 scaling.insert((*entry).to_owned(), value.clone());

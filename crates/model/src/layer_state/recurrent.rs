@@ -65,7 +65,7 @@ impl RecurrentState {
     /// The inputs of the last few tokens and the sums, to be changed. There must be
     /// [room](Self::reserve).
     pub(crate) fn numbers(&mut self) -> [&mut [f32]; 2] {
-        [&mut self.past, &mut self.sums].map(|page| Arc::make_mut(page))
+        [&mut self.past, &mut self.sums].map(Arc::make_mut)
     }
 
     /// All numbers.

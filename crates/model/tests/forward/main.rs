@@ -7,6 +7,7 @@ mod engine;
 mod executor;
 mod failures;
 mod gguf;
+mod gguf_blocks;
 mod goldens;
 mod in_memory;
 mod long;

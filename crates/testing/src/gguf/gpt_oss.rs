@@ -1,0 +1,61 @@
+//! The experts of gpt-oss as GGUF files have them: gates and ups apart, and rows as rows.
+
+use super::GgufFile;
+use crate::goldens::Tensors;
+
+/// Adds the experts of each layer, from matrices of bf16 that are stored as [columns, rows].
+pub(super) fn stack(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
+    for layer in 0..layers {
+        let name = |rest: &str| format!("model.layers.{layer}.mlp.experts.{rest}");
+        let (_, shape, both) = &tensors.0[&name("gate_up_proj")];
+        let (_, _, down) = &tensors.0[&name("down_proj")];
+        let (count, hidden, width) = (shape[0], shape[1], shape[2] / 2);
+        let (_, _, both_bias) = &tensors.0[&name("gate_up_proj_bias")];
+        let (_, _, down_bias) = &tensors.0[&name("down_proj_bias")];
+        for (odd, to) in ["gate", "up"].into_iter().enumerate() {
+            let of = |expert: usize, row: usize, col: usize| {
+                (expert * hidden + col) * 2 * width + 2 * row + odd
+            };
+            add(file, layer, to, [count, width, hidden], both, of);
+            let bias = |i: usize| 2 * i + odd;
+            add_bias(file, layer, to, [count, width], both_bias, bias);
+        }
+        let of = |expert: usize, row: usize, col: usize| (expert * width + col) * hidden + row;
+        add(file, layer, "down", [count, hidden, width], down, of);
+        add_bias(file, layer, "down", [count, hidden], down_bias, |i| i);
+    }
+}
+
+fn add(
+    file: &mut GgufFile,
+    layer: u64,
+    to: &str,
+    [count, rows, cols]: [usize; 3],
+    from: &[u8],
+    of: impl Fn(usize, usize, usize) -> usize,
+) {
+    let at = |i: usize| of(i / (rows * cols), i / cols % rows, i % cols);
+    let numbers = (0..count * rows * cols).map(|i| from.as_chunks::<2>().0[at(i)]);
+    let shape = [count, rows, cols].map(|dim| dim as u64);
+    file.tensor(
+        &format!("blk.{layer}.ffn_{to}_exps.weight"),
+        30,
+        &shape,
+        numbers.flatten().collect(),
+    );
+}
+
+/// Widened to f32.
+fn add_bias(
+    file: &mut GgufFile,
+    layer: u64,
+    to: &str,
+    [count, len]: [usize; 2],
+    from: &[u8],
+    of: impl Fn(usize) -> usize,
+) {
+    let numbers = (0..count * len).map(|i| from.as_chunks::<2>().0[of(i)]);
+    let bytes = numbers.flat_map(|[a, b]| [0, 0, a, b]).collect();
+    let shape = [count, len].map(|dim| dim as u64);
+    file.tensor(&format!("blk.{layer}.ffn_{to}_exps.bias"), 0, &shape, bytes);
+}
