@@ -19,7 +19,7 @@ plan)
     echo '{"smallest_budget":20971520,"plan":{"slots":'$slots',"pinned_bytes":0,"ring_bytes":0}}';;
 run)
     tokens='[1,2,3]'; [ "$policy" = "$WRONG" ] && tokens='[1,2,4]'
-    part='{"tokens":2,"seconds":4.0,"disk":{"bytes":60,"busy":0.5},"stalls":{"seconds":1.0},"experts":{"hit_rate":0.75}}'
+    part='{"tokens":2,"seconds":4.0,"disk":{"bytes":60,"busy":0.5},"stalls":{"seconds":1.0},"time":{"other":0.5},"experts":{"hit_rate":0.75}}'
     echo '{"tokens":'$tokens',"metrics":{"weight_bytes":5,"cost":{"prompt":'$part',"generation":'$part'}}}';;
 esac
 "#;
@@ -56,8 +56,10 @@ fn every_budget_and_policy_gets_a_row_and_must_give_the_same_tokens() {
         );
         assert_eq!(row["runs"].as_array().unwrap().len(), 2);
         let run = &row["runs"][1];
-        let measured = ["seconds_per_token", "bytes_per_token", "hit_rate", "waiting", "reading"];
-        assert_eq!(measured.map(|key| run[key].as_f64()), [2.0, 30.0, 0.75, 0.25, 0.5].map(Some));
+        let measured =
+            ["seconds_per_token", "bytes_per_token", "hit_rate", "waiting", "other", "reading"];
+        let expected = [2.0, 30.0, 0.75, 0.25, 0.125, 0.5];
+        assert_eq!(measured.map(|key| run[key].as_f64()), expected.map(Some));
     }
 
     let output = bench("lru");

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use sws_testing::tales;
 
-use crate::goldens::{Tensors, golden, golden_dir, list, variants};
+use crate::goldens::{Tensors, golden, golden_dir, is_quantised, list, variants};
 use crate::sws::{Outcome, sws, tree};
 
 /// Logits and routes as `forward` writes them.
@@ -33,9 +33,10 @@ fn logits_match_transformers_and_the_default() {
     let out = temp.path().join("out");
     for name in variants() {
         let model_type = sws_testing::spec(&golden_dir(&name)).model_type;
-        if !["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "mistral", "qwen2", "qwen3"]
-            .contains(&&*model_type)
-        {
+        let is_known =
+            ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "llama", "mistral", "qwen2", "qwen3"]
+                .contains(&&*model_type);
+        if !is_known || is_quantised(&name) {
             let args: [&dyn AsRef<OsStr>; 8] = [
                 &"forward",
                 &golden_dir(&name),
@@ -46,8 +47,12 @@ fn logits_match_transformers_and_the_default() {
                 &"--backend",
                 &"candle",
             ];
-            let refused = format!("the model type `{model_type}");
-            sws(&args).refused(2, &[&refused, "use the default backend"]);
+            let unknown = format!("the model type `{model_type}");
+            let expected = match is_known {
+                true => ["is stored as", "convert the checkpoint to bf16"],
+                false => [&unknown, "use the default backend"],
+            };
+            sws(&args).refused(2, &expected);
             continue;
         }
         let (dir, expected) = (golden_dir(&name), golden(&name));

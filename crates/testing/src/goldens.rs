@@ -57,6 +57,12 @@ pub fn is_readable_in_place(name: &str) -> bool {
     !has_transposed(&golden_dir(name))
 }
 
+/// True for checkpoints whose weights are published quantised.
+pub fn is_quantised(name: &str) -> bool {
+    let config = std::fs::read_to_string(golden_dir(name).join("config.json")).unwrap();
+    config.contains("quantization_config")
+}
+
 fn has_transposed(dir: &Path) -> bool {
     let (manifest, _) = crate::open(dir).unwrap();
     manifest.pieces.iter().flat_map(|piece| &piece.tensors).any(|tensor| tensor.transposed)
