@@ -66,13 +66,11 @@ pub enum ConfigError {
     },
     /// An unknown family.
     #[error(
-        "names the model type `{model_type}`, which is not supported; supported are {supported}"
+        "names the model type `{model_type}`, which is not supported; the README names those that are, under Limits"
     )]
     Unsupported {
         /// The type given.
         model_type: String,
-        /// The supported ones.
-        supported: String,
     },
     /// A known family with an option that is not implemented.
     #[error(

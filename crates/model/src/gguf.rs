@@ -96,7 +96,6 @@ pub(crate) fn translated(given: &Map) -> Result<Option<Map>, ConfigError> {
     let known = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
     let architecture = known.ok_or_else(|| ConfigError::Unsupported {
         model_type: name.escape_debug().take(100).collect(),
-        supported: ARCHITECTURES.each_ref().map(|architecture| architecture.name).join(", "),
     })?;
     let keys = Keys { architecture, given };
     let mut entries = keys.entries()?;

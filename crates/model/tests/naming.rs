@@ -53,7 +53,7 @@ fn tensors_of_every_family() {
     #[rustfmt::skip]
     let cases: &[(&[&str], &str, &str)] = &[
         (&["lfm2_moe"], "model.embedding_norm.weight", "final_norm"),
-        (&["lfm2_moe"], "lm_head.weight", "extra"),
+        (&["lfm2_moe"], "lm_head.weight", "lm_head*"),
         (&["lfm2_moe"], "model.layers.1.conv.conv.weight", "layer_1/attention"),
         (&["lfm2_moe"], "model.layers.1.feed_forward.experts.3.w2.weight", "layer_1/expert_3*"),
         (&["qwen3_next", "qwen3_5_moe_text"], "model.layers.1.linear_attn.A_log", "layer_1/attention"),
@@ -341,7 +341,7 @@ fn other_configurations_are_refused_with_a_sentence() {
         (r#"{"model_type":"kimi_k25","num_hidden_layers":2}"#, "no `text_config`"),
         (r#"{"model_type":"kimi_k25","text_config":{}}"#, "no `model_type` in `text_config`"),
         (r#"{"model_type":"kimi_k25","text_config":{"model_type":"kimi_k25"}}"#, "`kimi_k25`, which is not supported"),
-        (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; supported are llama, "),
+        (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; the README names "),
     ];
     for (config, expected) in cases {
         let Err(error) = naming(config) else { panic!("{config} was accepted") };

@@ -140,12 +140,8 @@ pub fn supported() -> impl Iterator<Item = &'static str> {
 
 /// The names of the model that a configuration describes.
 pub(crate) fn of(config: &Config) -> Result<Names, ConfigError> {
-    names(config.model_type(), config.wrapper()).ok_or_else(|| {
-        let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.model_type);
-        ConfigError::Unsupported {
-            model_type: config.model_type().escape_debug().take(100).collect(),
-            supported: supported().chain(wrappers).collect::<Vec<_>>().join(", "),
-        }
+    names(config.model_type(), config.wrapper()).ok_or_else(|| ConfigError::Unsupported {
+        model_type: config.model_type().escape_debug().take(100).collect(),
     })
 }
 

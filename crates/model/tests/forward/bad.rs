@@ -131,7 +131,7 @@ fn configurations() {
         ("llama", "quantization_config", json!("fp8"), "`quantization_config` is \"fp8\" instead of an object"),
         ("llama", "layer_types", json!(["full_attention", "chunked_attention", "full_attention"]), "supported: full_attention and sliding_attention"),
         ("llama", "text_config", json!(3), "`text_config` is 3 instead of an object"),
-        ("llama", "model_type", json!("llama4"), "`llama4`, which is not supported; supported are llama, mistral"),
+        ("llama", "model_type", json!("llama4"), "`llama4`, which is not supported; the README names those"),
         ("mistral", "sliding_window", json!(0), "`sliding_window`, which must be at least 1"),
         ("mistral", "layer_types", json!(["full_attention", "sliding_attention", "full_attention"]), "supported: in every layer what `sliding_window` says"),
         ("qwen2_swa", "sliding_window", json!("8"), "`sliding_window` is \"8\" instead of a whole number"),
