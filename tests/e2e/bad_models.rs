@@ -35,7 +35,7 @@ fn models() {
         ("more layers than there are", |dir| { change(dir, "config.json", |c| c["num_hidden_layers"] = json!(5)); }, &["layers.3", "lack"]),
         ("heads of no width", |dir| { change(dir, "config.json", |c| c["head_dim"] = json!(0)); }, &["config.json", "head_dim"]),
         ("top-k above the experts", |dir| { change(dir, "config.json", |c| c["num_experts_per_tok"] = json!(99)); }, &["config.json", "num_experts_per_tok"]),
-        ("unknown family", |dir| { change(dir, "config.json", |c| c["model_type"] = json!("nonesuch")); }, &["nonesuch", "qwen3_moe"]),
+        ("unknown family", |dir| { change(dir, "config.json", |c| c["model_type"] = json!("nonesuch")); }, &["nonesuch", "README"]),
         ("tokenizer of another model", |dir| std::fs::write(dir.join("tokenizer.json"), tokenizer(500).to_string()).unwrap(), &["tokenizer.json", "499", "published"]),
         ("damaged tokenizer", |dir| std::fs::write(dir.join("tokenizer.json"), "{").unwrap(), &["tokenizer.json", "download"]),
         ("damaged generation_config", |dir| std::fs::write(dir.join("generation_config.json"), "[").unwrap(), &["generation_config.json", "download"]),
