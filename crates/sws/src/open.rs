@@ -135,7 +135,7 @@ impl Model {
         Generation::resolve(file.as_deref(), &self.0.config, options).map_err(|e| self.error(e))
     }
 
-    /// Reads the chat template. Fails for a model without one.
+    /// Reads the chat template, or takes that of the model type. Fails for a model without one.
     pub fn chat_template(&self) -> Result<ChatTemplate> {
         let config = match self.beside("tokenizer_config.json")? {
             Some(config) => Some(config),
@@ -146,7 +146,9 @@ impl Model {
         };
         let template = self.beside("chat_template.jinja")?;
         let found = ChatTemplate::from_files(config.as_deref(), template.as_deref());
-        found.map_err(|e| self.error(e))?.ok_or_else(|| self.error(Lacking::Template))
+        let found = found.map_err(|e| self.error(e))?;
+        let found = found.or_else(|| ChatTemplate::of_model_type(&self.spec().model_type));
+        found.ok_or_else(|| self.error(Lacking::Template))
     }
 
     /// Opens the weights of the model for reading.

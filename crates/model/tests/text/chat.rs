@@ -100,6 +100,39 @@ struct Render {
     raised: Option<String>,
 }
 
+#[derive(Deserialize)]
+struct Formats {
+    cases: Vec<FormatCase>,
+}
+
+#[derive(Deserialize)]
+struct FormatCase {
+    format: String,
+    messages: Vec<Json>,
+    tools: Option<Json>,
+    variables: std::collections::BTreeMap<String, Json>,
+    prompt: String,
+}
+
+/// Models that are published with a program in place of a template.
+#[test]
+fn formats_without_a_template_render_like_their_programs() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/chat_formats.json");
+    let goldens: Formats = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(goldens.cases.len(), 26);
+    for case in goldens.cases {
+        let options = ChatOptions {
+            add_generation_prompt: true,
+            tools: case.tools,
+            variables: case.variables.into_iter().collect(),
+            now: 0,
+        };
+        let template = ChatTemplate::of_model_type(&case.format).unwrap();
+        assert_eq!(template.render(&case.messages, &options).unwrap(), case.prompt);
+    }
+    assert!(ChatTemplate::of_model_type("llama").is_none());
+}
+
 #[test]
 fn templates_render_like_transformers() {
     let file =

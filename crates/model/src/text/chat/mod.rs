@@ -5,6 +5,7 @@
 //! limit of steps and one of memory (`bounds.rs`).
 
 mod bounds;
+mod formats;
 mod python;
 
 use std::sync::Arc;
@@ -179,6 +180,12 @@ impl ChatTemplate {
             on_large_stack(|| bounds::check(template))?.map_err(|e| syntax(&e))?;
         }
         Ok(Some(found))
+    }
+
+    /// The template of a model type whose format is published as a program, not as a template.
+    pub fn of_model_type(model_type: &str) -> Option<ChatTemplate> {
+        let template = formats::of(model_type)?.to_owned();
+        Some(ChatTemplate { template, with_tools: None, special: Vec::new() })
     }
 
     /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template

@@ -1,0 +1,13 @@
+//! Prompt formats of models that are published without a template. Their makers describe them by a
+//! program; here each is a template, so that it has the limits of all others.
+
+/// Model types, each with the template of its format.
+const FORMATS: [(&str, &str); 2] = [
+    ("deepseek_v32", include_str!("formats/deepseek_v32.jinja")),
+    ("deepseek_v4", include_str!("formats/deepseek_v4.jinja")),
+];
+
+/// The template of a model type.
+pub(super) fn of(model_type: &str) -> Option<&'static str> {
+    FORMATS.iter().find(|(name, _)| *name == model_type).map(|(_, template)| *template)
+}
