@@ -5,7 +5,7 @@ use sws_store::{Pass, Span};
 use crate::forward::{Middle, Selection, Workspace};
 use crate::layer_state::{KvPrecision, Sequence, Snapshot};
 use crate::source::Routed;
-use crate::spec::ModelSpec;
+use crate::spec::{Mixer, ModelSpec};
 
 /// The hidden state of the current batch, and the keys and values of every sequence.
 #[derive(Debug)]
@@ -138,13 +138,18 @@ impl State {
 
     /// The maximum size in bytes of what sequences keep of the state before while a state is saved,
     /// for a pass of `tokens` tokens of `sequences` sequences: windows keep overwritten positions,
-    /// recurrent layers a copy.
+    /// recurrent layers a copy. The positions that sparse attention has selected count, too.
     pub fn journal_bytes(
         spec: &ModelSpec,
         (sequences, tokens): (usize, usize),
         precision: KvPrecision,
     ) -> u64 {
-        Sequence::journal_bytes_for(spec, (sequences, tokens), precision)
+        let most = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Latent(latent) => Some(latent.sparse?.most),
+            _ => None,
+        });
+        let selected = most.max().unwrap_or(0).min(spec.context) * tokens * size_of::<u32>();
+        Sequence::journal_bytes_for(spec, (sequences, tokens), precision) + selected as u64
     }
 
     /// Empties a sequence, so that another can reuse its place and its memory.
@@ -261,7 +266,10 @@ impl State {
                     Some(self.work.middle(self.hidden.len()))
                 }
             },
-            selection: self.work.selection().filter(|_| !self.hidden.is_empty()).cloned(),
+            selection: match self.hidden.is_empty() {
+                true => None,
+                false => self.work.selected(self.pass.len()),
+            },
             sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
             changes: self.changes,
         }
@@ -297,9 +305,7 @@ impl State {
         if let Some(middle) = middle {
             self.work.resume(middle);
         }
-        if let Some(selection) = selection {
-            self.work.reselect(&selection);
-        }
+        self.work.reselect(selection);
     }
 
     /// Discards `saved`; returning to it is no longer possible.

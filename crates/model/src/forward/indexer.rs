@@ -49,30 +49,40 @@ pub(crate) struct Selection {
     most: usize,
 }
 
-impl Clone for Selection {
-    fn clone(&self) -> Selection {
-        Selection { positions: self.positions.clone(), most: self.most }
-    }
-
-    fn clone_from(&mut self, other: &Selection) {
-        // Reuses the existing buffer, since a budget counts on its length.
-        self.positions.clone_from(&other.positions);
-        self.most = other.most;
-    }
-}
-
 impl Selection {
-    /// True once a layer has selected.
+    /// True once a layer of the pass has selected.
     pub(super) fn is_made(&self) -> bool {
         self.most > 0
     }
 
-    /// The selection for the tokens of a sequence; None if they see all positions.
+    /// Forgets what was selected, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.most = 0;
+    }
+
+    /// A copy for the first `rows` tokens.
+    pub(super) fn first(&self, rows: usize) -> Selection {
+        Selection { positions: self.positions[..rows * self.most].to_vec(), most: self.most }
+    }
+
+    /// Returns to what was copied.
+    pub(super) fn restore(&mut self, copy: Selection) {
+        self.most = copy.most;
+        // A longer buffer stays as it is, since a budget counts on its length.
+        match self.positions.get_mut(..copy.positions.len()) {
+            Some(positions) => positions.copy_from_slice(&copy.positions),
+            None => self.positions = copy.positions,
+        }
+    }
+
+    /// The selection for the tokens of a sequence; None if they see all positions, or if no layer
+    /// has selected.
     pub(crate) fn of(&self, span: &Span) -> Option<Selected<'_>> {
         let Selection { positions, most } = self;
         let (first, most) = (span.first_position, *most);
         let positions = || &positions[span.first_row * most..][..span.tokens * most];
-        (first + span.tokens > most).then(|| Selected { first, positions: positions(), most })
+        let is_narrowed = self.is_made() && first + span.tokens > most;
+        is_narrowed.then(|| Selected { first, positions: positions(), most })
     }
 }
 
@@ -222,5 +232,22 @@ mod tests {
             best(scores, &mut list);
             assert_eq!(list, expected, "{scores:?}");
         }
+    }
+
+    #[test]
+    fn copies_have_the_rows_of_the_pass_alone() {
+        let span = |tokens| Span { sequence: 0, first_row: 0, first_position: 9, tokens };
+        let mut selection = Selection { positions: (0..30).collect(), most: 3 };
+        let copy = selection.first(2);
+        assert_eq!(copy.positions, [0, 1, 2, 3, 4, 5]);
+        selection.positions.fill(7);
+        selection.clear();
+        assert!(selection.of(&span(2)).is_none(), "nothing is selected");
+        selection.restore(copy);
+        assert_eq!(selection.of(&span(2)).unwrap().positions, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(selection.positions.len(), 30, "the budget counts on the longer buffer");
+        let mut other = Selection::default();
+        other.restore(selection.first(1));
+        assert_eq!(other.of(&span(1)).unwrap().positions, [0, 1, 2]);
     }
 }

@@ -143,6 +143,7 @@ impl Model {
         self.check(state, batch)?;
         let hidden = self.spec.hidden;
         state.pass.clear();
+        state.work.reselect(None);
         state.progress = Progress::Interrupted;
         for &Chunk { sequence, tokens } in batch {
             let twice = state.pass.spans.iter().any(|span| span.sequence == sequence);

@@ -170,9 +170,17 @@ impl Workspace {
         selection.is_made().then_some(selection)
     }
 
-    /// Restores the positions selected for the batch.
-    pub(crate) fn reselect(&mut self, selection: &Selection) {
-        self.attention.index.selection.clone_from(selection);
+    /// A copy of them, for a batch of `rows` tokens.
+    pub(crate) fn selected(&self, rows: usize) -> Option<Selection> {
+        self.selection().map(|selection| selection.first(rows))
+    }
+
+    /// Restores the positions selected for the batch; with None, no layer has selected any.
+    pub(crate) fn reselect(&mut self, selection: Option<Selection>) {
+        match selection {
+            Some(copy) => self.attention.index.selection.restore(copy),
+            None => self.attention.index.selection.clear(),
+        }
     }
 
     /// After [`resume`](Self::resume), rebuilds the data derived from what was restored, for a

@@ -83,6 +83,26 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
     logits
 }
 
+/// The selection of an earlier pass is no selection of this one.
+#[test]
+fn a_pass_begins_with_nothing_selected() {
+    let fixture = Fixture::open("glm_moe_dsa");
+    let spec = &fixture.spec;
+    let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(100).collect();
+    let model = Model::new(spec.clone());
+    let mut source = fixture.source();
+    let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+    let sequence = state.add_sequence(spec);
+    let (prompt, next) = tokens.split_at(99);
+    model.begin(&mut state, &[Chunk { sequence, tokens: prompt }], &mut source).unwrap();
+    (0..spec.layers.len()).for_each(|l| model.layer(l, &mut state, &mut source).unwrap());
+    assert_eq!(state.selected(98).unwrap().len(), 8);
+    model.begin(&mut state, &[Chunk { sequence, tokens: next }], &mut source).unwrap();
+    assert!(state.selected(0).is_none());
+    // What a saved pass copies of it is part of the budget: 8 positions of each token.
+    assert_eq!(State::journal_bytes(spec, (1, 3), KvPrecision::F32), 3 * 8 * 4);
+}
+
 #[test]
 fn saved_states_can_be_nested_and_kept() {
     for name in ["mixtral_swa", "qwen3_5_moe"] {
