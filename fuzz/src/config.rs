@@ -1,6 +1,7 @@
-//! Any bytes as a `config.json`.
+//! Any bytes as a `config.json`, or as one with the keys of a GGUF file.
 
-use sws_model::{KvPrecision, ModelSpec, State};
+use sws_kernels::Tier;
+use sws_model::{KvPrecision, ModelSpec, PassSize, State};
 
 /// True if the config was accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
@@ -12,6 +13,11 @@ pub(crate) fn check(data: &[u8]) -> bool {
         assert!((1..=1 << 16).contains(&moe.experts) && (1..=moe.experts).contains(&moe.top_k));
     }
     // Sizes are computed before the config is trusted, so they must not overflow.
-    State::cache_bytes(&spec, spec.context.min(1 << 20), KvPrecision::F32);
+    let positions = spec.context.min(1 << 20);
+    State::cache_bytes(&spec, positions, KvPrecision::F32);
+    State::journal_bytes(&spec, (2, 8), KvPrecision::F32);
+    let size = PassSize { tokens: 8, logits: 8, positions, threads: 2 };
+    spec.work_bytes(Tier::Portable, size);
+    spec.parameters();
     true
 }

@@ -1,4 +1,4 @@
-//! Replays the fuzzing corpus of the bf12 decoder and every input that once failed.
+//! Replays the fuzzing corpora of the decoders and every input that once failed.
 
 #![allow(unreachable_pub)]
 
@@ -7,11 +7,22 @@ use std::path::Path;
 
 #[path = "../../../fuzz/src/bf12.rs"]
 mod bf12;
+#[path = "../../../fuzz/src/blocks.rs"]
+mod blocks;
+
+fn replay(target: &str, check: fn(&[u8]) -> bool) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let inputs: Vec<_> = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let matrices = inputs.iter().filter(|input| check(&fs::read(input).unwrap())).count();
+    assert!(matrices > 10 && matrices < inputs.len(), "{matrices} of {}", inputs.len());
+}
 
 #[test]
 fn bf12_matrices() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/bf12");
-    let inputs: Vec<_> = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let matrices = inputs.iter().filter(|input| bf12::check(&fs::read(input).unwrap())).count();
-    assert!(matrices > 10 && matrices < inputs.len(), "{matrices} of {}", inputs.len());
+    replay("bf12", bf12::check);
+}
+
+#[test]
+fn matrices_of_other_encodings() {
+    replay("blocks", blocks::check);
 }
