@@ -213,6 +213,12 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointEr
     let damaged = |reason| CheckpointError::Index { path: path.to_owned(), reason };
     let (_, json) = read_small(path, MAX_INDEX_BYTES)?;
     let index: Index = serde_json::from_slice(&json).map_err(|e| damaged(e.to_string()))?;
+    let mut names: Vec<&str> = index.weight_map.0.iter().map(|(name, _)| &**name).collect();
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[one, next]| one == next) {
+        let name: String = name.escape_debug().take(100).collect();
+        return Err(damaged(format!("it lists the tensor `{name}` twice")));
+    }
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, file) in index.weight_map.0 {
         if !is_plain_name(&file) {

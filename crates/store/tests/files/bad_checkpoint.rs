@@ -152,6 +152,10 @@ fn incomplete_and_foreign_directories() {
         ("a tensor in two files", &|dir| { index(dir, r#"{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#);
                 fs::write(dir.join("b.safetensors"), safetensors(&[("x", "U8", &[4], 4), ("y", "U8", &[4], 4)])).unwrap() },
             &["b.safetensors` holds the tensor `x`, and so does `a.safetensors`", "remove the file"]),
+        ("an index with a tensor twice", &|dir| index(dir, r#"{"weight_map":{"x":"a.safetensors","x":"a.safetensors"}}"#),
+            &["index.json` is damaged: it lists the tensor `x` twice", "download it again"]),
+        ("an index with a tensor in two places", &|dir| index(dir, r#"{"weight_map":{"x":"a.safetensors","x":"b.safetensors"}}"#),
+            &["index.json` is damaged: it lists the tensor `x` twice"]),
         ("an index above its directory", &|dir| index(dir, r#"{"weight_map":{"x":"../a.safetensors"}}"#),
             &["index.json` is damaged", "\"../a.safetensors\" is no plain name", "download it again"]),
         ("an index elsewhere", &|dir| index(dir, r#"{"weight_map":{"x":"/etc/passwd"}}"#), &["\"/etc/passwd\" is no plain name"]),
@@ -227,7 +231,8 @@ fn memory_is_bounded_by_the_length_of_the_file() {
     }
 
     let dir = tempfile::tempdir().unwrap();
-    let pairs = [r#""":"a""#; 100_000].join(",");
+    let pairs: Vec<String> = (0..100_000).map(|i| format!(r#""{i}":"a""#)).collect();
+    let pairs = pairs.join(",");
     let index = format!(r#"{{"weight_map":{{{pairs}}}}}"#);
     fs::write(dir.path().join("model.safetensors.index.json"), &index).unwrap();
     let (result, allocated) = peak(|| open_checkpoint(dir.path(), None));
