@@ -212,6 +212,43 @@ fn refusal(parts: &[Part], encoding: Encoding, change: impl Fn(&mut Tensors)) ->
     loaded.expect_err("it was accepted").to_string()
 }
 
+/// Scales that are missing, of another type, more than there should be, none, or not numbers.
+#[test]
+fn scales_of_every_spelling_are_checked() {
+    type Change = fn(&mut Tensors, &str);
+    let changes: [Change; 5] = [
+        |tensors, name| drop(tensors.0.remove(name)),
+        |tensors, name| {
+            let dtype = &mut tensors.0.get_mut(name).unwrap().0;
+            *dtype = match *dtype {
+                Dtype::F32 => Dtype::I32,
+                Dtype::BF16 => Dtype::F16,
+                _ => Dtype::F8_E5M2,
+            };
+        },
+        |tensors, name| {
+            let (_, shape, bytes) = tensors.0.get_mut(name).unwrap();
+            shape.insert(0, 2);
+            bytes.extend_from_within(..);
+        },
+        |tensors, name| {
+            let (_, shape, bytes) = tensors.0.get_mut(name).unwrap();
+            *shape = vec![0];
+            bytes.clear();
+        },
+        |tensors, name| tensors.0.get_mut(name).unwrap().2.fill(0xff),
+    ];
+    for (encoding, parts) in spellings() {
+        for Part(suffix, ..) in &parts[1..] {
+            let name = format!("model.layers.0.mlp.down_proj{suffix}");
+            for change in changes {
+                let message = refusal(&parts, encoding, |tensors| change(tensors, &name));
+                assert!(message.contains("down_proj") && !message.contains('\n'), "{message}");
+            }
+        }
+    }
+}
+
 #[test]
 fn contradictions_are_refused() {
     const DOWN: &str = "model.layers.0.mlp.down_proj.weight";
