@@ -179,11 +179,15 @@ impl<'a> Config<'a> {
         self.need(key)?.size(limit)
     }
 
-    /// True if the head is the embedding.
+    /// True if the head is the embedding, unless the weights have a head. The head belongs to the
+    /// model around the language model, so what is said there comes first.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
+        const KEY: &str = "tie_word_embeddings";
         let default = families::TIED.contains(&self.model_type);
-        let entry = self.any(&["tie_embedding", "tie_word_embeddings"]);
-        entry.map_or(Ok(default), Entry::flag)
+        let own = self.get("tie_embedding").filter(|_| self.model_type == "lfm2_moe");
+        let outer =
+            || Some(Entry { key: KEY, value: self.outer.get(KEY).filter(|v| !v.is_null())? });
+        own.or_else(outer).or_else(|| self.get(KEY)).map_or(Ok(default), Entry::flag)
     }
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {
@@ -192,8 +196,8 @@ impl<'a> Config<'a> {
 
     /// Experts in a layer, in the spelling of any family; None if there is no such entry.
     pub(crate) fn experts(&self) -> Result<Option<u32>, ConfigError> {
-        // A switch that Gemma 4 has.
-        if !self.flag("enable_moe_block", true)? {
+        // A switch that Gemma 4 has, and that is off where nothing is said.
+        if !self.flag("enable_moe_block", self.model_type != "gemma4_text")? {
             return Ok(Some(0));
         }
         let keys = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];

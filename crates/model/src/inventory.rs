@@ -158,8 +158,10 @@ impl Inventory {
 
 impl ModelSpec {
     /// The spec for these weights. Where a configuration does not say whether gates and ups of
-    /// experts are one tensor, the spec takes them as one until it sees the weights.
+    /// experts are one tensor, the spec takes them as one until it sees the weights. A head among
+    /// the weights is used even if the configuration ties the head to the embedding.
     pub fn for_weights(mut self, manifest: &Manifest) -> ModelSpec {
+        self.tied &= manifest.piece(PieceId::LM_HEAD).is_none();
         let Some(names) = families::names(&self.model_type, self.wrapper.as_deref()) else {
             return self;
         };

@@ -24,7 +24,6 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
         model_type: config.model_type().to_owned(),
         layers: config.layers()?,
         experts: experts.unwrap_or(0),
-        tied: config.tied()?,
         gguf: config.is_gguf(),
     })
 }
@@ -34,7 +33,6 @@ struct FamilyNaming {
     model_type: String,
     layers: u32,
     experts: u32,
-    tied: bool,
     /// True if tensors have the names of GGUF files.
     gguf: bool,
 }
@@ -92,8 +90,6 @@ impl FamilyNaming {
 
     fn place_outside(&self, name: &str) -> Option<Placement> {
         let (id, matrix) = match self.names.outside(name)? {
-            // A copy of the embedding that some tools also write.
-            Role::Head if self.tied => return None,
             Role::Head => (PieceId::LM_HEAD, true),
             Role::Embedding => (PieceId::EMBED, true),
             _ => (PieceId::FINAL_NORM, false),

@@ -66,6 +66,12 @@ pub enum RopeScaling {
 /// The largest head size accepted; it bounds allocations before any weight is read.
 pub(crate) const MAX_HEAD_DIM: u64 = 65_536;
 
+/// The entry for the positions of the original context.
+const TRAINED: &str = "original_max_position_embeddings";
+
+/// The reason to refuse a number, for angles that are not [finite](Rope::is_finite).
+pub(crate) const INFINITE: &str = "by which angles of rotary embeddings become infinite";
+
 const SUPPORTED: &str = "default, linear, llama3, yarn";
 
 impl Rope {
@@ -81,12 +87,15 @@ impl Rope {
         let (given, nested) = Rope::given(config)?;
         match nested {
             Some(entry) => Err(config.unsupported(entry, "one rotary embedding for all layers")),
-            None => Rope::read(config, given, (head_dim, context), default),
+            None => {
+                let trained = config.get(TRAINED);
+                Rope::read(config, (given, trained), (head_dim, context), default)
+            }
         }
     }
 
     /// The same for the layers of one kind, in families that may give each kind an embedding of its
-    /// own.
+    /// own. An original context beside the entries of embeddings means nothing there.
     pub(crate) fn of_kind(
         config: &Config,
         kind: &'static str,
@@ -101,7 +110,7 @@ impl Rope {
             let value = value.ok_or(ConfigError::MissingKey(kind))?;
             given = Some(Entry { key: kind, value }.object()?);
         }
-        Rope::read(config, given, (head_dim, context), default)
+        Rope::read(config, (given, None), (head_dim, context), default)
     }
 
     /// The entries of rotary embeddings, and where they are if each kind of layer has its own.
@@ -115,9 +124,10 @@ impl Rope {
         Ok((Some(map), nested.then_some(entry)))
     }
 
+    /// The embedding that `given` describes. An original context `beside` it comes first.
     fn read(
         config: &Config,
-        given: Option<&Map>,
+        (given, beside): (Option<&Map>, Option<Entry<'_>>),
         (head_dim, context): (usize, usize),
         (default_theta, default_share): (f64, Option<f64>),
     ) -> Result<Rope, ConfigError> {
@@ -150,6 +160,7 @@ impl Rope {
                 }
             }
         };
+        let trained_entry = beside.or(entry(TRAINED));
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), Entry::positive)?;
         let (mut scaling, mut amplitude) = (RopeScaling::None, 1.0);
@@ -160,10 +171,7 @@ impl Rope {
                     scaling = RopeScaling::Linear { factor: need("factor")?.positive()? };
                 }
                 "llama3" => {
-                    let trained = config
-                        .get("original_max_position_embeddings")
-                        .or(entry("original_max_position_embeddings"));
-                    let trained = trained.map_or(Ok(context as f64), Entry::positive)?;
+                    let trained = trained_entry.map_or(Ok(context as f64), Entry::positive)?;
                     let high = need("high_freq_factor")?;
                     let low = need("low_freq_factor")?.positive()?;
                     if high.positive()? <= low {
@@ -174,20 +182,22 @@ impl Rope {
                     scaling = RopeScaling::Llama3 { factor, low, high, trained };
                 }
                 "yarn" => {
-                    let given = |key| entry(key).map(Entry::positive).transpose();
-                    let original = entry("original_max_position_embeddings")
-                        .or(config.get("original_max_position_embeddings"));
-                    let original =
-                        original.ok_or(ConfigError::MissingKey("original_max_position_embeddings"));
-                    let trained = original?.positive()?;
-                    let factor = given("factor")?.unwrap_or(context as f64 / trained);
+                    let trained = trained_entry.ok_or(ConfigError::MissingKey(TRAINED))?;
+                    let trained = trained.positive()?;
+                    let factor = entry("factor").map(Entry::positive).transpose()?;
+                    let factor = factor.unwrap_or(context as f64 / trained);
+                    // Zero means absent.
+                    let given = |key| {
+                        let entry = entry(key).filter(|entry| entry.value.as_f64() != Some(0.0));
+                        entry.map(Entry::positive).transpose()
+                    };
                     let fast = given("beta_fast")?.unwrap_or(32.0);
                     let slow = given("beta_slow")?.unwrap_or(1.0);
                     let truncate = entry("truncate").map_or(Ok(true), Entry::flag)?;
                     scaling = RopeScaling::Yarn { factor, fast, slow, trained, truncate };
                     let of = |mscale| yarn_amplitude(factor, mscale);
-                    amplitude = match given("attention_factor")? {
-                        Some(amplitude) => amplitude,
+                    amplitude = match entry("attention_factor") {
+                        Some(amplitude) => amplitude.positive()?,
                         None => match (given("mscale")?, given("mscale_all_dim")?) {
                             (Some(mscale), Some(all)) => of(mscale) / of(all),
                             _ => of(1.0),
@@ -211,16 +221,27 @@ impl Rope {
             scaling = RopeScaling::Divided;
             inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
         }
-        if inv_freq.iter().any(|f| !(f * context as f32).is_finite())
-            && let Some(entry) = entry("factor").or(theta_entry)
-        {
-            return Err(entry.invalid("by which angles of rotary embeddings become infinite"));
+        let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
+        let rope = Rope { theta, scaling, inv_freq, factor, offset, pairs };
+        let blamed = match scaling {
+            RopeScaling::None => theta_entry,
+            RopeScaling::Divided => config.get(ROPE_DIVISORS),
+            RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } | RopeScaling::Yarn { .. } => {
+                entry("factor").or(trained_entry)
+            }
+        };
+        if let Some(entry) = blamed.filter(|_| !rope.is_finite(context)) {
+            return Err(entry.invalid(INFINITE));
         }
-        if let Some(entry) = entry("mscale").filter(|_| !(amplitude as f32).is_finite()) {
+        if let Some(entry) = entry("mscale").filter(|_| !factor.is_finite()) {
             return Err(entry.invalid("by which sines and cosines become infinite"));
         }
-        let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
-        Ok(Rope { theta, scaling, inv_freq, factor, offset, pairs })
+        Ok(rope)
+    }
+
+    /// True if the angles of all positions are finite.
+    pub(crate) fn is_finite(&self, context: usize) -> bool {
+        self.inv_freq.iter().all(|angle| (angle * context as f32).is_finite())
     }
 
     /// A rotary embedding of whole heads without scaling.

@@ -43,7 +43,7 @@ fn tensors_of_every_family() {
         ("model.visual.patch_embed.weight", "extra"),
         ("", "extra"),
     ];
-    // Names of its own.
+    // Another name of the last norm.
     for model_type in supported().filter(|model_type| *model_type != "lfm2_moe") {
         for (name, expected) in everywhere {
             assert_eq!(place(&config(model_type), name), expected, "{model_type} {name}");
@@ -247,9 +247,9 @@ fn a_language_model_within_another_has_a_prefix() {
     for (name, expected) in cases {
         assert_eq!(place(&apart, name), expected, "{name}");
     }
-    // Either level may tie the head to the embedding.
+    // Weights with a head have it whatever the configuration says.
     let tied = config(r#""tie_word_embeddings": true,"#);
-    assert_eq!(place(&tied, "language_model.lm_head.weight"), "extra");
+    assert_eq!(place(&tied, "language_model.lm_head.weight"), "lm_head*");
     assert_eq!(naming(&apart).unwrap().model_type(), "kimi_k2");
 }
 
@@ -261,8 +261,7 @@ fn prefixes_of_language_models_of_gemma() {
         ("gemma3", "gemma3_text", "model.layers.3.mlp.up_proj.weight", "extra"),
         ("gemma4", "gemma4_text", "model.language_model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
         ("gemma4", "gemma4_text", "model.vision_tower.patch_embedder.input_proj.weight", "extra"),
-        // Tied where nothing is said.
-        ("gemma4", "gemma4_text", "lm_head.weight", "extra"),
+        ("gemma4", "gemma4_text", "lm_head.weight", "lm_head*"),
     ];
     for (outer, inner, name, expected) in cases {
         let config = format!(
@@ -313,7 +312,7 @@ fn configurations_are_read_in_every_spelling() {
         (r#"{"model_type":"qwen3_moe","num_hidden_layers":2,"num_experts":2}"#, expert, "extra"),
         (r#"{"model_type":"qwen3_moe","num_hidden_layers":9,"text_config":{"num_hidden_layers":2,"num_experts":3}}"#, expert, "layer_1/expert_2*"),
         (r#"{"model_type":"llama","num_hidden_layers":2,"num_experts":null}"#, head, "lm_head*"),
-        (r#"{"model_type":"llama","num_hidden_layers":2,"tie_word_embeddings":true}"#, head, "extra"),
+        (r#"{"model_type":"llama","num_hidden_layers":2,"tie_word_embeddings":true}"#, head, "lm_head*"),
     ];
     for (config, name, expected) in cases {
         assert_eq!(place(config, name), expected, "{config}");

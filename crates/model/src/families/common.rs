@@ -327,6 +327,11 @@ pub(super) fn windows(
     types.iter().map(of).collect()
 }
 
+/// Refuses an entry that is not null.
+pub(super) fn absent(config: &Config, key: &'static str) -> Result<(), ConfigError> {
+    config.get(key).map_or(Ok(()), |entry| Err(config.unsupported(entry, "null")))
+}
+
 /// Refuses an entry that is true.
 pub(super) fn switched_off(config: &Config, key: &'static str) -> Result<(), ConfigError> {
     match config.get(key) {

@@ -140,10 +140,18 @@ fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError> {
     let key = "mscale_all_dim";
     let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
     let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
+    // Zero means absent.
+    let value = value.filter(|value| value.as_f64() != Some(0.0));
     let Some(entry) = value.map(|value| Entry { key, value }) else { return Ok(1.0) };
     match rope.scaling {
         RopeScaling::None => Ok(1.0),
-        RopeScaling::Yarn { factor, .. } => Ok(yarn_amplitude(factor, entry.positive()?).powi(2)),
+        RopeScaling::Yarn { factor, .. } => {
+            let sharpened = yarn_amplitude(factor, entry.positive()?).powi(2);
+            match (sharpened as f32).is_finite() {
+                true => Ok(sharpened),
+                false => Err(entry.invalid("by which scores of attention become infinite")),
+            }
+        }
         RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } | RopeScaling::Divided => {
             Err(config.unsupported(entry, "with yarn"))
         }

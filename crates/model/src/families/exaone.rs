@@ -38,7 +38,9 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let common = Common::read(config, &defaults)?;
     let window = window(config, Some(4096))?;
-    let pattern = match (config.get("layer_types"), config.get("sliding_window_pattern")) {
+    // Without a window the pattern means nothing.
+    let pattern = config.get("sliding_window_pattern").filter(|_| window.is_some());
+    let pattern = match (config.get("layer_types"), pattern) {
         (None, Some(entry)) if entry.value.as_u64().is_none() => {
             return Err(config.unsupported(entry, "a number, or a list in `layer_types`"));
         }

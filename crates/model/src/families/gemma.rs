@@ -1,13 +1,13 @@
 //! Gemma 2 and 3: norms before and after each branch, with one plus their weights.
 
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
+use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, switched_off, width, window, windows};
+use super::common::{Common, Defaults, absent, switched_off, width, window, windows};
 use super::{ATTENTION, ENDS, Family, MLP, Rule, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
-use crate::rope::Rope;
+use crate::rope::{INFINITE, Rope};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
@@ -38,7 +38,17 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         context: if is_third { 131_072 } else { 8192 },
     };
     switched_off(config, "use_bidirectional_attention")?;
-    let mut common = Common::unrotated(config, &defaults)?;
+    let mut common = match is_third {
+        true => Common::unrotated(config, &defaults)?,
+        false => Common::read(config, &defaults)?,
+    };
+    if is_third {
+        // The class has both entries. Attention ignores the one, images around it the other.
+        absent(config, "attn_logit_softcapping")?;
+        if config.wrapper().is_some() {
+            absent(config, "final_logit_softcapping")?;
+        }
+    }
     let pattern = match is_third {
         true => {
             let keys = ["sliding_window_pattern", "_sliding_window_pattern"];
@@ -47,9 +57,17 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         false => 2,
     };
     let window = window(config, Some(4096))?;
+    if is_third && window.is_none() {
+        // Rotary embeddings would still differ from layer to layer.
+        let entry = Entry { key: "sliding_window", value: &Value::Null };
+        return Err(config.unsupported(entry, "a number of positions"));
+    }
     let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
-    let full = common.add_rope("full_attention", defaults.theta, None)?;
-    let windowed = if is_third { local_rope(config, &mut common)? } else { full };
+    let (mut full, mut windowed) = (0, 0);
+    if is_third {
+        full = common.add_rope("full_attention", defaults.theta, None)?;
+        windowed = local_rope(config, &mut common)?;
+    }
 
     let cap = |key, default: Option<f64>| match config.raw(key) {
         None => Ok(default.map(|cap| cap as f32)),
@@ -83,18 +101,32 @@ pub(super) fn cap_of(entry: Option<Entry<'_>>) -> Result<Option<f32>, ConfigErro
     Ok(entry.map(Entry::positive).transpose()?.map(|cap| cap as f32))
 }
 
-/// The rotary embedding of layers with a window. Without one for each kind of layer, it has a base
-/// of its own and no scaling.
+/// The rotary embedding of layers with a window. Unless its entries give it a base, it has one of
+/// its own and no scaling.
 fn local_rope(config: &Config, common: &mut Common<'_>) -> Result<usize, ConfigError> {
+    const KIND: &str = "sliding_attention";
     const THETA: f64 = 10_000.0;
     let given = config.get("rope_parameters").map(Entry::object).transpose()?;
-    if given.is_some_and(|given| given.values().any(|value| value.as_map().is_some())) {
-        return common.add_rope("sliding_attention", THETA, None);
+    let given = given.and_then(|given| given.get(KIND)).filter(|value| !value.is_null());
+    let given = given.map(|value| Entry { key: KIND, value }.object()).transpose()?;
+    if let Some(given) = given {
+        let entry = |key| {
+            let value = given.get(key).filter(|value| !value.is_null());
+            value.map(|value| Entry { key, value })
+        };
+        if entry("rope_theta").is_some() {
+            return common.add_rope(KIND, THETA, None);
+        }
+        if let Some(kind) = entry("rope_type").or(entry("type"))
+            && kind.word()? != "default"
+        {
+            return Err(config.unsupported(kind, "default without a `rope_theta` beside it"));
+        }
     }
     let entry = config.get("rope_local_base_freq");
     let rope = Rope::plain(entry.map_or(Ok(THETA), Entry::positive)?, common.attention.head_dim);
-    if let Some(entry) = entry.filter(|_| rope.inv_freq.iter().any(|angle| !angle.is_finite())) {
-        return Err(entry.invalid("by which angles of rotary embeddings become infinite"));
+    if let Some(entry) = entry.filter(|_| !rope.is_finite(common.decoder.context)) {
+        return Err(entry.invalid(INFINITE));
     }
     common.ropes.push(rope);
     Ok(common.ropes.len() - 1)

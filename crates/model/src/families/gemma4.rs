@@ -4,11 +4,11 @@
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, chosen, width, window, windows};
+use super::common::{Common, Defaults, MAX_WIDTH, absent, chosen, width, window, windows};
 use super::{ATTENTION, ENDS, Family, MLP, Rule, gemma, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
-use crate::rope::Rope;
+use crate::rope::{INFINITE, Rope};
 use crate::spec::{
     AttentionSpec, Ffn, GateUp, MAX_NORMED_VALUE, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router,
     SharedSpec,
@@ -60,6 +60,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "vision"));
     }
+    absent(config, "rope_scaling")?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let window = window(config, Some(512))?;
     let mut windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(6))?;
@@ -136,7 +137,13 @@ fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigE
         },
     };
     let (window, rope) = (None, Some(1));
-    Ok(AttentionSpec { kv_heads, head_dim, values_are_keys, window, rope, ..local.clone() })
+    let full = AttentionSpec { kv_heads, head_dim, values_are_keys, window, rope, ..local.clone() };
+    if full.q_width() as u64 > MAX_WIDTH {
+        let entry = config.get("global_head_dim");
+        let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;
+        return Err(entry.invalid("with which heads are wider than those of any model"));
+    }
+    Ok(full)
 }
 
 /// The rotary embedding of layers without a window: angles over the whole head, of which the last
@@ -144,16 +151,20 @@ fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigE
 fn full_rope(config: &Config, head_dim: usize, context: usize) -> Result<Rope, ConfigError> {
     const KIND: &str = "full_attention";
     const THETA: f64 = 1e6;
-    let given = config.get("rope_parameters").map(Entry::object).transpose()?;
-    let given = given.and_then(|given| given.get(KIND)).filter(|value| !value.is_null());
-    let given = given.map(|value| Entry { key: KIND, value }.object()).transpose()?;
+    let given = match config.get("rope_parameters") {
+        None => None,
+        Some(given) => {
+            let value = given.object()?.get(KIND).filter(|value| !value.is_null());
+            let value = value.ok_or(ConfigError::MissingKey(KIND))?;
+            Some(Entry { key: KIND, value }.object()?)
+        }
+    };
     let entry = |key| {
         let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
         value.map(|value| Entry { key, value })
     };
-    if let Some(kind) = entry("rope_type")
-        && kind.word()? != "proportional"
-    {
+    let kind = entry("rope_type").or(entry("type")).map(Entry::word).transpose()?;
+    if given.is_some() && kind != Some("proportional") {
         return Rope::of_kind(config, KIND, head_dim, (THETA, None), context);
     }
     let number = |key, default| entry(key).map_or(Ok(default), Entry::positive);
@@ -167,10 +178,9 @@ fn full_rope(config: &Config, head_dim: usize, context: usize) -> Result<Rope, C
     rope.inv_freq[turned..].fill(0.0);
     let factor = number("factor", 1.0)? as f32;
     rope.inv_freq.iter_mut().for_each(|angle| *angle /= factor);
-    if rope.inv_freq.iter().any(|angle| !(angle * context as f32).is_finite()) {
+    if !rope.is_finite(context) {
         let entry = entry("rope_theta").or(entry("factor"));
-        let reason = "by which angles of rotary embeddings become infinite";
-        return Err(entry.ok_or(ConfigError::MissingKey(KIND))?.invalid(reason));
+        return Err(entry.ok_or(ConfigError::MissingKey(KIND))?.invalid(INFINITE));
     }
     Ok(rope)
 }

@@ -9,7 +9,7 @@ use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError, Entry};
 use crate::role::Role;
-use crate::rope::Rope;
+use crate::rope::{INFINITE, Rope};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router, SharedSpec};
 
 pub(super) const V1: Family = Family {
@@ -63,12 +63,10 @@ fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "use_cla")?;
     let mut common = Common::unrotated(config, &defaults)?;
     same_window(config, common.layers, None)?;
-    let rope = match stretched(config, common.attention.head_dim, defaults.theta)? {
+    let (dim, context) = (common.attention.head_dim, common.decoder.context);
+    let rope = match stretched(config, (dim, context), defaults.theta)? {
         Some(rope) => rope,
-        None => {
-            let (dim, context) = (common.attention.head_dim, common.decoder.context);
-            Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?
-        }
+        None => Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?,
     };
     common.ropes.push(rope);
     let bias = config.flag("attention_bias", false)?;
@@ -102,7 +100,11 @@ fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// The embedding that files call dynamic and give an `alpha`: its base is stretched by it, whatever
 /// the length of the text.
-fn stretched(config: &Config, dim: usize, theta: f64) -> Result<Option<Rope>, ConfigError> {
+fn stretched(
+    config: &Config,
+    (dim, context): (usize, usize),
+    theta: f64,
+) -> Result<Option<Rope>, ConfigError> {
     let given = config.any(&["rope_parameters", "rope_scaling"]);
     let Some(given) = given.map(|entry| entry.object()).transpose()? else { return Ok(None) };
     let entry = |key| given.get(key).map(|value| Entry { key, value });
@@ -117,9 +119,9 @@ fn stretched(config: &Config, dim: usize, theta: f64) -> Result<Option<Rope>, Co
     let power = dim as f64 / (dim as f64 - 2.0);
     let base = theta? * pow64(alpha.positive()?, power);
     let rope = Rope::plain(base, dim);
-    match base.is_finite() && rope.inv_freq.iter().all(|angle| angle.is_finite()) {
+    match base.is_finite() && rope.is_finite(context) {
         true => Ok(Some(rope)),
-        false => Err(alpha.invalid("by which angles of rotary embeddings become infinite")),
+        false => Err(alpha.invalid(INFINITE)),
     }
 }
 
@@ -139,8 +141,15 @@ fn v3(config: &Config) -> Result<ModelSpec, ConfigError> {
         rotated: None,
         context: 131_072,
     };
-    for key in ["qk_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"] {
+    let always =
+        ["qk_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias", "route_norm"];
+    for key in always {
         switched_on(config, key)?;
+    }
+    for key in ["n_group", "topk_group"] {
+        if let Some(entry) = config.get(key).filter(|entry| entry.value.as_u64() != Some(1)) {
+            return Err(config.unsupported(entry, "1, experts without groups"));
+        }
     }
     switched_off(config, "mlp_bias")?;
     let common = Common::read(config, &defaults)?;

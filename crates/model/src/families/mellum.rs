@@ -1,6 +1,6 @@
 //! Mellum 2: the experts of Qwen3, and a rotary embedding for each kind of layer.
 
-use super::common::{Common, Defaults, dense, moe, window, windows};
+use super::common::{Common, Defaults, absent, dense, moe, window, windows};
 use super::ranked::{Layers, routed};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, qwen_moe};
 use crate::config::{Config, ConfigError};
@@ -24,6 +24,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    absent(config, "rope_scaling")?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let windows = windows(config, common.layers, window(config, Some(1024))?, |_| false)?;
     let mut ropes = [None; 2];

@@ -111,5 +111,9 @@ fn own(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let count = |key, default| config.get(key).map_or(Ok(default), |entry| entry.count(MAX_COUNT));
     let every = count("index_topk_freq", 1)?.max(1) as usize;
     let skipped = count("index_skip_topk_offset", 2)? as usize;
-    Ok((0..layers).map(|l| (l + 1).saturating_sub(skipped).is_multiple_of(every)).collect())
+    let own = |l: usize| Some((l + 1).saturating_sub(skipped).is_multiple_of(every));
+    match config.get("index_topk_freq") {
+        None => Ok(vec![true; layers]),
+        Some(entry) => listed(entry, (0..layers).map(own).collect()),
+    }
 }

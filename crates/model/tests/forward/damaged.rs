@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::{Value, json};
 use sws_kernels::Tier;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State, naming, supported};
-use sws_store::{Configuration, Dtype, Value as Typed, open_checkpoint};
+use sws_store::{Configuration, Dtype, Manifest, Tensor, Value as Typed, open_checkpoint};
 use sws_testing::gguf::converted;
 use sws_testing::goldens::golden_dir;
 
@@ -76,16 +76,9 @@ fn one_sentence(message: &str) -> String {
 
 /// The places of all values within objects, and of the first of each list.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
-    let (first, entries);
     let inner: Vec<(&str, &Value)> = match value {
-        Value::Object(map) => {
-            entries = map;
-            entries.iter().map(|(key, value)| (key.as_str(), value)).collect()
-        }
-        Value::Array(list) => {
-            first = list.first();
-            first.into_iter().map(|value| ("0", value)).collect()
-        }
+        Value::Object(map) => map.iter().map(|(key, value)| (key.as_str(), value)).collect(),
+        Value::Array(list) => list.first().map(|value| ("0", value)).into_iter().collect(),
         _ => return,
     };
     for (key, value) in inner {
@@ -174,27 +167,27 @@ fn every_tensor_is_missed_and_has_one_shape_and_a_type() {
         for at in 0..manifest.pieces.len() {
             let id = manifest.pieces[at].id;
             for held in inventory.piece(id) {
-                let tensors = |manifest: &mut sws_store::Manifest, change: &dyn Fn(&mut _)| {
+                let refused = |manifest: &mut Manifest, change: &dyn Fn(&mut Vec<Tensor>)| {
                     change(&mut manifest.pieces[at].tensors);
                     let error = Inventory::new(&spec, manifest).map(drop);
                     let Err(error) = error else { panic!("{name}: {id} {held:?} was accepted") };
                     one_sentence(&error.to_string())
                 };
                 let tensor = manifest.pieces[at].tensors[held.index].clone();
-                let message = tensors(&mut manifest, &|tensors: &mut Vec<_>| {
+                let message = refused(&mut manifest, &|tensors| {
                     tensors.remove(held.index);
                 });
                 assert!(message.starts_with("the weights lack `"), "{name}: {message}");
                 manifest.pieces[at].tensors.insert(held.index, tensor.clone());
 
-                let message = tensors(&mut manifest, &|tensors| {
+                let message = refused(&mut manifest, &|tensors| {
                     tensors[held.index].shape[0] += 1;
                 });
                 let expected = format!("the tensor `{}` has the shape [", tensor.name);
                 assert!(message.starts_with(&expected), "{name}: {message}");
                 manifest.pieces[at].tensors[held.index] = tensor.clone();
 
-                let message = tensors(&mut manifest, &|tensors| {
+                let message = refused(&mut manifest, &|tensors| {
                     let tensor = &mut tensors[held.index];
                     (tensor.dtype, tensor.encoding) = (Dtype::I16, None);
                 });

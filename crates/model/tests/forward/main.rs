@@ -3,6 +3,7 @@
 mod allocations;
 mod bad;
 mod bits;
+mod damaged;
 mod engine;
 mod executor;
 mod failures;
@@ -11,6 +12,7 @@ mod gguf_blocks;
 mod goldens;
 mod in_memory;
 mod long;
+mod options;
 mod order;
 mod outline;
 mod probe;

@@ -1,0 +1,161 @@
+//! Options of configurations that change the model, and spellings that do not.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sws_model::{CausalLm, ModelSpec};
+use sws_testing::goldens::{Tensors, golden_dir};
+
+use crate::support::{Fixture, Recorder};
+
+/// Removes the entry.
+const ABSENT: &str = "(absent)";
+
+/// An entry, with `.` between the levels of nested ones, and its new value.
+type Change = (&'static str, Value);
+
+/// The configuration of a golden with some entries changed. A name `outer/golden` is the golden as
+/// the language model of the model type `outer`.
+fn changed(golden: &str, changes: &[Change]) -> Value {
+    let (outer, golden) =
+        golden.split_once('/').map_or((None, golden), |(outer, golden)| (Some(outer), golden));
+    let text = fs::read(golden_dir(golden).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    if let Some(outer) = outer {
+        config = json!({"model_type": outer, "text_config": config});
+    }
+    for (path, value) in changes {
+        let (levels, key) = path.rsplit_once('.').unwrap_or(("", *path));
+        let levels = levels.split('.').filter(|level| !level.is_empty());
+        let within = levels.fold(&mut config, |within, level| &mut within[level]);
+        match *value == json!(ABSENT) {
+            true => drop(within.as_object_mut().unwrap().remove(key)),
+            false => within[key] = value.clone(),
+        }
+    }
+    config
+}
+
+#[test]
+fn spellings_that_describe_the_same_model() {
+    let absent = || json!(ABSENT);
+    #[rustfmt::skip]
+    let cases: &[(&str, &[Change], &[Change])] = &[
+        // Of a model around the language model, the head belongs to the outer one.
+        ("qwen3_5", &[("tie_word_embeddings", json!(false))],
+            &[("tie_word_embeddings", json!(false)), ("text_config.tie_word_embeddings", json!(false))]),
+        ("qwen3_5", &[("tie_word_embeddings", absent())], &[]),
+        ("qwen3_5", &[("tie_word_embeddings", json!(null))], &[]),
+        ("llama", &[("tie_embedding", json!(true))], &[]),
+        ("lfm2_moe", &[("tie_embedding", json!(false))], &[("tie_word_embeddings", json!(false))]),
+        // Layers with a window have another base than the others.
+        ("gemma3_text_v5cfg",
+            &[("rope_parameters.sliding_attention.rope_theta", absent()), ("rope_local_base_freq", json!(5000)),
+                ("rope_theta", json!(77))],
+            &[("rope_parameters.sliding_attention.rope_theta", json!(5000))]),
+        ("gemma3_text_v5cfg",
+            &[("rope_parameters.sliding_attention.rope_theta", absent()), ("rope_local_base_freq", absent()),
+                ("rope_theta", json!(77))], &[]),
+        ("gemma3_text_v5cfg",
+            &[("rope_parameters.sliding_attention", absent()), ("rope_local_base_freq", absent())], &[]),
+        // The old spelling of the kind.
+        ("gemma4_text",
+            &[("rope_parameters.full_attention", json!({"type": "linear", "factor": 2, "rope_theta": 1e6}))],
+            &[("rope_parameters.full_attention", json!({"rope_type": "linear", "factor": 2, "rope_theta": 1e6}))]),
+        ("gemma4_text",
+            &[("rope_parameters.full_attention.type", json!("proportional")),
+                ("rope_parameters.full_attention.rope_type", absent())], &[]),
+        // The original context beside the other entries counts, unless these are apart for each kind
+        // of layer.
+        ("deepseek_v2", &[("original_max_position_embeddings", json!(32))],
+            &[("rope_scaling.original_max_position_embeddings", json!(32))]),
+        ("mellum", &[("original_max_position_embeddings", json!(32))], &[]),
+        ("deepseek_v2", &[("rope_scaling.mscale", json!(0)), ("rope_scaling.mscale_all_dim", json!(0.0))],
+            &[("rope_scaling.mscale", absent()), ("rope_scaling.mscale_all_dim", absent())]),
+        ("deepseek_v2", &[("rope_scaling.beta_fast", json!(0)), ("rope_scaling.beta_slow", json!(0))], &[]),
+        // Without a window there is no pattern of windows.
+        ("exaone_moe", &[("sliding_window", json!(null)), ("layer_types", absent())],
+            &[("sliding_window", json!(null)), ("layer_types", json!(vec!["full_attention"; 5]))]),
+    ];
+    for (golden, one, other) in cases {
+        let [one, other] = [one, other].map(|changes| {
+            let config = changed(golden, changes).to_string();
+            ModelSpec::parse(config.as_bytes()).unwrap_or_else(|e| panic!("{golden}: {e}"))
+        });
+        assert_eq!(one, other, "{golden}");
+    }
+}
+
+#[test]
+fn options_that_are_refused() {
+    #[rustfmt::skip]
+    let cases: &[(&str, &[Change], &str)] = &[
+        ("glm_moe_dsa", &[("index_skip_topk_offset", json!(0)), ("index_topk_freq", json!(4))],
+            "4 for `index_topk_freq`, and the first layer has no selection to share"),
+        ("gemma3_text", &[("attn_logit_softcapping", json!(5.0))],
+            "`attn_logit_softcapping` = 5.0 in a model of type `gemma3_text`, which is not supported; supported: null"),
+        ("gemma3/gemma3_text", &[("text_config.final_logit_softcapping", json!(5.0))],
+            "`final_logit_softcapping` = 5.0"),
+        ("gemma3_text", &[("sliding_window", json!(null))], "`sliding_window` = null"),
+        ("gemma3_text_v5cfg",
+            &[("rope_parameters.sliding_attention", json!({"rope_type": "linear", "factor": 2}))],
+            "`rope_type` = \"linear\""),
+        ("gemma3_text", &[("rope_local_base_freq", json!(1e-44)), ("max_position_embeddings", json!(1_000_000))],
+            "1e-44 for `rope_local_base_freq`, by which angles of rotary embeddings become infinite"),
+        ("gemma4_text", &[("rope_parameters.full_attention.rope_type", json!(ABSENT))], "`partial_rotary_factor` = 0.4"),
+        ("gemma4_text", &[("rope_parameters.full_attention", json!(null))], "has no `full_attention`"),
+        ("gemma4_text", &[("rope_scaling", json!({"type": "linear", "factor": 2}))], "`rope_scaling` = an object"),
+        ("gemma4_text", &[("num_attention_heads", json!(65_536)), ("global_head_dim", json!(4096))],
+            "4096 for `global_head_dim`, with which heads are wider than those of any model"),
+        ("mellum", &[("rope_scaling", json!({"type": "linear", "factor": 2}))], "`rope_scaling` = an object"),
+        ("hy_v3", &[("route_norm", json!(false))], "`route_norm` = false"),
+        ("hy_v3", &[("n_group", json!(7))], "`n_group` = 7"),
+        ("hy_v3", &[("topk_group", json!(2))], "`topk_group` = 2"),
+        ("hunyuan_v1_moe", &[("rope_scaling.alpha", json!(1e-41))],
+            "1e-41 for `alpha`, by which angles of rotary embeddings become infinite"),
+        ("deepseek_v2", &[("rope_scaling.mscale_all_dim", json!(1e30))],
+            "1e+30 for `mscale_all_dim`, by which scores of attention become infinite"),
+        ("deepseek_v2", &[("rope_scaling.attention_factor", json!(0))], "0 for `attention_factor`"),
+    ];
+    for (golden, changes, expected) in cases {
+        let config = changed(golden, changes).to_string();
+        let Err(error) = ModelSpec::parse(config.as_bytes()) else {
+            panic!("{changes:?} was accepted")
+        };
+        let message = error.to_string();
+        assert!(message.contains(expected) && !message.contains('\n'), "{message}");
+    }
+}
+
+/// As in transformers, which ties the two only if they are equal.
+#[test]
+fn a_head_beside_tied_embeddings_is_used() {
+    const HEAD: &str = "lm_head.weight";
+    let golden = golden_dir("llama_linear_tied");
+    let mut tensors = Tensors::read(&golden.join("model.safetensors"));
+    let logits = |tensors: &Tensors, changes: &[Change]| {
+        let dir = tempfile::tempdir().unwrap();
+        tensors.write(&dir.path().join("model.safetensors"));
+        let config = changed("llama_linear_tied", changes).to_string();
+        fs::write(dir.path().join("config.json"), config).unwrap();
+        scored(dir.path())
+    };
+    let tied = logits(&tensors, &[]);
+    let (dtype, shape, bytes) = tensors.0["model.embed_tokens.weight"].clone();
+    tensors.0.insert(HEAD.to_owned(), (dtype, shape.clone(), bytes.clone()));
+    assert_eq!(logits(&tensors, &[]), tied, "a copy of the embedding");
+
+    let rows = bytes.chunks_exact(bytes.len() / shape[0]).rev().flatten().copied();
+    tensors.0.insert(HEAD.to_owned(), (dtype, shape, rows.collect()));
+    let apart = logits(&tensors, &[("tie_word_embeddings", json!(false))]);
+    assert_ne!(apart, tied);
+    assert_eq!(logits(&tensors, &[]), apart, "another head");
+}
+
+/// The logits of some tokens.
+fn scored(dir: &Path) -> Vec<f32> {
+    let mut seen = Recorder::default();
+    Fixture::at(dir).session().score(&[1, 5, 9, 2], &mut seen).unwrap();
+    seen.logits
+}
