@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sws_kernels::Tier;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State, naming, supported};
 use sws_store::{Configuration, Dtype, Manifest, Tensor, Value as Typed, open_checkpoint};
-use sws_testing::gguf::converted;
+use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens::golden_dir;
 
 use crate::support::{Fixture, variants};
@@ -196,5 +196,23 @@ fn every_tensor_is_missed_and_has_one_shape_and_a_type() {
                 manifest.pieces[at].tensors[held.index] = tensor;
             }
         }
+    }
+}
+
+/// The number of tokens is that of its key or, without one, that of the list of tokens.
+#[test]
+fn a_vocabulary_of_another_length_is_refused() {
+    let mut file = converted(&golden_dir("mixtral")).unwrap();
+    file.keys.retain(|(key, _)| key != "llama.vocab_size");
+    let list = Key::Texts((0..9).map(|id| format!("t{id}")).collect());
+    for (key, value) in [("llama.vocab_size", Key::U32(9)), ("tokenizer.ggml.tokens", list)] {
+        let mut file = file.clone();
+        file.key(key, value);
+        let dir = tempfile::tempdir().unwrap();
+        file.write(&dir.path().join("model.gguf"));
+        let (manifest, spec) = sws_testing::open(dir.path()).unwrap();
+        let message = Inventory::new(&spec, &manifest).unwrap_err().to_string();
+        let expected = "the tensor `model.embed_tokens.weight` has the shape [";
+        assert!(one_sentence(&message).starts_with(expected), "{key}: {message}");
     }
 }
