@@ -30,10 +30,10 @@ pub struct HubTensor {
 #[error("the configuration describes more weights than any model has; download it again")]
 pub struct TooManyWeights;
 
-/// Maximum number of tensors. The largest published models have 300,000.
-const MAX_TENSORS: usize = 1 << 20;
-/// Maximum bytes of all weights.
-const MAX_BYTES: u64 = 1 << 50;
+/// Maximum number of tensors. The largest published model has 250,000.
+const MAX_TENSORS: usize = 300_000;
+/// Maximum bytes of all weights. The largest published model has 6 TiB.
+const MAX_BYTES: u64 = 8 << 40;
 /// Start of a piece, as in a shard of its own.
 const PAGE: u64 = 4096;
 /// Alignment of the parts of a tensor in a shard.

@@ -78,5 +78,7 @@ fn absurd_models_are_refused_before_anything_is_allocated() {
         assert!(spec.hub_tensors().is_err());
         assert!(spec.parameters()[0] > 1 << 40);
     }
+    // 60 TiB in few tensors.
+    assert!(config(20, 8, 1 << 24).outline(|_| Encoding::Bf16).is_err());
     assert!(config(32, 8, 14_336).outline(|_| Encoding::Q4).is_ok());
 }
