@@ -128,3 +128,25 @@ fn running_out_of_memory_leaves_nothing_behind() {
     }
     assert!(ended > 0, "no run ended for lack of memory");
 }
+
+/// Limits hurt where they are too low, and not because they are there.
+#[test]
+fn the_doctor_knows_which_limits_hurt() {
+    let model = tales();
+    let cases = [
+        ("ulimit -v 1000000000000", "address space", false),
+        ("ulimit -v 1200000", "address space", true),
+        ("ulimit -n 1024", "open files", false),
+        ("ulimit -n 24", "open files", true),
+        ("ulimit -l 64", "locked memory", false),
+        ("export HOME= XDG_CACHE_HOME=", "cache", true),
+        ("export XDG_CACHE_HOME=/proc/sws", "cache", true),
+    ];
+    for (limit, check, hurts) in cases {
+        let outcome = limited(limit, &[&"doctor", &model, &"--json"]);
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let found = checks.iter().find(|line| line["check"] == check).unwrap();
+        assert_eq!(found["hurts"], hurts, "{limit}: {found}");
+    }
+}

@@ -114,7 +114,7 @@ pub use limits::Limits;
 #[cfg(feature = "io")]
 pub use memory::{Holder, Memory};
 #[cfg(feature = "io")]
-pub use probe::{Figure, ProbeReport, probe};
+pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
 #[cfg(feature = "uring")]
 pub use reader::UringReader;
 #[cfg(feature = "io")]

@@ -9,12 +9,18 @@ pub struct Limits {
     pub address_space: Option<u64>,
     /// Bytes of the first thread's stack (`ulimit -s`).
     pub stack: Option<u64>,
+    /// Bytes of memory that may be locked (`ulimit -l`).
+    pub locked: Option<u64>,
 }
 
 impl Limits {
     /// Returns the current limits.
     pub fn now() -> Limits {
         let limit = |resource| getrlimit(resource).current;
-        Limits { address_space: limit(Resource::As), stack: limit(Resource::Stack) }
+        Limits {
+            address_space: limit(Resource::As),
+            stack: limit(Resource::Stack),
+            locked: limit(Resource::Memlock),
+        }
     }
 }

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::reader::{ReadOp, ReaderKind, ShardReader};
-use crate::{Arena, Clock, Manifest, Slot};
+use crate::{Arena, Clock, Manifest, SLOT_ALIGN, Slot};
 
 /// Bytes per probing read: the store's default.
 const CHUNK: usize = 1 << 20;
-/// Bytes read per candidate.
+const HUGE_PAGE: usize = 2 << 20;
+/// Bytes read per candidate, in at most so many reads.
 const SHARE: usize = 12 << 20;
+const MOST_READS: usize = 256;
 /// Time after which no further candidate is tried.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Speed-up that makes a deeper queue or a less common reader worthwhile; less is noise.
@@ -48,6 +50,35 @@ pub struct Figure {
     pub bytes_per_second: f64,
 }
 
+/// Reads of one kind, whose speed is of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// The reader.
+    pub reader: ReaderKind,
+    /// Reads in flight.
+    pub depth: usize,
+    /// True for memory in huge pages, as the store reads into. Memory for 2 MiB and more per thread
+    /// is always in huge pages where the system grants them.
+    pub huge_pages: bool,
+}
+
+/// Measures the speed of each kind of reads of `bytes` each, in bytes per second; `None` if one
+/// fails. It takes at most about 60 ms for each kind.
+pub fn speeds(
+    manifest: &Manifest,
+    dir: &Path,
+    clock: &Clock,
+    bytes: usize,
+    kinds: &[Reads],
+) -> Vec<Option<f64>> {
+    let mut places = Places::new(manifest, bytes.max(1).next_multiple_of(SLOT_ALIGN));
+    let speed = |reads: &Reads| {
+        let reader = reads.reader.open(manifest, dir, reads.depth).ok()?;
+        measure(&*reader, *reads, &mut places, clock, PATIENCE / 4)
+    };
+    kinds.iter().map(speed).collect()
+}
+
 /// Reads a sample of the files of `manifest`, which lie below `dir`, with each candidate, or with
 /// the candidates of one reader. It reads at most 60 MiB and takes at most about 0.3 s.
 ///
@@ -59,7 +90,7 @@ pub fn probe(
     clock: &Clock,
     only: Option<ReaderKind>,
 ) -> ProbeReport {
-    let mut places = Places::new(manifest);
+    let mut places = Places::new(manifest, CHUNK);
     let started = clock.now();
     let mut figures = Vec::new();
     let candidates = CANDIDATES.into_iter().filter(|(kind, _)| only.is_none_or(|o| o == *kind));
@@ -68,7 +99,8 @@ pub fn probe(
             break;
         }
         let reader = kind.open(manifest, dir, depth);
-        let speed = reader.ok().and_then(|r| measure(&*r, depth, &mut places, clock, PATIENCE / 4));
+        let reads = Reads { reader: kind, depth, huge_pages: true };
+        let speed = reader.ok().and_then(|r| measure(&*r, reads, &mut places, clock, PATIENCE / 4));
         figures.extend(speed.map(|bytes_per_second| Figure {
             reader: kind,
             depth,
@@ -92,22 +124,27 @@ fn choose(figures: &[Figure]) -> Option<(ReaderKind, usize)> {
         .map(|figure| (figure.reader, figure.depth))
 }
 
-/// Measures a reader with `depth` reads in flight, in bytes per second; `None` if one fails.
+/// Measures a reader, in bytes per second; `None` if a read fails.
 fn measure(
     reader: &dyn ShardReader,
-    depth: usize,
+    Reads { depth, huge_pages, .. }: Reads,
     places: &mut Places<'_>,
     clock: &Clock,
     patience: Duration,
 ) -> Option<f64> {
     let batch = reader.batch().clamp(1, depth);
     let lanes = depth.div_ceil(batch);
-    let arena = Arena::new(depth * CHUNK).ok()?;
+    let chunk = places.chunk;
+    let arena = Arena::new((lanes * batch * chunk).max(HUGE_PAGE)).ok()?;
+    let memory = |_| match huge_pages {
+        true => arena.take(batch * chunk),
+        false => Slot::alone(batch * chunk).ok(),
+    };
     // Opening the files and touching the memory for the first time must not count as reading.
-    let mut slot = arena.take(arena.bytes())?;
-    slot.fill(1);
+    let mut memory: Vec<Slot> = (0..lanes).map(memory).collect::<Option<_>>()?;
+    memory.iter_mut().for_each(|slot| slot.fill(1));
     let mut work: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes];
-    for n in 0..SHARE / CHUNK {
+    for n in 0..(SHARE / chunk).min(MOST_READS).max(lanes * batch) {
         work[n / batch % lanes].push(places.next()?);
     }
     for &(file, _) in work.iter().flatten() {
@@ -116,8 +153,8 @@ fn measure(
     }
     let started = clock.now();
     let total: Option<usize> = std::thread::scope(|scope| {
-        let threads: Vec<_> = slot
-            .chunks_mut(batch * CHUNK)
+        let threads: Vec<_> = memory
+            .iter_mut()
             .zip(&work)
             .map(|(memory, work)| {
                 std::thread::Builder::new().spawn_scoped(scope, move || {
@@ -128,7 +165,7 @@ fn measure(
                         }
                         let mut reads: Vec<ReadOp<'_>> = group
                             .iter()
-                            .zip(memory.chunks_mut(CHUNK))
+                            .zip(memory.chunks_mut(chunk))
                             .map(|(&(file, offset), into)| ReadOp {
                                 file,
                                 offset,
@@ -155,15 +192,18 @@ fn measure(
 /// may be in a cache of the device.
 struct Places<'m> {
     manifest: &'m Manifest,
+    /// Bytes of each.
+    chunk: usize,
     total: u64,
     count: u64,
 }
 
 impl<'m> Places<'m> {
-    fn new(manifest: &'m Manifest) -> Places<'m> {
-        let chunks = |len: u64| len.div_ceil(CHUNK as u64);
+    fn new(manifest: &'m Manifest, chunk: usize) -> Places<'m> {
+        let chunks = |len: u64| len.div_ceil(chunk as u64);
         Places {
             manifest,
+            chunk,
             total: manifest.files.iter().map(|file| chunks(file.len)).sum(),
             count: 0,
         }
@@ -175,9 +215,9 @@ impl<'m> Places<'m> {
         let mut at = self.count.wrapping_mul(stride).checked_rem(self.total)?;
         self.count += 1;
         for (index, file) in self.manifest.files.iter().enumerate() {
-            let chunks = file.len.div_ceil(CHUNK as u64);
+            let chunks = file.len.div_ceil(self.chunk as u64);
             if at < chunks {
-                return Some((u32::try_from(index).ok()?, at * CHUNK as u64));
+                return Some((u32::try_from(index).ok()?, at * self.chunk as u64));
             }
             at -= chunks;
         }

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use sws_store::{Clock, ReaderKind, probe};
+use sws_store::{Clock, ReaderKind, Reads, probe, speeds};
 
 use crate::support::{MIB, Model};
 
@@ -15,6 +15,24 @@ fn probe_chooses_a_measured_reader() {
     assert!(report.figures.iter().any(|figure| chosen(&figure)));
     let only = probe(&model.manifest, dir.path(), &Clock::real(), Some(ReaderKind::Direct));
     assert!(only.figures.iter().all(|figure| figure.reader == ReaderKind::Direct));
+}
+
+#[test]
+fn speeds_are_those_of_the_kinds_asked_for() {
+    let model = Model::experts(3, 2 * MIB + 4096);
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    model.write(dir.path());
+    let kinds = [(1, true), (4, true), (4, false)].map(|(depth, huge_pages)| Reads {
+        reader: ReaderKind::Direct,
+        depth,
+        huge_pages,
+    });
+    for bytes in [0, 5000, MIB] {
+        let found = speeds(&model.manifest, dir.path(), &Clock::real(), bytes, &kinds);
+        assert!(found.len() == 3 && found.iter().all(|speed| speed.is_some_and(|s| s > 0.0)));
+        let nowhere = speeds(&model.manifest, Path::new("/nowhere"), &Clock::real(), bytes, &kinds);
+        assert_eq!(nowhere, [None; 3]);
+    }
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! The self-test of the kernels: products in every encoding, on every tier of this CPU.
+
+use sws_kernels::{
+    EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix, PartLen, Scratch,
+    Tally, Tier, matmul,
+};
+
+use super::Line;
+
+const ROWS: usize = 128;
+const TOKENS: usize = 3;
+/// Whole blocks of every encoding, and rows that end within one.
+const WIDTHS: [usize; 2] = [512, 167];
+
+/// Compares the bits of all tiers with those of the scalar kernels.
+pub(super) fn line() -> Line {
+    let tiers = Tier::available();
+    match compare(&tiers) {
+        Ok(()) => {
+            let names: Vec<&str> = tiers.iter().map(|tier| tier.name()).collect();
+            let count = Encoding::ALL.len();
+            Line::ok("bits", format!("the same in {}, for {count} encodings", names.join(", ")))
+        }
+        Err(found) => Line::hurts(
+            "bits",
+            found,
+            "use `--tier scalar`, test the memory of this machine, and report it with the CPU's name",
+        ),
+    }
+}
+
+fn compare(tiers: &[Tier]) -> Result<(), String> {
+    for encoding in Encoding::ALL {
+        for cols in WIDTHS {
+            let parts = parts(encoding, cols);
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let matrix = Matrix::new(encoding, ROWS, cols, &parts)
+                .map_err(|e| format!("{encoding} cannot be tested: {e}"))?;
+            for tokens in [1, TOKENS] {
+                let scalar = product(Tier::Scalar, &matrix, tokens);
+                if let Some(tier) = tiers.iter().find(|&&t| product(t, &matrix, tokens) != scalar) {
+                    return Err(format!("{tier} and scalar kernels differ in {encoding}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bits of the product of a matrix with fixed numbers.
+fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
+    let number = |i: u32| (mixed(i) >> 8) as f32 / 8_388_608.0 - 1.0;
+    let x: Vec<f32> = (0..(tokens * matrix.cols()) as u32).map(number).collect();
+    let mut y = vec![0.0; tokens * ROWS];
+    matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::new());
+    y.iter().map(|y| y.to_bits()).collect()
+}
+
+/// The parts of a matrix of fixed bytes, which decode to finite numbers.
+fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
+    if encoding == Encoding::Bf12 {
+        return bf12(cols);
+    }
+    let plain = matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
+    let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
+        let len = match part.len(ROWS as u64, cols as u64) {
+            Some(PartLen::Exact(len) | PartLen::AtLeast(len)) => len as usize,
+            None => 0,
+        };
+        let mut bytes = noise(len);
+        match encoding {
+            Encoding::Gguf(blocks) => {
+                for block in bytes.chunks_exact_mut(blocks.bytes()) {
+                    // The upper half of an f16 below two.
+                    blocks.scales().iter().for_each(|&at| block[at + 1] &= 0xbf);
+                    if blocks == GgufBlocks::Mxfp4 {
+                        block[0] &= 0x7f;
+                    }
+                }
+            }
+            _ if plain || index > 0 => bytes.iter_mut().for_each(about_one),
+            // NaN, in e4m3.
+            _ => bytes.iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte ^= 1),
+        }
+        bytes
+    });
+    parts.collect()
+}
+
+/// Rows of bf12 with escapes: bf16 numbers of sixteen exponents.
+fn bf12(cols: usize) -> Vec<Vec<u8>> {
+    let mut numbers = noise(2 * ROWS * cols);
+    numbers.chunks_exact_mut(2).for_each(|number| about_one(&mut number[1]));
+    let mut histogram = Histogram::default();
+    histogram.add(&numbers);
+    let encoder = Encoder::bf12(cols, ExponentTable::from_histogram(&histogram));
+    let (mut rows, mut tally) = (EncodedRows::default(), Tally::default());
+    let encoded = encoder.encode(&numbers, &mut rows).and_then(|()| tally.push(&rows));
+    encoded.expect("whole rows of finite numbers");
+    let table = encoder.table().unwrap_or_default().to_vec();
+    let [codes, _] = rows.parts;
+    vec![codes, table, tally.patches()]
+}
+
+/// Makes a byte one of a number that is neither large nor NaN, of any type of float.
+fn about_one(byte: &mut u8) {
+    *byte = *byte & 0x87 | 0x38;
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (mixed(i) >> 24) as u8).collect()
+}
+
+/// A number without a pattern for each other one.
+fn mixed(i: u32) -> u32 {
+    let once = i.wrapping_add(1).wrapping_mul(2_654_435_761);
+    (once ^ once >> 15).wrapping_mul(2_246_822_519)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_encoding_is_tested_with_finite_numbers() {
+        for encoding in Encoding::ALL {
+            for cols in WIDTHS {
+                let parts = parts(encoding, cols);
+                let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                let matrix = Matrix::new(encoding, ROWS, cols, &parts).unwrap();
+                let mut row = vec![0.0; cols];
+                let mut values = std::collections::BTreeSet::new();
+                for r in 0..ROWS {
+                    matrix.decode_row(r, &mut row);
+                    assert!(row.iter().all(|w| w.is_finite()), "{encoding}, row {r}");
+                    values.extend(row.iter().map(|w| w.to_bits()));
+                }
+                assert!(values.len() > 8, "{encoding}: {} values", values.len());
+                let products = product(Tier::Scalar, &matrix, TOKENS);
+                assert!(
+                    products.iter().all(|&bits| f32::from_bits(bits).is_finite()),
+                    "{encoding}"
+                );
+            }
+        }
+    }
+}

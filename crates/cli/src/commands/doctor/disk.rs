@@ -1,0 +1,137 @@
+//! Checks of the disk that a model lies on.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use sws::Model;
+use sws_store::{
+    Clock, Memory, PieceKind, PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions,
+    speeds,
+};
+
+use super::Line;
+use crate::commands::size;
+
+/// Bytes per second of disks that are not meant for streaming: hard disks and networks.
+const SLOW: f64 = 150e6;
+const DEPTHS: [usize; 4] = [1, 2, 4, 8];
+
+pub(super) fn lines(model: &Model) -> Vec<Line> {
+    let mut lines = vec![direct_reads(model)];
+    let bytes = read_size(model);
+    let direct = |depth, huge_pages| Reads { reader: ReaderKind::Direct, depth, huge_pages };
+    let of = |reader| Reads { reader, ..direct(4, true) };
+    let mut kinds: Vec<Reads> = DEPTHS.iter().map(|&depth| direct(depth, true)).collect();
+    kinds.extend([direct(4, false), of(ReaderKind::Uring), of(ReaderKind::Mmap)]);
+    let found = speeds(model.manifest(), model.dir(), &Clock::real(), bytes, &kinds);
+    let (depths, others) = found.split_at(DEPTHS.len());
+    lines.push(disk(model, bytes, depths));
+    let rate = |speed: f64| format!("{:.2} GB/s with 4 reads in flight", speed / 1e9);
+    lines.extend(others[0].map(|speed| Line::ok("disk, small pages", rate(speed))));
+    // Runs do without both.
+    for (check, kind, speed) in [
+        ("reader uring", ReaderKind::Uring, others[1]),
+        ("reader mmap", ReaderKind::Mmap, others[2]),
+    ] {
+        let found = match (speed, kind.open(model.manifest(), model.dir(), 1)) {
+            (Some(speed), _) => rate(speed),
+            (None, Err(error)) => format!("{error}; not needed"),
+            (None, Ok(_)) => "cannot read the model; not needed".to_owned(),
+        };
+        lines.push(Line::ok(check, found));
+    }
+    lines
+}
+
+/// Bytes per read while experts stream: the longest run of an expert in a file, or a part of it.
+fn read_size(model: &Model) -> usize {
+    let whole = StoreOptions::default().chunk;
+    let manifest = model.manifest();
+    let expert =
+        manifest.pieces.iter().find(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)));
+    let layout = expert.and_then(|piece| PieceLayout::new(manifest, Read::Piece(piece.id)).ok());
+    let runs = layout.iter().flat_map(|layout| layout.segments()).map(|segment| segment.len);
+    runs.max().map_or(whole, |longest| longest.min(whole))
+}
+
+/// The speed of the default reader at each depth. A slow disk hurts where models are read from it
+/// again and again.
+fn disk(model: &Model, bytes: usize, speeds: &[Option<f64>]) -> Line {
+    let check = "disk";
+    let measured: Option<Vec<f64>> = speeds.iter().copied().collect();
+    let Some(measured) = measured else {
+        let remedy = "check the disk and the permissions, and `sws verify` the model";
+        return Line::hurts(check, "the model cannot be read", remedy);
+    };
+    let listed = |numbers: Vec<String>| numbers.join(", ");
+    let found = format!(
+        "{} GB/s with {} reads of {} in flight",
+        listed(measured.iter().map(|speed| format!("{:.2}", speed / 1e9)).collect()),
+        listed(DEPTHS.iter().map(usize::to_string).collect()),
+        size(bytes as u64),
+    );
+    let best = measured.into_iter().fold(0.0, f64::max);
+    let weights: u64 = model.manifest().pieces.iter().map(|piece| piece.stored_bytes()).sum();
+    let streams = Memory::now().is_some_and(|memory| memory.available < weights);
+    match streams && best < SLOW {
+        true => Line::hurts(check, found, "move the model to an NVMe drive of this machine"),
+        false => Line::ok(check, found),
+    }
+}
+
+fn direct_reads(model: &Model) -> Line {
+    let Some(file) = model.manifest().files.first() else {
+        return Line::ok("direct reads", "no files");
+    };
+    of_direct_read(&file.path, read_directly(&model.dir().join(&file.path)))
+}
+
+fn of_direct_read(name: &str, outcome: io::Result<()>) -> Line {
+    let check = "direct reads";
+    match outcome {
+        Ok(()) => Line::ok(check, "O_DIRECT works"),
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
+            Line::hurts(
+                check,
+                format!("refused by the file system: {error}"),
+                "reads go through the page cache, which counts as memory: move the model to ext4, xfs or btrfs",
+            )
+        }
+        Err(error) => Line::hurts(
+            check,
+            format!("`{name}` cannot be read: {error}"),
+            "check that it is there and that you may read it; `sws verify` lists all that is missing",
+        ),
+    }
+}
+
+/// A file system may accept the flag and refuse reads.
+fn read_directly(path: &Path) -> io::Result<()> {
+    let flags = (OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut page = Slot::alone(SLOT_ALIGN)?;
+    file.read_at(&mut page, 0).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_is_of_the_file_system() {
+        assert!(!of_direct_read("x", Ok(())).hurts);
+        for (kind, refused) in [
+            (ErrorKind::InvalidInput, true),
+            (ErrorKind::Unsupported, true),
+            (ErrorKind::NotFound, false),
+            (ErrorKind::PermissionDenied, false),
+        ] {
+            let line = of_direct_read("x", Err(kind.into()));
+            assert!(line.hurts, "{kind}");
+            assert_eq!(line.found.contains("file system"), refused, "{line:?}");
+        }
+    }
+}
