@@ -68,6 +68,6 @@ fn shipped() -> anyhow::Result<PathBuf> {
         }
     }
     bail!(
-        "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache"
+        "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging Face cache"
     )
 }

@@ -23,7 +23,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// Neither an existing path nor a possible id of a model.
     #[error(
-        "`{}` does not exist; give a shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache",
+        "`{}` does not exist; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging Face cache",
         path.display()
     )]
     NoPath {

@@ -161,11 +161,12 @@ pub(crate) struct Forward {
 /// Show how a model would run within a memory budget.
 ///
 /// Shows the use of memory, the smallest budget that works, and the gain of each further GiB. Disk
-/// and memory speed are measured briefly; bytes read and time per token are estimates.
+/// and memory speed are measured briefly; bytes read and time per token are estimates. Without
+/// weights there is no disk to measure, and sizes in each format follow from the configuration.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// A shard directory, a checkpoint directory, a config.json without weights, or the id of a
-    /// model in the Hugging Face cache [default: the model in `shards`].
+    /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
+    /// id of a model in the Hugging Face cache [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.
@@ -202,8 +203,8 @@ pub(crate) struct Plan {
 /// is any.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
-    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache
-    /// [default: only checks that need no model].
+    /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
+    /// Face cache [default: only checks that need no model].
     pub(crate) model: Option<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]

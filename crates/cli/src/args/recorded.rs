@@ -61,7 +61,8 @@ pub(crate) enum DraftCommand {
 /// Model and its recordings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Recorded {
-    /// A shard directory, a checkpoint directory, or the id of a model in the Hugging Face cache.
+    /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
+    /// Face cache.
     pub(crate) model: PathBuf,
     /// Recordings written by `sws run --record FILE --record-hidden`; any number of files.
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]

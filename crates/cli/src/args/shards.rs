@@ -22,7 +22,7 @@ pub(crate) struct Shard {
     ///
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. f32 keeps everything.
     /// f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy; `sws inspect`
-    /// shows the error. Tensors already in fp8, mxfp4 or a block format of GGUF files are left unchanged.
+    /// shows the error. Tensors that are published quantised are left unchanged.
     #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
     pub(crate) encoding: Encoding,
     /// Also make small, inexact copies of the experts: q8 or q4.
@@ -59,8 +59,8 @@ pub(crate) struct Verify {
 /// says: sizes in each format, and the memory that they need.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A shard directory, a checkpoint directory, a config.json, or the id of a model in the Hugging
-    /// Face cache.
+    /// A shard directory, a checkpoint directory, a GGUF file, a config.json, or the id of a model in
+    /// the Hugging Face cache.
     pub(crate) model: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]
