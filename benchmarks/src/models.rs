@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use sws::{Footprint, Format, Outline, Size};
+use sws::{Footprint, Format, KvPrecision, Outline, SequenceBytes, Size};
 use sws_engine::PlanOptions;
 use sws_kernels::{Encoding, Tier};
+use sws_model::State;
 use sws_store::read_config;
 
 /// Budgets of common machines, in GiB.
@@ -21,15 +22,21 @@ const OPENING: &str = "\
 
 Sizes of models, and how much each token reads from disk. They follow from the configurations in
 [configs](../configs), which have only the entries that matter here: nothing on this page was measured. `sws plan
-configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model.
+configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model of these families.
 
 `sws-bench models > docs/models.md` writes this page, and a test fails when it is not up to date.
 
 - Of multimodal models the text model counts. Layers of multi-token prediction are left out.
-- `bf12` is lossless, and the default of `sws shard`. `as published` is the checkpoint itself, where it is quantised and
-  its format can be read.
+- `bf16` is the checkpoint itself. `bf12` is lossless, and the default of `sws shard`. Of a model that is published
+  quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves quantised ones as they are.
 - The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The share of
   experts found in memory is the one measured for DeepSeek-V2-Lite.
+";
+
+const CONTEXT: &str = "\
+Keys and values, or latents and keys of indexers, of one sequence in f32; `--kv bf16` halves them. Windows and recurrent
+states take the same memory for any number of positions.
+
 ";
 
 /// One model.
@@ -48,8 +55,12 @@ pub fn page(dir: &Path) -> Result<String> {
     let mut page = OPENING.to_owned();
     page += "\n## Sizes\n\n";
     page += &sizes(&supported)?;
-    page += "\n## Memory\n\nOf each model the lossless format, or the published one, and `q4`. A dash: the budget is too small.\n\n";
+    page += "\n## Memory\n\nOf each model the default of `sws shard`, which is lossless, and `q4`. Every token needs what is not of experts, but for the embedding, \
+        of which it reads a row. A dash: the budget is too small.\n\n";
     page += &memory(&supported)?;
+    page += "\n## Context\n\n";
+    page += CONTEXT;
+    page += &context(&supported);
     page += "\n## Families that are not supported\n\n`sws inspect` shows as much of any configuration. An empty cell is not known.\n\n";
     page += &rest(&others);
     page += "\n## Sources\n\n| source | models |\n|---|---|\n";
@@ -94,8 +105,8 @@ fn footprint(outline: &Outline, format: Format) -> Result<Footprint> {
 }
 
 fn sizes(entries: &[Entry]) -> Result<String> {
-    let mut table = "| model | family | layers | experts | parameters | a token | bf16 | bf12 | q8 | q4 | as published |\n\
-        |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+    let mut table = "| model | family | layers | experts | parameters | a token | published in | bf16 | bf12 | q8 | q4 |\n\
+        |---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|\n"
         .to_owned();
     for Entry { name, outline, .. } in entries {
         let Some(spec) = outline.spec() else { continue };
@@ -103,22 +114,19 @@ fn sizes(entries: &[Entry]) -> Result<String> {
         let experts = spec.moes().map(|moe| moe.experts).max();
         let experts = experts.map_or(String::new(), |n| format!("{} of {n}", spec.max_top_k()));
         let mut cells = Vec::new();
-        let mut published = String::new();
         for format in outline.formats() {
-            let bytes = Size(footprint(outline, format)?.bytes).to_string();
-            match format {
-                Format::Shards(_) => cells.push(bytes),
-                Format::AsPublished { encoding, .. } => published = format!("{bytes} ({encoding})"),
-            }
+            cells.push(Size(footprint(outline, format)?.bytes).to_string());
         }
-        if published.is_empty()
-            && let Some(method) = &outline.description().quantised
-        {
-            published = format!("({method})");
-        }
+        cells.resize(4, String::new());
+        let format = outline.format(Encoding::Bf16);
+        let published = match format.map(|format| format.quantised) {
+            Some(None) => "bf16".to_owned(),
+            Some(Some((encoding, _))) => encoding.to_string(),
+            None => outline.description().quantised.clone().unwrap_or_default(),
+        };
         writeln!(
             table,
-            "| {name} | {} | {} | {experts} | {} | {} | {} | {published} |",
+            "| {name} | {} | {} | {experts} | {} | {} | {published} | {} |",
             spec.model_type,
             spec.layers.len(),
             billions(all),
@@ -130,15 +138,13 @@ fn sizes(entries: &[Entry]) -> Result<String> {
 }
 
 fn memory(entries: &[Entry]) -> Result<String> {
-    let mut table =
-        "| model | format | weights | every token needs | smallest `--ram` |".to_owned();
+    let mut table = "| model | format | weights | not of experts | smallest `--ram` |".to_owned();
     for machine in MACHINES {
         write!(table, " a token at {machine} GiB |")?;
     }
     table += "\n|---|---|---:|---:|---:|---:|---:|---:|\n";
     for Entry { name, outline, .. } in entries {
-        let formats = outline.exact().into_iter().chain([Format::Shards(Encoding::Q4)]);
-        for format in formats {
+        for format in [Encoding::Bf12, Encoding::Q4].into_iter().filter_map(|e| outline.format(e)) {
             let footprint = footprint(outline, format)?;
             write!(
                 table,
@@ -155,6 +161,29 @@ fn memory(entries: &[Entry]) -> Result<String> {
         }
     }
     Ok(table)
+}
+
+fn context(entries: &[Entry]) -> String {
+    let mut table =
+        "| model | positions | a position | besides | at 4,096 | at 32,768 | at all |\n\
+        |---|---:|---:|---:|---:|---:|---:|\n"
+            .to_owned();
+    for Entry { name, outline, .. } in entries {
+        let Some(spec) = outline.spec() else { continue };
+        let SequenceBytes { position, fixed } = SequenceBytes::of(spec, KvPrecision::F32);
+        let at = |positions| Size(State::cache_bytes(spec, positions, KvPrecision::F32));
+        let _ = writeln!(
+            table,
+            "| {name} | {} | {} | {} | {} | {} | {} |",
+            spec.context,
+            Size(position),
+            Size(fixed),
+            at(4096),
+            at(32_768),
+            at(spec.context),
+        );
+    }
+    table
 }
 
 fn rest(entries: &[Entry]) -> String {

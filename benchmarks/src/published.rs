@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use sws::{Format, Outline};
-use sws_kernels::Encoding;
+use sws::Outline;
+use sws_kernels::{Encoding, Published as Layout};
 use sws_model::HubTensor;
 use sws_store::Configuration;
 
@@ -51,17 +51,24 @@ impl Published {
         let entries = self.entries();
         let before = entries.get("num_hidden_layers").and_then(Value::as_u64);
         let before = before.context("this configuration does not say how many layers there are")?;
-        for (_, value) in entries.iter_mut() {
-            if let Value::Array(list) = value
-                && list.len() as u64 == before
-            {
-                list.truncate(layers);
+        for (key, value) in entries.iter_mut() {
+            match (key.as_str(), value) {
+                ("mlp_only_layers", Value::Array(list)) => list.retain(|layer| *layer == json!(0)),
+                (key, Value::Array(list)) if list.len() as u64 == before => {
+                    if matches!(key, "mlp_layer_types" | "is_moe_layer") {
+                        skip_dense(list, layers);
+                    }
+                    list.truncate(layers);
+                }
+                (
+                    "first_k_dense_replace" | "num_dense_layers" | "moe_layer_start_index",
+                    Value::Number(first),
+                ) if first.as_u64() > Some(1) => *first = 1.into(),
+                ("moe_layer_end_index", Value::Number(last)) => *last = (layers - 1).into(),
+                _ => {}
             }
         }
         entries.insert("num_hidden_layers".to_owned(), json!(layers));
-        if entries.get("first_k_dense_replace").and_then(Value::as_u64).is_some_and(|n| n > 1) {
-            entries.insert("first_k_dense_replace".to_owned(), json!(1));
-        }
         Ok(())
     }
 
@@ -90,20 +97,17 @@ impl Published {
     /// All tensors of a checkpoint in the published layout and format.
     pub fn tensors(&self) -> Result<Vec<PlannedTensor>> {
         let json = serde_json::to_vec(&self.config)?;
-        let outline =
-            Outline::of(Path::new("config.json"), &Configuration::from_json("config.json", &json)?);
+        let config = Configuration::from_json("config.json", &json)?;
+        let outline = Outline::of(Path::new("config.json"), &config)?;
         let Some(spec) = outline.spec() else {
             let reason = outline.refusal().map(ToString::to_string).unwrap_or_default();
             bail!("the tensors of this model are not known: {reason}");
         };
-        let format = outline.exact();
+        let format = outline.format(Encoding::Bf16);
         let format = format.context("no checkpoint can be written in this format; add --plain")?;
         let mut planned = Vec::new();
         for tensor in spec.hub_tensors()? {
-            let encoding = match format {
-                Format::AsPublished { .. } if tensor.matrix => format.of(tensor.kind),
-                _ => Encoding::Bf16,
-            };
+            let encoding = if tensor.matrix { format.of(tensor.kind) } else { Encoding::Bf16 };
             stored(tensor, encoding, &mut planned)?;
         }
         Ok(planned)
@@ -117,6 +121,15 @@ impl Published {
     }
 }
 
+/// Drops dense layers but the first, of a list that says of each layer whether it has experts, as
+/// long as `layers` are left.
+fn skip_dense(list: &mut Vec<Value>, layers: usize) {
+    let is_dense = |kind: &&Value| **kind == json!(false) || **kind == json!("dense");
+    let dense = list.iter().take_while(is_dense).count();
+    let more = dense.saturating_sub(1).min(list.len().saturating_sub(layers));
+    list.drain(..more);
+}
+
 /// Adds the tensors that hold one matrix or vector.
 fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor>) -> Result<()> {
     let HubTensor { name, shape, transposed, .. } = tensor;
@@ -124,6 +137,11 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
     let mut add =
         |name: String, dtype, shape: Vec<usize>| planned.push(PlannedTensor { name, dtype, shape });
     let dims = shape.len();
+    let whole = |cols: usize| {
+        let reason = format!("`{name}` has {cols} columns, and {encoding} has blocks of 32");
+        ensure!(cols.is_multiple_of(32), reason);
+        Ok(cols / 32)
+    };
     match encoding {
         Encoding::Fp8 => {
             let mut scales = shape.clone();
@@ -132,22 +150,25 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
             add(name + "_scale_inv", Dtype::F32, scales);
         }
         Encoding::Mxfp4 => {
-            let cols = shape[dims - 1];
-            ensure!(
-                cols.is_multiple_of(32),
-                "`{name}` has {cols} columns, and mxfp4 has blocks of 32"
-            );
-            shape[dims - 1] = cols / 32;
+            shape[dims - 1] = whole(shape[dims - 1])?;
             let blocks = [shape.as_slice(), &[16]].concat();
             add(format!("{name}_blocks"), Dtype::U8, blocks);
             add(name + "_scales", Dtype::U8, shape);
         }
-        _ => {
+        Encoding::Published(Layout::Int4) => {
+            let blocks = whole(shape[dims - 1])?;
+            let scales = [&shape[..dims - 1], &[blocks]].concat();
+            shape[dims - 1] = 4 * blocks;
+            add(format!("{name}_packed"), Dtype::I32, shape);
+            add(name + "_scale", Dtype::BF16, scales);
+        }
+        Encoding::Bf16 => {
             if transposed {
                 shape.swap(dims - 1, dims - 2);
             }
             add(name, Dtype::BF16, shape);
         }
+        _ => bail!("random weights are not written in {encoding}; add --plain"),
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ const TASK: usize = 256 << 10;
 const FP8: f32 = 64.0;
 /// Standard deviation of uniform e2m1 numbers.
 const FP4: f32 = 2.93;
+/// Standard deviation of uniform integers of four bits.
+const INT4: f32 = 4.61;
 
 /// Writes a checkpoint with these tensors into the new directory `out`.
 ///
@@ -72,7 +74,11 @@ impl Fill {
                 let exponent = (matrix(32 * cols) / FP4).log2().round();
                 Fill::Bytes(Box::new([(127.0 + exponent) as u8; 256]))
             }
-            (Dtype::U8, _) => Fill::Bytes(Box::new(std::array::from_fn(|i| i as u8))),
+            (Dtype::BF16, [.., cols]) if tensor.name.ends_with("_scale") => {
+                let scale = matrix(32 * cols) / INT4;
+                Fill::Bf16(Gaussian::new(scale, scale / 8.0))
+            }
+            (Dtype::U8 | Dtype::I32, _) => Fill::Bytes(Box::new(std::array::from_fn(|i| i as u8))),
             (Dtype::F32, [.., cols]) => Fill::F32(matrix(128 * cols) / FP8),
             (_, [_]) if tensor.name.ends_with("norm.weight") => Fill::Bf16(Gaussian::new(1.0, 0.1)),
             (_, [_, _]) if tensor.name.ends_with("embed_tokens.weight") => {

@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
+use safetensors::Dtype;
+use sws::Outline;
 use sws_benchmarks::models::page;
-use sws_benchmarks::published::configs;
+use sws_benchmarks::published::{Published, configs};
+use sws_store::Configuration;
 
 static PAGE: LazyLock<String> = LazyLock::new(|| page(&configs()).unwrap());
 
@@ -38,4 +41,39 @@ fn totals_are_those_of_the_names() {
         let found = found.unwrap_or_else(|| panic!("no row of {name}: {row:?}"));
         assert!((found / expected - 1.0).abs() < 0.01, "{name}: {found} B for {expected} B");
     }
+}
+
+fn outline(published: &Published) -> Outline {
+    let json = serde_json::to_vec(published.config()).unwrap();
+    let config = Configuration::from_json("config.json", &json).unwrap();
+    Outline::of(Path::new("config.json"), &config).unwrap()
+}
+
+#[test]
+fn few_layers_have_experts_if_many_have() {
+    for name in Published::names().unwrap() {
+        let mut published = Published::named(&name).unwrap().unwrap();
+        let routed = outline(&published).spec().is_some_and(|spec| spec.moes().next().is_some());
+        published.keep_layers(3).unwrap();
+        let few = outline(&published);
+        let Some(spec) = few.spec() else { continue };
+        assert_eq!(spec.layers.len(), 3, "{name}");
+        assert!(!routed || spec.moes().count() >= 2, "{name}");
+    }
+}
+
+#[test]
+fn int4_weights_are_packed_as_published() {
+    let mut published = Published::named("kimi-k2-thinking").unwrap().unwrap();
+    published.keep_layers(2).unwrap();
+    let tensors = published.tensors().unwrap();
+    let find = |name: &str| {
+        let tensor = tensors.iter().find(|tensor| tensor.name.ends_with(name)).unwrap();
+        (tensor.dtype, tensor.shape.clone())
+    };
+    let expert = "layers.1.mlp.experts.383.down_proj.weight";
+    assert_eq!(find(&format!("{expert}_packed")), (Dtype::I32, vec![7168, 2048 / 8]));
+    assert_eq!(find(&format!("{expert}_scale")), (Dtype::BF16, vec![7168, 2048 / 32]));
+    let shared = "layers.1.mlp.shared_experts.down_proj.weight";
+    assert_eq!(find(shared), (Dtype::BF16, vec![7168, 2048]));
 }

@@ -15,13 +15,28 @@ fn a_configuration_alone_is_described_and_planned() {
     let path = published("qwen3-235b-a22b");
     for command in ["inspect", "plan"] {
         let text = sws(&[&command, &path]).succeeded().stdout;
-        for word in ["qwen3_moe: 94 layers", "128 experts", "235.1 B", "bf12", "16.00 GiB"] {
+        let position = "376.00 KiB a position";
+        for word in
+            ["qwen3_moe: 94 layers", "128 experts", "235.1 B", "bf12", "16.00 GiB", position]
+        {
             assert!(text.contains(word), "{command}: {word} in {text}");
         }
     }
-    let json = sws(&[&"plan", &path, &"--ram", &"24GiB", &"--json"]).succeeded().stdout;
-    let json: Value = serde_json::from_str(&json).unwrap();
+    let text = sws(&[&"plan", &path, &"--ram", &"24GiB"]).succeeded().stdout;
+    assert!(text.contains("--ram 24.00 GiB"), "{text}");
+    let plan = |threads: &str| -> Value {
+        let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
+            [&"plan", &path, &"--ram", &"24GiB", &"--json", &"--threads", &threads];
+        serde_json::from_str(&sws(&args).succeeded().stdout).unwrap()
+    };
+    let (json, more) = (plan("2"), plan("200"));
+    // Threads take memory.
+    let smallest = |plan: &Value| plan["formats"][0]["smallest_budget"].as_u64().unwrap();
+    assert!(smallest(&json) < smallest(&more), "{json} {more}");
     assert_eq!((&json["supported"], &json["experts"]), (&true.into(), &128.into()));
+    assert_eq!(json["asked"], 24u64 << 30);
+    // Two times four heads of 128 numbers in f32, in each layer.
+    assert_eq!(json["kv_bytes_per_position"], 94 * 2 * 4 * 128 * 4);
     assert_eq!(json["budgets"].as_array().unwrap().len(), 4, "{json}");
     for format in json["formats"].as_array().unwrap() {
         let reads = format["read_bytes_per_token"].as_array().unwrap();
@@ -60,9 +75,39 @@ fn what_is_not_supported_is_described_and_not_planned() {
         sws(&[&"plan", &path]).refused(2, &["nonesuch", "not supported"]);
     }
     sws(&[&"run", &temp.path(), &"--tokens", &"1"]).refused(2, &["holds neither"]);
-    for bad in ["{", "[]", "{}", r#"{"model_type": 1}"#] {
+    let no_layers = r#"{"model_type": "qwen3_moe", "hidden_size": 8}"#;
+    for bad in ["{", "[]", "{}", r#"{"model_type": 1}"#, no_layers] {
         std::fs::write(&path, bad).unwrap();
-        sws(&[&"plan", &path]).refused(2, &["config.json"]);
+        for command in ["plan", "inspect"] {
+            sws(&[&command, &path]).refused(2, &["config.json"]);
+        }
+    }
+    sws(&[&"inspect", &temp.path()]).refused(2, &["config.json", "num_hidden_layers"]);
+}
+
+/// A blob of the Hugging Face cache is named by its hash.
+#[test]
+fn a_configuration_is_known_by_its_contents() {
+    let temp = tempfile::tempdir().unwrap();
+    let blob = temp.path().join("0d5fa4");
+    std::fs::copy(published("qwen3-30b-a3b"), &blob).unwrap();
+    let text = sws(&[&"inspect", &blob]).succeeded().stdout;
+    assert!(text.contains("qwen3_moe: 48 layers"), "{text}");
+    std::fs::write(&blob, "tensors").unwrap();
+    sws(&[&"inspect", &blob]).refused(2, &["0d5fa4", "no GGUF"]);
+}
+
+/// Weights that are published quantised stay as they are in shards.
+#[test]
+fn formats_are_those_that_can_be_made() {
+    for (name, quantised) in [("gpt-oss-20b", "mxfp4"), ("kimi-k2-thinking", "int4")] {
+        let json = sws(&[&"inspect", &published(name), &"--json"]).succeeded().stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let formats = json["formats"].as_array().unwrap().iter();
+        let names: Vec<&str> = formats.map(|row| row["format"].as_str().unwrap()).collect();
+        let shards = ["bf12", "q8", "q4"].map(|plain| format!("{quantised} and {plain}"));
+        assert_eq!(names[0], format!("{quantised}, as published"));
+        assert_eq!(names[1..], shards);
     }
 }
 
@@ -82,8 +127,32 @@ fn the_doctor_names_a_remedy_where_something_hurts() {
         let hurts = checks.iter().any(|check| check["hurts"] == true);
         assert_eq!((outcome.code, &report["hurts"]), (Some(i32::from(hurts)), &hurts.into()));
         // Whatever the machine, its kernels have the same bits.
-        let bits = checks.iter().find(|check| check["check"] == "bits").unwrap();
+        let find = |name: &str| checks.iter().find(|check| check["check"] == name);
+        let bits = find("bits").unwrap();
         assert_eq!(bits["hurts"], false, "{bits}");
+        assert!(bits["found"].as_str().unwrap().contains("32 encodings"), "{bits}");
+        let all = [
+            "kernels",
+            "memory",
+            "control group",
+            "huge pages",
+            "address space",
+            "locked memory",
+            "open files",
+            "cache",
+        ];
+        let of_model = [
+            "memory for the model",
+            "space beside the model",
+            "direct reads",
+            "disk",
+            "disk, small pages",
+            "reader uring",
+            "reader mmap",
+        ];
+        assert!(all.iter().all(|name| find(name).is_some()), "{report}");
+        let has_model = args.len() > 2;
+        assert!(of_model.iter().all(|name| find(name).is_some() == has_model), "{report}");
     }
     sws(&[&"doctor", &"/nowhere"]).refused(2, &["/nowhere"]);
 }

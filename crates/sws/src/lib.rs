@@ -72,7 +72,7 @@ pub use loader::{Loader, Needs};
 pub use metrics::{Cost, Pace, RunMetrics};
 pub use open::{Model, manifest};
 pub use options::{DraftChoice, Options, Streaming};
-pub use outline::{Footprint, Format, Outline, Scope};
+pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
 pub use planning::Planning;
 pub use request::{Prompt, Request};
 pub use size::Size;

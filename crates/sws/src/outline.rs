@@ -1,13 +1,20 @@
 //! Models without weights, as their configurations describe them.
 
+mod format;
+
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sws_engine::{Plan, PlanOptions, Planner, ProcessMemory};
 use sws_kernels::Encoding;
-use sws_model::{ConfigError, Description, InvalidConfig, Inventory, ModelSpec};
-use sws_store::{CheckpointError, Configuration, Manifest, PieceKind, Value, read_config};
+use sws_model::{
+    ConfigError, Description, InvalidConfig, Inventory, KvPrecision, ModelSpec, State,
+};
+use sws_store::{CheckpointError, Configuration, Manifest, PieceKind, open_regular, read_config};
 
 use crate::{Cause, Error, Result};
+use format::UnknownFormat;
+pub use format::{Format, Scope};
 
 /// A model as its configuration alone describes it. There need not be any weights.
 ///
@@ -30,40 +37,8 @@ pub struct Outline {
     spec: Option<ModelSpec>,
     /// The reason why a checkpoint with this configuration cannot be run.
     refusal: Option<InvalidConfig>,
-    published: Published,
-}
-
-/// A format in which a model can lie on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Shards in an encoding.
-    Shards(Encoding),
-    /// The formats of the checkpoint itself.
-    AsPublished {
-        /// The encoding of most weights.
-        encoding: Encoding,
-        /// The matrices that have it.
-        scope: Scope,
-    },
-}
-
-/// The matrices that a checkpoint stores quantised. The others are bf16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All of the layers.
-    Layers,
-    /// Those of the experts of which a token uses some.
-    Experts,
-}
-
-/// The format of a checkpoint, as its configuration says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Published {
-    /// Plain floats.
-    Plain,
-    Quantised(Encoding, Scope),
-    /// Quantised in a way of which no size is known.
-    Unknown,
+    /// The matrices that the checkpoint stores quantised.
+    quantised: Result<Option<(Encoding, Scope)>, UnknownFormat>,
 }
 
 /// Sizes of a model in one format.
@@ -71,56 +46,64 @@ enum Published {
 pub struct Footprint {
     /// Bytes of all weights.
     pub bytes: u64,
-    /// Bytes of the weights that every token needs, the embedding included.
+    /// Bytes of the weights besides experts. A token needs all of them but the embedding, of which
+    /// it reads a row.
     pub infrastructure: u64,
     planner: Planner,
 }
 
+/// Memory that a sequence takes: keys and values, or what a family keeps in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceBytes {
+    /// For each position.
+    pub position: u64,
+    /// For any number of positions: windows once they are full, and recurrent states.
+    pub fixed: u64,
+}
+
 impl Outline {
-    /// Reads a `config.json`, or that of a directory.
+    /// Reads a `config.json`, or that of a directory. Fails if it is damaged or lacks entries that
+    /// its family needs; one that is not supported is described.
     pub fn read(path: impl AsRef<Path>) -> Result<Outline> {
         let path = path.as_ref();
-        Ok(Outline::of(path, &read_config(path)?))
+        Outline::of(path, &read_config(path)?)
     }
 
     /// The outline of the model at `path`, which could not be opened because of `error`: because it
     /// has no weights, or a configuration that is not supported. Returns any other error.
     pub fn instead(error: Error, path: &Path) -> Result<Outline> {
-        let expected = match &error {
-            Error::Checkpoint(
-                CheckpointError::NoWeights { .. } | CheckpointError::NotADirectory { .. },
-            ) => true,
+        let described = match &error {
+            // GGUF files have their configurations in headers.
             Error::Model { cause, .. } => {
-                let invalid = cause.downcast_ref::<InvalidConfig>().map(|invalid| &invalid.reason);
-                matches!(
-                    invalid,
-                    Some(ConfigError::Unsupported { .. } | ConfigError::UnsupportedEntry { .. })
-                )
+                let invalid = cause.downcast_ref::<InvalidConfig>();
+                invalid.is_some_and(is_unsupported) && path.join("config.json").exists()
             }
+            Error::Checkpoint(CheckpointError::NoWeights { .. }) => {
+                path.join("config.json").exists()
+            }
+            Error::Checkpoint(CheckpointError::NotADirectory { .. }) => is_json(path),
             _ => false,
         };
-        // GGUF files have their configurations in headers.
-        let has_config = match path.is_dir() {
-            true => path.join("config.json").exists(),
-            false => path.extension().is_some_and(|extension| extension == "json"),
-        };
-        if expected && has_config { Outline::read(path) } else { Err(error) }
+        if described { Outline::read(path) } else { Err(error) }
     }
 
     /// The outline of a model with this configuration. Errors name `path`.
-    pub fn of(path: &Path, config: &Configuration) -> Outline {
+    pub fn of(path: &Path, config: &Configuration) -> Result<Outline> {
         let (spec, refusal) = match ModelSpec::of(config) {
             Ok(spec) => (Some(spec), None),
             // Its arithmetic does not depend on how weights are stored.
-            Err(refusal) => (ModelSpec::of(&plain(config)).ok(), Some(refusal)),
+            Err(refusal) if is_unsupported(&refusal) => {
+                (ModelSpec::of(&format::plain(config)).ok(), Some(refusal))
+            }
+            Err(damage) => return Err(in_config(path, damage)),
         };
-        Outline {
+        Ok(Outline {
             path: path.to_owned(),
             description: Description::of(config),
             spec,
             refusal,
-            published: Published::of(config),
-        }
+            quantised: format::published(config),
+        })
     }
 
     /// The entries that every configuration has in some spelling.
@@ -146,29 +129,24 @@ impl Outline {
         self.refusal.as_ref()
     }
 
-    /// The formats that the model can have: those that shards are made in, and that of the
-    /// checkpoint if it is quantised. Empty for a model that is not supported.
+    /// The formats that the model can have: first the checkpoint's, then those that `sws shard` makes.
+    /// Empty for a model that is not supported, and where the checkpoint's format is not known.
     pub fn formats(&self) -> Vec<Format> {
-        if self.spec.is_none() {
-            return Vec::new();
-        }
         let plain = [Encoding::Bf16, Encoding::Bf12, Encoding::Q8, Encoding::Q4];
-        let plain = plain.map(Format::Shards).into_iter();
-        let published = match self.published {
-            Published::Quantised(encoding, scope) => Some(Format::AsPublished { encoding, scope }),
-            Published::Plain | Published::Unknown => None,
-        };
-        plain.chain(published).collect()
+        plain.into_iter().filter_map(|plain| self.format(plain)).collect()
     }
 
-    /// The format that shards have by default, of which no weight is changed; `None` if the
-    /// checkpoint's is not known.
-    pub fn exact(&self) -> Option<Format> {
-        match self.published {
-            Published::Plain => Some(Format::Shards(Encoding::Bf12)),
-            Published::Quantised(encoding, scope) => Some(Format::AsPublished { encoding, scope }),
-            Published::Unknown => None,
-        }
+    /// The format whose matrices have the encoding `plain` where they are published in plain floats;
+    /// see [`formats`](Self::formats). It is lossless for bf16 and for bf12, the default of shards.
+    pub fn format(&self, plain: Encoding) -> Option<Format> {
+        self.spec.as_ref()?;
+        Some(Format { plain, quantised: self.quantised.ok()? })
+    }
+
+    /// Memory for keys and values and other states of a sequence; `None` if the model is not
+    /// supported.
+    pub fn sequence(&self, kv: KvPrecision) -> Option<SequenceBytes> {
+        self.spec.as_ref().map(|spec| SequenceBytes::of(spec, kv))
     }
 
     /// The sizes of the model in a format. Memory besides weights is that of a typical process, not
@@ -196,6 +174,16 @@ impl Outline {
     }
 }
 
+impl SequenceBytes {
+    /// The memory of a sequence of a model.
+    pub fn of(spec: &ModelSpec, kv: KvPrecision) -> SequenceBytes {
+        let last = spec.context.max(1);
+        let [before, all] = [last - 1, last].map(|limit| State::cache_bytes(spec, limit, kv));
+        let position = all - before;
+        SequenceBytes { position, fixed: all - position * last as u64 }
+    }
+}
+
 impl Footprint {
     /// The smallest budget that works, in whole MiB.
     pub fn smallest(&self) -> u64 {
@@ -208,63 +196,17 @@ impl Footprint {
     }
 }
 
-impl Format {
-    /// The encoding of the matrices of a kind of piece.
-    pub fn of(self, kind: PieceKind) -> Encoding {
-        let outside = matches!(kind, PieceKind::Embed | PieceKind::LmHead);
-        match self {
-            Format::Shards(encoding) => encoding,
-            Format::AsPublished { encoding, scope: Scope::Layers } if !outside => encoding,
-            Format::AsPublished { encoding, scope: Scope::Experts }
-                if matches!(kind, PieceKind::Expert(_)) =>
-            {
-                encoding
-            }
-            Format::AsPublished { .. } => Encoding::Bf16,
-        }
-    }
+/// True if there is nothing wrong with a configuration but that it is not supported.
+fn is_unsupported(invalid: &InvalidConfig) -> bool {
+    matches!(invalid.reason, ConfigError::Unsupported { .. } | ConfigError::UnsupportedEntry { .. })
 }
 
-impl std::fmt::Display for Format {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Format::Shards(encoding) => write!(f, "{encoding}"),
-            Format::AsPublished { encoding, .. } => write!(f, "{encoding}, as published"),
-        }
-    }
-}
-
-impl Published {
-    fn of(config: &Configuration) -> Published {
-        let within = |map: &std::collections::BTreeMap<String, Value>| {
-            map.get(QUANTISED).filter(|value| !value.is_null()).cloned()
-        };
-        let text = config.entries.get("text_config").and_then(Value::as_map);
-        let Some(value) = within(&config.entries).or_else(|| within(text?)) else {
-            return Published::Plain;
-        };
-        let entry = |key: &str| value.as_map().and_then(|map| map.get(key));
-        let method = entry("quant_method").and_then(Value::as_str);
-        match (method, entry("weight_block_size").and_then(Value::as_list)) {
-            (Some("fp8"), Some([Value::Int(128), Value::Int(128)])) => {
-                Published::Quantised(Encoding::Fp8, Scope::Layers)
-            }
-            (Some("mxfp4"), _) => Published::Quantised(Encoding::Mxfp4, Scope::Experts),
-            _ => Published::Unknown,
-        }
-    }
-}
-
-const QUANTISED: &str = "quantization_config";
-
-/// The configuration of the same model in plain floats.
-fn plain(config: &Configuration) -> Configuration {
-    let mut config = config.clone();
-    config.entries.remove(QUANTISED);
-    if let Some(Value::Map(text)) = config.entries.get_mut("text_config") {
-        text.remove(QUANTISED);
-    }
-    config
+/// True for a file that begins as a JSON object does, whatever its name.
+fn is_json(path: &Path) -> bool {
+    let mut first = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(256).read_to_end(&mut first));
+    let mut words = first.iter().filter(|byte| !byte.is_ascii_whitespace());
+    read.is_ok() && words.next() == Some(&b'{') && matches!(words.next(), Some(b'"' | b'}') | None)
 }
 
 /// Memory of a process with the tables of these weights, and the tokenizer of a vocabulary of this

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sws::Outline;
+use sws::{Outline, SequenceBytes};
 use sws_engine::PlanOptions;
 
 use super::{count, print_report, size};
@@ -19,10 +19,7 @@ pub(crate) fn print(
     asked: Option<u64>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
-    budgets.sort_unstable();
-    budgets.dedup();
-    let report = Report::of(outline, options, budgets)?;
+    let report = Report::of(outline, options, asked)?;
     print_report(json, &report, || report.text())
 }
 
@@ -43,6 +40,11 @@ struct Report {
     quantised: Option<String>,
     parameters: Option<u64>,
     parameters_per_token: Option<u64>,
+    /// Memory of a sequence: for each position, and for any number of them.
+    kv_bytes_per_position: Option<u64>,
+    kv_fixed_bytes: Option<u64>,
+    /// The --ram of the command, which is one of `budgets`.
+    asked: Option<u64>,
     budgets: Vec<u64>,
     formats: Vec<Row>,
 }
@@ -59,7 +61,11 @@ struct Row {
 }
 
 impl Report {
-    fn of(outline: &Outline, options: PlanOptions, budgets: Vec<u64>) -> anyhow::Result<Report> {
+    fn of(outline: &Outline, options: PlanOptions, asked: Option<u64>) -> anyhow::Result<Report> {
+        let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
+        budgets.sort_unstable();
+        budgets.dedup();
+        let sequence = outline.sequence(options.kv);
         let description = outline.description().clone();
         let parameters = outline.spec().map(|spec| spec.parameters());
         let rows = outline.formats().into_iter().map(|format| {
@@ -88,6 +94,9 @@ impl Report {
             quantised: description.quantised,
             parameters: parameters.map(|[all, _]| all),
             parameters_per_token: parameters.map(|[_, active]| active),
+            kv_bytes_per_position: sequence.map(|bytes| bytes.position),
+            kv_fixed_bytes: sequence.map(|bytes| bytes.fixed),
+            asked,
             budgets,
         })
     }
@@ -100,8 +109,14 @@ impl Report {
         if self.formats.is_empty() {
             return text;
         }
-        let reads = self.budgets.iter().map(|&ram| format!("at {}", size(ram)));
-        let heading: Vec<String> = ["format", "weights", "every token needs", "smallest --ram"]
+        if let (Some(position), Some(fixed)) = (self.kv_bytes_per_position, self.kv_fixed_bytes) {
+            text += &sequence(SequenceBytes { position, fixed });
+        }
+        let reads = self.budgets.iter().map(|&ram| match self.asked == Some(ram) {
+            true => format!("--ram {}", size(ram)),
+            false => format!("at {}", size(ram)),
+        });
+        let heading: Vec<String> = ["format", "weights", "not of experts", "smallest --ram"]
             .into_iter()
             .map(str::to_owned)
             .chain(reads)
@@ -149,6 +164,15 @@ impl Row {
         ];
         fixed.into_iter().chain(self.read_bytes_per_token.iter().map(read)).collect()
     }
+}
+
+/// A line about the memory of a sequence.
+pub(crate) fn sequence(bytes: SequenceBytes) -> String {
+    let fixed = match bytes.fixed {
+        0 => String::new(),
+        fixed => format!(", and {} for any number of them", size(fixed)),
+    };
+    format!("keys and values of a context take {} a position{fixed}\n", size(bytes.position))
 }
 
 fn billions(number: u64) -> String {

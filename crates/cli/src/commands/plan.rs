@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws::{Model, Needs, Options, Outline, Planning, Text, Threads};
+use sws::{Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner};
 use sws_kernels::Tier;
 use sws_model::Inventory;
@@ -59,7 +59,7 @@ struct Row {
 pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.threads)?;
     let model = match (model::open(args.model.as_deref()), &args.model) {
-        (Err(error), Some(name)) => return without_weights(args, error, name),
+        (Err(error), Some(name)) => return without_weights(args, error, name, &threads),
         (opened, _) => opened?,
     };
     let tools = Text::open(&model)?;
@@ -80,6 +80,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         .into_iter()
         .filter_map(|ram| Some(row(&planner.plan(ram).ok()?, machine)))
         .collect();
+    let sequence = SequenceBytes::of(model.spec(), args.kv);
     if args.json {
         let ledger: serde_json::Map<_, _> = plan
             .ledger
@@ -92,6 +93,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "smallest_budget": planner.smallest(),
             "budget": ram,
             "ledger": ledger,
+            "kv_bytes_per_position": sequence.position,
+            "kv_fixed_bytes": sequence.fixed,
             "experts_stream": plan.experts_stream,
             "pinned_pieces": plan.pinned.len(),
             "reads_per_expert": reads_per_expert(model.manifest()),
@@ -100,7 +103,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "budgets": rows,
         }))?;
     } else {
-        print(&text(&model, &planner, &plan, &inventory, machine, &rows))?;
+        let text = text(&model, &planner, &plan, &inventory, machine, &rows);
+        print(&format!("{text}\n{}", outline::sequence(sequence)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -110,6 +114,7 @@ fn without_weights(
     args: &args::Plan,
     error: anyhow::Error,
     name: &Path,
+    threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
     let outline = Outline::instead(error.downcast()?, &sws::locate(name)?)?.supported()?;
     let Options { context, kv, tier, .. } = args.options();
@@ -118,6 +123,7 @@ fn without_weights(
         kv,
         batch: args.batch.into(),
         tier: tier.unwrap_or(Tier::best()),
+        threads: threads.count(),
         ..PlanOptions::default()
     };
     let memory = Memory::now().map(|memory| args.ram.resolve(memory.total, memory.available, 0));

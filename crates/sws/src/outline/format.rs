@@ -1,0 +1,163 @@
+//! The formats in which a model can lie on disk, and what a configuration says of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use sws_kernels::{Encoding, Published};
+use sws_store::{Configuration, PieceKind, Value};
+
+/// A format in which a model can lie on disk: the checkpoint's, or one of shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// The encoding of the matrices that are published in plain floats. In the checkpoint it is
+    /// bf16.
+    pub plain: Encoding,
+    /// The encoding of the matrices that are published quantised, which `sws shard` leaves as they
+    /// are; `None` if there are no such matrices.
+    pub quantised: Option<(Encoding, Scope)>,
+}
+
+/// The matrices that a checkpoint stores quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of the layers.
+    Layers,
+    /// Those of the experts of which a token uses some.
+    Experts,
+}
+
+impl Format {
+    /// The encoding of the matrices of a kind of piece.
+    pub fn of(self, kind: PieceKind) -> Encoding {
+        match self.quantised {
+            Some((encoding, Scope::Layers))
+                if !matches!(kind, PieceKind::Embed | PieceKind::LmHead) =>
+            {
+                encoding
+            }
+            Some((encoding, Scope::Experts)) if matches!(kind, PieceKind::Expert(_)) => encoding,
+            _ => self.plain,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.quantised, self.plain) {
+            (None, plain) => write!(f, "{plain}"),
+            (Some((encoding, _)), Encoding::Bf16) => write!(f, "{encoding}, as published"),
+            (Some((encoding, _)), plain) => write!(f, "{encoding} and {plain}"),
+        }
+    }
+}
+
+const QUANTISED: &str = "quantization_config";
+
+/// The matrices that a checkpoint stores quantised, and their encoding. Fails where the
+/// configuration names neither, or an encoding whose size is not known.
+pub(super) fn published(
+    config: &Configuration,
+) -> Result<Option<(Encoding, Scope)>, UnknownFormat> {
+    let within = |map: &BTreeMap<String, Value>| {
+        map.get(QUANTISED).filter(|value| !value.is_null()).cloned()
+    };
+    let text = config.entries.get("text_config").and_then(Value::as_map);
+    let Some(value) = within(&config.entries).or_else(|| within(text?)) else { return Ok(None) };
+    quantised(&value).map(Some).ok_or(UnknownFormat)
+}
+
+/// A quantised checkpoint whose size is not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnknownFormat;
+
+fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
+    let config = config.as_map()?;
+    match config.get("quant_method")?.as_str()? {
+        "mxfp4" => Some((Encoding::Mxfp4, Scope::Experts)),
+        "fp8" => {
+            let square = [Value::Int(128), Value::Int(128)];
+            let blocks = config.get("weight_block_size")?.as_list()?;
+            (blocks == square).then_some((Encoding::Fp8, Scope::Layers))
+        }
+        "compressed-tensors" => packed(config),
+        _ => None,
+    }
+}
+
+/// One group of matrices: all but those whose names are to be ignored.
+fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
+    let groups = config.get("config_groups")?.as_map()?;
+    let group = groups.values().next().filter(|_| groups.len() == 1)?.as_map()?;
+    let weights = group.get("weights")?.as_map()?;
+    let number = |key| weights.get(key)?.as_u64();
+    let format = config.get("format")?.as_str()?;
+    let layout = match (format, number("num_bits")?, number("group_size")?) {
+        ("pack-quantized", 4, 32) => Published::Int4,
+        ("pack-quantized", 4, 128) => Published::Int4By128,
+        ("nvfp4-pack-quantized", 4, 16) => Published::Nvfp4Divided,
+        _ => return None,
+    };
+    // Names of modules, or regular expressions for them.
+    let ignored: Vec<&str> =
+        config.get("ignore")?.as_list()?.iter().flat_map(Value::as_str).collect();
+    let has = |part: &str| ignored.iter().any(|name| name.contains(part));
+    let scope = match (has("lm_head"), has("self_attn"), has("shared_expert")) {
+        (true, true, true) => Scope::Experts,
+        (true, false, false) => Scope::Layers,
+        _ => return None,
+    };
+    Some((Encoding::Published(layout), scope))
+}
+
+/// The configuration of the same model in plain floats.
+pub(super) fn plain(config: &Configuration) -> Configuration {
+    let mut config = config.clone();
+    config.entries.remove(QUANTISED);
+    if let Some(Value::Map(text)) = config.entries.get_mut("text_config") {
+        text.remove(QUANTISED);
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_known_only_where_all_is_said() {
+        let int4 = |bits: u32, group: u32, ignore: &str| {
+            format!(
+                r#"{{"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": {ignore},
+                    "config_groups": {{"group_0": {{"weights": {{"num_bits": {bits}, "group_size": {group}}}}}}}}}"#
+            )
+        };
+        let experts = r#"["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]"#;
+        let named = |layout, scope| Some(Some((Encoding::Published(layout), scope)));
+        let cases = [
+            ("null".to_owned(), Some(None)),
+            (r#"{"quant_method": "mxfp4"}"#.into(), Some(Some((Encoding::Mxfp4, Scope::Experts)))),
+            (
+                r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
+                Some(Some((Encoding::Fp8, Scope::Layers))),
+            ),
+            (r#"{"quant_method": "fp8"}"#.into(), None),
+            (r#"{"quant_method": "gptq"}"#.into(), None),
+            ("7".into(), None),
+            (int4(4, 32, experts), named(Published::Int4, Scope::Experts)),
+            (int4(4, 128, r#"["lm_head"]"#), named(Published::Int4By128, Scope::Layers)),
+            (int4(4, 32, r#"["lm_head", "re:.*self_attn.*"]"#), None),
+            (int4(4, 32, "[]"), None),
+            (int4(8, 32, experts), None),
+        ];
+        for (json, expected) in cases {
+            for json in [
+                format!(r#"{{"{QUANTISED}": {json}}}"#),
+                format!(r#"{{"text_config": {{"{QUANTISED}": {json}}}}}"#),
+            ] {
+                let config = Configuration::from_json("config.json", json.as_bytes()).unwrap();
+                assert_eq!(published(&config).ok(), expected, "{json}");
+                assert!(matches!(published(&plain(&config)), Ok(None)));
+            }
+        }
+    }
+}
