@@ -50,6 +50,16 @@ impl Cancel {
         self.0.flag.load(Ordering::Relaxed)
     }
 
+    /// True if passes end early now.
+    pub(crate) fn ends_passes(&self) -> bool {
+        !self.0.between && self.is_cancelled()
+    }
+
+    /// True for a clone of another handle.
+    pub(crate) fn is(&self, other: &Cancel) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Lets [`cancel`](Self::cancel) also end a wait of `waiter`, until [`detach`](Self::detach).
     pub(crate) fn attach(&self, waiter: Option<&Waiter>) {
         if !self.0.between {
@@ -87,7 +97,7 @@ impl Observer for CancelObserver<'_> {
         layer: usize,
         hidden: &[f32],
     ) -> Result<(), SourceError> {
-        if !self.cancel.0.between && self.cancel.is_cancelled() {
+        if self.cancel.ends_passes() {
             return Err("the pass was cancelled".into());
         }
         self.observer.layer_begins(pass, layer, hidden)

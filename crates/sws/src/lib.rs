@@ -28,12 +28,14 @@
 //!   the output that it has alone.
 //! - [`Outline`] is a model without weights: what a configuration alone says about sizes and
 //!   memory.
+//! - A [`Batch`] continues texts that come and go, as in a server.
 //! - Passes run on [`Threads`], whichever thread calls.
 //!
 //! The defaults are those of `sws run` and `sws chat`, which are built on this crate.
 #![deny(missing_docs)]
 
 mod backend;
+mod batch;
 mod cancel;
 mod chat;
 pub mod draft;
@@ -49,6 +51,7 @@ mod options;
 mod outline;
 mod planning;
 mod process;
+mod rank;
 mod request;
 mod resident;
 mod sequence;
@@ -61,6 +64,7 @@ mod warning;
 mod writer;
 
 pub use backend::Backend;
+pub use batch::{Batch, Continuation, Event};
 pub use cancel::Cancel;
 pub use chat::Conversation;
 pub use error::{Cause, Error, Lacking, Result};
@@ -70,10 +74,11 @@ pub use generated::{End, Generated, Piece};
 pub use loaded::{LoadedModel, NEW_TOKENS};
 pub use loader::{Loader, Needs};
 pub use metrics::{Cost, Pace, RunMetrics};
-pub use open::{Model, manifest};
+pub use open::{Defaults, Model, manifest};
 pub use options::{DraftChoice, Options, Streaming};
 pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
 pub use planning::Planning;
+pub use rank::Rank;
 pub use request::{Prompt, Request};
 pub use size::Size;
 pub use text::Text;

@@ -9,10 +9,9 @@ use sws_store::Memory;
 
 use crate::generate::Start;
 use crate::sequence::Sequence;
-use crate::texts::Shared;
 use crate::{
-    Backend, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, Text, Texts,
-    Threads, Warning,
+    Backend, Batch, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, Text,
+    Texts, Threads, Warning,
 };
 
 /// Limit of new tokens, unless the caller or the model sets one.
@@ -72,10 +71,9 @@ impl LoadedModel {
     {
         let LoadedModel { model, sequence, text, about, waiter, .. } = self;
         let (model, text) = (&*model, &*text);
-        let shared =
-            Shared { tokenizer: text.tokenizer(), waiter: waiter.clone(), most: about.texts };
+        let batch = Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)?;
         let prompts = requests.into_iter().map(|request| prepared(model, text, request));
-        Texts::new(sequence, prompts, shared)
+        Ok(Texts::new(batch, prompts))
     }
 
     /// As [`generate_all`](Self::generate_all), with tokens and [resolved](Model::generation) options
@@ -85,13 +83,15 @@ impl LoadedModel {
         prompts: impl IntoIterator<Item = Vec<u32>, IntoIter: 'm>,
         generation: &'m Generation,
     ) -> Result<Texts<'m>> {
-        let shared = Shared {
-            tokenizer: self.text.tokenizer(),
-            waiter: self.waiter.clone(),
-            most: self.about.texts,
-        };
         let prompts = prompts.into_iter().map(|tokens| Ok((tokens, generation.clone())));
-        Texts::new(&mut self.sequence, prompts, shared)
+        Ok(Texts::new(self.batch()?, prompts))
+    }
+
+    /// Begins an empty batch, of as many texts as were [declared](crate::Needs::texts) when the model
+    /// was loaded.
+    pub fn batch(&mut self) -> Result<Batch<'_>> {
+        let LoadedModel { sequence, text, about, waiter, .. } = self;
+        Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)
     }
 
     /// Continues tokens with [resolved](Model::generation) options; without a limit of new tokens,
@@ -136,6 +136,11 @@ impl LoadedModel {
     /// Things to know about how it was loaded, one sentence each.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
+    }
+
+    /// The tokenizer and chat template.
+    pub fn text(&self) -> &Text {
+        &self.text
     }
 
     /// The division of the budget; none if everything is in memory.

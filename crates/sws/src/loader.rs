@@ -43,11 +43,13 @@ pub struct Needs {
     pub all_logits: bool,
     /// Number of texts that are continued [together](LoadedModel::generate_all).
     pub texts: usize,
+    /// Bytes on the heap for the caller's own work while the model is loaded.
+    pub heap: u64,
 }
 
 impl Default for Needs {
     fn default() -> Needs {
-        Needs { positions: 0, all_logits: false, texts: 1 }
+        Needs { positions: 0, all_logits: false, texts: 1, heap: 0 }
     }
 }
 
@@ -161,7 +163,8 @@ impl<'m> Loader<'m> {
             warnings: self.warnings,
         };
         if text.is_for_later() {
-            text.bound(model.limit(), model.working_bytes());
+            let working = model.working_bytes().saturating_sub(self.needs.heap);
+            text.bound(model.limit(), working);
         }
         model.text = text;
         Ok(model)

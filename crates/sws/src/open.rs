@@ -47,6 +47,22 @@ struct Files {
     heap: Option<fn() -> u64>,
 }
 
+/// The defaults of generation in a model's files.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    model: Model,
+    file: Option<Vec<u8>>,
+}
+
+impl Defaults {
+    /// Resolves `options` against the defaults.
+    pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
+        let Defaults { model, file } = self;
+        let resolved = Generation::resolve(file.as_deref(), &model.0.config, options);
+        resolved.map_err(|e| model.error(e))
+    }
+}
+
 impl Model {
     /// Opens a shard directory, a checkpoint directory, a GGUF file, or a model in the Hugging Face
     /// cache by its id.
@@ -131,8 +147,12 @@ impl Model {
 
     /// Resolves `options` against the defaults in the model's files.
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
-        let file = self.beside("generation_config.json")?;
-        Generation::resolve(file.as_deref(), &self.0.config, options).map_err(|e| self.error(e))
+        self.defaults()?.generation(options)
+    }
+
+    /// Reads the defaults of generation in the model's files.
+    pub fn defaults(&self) -> Result<Defaults> {
+        Ok(Defaults { model: self.clone(), file: self.beside("generation_config.json")? })
     }
 
     /// Reads the chat template, or takes that of the model type. Fails for a model without one.

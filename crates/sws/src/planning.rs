@@ -34,6 +34,7 @@ impl Planning {
             true => None,
             false => Candidate::find(model, streaming.draft_file(), needs.texts)?,
         };
+        let [encoding, each] = text.encoding();
         let plan_options = PlanOptions {
             context: options.context,
             min_context: needs.positions,
@@ -42,7 +43,7 @@ impl Planning {
             all_logits: needs.all_logits,
             tier: options.tier.unwrap_or(Tier::best()),
             threads: threads.count(),
-            encoding: text.encoding(),
+            encoding: [encoding.saturating_add(needs.heap), each],
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()
         };

@@ -70,6 +70,9 @@ impl Sequence {
 
     /// Clears one of [several](Self::several) sequences.
     pub(crate) fn clear_one(&mut self, sequence: usize) {
+        if sequence == 0 {
+            self.tokens.clear();
+        }
         batch(&mut *self.lm).clear_sequence(sequence);
     }
 }

@@ -1,15 +1,17 @@
 //! Conversion of texts to tokens and back.
 
+use std::sync::Arc;
+
 use sws_engine::RamBudget;
 use sws_model::text::{ChatTemplate, Tokenizer};
 
 use crate::error::Lacking;
 use crate::{Model, Result, process};
 
-/// The tokenizer and chat template of a model, as far as they are needed.
-#[derive(Debug, Default)]
+/// The tokenizer and chat template of a model, as far as they are needed. Clones share the tokenizer.
+#[derive(Clone, Debug, Default)]
 pub struct Text {
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     /// Size of the tokenizer on the heap.
     heap: u64,
@@ -21,7 +23,7 @@ impl Text {
     /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded.
     pub fn open(model: &Model) -> Result<Text> {
         let (tokenizer, heap) = process::counted(model, || model.tokenizer());
-        Ok(Text { tokenizer: tokenizer?, heap, ..Text::default() })
+        Ok(Text { tokenizer: tokenizer?.map(Arc::new), heap, ..Text::default() })
     }
 
     /// Declares that texts will be encoded while the model is loaded, so that the budget includes
@@ -32,11 +34,11 @@ impl Text {
 
     /// The tokenizer, if there is one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.tokenizer.as_ref()
+        self.tokenizer.as_deref()
     }
 
     /// The chat template, if it exists and is needed.
-    pub(crate) fn template(&self) -> Option<&ChatTemplate> {
+    pub fn template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()
     }
 
@@ -64,7 +66,8 @@ impl Text {
 
     /// Limits texts to this number of positions, and their encoding to `working` bytes.
     pub(crate) fn bound(&mut self, positions: usize, working: u64) {
-        if let Some(tokenizer) = &mut self.tokenizer {
+        // Nothing shares it before the model is loaded.
+        if let Some(tokenizer) = self.tokenizer.as_mut().and_then(Arc::get_mut) {
             tokenizer.bound(positions, working);
         }
     }
@@ -75,7 +78,7 @@ impl Text {
     }
 
     /// Encodes a text; `special` adds the tokens that the tokenizer puts around it.
-    pub(crate) fn encode(&self, model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
+    pub fn encode(&self, model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
         tokenizer.encode(text, special).map_err(|e| model.error(e))
     }
