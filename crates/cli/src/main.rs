@@ -53,6 +53,8 @@ fn start() -> ExitCode {
         Command::Run(args) if args.prompts.is_some() => commands::prompts::run(&args),
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
         Command::Certify(args) => commands::certify::run(args),
         Command::Shard(args) => commands::shard::run(&args),

@@ -3,6 +3,8 @@
 mod model;
 mod recorded;
 mod sampling;
+#[cfg(feature = "serve")]
+mod serve;
 mod shards;
 
 use std::path::PathBuf;
@@ -18,6 +20,8 @@ pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
 pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
 pub(crate) use sampling::Sampling;
+#[cfg(feature = "serve")]
+pub(crate) use serve::Serve;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 
 /// Runs language models that are larger than memory, by streaming their weights from disk.
@@ -34,6 +38,9 @@ pub(crate) enum Command {
     Run(Run),
     /// Chat with a model.
     Chat(Chat),
+    /// Serve a model to programs that speak the interfaces of OpenAI.
+    #[cfg(feature = "serve")]
+    Serve(Serve),
     /// Write the logits of a sequence of tokens to a file.
     Forward(Forward),
     /// Recompute a certified answer and compare every bit.

@@ -11,6 +11,8 @@ pub(crate) mod plan;
 pub(crate) mod prompts;
 pub(crate) mod replay;
 pub(crate) mod run;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod shard;
 pub(crate) mod unshard;
 pub(crate) mod verify;

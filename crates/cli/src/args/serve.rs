@@ -1,0 +1,78 @@
+//! Arguments of `sws serve`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use sws_engine::RamBudget;
+
+use super::Model;
+
+/// Serve a model to programs that speak the interfaces of OpenAI.
+///
+/// Several texts are continued together, each with the output that it has alone. Listens on this
+/// machine only, unless told otherwise; docs/serve.md has the endpoints. Ctrl-C or SIGTERM lets
+/// running texts end; a second one ends the program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// Address to listen on. One that other machines reach needs a key, or --no-auth.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) listen: IpAddr,
+    /// Port to listen on; 0 for any free one.
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Id of the model for clients [default: the name of its directory].
+    #[arg(long, value_name = "ID")]
+    pub(crate) name: Option<String>,
+    /// Another id that clients may use, or `*` for any; can be given more than once.
+    #[arg(long, value_name = "ID")]
+    pub(crate) alias: Vec<String>,
+    /// Maximum number of texts at a time. Each has memory for a whole context.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) parallel: u16,
+    /// Maximum number of requests that wait. Others are refused.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(crate) queue: u16,
+    /// Seconds that a request may wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) queue_timeout: u32,
+    /// Maximum number of new tokens of a text [default: as many as the context has room for].
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+    /// Maximum size of a request. Four times as much is set aside in --ram.
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = body)]
+    pub(crate) body: usize,
+    /// Set memory aside for the probabilities of prompts: `echo` with `logprobs`, as lm-evaluation-harness
+    /// needs it.
+    #[arg(long)]
+    pub(crate) prompt_logprobs: bool,
+    /// API key, of which requests need one; can be given more than once.
+    #[arg(long, value_name = "KEY", env = "SWS_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Vec<String>,
+    /// File with an API key on each line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Listen beyond this machine without keys.
+    #[arg(long, conflicts_with_all = ["api_key", "api_key_file"])]
+    pub(crate) no_auth: bool,
+    /// Name by which clients may call a server without keys, besides localhost and addresses; can be
+    /// given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
+    /// Seconds for running texts to end when the program is asked to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) drain: u32,
+    /// Print no line for each request.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// Parses the size of a request.
+fn body(word: &str) -> Result<usize, String> {
+    const RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 30;
+    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) if RANGE.contains(&bytes) => Ok(bytes as usize),
+        _ => Err(format!("a request has 1KiB to 1GiB, not {word}")),
+    }
+}

@@ -1,0 +1,102 @@
+//! `sws serve`.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use sws::{Model, Needs, Text};
+use sws_serve::{Config, Limits, Server};
+
+use super::run::read_text;
+use crate::interrupt::Interrupt;
+use crate::terminal::note;
+use crate::{args, limits, model};
+
+pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
+    let threads = limits::threads(args.model.threads)?;
+    let model = model::open(args.model.model.as_deref())?;
+    if !args.model.backend.continues_several() {
+        bail!("this --backend continues one text at a time, and a server several; choose another");
+    }
+    // A model without a template continues texts only.
+    let text = Text::open(&model)?.while_loaded(model.chat_template().ok());
+    let interrupt = Arc::new(Interrupt::of_the_program()?);
+    let config = config(args, &model, &interrupt)?;
+    let limits = config.limits;
+    let server = Server::start(config)?;
+    note!("sws: listening on http://{}; loading the model", server.address());
+    let needs = Needs {
+        // Without a plan there is nothing to set aside.
+        all_logits: args.prompt_logprobs || args.model.resident,
+        texts: args.parallel.into(),
+        heap: limits.heap(),
+        ..Needs::default()
+    };
+    let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let mut running = model::load(loader, &interrupt)?;
+    note!(
+        "sws: ready: {} positions for each of {}",
+        running.limit(),
+        super::count(args.parallel, "text")
+    );
+    server.run(&mut running, needs)?;
+    note!("sws: all texts are over");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyhow::Result<Config> {
+    let stop = Arc::clone(interrupt);
+    let quiet = args.quiet;
+    let dir = model.dir().canonicalize().unwrap_or_else(|_| model.dir().to_owned());
+    let name = dir.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+    let limits = Limits {
+        body: args.body,
+        new_tokens: args.max_tokens,
+        queue: args.queue.into(),
+        queue_time: Duration::from_secs(args.queue_timeout.into()),
+        drain: Duration::from_secs(args.drain.into()),
+        ..Limits::default()
+    };
+    Ok(Config {
+        address: SocketAddr::new(args.listen, args.port),
+        name: args.name.clone().unwrap_or(name),
+        aliases: args.alias.clone(),
+        keys: keys(args)?,
+        hosts: args.allowed_host.clone(),
+        open: args.no_auth,
+        limits,
+        stop: Arc::new(move || stop.is_requested()),
+        log: Arc::new(move |line| {
+            if !quiet {
+                note!("sws: {line}");
+            }
+        }),
+    })
+}
+
+/// The keys, of which none is empty.
+fn keys(args: &args::Serve) -> anyhow::Result<Vec<String>> {
+    let mut keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        keys.extend(read(path)?.lines().map(|line| line.trim().to_owned()));
+        keys.retain(|key| !key.is_empty());
+        if keys.is_empty() {
+            bail!("`{}` has no keys; write one on each line", path.display());
+        }
+    }
+    if keys.iter().any(|key| key.trim().is_empty()) {
+        bail!("an API key is empty; give one, or leave out --api-key and SWS_API_KEY");
+    }
+    Ok(keys)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let name = format!("`{}`", path.display());
+    let file = File::open(path)
+        .map_err(|e| anyhow!("{name} cannot be read: {e}; name a file with a key on each line"))?;
+    read_text(file, &name)
+}

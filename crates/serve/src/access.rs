@@ -1,0 +1,156 @@
+//! Decisions about who may call.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderName};
+
+use crate::Config;
+use crate::failure::Failure;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Refuses requests without a key, of a web page from elsewhere, or to a name that is not ours.
+pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<(), Failure> {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    // A page from elsewhere can send requests that look harmless to a browser.
+    if let Some(origin) = headers.get(ORIGIN) {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        if origin.is_none_or(|(_, from)| !from.eq_ignore_ascii_case(host)) {
+            return Err(Failure::forbidden("requests of web pages from elsewhere are refused"));
+        }
+    }
+    // A page can also give its own name the address of this machine. It has no key.
+    if config.keys.is_empty() && !is_ours(config, host) {
+        return Err(Failure::forbidden(
+            "the name in the header Host is not one of this server; use its address, or start it with --allowed-host",
+        ));
+    }
+    if config.keys.is_empty() || is_public(path) || has_key(config, headers) {
+        return Ok(());
+    }
+    Err(Failure::without_key())
+}
+
+/// True for what probes may see.
+fn is_public(path: &str) -> bool {
+    matches!(path, "/health" | "/v1/health")
+}
+
+fn has_key(config: &Config, headers: &HeaderMap) -> bool {
+    let bearer = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+    let bearer = bearer.and_then(|value| {
+        let (scheme, key) = value.split_at_checked("bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    let given = [bearer, headers.get(API_KEY).map(|value| value.as_bytes())];
+    let mut known = false;
+    for given in given.into_iter().flatten() {
+        for key in &config.keys {
+            known |= same(key.as_bytes(), given);
+        }
+    }
+    known
+}
+
+/// Compares in a time that depends on the lengths only.
+fn same(key: &[u8], given: &[u8]) -> bool {
+    let differences = key.iter().zip(given).fold(0, |found, (a, b)| black_box(found | (a ^ b)));
+    differences == 0 && key.len() == given.len()
+}
+
+/// True if a request to this host is meant for this server.
+fn is_ours(config: &Config, host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || config.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Limits;
+
+    fn config(keys: &[&str], hosts: &[&str]) -> Config {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        Config {
+            address: ([127, 0, 0, 1], 0).into(),
+            name: "model".to_owned(),
+            aliases: Vec::new(),
+            keys: owned(keys),
+            hosts: owned(hosts),
+            open: false,
+            limits: Limits::default(),
+            stop: Arc::new(|| false),
+            log: Arc::new(|_| ()),
+        }
+    }
+
+    fn status(config: &Config, headers: &[(&'static str, &str)]) -> u16 {
+        let headers = headers
+            .iter()
+            .map(|&(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+        let done = check(config, "/v1/models", &headers.collect());
+        done.map_or_else(|failure| failure.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn either_header_may_hold_the_key() {
+        let config = config(&["secret", "other"], &[]);
+        let cases = [
+            (("authorization", "Bearer secret"), 200),
+            (("authorization", "bearer  other "), 200),
+            (("x-api-key", "secret"), 200),
+            (("x-api-key", "secre"), 401),
+            (("x-api-key", "secrets"), 401),
+            (("x-api-key", ""), 401),
+            (("authorization", "secret"), 401),
+            (("authorization", "Basic secret"), 401),
+        ];
+        for (header, expected) in cases {
+            assert_eq!(status(&config, &[("host", "any.example"), header]), expected, "{header:?}");
+        }
+        assert_eq!(status(&config, &[]), 401);
+        assert!(check(&config, "/health", &HeaderMap::new()).is_ok());
+    }
+
+    #[test]
+    fn without_keys_only_names_of_this_server_are_served() {
+        let config = config(&[], &["box.lan"]);
+        let cases = [
+            ("localhost:8080", 200),
+            ("127.0.0.1:8080", 200),
+            ("[::1]:8080", 200),
+            ("192.168.1.7", 200),
+            ("BOX.lan:80", 200),
+            ("evil.example", 403),
+            ("localhost.evil.example", 403),
+            ("", 403),
+        ];
+        for (host, expected) in cases {
+            assert_eq!(status(&config, &[("host", host)]), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn pages_from_elsewhere_are_refused() {
+        let config = config(&[], &[]);
+        let cases = [
+            ("http://localhost:8080", 200),
+            ("http://localhost:3000", 403),
+            ("https://evil.example", 403),
+            ("null", 403),
+        ];
+        for (origin, expected) in cases {
+            let headers = [("host", "localhost:8080"), ("origin", origin)];
+            assert_eq!(status(&config, &headers), expected, "{origin}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The state that all connections share.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use axum::body::{Body, Bytes};
+use axum::http::Request;
+use axum::http::header::CONTENT_LENGTH;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
+use sws_engine::Gauge;
+use sws_model::CausalLm;
+use sws_model::text::{Detokenizer, Position, Tokenizer};
+use sws_store::Clock;
+use tokio::sync::mpsc::channel;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::Config;
+use crate::counts::Counts;
+use crate::failure::Failure;
+use crate::queue::{Job, Queue};
+use crate::reply::Ticket;
+
+/// Events of a request that its connection has not taken yet. Only a client that does not read
+/// leaves as many.
+const EVENTS: usize = 4096;
+/// Maximum number of ignored fields that the log names.
+const IGNORED: usize = 64;
+/// Bytes for which a permit to read stands.
+const PERMIT: usize = 1 << 10;
+
+/// The state that all connections share.
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) queue: Queue,
+    pub(crate) counts: Counts,
+    pub(crate) clock: Clock,
+    served: OnceLock<Arc<Served>>,
+    draining: AtomicBool,
+    cut: AtomicBool,
+    /// Permits to read bodies.
+    bodies: Arc<Semaphore>,
+    requests: AtomicU64,
+    ignored: Mutex<BTreeSet<String>>,
+}
+
+/// Facts about the loaded model, for the threads that do not compute.
+pub(crate) struct Served {
+    pub(crate) model: sws::Model,
+    pub(crate) text: Text,
+    pub(crate) defaults: Defaults,
+    /// Maximum length of a text, and size of the vocabulary.
+    pub(crate) limit: usize,
+    pub(crate) vocab: usize,
+    /// Maximum number of texts at a time.
+    pub(crate) texts: usize,
+    /// True if tokens of prompts can be ranked.
+    pub(crate) prompt_ranks: bool,
+    pub(crate) gauge: Option<Gauge>,
+    pub(crate) budget: Option<u64>,
+    pub(crate) created: i64,
+    pub(crate) fingerprint: String,
+    /// Reasons why the result differs from that of the published weights.
+    pub(crate) lossy: Vec<String>,
+}
+
+/// A request's body, with the right to its memory.
+pub(crate) struct Received {
+    pub(crate) bytes: Bytes,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl App {
+    pub(crate) fn new(config: Config) -> App {
+        let bodies = config.limits.body.div_ceil(PERMIT).clamp(1, Semaphore::MAX_PERMITS);
+        App {
+            config,
+            queue: Queue::default(),
+            counts: Counts::default(),
+            clock: Clock::real(),
+            served: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            bodies: Arc::new(Semaphore::new(bodies)),
+            requests: AtomicU64::new(0),
+            ignored: Mutex::default(),
+        }
+    }
+
+    /// Begins to serve a model.
+    pub(crate) fn serve(&self, model: &mut LoadedModel, needs: Needs) -> sws::Result<()> {
+        let (limit, vocab) = (model.limit(), model.causal_lm().vocab());
+        let fingerprint = &model.model().manifest().model.fingerprint;
+        let short: String = fingerprint.chars().take(16).collect();
+        let lossy = model.warnings().iter().filter(|warning| matches!(warning, Warning::Lossy(_)));
+        let served = Served {
+            lossy: lossy.map(Warning::to_string).collect(),
+            model: model.model().clone(),
+            text: model.text().clone(),
+            defaults: model.model().defaults()?,
+            limit,
+            vocab,
+            texts: needs.texts,
+            prompt_ranks: needs.all_logits,
+            gauge: model.gauge(),
+            budget: model.plan().map(|plan| plan.ledger.budget()),
+            created: self.clock.unix_seconds(),
+            fingerprint: format!("sws-{}-{short}", env!("CARGO_PKG_VERSION")),
+        };
+        let _ = self.served.set(Arc::new(served));
+        Ok(())
+    }
+
+    /// The model, once it is loaded and until the server ends.
+    pub(crate) fn served(&self) -> Result<Arc<Served>, Failure> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(Failure::unavailable("the server is about to end; try another"));
+        }
+        let served = self.served.get().ok_or_else(|| Failure::unavailable("Loading model"))?;
+        Ok(Arc::clone(served))
+    }
+
+    /// Ends the queue; texts that have begun go on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.queue.close();
+    }
+
+    /// Ends the texts that have begun.
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::Relaxed);
+    }
+
+    /// True if all texts should end.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// A new id, for a request or its response.
+    pub(crate) fn id(&self, prefix: &str) -> String {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        // Different from those of the server before, too.
+        format!("{prefix}-{:x}-{number:x}", self.clock.unix_seconds())
+    }
+
+    /// Writes a line to the log.
+    pub(crate) fn log(&self, line: &str) {
+        (self.config.log)(line);
+    }
+
+    /// Names a field that is ignored in the log, once.
+    pub(crate) fn ignored(&self, field: &str) {
+        let mut ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = field.len() <= 64 && field.bytes().all(|b| b.is_ascii_graphic());
+        if known && ignored.len() < IGNORED && ignored.insert(field.to_owned()) {
+            self.log(&format!("the field `{field}` of requests is ignored"));
+        }
+    }
+
+    /// Reads the body of a request, once there is memory for it.
+    pub(crate) async fn body(&self, request: Request<Body>) -> Result<Received, Failure> {
+        let limits = &self.config.limits;
+        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let length = length.and_then(|length| length.parse().ok()).unwrap_or(limits.body);
+        if length > limits.body {
+            return Err(Failure::too_large(limits.body));
+        }
+        let permits = u32::try_from(length.div_ceil(PERMIT).max(1)).unwrap_or(u32::MAX);
+        let read = async {
+            let memory = Arc::clone(&self.bodies).acquire_many_owned(permits).await;
+            let memory = memory.map_err(|_| Failure::unavailable("the server is about to end"))?;
+            let body = Limited::new(request.into_body(), limits.body).collect().await;
+            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+                true => Failure::too_large(limits.body),
+                false => Failure::invalid("the request ended early; send it again"),
+            })?;
+            Ok::<_, Failure>(Received { bytes: body.to_bytes(), _memory: memory })
+        };
+        timeout(limits.header_time, read).await.unwrap_or_else(|_| Err(Failure::slow()))
+    }
+
+    /// Queues the texts of a request, which have one handle to cancel them.
+    pub(crate) fn submit(
+        &self,
+        texts: Vec<Continuation>,
+        cancel: Cancel,
+    ) -> Result<Ticket, Failure> {
+        let limits = &self.config.limits;
+        let (events, received) = channel(EVENTS);
+        let queued = self.clock.now();
+        let job = |(number, text)| Job { text, number, events: events.clone(), queued };
+        let jobs = texts.into_iter().enumerate().map(job).collect();
+        self.queue.push(jobs, limits.queue)?;
+        Ok(Ticket::new(received, cancel, limits.queue_time))
+    }
+}
+
+impl Served {
+    /// The tokenizer.
+    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
+        self.text.tokenizer().ok_or_else(|| {
+            Failure::not_offered(
+                "this model has no tokenizer.json; send token ids to /v1/completions",
+            )
+        })
+    }
+
+    /// The text of a token by itself. Tokens that are no whole characters have their name in the
+    /// vocabulary.
+    pub(crate) fn name(&self, token: u32) -> String {
+        let Some(tokenizer) = self.text.tokenizer() else { return token.to_string() };
+        let mut text = String::new();
+        let mut detokenizer = Detokenizer::new(tokenizer, Position::Middle, false);
+        detokenizer.push(token, &mut text);
+        detokenizer.finish(&mut text);
+        match text.contains('\u{fffd}') {
+            true => tokenizer.token(token).unwrap_or_default(),
+            false => text,
+        }
+    }
+}

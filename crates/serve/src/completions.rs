@@ -1,0 +1,392 @@
+//! `/v1/completions`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::{Map, Value, json};
+use sws::{Cancel, Continuation, Rank};
+use sws_model::check_tokens;
+use sws_model::text::Position;
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+use crate::fields::{Fields, RANKS, entries, note_unknown, parse};
+use crate::messages::encoded;
+use crate::prepared::Prepared;
+use crate::queue::Happened;
+use crate::reply::Answer;
+use crate::tally::{Head, Tally, comment, event, finish_reason, finite};
+
+/// New tokens unless a request says otherwise, as OpenAI documents it.
+const NEW_TOKENS: usize = 16;
+
+/// The fields of a completion.
+#[derive(Debug, Deserialize)]
+struct Completion {
+    #[serde(default)]
+    prompt: Option<Prompts>,
+    #[serde(default)]
+    echo: Option<bool>,
+    #[serde(default)]
+    logprobs: Option<u64>,
+    #[serde(default)]
+    suffix: Option<String>,
+    #[serde(default)]
+    best_of: Option<usize>,
+}
+
+const KNOWN: &[&str] = &["prompt", "echo", "logprobs", "suffix", "best_of"];
+
+/// Prompts: a text, texts, the tokens of one, or the tokens of several.
+#[derive(Debug)]
+pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
+
+/// A prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// An entry of a list of prompts.
+enum Entry {
+    Prompt(Prompt),
+    Token(u32),
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Prompts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, tokens, or a list of either")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
+                Ok(Prompts(vec![Prompt::Text(text.to_owned())]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Prompts, A::Error> {
+                let (mut prompts, mut tokens) = (Vec::new(), Vec::new());
+                for entry in entries::<Entry, A>(list)? {
+                    match entry {
+                        Entry::Prompt(prompt) => prompts.push(prompt),
+                        Entry::Token(token) => tokens.push(token),
+                    }
+                }
+                if tokens.is_empty() {
+                    return Ok(Prompts(prompts));
+                }
+                match prompts.is_empty() {
+                    true => Ok(Prompts(vec![Prompt::Tokens(tokens)])),
+                    false => Err(A::Error::custom("a list mixes tokens and prompts")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Any)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Entry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a token, or a list of tokens")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Entry, E> {
+                Ok(Entry::Prompt(Prompt::Text(text.to_owned())))
+            }
+
+            fn visit_u64<E: Error>(self, token: u64) -> Result<Entry, E> {
+                let token = u32::try_from(token);
+                token.map(Entry::Token).map_err(|_| E::custom("a token is out of range"))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Entry, A::Error> {
+                Ok(Entry::Prompt(Prompt::Tokens(entries(list)?)))
+            }
+        }
+
+        deserializer.deserialize_any(Any)
+    }
+}
+
+/// Prepares a completion.
+pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
+    note_unknown(app, body, KNOWN)?;
+    let ways = parse::<Fields>(body)?.ways(app, served, Some(NEW_TOKENS))?;
+    let Completion { prompt, echo, logprobs, suffix, best_of } = parse(body)?;
+    if suffix.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(Failure::unsupported("suffix", "filling in before a suffix is not supported"));
+    }
+    if best_of.is_some_and(|best| best != ways.n) {
+        return Err(Failure::unsupported("best_of", "best_of is supported only if it equals n"));
+    }
+    if let Some(logprobs) = logprobs.filter(|&logprobs| logprobs > RANKS) {
+        let message = format!("logprobs is {logprobs}, and must be at most {RANKS}");
+        return Err(Failure::field("logprobs", message));
+    }
+    let echo = echo.unwrap_or(false);
+    let prompt_ranks = echo && logprobs.is_some();
+    if prompt_ranks && !served.prompt_ranks {
+        return Err(Failure::unsupported(
+            "echo",
+            "probabilities of prompts need memory that was not planned; start the server with --prompt-logprobs",
+        ));
+    }
+    let prompts = prompt.map_or(Vec::new(), |prompts| prompts.0);
+    let most = app.config.limits.texts;
+    if prompts.is_empty() || prompts.len().saturating_mul(ways.n) > most {
+        let message = format!("a request has 1 to {most} texts: its prompts times n");
+        return Err(Failure::field("prompt", message));
+    }
+    let cancel = Cancel::new();
+    let (mut texts, mut choices, mut total) = (Vec::new(), Vec::new(), 0);
+    for prompt in prompts {
+        let (tokens, echoed) = tokens(served, prompt, echo)?;
+        total += tokens.len();
+        for number in 0..ways.n {
+            choices.push(Choice::new(&tokens, &echoed, prompt_ranks, served));
+            texts.push(Continuation {
+                tokens: tokens.clone(),
+                generation: ways.generation(number),
+                position: Position::Middle,
+                bias: ways.bias.clone(),
+                ranks: logprobs.map(|top| top as usize),
+                prompt_ranks,
+                cancel: cancel.clone(),
+            });
+        }
+    }
+    let answer = Completed {
+        head: Head::new(app, served, "cmpl"),
+        served: Arc::clone(served),
+        tally: Tally::new(total, texts.len()),
+        choices,
+        has_ranks: logprobs.is_some(),
+        stream: ways.stream,
+        usage: ways.usage,
+        is_over: false,
+    };
+    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: ways.stream })
+}
+
+/// The tokens of a prompt, and its text if that is part of the answer.
+fn tokens(served: &Served, prompt: Prompt, echo: bool) -> Result<(Vec<u32>, String), Failure> {
+    let (tokens, text) = match prompt {
+        Prompt::Text(text) => (encoded(served, &text, true)?, text),
+        Prompt::Tokens(tokens) => {
+            let tokenizer = served.text.tokenizer().filter(|_| echo);
+            let text = tokenizer.map_or(String::new(), |known| known.decode(&tokens, false));
+            (tokens, text)
+        }
+    };
+    check_tokens(&tokens, 0, served.limit, served.vocab).map_err(|e| Failure::of(&e.into()))?;
+    Ok((tokens, if echo { text } else { String::new() }))
+}
+
+/// The parts of a text that are not sent yet.
+struct Choice {
+    text: String,
+    tokens: Vec<String>,
+    logprobs: Vec<Value>,
+    top: Vec<Value>,
+    offsets: Vec<usize>,
+    /// Characters of the text so far, tokens by themselves.
+    characters: usize,
+}
+
+impl Choice {
+    /// With `ranks`, the first token of the prompt has no probability.
+    fn new(prompt: &[u32], echoed: &str, ranks: bool, served: &Served) -> Choice {
+        let mut choice = Choice {
+            text: echoed.to_owned(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            top: Vec::new(),
+            offsets: Vec::new(),
+            characters: 0,
+        };
+        if ranks && let Some(&first) = prompt.first() {
+            choice.push(served.name(first), Value::Null, Value::Null);
+        }
+        choice
+    }
+
+    fn push(&mut self, name: String, logprob: Value, top: Value) {
+        self.offsets.push(self.characters);
+        self.characters += name.chars().count();
+        self.tokens.push(name);
+        self.logprobs.push(logprob);
+        self.top.push(top);
+    }
+
+    fn rank(&mut self, served: &Served, rank: &Rank) {
+        let mut top = Map::new();
+        // The token itself comes first: where two have the same text, it keeps its own probability.
+        let chosen = served.name(rank.token);
+        top.insert(chosen.clone(), finite(rank.logprob).into());
+        for &(token, logprob) in rank.top.iter().filter(|(token, _)| *token != rank.token) {
+            let mut name = served.name(token);
+            if top.contains_key(&name) {
+                name = format!("{name}#{token}");
+            }
+            top.insert(name, finite(logprob).into());
+        }
+        self.push(chosen, finite(rank.logprob).into(), Value::Object(top));
+    }
+
+    /// True if there is nothing to send.
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.tokens.is_empty()
+    }
+
+    /// Takes what is not sent yet.
+    fn take(&mut self, number: usize, has_ranks: bool, reason: Option<&str>) -> Value {
+        use std::mem::take;
+        let logprobs = match has_ranks {
+            true => json!({
+                "tokens": take(&mut self.tokens),
+                "token_logprobs": take(&mut self.logprobs),
+                "top_logprobs": take(&mut self.top),
+                "text_offset": take(&mut self.offsets),
+            }),
+            false => Value::Null,
+        };
+        let text = take(&mut self.text);
+        json!({"index": number, "text": text, "logprobs": logprobs, "finish_reason": reason})
+    }
+}
+
+/// The answer to a request for completions.
+struct Completed {
+    head: Head,
+    served: Arc<Served>,
+    tally: Tally,
+    choices: Vec<Choice>,
+    has_ranks: bool,
+    stream: bool,
+    usage: bool,
+    is_over: bool,
+}
+
+impl Completed {
+    fn send(&mut self, number: usize, reason: Option<&str>, out: &mut String) {
+        let choice = self.choices[number].take(number, self.has_ranks, reason);
+        let mut chunk = self.head.object("text_completion", vec![choice]);
+        if self.usage {
+            chunk["usage"] = Value::Null;
+        }
+        event(out, &chunk);
+    }
+
+    fn whole(&mut self) -> Value {
+        let ends: Vec<_> = self.tally.made().map(|made| made.made.end).collect();
+        let choices = ends.into_iter().zip(&mut self.choices).enumerate();
+        let choices = choices.map(|(number, (end, choice))| {
+            choice.take(number, self.has_ranks, Some(finish_reason(end)))
+        });
+        let choices = choices.collect();
+        let mut whole = self.head.object("text_completion", choices);
+        whole["usage"] = self.tally.usage();
+        whole["timings"] = self.tally.timings();
+        whole
+    }
+}
+
+impl Answer for Completed {
+    fn begin(&mut self, out: &mut String) {
+        comment(out, "keep-alive");
+    }
+
+    fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
+        let choice = &mut self.choices[number];
+        match happened {
+            Happened::Prompt(progress) if self.stream && progress.done < progress.total => {
+                comment(out, &format!("prompt {}/{}", progress.done, progress.total));
+            }
+            Happened::Ranked(ranks) => {
+                ranks.iter().for_each(|rank| choice.rank(&self.served, rank));
+            }
+            Happened::Piece(piece, rank) => {
+                choice.text.push_str(&piece.text);
+                if let Some(rank) = rank {
+                    choice.rank(&self.served, &rank);
+                }
+                if self.stream && !choice.is_empty() {
+                    self.send(number, None, out);
+                }
+            }
+            Happened::Ended(made) => {
+                let end = self.tally.end(number, made)?;
+                if self.stream {
+                    self.send(number, Some(finish_reason(end)), out);
+                }
+                if self.tally.is_complete() {
+                    self.is_over = true;
+                    if !self.stream {
+                        out.push_str(&self.whole().to_string());
+                        return Ok(());
+                    }
+                    if self.usage {
+                        let mut last = self.head.object("text_completion", Vec::new());
+                        last["usage"] = self.tally.usage();
+                        last["timings"] = self.tally.timings();
+                        event(out, &last);
+                    }
+                    out.push_str("data: [DONE]\n\n");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn alive(&mut self, out: &mut String) {
+        if self.stream { comment(out, "keep-alive") } else { out.push('\n') }
+    }
+
+    fn fail(&mut self, failure: &Failure, out: &mut String) {
+        match self.stream {
+            true => event(out, &failure.json()),
+            false => out.push_str(&failure.json().to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_texts_or_tokens() {
+        let parsed = |json: &str| serde_json::from_str::<Prompts>(json).ok().map(|found| found.0);
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        assert_eq!(parsed("\"a\""), Some(vec![text("a")]));
+        assert_eq!(parsed("[\"a\", \"b\"]"), Some(vec![text("a"), text("b")]));
+        assert_eq!(parsed("[1, 2]"), Some(vec![Prompt::Tokens(vec![1, 2])]));
+        let two = vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])];
+        assert_eq!(parsed("[[1], [2, 3]]"), Some(two));
+        assert_eq!(parsed("[]"), Some(Vec::new()));
+        for bad in
+            ["1", "{}", "[1, \"a\"]", "[[\"a\"]]", "[-1]", "[4294967296]", "[[[1]]]", "[1.5]"]
+        {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Settings of a server.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Settings of a server.
+pub struct Config {
+    /// Address to listen on; port 0 for any free one.
+    pub address: SocketAddr,
+    /// Id of the model for clients.
+    pub name: String,
+    /// Other ids that clients may use; `*` for any.
+    pub aliases: Vec<String>,
+    /// API keys, of which requests need one. Without any, requests need none.
+    pub keys: Vec<String>,
+    /// Names by which clients may call a server without keys, besides `localhost` and addresses.
+    pub hosts: Vec<String>,
+    /// True to listen beyond this machine without keys.
+    pub open: bool,
+    /// Limits of requests.
+    pub limits: Limits,
+    /// Returns true once the server should end.
+    pub stop: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Takes the lines of the log.
+    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Limits of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a request, and of all requests that are being read.
+    pub body: usize,
+    /// Messages of a conversation.
+    pub messages: usize,
+    /// Stop strings of a request.
+    pub stops: usize,
+    /// Texts of a request: its prompts times `n`.
+    pub texts: usize,
+    /// New tokens of a text. `None` for as many as the context has room for.
+    pub new_tokens: Option<usize>,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Requests that wait for others.
+    pub queue: usize,
+    /// Time that a request may wait for others.
+    pub queue_time: Duration,
+    /// Time for the header of a request, and for its body.
+    pub header_time: Duration,
+    /// Time between two signs of life.
+    pub heartbeat: Duration,
+    /// Time without an answer after which a response that is not streamed begins, with blank lines.
+    pub patience: Duration,
+    /// Time for running requests when the server ends.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            body: 4 << 20,
+            messages: 4096,
+            stops: 16,
+            texts: 128,
+            new_tokens: None,
+            connections: 256,
+            queue: 32,
+            queue_time: Duration::from_secs(300),
+            header_time: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(10),
+            patience: Duration::from_secs(30),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Limits {
+    /// Bytes on the heap that requests may take together, besides their texts: the one or those that
+    /// are being read, as text and as values, and the connections.
+    pub fn heap(&self) -> u64 {
+        4 * self.body as u64 + self.connections as u64 * CONNECTION
+    }
+}
+
+/// Bytes of a connection's buffers and state.
+pub(crate) const CONNECTION: u64 = 32 << 10;
+
+/// Reasons why a server cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// An address beyond this machine, without keys.
+    NoKeys(SocketAddr),
+    /// An address that cannot be listened on.
+    Listen(SocketAddr, std::io::Error),
+    /// The thread for connections cannot be started.
+    Thread(std::io::Error),
+    /// A failure of the model.
+    Model(sws::Error),
+    /// The thread for connections ended early.
+    Ended,
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::NoKeys(address) => write!(
+                f,
+                "{address} can be reached from other machines; give --api-key or --api-key-file, listen on 127.0.0.1, or say --no-auth"
+            ),
+            ServeError::Listen(address, cause) => write!(
+                f,
+                "{address} cannot be listened on: {cause}; choose another address or --port"
+            ),
+            ServeError::Thread(cause) => {
+                write!(
+                    f,
+                    "no thread could be started for connections ({cause}); close other programs"
+                )
+            }
+            ServeError::Model(error) => error.fmt(f),
+            ServeError::Ended => f.write_str(
+                "the thread for connections ended early; this is a bug, please report it",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<sws::Error> for ServeError {
+    fn from(error: sws::Error) -> ServeError {
+        ServeError::Model(error)
+    }
+}
+
+impl Config {
+    /// Refuses settings that would let strangers in.
+    pub(crate) fn check(&self) -> Result<(), ServeError> {
+        let safe = self.address.ip().is_loopback() || !self.keys.is_empty() || self.open;
+        if safe { Ok(()) } else { Err(ServeError::NoKeys(self.address)) }
+    }
+
+    /// True if clients may call the model by this id.
+    pub(crate) fn is_named(&self, asked: &str) -> bool {
+        let last = self.name.rsplit('/').next();
+        asked == self.name
+            || Some(asked) == last
+            || self.aliases.iter().any(|alias| alias == asked || alias == "*")
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys are secrets.
+        let Config { address, name, limits, .. } = self;
+        let mut debug = f.debug_struct("Config");
+        debug.field("address", address).field("name", name).field("limits", limits);
+        debug.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! The engine's thread: takes texts from the queue, and steps them together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sws::{Batch, Cancel, Event, LoadedModel};
+use sws_store::Clock;
+use tokio::sync::mpsc::Sender;
+
+use crate::app::App;
+use crate::failure::Failure;
+use crate::queue::{Happened, Job, Made, Next, Times};
+
+/// A text that has a sequence.
+struct Running {
+    number: usize,
+    events: Sender<(usize, Happened)>,
+    cancel: Cancel,
+    /// Times at which it was queued, got its sequence, and was last heard of.
+    queued: Duration,
+    began: Duration,
+    heard: Duration,
+    /// Time of its first token.
+    first: Option<Duration>,
+}
+
+/// Texts that have sequences, by their numbers in the batch.
+struct Engine<'a> {
+    app: &'a App,
+    clock: &'a Clock,
+    running: BTreeMap<usize, Running>,
+    /// Number of the next text.
+    next: usize,
+}
+
+/// Serves the queue until it is closed and all texts are over.
+pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> {
+    let mut batch = model.batch()?;
+    let mut engine = Engine { app, clock: &app.clock, running: BTreeMap::new(), next: 0 };
+    loop {
+        let closed = engine.admit(&mut batch);
+        if batch.is_empty() {
+            if closed {
+                return Ok(());
+            }
+            continue;
+        }
+        if app.is_cut() {
+            engine.running.values().for_each(|running| running.cancel.cancel());
+        }
+        batch.step(&mut |number, event| engine.happened(number, event));
+        app.counts.running.set(engine.running.len() as u64);
+    }
+}
+
+impl Engine<'_> {
+    /// Gives sequences to waiting texts, and waits for one if there is none at all. Returns true if
+    /// there will be no other.
+    fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
+        loop {
+            let has_room = |job: &Job| batch.has_room(job.text.prompt_ranks);
+            match self.app.queue.next(batch.is_empty(), has_room) {
+                Next::Job(job) => self.begin(batch, *job),
+                Next::Nothing => return false,
+                Next::Closed => return true,
+            }
+        }
+    }
+
+    fn begin(&mut self, batch: &mut Batch<'_>, job: Job) {
+        let Job { text, number, events, queued } = job;
+        let (cancel, began) = (text.cancel.clone(), self.clock.now());
+        let prompt = text.tokens.len() as u64;
+        if let Err(error) = batch.add(self.next, text) {
+            let failure = Failure::of(&error);
+            let _ = events.try_send((number, Happened::Ended(Err(failure))));
+            return;
+        }
+        self.app.counts.queue.add(began - queued);
+        self.app.counts.prompt_tokens.add(prompt);
+        let _ = events.try_send((number, Happened::Began));
+        let running = Running { number, events, cancel, queued, began, heard: began, first: None };
+        self.running.insert(self.next, running);
+        self.next += 1;
+        self.app.counts.running.set(self.running.len() as u64);
+    }
+
+    /// Passes an event on to the request.
+    fn happened(&mut self, number: usize, event: Event) {
+        let counts = &self.app.counts;
+        let now = self.clock.now();
+        let Some(running) = self.running.get_mut(&number) else { return };
+        let happened = match event {
+            Event::Prompt(progress) => Happened::Prompt(progress),
+            Event::Ranked(ranks) => Happened::Ranked(ranks),
+            Event::Piece(piece, rank) => {
+                if piece.token.is_some() {
+                    counts.new_tokens.add(1);
+                    match running.first {
+                        Some(_) => counts.between.add(now - running.heard),
+                        None => counts.first.add(now - running.queued),
+                    }
+                    running.first.get_or_insert(now);
+                    running.heard = now;
+                }
+                Happened::Piece(piece, rank)
+            }
+            Event::Ended(made) => {
+                let first = running.first.unwrap_or(now);
+                let times = Times {
+                    queue: running.began - running.queued,
+                    prompt: first - running.began,
+                    generation: running.heard.saturating_sub(first),
+                };
+                let made = made.map(|made| Made { made, times });
+                Happened::Ended(made.map_err(|error| Failure::of(&error)))
+            }
+        };
+        let over = matches!(happened, Happened::Ended(_));
+        // A client that reads too slowly, or has left.
+        if running.events.try_send((running.number, happened)).is_err() {
+            running.cancel.cancel();
+        }
+        if over {
+            self.running.remove(&number);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Refusals and failures, in the shape of each interface.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+use sws_model::ForwardError;
+
+/// An interface, which decides the shape of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    OpenAi,
+    Anthropic,
+}
+
+/// A refusal or a failure: a status, and one sentence.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    /// Type of the error in OpenAI's words.
+    kind: &'static str,
+    code: Option<&'static str>,
+    /// The field that is refused.
+    field: Option<String>,
+    pub(crate) message: String,
+    /// Seconds after which another try makes sense.
+    retry_after: Option<u32>,
+}
+
+impl Failure {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Failure {
+        let (code, field, retry_after) = (None, None, None);
+        Failure { status, kind, code, field, message: message.into(), retry_after }
+    }
+
+    /// A request that cannot be understood or fulfilled.
+    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A field with a value that is refused.
+    pub(crate) fn field(name: &str, message: impl Into<String>) -> Failure {
+        Failure { field: Some(name.to_owned()), ..Failure::invalid(message) }
+    }
+
+    /// A known field whose meaning is not supported.
+    pub(crate) fn unsupported(name: &str, message: impl Into<String>) -> Failure {
+        Failure { code: Some("unsupported_value"), ..Failure::field(name, message) }
+    }
+
+    pub(crate) fn too_large(limit: usize) -> Failure {
+        let message =
+            format!("the request has more than {limit} bytes; send less, or raise --body");
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    pub(crate) fn slow() -> Failure {
+        let message = "the request did not arrive in time; send it again";
+        Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
+    pub(crate) fn without_key() -> Failure {
+        let message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`";
+        let failure = Failure::new(StatusCode::UNAUTHORIZED, "authentication_error", message);
+        Failure { code: Some("invalid_api_key"), ..failure }
+    }
+
+    pub(crate) fn forbidden(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    pub(crate) fn no_route() -> Failure {
+        let message = "there is nothing at this address; docs/serve.md lists the endpoints";
+        Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    pub(crate) fn no_method() -> Failure {
+        let message = "this endpoint has another method; docs/serve.md lists the endpoints";
+        Failure::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+
+    pub(crate) fn no_model(asked: &str, names: &[String]) -> Failure {
+        let asked: String = asked.chars().take(100).collect();
+        let message = format!("there is no model `{asked}` here; there is {}", names.join(", "));
+        let failure = Failure::new(StatusCode::NOT_FOUND, "not_found_error", message);
+        Failure { code: Some("model_not_found"), field: Some("model".to_owned()), ..failure }
+    }
+
+    pub(crate) fn not_offered(message: &str) -> Failure {
+        Failure::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
+    /// More requests than can wait.
+    pub(crate) fn busy(message: impl Into<String>) -> Failure {
+        let failure = Failure::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        Failure { code: Some("queue_full"), retry_after: Some(10), ..failure }
+    }
+
+    /// A server that starts or stops.
+    pub(crate) fn unavailable(message: &str) -> Failure {
+        let failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
+        Failure { retry_after: Some(5), ..failure }
+    }
+
+    /// A failure of the server's own.
+    pub(crate) fn server(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// The failure of a text: the caller's mistake, or the server's.
+    pub(crate) fn of(error: &sws::Error) -> Failure {
+        let cause = match error {
+            sws::Error::Forward(cause) => Some(cause),
+            sws::Error::Model { cause, .. } => cause.downcast_ref(),
+            _ => None,
+        };
+        match cause {
+            Some(ForwardError::ContextFull { used, asked, limit }) => {
+                let message = format!(
+                    "the prompt has {} tokens, and the context has room for {limit}; shorten it, or raise --context",
+                    used + asked,
+                );
+                Failure { code: Some("context_length_exceeded"), ..Failure::invalid(message) }
+            }
+            Some(ForwardError::NoTokens) => Failure::invalid("the prompt is empty; send some text"),
+            Some(cause @ ForwardError::UnknownToken { .. }) => Failure::invalid(cause.to_string()),
+            _ => Failure::server(error.to_string()),
+        }
+    }
+
+    /// The error in OpenAI's shape.
+    pub(crate) fn json(&self) -> Value {
+        let Failure { kind, code, field, message, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": field, "code": code}})
+    }
+
+    /// The error in Anthropic's shape.
+    pub(crate) fn anthropic(&self) -> Value {
+        let kind = match self.status.as_u16() {
+            408 => "timeout_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => self.kind,
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
+    /// The response that reports the failure.
+    pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
+        let json = match dialect {
+            Dialect::OpenAi => self.json(),
+            Dialect::Anthropic => self.anthropic(),
+        };
+        let mut response = respond(self.status, &json);
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        // Another try of a refused request is refused again.
+        let again = matches!(self.status.as_u16(), 408 | 429 | 503);
+        let again = HeaderValue::from_static(if again { "true" } else { "false" });
+        headers.insert("x-should-retry", again);
+        response
+    }
+}
+
+/// A response with JSON.
+pub(crate) fn respond(status: StatusCode, json: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(json.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_does_not_fit_is_the_callers_mistake() {
+        let error = ForwardError::ContextFull { used: 0, asked: 30, limit: 16 };
+        let failure = Failure::of(&error.into());
+        assert_eq!(failure.status, StatusCode::BAD_REQUEST);
+        assert_eq!(failure.json()["error"]["code"], "context_length_exceeded");
+        let response = failure.response(Dialect::OpenAi);
+        assert_eq!(response.headers()["x-should-retry"], "false");
+    }
+
+    #[test]
+    fn each_interface_has_its_shape() {
+        let busy = Failure::busy("too many");
+        assert_eq!(busy.json()["error"]["type"], "rate_limit_error");
+        assert_eq!(busy.anthropic()["type"], "error");
+        let response = busy.response(Dialect::Anthropic);
+        assert_eq!((response.status().as_u16(), &response.headers()[RETRY_AFTER]), (429, "10"));
+    }
+}

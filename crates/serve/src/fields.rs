@@ -1,0 +1,296 @@
+//! Fields that the requests of several interfaces have.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use sws::GenerationOptions;
+use sws_model::text::{Generation, GenerationError};
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+
+/// Maximum number of entries of a list in a request.
+const ENTRIES: usize = 1 << 16;
+/// Maximum number of bytes of a stop string.
+const STOP: usize = 1 << 10;
+/// Maximum number of likeliest tokens beside a token.
+pub(crate) const RANKS: u64 = 20;
+/// Maximum number of tokens with a bias.
+const BIASES: usize = 1024;
+
+/// Fields of several interfaces. Each is also read by name in its interface if it has another
+/// meaning there.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Fields {
+    model: Option<String>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    n: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    seed: Option<i64>,
+    stop: Option<OneOrMany<String>>,
+    stop_sequences: Option<OneOrMany<String>>,
+    ignore_eos: Option<bool>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+}
+
+/// Options of a stream.
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+/// How texts are continued.
+#[derive(Clone, Debug)]
+pub(crate) struct Ways {
+    pub(crate) generation: Generation,
+    pub(crate) bias: Vec<(u32, f32)>,
+    /// Texts for each prompt. Each has the seed after that of the one before.
+    pub(crate) n: usize,
+    pub(crate) stream: bool,
+    /// True if a stream ends with the numbers of tokens.
+    pub(crate) usage: bool,
+}
+
+/// Parses a request.
+pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(body)
+        .map_err(|error| Failure::invalid(format!("the request cannot be read: {error}")))
+}
+
+/// Names the fields that are not in `known` in the log.
+pub(crate) fn note_unknown(app: &App, body: &[u8], known: &[&str]) -> Result<(), Failure> {
+    let fields: BTreeMap<String, IgnoredAny> = parse(body)?;
+    let unknown = fields.keys().filter(|field| {
+        let field = field.as_str();
+        !FIELDS.contains(&field) && !known.contains(&field)
+    });
+    unknown.for_each(|field| app.ignored(field));
+    Ok(())
+}
+
+/// Fields of [`Fields`].
+const FIELDS: &[&str] = &[
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "stop_sequences",
+    "ignore_eos",
+    "logit_bias",
+];
+
+impl Fields {
+    /// Resolves the fields; a text has `new_tokens` unless the request says otherwise.
+    pub(crate) fn ways(
+        self,
+        app: &App,
+        served: &Served,
+        new_tokens: Option<usize>,
+    ) -> Result<Ways, Failure> {
+        let limits = &app.config.limits;
+        if let Some(model) = &self.model
+            && !app.config.is_named(model)
+        {
+            return Err(Failure::no_model(model, std::slice::from_ref(&app.config.name)));
+        }
+        let mut stop = self.stop.map_or(Vec::new(), |stop| stop.0);
+        stop.extend(self.stop_sequences.into_iter().flat_map(|stop| stop.0));
+        if stop.len() > limits.stops {
+            let most = limits.stops;
+            let message =
+                format!("there are {} stop strings, and at most {most} are allowed", stop.len());
+            return Err(Failure::field("stop", message));
+        }
+        if stop.iter().any(|stop| stop.len() > STOP) {
+            let message = format!("a stop string has more than {STOP} bytes; shorten it");
+            return Err(Failure::field("stop", message));
+        }
+        if !stop.is_empty() {
+            served.tokenizer()?;
+        }
+        let n = self.n.unwrap_or(1);
+        if n == 0 || n > limits.texts {
+            let message = format!("n is {n}, and must be between 1 and {}", limits.texts);
+            return Err(Failure::field("n", message));
+        }
+        let top_k = match self.top_k {
+            None => None,
+            // In some interfaces -1 means all.
+            Some(-1) => Some(0),
+            Some(k) => Some(usize::try_from(k).map_err(|_| {
+                Failure::field("top_k", format!("top_k is {k}, and must not be negative"))
+            })?),
+        };
+        let options = GenerationOptions {
+            temperature: self.temperature,
+            top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed: self.seed.map(|seed| seed as u64),
+            max_new_tokens: self.max_completion_tokens.or(self.max_tokens).or(new_tokens),
+            stop,
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+        };
+        let mut generation = served.defaults.generation(&options).map_err(|e| refused(&e))?;
+        let most = limits.new_tokens.unwrap_or(usize::MAX);
+        generation.max_new_tokens = match generation.max_new_tokens {
+            Some(tokens) => Some(tokens.min(most)),
+            None => limits.new_tokens,
+        };
+        Ok(Ways {
+            generation,
+            bias: biases(self.logit_bias.unwrap_or_default(), served.vocab)?,
+            n,
+            stream: self.stream.unwrap_or(false),
+            usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+        })
+    }
+}
+
+impl Ways {
+    /// Options of the text with this number among those of a prompt.
+    pub(crate) fn generation(&self, number: usize) -> Generation {
+        let mut generation = self.generation.clone();
+        generation.sampling.seed = generation.sampling.seed.wrapping_add(number as u64);
+        generation
+    }
+}
+
+/// The refusal of an option.
+fn refused(error: &sws::Error) -> Failure {
+    let cause = match error {
+        sws::Error::Model { cause, .. } => cause.downcast_ref::<GenerationError>(),
+        _ => None,
+    };
+    match cause {
+        Some(GenerationError::Absurd { key, value, expected, .. }) => {
+            Failure::field(key, format!("{key} is {value}, and must be {expected}"))
+        }
+        _ => Failure::of(error),
+    }
+}
+
+fn biases(given: BTreeMap<String, f32>, vocab: usize) -> Result<Vec<(u32, f32)>, Failure> {
+    const NAME: &str = "logit_bias";
+    if given.len() > BIASES {
+        return Err(Failure::field(NAME, format!("logit_bias has more than {BIASES} tokens")));
+    }
+    let bias = |(token, bias): (String, f32)| {
+        let id = token.parse().ok().filter(|&id: &u32| (id as usize) < vocab);
+        match id {
+            Some(id) if (-100.0..=100.0).contains(&bias) => Ok((id, bias)),
+            Some(_) => Err("a bias must be between -100 and 100".to_owned()),
+            None => Err(format!("the tokens of logit_bias are numbers below {vocab}")),
+        }
+    };
+    let biases = given.into_iter().map(bias).collect::<Result<_, _>>();
+    biases.map_err(|message| Failure::field(NAME, message))
+}
+
+/// One value, or a list of them.
+#[derive(Clone, Debug)]
+pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
+
+impl<'de, T: Deserialize<'de> + From<String>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de> + From<String>> Visitor<'de> for Words<T> {
+            type Value = OneOrMany<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list")
+            }
+
+            fn visit_str<E: Error>(self, word: &str) -> Result<Self::Value, E> {
+                Ok(OneOrMany(vec![T::from(word.to_owned())]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Ok(OneOrMany(entries(list)?))
+            }
+        }
+
+        deserializer.deserialize_any(Words(PhantomData))
+    }
+}
+
+/// Collects a list, as far as it is not absurdly long.
+pub(crate) fn entries<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    mut list: A,
+) -> Result<Vec<T>, A::Error> {
+    let mut entries = Vec::new();
+    while let Some(entry) = list.next_element()? {
+        if entries.len() == ENTRIES {
+            return Err(A::Error::custom("a list is too long"));
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_string_is_a_list_of_one() {
+        let parsed = |json: &str| serde_json::from_str::<OneOrMany<String>>(json).ok();
+        let words = |json| parsed(json).map(|words| words.0);
+        assert_eq!(words("\"a\\n\""), Some(vec!["a\n".to_owned()]));
+        assert_eq!(words("[\"a\", \"b\"]"), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(words("[]"), Some(Vec::new()));
+        for bad in ["1", "{}", "[1]", "[\"a\", null]"] {
+            assert_eq!(words(bad), None, "{bad}");
+        }
+        let long = format!("[{}\"\"]", "\"\",".repeat(ENTRIES));
+        assert_eq!(words(&long), None);
+    }
+
+    #[test]
+    fn biases_are_bounded() {
+        let given = |token: &str, bias| biases([(token.to_owned(), bias)].into(), 10);
+        assert_eq!(given("9", -100.0).unwrap(), [(9, -100.0)]);
+        for (token, bias) in [("10", 0.0), ("-1", 0.0), ("a", 0.0), ("1", 101.0), ("1", f32::NAN)] {
+            assert!(given(token, bias).is_err(), "{token}: {bias}");
+        }
+    }
+
+    #[test]
+    fn deep_and_broken_requests_are_refused() {
+        let deep = format!("{{\"x\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000));
+        for body in ["", "[]", "{", "{\"n\": \"1\"}", "{\"n\": -1}", "{\"temperature\": []}"] {
+            assert!(parse::<Fields>(body.as_bytes()).is_err(), "{body}");
+        }
+        assert!(parse::<Fields>(deep.as_bytes()).is_err());
+        assert!(parse::<Fields>(b"{\"n\": null, \"x\": {\"y\": []}}").is_ok());
+        assert!(parse::<Fields>(b"\xff{}").is_err());
+    }
+}

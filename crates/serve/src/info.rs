@@ -1,0 +1,163 @@
+//! Endpoints about the server and the model, and those that only convert text.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{Response, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sws_engine::{Kind, memory};
+
+use crate::app::{App, Served};
+use crate::counts::number;
+use crate::failure::{Dialect, Failure, respond};
+use crate::fields::parse;
+use crate::messages::encoded;
+
+/// `/health`.
+pub(crate) fn health(app: &App) -> Response<Body> {
+    match app.served() {
+        Ok(_) => respond(StatusCode::OK, &json!({"status": "ok"})),
+        Err(failure) => failure.response(Dialect::OpenAi),
+    }
+}
+
+/// `/v1/models`, in the shapes of OpenAI and of Codex.
+pub(crate) fn models(app: &App) -> Result<Value, Failure> {
+    let served = app.served()?;
+    let model = model(app, &served);
+    let name = &app.config.name;
+    Ok(json!({
+        "object": "list",
+        "data": [model],
+        "models": [{"slug": name, "display_name": name, "id": name}],
+    }))
+}
+
+/// `/v1/models/ID`.
+pub(crate) fn one_model(app: &App, id: &str) -> Result<Value, Failure> {
+    let served = app.served()?;
+    match app.config.is_named(id) {
+        true => Ok(model(app, &served)),
+        false => Err(Failure::no_model(id, std::slice::from_ref(&app.config.name))),
+    }
+}
+
+fn model(app: &App, served: &Served) -> Value {
+    let spec = served.model.spec();
+    json!({
+        "id": app.config.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "sws",
+        "max_model_len": served.limit,
+        "meta": {
+            "n_vocab": served.vocab,
+            "n_ctx": served.limit,
+            "n_ctx_train": spec.context,
+            "n_layers": spec.layers.len(),
+            "fingerprint": served.fingerprint,
+        },
+    })
+}
+
+/// `/props`.
+pub(crate) fn props(app: &App) -> Result<Value, Failure> {
+    let served = app.served()?;
+    Ok(json!({
+        "model": app.config.name,
+        "system_fingerprint": served.fingerprint,
+        "n_ctx": served.limit,
+        "total_slots": served.texts,
+        "ram_budget_bytes": served.budget,
+        "ram_bytes": memory(),
+        "has_tokenizer": served.text.tokenizer().is_some(),
+        "has_chat_template": served.text.template().is_some(),
+        "prompt_logprobs": served.prompt_ranks,
+        "lossy": served.lossy,
+        "build_info": env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+/// `/metrics`, in the format of Prometheus.
+pub(crate) fn metrics(app: &App) -> Response<Body> {
+    let mut out = String::new();
+    app.counts.write(&mut out);
+    let waiting = app.queue.len() as f64;
+    number(&mut out, "sws_requests_waiting", "gauge", "Texts that wait for a sequence.", waiting);
+    if let Some(bytes) = memory() {
+        number(&mut out, "sws_resident_bytes", "gauge", "Memory of the process.", bytes as f64);
+    }
+    if let Ok(served) = app.served() {
+        write_model(&served, &mut out);
+    }
+    let mut response = Response::new(Body::from(out));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn write_model(served: &Served, out: &mut String) {
+    if let Some(budget) = served.budget {
+        number(out, "sws_budget_bytes", "gauge", "The memory budget.", budget as f64);
+    }
+    let Some(gauge) = &served.gauge else { return };
+    let counters = gauge.read();
+    let name = "sws_read_bytes_total";
+    let _ =
+        writeln!(out, "# HELP {name} Bytes of weights that have arrived.\n# TYPE {name} counter");
+    for (kind, bytes) in Kind::ALL.iter().zip(counters.bytes) {
+        let _ = writeln!(out, "{name}{{kind=\"{}\"}} {bytes}", kind.name());
+    }
+    let device = counters.device_bytes as f64;
+    number(out, "sws_device_bytes_total", "counter", "Bytes read from the device.", device);
+    let stalls = counters.clocks.stalls.time.as_secs_f64();
+    number(out, "sws_stall_seconds_total", "counter", "Waits of the computation.", stalls);
+    let passes = counters.passes.as_secs_f64();
+    number(out, "sws_pass_seconds_total", "counter", "Time in passes.", passes);
+    let tokens = counters.tokens as f64;
+    number(out, "sws_tokens_total", "counter", "Tokens that went through passes.", tokens);
+}
+
+/// The fields of `/tokenize`, of llama.cpp (`content`) and of vLLM (`prompt`).
+#[derive(Deserialize)]
+struct Tokenize {
+    #[serde(alias = "prompt")]
+    content: String,
+    #[serde(default)]
+    add_special: Option<bool>,
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
+    #[serde(default)]
+    with_pieces: Option<bool>,
+}
+
+/// `/tokenize`.
+pub(crate) fn tokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
+    let Tokenize { content, add_special, add_special_tokens, with_pieces } = parse(body)?;
+    let special = add_special.or(add_special_tokens).unwrap_or(false);
+    let ids = encoded(served, &content, special)?;
+    let tokens: Value = match with_pieces.unwrap_or(false) {
+        true => ids.iter().map(|&id| json!({"id": id, "piece": served.name(id)})).collect(),
+        false => ids.iter().copied().collect(),
+    };
+    Ok(json!({"tokens": tokens, "count": ids.len(), "max_model_len": served.limit}))
+}
+
+#[derive(Deserialize)]
+struct Detokenize {
+    tokens: Vec<u32>,
+}
+
+/// `/detokenize`.
+pub(crate) fn detokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
+    let Detokenize { tokens } = parse(body)?;
+    if let Some(token) = tokens.iter().find(|&&token| token as usize >= served.vocab) {
+        let message = format!("token {token} is not below {}", served.vocab);
+        return Err(Failure::field("tokens", message));
+    }
+    let text = served.tokenizer()?.decode(&tokens, false);
+    Ok(json!({"content": text, "prompt": text}))
+}

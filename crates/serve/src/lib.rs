@@ -1,0 +1,124 @@
+//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI.
+//!
+//! - [`Server::start`] listens, and answers that a model is being loaded. [`Server::run`] then serves
+//!   the model, on the calling thread, until [`Config::stop`] says so.
+//! - One thread takes connections, checks them (`access.rs`), and writes responses. Another makes
+//!   texts of requests: it parses them, applies the chat template, and makes tokens.
+//! - The calling thread is the engine's. It takes texts from a bounded queue as sequences become free,
+//!   and steps all of them together ([`sws::Batch`]). Each has the output that it has alone.
+//! - What happens to a text goes through a channel to its response. A response that is dropped, as its
+//!   client has left, cancels its texts.
+//!
+//! Nothing here prints: lines for a log go to [`Config::log`], without the text of prompts or answers.
+#![deny(missing_docs)]
+
+mod access;
+mod app;
+mod chat;
+mod completions;
+mod config;
+mod counts;
+mod engine;
+mod failure;
+mod fields;
+mod http;
+mod info;
+mod messages;
+mod prepared;
+mod queue;
+mod reply;
+mod tally;
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use sws::{LoadedModel, Needs};
+
+use app::App;
+pub use config::{Config, Limits, ServeError};
+
+/// Time after which the thread that makes tokens would end, for lack of work.
+const IDLE: Duration = Duration::from_secs(1 << 20);
+/// Time for that thread when the server ends.
+const LAST: Duration = Duration::from_secs(1);
+
+/// A server that listens.
+pub struct Server {
+    app: Arc<App>,
+    address: SocketAddr,
+    connections: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens, and answers that a model is being loaded. All threads of the server are started, so a
+    /// plan made afterwards counts them.
+    pub fn start(config: Config) -> Result<Server, ServeError> {
+        config.check()?;
+        let refused = |cause| ServeError::Listen(config.address, cause);
+        let listener = TcpListener::bind(config.address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .thread_keep_alive(IDLE)
+            .thread_name("sws-tokens")
+            .build()
+            .map_err(ServeError::Thread)?;
+        let entered = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(refused)?;
+        drop(runtime.spawn_blocking(|| ()));
+        drop(entered);
+        let app = Arc::new(App::new(config));
+        let shared = Arc::clone(&app);
+        let connections = Builder::new().name("sws-http".to_owned()).spawn(move || {
+            // Whatever ends this thread, the engine's ends too.
+            let ending = Ending(Arc::clone(&shared));
+            runtime.block_on(http::serve(shared, listener));
+            drop(ending);
+            runtime.shutdown_timeout(LAST);
+        });
+        let connections = connections.map_err(ServeError::Thread)?;
+        Ok(Server { app, address, connections })
+    }
+
+    /// The address on which it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves a model that was loaded with these needs, until the server should end and its texts are
+    /// over.
+    pub fn run(self, model: &mut LoadedModel, needs: Needs) -> Result<(), ServeError> {
+        let Server { app, connections, .. } = self;
+        app.serve(model, needs)?;
+        let done = engine::run(&app, model);
+        // A failed engine leaves nobody waiting.
+        app.drain();
+        done?;
+        let stopped = (app.config.stop)();
+        match connections.join() {
+            Ok(()) if stopped => Ok(()),
+            _ => Err(ServeError::Ended),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Ends the queue when it is dropped.
+struct Ending(Arc<App>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.drain();
+        self.0.cut();
+    }
+}

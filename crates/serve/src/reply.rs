@@ -1,0 +1,200 @@
+//! The events of a request, and the response made of them.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Response;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::body::{Bytes, Frame};
+use sws::Cancel;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::Limits;
+use crate::failure::{Dialect, Failure};
+use crate::queue::Happened;
+
+/// Bytes after which a part of a response is sent, though more is there.
+const PART: usize = 16 << 10;
+
+/// The right to the events of a request. Dropping it cancels the request.
+pub(crate) struct Ticket {
+    events: Receiver<(usize, Happened)>,
+    cancel: Cancel,
+    /// Time at which it gives up waiting for others; `None` once it has begun.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Ticket {
+    /// Must be called in the runtime.
+    pub(crate) fn new(
+        events: Receiver<(usize, Happened)>,
+        cancel: Cancel,
+        queue_time: Duration,
+    ) -> Ticket {
+        Ticket { events, cancel, deadline: Some(Box::pin(sleep(queue_time))) }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Happened)> {
+        match self.events.poll_recv(cx) {
+            Poll::Ready(Some(event)) => {
+                self.deadline = None;
+                return Poll::Ready(event);
+            }
+            Poll::Ready(None) => {
+                let failure = Failure::server("the text was given up; send the request again");
+                return Poll::Ready((0, Happened::Ended(Err(failure))));
+            }
+            Poll::Pending => {}
+        }
+        match &mut self.deadline {
+            Some(deadline) if deadline.as_mut().poll(cx).is_ready() => {
+                self.deadline = None;
+                self.cancel.cancel();
+                let failure = Failure::busy("other requests took too long; try again later");
+                Poll::Ready((0, Happened::Ended(Err(failure))))
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+/// An answer in the making: a stream of events, or a whole.
+pub(crate) trait Answer: Send {
+    /// Appends what comes before the first event.
+    fn begin(&mut self, out: &mut String) {
+        let _ = out;
+    }
+
+    /// Takes an event of a text, and appends what there is to send.
+    fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure>;
+
+    /// True once everything is sent.
+    fn is_over(&self) -> bool;
+
+    /// Appends a sign of life.
+    fn alive(&mut self, out: &mut String);
+
+    /// Appends a failure after the beginning of the response.
+    fn fail(&mut self, failure: &Failure, out: &mut String);
+}
+
+/// Kind of a response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) stream: bool,
+    pub(crate) dialect: Dialect,
+}
+
+/// Makes the response. A stream begins at once; a whole begins when it is complete, or with blank
+/// lines if that takes long.
+pub(crate) async fn respond(
+    mut ticket: Ticket,
+    mut answer: Box<dyn Answer>,
+    kind: Kind,
+    limits: &Limits,
+) -> Response<Body> {
+    let mut out = String::new();
+    if kind.stream {
+        answer.begin(&mut out);
+    } else {
+        let whole = poll_fn(|cx| poll_whole(&mut ticket, &mut *answer, &mut out, cx));
+        match timeout(limits.patience, whole).await {
+            Ok(Ok(())) => return with_type(Body::from(out), "application/json"),
+            Ok(Err(failure)) => return failure.response(kind.dialect),
+            Err(_) => answer.alive(&mut out),
+        }
+    }
+    let (every, alive) = (limits.heartbeat, Box::pin(sleep(limits.heartbeat)));
+    let body = Body::new(Reply { ticket: Some(ticket), answer, out, every, alive });
+    if !kind.stream {
+        return with_type(body, "application/json");
+    }
+    let mut response = with_type(body, "text/event-stream");
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies that collect a response would hold it back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+fn with_type(body: Body, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn poll_whole(
+    ticket: &mut Ticket,
+    answer: &mut dyn Answer,
+    out: &mut String,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Failure>> {
+    loop {
+        match ticket.poll_next(cx) {
+            Poll::Ready((number, happened)) => answer.take(number, happened, out)?,
+            Poll::Pending => return Poll::Pending,
+        }
+        if answer.is_over() {
+            return Poll::Ready(Ok(()));
+        }
+    }
+}
+
+/// The body of a response that is sent as it is made. Dropping it cancels the request.
+struct Reply {
+    /// `None` once everything is in `out`.
+    ticket: Option<Ticket>,
+    answer: Box<dyn Answer>,
+    out: String,
+    every: Duration,
+    alive: Pin<Box<Sleep>>,
+}
+
+impl hyper::body::Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Reply { ticket, answer, out, every, alive } = self.get_mut();
+        loop {
+            while let Some(waiting) = ticket
+                && out.len() < PART
+                && let Poll::Ready((number, happened)) = waiting.poll_next(cx)
+            {
+                let taken = answer.take(number, happened, out);
+                if let Err(failure) = &taken {
+                    answer.fail(failure, out);
+                }
+                if taken.is_err() || answer.is_over() {
+                    *ticket = None;
+                }
+            }
+            if !out.is_empty() {
+                alive.as_mut().reset(Instant::now() + *every);
+                let part = Bytes::from(std::mem::take(out));
+                return Poll::Ready(Some(Ok(Frame::data(part))));
+            }
+            if ticket.is_none() {
+                return Poll::Ready(None);
+            }
+            if alive.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            answer.alive(out);
+        }
+    }
+}

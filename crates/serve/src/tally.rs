@@ -1,0 +1,153 @@
+//! The parts that answers of several interfaces have.
+
+use serde_json::{Value, json};
+use sws::{End, Rank};
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+use crate::queue::Made;
+
+/// The identity of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    pub(crate) created: i64,
+    pub(crate) model: String,
+    fingerprint: String,
+}
+
+impl Head {
+    pub(crate) fn new(app: &App, served: &Served, prefix: &str) -> Head {
+        Head {
+            id: app.id(prefix),
+            created: app.clock.unix_seconds(),
+            model: app.config.name.clone(),
+            fingerprint: served.fingerprint.clone(),
+        }
+    }
+
+    /// An object of this kind with these choices.
+    pub(crate) fn object(&self, kind: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        })
+    }
+}
+
+/// The texts of a request that are over.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// Tokens of all prompts.
+    prompt: usize,
+    made: Vec<Option<Made>>,
+}
+
+impl Tally {
+    pub(crate) fn new(prompt: usize, texts: usize) -> Tally {
+        Tally { prompt, made: vec![None; texts] }
+    }
+
+    /// Takes the end of a text. Returns the reason, as far as it is not a failure.
+    pub(crate) fn end(
+        &mut self,
+        number: usize,
+        made: Result<Made, Failure>,
+    ) -> Result<End, Failure> {
+        let made = made?;
+        let end = made.made.end;
+        if end == End::Cancelled {
+            return Err(Failure::unavailable("the text was cut off; send the request again"));
+        }
+        self.made[number] = Some(made);
+        Ok(end)
+    }
+
+    /// True once all texts are over.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.made.iter().all(Option::is_some)
+    }
+
+    /// The texts that are over.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &Made> {
+        self.made.iter().flatten()
+    }
+
+    /// Tokens of the prompts, and of all texts.
+    pub(crate) fn tokens(&self) -> [usize; 2] {
+        [self.prompt, self.made().map(|made| made.made.tokens.len()).sum()]
+    }
+
+    pub(crate) fn usage(&self) -> Value {
+        let [prompt, new] = self.tokens();
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": new,
+            "total_tokens": prompt + new,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        })
+    }
+
+    /// Times of the first text, as llama.cpp's server has them.
+    pub(crate) fn timings(&self) -> Value {
+        let Some(Made { made, times }) = self.made().next() else { return Value::Null };
+        let [prompt, new] = [self.prompt, made.tokens.len()].map(|tokens| tokens as f64);
+        let [queue, read, written] =
+            [times.queue, times.prompt, times.generation].map(|time| 1e3 * time.as_secs_f64());
+        // The prompt yields the first token.
+        let after = (new - 1.0).max(0.0);
+        let rate = |tokens: f64, ms: f64| if ms > 0.0 { 1e3 * tokens / ms } else { 0.0 };
+        json!({
+            "queue_ms": queue,
+            "prompt_n": prompt,
+            "prompt_ms": read,
+            "prompt_per_second": rate(prompt, read),
+            "predicted_n": new,
+            "predicted_ms": written,
+            "predicted_per_second": rate(after, written),
+        })
+    }
+}
+
+/// The reason why a text ended, in OpenAI's words.
+pub(crate) fn finish_reason(end: End) -> &'static str {
+    match end {
+        End::Length | End::Context => "length",
+        _ => "stop",
+    }
+}
+
+/// The probability of a token in the shape of chats.
+pub(crate) fn chat_logprob(served: &Served, rank: &Rank) -> Value {
+    let entry = |token: u32, logprob: f32| {
+        let name = served.name(token);
+        json!({"bytes": name.as_bytes(), "token": name, "logprob": finite(logprob)})
+    };
+    let mut value = entry(rank.token, rank.logprob);
+    value["top_logprobs"] = rank.top.iter().map(|&(token, p)| entry(token, p)).collect();
+    value
+}
+
+/// A logarithm that JSON can hold.
+pub(crate) fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { -9999.0 }
+}
+
+/// Appends an event of a stream.
+pub(crate) fn event(out: &mut String, data: &Value) {
+    out.push_str("data: ");
+    out.push_str(&data.to_string());
+    out.push_str("\n\n");
+}
+
+/// Appends a comment, which clients skip.
+pub(crate) fn comment(out: &mut String, words: &str) {
+    out.push_str(": ");
+    out.push_str(words);
+    out.push_str("\n\n");
+}
