@@ -1,0 +1,7 @@
+//! Requests over a loopback port, with small models.
+
+mod cancel;
+mod chats;
+mod client;
+mod completions;
+mod refusals;

@@ -1,0 +1,148 @@
+//! Malformed and hostile requests.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use sws_serve::{Config, ServeError, Server};
+use sws_testing::tales;
+
+use crate::client::{Response, config, serve};
+
+#[test]
+fn errors_have_the_shape_of_the_interface() {
+    let server = serve(&tales(), 1, config());
+    let post = |path: &str, body: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+        Response::read(server.raw(&format!("{head}content-length: {}\r\n\r\n{body}", body.len())))
+    };
+    let completions = "/v1/completions";
+    let deep = format!("{{\"prompt\": {}", "[".repeat(100_000));
+    for (path, body, status) in [
+        (completions, "", 400),
+        (completions, "{", 400),
+        (completions, "[]", 400),
+        (completions, "null", 400),
+        (completions, "{\"prompt\": 5}", 400),
+        (completions, "{\"prompt\": {}}", 400),
+        (completions, "{}", 400),
+        (completions, "{\"prompt\": []}", 400),
+        (completions, "{\"prompt\": \"\"}", 400),
+        (completions, "{\"prompt\": [4096]}", 400),
+        (completions, "{\"prompt\": \"a\", \"prompt\": \"b\"}", 400),
+        (completions, "{\"prompt\": \"a\", \"suffix\": \"b\"}", 400),
+        (completions, "{\"prompt\": \"a\", \"best_of\": 3}", 400),
+        (completions, "{\"prompt\": \"a\", \"logprobs\": 21}", 400),
+        (completions, "{\"prompt\": \"a\", \"n\": 1000000}", 400),
+        (completions, "{\"prompt\": \"a\", \"logit_bias\": {\"4096\": 1}}", 400),
+        (completions, "{\"prompt\": \"a\", \"model\": \"nonesuch\"}", 404),
+        (completions, &deep, 400),
+        ("/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", 501),
+        ("/tokenize", "{}", 400),
+        ("/detokenize", "{\"tokens\": [99999]}", 400),
+        ("/v1/embeddings", "{}", 501),
+        ("/nonesuch", "{}", 404),
+        ("/v1/models", "{}", 405),
+        ("/health", "{}", 405),
+    ] {
+        let response = post(path, body);
+        assert_eq!(response.status, status, "{path} {body:.80}: {response:?}");
+        let error = &response.json()["error"];
+        assert!(error["message"].is_string() && error["type"].is_string(), "{error}");
+        assert!(response.head.contains("x-request-id: req-"), "{response:?}");
+    }
+    assert_eq!(server.get(completions).status, 405);
+    // The server is as before.
+    server.ask(completions, &json!({"prompt": "a", "max_tokens": 1}));
+}
+
+#[test]
+fn large_and_slow_requests_are_refused() {
+    let mut config = config();
+    config.limits.body = 2000;
+    config.limits.header_time = Duration::from_millis(300);
+    let server = serve(&tales(), 1, config);
+    let large = json!({"prompt": "a ".repeat(1000), "max_tokens": 1});
+    assert_eq!(server.post("/v1/completions", &large).status, 413);
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    let part = format!("400\r\n{}\r\n", "a".repeat(1024)).repeat(3);
+    let chunked = server.raw(&format!("{head}transfer-encoding: chunked\r\n\r\n{part}"));
+    assert_eq!(Response::read(chunked).status, 413);
+    // A body or a header that never comes.
+    let slow = server.raw(&format!("{head}content-length: 100\r\n\r\n{{"));
+    assert_eq!(Response::read(slow).status, 408);
+    let idle = Response::read(server.raw("POST /v1/comp"));
+    assert!(matches!(idle.status, 0 | 408), "{idle:?}");
+    let lines = format!("x-y: {}\r\n", "z".repeat(100_000));
+    let header = server.get_with("/health", &lines);
+    assert!(matches!(header.status, 0 | 431), "{header:?}");
+    server.ask("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}));
+}
+
+#[test]
+fn a_key_is_needed_where_there_is_one() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&lines);
+    let log = move |line: &str| log.lock().unwrap().push(line.to_owned());
+    let config = Config { keys: vec!["secret".to_owned()], log: Arc::new(log), ..config() };
+    let server = serve(&tales(), 1, config);
+    assert_eq!(server.get("/health").status, 200);
+    let refused = server.get("/v1/models");
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["type"]),
+        (401, &json!("authentication_error"))
+    );
+    assert_eq!(server.get_with("/v1/models", "authorization: Bearer wrong\r\n").status, 401);
+    for header in ["authorization: Bearer secret\r\n", "x-api-key: secret\r\n"] {
+        let models = server.get_with("/v1/models", header);
+        assert_eq!(models.status, 200);
+        assert_eq!(models.json()["data"][0]["id"], "owner/tales");
+        assert_eq!(server.get_with("/v1/models/owner/tales", header).status, 200);
+        assert_eq!(server.get_with("/v1/models/nonesuch", header).status, 404);
+    }
+    let body = "{\"prompt\": \"The very private wolf\", \"max_tokens\": 2, \"odd_field\": 1}";
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: a\r\nx-api-key: secret\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for _ in 0..2 {
+        assert_eq!(Response::read(server.raw(&request)).status, 200);
+    }
+    drop(server);
+    let lines = lines.lock().unwrap();
+    assert!(lines.iter().all(|line| !line.contains("private") && !line.contains("secret")));
+    assert_eq!(lines.iter().filter(|line| line.contains("odd_field")).count(), 1, "{lines:?}");
+}
+
+#[test]
+fn strangers_are_kept_out() {
+    let open = Config { address: ([0, 0, 0, 0], 0).into(), ..config() };
+    assert!(matches!(Server::start(open), Err(ServeError::NoKeys(_))));
+    let server = serve(&tales(), 1, config());
+    let call = |host: &str, more: &str| {
+        let request =
+            format!("GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{more}\r\n");
+        Response::read(server.raw(&request)).status
+    };
+    assert_eq!(call("127.0.0.1", ""), 200);
+    assert_eq!(call("evil.example", ""), 403);
+    assert_eq!(call("localhost", "origin: https://evil.example\r\n"), 403);
+}
+
+#[test]
+fn models_properties_and_metrics_are_shown() {
+    let server = serve(&tales(), 3, config());
+    let props = server.get("/props").json();
+    assert_eq!((&props["n_ctx"], &props["total_slots"]), (&json!(4096), &json!(3)));
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["data"][0]["max_model_len"], 4096);
+    assert_eq!(models["models"][0]["slug"], "owner/tales");
+    server.ask("/v1/completions", &json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}));
+    assert_eq!(server.metric("sws_generated_tokens_total"), 3.0);
+    assert_eq!(server.metric("sws_time_to_first_token_seconds_count"), 1.0);
+    let metrics = server.get("/metrics").body;
+    assert!(
+        metrics.contains("sws_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 1"),
+        "{metrics}"
+    );
+}
