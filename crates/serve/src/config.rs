@@ -86,53 +86,32 @@ impl Limits {
 /// Bytes of a connection's buffers and state.
 pub(crate) const CONNECTION: u64 = 32 << 10;
 
-/// Reasons why a server cannot start.
-#[derive(Debug)]
+/// Reasons why a server cannot start, or ends.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// An address beyond this machine, without keys.
+    #[error(
+        "{0} can be reached from other machines; give --api-key or --api-key-file, listen on 127.0.0.1, or say --no-auth"
+    )]
     NoKeys(SocketAddr),
     /// An address that cannot be listened on.
-    Listen(SocketAddr, std::io::Error),
+    #[error("{address} cannot be listened on: {cause}; choose another address or --port")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        cause: std::io::Error,
+    },
     /// The thread for connections cannot be started.
+    #[error("no thread could be started for connections ({0}); close other programs")]
     Thread(std::io::Error),
     /// A failure of the model.
-    Model(sws::Error),
+    #[error(transparent)]
+    Model(#[from] sws::Error),
     /// The thread for connections ended early.
+    #[error("the thread for connections ended early; this is a bug, please report it")]
     Ended,
-}
-
-impl fmt::Display for ServeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ServeError::NoKeys(address) => write!(
-                f,
-                "{address} can be reached from other machines; give --api-key or --api-key-file, listen on 127.0.0.1, or say --no-auth"
-            ),
-            ServeError::Listen(address, cause) => write!(
-                f,
-                "{address} cannot be listened on: {cause}; choose another address or --port"
-            ),
-            ServeError::Thread(cause) => {
-                write!(
-                    f,
-                    "no thread could be started for connections ({cause}); close other programs"
-                )
-            }
-            ServeError::Model(error) => error.fmt(f),
-            ServeError::Ended => f.write_str(
-                "the thread for connections ended early; this is a bug, please report it",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ServeError {}
-
-impl From<sws::Error> for ServeError {
-    fn from(error: sws::Error) -> ServeError {
-        ServeError::Model(error)
-    }
 }
 
 impl Config {

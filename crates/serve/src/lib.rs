@@ -57,8 +57,9 @@ impl Server {
     /// plan made afterwards counts them.
     pub fn start(config: Config) -> Result<Server, ServeError> {
         config.check()?;
-        let refused = |cause| ServeError::Listen(config.address, cause);
-        let listener = TcpListener::bind(config.address).map_err(refused)?;
+        let asked = config.address;
+        let refused = |cause| ServeError::Listen { address: asked, cause };
+        let listener = TcpListener::bind(asked).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
