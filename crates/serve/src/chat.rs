@@ -10,7 +10,7 @@ use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::{Fields, RANKS, note_unknown, parse};
+use crate::fields::{Fields, Many, Nothing, RANKS, note_unknown, parse};
 use crate::messages::{Message, prompt, render, told};
 use crate::prepared::Prepared;
 use crate::queue::Happened;
@@ -20,15 +20,15 @@ use crate::tally::{Head, Tally, chat_logprob, comment, event, finish_reason};
 /// The fields of a chat.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Chat {
-    messages: Vec<Message>,
+    messages: Many<Message>,
     #[serde(default)]
     logprobs: Option<bool>,
     #[serde(default)]
     top_logprobs: Option<u64>,
     #[serde(default)]
-    tools: Option<Vec<Json>>,
+    tools: Option<Vec<Nothing>>,
     #[serde(default)]
-    functions: Option<Vec<Json>>,
+    functions: Option<Vec<Nothing>>,
     #[serde(default)]
     tool_choice: Option<Value>,
     #[serde(default)]
@@ -121,7 +121,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     chat.check()?;
     let ranks = ranks(chat.logprobs, chat.top_logprobs)?;
     let options = chat.options()?;
-    let told = told(std::mem::take(&mut chat.messages))?;
+    let told = told(std::mem::take(&mut chat.messages.0))?;
     let tokens = prompt(app, served, &told, options)?;
     let progress = chat.return_progress.unwrap_or(false);
     let answer = ChatAnswer {
@@ -154,7 +154,7 @@ pub(crate) fn rendered(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<V
     let mut chat: Chat = parse(body)?;
     chat.check()?;
     let options = chat.options()?;
-    let told = told(std::mem::take(&mut chat.messages))?;
+    let told = told(std::mem::take(&mut chat.messages.0))?;
     Ok(json!({"prompt": render(app, served, &told, options)?}))
 }
 

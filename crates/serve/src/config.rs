@@ -59,7 +59,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            body: 4 << 20,
+            body: 2 << 20,
             messages: 4096,
             stops: 16,
             texts: 128,
@@ -79,12 +79,14 @@ impl Limits {
     /// Bytes on the heap that requests may take together, besides their texts: the one or those that
     /// are being read, as text and as values, and the connections.
     pub fn heap(&self) -> u64 {
-        4 * self.body as u64 + self.connections as u64 * CONNECTION
+        VALUES * self.body as u64 + self.connections as u64 * CONNECTION
     }
 }
 
+/// Bytes that a byte of a request becomes at most: a list of numbers as values of a template.
+const VALUES: u64 = 16;
 /// Bytes of a connection's buffers and state.
-pub(crate) const CONNECTION: u64 = 32 << 10;
+const CONNECTION: u64 = 32 << 10;
 
 /// Reasons why a server cannot start, or ends.
 #[derive(Debug, thiserror::Error)]

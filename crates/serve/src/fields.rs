@@ -242,6 +242,33 @@ impl<'de, T: Deserialize<'de> + From<String>> Deserialize<'de> for OneOrMany<T> 
     }
 }
 
+/// A list that is bounded.
+#[derive(Clone, Debug)]
+pub(crate) struct Many<T>(pub(crate) Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Words<T> {
+            type Value = Many<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Ok(Many(entries(list)?))
+            }
+        }
+
+        deserializer.deserialize_seq(Words(PhantomData))
+    }
+}
+
+/// A value of which only the presence matters.
+pub(crate) type Nothing = IgnoredAny;
+
 /// Collects a list, as far as it is not absurdly long.
 pub(crate) fn entries<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
     mut list: A,

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::app::App;
 use crate::failure::{Dialect, Failure, respond};
-use crate::{access, chat, completions, info, prepared};
+use crate::{access, anthropic, chat, completions, info, prepared, responses};
 
 /// Time between two looks at whether the server should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -130,7 +130,7 @@ fn dialect(path: &str) -> Dialect {
 }
 
 /// All endpoints with a path of their own.
-const ENDPOINTS: [&str; 13] = [
+const ENDPOINTS: [&str; 16] = [
     "/health",
     "/v1/health",
     "/v1/models",
@@ -143,6 +143,9 @@ const ENDPOINTS: [&str; 13] = [
     "/v1/completions",
     "/v1/chat/completions",
     "/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/v1/embeddings",
 ];
 
@@ -170,6 +173,9 @@ fn routes(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completion))
         .route("/v1/chat/completions", post(chat))
         .route("/chat/completions", post(chat))
+        .route("/v1/responses", post(response))
+        .route("/v1/messages", post(message))
+        .route("/v1/messages/count_tokens", post(count))
         .route("/v1/embeddings", post(embeddings))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -214,6 +220,18 @@ async fn completion(State(app): Shared, request: In) -> Out {
 
 async fn chat(State(app): Shared, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, chat::prepare).await
+}
+
+async fn response(State(app): Shared, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, responses::prepare).await
+}
+
+async fn message(State(app): Shared, request: In) -> Out {
+    prepared::texts(app, request, Dialect::Anthropic, anthropic::prepare).await
+}
+
+async fn count(State(app): Shared, request: In) -> Out {
+    prepared::value(app, request, Dialect::Anthropic, anthropic::count).await
 }
 
 async fn embeddings() -> Out {

@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 mod access;
+mod anthropic;
 mod app;
 mod chat;
 mod completions;
@@ -27,6 +28,7 @@ mod messages;
 mod prepared;
 mod queue;
 mod reply;
+mod responses;
 mod tally;
 
 use std::fmt;

@@ -69,6 +69,18 @@ impl Told {
 }
 
 impl Message {
+    /// A message of text alone.
+    pub(crate) fn new(role: String, content: Option<OneOrMany<Part>>) -> Message {
+        Message {
+            role,
+            content,
+            name: None,
+            reasoning_content: None,
+            tool_calls: None,
+            tool_call_id: None,
+        }
+    }
+
     fn told(self) -> Result<Told, Failure> {
         // Templates know the role by its older name.
         let role = if self.role == "developer" { "system".to_owned() } else { self.role };

@@ -13,7 +13,7 @@ const PATH: &str = "/v1/chat/completions";
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a {{ mood }}{% endif %}";
 
-fn model() -> (TempDir, PathBuf) {
+pub(crate) fn model() -> (TempDir, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("model");
     copy("qwen3_moe", &dir);

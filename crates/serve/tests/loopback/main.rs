@@ -4,4 +4,5 @@ mod cancel;
 mod chats;
 mod client;
 mod completions;
+mod interfaces;
 mod refusals;
