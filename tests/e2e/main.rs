@@ -24,6 +24,7 @@ mod refusals;
 mod replay;
 mod roundtrip;
 mod run;
+mod serve;
 mod stand_ins;
 mod stream;
 mod sws;

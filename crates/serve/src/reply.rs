@@ -1,7 +1,7 @@
 //! The events of a request, and the response made of them.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -51,15 +51,14 @@ impl Ticket {
             }
             Poll::Pending => {}
         }
-        match &mut self.deadline {
-            Some(deadline) if deadline.as_mut().poll(cx).is_ready() => {
-                self.deadline = None;
-                self.cancel.cancel();
-                let failure = Failure::busy("other requests took too long; try again later");
-                Poll::Ready((0, Happened::Ended(Err(failure))))
-            }
-            _ => Poll::Pending,
+        let deadline = self.deadline.as_mut();
+        if !deadline.is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+            return Poll::Pending;
         }
+        self.deadline = None;
+        self.cancel.cancel();
+        let failure = Failure::busy("other requests took too long; try again later");
+        Poll::Ready((0, Happened::Ended(Err(failure))))
     }
 }
 

@@ -1,0 +1,152 @@
+//! `sws serve`: the command. The crate has tests of the interfaces.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use sws_testing::tales;
+
+use crate::sws::{command, sws};
+
+/// A client of a server at an address.
+struct Client(String);
+
+/// A running server.
+struct Server {
+    child: Child,
+    client: Client,
+    /// Lines of the log so far, and to come.
+    lines: Box<dyn Iterator<Item = String>>,
+}
+
+impl Server {
+    fn start(more: &[&str]) -> Server {
+        let model = tales();
+        let mut args: Vec<&dyn AsRef<OsStr>> =
+            vec![&"serve", &model, &"--port", &"0", &"--no-warm-start"];
+        args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
+        let mut child = command(&args).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut server = Server { child, client: Client(String::new()), lines: Box::new(lines) };
+        let line = server.line("listening on http://");
+        let rest = line.split("http://").nth(1).unwrap();
+        server.client = Client(rest.split(';').next().unwrap().to_owned());
+        server.line("ready");
+        server
+    }
+
+    /// The next line with these words.
+    fn line(&mut self, words: &str) -> String {
+        let found = self.lines.by_ref().find(|line| line.contains(words));
+        found.unwrap_or_else(|| panic!("no line has {words:?}"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Client {
+    fn call(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(&self.0).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        response.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        serde_json::from_str(&self.call(&request)).unwrap()
+    }
+
+    fn ask(&self, body: &Value) -> Value {
+        let body = body.to_string();
+        let request = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        serde_json::from_str(&self.call(&request)).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn answers_are_those_of_run_at_any_budget_and_stay_within_it() {
+    let prompts = ["The wolf", "Once upon a time", "A cat", "Rain fell"];
+    let expected: Vec<Value> = prompts
+        .iter()
+        .map(|prompt| {
+            let args: [&dyn AsRef<OsStr>; 10] = [
+                &"run",
+                &tales(),
+                &"--prompt",
+                prompt,
+                &"--seed",
+                &"11",
+                &"--max-new-tokens",
+                &"40",
+                &"--json",
+                &"--no-warm-start",
+            ];
+            serde_json::from_str(&sws(&args).succeeded().stdout).unwrap()
+        })
+        .collect();
+    for ram in [&["--ram", "min"][..], &["--resident"]] {
+        let mut server = Server::start(ram);
+        std::thread::scope(|scope| {
+            for (prompt, expected) in prompts.iter().zip(&expected) {
+                let client = &server.client;
+                scope.spawn(move || {
+                    for _ in 0..3 {
+                        let body = json!({"prompt": prompt, "seed": 11, "max_tokens": 40});
+                        let answer = client.ask(&body);
+                        assert_eq!(answer["choices"][0]["text"], expected["text"]);
+                    }
+                });
+            }
+        });
+        if let Some(budget) = server.client.get("/props")["ram_budget_bytes"].as_u64() {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id()));
+            let status = status.unwrap();
+            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+            let peak: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+            assert!(peak << 10 <= budget, "{peak} KiB of {budget}");
+        }
+        server.signal(Signal::TERM);
+        server.line("all texts are over");
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn servers_that_strangers_could_reach_need_a_key() {
+    let refused = |more: &[&str], words: &[&str]| {
+        let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"serve"];
+        let model = tales();
+        args.push(&model);
+        args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
+        sws(&args).refused(2, words);
+    };
+    refused(&["--listen", "0.0.0.0", "--port", "0"], &["--api-key", "--no-auth"]);
+    refused(&["--api-key", "", "--port", "0"], &["key is empty"]);
+    refused(&["--api-key-file", "/dev/null", "--port", "0"], &["no keys"]);
+    refused(&["--api-key-file", "/nonesuch", "--port", "0"], &["cannot be read"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    refused(&["--port", &port], &["cannot be listened on", "--port"]);
+    let help = command(&[&"serve", &"--help"]).stdin(Stdio::null()).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("--prompt-logprobs") && help.contains("SWS_API_KEY"), "{help}");
+}
