@@ -9,7 +9,8 @@ use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::{Fields, Many, Nothing, OneOrMany, note_unknown, parse};
+use crate::fields::{Fields, Many, Nothing, OneOrMany, parse};
+use crate::known::check_names;
 use crate::messages::{Message, Part, Told, joined, prompt, told};
 use crate::prepared::Prepared;
 use crate::queue::Happened;
@@ -62,7 +63,7 @@ impl Request {
         }
         messages.extend(told(self.messages.0)?);
         let thinking = self.thinking.map(|thinking| thinking.kind != "disabled");
-        let variable = |on| ("enable_thinking".to_owned(), Json::from(on));
+        let variable = |on: bool| ("enable_thinking".to_owned(), Json::from(on));
         let options = ChatOptions {
             add_generation_prompt: true,
             variables: thinking.map(variable).into_iter().collect(),
@@ -74,7 +75,7 @@ impl Request {
 
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    note_unknown(app, body, KNOWN)?;
+    check_names(app, body, KNOWN)?;
     let ways = parse::<Fields>(body)?.ways(app, served, None)?;
     let tokens = parse::<Request>(body)?.tokens(app, served)?;
     let stops = &ways.generation.stop_strings;

@@ -10,7 +10,8 @@ use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::{Fields, Many, Nothing, RANKS, note_unknown, parse};
+use crate::fields::{Fields, Many, Nothing, RANKS, parse};
+use crate::known::check_names;
 use crate::messages::{Message, prompt, render, told};
 use crate::prepared::Prepared;
 use crate::queue::Happened;
@@ -19,7 +20,7 @@ use crate::tally::{Head, Tally, chat_logprob, comment, event, finish_reason};
 
 /// The fields of a chat.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Chat {
+struct Chat {
     messages: Many<Message>,
     #[serde(default)]
     logprobs: Option<bool>,
@@ -47,7 +48,7 @@ pub(crate) struct Chat {
     return_progress: Option<bool>,
 }
 
-/// Fields of [`Chat`], and those without a meaning here.
+/// Fields of [`Chat`].
 const KNOWN: &[&str] = &[
     "messages",
     "logprobs",
@@ -83,8 +84,8 @@ impl Chat {
             let message = format!("the format `{kind}` is not supported yet; only text is");
             return Err(Failure::unsupported("response_format", message));
         }
-        let modalities = self.modalities.iter().flatten();
-        if modalities.into_iter().any(|modality| modality != "text") {
+        let mut modalities = self.modalities.iter().flatten();
+        if modalities.any(|modality| modality != "text") {
             return Err(Failure::unsupported("modalities", "only text is supported"));
         }
         if self.continue_final_message == Some(true) {
@@ -115,7 +116,7 @@ impl Chat {
 
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    note_unknown(app, body, KNOWN)?;
+    check_names(app, body, KNOWN)?;
     let ways = parse::<Fields>(body)?.ways(app, served, None)?;
     let mut chat: Chat = parse(body)?;
     chat.check()?;
@@ -225,7 +226,7 @@ impl ChatAnswer {
     }
 
     /// The last events of a stream.
-    fn last(&mut self, out: &mut String) {
+    fn last(&self, out: &mut String) {
         if self.usage {
             let mut last = self.head.object("chat.completion.chunk", Vec::new());
             last["usage"] = self.tally.usage();

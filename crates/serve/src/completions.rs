@@ -12,7 +12,8 @@ use sws_model::text::Position;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::{Fields, RANKS, entries, note_unknown, parse};
+use crate::fields::{Fields, RANKS, entries, parse};
+use crate::known::check_names;
 use crate::messages::encoded;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
@@ -124,7 +125,7 @@ impl<'de> Deserialize<'de> for Entry {
 
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    note_unknown(app, body, KNOWN)?;
+    check_names(app, body, KNOWN)?;
     let ways = parse::<Fields>(body)?.ways(app, served, Some(NEW_TOKENS))?;
     let Completion { prompt, echo, logprobs, suffix, best_of } = parse(body)?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {

@@ -24,6 +24,7 @@ mod failure;
 mod fields;
 mod http;
 mod info;
+mod known;
 mod messages;
 mod prepared;
 mod queue;

@@ -11,7 +11,8 @@ use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::{Fields, Nothing, OneOrMany, entries, note_unknown, parse};
+use crate::fields::{Fields, Nothing, OneOrMany, entries, parse};
+use crate::known::check_names;
 use crate::messages::{Message, Part, Told, prompt, told};
 use crate::prepared::Prepared;
 use crate::queue::Happened;
@@ -149,7 +150,7 @@ impl Request {
         let system = self.instructions.map(|text| Told::text("system", text));
         let messages: Vec<Told> = system.into_iter().chain(told(messages)?).collect();
         let effort = self.reasoning.and_then(|reasoning| reasoning.effort);
-        let variable = |effort| ("reasoning_effort".to_owned(), Json::from(effort));
+        let variable = |effort: String| ("reasoning_effort".to_owned(), Json::from(effort));
         let options = ChatOptions {
             add_generation_prompt: true,
             variables: effort.map(variable).into_iter().collect(),
@@ -161,7 +162,7 @@ impl Request {
 
 /// Prepares a response.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    note_unknown(app, body, KNOWN)?;
+    check_names(app, body, KNOWN)?;
     let mut ways = parse::<Fields>(body)?.ways(app, served, None)?;
     let request: Request = parse(body)?;
     request.check()?;

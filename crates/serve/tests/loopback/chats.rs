@@ -122,6 +122,7 @@ fn what_is_known_and_not_supported_is_refused() {
         (json!({"tools": tool}), "tools"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
         (json!({"modalities": ["audio"]}), "modalities"),
+        (json!({"min_tokens": 3}), "min_tokens"),
         (json!({"messages": picture}), "messages"),
         (json!({"messages": []}), "messages"),
         (json!({"messages": [{"role": "narrator", "content": "a"}]}), "messages"),
@@ -140,7 +141,7 @@ fn what_is_known_and_not_supported_is_refused() {
         assert!(response.head.contains("x-should-retry: false"), "{response:?}");
     }
     // What means nothing here is ignored, and so is a choice of no tool.
-    let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "nonesuch": [1, {}]});
+    let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "min_tokens": 0, "nonesuch": [1, {}]});
     server.ask(PATH, &body("hello", more));
     let long = server.post(PATH, &body(&"a".repeat(400), json!({})));
     assert_eq!(long.status, 400);
