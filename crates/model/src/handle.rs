@@ -86,6 +86,10 @@ pub trait BatchLm: CausalLm {
     /// Empties a sequence.
     fn clear_sequence(&mut self, sequence: usize);
 
+    /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if that is not
+    /// possible; see [`Engine::truncate`](crate::Engine::truncate).
+    fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool;
+
     /// Number of positions of a sequence.
     fn sequence_len(&self, sequence: usize) -> usize;
 

@@ -11,8 +11,12 @@ use crate::failure::Failure;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
+/// A client, as far as it is known: the number of its key, or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(pub(crate) u64);
+
 /// Refuses requests without a key, of a web page from elsewhere, or to a name that is not ours.
-pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<(), Failure> {
+pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<Owner, Failure> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     // A page from elsewhere can send requests that look harmless to a browser.
     if let Some(origin) = headers.get(ORIGIN) {
@@ -27,10 +31,10 @@ pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<
             "the name in the header Host is not one of this server; use its address, or start it with --allowed-host",
         ));
     }
-    if config.keys.is_empty() || is_public(path) || has_key(config, headers) {
-        return Ok(());
+    if config.keys.is_empty() || is_public(path) {
+        return Ok(Owner(0));
     }
-    Err(Failure::without_key())
+    key(config, headers).ok_or_else(Failure::without_key)
 }
 
 /// True for what probes may see.
@@ -38,20 +42,23 @@ fn is_public(path: &str) -> bool {
     matches!(path, "/health" | "/v1/health")
 }
 
-fn has_key(config: &Config, headers: &HeaderMap) -> bool {
+/// The owner of the key of a request. Takes the same time for every wrong one of a length.
+fn key(config: &Config, headers: &HeaderMap) -> Option<Owner> {
     let bearer = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
     let bearer = bearer.and_then(|value| {
         let (scheme, key) = value.split_at_checked("bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
     });
     let given = [bearer, headers.get(API_KEY).map(|value| value.as_bytes())];
-    let mut known = false;
+    let mut owner = None;
     for given in given.into_iter().flatten() {
-        for key in &config.keys {
-            known |= same(key.as_bytes(), given);
+        for (number, key) in (1..).zip(&config.keys) {
+            if same(key.as_bytes(), given) {
+                owner = Some(Owner(number));
+            }
         }
     }
-    known
+    owner
 }
 
 /// Compares in a time that depends on the lengths only.
@@ -98,7 +105,7 @@ mod tests {
             .iter()
             .map(|&(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
         let done = check(config, "/v1/models", &headers.collect());
-        done.map_or_else(|failure| failure.status.as_u16(), |()| 200)
+        done.map_or_else(|failure| failure.status.as_u16(), |_| 200)
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let stops = &ways.generation.stop_strings;
     let answer = Written {
         head: Head::new(app, served, "msg"),
-        tally: Tally::new(tokens.len(), 1),
+        tally: Tally::new(tokens.len(), 1, 1),
         // With several the sampler does not say which it was.
         stop: stops.first().filter(|_| stops.len() == 1).cloned(),
         stream: ways.stream,
@@ -95,6 +95,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         bias: ways.bias,
         ranks: None,
         prompt_ranks: false,
+        owner: 0,
         cancel: cancel.clone(),
     };
     Ok(Prepared { texts: vec![text], cancel, answer: Box::new(answer), stream: ways.stream })
@@ -120,10 +121,10 @@ impl Written {
     fn usage(&self) -> Value {
         let [input, output] = self.tally.tokens();
         json!({
-            "input_tokens": input,
+            "input_tokens": input - self.tally.known(),
             "output_tokens": output,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
+            "cache_read_input_tokens": self.tally.known(),
         })
     }
 
@@ -163,6 +164,7 @@ impl Answer for Written {
 
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
+            Happened::Began(known) => self.tally.begin(number, known),
             Happened::Piece(piece, _) if self.stream && !piece.text.is_empty() => {
                 let delta = json!({"type": "text_delta", "text": piece.text});
                 named(out, "content_block_delta", json!({"index": 0, "delta": delta}));

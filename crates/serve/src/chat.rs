@@ -128,7 +128,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let answer = ChatAnswer {
         head: Head::new(app, served, "chatcmpl"),
         served: Arc::clone(served),
-        tally: Tally::new(tokens.len(), ways.n),
+        tally: Tally::new(tokens.len(), 1, ways.n),
         logprobs: vec![Vec::new(); ways.n],
         has_ranks: ranks.is_some(),
         stream: ways.stream,
@@ -144,6 +144,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         bias: ways.bias.clone(),
         ranks,
         prompt_ranks: false,
+        owner: 0,
         cancel: cancel.clone(),
     };
     let texts = (0..ways.n).map(text).collect();
@@ -252,12 +253,13 @@ impl Answer for ChatAnswer {
 
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
+            Happened::Began(known) => self.tally.begin(number, known),
             Happened::Prompt(progress) if self.stream => {
                 let (done, total) = (progress.done, progress.total);
                 if self.progress {
                     let mut chunk = self.chunk(vec![delta(number, json!({}), Value::Null, None)]);
                     chunk["prompt_progress"] =
-                        json!({"total": total, "cache": 0, "processed": done});
+                        json!({"total": total, "cache": self.tally.known(), "processed": done});
                     event(out, &chunk);
                 } else if done < total {
                     comment(out, &format!("prompt {done}/{total}"));

@@ -166,6 +166,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
                 bias: ways.bias.clone(),
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
+                owner: 0,
                 cancel: cancel.clone(),
             });
         }
@@ -173,7 +174,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let answer = Completed {
         head: Head::new(app, served, "cmpl"),
         served: Arc::clone(served),
-        tally: Tally::new(total, texts.len()),
+        tally: Tally::new(total, texts.len() / ways.n, ways.n),
         choices,
         has_ranks: logprobs.is_some(),
         stream: ways.stream,
@@ -314,6 +315,7 @@ impl Answer for Completed {
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         let choice = &mut self.choices[number];
         match happened {
+            Happened::Began(known) => self.tally.begin(number, known),
             Happened::Prompt(progress) if self.stream && progress.done < progress.total => {
                 comment(out, &format!("prompt {}/{}", progress.done, progress.total));
             }

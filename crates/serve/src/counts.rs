@@ -63,6 +63,8 @@ pub(crate) struct Counts {
     /// Texts with a sequence.
     pub(crate) running: Count,
     pub(crate) prompt_tokens: Count,
+    /// Those of them that earlier texts had.
+    pub(crate) known_tokens: Count,
     pub(crate) new_tokens: Count,
     /// Time before a text has a sequence.
     pub(crate) queue: Histogram,
@@ -94,6 +96,9 @@ impl Counts {
         let (prompt, new) = (self.prompt_tokens.get() as f64, self.new_tokens.get() as f64);
         number(out, "sws_prompt_tokens_total", "counter", "Tokens of prompts.", prompt);
         number(out, "sws_generated_tokens_total", "counter", "New tokens.", new);
+        let known = self.known_tokens.get() as f64;
+        let help = "Tokens of prompts that were not computed again.";
+        number(out, "sws_cached_tokens_total", "counter", help, known);
         let running = self.running.get() as f64;
         number(out, "sws_requests_running", "gauge", "Texts with a sequence.", running);
         self.queue.write("sws_queue_seconds", "Time before a text has a sequence.", out);

@@ -71,14 +71,18 @@ impl Engine<'_> {
         let Job { text, number, events, queued } = job;
         let (cancel, began) = (text.cancel.clone(), self.clock.now());
         let prompt = text.tokens.len() as u64;
-        if let Err(error) = batch.add(self.next, text) {
-            let failure = Failure::of(&error);
-            let _ = events.try_send((number, Happened::Ended(Err(failure))));
-            return;
-        }
+        let known = match batch.add(self.next, text) {
+            Ok(known) => known,
+            Err(error) => {
+                let failure = Failure::of(&error);
+                let _ = events.try_send((number, Happened::Ended(Err(failure))));
+                return;
+            }
+        };
         self.app.counts.queue.add(began - queued);
         self.app.counts.prompt_tokens.add(prompt);
-        let _ = events.try_send((number, Happened::Began));
+        self.app.counts.known_tokens.add(known as u64);
+        let _ = events.try_send((number, Happened::Began(known)));
         let running = Running { number, events, cancel, queued, began, heard: began, first: None };
         self.running.insert(self.next, running);
         self.next += 1;

@@ -107,13 +107,16 @@ async fn connection(
 async fn handle(
     app: Arc<App>,
     routes: TowerToHyperService<Router>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let id = app.id("req");
     let path = request.uri().path().to_owned();
     let dialect = dialect(&path);
     let mut response = match access::check(&app.config, &path, request.headers()) {
-        Ok(()) => routes.call(request).await?,
+        Ok(owner) => {
+            request.extensions_mut().insert(owner);
+            routes.call(request).await?
+        }
         Err(failure) => failure.response(dialect),
     };
     let status = response.status().as_u16();

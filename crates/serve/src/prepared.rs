@@ -7,6 +7,7 @@ use axum::http::{Request, Response};
 use serde_json::Value;
 use sws::{Cancel, Continuation};
 
+use crate::access::Owner;
 use crate::app::{App, Served};
 use crate::failure::{Dialect, Failure};
 use crate::reply::{Answer, Kind, respond};
@@ -30,9 +31,12 @@ pub(crate) async fn texts(
     dialect: Dialect,
     prepare: Make<Prepared>,
 ) -> Response<Body> {
+    // What was computed for one key is not used for another: the time saved would tell its texts.
+    let owner = request.extensions().get().map_or(0, |&Owner(owner)| owner);
     let ready = async {
-        let Prepared { texts, cancel, answer, stream } =
+        let Prepared { mut texts, cancel, answer, stream } =
             made(Arc::clone(&app), request, prepare).await?;
+        texts.iter_mut().for_each(|text| text.owner = owner);
         let ticket = app.submit(texts, cancel)?;
         Ok::<_, Failure>((ticket, answer, Kind { stream, dialect }))
     };

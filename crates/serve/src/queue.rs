@@ -23,8 +23,8 @@ pub(crate) struct Job {
 /// What has happened to a text.
 #[derive(Debug)]
 pub(crate) enum Happened {
-    /// It has a sequence.
-    Began,
+    /// It has a sequence, which holds so many of its tokens.
+    Began(usize),
     /// A part of its prompt was computed.
     Prompt(Progress),
     /// Tokens of its prompt have these probabilities.
@@ -166,6 +166,7 @@ mod tests {
             bias: Vec::new(),
             ranks: None,
             prompt_ranks: false,
+            owner: 0,
             cancel: cancel.clone(),
         };
         (Job { text, number, events, queued: Duration::ZERO }, received)

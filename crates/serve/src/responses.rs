@@ -172,7 +172,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let answer = Written {
         item: app.id("msg"),
         head: Head::new(app, served, "resp"),
-        tally: Tally::new(tokens.len(), 1),
+        tally: Tally::new(tokens.len(), 1, 1),
         stream: ways.stream,
         sent: 0,
         is_over: false,
@@ -185,6 +185,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         bias: ways.bias,
         ranks: None,
         prompt_ranks: false,
+        owner: 0,
         cancel: cancel.clone(),
     };
     Ok(Prepared { texts: vec![text], cancel, answer: Box::new(answer), stream: ways.stream })
@@ -225,7 +226,7 @@ impl Written {
             "top_p": null,
             "usage": {
                 "input_tokens": input,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": self.tally.known()},
                 "output_tokens": new,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": input + new,
@@ -292,6 +293,7 @@ impl Answer for Written {
 
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
+            Happened::Began(known) => self.tally.begin(number, known),
             Happened::Piece(piece, _) if self.stream && !piece.text.is_empty() => {
                 self.send_part("response.output_text.delta", "delta", piece.text.into(), out);
             }

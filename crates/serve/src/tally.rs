@@ -44,12 +44,28 @@ impl Head {
 pub(crate) struct Tally {
     /// Tokens of all prompts.
     prompt: usize,
+    /// Those of them that were not computed again.
+    known: usize,
+    /// Texts of a prompt.
+    n: usize,
     made: Vec<Option<Made>>,
 }
 
 impl Tally {
-    pub(crate) fn new(prompt: usize, texts: usize) -> Tally {
-        Tally { prompt, made: vec![None; texts] }
+    /// A tally of `n` texts for each of some prompts, which have so many tokens together.
+    pub(crate) fn new(prompt: usize, prompts: usize, n: usize) -> Tally {
+        Tally { prompt, known: 0, n, made: vec![None; prompts * n] }
+    }
+
+    /// Takes the number of tokens of a text's prompt that are not computed again.
+    pub(crate) fn begin(&mut self, number: usize, known: usize) {
+        // The prompt is counted once, too.
+        self.known += if number.is_multiple_of(self.n) { known } else { 0 };
+    }
+
+    /// Tokens of prompts that were not computed again.
+    pub(crate) fn known(&self) -> usize {
+        self.known
     }
 
     /// Takes the end of a text. Returns the reason, as far as it is not a failure.
@@ -88,7 +104,7 @@ impl Tally {
             "prompt_tokens": prompt,
             "completion_tokens": new,
             "total_tokens": prompt + new,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.known},
             "completion_tokens_details": {"reasoning_tokens": 0},
         })
     }
@@ -96,7 +112,8 @@ impl Tally {
     /// Times of the first text, as llama.cpp's server has them.
     pub(crate) fn timings(&self) -> Value {
         let Some(Made { made, times }) = self.made().next() else { return Value::Null };
-        let [prompt, new] = [self.prompt, made.tokens.len()].map(|tokens| tokens as f64);
+        let computed = self.prompt.saturating_sub(self.known);
+        let [prompt, new] = [computed, made.tokens.len()].map(|tokens| tokens as f64);
         let [queue, read, written] =
             [times.queue, times.prompt, times.generation].map(|time| 1e3 * time.as_secs_f64());
         // The prompt yields the first token.
@@ -104,10 +121,11 @@ impl Tally {
         let rate = |tokens: f64, ms: f64| if ms > 0.0 { 1e3 * tokens / ms } else { 0.0 };
         json!({
             "queue_ms": queue,
-            "prompt_n": prompt,
+            "cache_n": self.known,
+            "prompt_n": computed,
             "prompt_ms": read,
             "prompt_per_second": rate(prompt, read),
-            "predicted_n": new,
+            "predicted_n": made.tokens.len(),
             "predicted_ms": written,
             "predicted_per_second": rate(after, written),
         })

@@ -9,6 +9,7 @@ use sws_model::{CausalLm, Chunk, ForwardError, Observer, SourceError, Step, chec
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
+use crate::free::{Free, FreeList};
 use crate::rank::Scores;
 use crate::sequence::Sequence;
 use crate::writer::Writer;
@@ -28,8 +29,7 @@ pub struct Batch<'m> {
     tokenizer: Option<&'m Tokenizer>,
     waiter: Option<Waiter>,
     running: Vec<Text<'m>>,
-    /// Sequences without a text.
-    free: Vec<usize>,
+    free: FreeList,
     step: Step,
     clock: Clock,
 }
@@ -52,6 +52,9 @@ pub struct Continuation {
     /// True if the tokens of the prompt are ranked, too. A budget has room for that if
     /// [`Needs::all_logits`](crate::Needs::all_logits) was declared.
     pub prompt_ranks: bool,
+    /// The owner of the text. What was computed for a text is used again for texts of its owner that
+    /// begin as it does.
+    pub owner: u64,
     /// Cancels the text.
     pub cancel: Cancel,
 }
@@ -76,14 +79,17 @@ struct Text<'m> {
     sequence: usize,
     /// Tokens that continue its sequence: those of the prompt, then the last one chosen.
     next: Vec<u32>,
-    /// Number of tokens of the prompt.
-    prompt: usize,
+    /// The tokens of the prompt.
+    prompt: Vec<u32>,
+    owner: u64,
     began: Duration,
     writer: Writer<'m>,
     bias: Vec<(u32, f32)>,
     ranks: Option<usize>,
     prompt_ranks: bool,
     cancel: Cancel,
+    /// True once a pass over it was cancelled.
+    has_failed: bool,
 }
 
 /// State of a text's sequence after a step.
@@ -101,9 +107,7 @@ impl<'m> Batch<'m> {
         waiter: Option<Waiter>,
         most: usize,
     ) -> Result<Batch<'m>> {
-        let mut free = model.several(most).ok_or(Error::OneText)?;
-        // The first text gets the first sequence.
-        free.reverse();
+        let free = FreeList::new(model.several(most).ok_or(Error::OneText)?);
         let (running, step, clock) = (Vec::new(), Step::default(), Clock::real());
         Ok(Batch { model, tokenizer, waiter, running, free, step, clock })
     }
@@ -120,41 +124,47 @@ impl<'m> Batch<'m> {
 
     /// True if a text can be added; one with the ranks of its prompt needs the first sequence.
     pub fn has_room(&self, prompt_ranks: bool) -> bool {
-        if prompt_ranks { self.free.contains(&0) } else { !self.free.is_empty() }
+        self.free.has(prompt_ranks.then_some(0))
     }
 
-    /// Adds a text, with a number of the caller's choice. Fails if its tokens cannot be continued.
+    /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that are
+    /// known from an earlier text. Fails if its tokens cannot be continued.
     ///
     /// # Panics
     ///
     /// If there is no [room](Self::has_room).
-    pub fn add(&mut self, number: usize, text: Continuation) -> Result<()> {
-        let Continuation { tokens: next, generation, position, .. } = text;
+    pub fn add(&mut self, number: usize, text: Continuation) -> Result<usize> {
+        let Continuation { tokens: prompt, generation, position, owner, .. } = text;
         let (limit, vocab) = (self.model.limit(), self.model.vocab());
-        check_tokens(&next, 0, limit, vocab)?;
+        check_tokens(&prompt, 0, limit, vocab)?;
         if let Some(&(token, _)) = text.bias.iter().find(|(token, _)| *token as usize >= vocab) {
             return Err(ForwardError::UnknownToken { token, last: vocab - 1 }.into());
         }
         let tokenizer = self.tokenizer.map(|tokenizer| (tokenizer, position));
-        let writer = Writer::new(&[&next], vocab, &generation, tokenizer)?;
-        let at = match text.prompt_ranks {
-            true => self.free.iter().position(|&sequence| sequence == 0),
-            false => self.free.len().checked_sub(1),
+        let writer = Writer::new(&[&prompt], vocab, &generation, tokenizer)?;
+        // The last token is computed in any case, for its logits.
+        let begins = &prompt[..prompt.len() - 1];
+        let place = match text.prompt_ranks {
+            true => self.free.take(0).map(|sequence| (sequence, 0)),
+            false => self.free.take_best(begins, owner),
         };
-        let sequence = self.free.remove(at.expect("there is room for the text"));
+        let (sequence, known) = place.expect("there is room for the text");
+        let known = self.model.truncate_one(sequence, known);
         self.running.push(Text {
             number,
             sequence,
-            prompt: next.len(),
-            next,
+            next: prompt[known..].to_vec(),
+            prompt,
+            owner,
             began: self.clock.now(),
             writer,
             bias: text.bias,
             ranks: text.ranks,
             prompt_ranks: text.prompt_ranks,
             cancel: text.cancel,
+            has_failed: false,
         });
-        Ok(())
+        Ok(known)
     }
 
     /// Advances all texts: each gets a token, or a part of its prompt is computed. `each` gets the
@@ -254,9 +264,18 @@ impl<'m> Batch<'m> {
         Place { position, limit, now: self.clock.now() }
     }
 
+    /// Ends a text. Its sequence is known as far as no pass over it has failed.
     fn end(&mut self, mut text: Text<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
-        self.model.clear_one(text.sequence);
-        self.free.push(text.sequence);
+        let Text { sequence, owner, .. } = text;
+        let mut tokens = std::mem::take(&mut text.prompt);
+        if end.is_ok() && !text.has_failed {
+            tokens.extend(&text.writer.made.tokens);
+            tokens.truncate(self.model.len_of(sequence));
+        } else {
+            tokens = Vec::new();
+            self.model.clear_one(sequence);
+        }
+        self.free.add(Free { sequence, tokens, owner });
         let made = end.map(|end| {
             if let Some(held_back) = text.writer.end(end) {
                 each(text.number, Event::Piece(held_back, None));
@@ -295,7 +314,8 @@ impl Text<'_> {
     ) -> Result<Option<End>> {
         self.next.drain(..part);
         if self.writer.made.tokens.is_empty() {
-            let (done, total) = ((self.prompt - self.next.len()) as u64, self.prompt as u64);
+            let (done, total) =
+                ((self.prompt.len() - self.next.len()) as u64, self.prompt.len() as u64);
             each(self.number, Event::Prompt(Progress { done, total }));
         }
         if !self.next.is_empty() {
@@ -321,8 +341,9 @@ impl Text<'_> {
         })
     }
 
-    /// Tells a cancelled text from a failed one.
-    fn failed(&self, error: ForwardError) -> Result<Option<End>> {
+    /// Takes a failed pass, and tells a cancelled text from a failed one.
+    fn failed(&mut self, error: ForwardError) -> Result<Option<End>> {
+        self.has_failed = true;
         match error {
             ForwardError::Source(_) if self.cancel.is_cancelled() => Ok(Some(End::Cancelled)),
             error => Err(error.into()),
@@ -332,7 +353,8 @@ impl Text<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.running.iter().for_each(|text| self.model.clear_one(text.sequence));
+        let running = self.running.iter().map(|text| text.sequence);
+        running.chain(self.free.sequences()).for_each(|sequence| self.model.clear_one(sequence));
     }
 }
 

@@ -41,6 +41,7 @@ mod chat;
 pub mod draft;
 mod error;
 mod find;
+mod free;
 mod generate;
 mod generated;
 mod loaded;

@@ -68,6 +68,16 @@ impl Sequence {
         batch(&mut *self.lm).sequence_len(sequence)
     }
 
+    /// Drops the positions of one of [several](Self::several) sequences from `len` on, or all of them.
+    /// Returns the number that is left.
+    pub(crate) fn truncate_one(&mut self, sequence: usize, len: usize) -> usize {
+        if len > 0 && batch(&mut *self.lm).truncate_sequence(sequence, len) {
+            return len;
+        }
+        self.clear_one(sequence);
+        0
+    }
+
     /// Clears one of [several](Self::several) sequences.
     pub(crate) fn clear_one(&mut self, sequence: usize) {
         if sequence == 0 {

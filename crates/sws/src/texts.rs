@@ -76,6 +76,7 @@ impl<'m> Texts<'m> {
                     bias: Vec::new(),
                     ranks: None,
                     prompt_ranks: false,
+                    owner: 0,
                     cancel: self.cancel.clone(),
                 };
                 self.batch.add(number, text)

@@ -260,11 +260,6 @@ impl SpeculativeWeightStreamer {
         self.session.engine().remove(sequence);
     }
 
-    /// Drops the positions of a sequence from `len` on; see [`Engine::truncate`](sws_model::Engine::truncate).
-    pub fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
-        self.session.engine().truncate(sequence, len)
-    }
-
     /// Appends `prompt` to the sequence, then up to `new_tokens` tokens that the model chooses, as
     /// far as there is room. Without [`clear`](CausalLm::clear) the sequence continues from earlier
     /// calls.
@@ -525,6 +520,10 @@ impl BatchLm for SpeculativeWeightStreamer {
 
     fn clear_sequence(&mut self, sequence: usize) {
         self.session.engine().clear(sequence);
+    }
+
+    fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
+        self.session.engine().truncate(sequence, len)
     }
 
     fn sequence_len(&self, sequence: usize) -> usize {

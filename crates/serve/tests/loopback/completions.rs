@@ -92,6 +92,30 @@ fn several_clients_get_the_texts_that_each_gets_alone() {
     assert_eq!(server.metric("sws_requests_waiting"), 0.0);
 }
 
+/// A text that goes on from an earlier one is not computed from its beginning, and has the same bits.
+#[test]
+fn a_continued_text_is_computed_once() {
+    let server = serve(&tales(), 2, config());
+    let mut text_so_far = "Once upon a time there was a wolf".to_owned();
+    for turn in 0..4 {
+        let body = json!({"prompt": text_so_far, "seed": turn, "max_tokens": 20});
+        let answer = server.ask(PATH, &body);
+        let (alone, _) = expected(&text_so_far, options(Some(turn), 20));
+        assert_eq!(text(&answer), alone);
+        let usage = &answer["usage"];
+        let known = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        assert_eq!(known > 0, turn > 0, "{usage}");
+        assert!(known < usage["prompt_tokens"].as_u64().unwrap());
+        // Another text between them takes another sequence.
+        server.ask(PATH, &json!({"prompt": "Rain fell", "max_tokens": 3, "seed": turn}));
+        text_so_far += &format!("{alone} And then");
+    }
+    let body = json!({"prompt": "Zebras", "seed": 1, "max_tokens": 5});
+    let answer = server.ask(PATH, &body);
+    // A token that all texts begin with may be known.
+    assert!(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64() <= Some(1));
+}
+
 #[test]
 fn a_request_may_have_several_texts() {
     let server = serve(&tales(), 2, config());
