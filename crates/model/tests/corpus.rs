@@ -7,6 +7,8 @@ use std::path::Path;
 mod config;
 #[path = "../../../fuzz/src/generation.rs"]
 mod generation;
+#[path = "../../../fuzz/src/reply.rs"]
+mod reply;
 #[path = "../../../fuzz/src/template.rs"]
 mod template;
 #[path = "../../../fuzz/src/tokenizer.rs"]
@@ -27,6 +29,11 @@ fn tokenizers() {
 #[test]
 fn chat_templates() {
     replay("template", template::check);
+}
+
+#[test]
+fn replies() {
+    replay("reply", reply::check);
 }
 
 #[test]

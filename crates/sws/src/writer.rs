@@ -34,6 +34,7 @@ impl<'m> Writer<'m> {
         let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
         let text = tokenizer.map(|(tokenizer, position)| {
             TextStream::new(tokenizer, position, stop_tokens, stop_strings)
+                .showing(&generation.shown_tokens)
         });
         Ok(Writer {
             sampler,

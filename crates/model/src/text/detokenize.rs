@@ -14,6 +14,8 @@ use super::Tokenizer;
 pub struct Detokenizer<'a> {
     tokenizer: &'a Tokenizer,
     skip_special: bool,
+    /// Special tokens that are not omitted.
+    shown: Vec<u32>,
     position: Position,
     /// Number of leading characters still to strip.
     strip: usize,
@@ -36,12 +38,19 @@ impl<'a> Detokenizer<'a> {
             (Position::Start, Some((_, count))) => count,
             _ => 0,
         };
-        Detokenizer { tokenizer, skip_special, position, strip, bytes: Vec::new() }
+        let (shown, bytes) = (Vec::new(), Vec::new());
+        Detokenizer { tokenizer, skip_special, shown, position, strip, bytes }
+    }
+
+    /// Includes some special tokens.
+    pub fn showing(mut self, shown: &[u32]) -> Self {
+        self.shown = shown.to_vec();
+        self
     }
 
     /// Takes the next id, and appends the text that it completes. Unknown ids are ignored.
     pub fn push(&mut self, id: u32, text: &mut String) {
-        if self.skip_special && self.tokenizer.is_special(id) {
+        if self.skip_special && self.tokenizer.is_special(id) && !self.shown.contains(&id) {
             return;
         }
         let Some(token) = self.tokenizer.token(id) else { return };

@@ -46,6 +46,8 @@ pub struct Generation {
     pub stop_tokens: Vec<u32>,
     /// Strings that end the text.
     pub stop_strings: Vec<String>,
+    /// Special tokens that are part of the text; others stand for none.
+    pub shown_tokens: Vec<u32>,
 }
 
 /// Settings for the selection of a token from logits.
@@ -237,7 +239,8 @@ impl Generation {
             return Err(absurd(FILE, "stop_strings", value, "at most 1024 strings"));
         }
         stop_strings.extend(typed.stop.iter().cloned());
-        Ok(Generation { sampling, max_new_tokens, stop_tokens, stop_strings })
+        let shown_tokens = Vec::new();
+        Ok(Generation { sampling, max_new_tokens, stop_tokens, stop_strings, shown_tokens })
     }
 }
 

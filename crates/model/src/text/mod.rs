@@ -11,6 +11,7 @@ mod generation;
 pub mod gguf;
 mod guard;
 mod noise;
+mod reply;
 mod rng;
 mod sampler;
 mod stop;
@@ -21,6 +22,7 @@ pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, M
 pub use detokenize::{Detokenizer, Position};
 pub use generation::{Generation, GenerationError, GenerationOptions, Sampling};
 pub use noise::SAMPLER;
+pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ToolCall, ToolSchemas};
 pub use rng::SplitMix64;
 pub use sampler::{SampleError, Sampler};
 pub use stop::StopStrings;

@@ -36,6 +36,12 @@ impl<'a> TextStream<'a> {
         }
     }
 
+    /// Displays some special tokens.
+    pub fn showing(mut self, shown: &[u32]) -> Self {
+        self.detokenizer = self.detokenizer.showing(shown);
+        self
+    }
+
     /// Takes the next id, and appends the text that is ready. Returns a reason if the text has
     /// ended; [`TextStream::finish`] need not be called then.
     pub fn push(&mut self, id: u32, text: &mut String) -> Option<Finish> {

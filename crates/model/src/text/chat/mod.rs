@@ -188,6 +188,26 @@ impl ChatTemplate {
         Some(ChatTemplate { template, with_tools: None, special: Vec::new() })
     }
 
+    /// The text of the templates.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.template), self.with_tools.as_ref()].into_iter().flatten().map(String::as_str)
+    }
+
+    /// The text of the template.
+    pub fn source(&self) -> &str {
+        &self.template
+    }
+
+    /// The text of a special token by its name in the template, such as `bos_token`.
+    pub fn special(&self, name: &str) -> Option<&str> {
+        self.special.iter().find(|(known, _)| known == name)?.1.as_str()
+    }
+
+    /// True if the template shows tools to the model.
+    pub fn has_tools(&self) -> bool {
+        self.sources().any(|source| source.contains("tools"))
+    }
+
     /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template
     /// writes the special tokens itself, so encode the prompt without adding any.
     pub fn render<M: Serialize>(

@@ -1,0 +1,72 @@
+//! Calls as JSON.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{NoCall, ToolCall};
+
+/// A call as models write it.
+#[derive(Deserialize)]
+struct Call<'t> {
+    name: String,
+    #[serde(borrow, default)]
+    arguments: Option<&'t RawValue>,
+    #[serde(borrow, default)]
+    parameters: Option<&'t RawValue>,
+    #[serde(default)]
+    id: Option<String>,
+}
+
+/// Reads `{"name": .., "arguments": {..}}`.
+pub(super) fn call(text: &str) -> Result<ToolCall, NoCall> {
+    made(serde_json::from_str(text.trim()).map_err(|e| no_call(&e))?)
+}
+
+/// Reads a list of calls.
+pub(super) fn array(text: &str) -> Result<Vec<ToolCall>, NoCall> {
+    let calls: Vec<Call<'_>> = serde_json::from_str(text.trim()).map_err(|e| no_call(&e))?;
+    calls.into_iter().map(made).collect()
+}
+
+/// Reads calls with white space or semicolons between them.
+pub(super) fn separated(text: &str) -> Result<Vec<ToolCall>, NoCall> {
+    let (mut calls, mut rest) = (Vec::new(), text.trim());
+    while !rest.is_empty() {
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Call<'_>>();
+        calls.push(made(values.next().ok_or(NoCall::Malformed)?.map_err(|e| no_call(&e))?)?);
+        let read = values.byte_offset();
+        rest = rest[read..].trim_start_matches(|c: char| c == ';' || c.is_whitespace());
+    }
+    Ok(calls)
+}
+
+/// Reads arguments: an object, or a string that holds one.
+pub(super) fn arguments(text: &str) -> Result<String, NoCall> {
+    let text = text.trim();
+    if text.starts_with('"') {
+        let inner: String = serde_json::from_str(text).map_err(|e| no_call(&e))?;
+        return object(inner.trim());
+    }
+    object(text)
+}
+
+fn object(text: &str) -> Result<String, NoCall> {
+    let json: &RawValue = serde_json::from_str(text).map_err(|e| no_call(&e))?;
+    if json.get().starts_with('{') { Ok(json.get().to_owned()) } else { Err(NoCall::Malformed) }
+}
+
+fn made(call: Call<'_>) -> Result<ToolCall, NoCall> {
+    let Call { name, arguments: given, parameters, id } = call;
+    let arguments = match given.or(parameters).map(RawValue::get) {
+        None | Some("null") => "{}".to_owned(),
+        Some(text) => arguments(text)?,
+    };
+    if name.is_empty() {
+        return Err(NoCall::Malformed);
+    }
+    Ok(ToolCall { id, name, arguments })
+}
+
+fn no_call(error: &serde_json::Error) -> NoCall {
+    if error.is_eof() { NoCall::Unfinished } else { NoCall::Malformed }
+}

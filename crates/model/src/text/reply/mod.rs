@@ -1,0 +1,197 @@
+//! Answers taken apart into thoughts, text, and calls of tools.
+//!
+//! A model writes all of these as text, between markers that it was trained on. [`ReplyFormat`] finds
+//! the markers in the model's chat template; a [`ReplyReader`] takes the text as it comes. What it
+//! finds does not depend on how the text is split.
+
+mod calls;
+mod harmony;
+mod json;
+mod schema;
+mod tags;
+mod xml;
+
+use super::ChatTemplate;
+use calls::CallFormat;
+use harmony::Harmony;
+pub use schema::ToolSchemas;
+use tags::Tags;
+
+/// The format of a model's answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplyFormat(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Text, with thoughts and calls between markers.
+    Tagged { thoughts: Option<Thoughts>, calls: Option<CallFormat> },
+    /// Messages with headers, as gpt-oss writes them.
+    Harmony,
+}
+
+/// Markers around thoughts.
+type Thoughts = [&'static str; 2];
+
+/// All markers around thoughts.
+const THOUGHTS: [Thoughts; 3] =
+    [["<think>", "</think>"], ["[THINK]", "[/THINK]"], ["<seed:think>", "</seed:think>"]];
+
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyPart {
+    /// Some more of what the model thinks before it answers.
+    Thought(String),
+    /// Some more of the answer.
+    Text(String),
+    /// A complete call of a tool.
+    Call(ToolCall),
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The name that the model gave to this call, if its format has such names.
+    pub id: Option<String>,
+    /// Name of the tool.
+    pub name: String,
+    /// A JSON object, by the names of the tool's parameters.
+    pub arguments: String,
+}
+
+/// Reasons why text is no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoCall {
+    /// More text may make it one.
+    Unfinished,
+    /// Nothing will.
+    Malformed,
+}
+
+impl Default for Kind {
+    fn default() -> Kind {
+        Kind::Tagged { thoughts: None, calls: None }
+    }
+}
+
+impl ReplyFormat {
+    /// The format of a model with this chat template. Where the template has no known markers, an
+    /// answer is text.
+    pub fn of(template: &ChatTemplate) -> ReplyFormat {
+        let has = |words: &str| template.sources().any(|source| source.contains(words));
+        if has("<|channel|>") && has("<|message|>") {
+            return ReplyFormat(Kind::Harmony);
+        }
+        let thoughts = THOUGHTS.into_iter().find(|[_, close]| has(close));
+        ReplyFormat(Kind::Tagged { thoughts, calls: CallFormat::of(has) })
+    }
+
+    /// True if the model can call tools in a known format.
+    pub fn has_calls(self) -> bool {
+        !matches!(self.0, Kind::Tagged { calls: None, .. })
+    }
+
+    /// Markers that have to be part of the text, though their tokens may stand for no text.
+    pub fn markers(self) -> Vec<&'static str> {
+        match self.0 {
+            Kind::Tagged { thoughts, calls } => {
+                let calls = calls.map_or(&[][..], CallFormat::markers);
+                thoughts.into_iter().flatten().chain(calls.iter().copied()).collect()
+            }
+            Kind::Harmony => harmony::MARKERS.to_vec(),
+        }
+    }
+
+    /// The text with which an answer to a prompt begins if it is a call: of the tool with this name, or
+    /// of any. `None` if that depends on more than the format.
+    pub fn call_begins(self, prompt: &str, name: Option<&str>) -> Option<String> {
+        match self.0 {
+            Kind::Tagged { thoughts, calls } => {
+                let begins = calls?.begins(name)?;
+                Some(match thoughts.filter(|[open, _]| prompt.trim_end().ends_with(open)) {
+                    Some([_, close]) => format!("\n{close}\n\n{begins}"),
+                    None => begins,
+                })
+            }
+            Kind::Harmony => Some(harmony::call_begins(name)),
+        }
+    }
+
+    /// A reader of the answer to a prompt, which may have begun the model's thoughts. Without `tools`,
+    /// calls are text.
+    pub fn reader(self, prompt: &str, tools: Option<ToolSchemas>) -> ReplyReader {
+        ReplyReader(match self.0 {
+            Kind::Tagged { thoughts, calls } => {
+                let calls = calls.zip(tools);
+                let thinks = thoughts.is_some_and(|[open, _]| prompt.trim_end().ends_with(open));
+                State::Tags(Tags::new(thoughts, thinks, calls))
+            }
+            Kind::Harmony => State::Harmony(Harmony::new(tools.is_some())),
+        })
+    }
+}
+
+/// Takes an answer apart.
+#[derive(Debug)]
+pub struct ReplyReader(State);
+
+#[derive(Debug)]
+enum State {
+    Tags(Tags),
+    Harmony(Harmony),
+}
+
+impl Default for ReplyReader {
+    /// A reader of text without thoughts and calls.
+    fn default() -> ReplyReader {
+        ReplyFormat::default().reader("", None)
+    }
+}
+
+impl ReplyReader {
+    /// Takes more text, and appends the parts that it completes.
+    pub fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {
+        match &mut self.0 {
+            State::Tags(tags) => tags.push(text, parts),
+            State::Harmony(harmony) => harmony.push(text, parts),
+        }
+    }
+
+    /// Ends the text, and appends what was held back. A call without its end counts if the answer is
+    /// complete: if it was not cut off.
+    pub fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
+        match &mut self.0 {
+            State::Tags(tags) => tags.finish(is_complete, parts),
+            State::Harmony(harmony) => harmony.finish(is_complete, parts),
+        }
+    }
+
+    /// True while the model thinks.
+    pub fn is_thinking(&self) -> bool {
+        match &self.0 {
+            State::Tags(tags) => tags.is_thinking(),
+            State::Harmony(harmony) => harmony.is_thinking(),
+        }
+    }
+}
+
+/// The first of some markers in a text from `from` on: its place, and the marker. The longest, if
+/// several begin there.
+fn first_marker<'m>(text: &str, from: usize, markers: &[&'m str]) -> Option<(usize, &'m str)> {
+    let found = markers.iter().filter_map(|&marker| {
+        let at = text.get(from..)?.find(marker)?;
+        Some((from + at, marker))
+    });
+    found.min_by_key(|&(at, marker)| (at, usize::MAX - marker.len()))
+}
+
+/// Length of the longest end of a text with which a marker begins.
+fn open_marker(text: &str, markers: &[&str]) -> usize {
+    let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(1) - 1;
+    let from = text.len().saturating_sub(longest);
+    let ends = text.char_indices().map(|(at, _)| at).skip_while(|&at| at < from);
+    let open = |at: &usize| markers.iter().any(|marker| marker.starts_with(&text[*at..]));
+    ends.into_iter().find(open).map_or(0, |at| text.len() - at)
+}
+
+#[cfg(test)]
+mod tests;
