@@ -5,17 +5,20 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sws::{Cancel, Continuation, End};
-use sws_model::text::{ChatOptions, Json, Position};
+use sws_model::text::{ChatOptions, Json, Position, ReplyPart};
 
 use crate::app::{App, Served};
+use crate::blocks::{self, Block};
 use crate::failure::Failure;
-use crate::fields::{Fields, Many, Nothing, OneOrMany, parse};
+use crate::fields::{Fields, Many, OneOrMany, parse};
 use crate::known::check_names;
-use crate::messages::{Message, Part, Told, joined, prompt, told};
+use crate::messages::{Asked, Told, prompt};
 use crate::prepared::Prepared;
 use crate::queue::Happened;
+use crate::replies::Replies;
 use crate::reply::Answer;
 use crate::tally::{Head, Tally, named};
+use crate::tools::{self, Choice, Shown};
 
 /// Beginning of a line that one client changes with each request, which a model has no use for.
 const BILLING: &str = "x-anthropic-billing-header";
@@ -23,13 +26,13 @@ const BILLING: &str = "x-anthropic-billing-header";
 /// The fields of a request.
 #[derive(Debug, Deserialize)]
 struct Request {
-    messages: Many<Message>,
+    messages: Many<blocks::Message>,
     #[serde(default)]
-    system: Option<OneOrMany<Part>>,
+    system: Option<OneOrMany<Block>>,
     #[serde(default)]
     thinking: Option<Thinking>,
     #[serde(default)]
-    tools: Option<Vec<Nothing>>,
+    tools: Option<Vec<Json>>,
     #[serde(default)]
     tool_choice: Option<Choice>,
 }
@@ -42,46 +45,43 @@ struct Thinking {
     kind: String,
 }
 
-#[derive(Debug, Deserialize)]
-struct Choice {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 impl Request {
-    /// The tokens of the conversation.
-    fn tokens(self, app: &App, served: &Served) -> Result<Vec<u32>, Failure> {
-        let none = self.tool_choice.is_some_and(|choice| choice.kind == "none");
-        if self.tools.is_some_and(|tools| !tools.is_empty()) && !none {
-            return Err(Failure::unsupported("tools", "calls of tools are not supported yet"));
-        }
+    /// The conversation as the model gets it.
+    fn asked(self, app: &App, served: &Served) -> Result<Asked, Failure> {
+        let choice = self.tool_choice.as_ref();
+        let Shown { tools, must } = tools::shown(app, served, self.tools, choice)?;
         let mut messages = Vec::new();
         if let Some(system) = self.system {
-            let text = joined(system.0)?;
+            let text = blocks::text(app, system.0)?;
             let lines = text.split('\n').filter(|line| !line.starts_with(BILLING));
             messages.push(Told::text("system", lines.collect::<Vec<_>>().join("\n")));
         }
-        messages.extend(told(self.messages.0)?);
+        messages.extend(blocks::told(app, self.messages)?);
         let thinking = self.thinking.map(|thinking| thinking.kind != "disabled");
         let variable = |on: bool| ("enable_thinking".to_owned(), Json::from(on));
         let options = ChatOptions {
             add_generation_prompt: true,
+            tools,
             variables: thinking.map(variable).into_iter().collect(),
             ..ChatOptions::default()
         };
-        prompt(app, served, &messages, options)
+        let one_call = choice.is_some_and(Choice::is_single);
+        Ok(Asked { one_call, ..prompt(app, served, &messages, options, must)? })
     }
 }
 
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, KNOWN)?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?;
-    let tokens = parse::<Request>(body)?.tokens(app, served)?;
+    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
+    let asked = parse::<Request>(body)?.asked(app, served)?;
     let stops = &ways.generation.stop_strings;
     let answer = Written {
         head: Head::new(app, served, "msg"),
-        tally: Tally::new(tokens.len(), 1, 1),
+        tally: Tally::new(asked.tokens.len(), 1, 1),
+        replies: Replies::new(app, served, &asked, 1),
+        block: None,
+        blocks: 0,
         // With several the sampler does not say which it was.
         stop: stops.first().filter(|_| stops.len() == 1).cloned(),
         stream: ways.stream,
@@ -89,7 +89,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     };
     let cancel = Cancel::new();
     let text = Continuation {
-        tokens,
+        tokens: asked.tokens,
         generation: ways.generation(0),
         position: Position::Start,
         bias: ways.bias,
@@ -103,14 +103,19 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
 
 /// Counts the tokens of a conversation.
 pub(crate) fn count(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
-    let tokens = parse::<Request>(body)?.tokens(app, served)?;
-    Ok(json!({"input_tokens": tokens.len()}))
+    let asked = parse::<Request>(body)?.asked(app, served)?;
+    Ok(json!({"input_tokens": asked.tokens.len()}))
 }
 
 /// An answer.
 struct Written {
     head: Head,
     tally: Tally,
+    replies: Replies,
+    /// Kind of the block that is being sent.
+    block: Option<&'static str>,
+    /// Number of blocks sent before.
+    blocks: usize,
     /// The only stop string, if there is one.
     stop: Option<String>,
     stream: bool,
@@ -145,11 +150,74 @@ impl Written {
     fn ending(&self, end: End) -> Value {
         let reason = match end {
             End::Length | End::Context => "max_tokens",
+            _ if self.replies.calls(0) > 0 => "tool_use",
             End::StopString => "stop_sequence",
             _ => "end_turn",
         };
-        let stop = self.stop.as_ref().filter(|_| end == End::StopString);
+        let stop = self.stop.as_ref().filter(|_| reason == "stop_sequence");
         json!({"stop_reason": reason, "stop_sequence": stop})
+    }
+
+    /// Sends parts of the text.
+    fn send(&mut self, parts: Vec<ReplyPart>, out: &mut String) {
+        for part in parts {
+            let (begin, delta) = match part {
+                ReplyPart::Thought(text) => {
+                    (thinking(""), json!({"type": "thinking_delta", "thinking": text}))
+                }
+                ReplyPart::Text(text) => (
+                    json!({"type": "text", "text": ""}),
+                    json!({"type": "text_delta", "text": text}),
+                ),
+                ReplyPart::Call(call) => (
+                    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}),
+                    json!({"type": "input_json_delta", "partial_json": call.arguments}),
+                ),
+            };
+            let kind = match begin["type"].as_str() {
+                Some("thinking") => "thinking",
+                Some("text") => "text",
+                _ => "tool_use",
+            };
+            if self.block != Some(kind) || kind == "tool_use" {
+                self.end_block(out);
+                self.block = Some(kind);
+                let block = json!({"index": self.blocks, "content_block": begin});
+                named(out, "content_block_start", block);
+            }
+            let delta = json!({"index": self.blocks, "delta": delta});
+            named(out, "content_block_delta", delta);
+        }
+    }
+
+    /// Ends the block that is being sent.
+    fn end_block(&mut self, out: &mut String) {
+        let Some(kind) = self.block.take() else {
+            return;
+        };
+        if kind == "thinking" {
+            let delta = json!({"type": "signature_delta", "signature": ""});
+            named(out, "content_block_delta", json!({"index": self.blocks, "delta": delta}));
+        }
+        named(out, "content_block_stop", json!({"index": self.blocks}));
+        self.blocks += 1;
+    }
+}
+
+/// A block with thoughts. Nothing signs them.
+fn thinking(text: &str) -> Value {
+    json!({"type": "thinking", "thinking": text, "signature": ""})
+}
+
+/// A block with a part of the text.
+fn block(part: &ReplyPart) -> Value {
+    match part {
+        ReplyPart::Thought(text) => thinking(text),
+        ReplyPart::Text(text) => json!({"type": "text", "text": text}),
+        ReplyPart::Call(call) => {
+            let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+            json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
+        }
     }
 }
 
@@ -157,31 +225,32 @@ impl Answer for Written {
     fn begin(&mut self, out: &mut String) {
         let message = self.message(Vec::new(), &Value::Null);
         named(out, "message_start", json!({"message": message}));
-        let block = json!({"index": 0, "content_block": {"type": "text", "text": ""}});
-        named(out, "content_block_start", block);
         self.alive(out);
     }
 
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
             Happened::Began(known) => self.tally.begin(number, known),
-            Happened::Piece(piece, _) if self.stream && !piece.text.is_empty() => {
-                let delta = json!({"type": "text_delta", "text": piece.text});
-                named(out, "content_block_delta", json!({"index": 0, "delta": delta}));
+            Happened::Piece(piece, _) => {
+                let parts = self.replies.take(number, &piece);
+                if self.stream {
+                    self.send(parts, out);
+                }
             }
             Happened::Ended(made) => {
                 let end = self.tally.end(number, made)?;
+                let parts = self.replies.end(number, end);
                 let ending = self.ending(end);
                 self.is_over = true;
                 if self.stream {
-                    named(out, "content_block_stop", json!({"index": 0}));
+                    self.send(parts, out);
+                    self.end_block(out);
                     let delta = json!({"delta": ending, "usage": self.usage()});
                     named(out, "message_delta", delta);
                     named(out, "message_stop", json!({}));
                 } else {
-                    let text = self.tally.made().map(|made| made.made.text.as_str());
-                    let content = text.map(|text| json!({"type": "text", "text": text}));
-                    out.push_str(&self.message(content.collect(), &ending).to_string());
+                    let content = self.replies.parts(0).iter().map(block).collect();
+                    out.push_str(&self.message(content, &ending).to_string());
                 }
             }
             _ => {}

@@ -10,18 +10,19 @@ use axum::http::header::CONTENT_LENGTH;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
 use sws_engine::Gauge;
-use sws_model::CausalLm;
-use sws_model::text::{Detokenizer, Position, Tokenizer};
+use sws_model::text::{Detokenizer, Position, ReplyFormat, Tokenizer};
 use sws_store::Clock;
 use tokio::sync::mpsc::channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::Config;
+use crate::cost::Cost;
 use crate::counts::Counts;
 use crate::failure::Failure;
 use crate::queue::{Job, Queue};
 use crate::reply::Ticket;
+use crate::requests::{Entry, Origin, Requests};
 
 /// Events of a request that its connection has not taken yet. Only a client that does not read
 /// leaves as many.
@@ -42,7 +43,9 @@ pub(crate) struct App {
     cut: AtomicBool,
     /// Permits to read bodies.
     bodies: Arc<Semaphore>,
-    requests: AtomicU64,
+    pub(crate) requests: Requests,
+    /// Number of the next id.
+    numbers: AtomicU64,
     ignored: Mutex<BTreeSet<String>>,
 }
 
@@ -51,6 +54,12 @@ pub(crate) struct Served {
     pub(crate) model: sws::Model,
     pub(crate) text: Text,
     pub(crate) defaults: Defaults,
+    /// Format of the answers in conversations.
+    pub(crate) format: ReplyFormat,
+    /// Special tokens that are part of such answers.
+    pub(crate) shown: Vec<u32>,
+    /// The token that ends texts.
+    pub(crate) stop_token: Option<u32>,
     /// Maximum length of a text, and size of the vocabulary.
     pub(crate) limit: usize,
     pub(crate) vocab: usize,
@@ -84,7 +93,8 @@ impl App {
             draining: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             bodies: Arc::new(Semaphore::new(bodies)),
-            requests: AtomicU64::new(0),
+            requests: Requests::default(),
+            numbers: AtomicU64::new(0),
             ignored: Mutex::default(),
         }
     }
@@ -95,11 +105,18 @@ impl App {
         let fingerprint = &model.model().manifest().model.fingerprint;
         let short: String = fingerprint.chars().take(16).collect();
         let lossy = model.warnings().iter().filter(|warning| matches!(warning, Warning::Lossy(_)));
+        let text = model.text().clone();
+        let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
+        let defaults = model.model().defaults()?;
+        let stop_token = defaults.generation(&Default::default())?.stop_tokens.first().copied();
         let served = Served {
+            defaults,
+            stop_token,
+            format,
+            shown: markers(&text, format),
+            text,
             lossy: lossy.map(Warning::to_string).collect(),
             model: model.model().clone(),
-            text: model.text().clone(),
-            defaults: model.model().defaults()?,
             limit,
             vocab,
             texts: needs.texts,
@@ -138,11 +155,32 @@ impl App {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// A new id, for a request or its response.
+    /// Cancels a request of an owner by its id.
+    pub(crate) fn cancel(&self, owner: u64, id: &str) -> Result<(), Failure> {
+        if !self.requests.cancel(owner, id) {
+            return Err(Failure::no_request());
+        }
+        self.queue.drop_cancelled();
+        Ok(())
+    }
+
+    /// A new id, for a response or its parts.
     pub(crate) fn id(&self, prefix: &str) -> String {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.numbered(prefix).1
+    }
+
+    /// A new id, with its number.
+    pub(crate) fn numbered(&self, prefix: &str) -> (u64, String) {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         // Different from those of the server before, too.
-        format!("{prefix}-{:x}-{number:x}", self.clock.unix_seconds())
+        (number, format!("{prefix}-{:x}-{number:x}", self.clock.unix_seconds()))
+    }
+
+    /// The number of the first call of a request's answers.
+    pub(crate) fn first_call(&self) -> u64 {
+        const CALLS: u64 = 50_000;
+        let request = self.numbers.load(Ordering::Relaxed);
+        self.clock.unix_seconds().unsigned_abs() * CALLS + (61 * request) % CALLS
     }
 
     /// Writes a line to the log.
@@ -186,15 +224,32 @@ impl App {
         &self,
         texts: Vec<Continuation>,
         cancel: Cancel,
+        origin: Origin,
     ) -> Result<Ticket, Failure> {
         let limits = &self.config.limits;
         let (events, received) = channel(EVENTS);
         let queued = self.clock.now();
-        let job = |(number, text)| Job { text, number, events: events.clone(), queued };
+        let cost = Cost::new(self.served()?.gauge.clone());
+        let prompts: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
+        let entry = Entry::new(origin, cancel.clone(), cost, queued, &prompts);
+        let listed = self.requests.add(entry);
+        let job = |(number, text)| {
+            let (events, entry) = (events.clone(), Arc::clone(&listed.entry));
+            Job { text, number, events, queued, entry }
+        };
         let jobs = texts.into_iter().enumerate().map(job).collect();
         self.queue.push(jobs, limits.queue)?;
-        Ok(Ticket::new(received, cancel, limits.queue_time))
+        Ok(Ticket::new(received, cancel, limits.queue_time, listed))
     }
+}
+
+/// The special tokens among the markers of a format.
+fn markers(text: &Text, format: ReplyFormat) -> Vec<u32> {
+    let Some(tokenizer) = text.tokenizer() else {
+        return Vec::new();
+    };
+    let ids = format.markers().into_iter().filter_map(|marker| tokenizer.id(marker));
+    ids.filter(|&id| tokenizer.is_special(id)).collect()
 }
 
 impl Served {
@@ -210,7 +265,9 @@ impl Served {
     /// The text of a token by itself. Tokens that are no whole characters have their name in the
     /// vocabulary.
     pub(crate) fn name(&self, token: u32) -> String {
-        let Some(tokenizer) = self.text.tokenizer() else { return token.to_string() };
+        let Some(tokenizer) = self.text.tokenizer() else {
+            return token.to_string();
+        };
         let mut text = String::new();
         let mut detokenizer = Detokenizer::new(tokenizer, Position::Middle, false);
         detokenizer.push(token, &mut text);

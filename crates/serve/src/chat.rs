@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sws::{Cancel, Continuation};
-use sws_model::text::{ChatOptions, Json, Position};
+use sws::{Cancel, Continuation, End};
+use sws_model::text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
@@ -15,8 +15,10 @@ use crate::known::check_names;
 use crate::messages::{Message, prompt, render, told};
 use crate::prepared::Prepared;
 use crate::queue::Happened;
+use crate::replies::Replies;
 use crate::reply::Answer;
 use crate::tally::{Head, Tally, chat_logprob, comment, event, finish_reason};
+use crate::tools::{self, Choice, Shown};
 
 /// The fields of a chat.
 #[derive(Debug, Deserialize)]
@@ -27,11 +29,13 @@ struct Chat {
     #[serde(default)]
     top_logprobs: Option<u64>,
     #[serde(default)]
-    tools: Option<Vec<Nothing>>,
+    tools: Option<Vec<Json>>,
     #[serde(default)]
     functions: Option<Vec<Nothing>>,
     #[serde(default)]
-    tool_choice: Option<Value>,
+    tool_choice: Option<Choice>,
+    #[serde(default)]
+    parallel_tool_calls: Option<bool>,
     #[serde(default)]
     response_format: Option<Format>,
     #[serde(default)]
@@ -56,6 +60,7 @@ const KNOWN: &[&str] = &[
     "tools",
     "functions",
     "tool_choice",
+    "parallel_tool_calls",
     "response_format",
     "modalities",
     "reasoning_effort",
@@ -74,10 +79,8 @@ struct Format {
 impl Chat {
     /// Refuses what is known and not supported.
     fn check(&self) -> Result<(), Failure> {
-        let none = self.tool_choice.as_ref().is_some_and(|choice| choice == "none");
-        let tools = self.tools.iter().chain(&self.functions).any(|tools| !tools.is_empty());
-        if tools && !none {
-            return Err(Failure::unsupported("tools", "calls of tools are not supported yet"));
+        if self.functions.as_ref().is_some_and(|functions| !functions.is_empty()) {
+            return Err(Failure::unsupported("functions", "send them as `tools`"));
         }
         if let Some(format) = self.response_format.as_ref().filter(|format| format.kind != "text") {
             let kind: String = format.kind.chars().take(40).collect();
@@ -95,8 +98,13 @@ impl Chat {
         Ok(())
     }
 
+    /// The tools that the model is shown.
+    fn shown(&mut self, app: &App, served: &Served) -> Result<Shown, Failure> {
+        tools::shown(app, served, self.tools.take(), self.tool_choice.as_ref())
+    }
+
     /// Variables of the template.
-    fn options(&mut self) -> Result<ChatOptions, Failure> {
+    fn options(&mut self, tools: Option<Json>) -> Result<ChatOptions, Failure> {
         let mut variables: Vec<(String, Json)> = Vec::new();
         for (name, value) in self.chat_template_kwargs.take().unwrap_or_default() {
             if matches!(name.as_str(), "messages" | "tools" | "documents" | "add_generation_prompt")
@@ -110,25 +118,30 @@ impl Chat {
             variables.push(("reasoning_effort".to_owned(), Json::from(effort)));
         }
         let add_generation_prompt = self.add_generation_prompt.unwrap_or(true);
-        Ok(ChatOptions { add_generation_prompt, variables, ..ChatOptions::default() })
+        Ok(ChatOptions { add_generation_prompt, tools, variables, ..ChatOptions::default() })
     }
 }
 
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, KNOWN)?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?;
+    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
     let mut chat: Chat = parse(body)?;
     chat.check()?;
     let ranks = ranks(chat.logprobs, chat.top_logprobs)?;
-    let options = chat.options()?;
+    let Shown { tools, must } = chat.shown(app, served)?;
+    let options = chat.options(tools)?;
     let told = told(std::mem::take(&mut chat.messages.0))?;
-    let tokens = prompt(app, served, &told, options)?;
+    let mut asked = prompt(app, served, &told, options, must)?;
+    asked.one_call = chat.parallel_tool_calls == Some(false);
+    let replies = Replies::new(app, served, &asked, ways.n);
+    let tokens = asked.tokens;
     let progress = chat.return_progress.unwrap_or(false);
     let answer = ChatAnswer {
         head: Head::new(app, served, "chatcmpl"),
         served: Arc::clone(served),
         tally: Tally::new(tokens.len(), 1, ways.n),
+        replies,
         logprobs: vec![Vec::new(); ways.n],
         has_ranks: ranks.is_some(),
         stream: ways.stream,
@@ -155,7 +168,8 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
 pub(crate) fn rendered(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
     let mut chat: Chat = parse(body)?;
     chat.check()?;
-    let options = chat.options()?;
+    let tools = chat.shown(app, served)?.tools;
+    let options = chat.options(tools)?;
     let told = told(std::mem::take(&mut chat.messages.0))?;
     Ok(json!({"prompt": render(app, served, &told, options)?}))
 }
@@ -182,6 +196,7 @@ struct ChatAnswer {
     head: Head,
     served: Arc<Served>,
     tally: Tally,
+    replies: Replies,
     /// Of the tokens of each text that are not sent yet.
     logprobs: Vec<Vec<Value>>,
     has_ranks: bool,
@@ -209,21 +224,49 @@ impl ChatAnswer {
     }
 
     fn whole(&mut self) -> Value {
-        let ends: Vec<_> =
-            self.tally.made().map(|made| (made.made.text.clone(), made.made.end)).collect();
-        let choices = ends.into_iter().enumerate().map(|(number, (text, end))| {
+        let ends: Vec<_> = self.tally.made().map(|made| made.made.end).collect();
+        let choices = ends.into_iter().enumerate().map(|(number, end)| {
             json!({
                 "index": number,
-                "message": {"role": "assistant", "content": text, "refusal": null},
+                "message": message(self.replies.parts(number)),
                 "logprobs": self.logprobs(number),
-                "finish_reason": finish_reason(end),
+                "finish_reason": self.reason(number, end),
             })
         });
         let choices = choices.collect();
         let mut whole = self.head.object("chat.completion", choices);
         whole["usage"] = self.tally.usage();
         whole["timings"] = self.tally.timings();
+        whole["x_sws"] = self.tally.spent();
         whole
+    }
+
+    /// The reason why a text ended.
+    fn reason(&self, number: usize, end: End) -> &'static str {
+        match finish_reason(end) {
+            "stop" if self.replies.calls(number) > 0 => "tool_calls",
+            reason => reason,
+        }
+    }
+
+    /// Sends parts of a text.
+    fn send(&mut self, number: usize, parts: Vec<ReplyPart>, out: &mut String) {
+        let mut calls = self.replies.calls(number);
+        calls -= parts.iter().filter(|part| matches!(part, ReplyPart::Call(_))).count();
+        for part in parts {
+            let part = match part {
+                ReplyPart::Thought(text) => json!({"reasoning_content": text}),
+                ReplyPart::Text(text) => json!({"content": text}),
+                ReplyPart::Call(call) => {
+                    let mut call = function(&call);
+                    call["index"] = calls.into();
+                    calls += 1;
+                    json!({"tool_calls": [call]})
+                }
+            };
+            let logprobs = self.logprobs(number);
+            event(out, &self.chunk(vec![delta(number, part, logprobs, None)]));
+        }
     }
 
     /// The last events of a stream.
@@ -232,10 +275,39 @@ impl ChatAnswer {
             let mut last = self.head.object("chat.completion.chunk", Vec::new());
             last["usage"] = self.tally.usage();
             last["timings"] = self.tally.timings();
+            last["x_sws"] = self.tally.spent();
             event(out, &last);
         }
         out.push_str("data: [DONE]\n\n");
     }
+}
+
+/// A message with all parts of a text.
+fn message(parts: &[ReplyPart]) -> Value {
+    let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
+    for part in parts {
+        match part {
+            ReplyPart::Thought(more) => thoughts.push_str(more),
+            ReplyPart::Text(more) => text.push_str(more),
+            ReplyPart::Call(call) => calls.push(function(call)),
+        }
+    }
+    let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+    if !thoughts.is_empty() {
+        message["reasoning_content"] = thoughts.into();
+    }
+    if !calls.is_empty() {
+        if text.is_empty() {
+            message["content"] = Value::Null;
+        }
+        message["tool_calls"] = calls.into();
+    }
+    message
+}
+
+fn function(call: &ToolCall) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments});
+    json!({"id": call.id, "type": "function", "function": function})
 }
 
 /// A part of a text in a stream.
@@ -269,16 +341,21 @@ impl Answer for ChatAnswer {
                 if let Some(rank) = rank {
                     self.logprobs[number].push(chat_logprob(&self.served, &rank));
                 }
-                if self.stream && !(piece.text.is_empty() && self.logprobs[number].is_empty()) {
-                    let logprobs = self.logprobs(number);
-                    let part = delta(number, json!({"content": piece.text}), logprobs, None);
-                    event(out, &self.chunk(vec![part]));
+                let mut parts = self.replies.take(number, &piece);
+                if self.stream {
+                    if parts.is_empty() && !self.logprobs[number].is_empty() {
+                        parts.push(ReplyPart::Text(String::new()));
+                    }
+                    self.send(number, parts, out);
                 }
             }
             Happened::Ended(made) => {
                 let end = self.tally.end(number, made)?;
+                let parts = self.replies.end(number, end);
+                self.tally.thoughts = self.replies.thoughts();
                 if self.stream {
-                    let reason = Some(finish_reason(end));
+                    self.send(number, parts, out);
+                    let reason = Some(self.reason(number, end));
                     event(out, &self.chunk(vec![delta(number, json!({}), Value::Null, reason)]));
                 }
                 if self.tally.is_complete() {

@@ -303,6 +303,7 @@ impl Completed {
         let mut whole = self.head.object("text_completion", choices);
         whole["usage"] = self.tally.usage();
         whole["timings"] = self.tally.timings();
+        whole["x_sws"] = self.tally.spent();
         whole
     }
 }
@@ -346,6 +347,7 @@ impl Answer for Completed {
                         let mut last = self.head.object("text_completion", Vec::new());
                         last["usage"] = self.tally.usage();
                         last["timings"] = self.tally.timings();
+                        last["x_sws"] = self.tally.spent();
                         event(out, &last);
                     }
                     out.push_str("data: [DONE]\n\n");

@@ -34,6 +34,8 @@ pub struct Limits {
     pub body: usize,
     /// Messages of a conversation.
     pub messages: usize,
+    /// Tools of a request.
+    pub tools: usize,
     /// Stop strings of a request.
     pub stops: usize,
     /// Texts of a request: its prompts times `n`.
@@ -61,6 +63,7 @@ impl Default for Limits {
         Limits {
             body: 2 << 20,
             messages: 4096,
+            tools: 512,
             stops: 16,
             texts: 128,
             new_tokens: None,

@@ -1,6 +1,7 @@
 //! The engine's thread: takes texts from the queue, and steps them together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sws::{Batch, Cancel, Event, LoadedModel};
@@ -10,6 +11,7 @@ use tokio::sync::mpsc::Sender;
 use crate::app::App;
 use crate::failure::Failure;
 use crate::queue::{Happened, Job, Made, Next, Times};
+use crate::requests::Entry;
 
 /// A text that has a sequence.
 struct Running {
@@ -22,6 +24,9 @@ struct Running {
     heard: Duration,
     /// Time of its first token.
     first: Option<Duration>,
+    /// Tokens of its prompt that are done.
+    done: u64,
+    entry: Arc<Entry>,
 }
 
 /// Texts that have sequences, by their numbers in the batch.
@@ -68,7 +73,7 @@ impl Engine<'_> {
     }
 
     fn begin(&mut self, batch: &mut Batch<'_>, job: Job) {
-        let Job { text, number, events, queued } = job;
+        let Job { text, number, events, queued, entry } = job;
         let (cancel, began) = (text.cancel.clone(), self.clock.now());
         let prompt = text.tokens.len() as u64;
         let known = match batch.add(self.next, text) {
@@ -82,8 +87,11 @@ impl Engine<'_> {
         self.app.counts.queue.add(began - queued);
         self.app.counts.prompt_tokens.add(prompt);
         self.app.counts.known_tokens.add(known as u64);
+        entry.begun.add(1);
+        entry.known.add(known as u64);
         let _ = events.try_send((number, Happened::Began(known)));
-        let running = Running { number, events, cancel, queued, began, heard: began, first: None };
+        let (heard, first, done) = (began, None, 0);
+        let running = Running { number, events, cancel, queued, began, heard, first, done, entry };
         self.running.insert(self.next, running);
         self.next += 1;
         self.app.counts.running.set(self.running.len() as u64);
@@ -95,11 +103,16 @@ impl Engine<'_> {
         let now = self.clock.now();
         let Some(running) = self.running.get_mut(&number) else { return };
         let happened = match event {
-            Event::Prompt(progress) => Happened::Prompt(progress),
+            Event::Prompt(progress) => {
+                running.entry.done.add(progress.done - running.done);
+                running.done = progress.done;
+                Happened::Prompt(progress)
+            }
             Event::Ranked(ranks) => Happened::Ranked(ranks),
             Event::Piece(piece, rank) => {
                 if piece.token.is_some() {
                     counts.new_tokens.add(1);
+                    running.entry.made.add(1);
                     match running.first {
                         Some(_) => counts.between.add(now - running.heard),
                         None => counts.first.add(now - running.queued),
@@ -116,8 +129,14 @@ impl Engine<'_> {
                     prompt: first - running.began,
                     generation: running.heard.saturating_sub(first),
                 };
-                let made = made.map(|made| Made { made, times });
-                Happened::Ended(made.map_err(|error| Failure::of(&error)))
+                running.entry.ended.add(1);
+                let spent = running.entry.cost.spent();
+                let made = made.map(|made| Made { made, times, spent });
+                let made = made.map_err(|error| Failure::of(&error));
+                match running.entry.is_cancelled() {
+                    true => Happened::Ended(Err(Failure::cancelled())),
+                    false => Happened::Ended(made),
+                }
             }
         };
         let over = matches!(happened, Happened::Ended(_));

@@ -74,6 +74,18 @@ impl Failure {
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
+    pub(crate) fn no_request() -> Failure {
+        let message = "no request with this id waits or runs; /v1/requests lists them";
+        Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// A request that was cancelled by its id.
+    pub(crate) fn cancelled() -> Failure {
+        let failure =
+            Failure::new(StatusCode::CONFLICT, "cancelled_error", "the request was cancelled");
+        Failure { code: Some("cancelled"), ..failure }
+    }
+
     pub(crate) fn no_method() -> Failure {
         let message = "this endpoint has another method; docs/serve.md lists the endpoints";
         Failure::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
@@ -194,6 +206,7 @@ mod tests {
         assert_eq!(busy.json()["error"]["type"], "rate_limit_error");
         assert_eq!(busy.anthropic()["type"], "error");
         let response = busy.response(Dialect::Anthropic);
-        assert_eq!((response.status().as_u16(), &response.headers()[RETRY_AFTER]), (429, "10"));
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[RETRY_AFTER], "10");
     }
 }

@@ -142,6 +142,12 @@ impl Fields {
 }
 
 impl Ways {
+    /// Shows the special tokens of a conversation's answers.
+    pub(crate) fn of_a_conversation(mut self, served: &Served) -> Ways {
+        self.generation.shown_tokens.clone_from(&served.shown);
+        self
+    }
+
     /// Options of the text with this number among those of a prompt.
     pub(crate) fn generation(&self, number: usize) -> Generation {
         let mut generation = self.generation.clone();

@@ -11,27 +11,29 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Request, Response, StatusCode};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::app::App;
 use crate::failure::{Dialect, Failure, respond};
+use crate::requests::Origin;
 use crate::{access, anthropic, chat, completions, info, prepared, responses};
 
 /// Time between two looks at whether the server should end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for responses to reach their clients once all texts are over.
 const FLUSH: Duration = Duration::from_secs(2);
-/// Maximum number of bytes and of lines in the header of a request.
-const HEADER: usize = 64 << 10;
+/// Maximum number of bytes and of lines in the header of a request. The last read may double the
+/// bytes.
+const HEADER: usize = 32 << 10;
 const HEADERS: usize = 100;
 
 /// Accepts connections until the server should end, then lets them finish.
@@ -109,12 +111,13 @@ async fn handle(
     routes: TowerToHyperService<Router>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let id = app.id("req");
+    let (number, id) = app.numbered("req");
     let path = request.uri().path().to_owned();
     let dialect = dialect(&path);
     let mut response = match access::check(&app.config, &path, request.headers()) {
-        Ok(owner) => {
-            request.extensions_mut().insert(owner);
+        Ok(access::Owner(owner)) => {
+            let origin = Origin { number, id: id.clone(), endpoint: endpoint(&path), owner };
+            request.extensions_mut().insert(origin);
             routes.call(request).await?
         }
         Err(failure) => failure.response(dialect),
@@ -133,7 +136,7 @@ fn dialect(path: &str) -> Dialect {
 }
 
 /// All endpoints with a path of their own.
-const ENDPOINTS: [&str; 16] = [
+const ENDPOINTS: [&str; 18] = [
     "/health",
     "/v1/health",
     "/v1/models",
@@ -143,6 +146,8 @@ const ENDPOINTS: [&str; 16] = [
     "/tokenize",
     "/detokenize",
     "/apply-template",
+    "/tokenizer_info",
+    "/v1/requests",
     "/v1/completions",
     "/v1/chat/completions",
     "/chat/completions",
@@ -173,6 +178,10 @@ fn routes(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/apply-template", post(apply_template))
+        .route("/tokenizer_info", get(tokenizer_info))
+        .route("/v1/requests", get(requests))
+        .route("/v1/requests/{id}", delete(cancel))
+        .route("/v1/requests/{id}/cancel", post(cancel))
         .route("/v1/completions", post(completion))
         .route("/v1/chat/completions", post(chat))
         .route("/chat/completions", post(chat))
@@ -203,6 +212,24 @@ async fn props(State(app): Shared) -> Out {
 
 async fn metrics(State(app): Shared) -> Out {
     info::metrics(&app)
+}
+
+async fn tokenizer_info(State(app): Shared) -> Out {
+    shown(info::tokenizer(&app))
+}
+
+async fn requests(State(app): Shared, request: In) -> Out {
+    shown(Ok(app.requests.list(owner(&request), app.clock.now())))
+}
+
+async fn cancel(State(app): Shared, Path(id): Path<String>, request: In) -> Out {
+    let cancelled = app.cancel(owner(&request), &id);
+    shown(cancelled.map(|()| json!({"id": id, "cancelled": true})))
+}
+
+/// The number of a request's key.
+fn owner(request: &In) -> u64 {
+    request.extensions().get().map_or(0, |origin: &Origin| origin.owner)
 }
 
 async fn tokenize(State(app): Shared, request: In) -> Out {

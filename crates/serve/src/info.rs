@@ -100,6 +100,10 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
 }
 
 fn write_model(served: &Served, out: &mut String) {
+    let name = "sws_info";
+    let (version, fingerprint) = (env!("CARGO_PKG_VERSION"), &served.fingerprint);
+    let _ = writeln!(out, "# HELP {name} The model and the program.\n# TYPE {name} gauge");
+    let _ = writeln!(out, "{name}{{version=\"{version}\",fingerprint=\"{fingerprint}\"}} 1");
     if let Some(budget) = served.budget {
         number(out, "sws_budget_bytes", "gauge", "The memory budget.", budget as f64);
     }
@@ -111,6 +115,16 @@ fn write_model(served: &Served, out: &mut String) {
     for (kind, bytes) in Kind::ALL.iter().zip(counters.bytes) {
         let _ = writeln!(out, "{name}{{kind=\"{}\"}} {bytes}", kind.name());
     }
+    let name = "sws_expert_requests_total";
+    let help = "Experts that routers chose: in memory, on their way, or neither.";
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+    let layers = counters.layers.values();
+    let [hits, late, misses] = layers.fold([0, 0, 0], |[hits, late, misses], layer| {
+        [hits + layer.hits, late + layer.late, misses + layer.misses]
+    });
+    for (outcome, count) in [("hit", hits), ("late", late), ("miss", misses)] {
+        let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
+    }
     let device = counters.device_bytes as f64;
     number(out, "sws_device_bytes_total", "counter", "Bytes read from the device.", device);
     let stalls = counters.clocks.stalls.time.as_secs_f64();
@@ -119,6 +133,24 @@ fn write_model(served: &Served, out: &mut String) {
     number(out, "sws_pass_seconds_total", "counter", "Time in passes.", passes);
     let tokens = counters.tokens as f64;
     number(out, "sws_tokens_total", "counter", "Tokens that went through passes.", tokens);
+}
+
+/// `/tokenizer_info`: the names that lm-evaluation-harness asks for.
+pub(crate) fn tokenizer(app: &App) -> Result<Value, Failure> {
+    let served = app.served()?;
+    let tokenizer = served.tokenizer()?;
+    let template = served.text.template();
+    let special = |name: &str| template.and_then(|template| template.special(name));
+    let end = served.stop_token.and_then(|id| tokenizer.token(id));
+    Ok(json!({
+        "bos_token": special("bos_token"),
+        "eos_token": special("eos_token").map(str::to_owned).or(end),
+        "pad_token": special("pad_token"),
+        "unk_token": special("unk_token"),
+        "chat_template": template.map(|template| template.source()),
+        "vocab_size": served.vocab,
+        "model_max_length": served.limit,
+    }))
 }
 
 /// The fields of `/tokenize`, of llama.cpp (`content`) and of vLLM (`prompt`).

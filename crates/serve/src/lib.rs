@@ -1,4 +1,4 @@
-//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI.
+//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI or Anthropic.
 //!
 //! - [`Server::start`] listens, and answers that a model is being loaded. [`Server::run`] then serves
 //!   the model, on the calling thread, until [`Config::stop`] says so.
@@ -15,22 +15,28 @@
 mod access;
 mod anthropic;
 mod app;
+mod blocks;
 mod chat;
 mod completions;
 mod config;
+mod cost;
 mod counts;
 mod engine;
 mod failure;
 mod fields;
 mod http;
 mod info;
+mod items;
 mod known;
 mod messages;
 mod prepared;
 mod queue;
+mod replies;
 mod reply;
+mod requests;
 mod responses;
 mod tally;
+mod tools;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -95,10 +101,16 @@ impl Server {
     }
 
     /// Serves a model that was loaded with these needs, until the server should end and its texts are
-    /// over.
-    pub fn run(self, model: &mut LoadedModel, needs: Needs) -> Result<(), ServeError> {
+    /// over. Calls `ready` once requests are accepted.
+    pub fn run(
+        self,
+        model: &mut LoadedModel,
+        needs: Needs,
+        ready: impl FnOnce(),
+    ) -> Result<(), ServeError> {
         let Server { app, connections, .. } = self;
         app.serve(model, needs)?;
+        ready();
         let done = engine::run(&app, model);
         // A failed engine leaves nobody waiting.
         app.drain();

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use sws_model::check_tokens;
-use sws_model::text::{ChatError, ChatOptions, Json, TokenizerError};
+use sws_model::text::{ChatError, ChatOptions, Json, TokenizerError, ToolSchemas};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::OneOrMany;
+use crate::fields::{Many, OneOrMany};
 
 /// A message of a request.
 #[derive(Debug, Deserialize)]
@@ -19,9 +19,24 @@ pub(crate) struct Message {
     #[serde(default)]
     reasoning_content: Option<String>,
     #[serde(default)]
-    tool_calls: Option<Json>,
+    tool_calls: Option<Many<Called>>,
     #[serde(default)]
     tool_call_id: Option<String>,
+}
+
+/// A call of an earlier answer.
+#[derive(Debug, Deserialize)]
+struct Called {
+    #[serde(default)]
+    id: Option<String>,
+    function: Function,
+}
+
+#[derive(Debug, Deserialize)]
+struct Function {
+    name: String,
+    #[serde(default)]
+    arguments: Json,
 }
 
 /// A part of a message.
@@ -40,7 +55,7 @@ impl From<String> for Part {
 }
 
 /// A message for the template.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Told {
     role: String,
     content: String,
@@ -48,40 +63,100 @@ pub(crate) struct Told {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<Json>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToldCall>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<String>,
+}
+
+/// A call for the template.
+#[derive(Clone, Debug, Serialize)]
+struct ToldCall {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: ToldFunction,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ToldFunction {
+    name: String,
+    arguments: Json,
+    /// The arguments as text.
+    #[serde(skip)]
+    text: String,
 }
 
 impl Told {
     /// A message of text alone.
     pub(crate) fn text(role: &str, content: String) -> Told {
-        Told {
-            role: role.to_owned(),
-            content,
-            name: None,
-            reasoning_content: None,
-            tool_calls: None,
-            tool_call_id: None,
+        Told { role: role.to_owned(), content, ..Told::default() }
+    }
+
+    /// The result of a call.
+    pub(crate) fn result(id: Option<String>, content: String) -> Told {
+        Told { tool_call_id: id, ..Told::text("tool", content) }
+    }
+
+    /// Sets the text of the message.
+    pub(crate) fn set_text(&mut self, text: String) {
+        self.content = text;
+    }
+
+    /// The text of the message.
+    pub(crate) fn into_text(self) -> String {
+        self.content
+    }
+
+    /// True for an answer of which only the thoughts are known.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_answer() && self.content.is_empty() && self.tool_calls.is_empty()
+    }
+
+    /// True for a message of the model.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.role == "assistant"
+    }
+
+    /// Adds what the model thought before its message.
+    pub(crate) fn add_thoughts(&mut self, thoughts: &str) {
+        self.reasoning_content.get_or_insert_default().push_str(thoughts);
+    }
+
+    /// Adds a call, whose arguments are an object or its text.
+    pub(crate) fn add_call(&mut self, id: Option<String>, name: String, arguments: &Json) {
+        let (arguments, text) = match arguments.as_str() {
+            Some(text) => {
+                let object = serde_json::from_str(text).unwrap_or_else(|_| Json::from(text));
+                (object, text.to_owned())
+            }
+            None if arguments.is_undefined() || arguments.is_none() => {
+                (serde_json::from_str("{}").unwrap_or_default(), "{}".to_owned())
+            }
+            None => (arguments.clone(), serde_json::to_string(arguments).unwrap_or_default()),
+        };
+        let function = ToldFunction { name, arguments, text };
+        self.tool_calls.push(ToldCall { id, kind: "function", function });
+    }
+
+    /// The message with the arguments of calls as text, which some templates expect.
+    fn with_text(mut self) -> Told {
+        for ToldCall { function, .. } in &mut self.tool_calls {
+            function.arguments = Json::from(function.text.as_str());
         }
+        self
     }
 }
 
 impl Message {
     /// A message of text alone.
     pub(crate) fn new(role: String, content: Option<OneOrMany<Part>>) -> Message {
-        Message {
-            role,
-            content,
-            name: None,
-            reasoning_content: None,
-            tool_calls: None,
-            tool_call_id: None,
-        }
+        let (name, reasoning_content, tool_calls, tool_call_id) = (None, None, None, None);
+        Message { role, content, name, reasoning_content, tool_calls, tool_call_id }
     }
 
-    fn told(self) -> Result<Told, Failure> {
+    pub(crate) fn told(self) -> Result<Told, Failure> {
         // Templates know the role by its older name.
         let role = if self.role == "developer" { "system".to_owned() } else { self.role };
         if !matches!(role.as_str(), "system" | "user" | "assistant" | "tool") {
@@ -92,14 +167,18 @@ impl Message {
             return Err(Failure::field("messages", message));
         }
         let parts = self.content.map_or(Vec::new(), |parts| parts.0);
-        Ok(Told {
+        let mut told = Told {
             role,
             content: joined(parts)?,
             name: self.name,
             reasoning_content: self.reasoning_content,
-            tool_calls: self.tool_calls,
+            tool_calls: Vec::new(),
             tool_call_id: self.tool_call_id,
-        })
+        };
+        for Called { id, function } in self.tool_calls.into_iter().flat_map(|calls| calls.0) {
+            told.add_call(id, function.name, &function.arguments);
+        }
+        Ok(told)
     }
 }
 
@@ -108,7 +187,7 @@ pub(crate) fn joined(parts: Vec<Part>) -> Result<String, Failure> {
     let mut text = String::new();
     for (number, Part { kind, text: part }) in parts.into_iter().enumerate() {
         match (kind.as_str(), part) {
-            ("text" | "input_text" | "output_text", Some(part)) => {
+            ("text" | "input_text" | "output_text" | "reasoning_text", Some(part)) => {
                 if number > 0 {
                     text.push('\n');
                 }
@@ -132,16 +211,43 @@ pub(crate) fn told(messages: Vec<Message>) -> Result<Vec<Told>, Failure> {
     messages.into_iter().map(Message::told).collect()
 }
 
-/// Renders messages with the model's template, and returns the tokens.
+/// A conversation as the model gets it.
+pub(crate) struct Asked {
+    pub(crate) tokens: Vec<u32>,
+    /// The last characters of its text.
+    pub(crate) end: String,
+    /// The tools that were shown.
+    pub(crate) schemas: Option<ToolSchemas>,
+    /// The beginning of the answer, which the model continues.
+    pub(crate) begun: String,
+    /// True if an answer may have one call only.
+    pub(crate) one_call: bool,
+}
+
+/// Number of last characters that tell whether the model's thoughts have begun.
+const END: usize = 64;
+
+/// Renders messages with the model's template, and makes tokens of them.
 pub(crate) fn prompt(
     app: &App,
     served: &Served,
     messages: &[Told],
     options: ChatOptions,
-) -> Result<Vec<u32>, Failure> {
-    let tokens = encoded(served, &render(app, served, messages, options)?, false)?;
+    must: Option<Option<String>>,
+) -> Result<Asked, Failure> {
+    let schemas = options.tools.as_ref().map(ToolSchemas::of);
+    let text = render(app, served, messages, options)?;
+    let begun = match must {
+        Some(name) => served.format.call_begins(&text, name.as_deref()).ok_or_else(|| {
+            let message = "a call cannot be enforced in the format of this model; choose `auto`";
+            Failure::unsupported("tool_choice", message)
+        })?,
+        None => String::new(),
+    };
+    let tokens = encoded(served, &format!("{text}{begun}"), false)?;
     check_tokens(&tokens, 0, served.limit, served.vocab).map_err(|e| Failure::of(&e.into()))?;
-    Ok(tokens)
+    let from = text.char_indices().rev().take(END).last().map_or(0, |(at, _)| at);
+    Ok(Asked { tokens, end: text[from..].to_owned(), schemas, begun, one_call: false })
 }
 
 /// Renders messages with the model's template.
@@ -166,7 +272,14 @@ pub(crate) fn render(
         )
     })?;
     let options = ChatOptions { now: app.clock.unix_seconds(), ..options };
-    template.render(messages, &options).map_err(|error| match error {
+    let mut rendered = template.render(messages, &options);
+    if matches!(rendered, Err(ChatError::Failed(_)))
+        && messages.iter().any(|message| !message.tool_calls.is_empty())
+    {
+        let messages: Vec<Told> = messages.iter().cloned().map(Told::with_text).collect();
+        rendered = template.render(&messages, &options);
+    }
+    rendered.map_err(|error| match error {
         ChatError::Thread(_) => Failure::server(error.to_string()),
         _ => Failure::field("messages", error.to_string()),
     })

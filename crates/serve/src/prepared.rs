@@ -7,10 +7,10 @@ use axum::http::{Request, Response};
 use serde_json::Value;
 use sws::{Cancel, Continuation};
 
-use crate::access::Owner;
 use crate::app::{App, Served};
 use crate::failure::{Dialect, Failure};
 use crate::reply::{Answer, Kind, respond};
+use crate::requests::Origin;
 
 /// A request that the engine can begin.
 pub(crate) struct Prepared {
@@ -31,13 +31,13 @@ pub(crate) async fn texts(
     dialect: Dialect,
     prepare: Make<Prepared>,
 ) -> Response<Body> {
-    // What was computed for one key is not used for another: the time saved would tell its texts.
-    let owner = request.extensions().get().map_or(0, |&Owner(owner)| owner);
+    let origin = request.extensions().get::<Origin>().cloned().unwrap_or_default();
     let ready = async {
         let Prepared { mut texts, cancel, answer, stream } =
             made(Arc::clone(&app), request, prepare).await?;
-        texts.iter_mut().for_each(|text| text.owner = owner);
-        let ticket = app.submit(texts, cancel)?;
+        // What was computed for one key is not used for another: the time saved would tell its texts.
+        texts.iter_mut().for_each(|text| text.owner = origin.owner);
+        let ticket = app.submit(texts, cancel, origin)?;
         Ok::<_, Failure>((ticket, answer, Kind { stream, dialect }))
     };
     match ready.await {

@@ -1,13 +1,15 @@
 //! Texts that wait for the engine.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws::{Continuation, Generated, Piece, Progress, Rank};
 use tokio::sync::mpsc::Sender;
 
+use crate::cost::Spent;
 use crate::failure::Failure;
+use crate::requests::Entry;
 
 /// A text for the engine.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct Job {
     pub(crate) events: Sender<(usize, Happened)>,
     /// Time at which it was queued.
     pub(crate) queued: Duration,
+    /// The request.
+    pub(crate) entry: Arc<Entry>,
 }
 
 /// What has happened to a text.
@@ -40,6 +44,7 @@ pub(crate) enum Happened {
 pub(crate) struct Made {
     pub(crate) made: Generated,
     pub(crate) times: Times,
+    pub(crate) spent: Spent,
 }
 
 /// Times of a text.
@@ -137,6 +142,11 @@ impl Queue {
         }
     }
 
+    /// Drops the texts that were cancelled.
+    pub(crate) fn drop_cancelled(&self) {
+        self.lock().waiting.retain(|job| !job.text.cancel.is_cancelled());
+    }
+
     /// Number of texts that wait.
     pub(crate) fn len(&self) -> usize {
         self.lock().waiting.iter().filter(|job| !job.text.cancel.is_cancelled()).count()
@@ -154,6 +164,8 @@ mod tests {
     use tokio::sync::mpsc::{Receiver, channel};
 
     use super::*;
+    use crate::cost::Cost;
+    use crate::requests::Origin;
 
     fn job(number: usize, cancel: &Cancel) -> (Job, Receiver<(usize, Happened)>) {
         let (events, received) = channel(4);
@@ -169,7 +181,9 @@ mod tests {
             owner: 0,
             cancel: cancel.clone(),
         };
-        (Job { text, number, events, queued: Duration::ZERO }, received)
+        let (queued, cost) = (Duration::ZERO, Cost::new(None));
+        let entry = Arc::new(Entry::new(Origin::default(), cancel.clone(), cost, queued, &[1]));
+        (Job { text, number, events, queued, entry }, received)
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::Limits;
 use crate::failure::{Dialect, Failure};
 use crate::queue::Happened;
+use crate::requests::Listed;
 
 /// Bytes after which a part of a response is sent, though more is there.
 const PART: usize = 16 << 10;
@@ -27,6 +28,7 @@ pub(crate) struct Ticket {
     cancel: Cancel,
     /// Time at which it gives up waiting for others; `None` once it has begun.
     deadline: Option<Pin<Box<Sleep>>>,
+    listed: Listed,
 }
 
 impl Ticket {
@@ -35,8 +37,9 @@ impl Ticket {
         events: Receiver<(usize, Happened)>,
         cancel: Cancel,
         queue_time: Duration,
+        listed: Listed,
     ) -> Ticket {
-        Ticket { events, cancel, deadline: Some(Box::pin(sleep(queue_time))) }
+        Ticket { events, cancel, deadline: Some(Box::pin(sleep(queue_time))), listed }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Happened)> {
@@ -46,7 +49,10 @@ impl Ticket {
                 return Poll::Ready(event);
             }
             Poll::Ready(None) => {
-                let failure = Failure::server("the text was given up; send the request again");
+                let failure = match self.listed.entry.is_cancelled() {
+                    true => Failure::cancelled(),
+                    false => Failure::server("the text was given up; send the request again"),
+                };
                 return Poll::Ready((0, Happened::Ended(Err(failure))));
             }
             Poll::Pending => {}
@@ -109,7 +115,14 @@ pub(crate) async fn respond(
     } else {
         let whole = poll_fn(|cx| poll_whole(&mut ticket, &mut *answer, &mut out, cx));
         match timeout(limits.patience, whole).await {
-            Ok(Ok(())) => return with_type(Body::from(out), "application/json"),
+            Ok(Ok(())) => {
+                let mut response = with_type(Body::from(out), "application/json");
+                let spent = ticket.listed.entry.cost.spent().header();
+                if let Ok(spent) = HeaderValue::from_str(&spent) {
+                    response.headers_mut().insert("sws-engine", spent);
+                }
+                return response;
+            }
             Ok(Err(failure)) => return failure.response(kind.dialect),
             Err(_) => answer.alive(&mut out),
         }

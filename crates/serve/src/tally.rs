@@ -5,7 +5,7 @@ use sws::{End, Rank};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::queue::Made;
+use crate::queue::{Made, Times};
 
 /// The identity of an answer.
 #[derive(Clone, Debug)]
@@ -46,6 +46,8 @@ pub(crate) struct Tally {
     prompt: usize,
     /// Those of them that were not computed again.
     known: usize,
+    /// Tokens of thoughts.
+    pub(crate) thoughts: usize,
     /// Texts of a prompt.
     n: usize,
     made: Vec<Option<Made>>,
@@ -54,7 +56,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// A tally of `n` texts for each of some prompts, which have so many tokens together.
     pub(crate) fn new(prompt: usize, prompts: usize, n: usize) -> Tally {
-        Tally { prompt, known: 0, n, made: vec![None; prompts * n] }
+        Tally { prompt, known: 0, thoughts: 0, n, made: vec![None; prompts * n] }
     }
 
     /// Takes the number of tokens of a text's prompt that are not computed again.
@@ -98,6 +100,15 @@ impl Tally {
         [self.prompt, self.made().map(|made| made.made.tokens.len()).sum()]
     }
 
+    /// What the engine did for the request until its last text ended.
+    pub(crate) fn spent(&self) -> Value {
+        let longest = self.made().max_by_key(|made| {
+            let Times { queue, prompt, generation } = made.times;
+            queue + prompt + generation
+        });
+        longest.map_or(Value::Null, |made| made.spent.json())
+    }
+
     pub(crate) fn usage(&self) -> Value {
         let [prompt, new] = self.tokens();
         json!({
@@ -105,13 +116,15 @@ impl Tally {
             "completion_tokens": new,
             "total_tokens": prompt + new,
             "prompt_tokens_details": {"cached_tokens": self.known},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": self.thoughts},
         })
     }
 
     /// Times of the first text, as llama.cpp's server has them.
     pub(crate) fn timings(&self) -> Value {
-        let Some(Made { made, times }) = self.made().next() else { return Value::Null };
+        let Some(Made { made, times, .. }) = self.made().next() else {
+            return Value::Null;
+        };
         let computed = self.prompt.saturating_sub(self.known);
         let [prompt, new] = [computed, made.tokens.len()].map(|tokens| tokens as f64);
         let [queue, read, written] =

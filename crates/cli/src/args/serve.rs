@@ -7,7 +7,7 @@ use sws_engine::RamBudget;
 
 use super::Model;
 
-/// Serve a model to programs that speak the interfaces of OpenAI.
+/// Serve a model to programs that speak the interfaces of OpenAI or Anthropic.
 ///
 /// Several texts are continued together, each with the output that it has alone. Listens on this
 /// machine only, unless told otherwise; docs/serve.md has the endpoints. Ctrl-C or SIGTERM lets

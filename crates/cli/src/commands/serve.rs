@@ -38,12 +38,12 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
-    note!(
-        "sws: ready: {} positions for each of {}",
-        running.limit(),
-        super::count(args.parallel, "text")
-    );
-    server.run(&mut running, needs)?;
+    let limit = running.limit();
+    let ready = || {
+        let texts = super::count(args.parallel, "text");
+        note!("sws: ready: {limit} positions for each of {texts}");
+    };
+    server.run(&mut running, needs, ready)?;
     note!("sws: all texts are over");
     Ok(ExitCode::SUCCESS)
 }

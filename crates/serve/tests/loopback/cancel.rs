@@ -14,12 +14,12 @@ const PATH: &str = "/v1/completions";
 /// More tokens than any test waits for.
 const MANY: usize = 3500;
 
-fn long(stream: bool) -> Value {
+pub(crate) fn long(stream: bool) -> Value {
     json!({"prompt": "The wolf", "max_tokens": MANY, "ignore_eos": true, "seed": 3, "stream": stream})
 }
 
 /// Waits for the beginning of a streamed response.
-fn begun(stream: &mut TcpStream) {
+pub(crate) fn begun(stream: &mut TcpStream) {
     let mut seen = Vec::new();
     let mut bytes = [0; 512];
     while !String::from_utf8_lossy(&seen).contains("data: ") {

@@ -65,7 +65,7 @@ pub(crate) fn serve(dir: &Path, texts: usize, config: Config) -> Running {
     let dir = dir.to_owned();
     let thread = std::thread::spawn(move || {
         let mut model = load(&dir, needs(texts));
-        server.run(&mut model, needs(texts))
+        server.run(&mut model, needs(texts), || ())
     });
     let running = Running { address, stop, thread: Some(thread) };
     wait_for(|| running.get("/health").status == 200);
@@ -115,6 +115,11 @@ impl Running {
 
     pub(crate) fn get(&self, path: &str) -> Response {
         self.get_with(path, "")
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Response {
+        let head = "host: localhost\r\nconnection: close\r\n\r\n";
+        Response::read(self.raw(&format!("DELETE {path} HTTP/1.1\r\n{head}")))
     }
 
     /// With further lines in the header.

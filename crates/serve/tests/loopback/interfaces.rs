@@ -13,7 +13,7 @@ fn chat(server: &Running, messages: Value) -> String {
 }
 
 /// The names and data of a stream's events.
-fn named(response: &Response) -> Vec<(String, Value)> {
+pub(crate) fn named(response: &Response) -> Vec<(String, Value)> {
     let blocks = response.body.split("\n\n").filter(|block| !block.is_empty());
     let events = blocks.map(|block| {
         let (name, data) = block.split_once('\n').unwrap();
@@ -113,7 +113,7 @@ fn responses_have_the_text_of_a_chat() {
     for refused in [
         json!({"input": "a", "previous_response_id": "resp_1"}),
         json!({"input": "a", "tools": [{"type": "function", "name": "f"}]}),
-        json!({"input": [{"type": "function_call_output", "output": "a"}]}),
+        json!({"input": [{"type": "web_search_call"}]}),
         json!({"input": "a", "text": {"format": {"type": "json_schema"}}}),
         json!({"input": 3}),
     ] {

@@ -6,3 +6,5 @@ mod client;
 mod completions;
 mod interfaces;
 mod refusals;
+mod requests;
+mod tools;

@@ -137,6 +137,8 @@ fn models_properties_and_metrics_are_shown() {
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["max_model_len"], 4096);
     assert_eq!(models["models"][0]["slug"], "owner/tales");
+    let tokens = server.get("/tokenizer_info").json();
+    assert!(tokens["eos_token"].is_string() && tokens["vocab_size"] == 4096, "{tokens}");
     server.ask("/v1/completions", &json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}));
     assert_eq!(server.metric("sws_generated_tokens_total"), 3.0);
     assert_eq!(server.metric("sws_time_to_first_token_seconds_count"), 1.0);

@@ -1,0 +1,95 @@
+//! Messages in Anthropic's form: lists of blocks.
+
+use serde::Deserialize;
+use sws_model::text::Json;
+
+use crate::app::App;
+use crate::failure::Failure;
+use crate::fields::{Many, OneOrMany};
+use crate::messages::Told;
+
+/// A message.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Message {
+    role: String,
+    content: OneOrMany<Block>,
+}
+
+/// A part of a message.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Block {
+    #[serde(rename = "type")]
+    kind: String,
+    text: String,
+    thinking: String,
+    /// Of a call, and of its result.
+    id: Option<String>,
+    tool_use_id: Option<String>,
+    name: String,
+    input: Json,
+    content: Option<OneOrMany<Block>>,
+}
+
+impl From<String> for Block {
+    fn from(text: String) -> Block {
+        Block { kind: "text".to_owned(), text, ..Block::default() }
+    }
+}
+
+/// The text of blocks, each on lines of its own.
+pub(crate) fn text(app: &App, blocks: Vec<Block>) -> Result<String, Failure> {
+    let mut texts = Vec::new();
+    for Block { kind, text, .. } in blocks {
+        match kind.as_str() {
+            "text" => texts.push(text),
+            _ => skipped(app, &kind)?,
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+/// Messages for the template.
+pub(crate) fn told(app: &App, messages: Many<Message>) -> Result<Vec<Told>, Failure> {
+    let mut all = Vec::new();
+    for Message { role, content } in messages.0 {
+        if !matches!(role.as_str(), "user" | "assistant" | "system") {
+            let role: String = role.chars().take(40).collect();
+            let message =
+                format!("`{role}` is no role of a message; there are user, assistant and system");
+            return Err(Failure::field("messages", message));
+        }
+        let mut message = Told::text(&role, String::new());
+        let (mut texts, mut results) = (Vec::new(), Vec::new());
+        for block in content.0 {
+            match block.kind.as_str() {
+                "text" => texts.push(block.text),
+                "thinking" => message.add_thoughts(&block.thinking),
+                "tool_use" => message.add_call(block.id, block.name, &block.input),
+                "tool_result" => {
+                    let content = block.content.map_or(Vec::new(), |content| content.0);
+                    results.push(Told::result(block.tool_use_id, text(app, content)?));
+                }
+                kind => skipped(app, kind)?,
+            }
+        }
+        let has_results = !results.is_empty();
+        all.extend(results);
+        // Results are messages of their own.
+        if !has_results || !texts.is_empty() {
+            message.set_text(texts.join("\n"));
+            all.push(message);
+        }
+    }
+    Ok(all)
+}
+
+/// Skips a block of a kind that means nothing here, unless it means something that is not supported.
+fn skipped(app: &App, kind: &str) -> Result<(), Failure> {
+    if matches!(kind, "image" | "document") {
+        let message = format!("a message has a block `{kind}`, and only text is supported");
+        return Err(Failure::unsupported("messages", message));
+    }
+    app.ignored(kind);
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! What the engine did while a request was answered.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use sws_engine::{Counters, Gauge};
+
+/// Counters when a request was queued.
+#[derive(Clone, Debug)]
+pub(crate) struct Cost {
+    gauge: Option<Gauge>,
+    before: Counters,
+}
+
+/// What the engine did since then. Neighbours share its passes, and are part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    bytes: u64,
+    /// Share of experts that were in memory when they were chosen.
+    hit_rate: Option<f64>,
+    /// Share of the time in passes that the computation waited for reads.
+    stall_share: Option<f64>,
+}
+
+impl Cost {
+    pub(crate) fn new(gauge: Option<Gauge>) -> Cost {
+        let before = gauge.as_ref().map(Gauge::read).unwrap_or_default();
+        Cost { gauge, before }
+    }
+
+    pub(crate) fn spent(&self) -> Spent {
+        let Some(gauge) = &self.gauge else { return Spent::default() };
+        Spent::between(&self.before, &gauge.read())
+    }
+}
+
+impl Spent {
+    fn between(before: &Counters, now: &Counters) -> Spent {
+        let looked = |counters: &Counters| {
+            let layers = counters.layers.values();
+            layers.fold([0, 0], |[hits, all], layer| {
+                [hits + layer.hits, all + layer.hits + layer.late + layer.misses]
+            })
+        };
+        let ([hits, all], [hits_before, all_before]) = (looked(now), looked(before));
+        let passes = now.passes.saturating_sub(before.passes).as_secs_f64();
+        let stalls = now.clocks.stalls.time.saturating_sub(before.clocks.stalls.time).as_secs_f64();
+        let share = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).clamp(0.0, 1.0));
+        Spent {
+            bytes: now.device_bytes.saturating_sub(before.device_bytes),
+            hit_rate: share((hits - hits_before) as f64, (all - all_before) as f64),
+            stall_share: share(stalls, passes),
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let Spent { bytes, hit_rate, stall_share } = self;
+        json!({"bytes_read": bytes, "hit_rate": hit_rate, "stall_share": stall_share})
+    }
+
+    /// As a dictionary of structured fields (RFC 9651).
+    pub(crate) fn header(&self) -> String {
+        let mut header = format!("bytes-read={}", self.bytes);
+        for (name, share) in [("hit-rate", self.hit_rate), ("stall-share", self.stall_share)] {
+            if let Some(share) = share {
+                let _ = write!(header, ", {name}={share:.3}");
+            }
+        }
+        header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn shares_are_of_what_happened_since() {
+        let mut before = Counters { device_bytes: 100, ..Counters::default() };
+        before.layers.entry(0).or_default().hits = 5;
+        let mut now = before.clone();
+        assert_eq!(Spent::between(&before, &now).header(), "bytes-read=0");
+        now.device_bytes = 350;
+        let layer = now.layers.entry(1).or_default();
+        (layer.hits, layer.misses) = (3, 1);
+        now.passes = Duration::from_secs(8);
+        now.clocks.stalls.time = Duration::from_secs(2);
+        let spent = Spent::between(&before, &now);
+        assert_eq!(spent.header(), "bytes-read=250, hit-rate=0.750, stall-share=0.250");
+        assert_eq!(spent.json()["hit_rate"], 0.75);
+    }
+}

@@ -1,0 +1,273 @@
+//! The answer of `/v1/responses`: a list of items, each of thoughts, of text, or a call.
+
+use serde_json::{Value, json};
+use sws::End;
+use sws_model::text::ReplyPart;
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+use crate::messages::Asked;
+use crate::queue::Happened;
+use crate::replies::Replies;
+use crate::reply::Answer;
+use crate::tally::{Head, Tally, named};
+
+/// A response.
+pub(crate) struct Written {
+    head: Head,
+    /// Beginning of the ids of its items.
+    item: String,
+    tally: Tally,
+    replies: Replies,
+    /// The item that is being sent, and its text so far.
+    open: Option<ReplyPart>,
+    /// Number of items that were sent.
+    items: usize,
+    stream: bool,
+    /// Events of the stream so far.
+    sent: usize,
+    is_over: bool,
+}
+
+impl Written {
+    pub(crate) fn new(app: &App, served: &Served, asked: &Asked, stream: bool) -> Written {
+        Written {
+            head: Head::new(app, served, "resp"),
+            item: app.id("item"),
+            tally: Tally::new(asked.tokens.len(), 1, 1),
+            replies: Replies::new(app, served, asked, 1),
+            open: None,
+            items: 0,
+            stream,
+            sent: 0,
+            is_over: false,
+        }
+    }
+
+    fn response(&self, status: &str, output: Vec<Value>) -> Value {
+        let [input, new] = self.tally.tokens();
+        json!({
+            "id": self.head.id,
+            "object": "response",
+            "created_at": self.head.created,
+            "status": status,
+            "error": null,
+            "incomplete_details": null,
+            "instructions": null,
+            "metadata": {},
+            "model": self.head.model,
+            "output": output,
+            "parallel_tool_calls": true,
+            "previous_response_id": null,
+            "store": false,
+            "temperature": null,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": null,
+            "usage": {
+                "input_tokens": input,
+                "input_tokens_details": {"cached_tokens": self.tally.known()},
+                "output_tokens": new,
+                "output_tokens_details": {"reasoning_tokens": self.tally.thoughts},
+                "total_tokens": input + new,
+            },
+        })
+    }
+
+    /// The item with this number.
+    fn item(&self, number: usize, part: &ReplyPart, is_done: bool) -> Value {
+        let status = if is_done { "completed" } else { "in_progress" };
+        let mut item = match part {
+            ReplyPart::Thought(_) => {
+                json!({"type": "reasoning", "summary": [], "content": contents(part, is_done)})
+            }
+            ReplyPart::Text(_) => json!({
+                "type": "message",
+                "role": "assistant",
+                "content": contents(part, is_done),
+            }),
+            ReplyPart::Call(call) => json!({
+                "type": "function_call",
+                "call_id": call.id,
+                "name": call.name,
+                "arguments": if is_done { &call.arguments } else { "" },
+            }),
+        };
+        item["id"] = self.id(number).into();
+        item["status"] = status.into();
+        item
+    }
+
+    fn id(&self, number: usize) -> String {
+        format!("{}-{number}", self.item)
+    }
+
+    fn send(&mut self, name: &str, mut data: Value, out: &mut String) {
+        data["sequence_number"] = self.sent.into();
+        self.sent += 1;
+        named(out, name, data);
+    }
+
+    /// Sends an event about the item that is being sent.
+    fn send_part(&mut self, name: &str, key: &str, value: Value, out: &mut String) {
+        let mut data = json!({"item_id": self.id(self.items), "output_index": self.items});
+        data[key] = value;
+        if !name.contains("function_call") {
+            data["content_index"] = 0.into();
+        }
+        if name.contains("output_text") {
+            data["logprobs"] = json!([]);
+        }
+        self.send(name, data, out);
+    }
+
+    /// Sends more of the answer.
+    fn send_parts(&mut self, parts: Vec<ReplyPart>, out: &mut String) {
+        for part in parts {
+            match (&mut self.open, &part) {
+                (Some(ReplyPart::Text(text)), ReplyPart::Text(more))
+                | (Some(ReplyPart::Thought(text)), ReplyPart::Thought(more)) => text.push_str(more),
+                _ => self.begin_item(part.clone(), out),
+            }
+            match part {
+                ReplyPart::Thought(text) => {
+                    self.send_part("response.reasoning_text.delta", "delta", text.into(), out);
+                }
+                ReplyPart::Text(text) => {
+                    self.send_part("response.output_text.delta", "delta", text.into(), out);
+                }
+                ReplyPart::Call(call) => {
+                    let name = "response.function_call_arguments.delta";
+                    self.send_part(name, "delta", call.arguments.into(), out);
+                }
+            }
+        }
+    }
+
+    /// Ends the item that is being sent, and begins another.
+    fn begin_item(&mut self, part: ReplyPart, out: &mut String) {
+        self.end_item(out);
+        let item = self.item(self.items, &part, false);
+        let added = json!({"output_index": self.items, "item": item});
+        self.send("response.output_item.added", added, out);
+        if let Some(content) = content(&part, "") {
+            self.send_part("response.content_part.added", "part", content, out);
+        }
+        self.open = Some(part);
+    }
+
+    /// Ends the item that is being sent.
+    fn end_item(&mut self, out: &mut String) {
+        let Some(part) = self.open.take() else { return };
+        let (name, key, text) = match &part {
+            ReplyPart::Thought(text) => ("response.reasoning_text.done", "text", text),
+            ReplyPart::Text(text) => ("response.output_text.done", "text", text),
+            ReplyPart::Call(call) => {
+                ("response.function_call_arguments.done", "arguments", &call.arguments)
+            }
+        };
+        self.send_part(name, key, text.as_str().into(), out);
+        if let Some(content) = content(&part, text) {
+            self.send_part("response.content_part.done", "part", content, out);
+        }
+        let item = self.item(self.items, &part, true);
+        let done = json!({"output_index": self.items, "item": item});
+        self.send("response.output_item.done", done, out);
+        self.items += 1;
+    }
+
+    /// The complete response.
+    fn whole(&self, end: End) -> Value {
+        let parts = self.replies.parts(0).iter().enumerate();
+        let output = parts.map(|(number, part)| self.item(number, part, true)).collect();
+        if !matches!(end, End::Length | End::Context) {
+            return self.response("completed", output);
+        }
+        let mut whole = self.response("incomplete", output);
+        whole["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        whole
+    }
+}
+
+/// The content of an item, with this text; a call has none.
+fn content(part: &ReplyPart, text: &str) -> Option<Value> {
+    match part {
+        ReplyPart::Thought(_) => Some(json!({"type": "reasoning_text", "text": text})),
+        ReplyPart::Text(_) => {
+            Some(json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}))
+        }
+        ReplyPart::Call(_) => None,
+    }
+}
+
+/// The contents of an item that is done; before, it has none.
+fn contents(part: &ReplyPart, is_done: bool) -> Vec<Value> {
+    match part {
+        ReplyPart::Thought(text) | ReplyPart::Text(text) if is_done => {
+            content(part, text).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Answer for Written {
+    fn begin(&mut self, out: &mut String) {
+        let response = self.response("in_progress", Vec::new());
+        self.send("response.created", json!({"response": response}), out);
+        self.alive(out);
+    }
+
+    fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
+        match happened {
+            Happened::Began(known) => self.tally.begin(number, known),
+            Happened::Piece(piece, _) => {
+                let parts = self.replies.take(number, &piece);
+                if self.stream {
+                    self.send_parts(parts, out);
+                }
+            }
+            Happened::Ended(made) => {
+                let end = self.tally.end(number, made)?;
+                let parts = self.replies.end(number, end);
+                self.tally.thoughts = self.replies.thoughts();
+                self.is_over = true;
+                let whole = self.whole(end);
+                if !self.stream {
+                    out.push_str(&whole.to_string());
+                    return Ok(());
+                }
+                self.send_parts(parts, out);
+                self.end_item(out);
+                let name = match whole["status"] == "completed" {
+                    true => "response.completed",
+                    false => "response.incomplete",
+                };
+                self.send(name, json!({"response": whole}), out);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// An event with data: some clients count nothing else as a sign of life.
+    fn alive(&mut self, out: &mut String) {
+        if !self.stream {
+            return out.push('\n');
+        }
+        let response = self.response("in_progress", Vec::new());
+        self.send("response.in_progress", json!({"response": response}), out);
+    }
+
+    fn fail(&mut self, failure: &Failure, out: &mut String) {
+        if !self.stream {
+            return out.push_str(&failure.json().to_string());
+        }
+        let mut response = self.response("failed", Vec::new());
+        response["error"] = json!({"code": "server_error", "message": failure.message});
+        self.send("response.failed", json!({"response": response}), out);
+    }
+}

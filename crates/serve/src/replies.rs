@@ -1,0 +1,118 @@
+//! Answers to conversations, taken apart into thoughts, text and calls.
+
+use sws::{End, Piece};
+use sws_model::text::{ReplyPart, ReplyReader, ToolCall};
+
+use crate::app::{App, Served};
+use crate::messages::Asked;
+
+/// The answers to a conversation.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    replies: Vec<Reply>,
+    /// Number of the next call, for its id.
+    next: u64,
+    /// True if an answer has at most one call.
+    one_call: bool,
+}
+
+#[derive(Debug, Default)]
+struct Reply {
+    reader: ReplyReader,
+    /// What there is so far; neighbours are of different kinds, or calls.
+    parts: Vec<ReplyPart>,
+    /// Number of tokens with thoughts.
+    thoughts: usize,
+}
+
+impl Replies {
+    /// For `n` answers.
+    pub(crate) fn new(app: &App, served: &Served, asked: &Asked, n: usize) -> Replies {
+        let reply = || {
+            let mut reader = served.format.reader(&asked.end, asked.schemas.clone());
+            // Nothing of it is complete.
+            reader.push(&asked.begun, &mut Vec::new());
+            Reply { reader, ..Reply::default() }
+        };
+        let replies = (0..n).map(|_| reply()).collect();
+        Replies { replies, next: app.first_call(), one_call: asked.one_call }
+    }
+
+    /// Takes more of an answer, and returns what it completes.
+    pub(crate) fn take(&mut self, number: usize, piece: &Piece) -> Vec<ReplyPart> {
+        let mut parts = Vec::new();
+        let reply = &mut self.replies[number];
+        reply.thoughts += usize::from(piece.token.is_some() && reply.reader.is_thinking());
+        reply.reader.push(&piece.text, &mut parts);
+        self.added(number, parts)
+    }
+
+    /// Ends an answer, and returns what was held back.
+    pub(crate) fn end(&mut self, number: usize, end: End) -> Vec<ReplyPart> {
+        let mut parts = Vec::new();
+        let is_complete = !matches!(end, End::Length | End::Context);
+        self.replies[number].reader.finish(is_complete, &mut parts);
+        self.added(number, parts)
+    }
+
+    /// All of an answer so far.
+    pub(crate) fn parts(&self, number: usize) -> &[ReplyPart] {
+        &self.replies[number].parts
+    }
+
+    /// Number of calls of an answer so far.
+    pub(crate) fn calls(&self, number: usize) -> usize {
+        let parts = self.replies[number].parts.iter();
+        parts.filter(|part| matches!(part, ReplyPart::Call(_))).count()
+    }
+
+    /// Number of tokens of all answers that have thoughts.
+    pub(crate) fn thoughts(&self) -> usize {
+        self.replies.iter().map(|reply| reply.thoughts).sum()
+    }
+
+    /// Adds parts to an answer. Every call then has an id.
+    fn added(&mut self, number: usize, parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
+        let mut added = Vec::new();
+        for mut part in parts {
+            if let ReplyPart::Call(ToolCall { id, .. }) = &mut part {
+                if self.one_call && self.calls(number) > 0 {
+                    continue;
+                }
+                id.get_or_insert_with(|| call_id(self.next));
+                self.next += 1;
+            }
+            let reply = &mut self.replies[number];
+            match (reply.parts.last_mut(), &part) {
+                (Some(ReplyPart::Text(text)), ReplyPart::Text(more))
+                | (Some(ReplyPart::Thought(text)), ReplyPart::Thought(more)) => text.push_str(more),
+                _ => reply.parts.push(part.clone()),
+            }
+            added.push(part);
+        }
+        added
+    }
+}
+
+/// Nine digits and letters: the templates of some models accept no other ids of calls.
+fn call_id(mut number: u64) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut id = [b'0'; 9];
+    for digit in id.iter_mut().rev() {
+        *digit = DIGITS[(number % 36) as usize];
+        number /= 36;
+    }
+    id.into_iter().map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_calls_have_nine_characters() {
+        assert_eq!(call_id(0), "000000000");
+        assert_eq!(call_id(36 * 36 + 35), "00000010z");
+        assert_eq!(call_id(u64::MAX).len(), 9);
+    }
+}

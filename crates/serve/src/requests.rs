@@ -1,0 +1,190 @@
+//! Requests that wait or run, for those who look after the server.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sws::Cancel;
+
+use crate::cost::Cost;
+use crate::counts::Count;
+
+/// Requests that wait or run, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Requests(Arc<Mutex<BTreeMap<u64, Arc<Entry>>>>);
+
+/// Identity of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    /// Its number, and the id that its response has.
+    pub(crate) number: u64,
+    pub(crate) id: String,
+    pub(crate) endpoint: &'static str,
+    /// The number of its key.
+    pub(crate) owner: u64,
+}
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    origin: Origin,
+    cancel: Cancel,
+    pub(crate) cost: Cost,
+    is_cancelled: AtomicBool,
+    queued: Duration,
+    texts: usize,
+    /// Tokens of its prompts.
+    prompt: usize,
+    /// Texts that have a sequence, and those that are over.
+    pub(crate) begun: Count,
+    pub(crate) ended: Count,
+    /// Tokens of its prompts that were not computed again, and those that are done.
+    pub(crate) known: Count,
+    pub(crate) done: Count,
+    /// New tokens.
+    pub(crate) made: Count,
+}
+
+/// A request among others, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    all: Arc<Mutex<BTreeMap<u64, Arc<Entry>>>>,
+    pub(crate) entry: Arc<Entry>,
+}
+
+impl Requests {
+    /// Adds a request.
+    pub(crate) fn add(&self, entry: Entry) -> Listed {
+        let entry = Arc::new(entry);
+        lock(&self.0).insert(entry.origin.number, Arc::clone(&entry));
+        Listed { all: Arc::clone(&self.0), entry }
+    }
+
+    /// The requests of an owner, oldest first.
+    pub(crate) fn list(&self, owner: u64, now: Duration) -> Value {
+        let all = lock(&self.0);
+        let mut before = 0;
+        let mut list = Vec::new();
+        for entry in all.values() {
+            let is_waiting = entry.begun.get() == 0;
+            before += usize::from(is_waiting);
+            if entry.origin.owner == owner {
+                list.push(entry.shown(is_waiting.then_some(before), now));
+            }
+        }
+        json!({"object": "list", "data": list})
+    }
+
+    /// Cancels a request of an owner. Returns false if there is no such request.
+    pub(crate) fn cancel(&self, owner: u64, id: &str) -> bool {
+        let found = lock(&self.0)
+            .values()
+            .find(|entry| entry.origin.owner == owner && entry.origin.id == id)
+            .map(Arc::clone);
+        if let Some(entry) = &found {
+            entry.is_cancelled.store(true, Ordering::Relaxed);
+            entry.cancel.cancel();
+        }
+        found.is_some()
+    }
+}
+
+impl Entry {
+    /// A request of texts with so many tokens in their prompts.
+    pub(crate) fn new(
+        origin: Origin,
+        cancel: Cancel,
+        cost: Cost,
+        queued: Duration,
+        prompts: &[usize],
+    ) -> Entry {
+        Entry {
+            origin,
+            cancel,
+            cost,
+            is_cancelled: AtomicBool::new(false),
+            queued,
+            texts: prompts.len(),
+            prompt: prompts.iter().sum(),
+            begun: Count::default(),
+            ended: Count::default(),
+            known: Count::default(),
+            done: Count::default(),
+            made: Count::default(),
+        }
+    }
+
+    /// True if it was cancelled by its id.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// What there is to know about it, without its text. `place` is its place in the queue.
+    fn shown(&self, place: Option<usize>, now: Duration) -> Value {
+        let state = match (place, self.made.get()) {
+            (Some(_), _) => "waiting",
+            (None, 0) => "prompt",
+            (None, _) => "generation",
+        };
+        json!({
+            "id": self.origin.id,
+            "endpoint": self.origin.endpoint,
+            "state": state,
+            "queue_position": place,
+            "age_seconds": now.saturating_sub(self.queued).as_secs_f64(),
+            "texts": self.texts,
+            "texts_done": self.ended.get(),
+            "prompt_tokens": self.prompt,
+            "prompt_tokens_done": self.done.get(),
+            "cached_tokens": self.known.get(),
+            "completion_tokens": self.made.get(),
+        })
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        lock(&self.all).remove(&self.entry.origin.number);
+    }
+}
+
+fn lock(all: &Mutex<BTreeMap<u64, Arc<Entry>>>) -> MutexGuard<'_, BTreeMap<u64, Arc<Entry>>> {
+    all.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64, owner: u64) -> Entry {
+        let origin = Origin { number, id: format!("req-{number}"), endpoint: "/v1/x", owner };
+        let (cancel, queued) = (Cancel::new(), Duration::from_secs(number));
+        Entry::new(origin, cancel, Cost::new(None), queued, &[3, 4])
+    }
+
+    #[test]
+    fn owners_see_and_cancel_their_own() {
+        let requests = Requests::default();
+        let (first, second) = (requests.add(entry(1, 7)), requests.add(entry(2, 8)));
+        let third = requests.add(entry(3, 7));
+        first.entry.begun.add(1);
+        let list = requests.list(7, Duration::from_secs(5));
+        let ids: Vec<&str> =
+            list["data"].as_array().unwrap().iter().map(|e| e["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, ["req-1", "req-3"]);
+        assert_eq!(
+            (&list["data"][0]["state"], &list["data"][1]["state"]),
+            (&json!("prompt"), &json!("waiting"))
+        );
+        assert_eq!(list["data"][1]["queue_position"], 2);
+        assert_eq!(list["data"][1]["age_seconds"], 2.0);
+        assert_eq!(list["data"][0]["prompt_tokens"], 7);
+        assert!(!requests.cancel(7, "req-2") && !second.entry.is_cancelled());
+        assert!(requests.cancel(7, "req-3") && third.entry.is_cancelled());
+        assert!(third.entry.cancel.is_cancelled() && !first.entry.cancel.is_cancelled());
+        drop(first);
+        assert!(!requests.cancel(7, "req-1"));
+    }
+}

@@ -1,0 +1,158 @@
+//! The tools of a request, in the form that templates know: OpenAI's.
+
+use serde::Deserialize;
+use sws_model::text::Json;
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+
+/// A choice of tools: a word, or an object with a type.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Choice {
+    Word(String),
+    Object {
+        #[serde(rename = "type")]
+        kind: String,
+        #[serde(default)]
+        name: Option<String>,
+        #[serde(default)]
+        function: Option<Named>,
+        #[serde(default)]
+        disable_parallel_tool_use: Option<bool>,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Named {
+    name: String,
+}
+
+/// The tools that a model is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) tools: Option<Json>,
+    /// `Some` if the answer must be a call: of the tool with this name, or of any.
+    pub(crate) must: Option<Option<String>>,
+}
+
+impl Choice {
+    /// What the choice is called, and the name in it.
+    fn words(&self) -> (&str, Option<&str>) {
+        match self {
+            Choice::Word(word) => (word, None),
+            Choice::Object { kind, name, function, .. } => {
+                (kind, name.as_deref().or(function.as_ref().map(|named| &*named.name)))
+            }
+        }
+    }
+
+    /// True if an answer may have one call only.
+    pub(crate) fn is_single(&self) -> bool {
+        matches!(self, Choice::Object { disable_parallel_tool_use: Some(true), .. })
+    }
+}
+
+/// The tools that a model is shown: all that are functions, if it may call any.
+pub(crate) fn shown(
+    app: &App,
+    served: &Served,
+    tools: Option<Vec<Json>>,
+    choice: Option<&Choice>,
+) -> Result<Shown, Failure> {
+    let must = match choice.map_or(("auto", None), Choice::words) {
+        ("none", _) => return Ok(Shown::default()),
+        ("auto", _) => None,
+        ("required" | "any", _) => Some(None),
+        ("function" | "tool", Some(name)) => Some(Some(name.to_owned())),
+        (other, _) => {
+            let other: String = other.chars().take(40).collect();
+            let message = format!("the choice `{other}` is not supported");
+            return Err(Failure::unsupported("tool_choice", message));
+        }
+    };
+    let tools = tools.unwrap_or_default();
+    let most = app.config.limits.tools;
+    if tools.len() > most {
+        let message = format!("there are {} tools, and at most {most} are allowed", tools.len());
+        return Err(Failure::field("tools", message));
+    }
+    let functions: Vec<Json> = tools.iter().filter_map(function).collect();
+    if let Some(name) = &must {
+        let is_known = |tool: &Json| match name {
+            Some(name) => name_of(tool).is_some_and(|known| known.as_str() == Some(name)),
+            None => true,
+        };
+        if !functions.iter().any(is_known) {
+            return Err(Failure::field("tool_choice", "there is no tool of this name"));
+        }
+    }
+    if functions.is_empty() {
+        return Ok(Shown::default());
+    }
+    let has_tools = served.text.template().is_some_and(|template| template.has_tools());
+    if !has_tools || !served.format.has_calls() {
+        let message =
+            "the chat template of this model has no known format of calls; leave the tools out";
+        return Err(Failure::unsupported("tools", message));
+    }
+    Ok(Shown { tools: Some(Json::from(functions)), must })
+}
+
+/// The name of a tool in OpenAI's form.
+fn name_of(tool: &Json) -> Option<Json> {
+    tool.get_attr("function").ok()?.get_attr("name").ok()
+}
+
+/// A tool in OpenAI's form; `None` for one that is no function, such as those that OpenAI's own
+/// servers run.
+fn function(tool: &Json) -> Option<Json> {
+    let get = |key: &str| tool.get_attr(key).ok().filter(|v| !v.is_undefined() && !v.is_none());
+    let kind = get("type");
+    let kind = kind.as_ref().and_then(Json::as_str).unwrap_or("custom");
+    if get("function").is_some() {
+        return (kind == "function").then(|| tool.clone());
+    }
+    let name = get("name")?;
+    let parameters = match kind {
+        "function" => get("parameters"),
+        // Anthropic's.
+        "custom" => Some(get("input_schema")?),
+        _ => return None,
+    };
+    let fields =
+        [("name", Some(name)), ("description", get("description")), ("parameters", parameters)];
+    let fields = fields.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    let function = Json::from_pairs(fields);
+    Some(Json::from_pairs([("type", Json::from("function")), ("function", function)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn tools_of_each_interface_have_one_form() {
+        let read = |value: Value| function(&serde_json::from_value(value).unwrap());
+        let form = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+        for tool in [
+            form.clone(),
+            json!({"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}),
+            json!({"name": "f", "input_schema": {"type": "object"}}),
+            json!({"type": "custom", "name": "f", "input_schema": {"type": "object"}}),
+        ] {
+            let found = read(tool.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&found).unwrap(), form, "{tool}");
+        }
+        for tool in [
+            json!({"type": "web_search"}),
+            json!({"type": "custom", "name": "f", "format": {"type": "grammar"}}),
+            json!({"type": "bash_20250124", "name": "bash"}),
+            json!(3),
+        ] {
+            assert!(read(tool.clone()).is_none(), "{tool}");
+        }
+    }
+}
