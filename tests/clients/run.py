@@ -4,7 +4,7 @@
     pip install openai anthropic
     tests/clients/run.py target/release/sws
 
-langchain-openai and litellm are checked where they are installed.
+langchain-openai, litellm and lm_eval are checked where they are installed.
 """
 
 import importlib.metadata
@@ -148,8 +148,28 @@ def check_litellm(url: str) -> None:
     assert "".join(chunk.content or "" for chunk in chunks).startswith(model.TEXT)
 
 
+def check_lm_eval(url: str) -> None:
+    """Tokens of the server itself; a text that the model prefers, and one that it does not."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    ask = {"base_url": f"{url}/v1/completions", "model": "tiny", "tokenizer_backend": "remote", "max_length": 64}
+    harness = LocalCompletionsAPI(**ask, batch_size=2)
+    until = {"until": ["STOP"], "max_gen_toks": 1, "temperature": 0}
+    [text] = harness.generate_until([Instance("generate_until", {}, ("where", until), 0)])
+    texts = [("where", "abc"), ("where are you", " is it")]
+    found = harness.loglikelihood([Instance("loglikelihood", {}, text, n) for n, text in enumerate(texts)])
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+    for (context, continuation), (logprob, is_greedy) in zip(texts, found):
+        prompt = context + continuation
+        answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+        logprobs = answer.choices[0].logprobs
+        assert sum(logprobs.token_logprobs[-len(continuation) :]) == logprob and not is_greedy
+    assert text
+
+
 CLIENTS = {"openai": check_openai, "anthropic": check_anthropic}
-OPTIONAL = {"langchain-openai": check_langchain, "litellm": check_litellm}
+OPTIONAL = {"langchain-openai": check_langchain, "litellm": check_litellm, "lm_eval": check_lm_eval}
 
 
 def main() -> None:
