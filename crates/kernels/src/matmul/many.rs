@@ -10,14 +10,13 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use std::ops::Range;
-
 use super::ThreadScratch;
-use super::decode::{Cursor, Decoder};
+use super::decode::Cursor;
+use super::decoded::{Decode, Places};
 use super::input::{CHUNK, GROUP, Input, groups};
 use super::output::Output;
 use crate::Matrix;
-use crate::reference::{BLOCK, LANES};
+use crate::reference::LANES;
 use crate::simd::Simd;
 
 /// Row tiles that share a pass over a chunk of the tokens. Tokens that exceed the second-level
@@ -25,14 +24,13 @@ use crate::simd::Simd;
 const TILES: usize = 4;
 
 #[inline(always)]
-pub(super) fn many<S: Simd, D: Decoder<S>>(
+pub(super) fn many<S: Simd>(
     s: S,
     m: &Matrix,
     x: &Input,
     y: &mut Output,
     scratch: &mut ThreadScratch,
 ) {
-    let decoder = D::new(s, m);
     let rows = m.row_count();
     let padded = x.padded_cols();
     // The panel: [slice][step][row of the tile][lane], for one chunk. The sums:
@@ -44,12 +42,17 @@ pub(super) fn many<S: Simd, D: Decoder<S>>(
         let x = &x.packed()[group * padded..][..tokens * padded];
         for (first, count) in groups(rows, TILES * S::TILE_ROWS) {
             for (i, cursor) in cursors[..count].iter_mut().enumerate() {
-                *cursor = Some(Cursor::new(D::ENCODING, m, first + i));
+                *cursor = Some(Cursor::new(m.encoding(), m, first + i));
             }
             for (col, cols) in groups(padded, CHUNK) {
                 let x = &x[tokens * col..][..tokens * cols];
                 for (tile, cursors) in cursors[..count].chunks_mut(S::TILE_ROWS).enumerate() {
-                    decode_panel::<S, D>(s, decoder, m, cursors, col..col + cols, panel);
+                    let step = S::TILE_ROWS * S::TILE_LANES;
+                    let slice = cols / LANES * step;
+                    let half = slice * (LANES / 2 / S::TILE_LANES);
+                    let places = Places { row: S::TILE_LANES, step, half, slice };
+                    let (range, to) = (col..col + cols, &mut *panel);
+                    s.decode(Decode { m, cursors, cols: range, to, places });
                     let sums = &mut sums[tile * sums_of_tile::<S>(GROUP)..];
                     multiply(s, panel, x, cols, col == 0, sums);
                 }
@@ -70,40 +73,6 @@ pub(super) fn scratch_lengths<S: Simd>() -> [usize; 2] {
 /// Length of the sums of one row tile and `tokens` tokens.
 fn sums_of_tile<S: Simd>(tokens: usize) -> usize {
     tokens * S::TILE_ROWS * LANES
-}
-
-#[inline(always)]
-fn decode_panel<'a, S: Simd, D: Decoder<S>>(
-    s: S,
-    decoder: D,
-    m: &Matrix<'a>,
-    cursors: &mut [Option<Cursor<'a>>],
-    cols: Range<usize>,
-    panel: &mut [f32],
-) {
-    let step = S::TILE_ROWS * S::TILE_LANES;
-    let slice = cols.len() / LANES * step;
-    assert!(panel.len() >= LANES / S::TILE_LANES * slice);
-    for (r, cursor) in cursors.iter_mut().enumerate() {
-        let Some(at) = cursor else { continue };
-        for b in cols.start / BLOCK..cols.end / BLOCK {
-            let w = if (b + 1) * BLOCK <= m.cols() {
-                // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
-                unsafe { decoder.block(s, at, b) }
-            } else {
-                decoder.tail(s, at, m)
-            };
-            let first = 2 * (b - cols.start / BLOCK);
-            for (k, w) in w.into_iter().enumerate() {
-                let at = (k % 2) * (slice * 16 / S::TILE_LANES)
-                    + (first + k / 2) * step
-                    + r * S::TILE_LANES;
-                // SAFETY: `at` is below half the slices, and the panel holds all of them, as
-                // asserted above.
-                unsafe { s.store_slices(w, panel.as_mut_ptr().add(at), slice) };
-            }
-        }
-    }
 }
 
 #[inline(always)]

@@ -1,6 +1,7 @@
 //! `y = weights · x` on encoded weights.
 
 mod decode;
+mod decoded;
 mod input;
 mod many;
 mod one;
@@ -10,8 +11,9 @@ mod transposed;
 use crate::buffer::Buffer;
 use crate::simd::{Portable, Simd};
 use crate::{Matrix, Tier, reference};
-use decode::{Decoder, ForDecoder, for_decoder};
+use decode::{Decoder, ForDecoder, for_common_decoder, for_decoder};
 
+pub(crate) use decoded::{Decode, decode};
 pub use input::Input;
 pub(crate) use many::{Operands, tile};
 pub use output::Output;
@@ -212,25 +214,28 @@ fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut
 
 #[inline(always)]
 fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
-    for_decoder(s, m.encoding(), ByTokens { m, x, y, scratch });
+    if x.tokens() > 1 {
+        return many::many(s, m, x, y, scratch);
+    }
+    let one = One { m, x: x.packed(), y };
+    if S::DECODES_ALL {
+        for_decoder(s, m.encoding(), one);
+    } else if let Some(One { m, x, y }) = for_common_decoder(s, m.encoding(), one) {
+        one::one_decoded(s, m, x, y);
+    }
 }
 
-struct ByTokens<'a, 'm, 'y> {
+/// A product with one token.
+struct One<'a, 'm, 'y> {
     m: &'a Matrix<'m>,
-    x: &'a Input,
+    x: &'a [f32],
     y: &'a mut Output<'y>,
-    scratch: &'a mut ThreadScratch,
 }
 
-impl<S: Simd> ForDecoder<S> for ByTokens<'_, '_, '_> {
+impl<S: Simd> ForDecoder<S> for One<'_, '_, '_> {
     #[inline(always)]
     fn run<D: Decoder<S>>(self, s: S) {
-        let ByTokens { m, x, y, scratch } = self;
-        if x.tokens() == 1 {
-            one::one::<S, D>(s, m, x.packed(), y);
-        } else {
-            many::many::<S, D>(s, m, x, y, scratch);
-        }
+        one::one::<S, D>(s, self.m, self.x, self.y);
     }
 }
 

@@ -5,6 +5,8 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::decode::{Cursor, Decoder};
+use super::decoded::{Decode, Places};
+use super::input::groups;
 use super::output::Output;
 use crate::Matrix;
 use crate::reference::BLOCK;
@@ -26,6 +28,32 @@ pub(super) fn one<S: Simd, D: Decoder<S>>(s: S, m: &Matrix, x: &[f32], y: &mut O
         1 => rows_by::<S, D, 1>(s, decoder, m, x, y),
         2 => rows_by::<S, D, 2>(s, decoder, m, x, y),
         _ => rows_by::<S, D, 4>(s, decoder, m, x, y),
+    }
+}
+
+/// Columns decoded at a time, which stay in the nearest cache.
+const COLS: usize = 512;
+
+/// The same for an encoding without a kernel: each row is decoded to memory, a part at a time.
+#[inline(always)]
+pub(super) fn one_decoded<S: Simd>(s: S, m: &Matrix, x: &[f32], y: &mut Output) {
+    let mut numbers = [0.0; COLS];
+    for r in 0..m.row_count() {
+        let mut cursors = [Some(Cursor::new(m.encoding(), m, r))];
+        let (mut low, mut high) = (s.splat(0.0), s.splat(0.0));
+        for (col, cols) in groups(x.len(), COLS) {
+            let (cursors, places) = (&mut cursors[..], Places::plain::<S>(COLS));
+            s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
+            let weights = numbers[..cols].as_chunks::<BLOCK>().0;
+            for (w, x) in weights.iter().zip(x[col..][..cols].as_chunks::<BLOCK>().0) {
+                let (w, x) = (load_block(s, w), load_block(s, x));
+                low = s.fma(w[0], x[0], low);
+                high = s.fma(w[1], x[1], high);
+                low = s.fma(w[2], x[2], low);
+                high = s.fma(w[3], x[3], high);
+            }
+        }
+        y.set(0, r, s.reduce(low, high));
     }
 }
 

@@ -3,7 +3,9 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{Cursor, Decoder, ForDecoder, for_decoder};
+use super::decode::{Cursor, Decoder, ForDecoder, for_common_decoder};
+use super::decoded::{Decode, Places};
+use super::input::groups;
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
 use crate::simd::{Portable, Simd};
@@ -83,7 +85,9 @@ fn avx512(s: crate::Avx512, job: Job) {
 
 #[inline(always)]
 fn by_encoding<S: Simd>(s: S, job: Job) {
-    for_decoder(s, job.m.encoding(), job);
+    if let Some(job) = for_common_decoder(s, job.m.encoding(), job) {
+        by_decoded(s, job);
+    }
 }
 
 impl<S: Simd> ForDecoder<S> for Job<'_> {
@@ -105,8 +109,7 @@ impl<S: Simd> ForDecoder<S> for Job<'_> {
 /// Adds `R` rows from `row` on to the results of all tokens.
 #[inline(always)]
 fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(s: S, decoder: D, job: &mut Job, row: usize) {
-    let Job { m, tokens, x, y } = job;
-    let (m, tokens) = (*m, *tokens);
+    let m = job.m;
     let mut at = [Cursor::new(D::ENCODING, m, row); R];
     for i in 1..R {
         at[i] = Cursor::new(D::ENCODING, m, row + i);
@@ -118,25 +121,98 @@ fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(s: S, decoder: D, job: &mut 
             // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
             weights[i] = unsafe { decoder.block(s, &mut at[i], b) };
         }
-        for t in 0..tokens {
-            let factors = &x.numbers[t * x.stride + row..][..R];
-            let to = &mut y.numbers[t * y.stride + b * BLOCK..];
-            let to = to.first_chunk_mut().expect("a whole block");
-            add_block::<S, R>(s, &weights, factors, to);
-        }
+        add_whole::<S, R>(s, &weights, job, row, b * BLOCK);
     }
     if rest > 0 {
         for i in 0..R {
             weights[i] = decoder.tail(s, &mut at[i], m);
         }
-        for t in 0..tokens {
-            let factors = &x.numbers[t * x.stride + row..][..R];
-            let to = &mut y.numbers[t * y.stride + whole * BLOCK..][..rest];
-            let mut block = [0.0; BLOCK];
-            block[..rest].copy_from_slice(to);
-            add_block::<S, R>(s, &weights, factors, &mut block);
-            to.copy_from_slice(&block[..rest]);
+        add_rest::<S, R>(s, &weights, job, row);
+    }
+}
+
+/// Columns decoded at a time, which stay in the nearest cache.
+const COLS: usize = 256;
+
+/// Adds rows in an encoding without a kernel: a few are decoded to memory at a time.
+#[inline(always)]
+fn by_decoded<S: Simd>(s: S, mut job: Job) {
+    let m = job.m;
+    let (all, padded) = (m.row_count(), m.cols().next_multiple_of(BLOCK));
+    let mut numbers = [0.0; ROWS * COLS];
+    for row in (0..all).step_by(ROWS) {
+        let count = ROWS.min(all - row);
+        let mut cursors = [None; ROWS];
+        for (i, cursor) in cursors[..count].iter_mut().enumerate() {
+            *cursor = Some(Cursor::new(m.encoding(), m, row + i));
         }
+        for (col, cols) in groups(padded, COLS) {
+            let (cursors, places) = (&mut cursors[..], Places::plain::<S>(COLS));
+            s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
+            for at in (0..cols).step_by(BLOCK) {
+                if count == ROWS {
+                    add_decoded::<S, ROWS>(s, &numbers[at..], &mut job, row, col + at);
+                    continue;
+                }
+                for i in 0..count {
+                    let numbers = &numbers[i * COLS + at..];
+                    add_decoded::<S, 1>(s, numbers, &mut job, row + i, col + at);
+                }
+            }
+        }
+    }
+}
+
+/// Adds a block of each of `R` rows that were decoded to memory.
+#[inline(always)]
+fn add_decoded<S: Simd, const R: usize>(
+    s: S,
+    numbers: &[f32],
+    job: &mut Job,
+    row: usize,
+    col: usize,
+) {
+    let mut weights = [[s.splat(0.0); 4]; R];
+    for i in 0..R {
+        weights[i] = load_block(s, numbers[i * COLS..].first_chunk().expect("a block"));
+    }
+    if col + BLOCK <= job.m.cols() {
+        add_whole::<S, R>(s, &weights, job, row, col);
+    } else {
+        add_rest::<S, R>(s, &weights, job, row);
+    }
+}
+
+/// Adds the whole block from column `col` on of `R` rows to the results of all tokens.
+#[inline(always)]
+fn add_whole<S: Simd, const R: usize>(
+    s: S,
+    weights: &[[S::F; 4]; R],
+    job: &mut Job,
+    row: usize,
+    col: usize,
+) {
+    let Job { tokens, x, y, .. } = job;
+    for t in 0..*tokens {
+        let factors = &x.numbers[t * x.stride + row..][..R];
+        let to = &mut y.numbers[t * y.stride + col..];
+        let to = to.first_chunk_mut().expect("a whole block");
+        add_block::<S, R>(s, weights, factors, to);
+    }
+}
+
+/// Adds the columns behind the last whole block.
+#[inline(always)]
+fn add_rest<S: Simd, const R: usize>(s: S, weights: &[[S::F; 4]; R], job: &mut Job, row: usize) {
+    let Job { m, tokens, x, y } = job;
+    let rest = m.cols() % BLOCK;
+    for t in 0..*tokens {
+        let factors = &x.numbers[t * x.stride + row..][..R];
+        let to = &mut y.numbers[t * y.stride + m.cols() - rest..][..rest];
+        let mut block = [0.0; BLOCK];
+        block[..rest].copy_from_slice(to);
+        add_block::<S, R>(s, weights, factors, &mut block);
+        to.copy_from_slice(&block[..rest]);
     }
 }
 

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::portable::patch_lanes;
 use super::{Simd, bf12_by_lanes, exponent_lanes};
 use crate::Avx2;
-use crate::matmul::{Operands, tile};
+use crate::matmul::{Decode, Operands, decode, tile};
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -24,6 +24,7 @@ impl Simd for Avx2 {
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
+    const DECODES_ALL: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -241,6 +242,16 @@ impl Simd for Avx2 {
     ) {
         allowed!(tile256(self, tokens, steps, operands, acc, first))
     }
+    #[inline(always)]
+    fn decode(self, job: Decode<'_, '_>) {
+        allowed!(decode256(self, job))
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+fn decode256(s: Avx2, job: Decode<'_, '_>) {
+    decode(s, job);
 }
 
 /// 4 rows by 3 tokens: 12 sums, 3 tokens and a row fill the 16 registers.

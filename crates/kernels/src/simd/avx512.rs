@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{Simd, bf12_by_lanes};
 use crate::Avx512;
-use crate::matmul::{Operands, tile};
+use crate::matmul::{Decode, Operands, decode, tile};
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -25,6 +25,7 @@ impl Simd for Avx512 {
     const TILE_LANES: usize = 16;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 4;
+    const DECODES_ALL: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -227,6 +228,16 @@ impl Simd for Avx512 {
     ) {
         allowed!(tile512(self, tokens, steps, operands, acc, first))
     }
+    #[inline(always)]
+    fn decode(self, job: Decode<'_, '_>) {
+        allowed!(decode512(self, job))
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[inline(never)]
+fn decode512(s: Avx512, job: Decode<'_, '_>) {
+    decode(s, job);
 }
 
 /// Marks the exponent of an escape, in a bit that no exponent uses.

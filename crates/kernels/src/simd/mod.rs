@@ -13,7 +13,7 @@ mod portable;
 
 pub(crate) use portable::Portable;
 
-use crate::matmul::Operands;
+use crate::matmul::{Decode, Operands};
 use crate::reference::BLOCK;
 
 /// Vector operations. Decoding works on 16 lanes (`F` and `U`), tiles of many tokens on one
@@ -39,6 +39,9 @@ pub(crate) trait Simd: Copy {
     const TILE_ROWS: usize;
     /// Tokens of a tile.
     const TILE_TOKENS: usize;
+    /// True if products with one token decode every encoding in registers. Otherwise the rarer ones
+    /// are decoded to memory first, which is slower and makes the program smaller.
+    const DECODES_ALL: bool;
 
     fn splat(self, value: f32) -> Self::F;
     /// An f16 number, widened, in all lanes.
@@ -128,6 +131,9 @@ pub(crate) trait Simd: Copy {
         acc: *mut f32,
         first: bool,
     );
+
+    /// [`decode`](crate::matmul::decode), compiled for this instruction set.
+    fn decode(self, job: Decode<'_, '_>);
 }
 
 /// The exponent table of [`bf12_columns`], with the exponents at bits 23 to 30.

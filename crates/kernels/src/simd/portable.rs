@@ -3,7 +3,7 @@
 use std::array::from_fn;
 
 use super::{Simd, bf12_by_lanes, exponent_lanes};
-use crate::matmul::{Operands, tile};
+use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::{f16_to_f32, reduce};
 
 #[derive(Clone, Copy)]
@@ -25,6 +25,7 @@ impl Simd for Portable {
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = 4;
     const TILE_TOKENS: usize = 2;
+    const DECODES_ALL: bool = false;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -205,6 +206,10 @@ impl Simd for Portable {
                 _ => tile::<_, 4, 2>(self, steps, operands, acc, first),
             }
         }
+    }
+    #[inline(never)]
+    fn decode(self, job: Decode<'_, '_>) {
+        decode(self, job);
     }
 }
 

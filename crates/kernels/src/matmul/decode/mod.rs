@@ -33,6 +33,21 @@ pub(super) trait ForDecoder<S: Simd> {
 /// Runs `code` with the decoder of an encoding.
 #[inline(always)]
 pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecoder<S>) {
+    let Some(code) = for_common_decoder(s, encoding, code) else { return };
+    match encoding {
+        Encoding::Gguf(format) => for_blocks(s, format, code),
+        Encoding::Published(layout) => for_published(s, layout, code),
+        _ => unreachable!("the others are common"),
+    }
+}
+
+/// The same for encodings that the sharder makes, and plain numbers. Returns the code for all others.
+#[inline(always)]
+pub(super) fn for_common_decoder<S: Simd, C: ForDecoder<S>>(
+    s: S,
+    encoding: Encoding,
+    code: C,
+) -> Option<C> {
     match encoding {
         Encoding::F32 => code.run::<F32>(s),
         Encoding::F16 => code.run::<F16>(s),
@@ -42,9 +57,9 @@ pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecod
         Encoding::Q4 => code.run::<Q4<S>>(s),
         Encoding::Fp8 => code.run::<Fp8<fp8::BlocksF32>>(s),
         Encoding::Mxfp4 => code.run::<Pairs<S, nibbles::Mxfp4>>(s),
-        Encoding::Gguf(format) => for_blocks(s, format, code),
-        Encoding::Published(layout) => for_published(s, layout, code),
+        Encoding::Gguf(_) | Encoding::Published(_) => return Some(code),
     }
+    None
 }
 
 #[inline(always)]

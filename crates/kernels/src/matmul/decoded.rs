@@ -1,0 +1,84 @@
+//! Rows decoded into memory, for products that use a weight more than once, or whose encoding is too
+//! rare for a kernel of its own.
+//!
+//! For each instruction set one function decodes all encodings. So an encoding adds its decoder to
+//! the program and not a copy of every product: with those, the program was 2 MB longer.
+
+use std::ops::Range;
+
+use super::decode::{Cursor, Decoder, ForDecoder, for_decoder};
+use crate::Matrix;
+use crate::reference::{BLOCK, LANES};
+use crate::simd::Simd;
+
+/// Columns of some rows to be decoded.
+pub(crate) struct Decode<'a, 'm> {
+    pub(super) m: &'a Matrix<'m>,
+    /// The rows, which are all of this matrix.
+    pub(super) cursors: &'a mut [Option<Cursor<'m>>],
+    /// Whole blocks; beyond the last column there are zeros.
+    pub(super) cols: Range<usize>,
+    pub(super) to: &'a mut [f32],
+    pub(super) places: Places,
+}
+
+/// Places of decoded columns in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    /// Distance from one row to the next.
+    pub(super) row: usize,
+    /// From 32 columns to the next.
+    pub(super) step: usize,
+    /// From the first half of them to the second.
+    pub(super) half: usize,
+    /// From the lanes of a register to those of the next in a half.
+    pub(super) slice: usize,
+}
+
+impl Places {
+    /// Rows of `cols` columns in order, one row after another.
+    #[inline(always)]
+    pub(super) fn plain<S: Simd>(cols: usize) -> Places {
+        Places { row: cols, step: LANES, half: LANES / 2, slice: S::TILE_LANES }
+    }
+}
+
+/// Decodes the columns with a function that is compiled for the instruction set of `S`.
+#[inline(always)]
+pub(crate) fn decode<S: Simd>(s: S, job: Decode<'_, '_>) {
+    for_decoder(s, job.m.encoding(), job);
+}
+
+impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
+    #[inline(always)]
+    fn run<D: Decoder<S>>(self, s: S) {
+        let Decode { m, cursors, cols, to, places } = self;
+        let Places { row, step, half, slice } = places;
+        let decoder = D::new(s, m);
+        let (Some(rows), Some(steps)) =
+            (cursors.len().checked_sub(1), (cols.len() / LANES).checked_sub(1))
+        else {
+            return;
+        };
+        let slices = LANES / 2 / S::TILE_LANES - 1;
+        let last = rows * row + steps * step + half + slices * slice + S::TILE_LANES;
+        assert!(last <= to.len(), "columns to decode");
+        for (r, cursor) in cursors.iter_mut().enumerate() {
+            let Some(at) = cursor else { continue };
+            for b in cols.start / BLOCK..cols.end / BLOCK {
+                let w = if (b + 1) * BLOCK <= m.cols() {
+                    // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
+                    unsafe { decoder.block(s, at, b) }
+                } else {
+                    decoder.tail(s, at, m)
+                };
+                let first = 2 * (b - cols.start / BLOCK);
+                for (k, w) in w.into_iter().enumerate() {
+                    let at = r * row + (first + k / 2) * step + k % 2 * half;
+                    // SAFETY: the last of all columns is in bounds, as asserted above.
+                    unsafe { s.store_slices(w, to.as_mut_ptr().add(at), slice) };
+                }
+            }
+        }
+    }
+}
