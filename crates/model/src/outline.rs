@@ -34,6 +34,8 @@ pub struct TooManyWeights;
 const MAX_TENSORS: usize = 300_000;
 /// Maximum bytes of all weights. The largest published model has 6 TiB.
 const MAX_BYTES: u64 = 8 << 40;
+/// Maximum number of checksums of a part.
+const MAX_CHECKS: u64 = 1 << 20;
 /// Start of a piece, as in a shard of its own.
 const PAGE: u64 = 4096;
 /// Alignment of the parts of a tensor in a shard.
@@ -175,7 +177,8 @@ fn blank(
         *end = offset.checked_add(len).filter(|&end| end <= MAX_BYTES)?;
         // Parts with less than a byte per row, as scales of blocks are, count as one with a byte.
         let check_len = check_len(len.div_ceil(rows.max(1)), rows, kind);
-        let checks = vec![0; usize::try_from(len.div_ceil(check_len)).ok()?];
+        let checks = Some(len.div_ceil(check_len)).filter(|&checks| checks <= MAX_CHECKS)?;
+        let checks = vec![0; checks as usize];
         Some(Extent { file: 0, offset, len, check_len, checks })
     });
     Some(Tensor {

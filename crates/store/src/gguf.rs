@@ -30,6 +30,10 @@ const MAX_DEPTH: usize = 4;
 /// many times its bytes in memory.
 const MAX_SHORT: u64 = 1 << 16;
 
+/// Largest number of values kept of a header, each of which takes several times its bytes: those of
+/// four lists for a million tokens.
+const MAX_KEPT: usize = 1 << 22;
+
 /// The fewest bytes of a key with its value: an empty name, a type and one byte.
 const LEAST_KEY: u64 = 8 + 4 + 1;
 /// The fewest bytes of a tensor's entry: an empty name and no dimensions.
@@ -63,7 +67,7 @@ impl Gguf {
         file_len: u64,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Gguf, GgufError> {
-        let mut header = Header { cursor: Cursor::new(from, file_len) };
+        let mut header = Header::new(from, file_len);
         let (version, tensor_count, key_count) = header.start()?;
         let keys = header.keys(key_count, wanted)?;
         let raw = tensors::read(&mut header.cursor, tensor_count)?;
@@ -79,7 +83,7 @@ impl Gguf {
         header_len: u64,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Value>, GgufError> {
-        let mut header = Header { cursor: Cursor::new(from, header_len) };
+        let mut header = Header::new(from, header_len);
         let (_, _, key_count) = header.start()?;
         header.keys(key_count, wanted)
     }
@@ -94,9 +98,15 @@ fn alignment(keys: &BTreeMap<String, Value>) -> Result<u64, GgufError> {
 
 struct Header<R> {
     cursor: Cursor<R>,
+    /// Number of values that may still be kept.
+    room: usize,
 }
 
 impl<R: Read> Header<R> {
+    fn new(from: R, len: u64) -> Header<R> {
+        Header { cursor: Cursor::new(from, len), room: MAX_KEPT }
+    }
+
     /// The version, and the numbers of tensors and keys.
     fn start(&mut self) -> Result<(u32, u64, u64), GgufError> {
         let cursor = &mut self.cursor;
@@ -149,7 +159,10 @@ impl<R: Read> Header<R> {
             TEXT if keep => Ok(Value::String(self.cursor.text("a text")?)),
             TEXT => self.cursor.skip_text("a text").map(|()| Value::Null),
             LIST => self.list(keep, depth),
-            _ => self.cursor.number(kind),
+            _ => self
+                .cursor
+                .number(kind)
+                .map(|number| if depth == 0 { decimal(number) } else { number }),
         }
     }
 
@@ -166,6 +179,11 @@ impl<R: Read> Header<R> {
             self.cursor.skip(count * least, "a list")?;
             return Ok(length(count));
         }
+        if keep {
+            let (what, most) = ("values", self.room as u64);
+            let left = self.room.checked_sub(count as usize);
+            self.room = left.ok_or(GgufError::TooMany { what, count, most })?;
+        }
         let mut values = Vec::with_capacity(if keep { count as usize } else { 0 });
         for _ in 0..count {
             let value = self.value(kind, keep, depth + 1)?;
@@ -174,6 +192,18 @@ impl<R: Read> Header<R> {
             }
         }
         Ok(if keep { Value::List(values) } else { length(count) })
+    }
+}
+
+/// The number that was written as an f32: the one with the fewest digits that becomes the same f32.
+/// Configurations have decimals, so this is theirs.
+fn decimal(value: Value) -> Value {
+    match value {
+        Value::Float(number) if number.is_finite() && f64::from(number as f32) == number => {
+            let digits = (number as f32).to_string();
+            digits.parse().map_or(value, Value::Float)
+        }
+        value => value,
     }
 }
 

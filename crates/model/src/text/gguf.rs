@@ -32,6 +32,9 @@ pub enum GgufTextError {
     /// A token is listed twice.
     #[error("its GGUF file is damaged: it has the token `{0}` twice; download it again")]
     Twice(String),
+    /// There are more of something than a tokenizer may have.
+    #[error("its GGUF file has more {0} than any tokenizer; download it again")]
+    TooMany(&'static str),
     /// A kind of tokenizer that is not known.
     #[error("its GGUF file asks for `{key}` = `{value}`, which is not supported; {remedy}")]
     Unsupported {
@@ -53,6 +56,9 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 const REMEDY: &str = "put the tokenizer.json that was published with the model beside its shards";
+
+/// Largest number of tokens.
+const MAX_TOKENS: usize = 1 << 20;
 
 /// Types of tokens.
 const NORMAL: i128 = 1;
@@ -114,6 +120,9 @@ struct Tokens<'a> {
 impl<'a> Tokens<'a> {
     fn of(keys: &'a Keys) -> Result<Tokens<'a>, GgufTextError> {
         let texts = texts(keys, TOKENS)?;
+        if texts.len() > MAX_TOKENS {
+            return Err(GgufTextError::TooMany("tokens"));
+        }
         let mut ids = HashMap::with_capacity(texts.len());
         for (id, &token) in texts.iter().enumerate() {
             if ids.insert(token, id).is_some() {
@@ -197,7 +206,7 @@ impl<'a> Tokens<'a> {
         let model = json!({
             "type": "BPE", "dropout": null, "unk_token": unknown, "fuse_unk": true,
             "byte_fallback": true, "ignore_merges": false,
-            "vocab": self.vocabulary(), "merges": merges::of(self, &scores),
+            "vocab": self.vocabulary(), "merges": merges::of(self, &scores)?,
         });
         Ok(self.file([normalizer, Json::Null, self.around(keys, true)?, decoder], model))
     }

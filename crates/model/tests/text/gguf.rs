@@ -193,6 +193,15 @@ fn what_is_not_known_is_refused() {
         let error = tokenizer_json(&header(&byte_level(), "gpt2", *change)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
+    // Every part of every token is a token.
+    let runs = |f: &mut GgufFile| {
+        let tokens: Vec<String> = (1..=40).map(|n| "a".repeat(n)).collect();
+        f.keys.retain(|(name, _)| !name.ends_with(".token_type"));
+        key(f, "tokenizer.ggml.scores", Key::Floats(vec![0.0; tokens.len()]));
+        key(f, "tokenizer.ggml.tokens", Key::Texts(tokens));
+    };
+    let error = tokenizer_json(&header(&sentencepiece(), "llama", runs)).unwrap_err().to_string();
+    assert_eq!(error, "its GGUF file has more merges than any tokenizer; download it again");
     let damaged = tokenizer_json(b"GGUF").unwrap_err().to_string();
     assert!(damaged.contains("the header of its GGUF file is damaged"), "{damaged}");
 }
