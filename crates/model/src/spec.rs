@@ -386,9 +386,6 @@ pub enum GroupMeasure {
 /// The largest number of groups accepted; it bounds memory on the stack.
 pub(crate) const MAX_GROUPS: usize = 256;
 
-/// The largest number of elements of a value that is normed.
-pub(crate) const MAX_NORMED_VALUE: usize = 4096;
-
 /// A shared expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedSpec {
@@ -436,12 +433,6 @@ impl LayerSpec {
 }
 
 impl Norm {
-    /// The same norm with weights as factors.
-    pub(crate) const fn plain(self) -> Norm {
-        let Norm::Rms { eps, .. } = self;
-        Norm::Rms { eps, one_plus: false }
-    }
-
     /// The same norm with factors of one plus the weights.
     pub const fn one_plus(self) -> Norm {
         let Norm::Rms { eps, .. } = self;

@@ -111,6 +111,7 @@ impl ErrorBound {
             Activation::Sigmoid
             | Activation::GeluTanh
             | Activation::GeluErf
+            | Activation::SiluClamped(_)
             | Activation::Clamped { .. } => false,
         }
     }

@@ -15,6 +15,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU(g) · u with the error function.
     GeluErf,
+    /// g · sigmoid(g) · u, with g cut off above the number and u clamped to ± it.
+    SiluClamped(f32),
     /// (u + 1) · g · sigmoid(alpha · g), with g cut off above `limit` and u clamped to ±`limit`.
     Clamped {
         /// The slope of the sigmoid, 1.702 in gpt-oss.
@@ -33,15 +35,25 @@ impl Activation {
             Activation::Silu => silu(gate) * up,
             Activation::GeluTanh => gelu_tanh(gate) * up,
             Activation::GeluErf => gelu_erf(gate) * up,
+            Activation::SiluClamped(limit) => {
+                let (gate, up) = cut_off(gate, up, limit);
+                silu(gate) * up
+            }
             Activation::Clamped { alpha, limit } => {
-                // Comparisons, not min and max, so that NaN stays NaN.
-                let gate = if gate > limit { limit } else { gate };
-                let up = if up > limit { limit } else { up };
-                let up = if up < -limit { -limit } else { up };
+                let (gate, up) = cut_off(gate, up, limit);
                 (up + 1.0) * (gate * sigmoid(alpha * gate))
             }
         }
     }
+}
+
+/// The gate, cut off above the limit, and the value, clamped to ± it. Comparisons, not min and max,
+/// so that NaN stays NaN.
+#[inline(always)]
+fn cut_off(gate: f32, up: f32, limit: f32) -> (f32, f32) {
+    let gate = if gate > limit { limit } else { gate };
+    let up = if up > limit { limit } else { up };
+    (gate, if up < -limit { -limit } else { up })
 }
 
 /// gate = activation(gate, up), element by element, in place.
@@ -86,6 +98,10 @@ macro_rules! per_variant {
             }
             Activation::GeluErf => {
                 let $it = Activation::GeluErf;
+                $body
+            }
+            Activation::SiluClamped(limit) => {
+                let $it = Activation::SiluClamped(limit);
                 $body
             }
             Activation::Clamped { alpha, limit } => {

@@ -20,11 +20,13 @@ pub mod elementary;
 mod gate;
 mod lanes;
 mod norm;
+mod pool;
 mod recurrent;
 mod reference;
 mod rope;
 mod row;
 mod select;
+mod streams;
 mod vector;
 
 pub use attention::{
@@ -33,13 +35,18 @@ pub use attention::{
 };
 pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};
+pub use pool::pool;
 pub use recurrent::{
     ConvInput, MAX_TAPS, Recurrence, RecurrenceInputs, ShortConv, decays, l2_norm, recur,
     short_conv,
 };
 pub use rope::{RopePairs, RopeShape, rope, rope_tables};
-pub use row::{add, axpy, sigmoid, soft_cap, softmax};
+pub use row::{add, axpy, root_softplus, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
+pub use streams::{
+    MAX_STREAMS, StreamBias, StreamHead, Streams, head_of_streams, read_streams, stream_weights,
+    write_streams,
+};
 
 /// Defines a function that runs `lanes`, compiled for the tier it is given, or `reference` in
 /// `Tier::Scalar`. `lanes` and everything it calls must be `#[inline(always)]`, or they would be

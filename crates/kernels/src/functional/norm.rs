@@ -7,6 +7,8 @@ use crate::Tier;
 /// Factor that a norm applies to its normalised row.
 #[derive(Clone, Copy, Debug)]
 pub enum NormWeight<'a> {
+    /// None.
+    None,
     /// `w`, as long as a row.
     Plain(&'a [f32]),
     /// `1 + w`, as Gemma and Qwen3-Next store it.
@@ -15,8 +17,10 @@ pub enum NormWeight<'a> {
 
 impl NormWeight<'_> {
     fn fits(self, width: usize) -> bool {
-        let (NormWeight::Plain(w) | NormWeight::OnePlus(w)) = self;
-        w.len() == width
+        match self {
+            NormWeight::None => true,
+            NormWeight::Plain(w) | NormWeight::OnePlus(w) => w.len() == width,
+        }
     }
 }
 
@@ -60,6 +64,11 @@ fn rms_norm_lanes(x: &mut [f32], width: usize, weight: NormWeight, eps: f32) {
     for row in x.chunks_exact_mut(width) {
         let scale = 1.0 / (dot(row, row) / width as f32 + eps).sqrt();
         match weight {
+            NormWeight::None => {
+                for x in row {
+                    *x *= scale;
+                }
+            }
             NormWeight::Plain(w) => {
                 for (x, w) in row.iter_mut().zip(w) {
                     *x = *x * scale * w;

@@ -10,6 +10,7 @@ use super::gate::Activation;
 use super::norm::NormWeight;
 use super::recurrent::{ConvInput, Recurrence, RecurrenceInputs, ShortConv};
 use super::rope::{RopePairs, RopeShape, turn};
+use super::streams::{StreamHead, Streams};
 use super::{elementary, row};
 use crate::reference::{LANES, dot, reduce};
 
@@ -28,6 +29,7 @@ pub(super) fn rms_norm(x: &mut [f32], width: usize, weight: NormWeight, eps: f32
         for (i, x) in row.iter_mut().enumerate() {
             *x *= scale;
             match weight {
+                NormWeight::None => {}
                 NormWeight::Plain(w) => *x *= w[i],
                 NormWeight::OnePlus(w) => *x *= 1.0 + w[i],
             }
@@ -100,9 +102,68 @@ pub(super) fn sigmoid(x: &mut [f32]) {
     }
 }
 
+pub(super) fn root_softplus(x: &mut [f32]) {
+    for x in x {
+        *x = elementary::softplus(*x).sqrt();
+    }
+}
+
 pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
     for x in x {
         *x = row::capped(*x, cap);
+    }
+}
+
+pub(super) fn pool(x: &[f32], gates: &[f32], y: &mut [f32]) {
+    let width = y.len();
+    for (d, y) in y.iter_mut().enumerate() {
+        let gates = gates.iter().skip(d).step_by(width);
+        let larger = |m: f32, &x: &f32| if x > m { x } else { m };
+        let largest = gates.clone().fold(f32::NEG_INFINITY, larger);
+        let (mut total, mut mixed) = (0.0, 0.0);
+        for (gate, x) in gates.zip(x.iter().skip(d).step_by(width)) {
+            let weight = exp(gate - largest);
+            total += weight;
+            mixed = weight.mul_add(*x, mixed);
+        }
+        *y = mixed / total;
+    }
+}
+
+pub(super) fn read_streams(streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32]) {
+    let width = (y.len() * streams.weights()).checked_div(weights.len()).unwrap_or(0);
+    for (i, y) in y.iter_mut().enumerate() {
+        let (token, d) = (i / width, i % width);
+        let stream = |s: usize| x[(token * streams.count + s) * width + d];
+        let weight = |s: usize| weights[token * streams.weights() + s];
+        *y = (0..streams.count).fold(0.0, |sum, s| weight(s).mul_add(stream(s), sum));
+    }
+}
+
+pub(super) fn write_streams(streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32]) {
+    let (n, old) = (streams.count, x.to_vec());
+    let width = (branch.len() * streams.weights()).checked_div(weights.len()).unwrap_or(0);
+    for (at, x) in x.iter_mut().enumerate() {
+        let (token, i, d) = (at / width / n, at / width % n, at % width);
+        let weights = &weights[token * streams.weights()..];
+        let stream = |s: usize| old[(token * n + s) * width + d];
+        let mixing = |s: usize| weights[2 * n + s * n + i];
+        let written = weights[n + i] * branch[token * width + d];
+        *x = (0..n).fold(written, |sum, s| mixing(s).mul_add(stream(s), sum));
+    }
+}
+
+pub(super) fn head_of_streams(head: StreamHead, x: &[f32], y: &mut [f32]) {
+    let factor = 1.0 / (dot(x, x) / x.len() as f32 + head.norm_eps).sqrt();
+    let normed: Vec<f32> = x.iter().map(|x| x * factor).collect();
+    let products = head.rows.chunks(x.len()).map(|row| dot(&normed, row));
+    let weights: Vec<f32> = (products.zip(head.base))
+        .map(|(m, base)| elementary::sigmoid(m.mul_add(head.scale, *base)) + head.eps)
+        .collect();
+    let width = y.len();
+    for (d, y) in y.iter_mut().enumerate() {
+        let streams = weights.iter().enumerate();
+        *y = streams.fold(0.0, |sum, (s, weight)| weight.mul_add(x[s * width + d], sum));
     }
 }
 

@@ -31,6 +31,11 @@ pub fn sigmoid(tier: Tier, x: &mut [f32]) {
     sigmoid_tiered(tier, x);
 }
 
+/// x = √(ln(1 + e^x)).
+pub fn root_softplus(tier: Tier, x: &mut [f32]) {
+    root_softplus_tiered(tier, x);
+}
+
 /// x = cap · tanh(x / cap).
 pub fn soft_cap(tier: Tier, x: &mut [f32], cap: f32) {
     soft_cap_tiered(tier, x, cap);
@@ -54,6 +59,11 @@ tiered! {
 tiered! {
     sigmoid_tiered(x: &mut [f32])
     lanes: sigmoid_lanes, reference: reference::sigmoid
+}
+
+tiered! {
+    root_softplus_tiered(x: &mut [f32])
+    lanes: root_softplus_lanes, reference: reference::root_softplus
 }
 
 tiered! {
@@ -119,6 +129,13 @@ fn add_lanes(x: &[f32], y: &mut [f32]) {
 fn sigmoid_lanes(x: &mut [f32]) {
     for x in x {
         *x = elementary::sigmoid(*x);
+    }
+}
+
+#[inline(always)]
+fn root_softplus_lanes(x: &mut [f32]) {
+    for x in x {
+        *x = elementary::softplus(*x).sqrt();
     }
 }
 

@@ -8,10 +8,9 @@ use super::common::{Common, Defaults, MAX_WIDTH, absent, chosen, width, window, 
 use super::{ATTENTION, ENDS, Family, MLP, Rule, gemma, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
-use crate::rope::{INFINITE, Rope};
+use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, MAX_NORMED_VALUE, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router,
-    SharedSpec,
+    AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -78,12 +77,6 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         ..common.attention.clone()
     };
     let full = full(config, &local)?;
-    for (attention, key) in [(&local, "head_dim"), (&full, "global_head_dim")] {
-        if attention.head_dim > MAX_NORMED_VALUE {
-            let entry = config.get(key).ok_or(ConfigError::MissingKey(key))?;
-            return Err(config.unsupported(entry, "up to 4096"));
-        }
-    }
     let context = common.decoder.context;
     common.ropes = vec![
         Rope::of_kind(config, "sliding_attention", local.head_dim, (10_000.0, None), context)?,
@@ -122,7 +115,7 @@ fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigE
     let values_are_keys = config.flag("attention_k_eq_v", false)?;
     let head_dim = match config.get("global_head_dim") {
         None => 512,
-        Some(entry) => match entry.size(MAX_NORMED_VALUE as u64)? {
+        Some(entry) => match entry.size(MAX_HEAD_DIM)? {
             odd if odd % 2 == 1 => {
                 return Err(entry.invalid("and a rotary embedding turns pairs: it must be even"));
             }

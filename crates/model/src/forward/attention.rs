@@ -1,8 +1,8 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
 use sws_kernels::functional::{
-    Activation, Attention, AttentionScratch, Queries, RopeShape, add, attention as attend, gate,
-    rope,
+    Activation, Attention, AttentionScratch, NormWeight, Queries, RopeShape, add,
+    attention as attend, gate, rms_norm, rope,
 };
 use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
@@ -14,7 +14,7 @@ use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::{AttentionGate, AttentionSpec, MAX_NORMED_VALUE, Norm, QkNorm};
+use crate::spec::{AttentionGate, AttentionSpec, Norm, QkNorm};
 
 /// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
@@ -64,8 +64,8 @@ pub(super) fn attention(
         v.copy_from_slice(k);
     }
     if spec.value_norm {
-        let dim = spec.head_dim;
-        by_rows(v, dim, |_, x| norm(tier, by.plain(), x, dim, &ONES[..dim]));
+        let (dim, Norm::Rms { eps, .. }) = (spec.head_dim, by);
+        by_rows(v, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, eps));
     }
     if let Some(AttentionGate::WithQueries) = spec.gate {
         part_of_heads(gated, 0, q, spec.head_dim);
@@ -167,9 +167,6 @@ pub(super) fn attention(
     }
     Ok(())
 }
-
-/// The weights of a norm without any, of heads up to [`MAX_NORMED_VALUE`].
-static ONES: [f32; MAX_NORMED_VALUE] = [1.0; MAX_NORMED_VALUE];
 
 /// Scratch for `threads` threads, reallocated if it is too small.
 pub(super) fn scratch_for<'a>(

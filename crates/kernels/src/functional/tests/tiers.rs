@@ -50,7 +50,7 @@ proptest! {
         eps in prop::sample::select(vec![0.0f32, 1e-6, 1e-5]),
     ) {
         let (w, b) = (&w[..width], &b[..width]);
-        for weight in [NormWeight::Plain(w), NormWeight::OnePlus(w)] {
+        for weight in [NormWeight::None, NormWeight::Plain(w), NormWeight::OnePlus(w)] {
             let y = in_all_tiers(&x, |tier, x| rms_norm(tier, x, width, weight, eps));
             row_by_row(&x, width, &y, |x| rms_norm(Tier::best(), x, width, weight, eps));
         }
@@ -84,6 +84,7 @@ proptest! {
             Activation::Silu,
             Activation::GeluTanh,
             Activation::GeluErf,
+            Activation::SiluClamped(3.0),
             Activation::Clamped { alpha: 1.702, limit: 7.0 },
         ] {
             let y = in_all_tiers(&x, |tier, g| gate(tier, it, g, &u));

@@ -1,0 +1,262 @@
+//! Residual streams: weights by which a branch reads a mix of them and is added to each.
+//!
+//! For n streams a token has n weights of reading, n of writing and n × n of mixing. Every sum goes
+//! over streams in ascending order, each step fused. The matrix of mixing is brought close to one
+//! whose rows and columns add up to 1, by a fixed number of divisions.
+
+use super::elementary::{exp, sigmoid};
+use super::lanes::{LANES, Lanes, dot, padded, tree};
+use super::{reference, tiered};
+use crate::Tier;
+
+/// Residual streams of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Streams {
+    /// Number of streams, up to [`MAX_STREAMS`].
+    pub count: usize,
+    /// Number of times that rows and columns of the matrix of mixing are divided by their sums.
+    pub iterations: usize,
+    /// Added to weights of reading and mixing, and to the sums that divide.
+    pub eps: f32,
+}
+
+/// The largest number of streams.
+pub const MAX_STREAMS: usize = 16;
+
+impl Streams {
+    /// Number of weights of a token.
+    pub const fn weights(&self) -> usize {
+        (2 + self.count) * self.count
+    }
+}
+
+/// What turns products of streams into weights.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamBias<'a> {
+    /// Factors of the products for reading, writing and mixing.
+    pub scale: &'a [f32],
+    /// Added to each product after that.
+    pub base: &'a [f32],
+}
+
+/// Turns products m [tokens, weights] into weights, in place: for each token
+///
+/// reading = sigmoid(m · scale + base) + eps, writing = 2 · sigmoid(m · scale + base), and of the
+/// matrix of mixing, whose rows follow each other, the softmax of each row + eps; then columns are
+/// divided by their sums + eps, then rows and columns in turn.
+pub fn stream_weights(tier: Tier, streams: Streams, bias: StreamBias, x: &mut [f32]) {
+    let weights = streams.weights();
+    assert!(
+        (1..=MAX_STREAMS).contains(&streams.count)
+            && x.len().is_multiple_of(weights)
+            && bias.base.len() == weights
+            && bias.scale.len() == 3,
+        "stream_weights: shapes"
+    );
+    stream_weights_tiered(tier, streams, bias, x);
+}
+
+/// y = Σ reading · stream for each token, where `x` has the streams [tokens, count, width] and `y`
+/// the sums [tokens, width].
+pub fn read_streams(tier: Tier, streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32]) {
+    check(streams, weights, (x, y));
+    read_streams_tiered(tier, streams, weights, x, y);
+}
+
+/// Mixes the streams `x` [tokens, count, width] of each token and adds a branch [tokens, width]:
+///
+/// x_i = writing_i · branch + Σ_j mixing_ji · x_j
+pub fn write_streams(tier: Tier, streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32]) {
+    check(streams, weights, (x, branch));
+    write_streams_tiered(tier, streams, weights, branch, x);
+}
+
+fn check(streams: Streams, weights: &[f32], (x, y): (&[f32], &[f32])) {
+    let tokens = weights.len() / streams.weights();
+    assert!(
+        (1..=MAX_STREAMS).contains(&streams.count)
+            && weights.len() == tokens * streams.weights()
+            && (tokens == 0 || y.len().is_multiple_of(tokens))
+            && Some(x.len()) == y.len().checked_mul(streams.count),
+        "streams: shapes"
+    );
+}
+
+/// The mix of streams that goes to the head.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamHead<'a> {
+    /// A row of weights for each stream: [count, count · width].
+    pub rows: &'a [f32],
+    /// The factor of the products.
+    pub scale: f32,
+    /// Added to each of them after that.
+    pub base: &'a [f32],
+    /// Added to the mean of squares of all streams.
+    pub norm_eps: f32,
+    /// Added to the weights.
+    pub eps: f32,
+}
+
+/// y = Σ (sigmoid(row_i · x / √(mean(x²) + norm_eps) · scale + base_i) + eps) · x_i for one token,
+/// whose streams `x` are [count, width]. The product is the canonical dot.
+pub fn head_of_streams(tier: Tier, head: StreamHead, x: &[f32], y: &mut [f32]) {
+    let count = head.base.len();
+    assert!(
+        (1..=MAX_STREAMS).contains(&count)
+            && Some(x.len()) == y.len().checked_mul(count)
+            && Some(head.rows.len()) == x.len().checked_mul(count),
+        "head_of_streams: shapes"
+    );
+    head_of_streams_tiered(tier, head, x, y);
+}
+
+tiered! {
+    stream_weights_tiered(streams: Streams, bias: StreamBias, x: &mut [f32])
+    lanes: stream_weights_lanes, reference: stream_weights_lanes
+}
+
+tiered! {
+    read_streams_tiered(streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32])
+    lanes: read_streams_lanes, reference: reference::read_streams
+}
+
+tiered! {
+    write_streams_tiered(streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32])
+    lanes: write_streams_lanes, reference: reference::write_streams
+}
+
+tiered! {
+    head_of_streams_tiered(head: StreamHead, x: &[f32], y: &mut [f32])
+    lanes: head_of_streams_lanes, reference: reference::head_of_streams
+}
+
+/// A few dozen numbers per token: in the plainest form, which is also the reference.
+#[inline(always)]
+fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias, x: &mut [f32]) {
+    let Streams { count: n, iterations, eps } = streams;
+    for x in x.chunks_exact_mut(streams.weights()) {
+        for (i, (x, base)) in x.iter_mut().zip(base).enumerate() {
+            *x = x.mul_add(scale[(i / n).min(2)], *base);
+        }
+        let (read, x) = x.split_at_mut(n);
+        let (write, mix) = x.split_at_mut(n);
+        for x in read {
+            *x = sigmoid(*x) + eps;
+        }
+        for x in write {
+            *x = 2.0 * sigmoid(*x);
+        }
+        for row in mix.chunks_exact_mut(n) {
+            let mut largest = f32::NEG_INFINITY;
+            for &x in &*row {
+                largest = if x > largest { x } else { largest };
+            }
+            for x in &mut *row {
+                *x = exp(*x - largest);
+            }
+            let mut sum = 0.0;
+            for x in &*row {
+                sum += x;
+            }
+            for x in row {
+                *x = *x / sum + eps;
+            }
+        }
+        for round in 0..2 * iterations.max(1) - 1 {
+            // Columns first: their numbers are n apart.
+            let (step, next) = if round % 2 == 0 { (n, 1) } else { (1, n) };
+            for line in 0..n {
+                let mut sum = 0.0;
+                for i in 0..n {
+                    sum += mix[line * next + i * step];
+                }
+                for i in 0..n {
+                    mix[line * next + i * step] /= sum + eps;
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn read_streams_lanes(streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32]) {
+    let tokens = weights.len() / streams.weights();
+    if tokens == 0 || y.is_empty() {
+        return;
+    }
+    let width = y.len() / tokens;
+    let all = x.chunks_exact(streams.count * width).zip(weights.chunks_exact(streams.weights()));
+    for (y, (x, weights)) in y.chunks_exact_mut(width).zip(all) {
+        mixed(weights, x, y);
+    }
+}
+
+/// y = Σ weight · stream.
+#[inline(always)]
+fn mixed(weights: &[f32], x: &[f32], y: &mut [f32]) {
+    y.fill(0.0);
+    for (x, weight) in x.chunks_exact(y.len()).zip(weights) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = weight.mul_add(*x, *y);
+        }
+    }
+}
+
+#[inline(always)]
+fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32]) {
+    let (n, tokens) = (streams.count, weights.len() / streams.weights());
+    if tokens == 0 || branch.is_empty() {
+        return;
+    }
+    let width = branch.len() / tokens;
+    let all = branch.chunks_exact(width).zip(weights.chunks_exact(streams.weights()));
+    let mut old: [Lanes; MAX_STREAMS] = [[0.0; LANES]; MAX_STREAMS];
+    for (x, (branch, weights)) in x.chunks_exact_mut(n * width).zip(all) {
+        let (write, mix) = weights[n..].split_at(n);
+        for (block, branch) in branch.chunks(LANES).enumerate() {
+            let (at, len) = (block * LANES, branch.len());
+            for (old, x) in old.iter_mut().zip(x.chunks_exact(width)) {
+                old[..len].copy_from_slice(&x[at..at + len]);
+            }
+            let branch = padded(branch, 0.0);
+            for (i, x) in x.chunks_exact_mut(width).enumerate() {
+                let mut sum = [0.0; LANES];
+                for lane in 0..LANES {
+                    sum[lane] = write[i] * branch[lane];
+                }
+                for (old, mix) in old[..n].iter().zip(mix.chunks_exact(n)) {
+                    for lane in 0..LANES {
+                        sum[lane] = mix[i].mul_add(old[lane], sum[lane]);
+                    }
+                }
+                x[at..at + len].copy_from_slice(&sum[..len]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn head_of_streams_lanes(head: StreamHead, x: &[f32], y: &mut [f32]) {
+    let factor = 1.0 / (dot(x, x) / x.len() as f32 + head.norm_eps).sqrt();
+    let mut weights = [0.0; MAX_STREAMS];
+    let rows = head.rows.chunks_exact(x.len());
+    for ((weight, row), base) in weights.iter_mut().zip(rows).zip(head.base) {
+        let product = normed_dot(x, factor, row);
+        *weight = sigmoid(product.mul_add(head.scale, *base)) + head.eps;
+    }
+    mixed(&weights[..head.base.len()], x, y);
+}
+
+/// Σ (x · factor) · w.
+#[inline(always)]
+fn normed_dot(x: &[f32], factor: f32, w: &[f32]) -> f32 {
+    let mut acc = [0.0; LANES];
+    for (x, w) in x.chunks(LANES).zip(w.chunks(LANES)) {
+        // 0 · -0 leaves every accumulator unchanged.
+        let (x, w) = (padded(x, 0.0), padded(w, -0.0));
+        for lane in 0..LANES {
+            acc[lane] = (x[lane] * factor).mul_add(w[lane], acc[lane]);
+        }
+    }
+    tree(acc)
+}
