@@ -145,6 +145,7 @@ pub(crate) fn renormalises(router: Router) -> weights::Result<bool> {
         Router::SoftmaxOfChosen => Ok(true),
         Router::SoftmaxScaled => Err(unknown("a router with factors")),
         Router::Ranked(_) => Err(unknown("a router with ranks")),
+        Router::Table(_) => Err(unknown("a table of experts")),
     }
 }
 

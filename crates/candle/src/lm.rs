@@ -99,6 +99,7 @@ fn grouped(mixer: &Mixer) -> Result<&AttentionSpec> {
     match mixer {
         Mixer::Attention(attention) => Ok(attention),
         Mixer::Latent(_) => Err(unknown("latent attention")),
+        Mixer::Compressed(_) => Err(unknown("attention to pooled entries")),
         Mixer::Delta(_) => Err(unknown("gated delta nets")),
         Mixer::Conv(_) => Err(unknown("short convolutions")),
     }

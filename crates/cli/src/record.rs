@@ -88,7 +88,7 @@ impl Recorder {
         }
         let mut file = AtomicFile::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
-        let (layers, width) = (spec.layers.len(), spec.hidden);
+        let (layers, width) = (spec.layers.len(), spec.state_width());
         let states = |name| {
             let (file, bytes) = (file.beside()?, Vec::new());
             anyhow::Ok(States { name, file, layers, width, bytes })

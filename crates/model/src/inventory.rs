@@ -241,6 +241,16 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
     let plain = [Encoding::F32, Encoding::F16, Encoding::Bf16];
     let matrix = wanted.role.is_matrix();
     match tensor.encoding {
+        // The halves of whole numbers, kept as the bits of floats.
+        None if wanted.role == Role::ExpertTable && tensor.dtype == Dtype::I64 => {
+            let (encoding, cols) = (Encoding::F32, 2 * wanted.cols);
+            Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols })
+        }
+        _ if wanted.role == Role::ExpertTable => Err(WeightsError::Dtype {
+            name: tensor.name.clone(),
+            found: format!("{:?}", tensor.dtype),
+            supported: "i64",
+        }),
         Some(encoding) if matrix || plain.contains(&encoding) => {
             Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols: wanted.cols })
         }

@@ -71,8 +71,9 @@ pub use source::{
     Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
-    AttentionGate, AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, GroupMeasure,
-    Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm,
-    RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec, SparseSpec,
+    AttentionGate, AttentionSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
+    GroupMeasure, Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
+    Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores,
+    SharedSpec, SparseSpec,
 };
 pub use state::{Saved, State};

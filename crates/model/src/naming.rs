@@ -92,7 +92,10 @@ impl FamilyNaming {
         let (id, matrix) = match self.names.outside(name)? {
             Role::Head => (PieceId::LM_HEAD, true),
             Role::Embedding => (PieceId::EMBED, true),
-            _ => (PieceId::FINAL_NORM, false),
+            role => {
+                let (id, rank) = (PieceId::FINAL_NORM, role_rank(role));
+                return Some(Placement::Piece { id, rank, matrix: false });
+            }
         };
         Some(Placement::Piece { id, rank: 0, matrix })
     }

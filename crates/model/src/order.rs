@@ -3,6 +3,9 @@
 //! The inventory, the streaming schedule, the order of tensors in a shard and the benchmarks all
 //! derive from it. A test compares it with the recorded requests of real passes.
 
+mod compressed;
+mod streams;
+
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
@@ -10,6 +13,9 @@ use crate::spec::{
     AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec,
     ModelSpec, QkNorm, Router,
 };
+use compressed::compressed;
+pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
+pub(crate) use streams::Site;
 
 /// A tensor of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +80,7 @@ impl ModelSpec {
     ///
     /// If the model has no such layer.
     pub fn reads(&self, layer: usize) -> Vec<ReadStep> {
-        self.layers[layer].reads(self.hidden)
+        self.layers[layer].reads(self)
     }
 
     /// Calls `visit` with every piece that a pass requests and its tensors, in order, up to an
@@ -83,9 +89,14 @@ impl ModelSpec {
         &self,
         mut visit: impl FnMut(PieceId, &[TensorSpec]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let ends = [self.embedding(), self.final_norm(), self.head()];
-        for (id, tensor) in &ends[..if self.tied { 2 } else { 3 }] {
-            visit(*id, &[*tensor])?;
+        let (embedding, norm) = (self.embedding(), self.final_norm());
+        visit(embedding.0, &[embedding.1])?;
+        let mut before_head = self.head_streams();
+        before_head.push(norm.1);
+        visit(norm.0, &before_head)?;
+        if !self.tied {
+            let (head, tensor) = self.head();
+            visit(head, &[tensor])?;
         }
         for layer in 0..self.layers.len() {
             let LayerPieces { fixed, experts } = self.layer_pieces(layer);
@@ -118,6 +129,17 @@ impl ModelSpec {
         pieces
     }
 
+    /// The reads of the piece of the final norm before the norm.
+    pub fn head_streams(&self) -> Vec<TensorSpec> {
+        let Some(streams) = self.streams else { return Vec::new() };
+        let (rows, cols) = (streams.count, self.state_width());
+        vec![
+            TensorSpec { role: Role::HeadStreams, rows, cols },
+            TensorSpec::vector(Role::HeadStreamsBase, rows),
+            TensorSpec::vector(Role::HeadStreamsScale, 1),
+        ]
+    }
+
     /// The norm after the last layer.
     pub fn final_norm(&self) -> (PieceId, TensorSpec) {
         (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, self.hidden))
@@ -133,15 +155,18 @@ impl ModelSpec {
 }
 
 impl LayerSpec {
-    fn reads(&self, hidden: usize) -> Vec<ReadStep> {
+    fn reads(&self, model: &ModelSpec) -> Vec<ReadStep> {
+        let hidden = model.hidden;
         let mut reads = Vec::new();
         let mut read = |kind, tensors: Vec<TensorSpec>| {
             reads.extend(tensors.into_iter().map(|tensor| ReadStep::Tensor(kind, tensor)));
         };
+        read(Site::Mixer.piece(), Site::Mixer.reads(model));
         read(PieceKind::Norms, vec![TensorSpec::vector(Role::MixerNorm, hidden)]);
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
             Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
+            Mixer::Compressed(spec) => read(PieceKind::Attention, compressed(spec, hidden)),
             Mixer::Delta(spec) => read(PieceKind::Attention, delta(spec, hidden)),
             Mixer::Conv(spec) => read(PieceKind::Attention, conv(*spec, hidden)),
         }
@@ -149,6 +174,7 @@ impl LayerSpec {
         if self.residual.post_norms {
             read(PieceKind::Norms, norm(Role::MixerPostNorm));
         }
+        read(Site::Ffn.piece(), Site::Ffn.reads(model));
         let split = self.residual.split && self.moe().is_some();
         if !self.residual.parallel && !split {
             read(PieceKind::Norms, norm(Role::FfnNorm));
@@ -163,11 +189,16 @@ impl LayerSpec {
                 let correction = moe.has_correction().then_some(correction);
                 let factors = TensorSpec::vector(Role::RouterFactors, moe.experts);
                 let factors = (moe.router == Router::SoftmaxScaled).then_some(factors);
+                let table = (moe.table_rows(model.vocab)).map(|rows| TensorSpec {
+                    role: Role::ExpertTable,
+                    rows,
+                    cols: moe.top_k,
+                });
                 if split {
                     read(PieceKind::Router, norm(Role::RouterNorm));
                 }
                 let tensors = [router].into_iter().chain(bias).chain(correction).chain(factors);
-                read(PieceKind::Router, tensors.collect());
+                read(PieceKind::Router, tensors.chain(table).collect());
                 if split {
                     read(PieceKind::Norms, norm(Role::FfnNorm));
                 }

@@ -1,6 +1,6 @@
 //! Models without weights: the tensors that follow from a specification alone.
 
-use sws_kernels::{Encoding, PartLen};
+use sws_kernels::{Encoding, Part, PartLen};
 use sws_store::{
     Dtype, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Tensor, check_len,
 };
@@ -64,9 +64,9 @@ impl ModelSpec {
             end = end.next_multiple_of(PAGE);
             let tensor = |spec: &TensorSpec| {
                 let encoding = if is_encoded(names.family, id.kind(), spec.role) {
-                    encoding(id.kind())
+                    Some(encoding(id.kind()))
                 } else {
-                    Encoding::Bf16
+                    (spec.role != Role::ExpertTable).then_some(Encoding::Bf16)
                 };
                 let name = names.name_of(id, spec.role);
                 blank(name, spec, encoding, id.kind(), &mut end).ok_or(TooManyWeights)
@@ -128,13 +128,17 @@ impl ModelSpec {
     }
 
     /// Weights of the whole model, and those that one token is multiplied with: all but the experts
-    /// that are not chosen for it, and the embedding, of which a row is looked up.
+    /// that are not chosen for it, and the embedding, of which a row is looked up. Tables of experts
+    /// are no weights.
     pub fn parameters(&self) -> [u64; 2] {
         let sum = |tensors: &[TensorSpec]| -> u64 {
-            let counts = tensors.iter().map(|t| (t.rows as u64).saturating_mul(t.cols as u64));
+            let weights = tensors.iter().filter(|tensor| tensor.role != Role::ExpertTable);
+            let counts = weights.map(|t| (t.rows as u64).saturating_mul(t.cols as u64));
             counts.fold(0, u64::saturating_add)
         };
-        let outside = [self.embedding(), self.final_norm(), self.head()].map(|(_, t)| sum(&[t]));
+        let mut outside =
+            [self.embedding(), self.final_norm(), self.head()].map(|(_, t)| sum(&[t]));
+        outside[1] += sum(&self.head_streams());
         let all = if self.tied { outside[0] + outside[1] } else { outside.iter().sum() };
         let mut parameters = [all, outside[1] + outside[2]];
         for (layer, spec) in self.layers.iter().enumerate() {
@@ -159,20 +163,26 @@ fn is_encoded(family: &Family, kind: PieceKind, role: Role) -> bool {
     }
 }
 
-/// A tensor of a shard that begins at `end`, which moves behind it.
+/// A tensor of a shard that begins at `end`, which moves behind it; of whole numbers if it has no
+/// encoding.
 fn blank(
     name: String,
     spec: &TensorSpec,
-    encoding: Encoding,
+    encoding: Option<Encoding>,
     kind: PieceKind,
     end: &mut u64,
 ) -> Option<Tensor> {
     let (rows, cols) = (spec.rows as u64, spec.cols as u64);
-    let parts = encoding.parts().iter().map(|part| {
-        let len = match part.len(rows, cols)? {
-            PartLen::Exact(len) => len,
-            PartLen::AtLeast(len) => len.checked_add(rows.checked_mul(cols)? / TYPICAL_ESCAPES)?,
-        };
+    let len = |part: &Part| match part.len(rows, cols)? {
+        PartLen::Exact(len) => Some(len),
+        PartLen::AtLeast(len) => len.checked_add(rows.checked_mul(cols)? / TYPICAL_ESCAPES),
+    };
+    let lens: Vec<Option<u64>> = match encoding {
+        Some(encoding) => encoding.parts().iter().map(len).collect(),
+        None => vec![rows.checked_mul(cols).and_then(|numbers| numbers.checked_mul(8))],
+    };
+    let parts = lens.into_iter().map(|len| {
+        let len = len?;
         let offset = end.checked_next_multiple_of(PART)?;
         *end = offset.checked_add(len).filter(|&end| end <= MAX_BYTES)?;
         // Parts with less than a byte per row, as scales of blocks are, count as one with a byte.
@@ -183,12 +193,12 @@ fn blank(
     });
     Some(Tensor {
         name,
-        dtype: Dtype::BF16,
+        dtype: if encoding.is_some() { Dtype::BF16 } else { Dtype::I64 },
         shape: spec.shape(),
         transposed: false,
         slice: None,
         source: String::new(),
-        encoding: Some(encoding),
+        encoding,
         parts: parts.collect::<Option<_>>()?,
         error: None,
         origins: Vec::new(),

@@ -7,6 +7,10 @@
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Role {
     Embedding,
+    /// To the weights by which the mixer reads and is added to streams.
+    MixerStreams,
+    MixerStreamsBase,
+    MixerStreamsScale,
     /// The norm before the mixer.
     MixerNorm,
     /// The norm of its output.
@@ -16,6 +20,13 @@ pub enum Role {
     QueryDown,
     /// To the latent of keys and values, and to the part of a key that is rotated.
     KvDown,
+    /// To the rows that entries are pooled from.
+    Pool,
+    /// To the logits of their weights.
+    PoolGate,
+    /// The same of an indexer's entries.
+    IndexPool,
+    IndexPoolGate,
     /// To the key of an indexer.
     IndexKey,
     /// To the weights of an indexer's heads.
@@ -26,6 +37,11 @@ pub enum Role {
     /// From the latent query to the queries of an indexer.
     IndexQuery,
     KvDownNorm,
+    /// Added to the logits: [positions of an entry, elements].
+    PoolBias,
+    PoolNorm,
+    IndexPoolBias,
+    IndexPoolNorm,
     IndexKeyNorm,
     IndexKeyNormBias,
     /// From the latent: for each head the rows of its keys, then those of its values.
@@ -57,8 +73,14 @@ pub enum Role {
     KeyNorm,
     /// One number per head.
     Sinks,
+    /// To the outputs of groups of heads.
+    OutputDown,
     Output,
     OutputBias,
+    /// To the weights by which the feed-forward block reads and is added to streams.
+    FfnStreams,
+    FfnStreamsBase,
+    FfnStreamsScale,
     /// The norm before the feed-forward block.
     FfnNorm,
     /// The norm before the router, where it has one of its own.
@@ -71,6 +93,8 @@ pub enum Role {
     RouterCorrection,
     /// Multiplied by the weights of the experts.
     RouterFactors,
+    /// The experts of each token, whole numbers of 64 bits.
+    ExpertTable,
     Gate,
     Up,
     /// Gate and up in one matrix.
@@ -92,6 +116,10 @@ pub enum Role {
     FfnPostNorm,
     /// One number, which multiplies the hidden state.
     StateScale,
+    /// The rows that make weights of the streams before the final norm.
+    HeadStreams,
+    HeadStreamsBase,
+    HeadStreamsScale,
     FinalNorm,
     Head,
 }
@@ -104,6 +132,13 @@ impl Role {
             | Role::Query
             | Role::QueryDown
             | Role::KvDown
+            | Role::MixerStreams
+            | Role::FfnStreams
+            | Role::Pool
+            | Role::PoolGate
+            | Role::IndexPool
+            | Role::IndexPoolGate
+            | Role::OutputDown
             | Role::IndexKey
             | Role::IndexWeights
             | Role::QueryUp
@@ -126,6 +161,18 @@ impl Role {
             | Role::SharedGate
             | Role::Head => true,
             Role::MixerNorm
+            | Role::MixerStreamsBase
+            | Role::MixerStreamsScale
+            | Role::FfnStreamsBase
+            | Role::FfnStreamsScale
+            | Role::HeadStreams
+            | Role::HeadStreamsBase
+            | Role::HeadStreamsScale
+            | Role::PoolBias
+            | Role::PoolNorm
+            | Role::IndexPoolBias
+            | Role::IndexPoolNorm
+            | Role::ExpertTable
             | Role::MixerPostNorm
             | Role::QueryDownNorm
             | Role::KvDownNorm

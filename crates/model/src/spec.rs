@@ -1,6 +1,8 @@
 //! The computation of a model, layer by layer, independent of its family.
 
-use sws_kernels::functional::{Activation, Recurrence, RopePairs};
+mod compressed;
+
+use sws_kernels::functional::{Activation, Recurrence, RopePairs, Streams};
 use sws_store::{Configuration, PieceKind};
 
 use crate::config::{Config, InvalidConfig};
@@ -8,6 +10,7 @@ use crate::families;
 use crate::layer_state::Memory;
 use crate::role::Role;
 use crate::rope::Rope;
+pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 
 /// The arithmetic of a model, as its configuration describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +31,9 @@ pub struct ModelSpec {
     pub ropes: Vec<Rope>,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
+    /// The streams that the hidden state of a token consists of; None if it is one. Each begins as
+    /// the embedding, and all branches read a mix of them and are added to each.
+    pub streams: Option<Streams>,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
     /// The norm before the head.
@@ -97,6 +103,8 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// Softmax attention whose keys and values are products of one latent vector per position.
     Latent(LatentSpec),
+    /// Softmax attention to the last positions, and to entries that stand for several each.
+    Compressed(CompressedSpec),
     /// A gated delta net: each head corrects a matrix with every token.
     Delta(DeltaSpec),
     /// A short convolution between two gates.
@@ -323,6 +331,8 @@ pub enum Router {
     SoftmaxOfChosen,
     /// The experts with the largest ranks, weighted by their scores.
     Ranked(RankedRouter),
+    /// The experts that a table gives for the token, weighted by their scores.
+    Table(RankedRouter),
 }
 
 /// A choice by ranks. A rank is a score plus the correction, and -inf in a group that is dropped.
@@ -361,6 +371,8 @@ pub enum Scores {
     Softmax,
     /// The sigmoid of each logit.
     Sigmoid,
+    /// √(ln(1 + e^logit)) of each logit.
+    RootSoftplus,
 }
 
 /// Groups of consecutive experts, all of the same size. Experts are chosen from the best groups.
@@ -404,6 +416,11 @@ impl ModelSpec {
     /// Reads a `config.json`.
     pub fn parse(config_json: &[u8]) -> Result<ModelSpec, InvalidConfig> {
         ModelSpec::of(&Configuration::from_json("config.json", config_json)?)
+    }
+
+    /// Elements of the hidden state of a token, all its streams.
+    pub fn state_width(&self) -> usize {
+        self.streams.map_or(1, |streams| streams.count) * self.hidden
     }
 
     /// The largest number of experts per token in any layer; 0 for a dense model.
@@ -467,7 +484,18 @@ impl MoeSpec {
         match self.router {
             Router::Softmax { .. } | Router::SoftmaxScaled | Router::SoftmaxOfChosen => false,
             Router::Ranked(router) => router.correction,
+            Router::Table(_) => false,
         }
+    }
+
+    /// True if a table gives the experts of every token.
+    pub const fn has_table(&self) -> bool {
+        matches!(self.router, Router::Table(_))
+    }
+
+    /// Rows of that table, in a model with so many tokens.
+    pub(crate) fn table_rows(&self, vocab: usize) -> Option<usize> {
+        self.has_table().then_some(vocab)
     }
 }
 
@@ -533,7 +561,7 @@ impl Mixer {
     /// The size of the state of a sequence, if it is the same for any number of positions.
     pub(crate) fn memory(&self) -> Option<Memory> {
         match self {
-            Mixer::Attention(_) | Mixer::Latent(_) => None,
+            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::Compressed(_) => None,
             Mixer::Delta(spec) => {
                 let past = (spec.taps - 1) * spec.channels();
                 Some(Memory { past, sums: spec.recurrence().state_len() })

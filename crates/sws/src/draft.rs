@@ -37,7 +37,7 @@ pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
         }
         layers.push(layer);
     }
-    Some(DraftShape { hidden: spec.hidden, layers, experts, top_k, sequences: 1 })
+    Some(DraftShape { hidden: spec.state_width(), layers, experts, top_k, sequences: 1 })
 }
 
 /// Trains a correction on samples and keeps the weights that do best on the second, held-out ones.

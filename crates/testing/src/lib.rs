@@ -72,7 +72,7 @@ pub fn draft(spec: &ModelSpec, bytes: usize) -> Result<MicroDraftModel> {
     let layers = layers.context("a model whose layers do not all have the same experts")?;
     let &(experts, top_k) = layers.first().context("a model without layers")?;
     let layers = (0..layers.len()).collect();
-    let shape = DraftShape { hidden: spec.hidden, layers, experts, top_k, sequences: 1 };
+    let shape = DraftShape { hidden: spec.state_width(), layers, experts, top_k, sequences: 1 };
     let size = DraftSize::within(bytes, &shape, 0, spec.vocab).context("a draft has no room")?;
     Ok(MicroDraftModel::new(shape, size))
 }

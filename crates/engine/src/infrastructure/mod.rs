@@ -133,6 +133,17 @@ impl Infrastructure {
         self.interrupt_on_error(|it| it.ring.fill())
     }
 
+    /// The experts of each layer that follow from the tokens of a pass alone.
+    pub fn known_experts(&self, tokens: &[u32]) -> Vec<(usize, Vec<u32>)> {
+        let of = |layer: usize| {
+            let mut experts = Vec::new();
+            self.spec.known_experts(layer, self, tokens, &mut experts);
+            (layer, experts)
+        };
+        let layers = (0..self.spec.layers.len()).map(of);
+        layers.filter(|(_, experts)| !experts.is_empty()).collect()
+    }
+
     /// The waiter for its reads.
     pub(crate) fn waiter(&self) -> &Waiter {
         &self.waiter

@@ -37,10 +37,12 @@ pub(crate) struct Prefetcher {
     confidence: f32,
     /// Forecast experts of each layer with their probabilities, the most probable first.
     offers: Vec<Vec<(u32, f32)>>,
-    /// Pieces expected by a sweep or a run ahead, in the order of reading.
+    /// Pieces expected by a sweep, a run ahead or a table of experts, in the order of reading.
     queue: VecDeque<Expected>,
     /// Resident pieces pinned until their layer's router has chosen.
     pinned: BTreeSet<PieceId>,
+    /// Pieces that follow from the tokens of the pass.
+    known: BTreeSet<PieceId>,
     /// True while a pass has so many tokens that they use nearly all experts of every layer.
     sweeping: bool,
     /// Pieces for free slots, by what earlier runs have learned.
@@ -143,6 +145,7 @@ impl Prefetcher {
             confidence,
             queue: VecDeque::new(),
             pinned: BTreeSet::new(),
+            known: BTreeSet::new(),
             sweeping: false,
             fill: WarmFill::default(),
         }
@@ -192,9 +195,21 @@ impl Prefetcher {
         self.offers.iter_mut().for_each(Vec::clear);
     }
 
-    /// Drops the pieces that sweeps and runs ahead expect.
+    /// Drops the pieces that are queued.
     pub(crate) fn forget_queue(&mut self) {
         self.queue.clear();
+        self.known.clear();
+    }
+
+    /// Queues a piece that follows from the tokens of the pass.
+    pub(crate) fn expect_known(&mut self, id: PieceId) {
+        self.known.insert(id);
+        self.expect([Expected { id, probability: 1.0, priority: Priority::Ahead }]);
+    }
+
+    /// True if a piece of a later layer follows from the tokens of the pass.
+    pub(crate) fn is_known(&self, id: PieceId) -> bool {
+        self.known.contains(&id)
     }
 
     /// Queues expected pieces.
@@ -237,6 +252,7 @@ impl Prefetcher {
     /// Ends the forecasts of a layer whose router has chosen, and of those before it.
     pub(crate) fn settle(&mut self, layer: u32) {
         self.queue.retain(|expected| expected.id.layer() > Some(layer));
+        self.known.retain(|id| id.layer() > Some(layer));
         let over = (layer as usize + 1).min(self.offers.len());
         self.offers[..over].iter_mut().for_each(Vec::clear);
     }
@@ -312,6 +328,7 @@ impl Prefetcher {
                     // A sweep uses all queued pieces; a run ahead only guesses.
                     let (origin, price) = match self.sweeping {
                         true => (Origin::Sweep, Price::Any),
+                        false if probability >= CERTAIN => (Origin::Forecast, Price::Any),
                         false => {
                             let layer = id.layer().map_or(0, |layer| layer as usize);
                             let lead = account.pace.time_until_router(layer, round.at, round.busy);

@@ -174,9 +174,11 @@ impl WeightSource for StreamingSource {
 
 impl Observer for StreamingSource {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
-        self.streamed(|_, assembler| {
-            if let Some(assembler) = assembler {
-                assembler.begin(pass);
+        self.streamed(|infrastructure, assembler| {
+            let Some(assembler) = assembler else { return Ok(()) };
+            assembler.begin(pass);
+            for (layer, experts) in infrastructure.known_experts(&pass.tokens) {
+                assembler.expect_known(layer, &experts);
             }
             Ok(())
         })

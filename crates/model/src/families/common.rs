@@ -1,5 +1,6 @@
 //! The parts of a configuration that all families share.
 
+use sws_kernels::functional::Streams;
 use sws_store::Value;
 
 use super::quantised;
@@ -40,6 +41,7 @@ pub(super) struct Decoder<'a> {
     pub(super) norm: Norm,
     /// The way in which all layers add their branches.
     pub(super) residual: Residual,
+    pub(super) streams: Option<Streams>,
     pub(super) embedding_scale: f32,
     pub(super) logit_scale: f32,
     pub(super) logit_cap: Option<f32>,
@@ -85,6 +87,7 @@ impl<'a> Decoder<'a> {
             heads,
             norm,
             residual: Residual::default(),
+            streams: None,
             embedding_scale: 1.0,
             logit_scale: 1.0,
             logit_cap: None,
@@ -112,6 +115,7 @@ impl<'a> Decoder<'a> {
             tied: self.config.tied()?,
             layers: (0..self.layers).map(layer).collect(),
             ropes,
+            streams: self.streams,
             embedding_scale: self.embedding_scale,
             final_norm: self.norm,
             logit_scale: self.logit_scale,

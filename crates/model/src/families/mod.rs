@@ -50,11 +50,17 @@ pub(crate) struct Ends {
     pub(crate) norm: &'static str,
     /// Without a prefix.
     pub(crate) head: &'static str,
+    /// What turns streams into one state before the norm, after the prefix.
+    pub(crate) streams: &'static [(Role, &'static str)],
 }
 
 /// The names in most families.
-const ENDS: Ends =
-    Ends { embedding: "embed_tokens.weight", norm: "norm.weight", head: "lm_head.weight" };
+const ENDS: Ends = Ends {
+    embedding: "embed_tokens.weight",
+    norm: "norm.weight",
+    head: "lm_head.weight",
+    streams: &[],
+};
 
 /// A model type of models that also process images or sound. Their configurations have that of the
 /// language model in `text_config`, and the tensors of the language model have another prefix than
@@ -180,14 +186,14 @@ impl Names {
 
     /// The tensor outside layers that has this name.
     pub(crate) fn outside(&self, name: &str) -> Option<Role> {
-        let Ends { embedding, norm, head } = self.family.ends;
+        let Ends { embedding, norm, head, streams } = self.family.ends;
         if name.strip_prefix(self.head) == Some(head) {
             return Some(Role::Head);
         }
         match name.strip_prefix(self.prefix)? {
             rest if rest == embedding => Some(Role::Embedding),
             rest if rest == norm => Some(Role::FinalNorm),
-            _ => None,
+            rest => streams.iter().find(|(_, name)| *name == rest).map(|&(role, _)| role),
         }
     }
 
@@ -199,7 +205,10 @@ impl Names {
             Role::Head => format!("{head}{}", family.ends.head),
             Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
             Role::Embedding => format!("{prefix}{}", family.ends.embedding),
-            _ => format!("{id} {role:?}"),
+            _ => match family.ends.streams.iter().find(|(of, _)| *of == role) {
+                Some((_, name)) => format!("{prefix}{name}"),
+                None => format!("{id} {role:?}"),
+            },
         })
     }
 

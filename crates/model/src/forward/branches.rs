@@ -5,7 +5,7 @@ use sws_kernels::functional::{NormWeight, add, rms_norm};
 use sws_store::{PieceId, PieceKind};
 
 use super::work::by_rows;
-use super::{ForwardError, Model};
+use super::{ForwardError, Model, streams};
 use crate::role::Role;
 use crate::source::WeightSource;
 use crate::spec::{LayerSpec, Norm};
@@ -13,20 +13,24 @@ use crate::state::State;
 
 impl Model {
     /// Adds a branch of a layer to the hidden state, after a norm with these weights if it has one.
+    /// `own` has the weights of residual streams, if there are several.
     pub(super) fn add_branch(
         &self,
         layer: &LayerSpec,
         post_norm: Option<&[f32]>,
-        branch: &mut [f32],
+        (branch, own): (&mut [f32], &[f32]),
         hidden: &mut [f32],
     ) {
         let (tier, width) = (self.tier, self.spec.hidden);
-        let branch = &mut branch[..hidden.len()];
+        let branch = &mut branch[..hidden.len() / self.spec.state_width() * width];
         if let Some(weight) = post_norm {
             by_rows(branch, width, |_, rows| norm(tier, layer.norm, rows, width, weight));
         }
         scale(layer.residual.scale, branch);
         let branch = &*branch;
+        if self.spec.streams.is_some() {
+            return streams::write(tier, &self.spec, own, branch, hidden);
+        }
         by_rows(hidden, width, |first, rows| {
             add(tier, &branch[first * width..][..rows.len()], rows);
         });

@@ -9,9 +9,9 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{
-    IndexQuery, RopeShape, Selected, index_scores, layer_norm, rope, top_k,
+    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, rope, top_k,
 };
-use sws_kernels::{Input, threads_for};
+use sws_kernels::{Input, Tier, threads_for};
 use sws_store::{PieceId, Span};
 
 use super::attention::{Context, rows_of};
@@ -190,10 +190,7 @@ pub(super) fn select(
                 let q = &q[token * heads * dim..][..heads * dim];
                 let query = IndexQuery { q, weights: &weights[token * heads..][..heads] };
                 if scores.len() > list.len() {
-                    let segments = scores.par_chunks_mut(SEGMENT).with_min_len(least).enumerate();
-                    segments.for_each(|(segment, scores)| {
-                        index_scores(tier, query, &keys, segment * SEGMENT, scores);
-                    });
+                    score(tier, query, &keys, scores);
                 }
                 best(scores, list);
             });
@@ -201,8 +198,20 @@ pub(super) fn select(
     }
 }
 
+/// Scores all positions for a query, on several threads if there is enough work.
+pub(super) fn score(tier: Tier, query: IndexQuery<'_>, keys: &KvCache<'_>, scores: &mut [f32]) {
+    let least = match threads_for(scores.len() * query.q.len()) {
+        1 => scores.len(),
+        _ => 1,
+    };
+    let segments = scores.par_chunks_mut(SEGMENT).with_min_len(least).enumerate();
+    segments.for_each(|(segment, scores)| {
+        index_scores(tier, query, keys, segment * SEGMENT, scores);
+    });
+}
+
 /// Lists the positions with the best scores, ascending; all of them if there is room.
-fn best(scores: &[f32], list: &mut [u32]) {
+pub(super) fn best(scores: &[f32], list: &mut [u32]) {
     match list.len() < scores.len() {
         true => {
             top_k(scores, list);

@@ -2,6 +2,7 @@
 
 mod attention;
 mod branches;
+mod compressed;
 mod conv;
 mod delta;
 mod experts;
@@ -13,18 +14,22 @@ mod mlp;
 mod moe;
 mod router;
 mod size;
+mod streams;
+mod table;
 mod work;
 
 use sws_kernels::Tier;
 use sws_kernels::functional::soft_cap;
 use sws_store::{PieceId, PieceKind};
 
+use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
 use crate::state::{Progress, State};
 use attention::{Context, attention};
 use branches::{norm, scale};
+use compressed::compressed;
 use conv::conv;
 use delta::delta;
 pub(crate) use indexer::Selection;
@@ -32,6 +37,7 @@ use latent::latent;
 use linear::{Product, Threads, multiply};
 pub use router::RouterProbe;
 pub use size::PassSize;
+use streams::Branch;
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
@@ -141,7 +147,7 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         self.check(state, batch)?;
-        let hidden = self.spec.hidden;
+        let (hidden, width) = (self.spec.hidden, self.spec.state_width());
         state.pass.clear();
         state.work.reselect(None);
         state.progress = Progress::Interrupted;
@@ -154,10 +160,19 @@ impl Model {
         }
         let rows = state.pass.len();
         // Avoids the doubling of `resize`: a budget counts on the length.
-        state.hidden.reserve_exact((rows * hidden).saturating_sub(state.hidden.len()));
-        state.hidden.resize(rows * hidden, 0.0);
-        source.embed(&state.pass.tokens, &mut state.hidden)?;
-        scale(self.spec.embedding_scale, &mut state.hidden);
+        state.hidden.reserve_exact((rows * width).saturating_sub(state.hidden.len()));
+        state.hidden.resize(rows * width, 0.0);
+        let embeddings = &mut state.hidden[..rows * hidden];
+        source.embed(&state.pass.tokens, embeddings)?;
+        scale(self.spec.embedding_scale, embeddings);
+        if let Some(streams) = self.spec.streams {
+            // Every stream begins as the embedding. From the last on, none is overwritten before it
+            // was copied.
+            for to in (0..rows * streams.count).rev() {
+                let from = to / streams.count * hidden;
+                state.hidden.copy_within(from..from + hidden, to * hidden);
+            }
+        }
         state.progress = Progress::Before(0);
         Ok(())
     }
@@ -246,7 +261,7 @@ impl Model {
     ) -> Result<(), ForwardError> {
         assert_eq!(state.progress, Progress::Attended(l), "the layer that has been attended");
         state.progress = Progress::Interrupted;
-        state.work.restore(self.tier, self.spec.hidden, state.hidden.len());
+        self.restore(state);
         if let Some(shared) = self.spec.layers[l].moe().and_then(|moe| moe.shared) {
             let split = self.spec.layers[l].residual.split;
             if split {
@@ -262,10 +277,18 @@ impl Model {
         Ok(())
     }
 
+    /// Rebuilds what was derived from a state that was restored in the middle of a layer.
+    fn restore(&self, state: &mut State) {
+        let numbers = state.hidden.len() / self.spec.state_width() * self.spec.hidden;
+        state.work.restore(self.tier, self.spec.hidden, numbers);
+    }
+
     /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden];
-    /// empty without one. [`share`](Self::share) must have run before.
+    /// empty without one, and where the residual is several streams, to each of which it is added in
+    /// a part of its own. [`share`](Self::share) must have run before.
     pub fn shared<'s>(&self, l: usize, state: &'s State) -> &'s [f32] {
         let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
+        let has_shared = has_shared && self.spec.streams.is_none();
         state.work.shared(if has_shared { state.hidden.len() } else { 0 })
     }
 
@@ -282,7 +305,7 @@ impl Model {
     ) -> Result<(), ForwardError> {
         assert_eq!(state.progress, Progress::Shared(l), "the layer that has begun");
         state.progress = Progress::Interrupted;
-        state.work.restore(self.tier, self.spec.hidden, state.hidden.len());
+        self.restore(state);
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
@@ -292,11 +315,11 @@ impl Model {
         if layer.residual.post_norms {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 let weight = weights.vector(norms, Role::FfnPostNorm);
-                self.add_branch(layer, Some(weight), &mut work.branch, hidden);
+                self.add_branch(layer, Some(weight), (&mut work.branch, &work.streams), hidden);
                 Ok(())
             })?;
         } else {
-            self.add_branch(layer, None, &mut work.branch, hidden);
+            self.add_branch(layer, None, (&mut work.branch, &work.streams), hidden);
         }
         if layer.residual.scaled_state {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
@@ -328,21 +351,24 @@ impl Model {
         assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
         let (tier, width, vocab) = (self.tier, self.spec.hidden, self.spec.vocab);
         let State { work, hidden, pass, .. } = state;
+        let state_width = self.spec.state_width();
         let count = match rows {
-            Rows::All => hidden.len() / width,
+            Rows::All => hidden.len() / state_width,
             Rows::Last => pass.spans.len(),
         };
         let Workspace { x, input, scratch, logits, .. } = work;
         let x = grown(x, count * width);
         let logits = grown(logits, count * vocab);
         source.head(&mut |weights| {
-            match rows {
-                Rows::All => x.copy_from_slice(hidden),
-                Rows::Last => {
-                    for (x, span) in x.chunks_exact_mut(width).zip(&pass.spans) {
-                        let last = span.first_row + span.tokens - 1;
-                        x.copy_from_slice(&hidden[last * width..][..width]);
-                    }
+            let row = |n: usize| match rows {
+                Rows::All => n,
+                Rows::Last => pass.spans[n].first_row + pass.spans[n].tokens - 1,
+            };
+            for (n, x) in x.chunks_exact_mut(width).enumerate() {
+                let state = &hidden[row(n) * state_width..][..state_width];
+                match self.spec.streams {
+                    None => x.copy_from_slice(state),
+                    Some(_) => streams::head(tier, &self.spec, weights, state, x),
                 }
             }
             let (piece, tensor) = self.spec.final_norm();
@@ -375,36 +401,31 @@ impl Model {
         let pieces = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
         let pieces = if moe.is_some() { &pieces[..] } else { &pieces[..2] };
         let State { work, hidden, sequences, pass, .. } = state;
-        let tokens = hidden.len() / width;
+        let tokens = hidden.len() / self.spec.state_width();
+        let branch = |site| Branch { spec: &self.spec, layer: l, site };
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
-            work.norm(
-                tier,
-                layer.norm,
-                hidden,
-                width,
-                weights.vector(id(pieces[0]), Role::MixerNorm),
-            );
+            streams::read(branch(Site::Mixer), tier, weights, hidden, work)?;
             let (ropes, spans) = (&self.spec.ropes, &pass.spans);
             let (norm, hidden_size) = (layer.norm, width);
             let context = Context { tier, layer: l, norm, hidden: hidden_size, ropes, spans };
             match &layer.mixer {
                 Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
                 Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
+                Mixer::Compressed(spec) => compressed(&context, spec, weights, sequences, work)?,
                 Mixer::Delta(spec) => delta(&context, spec, weights, sequences, work)?,
                 Mixer::Conv(spec) => conv(&context, *spec, weights, sequences, work)?,
             }
             let Residual { post_norms, parallel, split, .. } = layer.residual;
             let weight = post_norms.then(|| weights.vector(id(pieces[0]), Role::MixerPostNorm));
-            self.add_branch(layer, weight, &mut work.branch, hidden);
+            self.add_branch(layer, weight, (&mut work.branch, &work.streams), hidden);
             if split && moe.is_some() {
                 let weight = weights.vector(id(pieces[2]), Role::RouterNorm);
                 work.scaled_norm(tier, layer.norm, hidden, weight);
             } else if !parallel {
-                let weight = weights.vector(id(pieces[0]), Role::FfnNorm);
-                work.norm(tier, layer.norm, hidden, width, weight);
+                streams::read(branch(Site::Ffn), tier, weights, hidden, work)?;
             }
             if let Some(moe) = moe {
-                let Workspace { input, router, ranks, scratch, .. } = &mut *work;
+                let Workspace { input, router, ranks, routed, scratch, .. } = &mut *work;
                 let logits = grown(router, tokens * moe.experts);
                 let how = (tier, Threads::All);
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
@@ -414,10 +435,13 @@ impl Model {
                         let factors = weights.vector(id(pieces[2]), Role::RouterFactors);
                         grown(ranks, logits.len())[..moe.experts].copy_from_slice(factors);
                     }
-                    Router::Ranked(router) => {
+                    Router::Ranked(router) | Router::Table(router) => {
                         let ranks = grown(ranks, logits.len());
                         router::rank(tier, (l, router, moe.experts), weights, logits, ranks);
                     }
+                }
+                if moe.has_table() {
+                    table::look_up((l, moe), weights, &pass.tokens, routed)?;
                 }
             }
             Ok(())

@@ -88,7 +88,7 @@ impl Model {
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let Workspace { x, input, branch, routed, mlp, experts, scratch, .. } = &mut state.work;
-        let tokens = state.hidden.len() / hidden;
+        let tokens = state.hidden.len() / self.spec.state_width();
         grown(&mut experts.outputs, tokens * spec.top_k * hidden);
         let ExpertWork { starts, rows, done, outputs, inputs, .. } = experts;
         let batch = ExpertBatch {

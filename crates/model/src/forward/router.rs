@@ -3,13 +3,15 @@
 //! The pass and the forecasts that query a router early ([`RouterProbe`]) call the same functions.
 
 use rayon::prelude::*;
-use sws_kernels::functional::{add, sigmoid, softmax, top_k};
+use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
 use super::branches::{norm, scale};
 use super::linear::{Product, Threads, multiply};
+use super::streams::{Branch, mix, weigh};
+use crate::order::Site;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{
@@ -50,6 +52,7 @@ pub(super) fn rank(
     match router.scores {
         Scores::Softmax => softmax(tier, scores, experts),
         Scores::Sigmoid => sigmoid(tier, scores),
+        Scores::RootSoftplus => root_softplus(tier, scores),
     }
     ranks.copy_from_slice(scores);
     if router.correction {
@@ -98,7 +101,7 @@ fn restore_dropped(ranks: &mut [f32]) {
 
 /// Selects the experts of each token from the router's logits [tokens, experts], which are
 /// overwritten; where the router [ranks](rank), from scores and ranks; where weights have factors,
-/// `ranks` has these.
+/// `ranks` has these; where a table gives the experts, `routed` has them already.
 pub(super) fn select(
     tier: Tier,
     spec: &MoeSpec,
@@ -157,11 +160,14 @@ pub(super) fn select(
                 softmax(tier, weights, k);
             }
         }
-        Router::Ranked(RankedRouter { renormalise, scale, .. }) => {
+        Router::Ranked(RankedRouter { renormalise, scale, .. })
+        | Router::Table(RankedRouter { renormalise, scale, .. }) => {
             let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
             let rows = logits.chunks_exact(experts).zip(ranks(chunk));
             for ((scores, ranks), (choices, weights)) in rows.zip(selected) {
-                top_k(ranks, choices);
+                if !spec.has_table() {
+                    top_k(ranks, choices);
+                }
                 for (weight, &expert) in weights.iter_mut().zip(&*choices) {
                     *weight = scores[expert as usize];
                 }
@@ -192,21 +198,23 @@ pub struct RouterProbe {
     input: Input,
     /// The scores of routers that rank.
     ranked: Vec<f32>,
+    /// The weights of residual streams, and the streams themselves, normed.
+    streams: [Vec<f32>; 2],
     scratch: Vec<ThreadScratch>,
 }
 
 impl RouterProbe {
     /// A probe that computes like a pass with these kernels.
     pub fn new(tier: Tier) -> RouterProbe {
-        let (normed, input, ranked, scratch) = Default::default();
-        RouterProbe { tier, normed, input, ranked, scratch }
+        let (normed, input, ranked, streams, scratch) = Default::default();
+        RouterProbe { tier, normed, input, ranked, streams, scratch }
     }
 
     /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
-    /// experts if its attention had produced `state` [tokens, hidden]. Experts of dropped groups
-    /// come just below the last of the others, so that all are finite. Returns false, leaving
-    /// `scores` unchanged, if the layer has no experts or another number of them, or if the router
-    /// is not in memory.
+    /// experts if its attention had produced `state` [tokens, width of the state]. Experts of dropped
+    /// groups come just below the last of the others, so that all are finite. Returns false, leaving
+    /// `scores` unchanged, if the layer has no experts or another number of them, if a table gives
+    /// them, or if the router is not in memory.
     ///
     /// Runs on the calling thread: for one token, waking another takes longer.
     pub fn scores(
@@ -219,14 +227,31 @@ impl RouterProbe {
     ) -> bool {
         let Some(found) = spec.layers.get(layer) else { return false };
         let Some(moe) = found.moe() else { return false };
-        let (width, tokens) = (spec.hidden, state.len() / spec.hidden);
+        let (width, tokens) = (spec.hidden, state.len() / spec.state_width());
         let router = PieceId::new(layer as u32, PieceKind::Router);
-        if scores.len() != tokens * moe.experts || weights.matrix(router, Role::Router).is_none() {
+        if moe.has_table()
+            || scores.len() != tokens * moe.experts
+            || weights.matrix(router, Role::Router).is_none()
+        {
             return false;
         }
-        let RouterProbe { tier, normed, input, ranked, scratch } = self;
+        let RouterProbe { tier, normed, input, ranked, streams: [own, all], scratch } = self;
         normed.clear();
-        normed.extend_from_slice(state);
+        match spec.streams {
+            None => normed.extend_from_slice(state),
+            Some(streams) => {
+                all.clear();
+                all.extend_from_slice(state);
+                own.resize(tokens * streams.weights(), 0.0);
+                normed.resize(tokens * width, 0.0);
+                let (branch, how) =
+                    (Branch { spec, layer, site: Site::Ffn }, (*tier, Threads::One));
+                if weigh(branch, how, weights, (all, input), own, scratch).is_err() {
+                    return false;
+                }
+                mix(*tier, spec, own, state, normed);
+            }
+        }
         let (kind, role) = match found.residual {
             Residual { split: true, .. } => (PieceKind::Router, Role::RouterNorm),
             Residual { parallel: true, .. } => (PieceKind::Norms, Role::MixerNorm),
@@ -244,7 +269,7 @@ impl RouterProbe {
             Router::Softmax { .. } | Router::SoftmaxScaled | Router::SoftmaxOfChosen => {
                 logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
-            Router::Ranked(router) => {
+            Router::Ranked(router) | Router::Table(router) => {
                 ranked.clear();
                 ranked.resize(scores.len(), 0.0);
                 let done = logits(how, (layer, moe), weights, input, ranked, scratch).is_ok();

@@ -3,13 +3,14 @@
 use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Input, ThreadScratch, Tier};
 
+use super::compressed::CompressedWork;
 use super::experts::{ROWS_TOGETHER, TOGETHER};
 use super::indexer::IndexWork;
 use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
 use crate::spec::{
-    AttentionSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
-    Router,
+    AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
+    ModelSpec, MoeSpec, Router,
 };
 
 /// The largest pass that a [`State`](crate::State) will run.
@@ -44,6 +45,9 @@ impl ModelSpec {
                     let index = IndexWork::bytes_for(spec, tokens, positions.min(self.context));
                     mixers.index = mixers.index.max(index);
                 }
+                Mixer::Compressed(spec) => {
+                    mixers.add_compressed(spec, positions.min(self.context));
+                }
                 Mixer::Delta(spec) => mixers.add_delta(spec),
                 Mixer::Conv(_) => mixers.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
             }
@@ -64,12 +68,22 @@ impl ModelSpec {
         }
 
         let rows = tokens.max(logits);
-        let normed = rows * hidden * float + Input::bytes_for(rows, hidden);
-        let stream = 2 * tokens * hidden * float;
+        // All streams of a token are normed together.
+        let width = self.state_width();
+        let normed = (rows * hidden).max(tokens * width) * float
+            + Input::bytes_for(rows, hidden).max(Input::bytes_for(tokens, width));
+        let of_streams = self.streams.map_or(0, |streams| streams.weights());
+        let stream = tokens * (hidden + width + of_streams) * float;
+        let compressed = self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Compressed(spec) => Some(spec),
+            _ => None,
+        });
         let positions = positions.min(self.context);
+        let seen = if mixers.sees_all { positions } else { mixers.seen };
         let attention = mixers.bytes(tokens)
+            + CompressedWork::bytes_for(compressed, tokens, positions)
             + tokens * 2 * pairs * float
-            + threads * AttentionScratch::bytes(mixers.value_dim, positions);
+            + threads * AttentionScratch::bytes(mixers.value_dim, seen);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(tokens)) * float + Input::bytes_for(tokens, mlps.width);
         let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
@@ -82,7 +96,7 @@ impl ModelSpec {
 fn ranked(moe: &MoeSpec) -> usize {
     match moe.router {
         Router::Softmax { .. } | Router::SoftmaxOfChosen => 0,
-        Router::Ranked(_) | Router::SoftmaxScaled => moe.experts,
+        Router::Ranked(_) | Router::Table(_) | Router::SoftmaxScaled => moe.experts,
     }
 }
 
@@ -101,6 +115,9 @@ struct Mixers {
     outputs: usize,
     /// Elements of a value, for the scratch of attention.
     value_dim: usize,
+    /// True if queries may see all positions, and otherwise the most that any of them sees.
+    sees_all: bool,
+    seen: usize,
     /// Of heads with latents that are computed together: elements, the largest latent, the number.
     absorbed: usize,
     rank: usize,
@@ -113,6 +130,7 @@ impl Mixers {
     fn add_attention(&mut self, spec: &AttentionSpec) {
         let (q, kv) = (spec.q_width(), spec.kv_width());
         self.add([q, kv, kv, q, q, spec.head_dim]);
+        self.sees_all = true;
         self.gated = self.gated.max(spec.gate.map_or(0, |_| spec.query_rows()));
     }
 
@@ -131,10 +149,17 @@ impl Mixers {
     fn add_latent(&mut self, spec: &LatentSpec, tokens: usize) {
         let (low, values) = (spec.query_rank.unwrap_or(0), spec.value_width());
         self.add([spec.query_width(), spec.width(), low, values, low.max(values), spec.rank]);
+        self.sees_all = true;
         let rows = rows_together(tokens, spec.heads);
         self.absorbed = self.absorbed.max(rows * (spec.width() + spec.rank));
         self.rank = self.rank.max(spec.rank);
         self.heads = self.heads.max(spec.heads);
+    }
+
+    fn add_compressed(&mut self, spec: &CompressedSpec, positions: usize) {
+        let (q, low) = (spec.query_width(), spec.query_rank.max(spec.group_width()));
+        self.add([q, spec.head_dim, low, q, low, spec.head_dim]);
+        self.seen = spec.most_seen(positions).max(self.seen);
     }
 
     fn add(&mut self, widths: [usize; 6]) {

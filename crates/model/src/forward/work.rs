@@ -6,6 +6,7 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
 use super::branches::{norm, scale};
+use super::compressed::CompressedWork;
 use super::indexer::{IndexWork, Selection};
 use super::moe::group;
 use crate::rope::Rope;
@@ -23,6 +24,8 @@ pub(crate) struct Workspace {
     pub(super) input: Input,
     /// The output of a branch, to be added to the hidden state: [tokens, hidden].
     pub(super) branch: Vec<f32>,
+    /// The weights of residual streams, of the branch that is added next: [tokens, weights].
+    pub(super) streams: Vec<f32>,
     pub(super) attention: AttentionWork,
     /// Logits or scores: [tokens, experts].
     pub(super) router: Vec<f32>,
@@ -44,6 +47,7 @@ pub(crate) struct Middle {
     x: Vec<f32>,
     routed: Routed,
     shared: Vec<f32>,
+    streams: Vec<f32>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +62,7 @@ pub(super) struct AttentionWork {
     /// Queries with their gates: [tokens, heads, 2 · elements].
     pub(super) gated: Vec<f32>,
     pub(super) index: IndexWork,
+    pub(super) compressed: CompressedWork,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
     /// The batch for which the tables were made.
@@ -153,13 +158,15 @@ impl Workspace {
         let Routed { top_k, choices, weights, distinct } = &self.routed;
         let (choices, weights, distinct) = (choices.clone(), weights.clone(), distinct.clone());
         let routed = Routed { top_k: *top_k, choices, weights, distinct };
-        Middle { x: first(&self.x), routed, shared: first(&self.experts.shared) }
+        let shared = first(&self.experts.shared);
+        Middle { x: first(&self.x), routed, shared, streams: self.streams.clone() }
     }
 
     /// Restores the inputs of the experts from `middle`.
     pub(crate) fn resume(&mut self, middle: Middle) {
         self.x[..middle.x.len()].copy_from_slice(&middle.x);
         self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
+        self.streams[..middle.streams.len()].copy_from_slice(&middle.streams);
         self.routed = middle.routed;
         self.resumed = true;
     }
@@ -243,7 +250,7 @@ impl Workspace {
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.ranks, absorbed, attended]);
-        let floats = floats.chain([gated, decay, beta, of_heads]);
+        let floats = floats.chain([gated, decay, beta, of_heads, &self.streams]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
@@ -256,7 +263,8 @@ impl Workspace {
             + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
             + done.capacity()
             + scratch.len() * per_thread
-            + self.attention.index.bytes();
+            + self.attention.index.bytes()
+            + self.attention.compressed.bytes();
         bytes as u64
     }
 }

@@ -1,13 +1,16 @@
 //! The state that layers keep of a sequence.
 
+mod compressed;
 mod kv;
 mod latent;
 mod pages;
 mod recurrent;
+mod ring;
 mod rows;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use compressed::CompressedState;
 pub(crate) use kv::KvState;
 pub(crate) use latent::LatentState;
 pub(crate) use recurrent::{Memory, RecurrentState};
@@ -41,6 +44,8 @@ pub(crate) enum LayerState {
     Kv(KvState),
     /// Latents, each at its position.
     Latent(LatentState),
+    /// Keys of the last positions, and entries of earlier ones.
+    Compressed(CompressedState),
     /// A state of fixed size, not addressed by position.
     Recurrent(RecurrentState),
 }
@@ -52,6 +57,8 @@ enum LayerSnapshot {
     Kv(kv::Mark),
     /// Of latents, which need none.
     Latent,
+    /// Of keys of the last positions, and of entries.
+    Compressed(Vec<ring::Mark>),
     /// Of a state of fixed size, which shares its numbers until they change.
     Recurrent(RecurrentState),
 }
@@ -90,6 +97,9 @@ impl Sequence {
             Mixer::Latent(latent) => {
                 LayerState::Latent(LatentState::new(latent, limit, precision, page))
             }
+            Mixer::Compressed(spec) => {
+                LayerState::Compressed(CompressedState::new(spec, limit, precision, page))
+            }
             Mixer::Delta(_) | Mixer::Conv(_) => {
                 let memory = layer.mixer.memory().expect("both have one");
                 LayerState::Recurrent(RecurrentState::new(memory))
@@ -113,6 +123,7 @@ impl Sequence {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
+            Mixer::Compressed(spec) => CompressedState::bytes_for(spec, limit, precision, page),
             mixer => mixer.memory().map_or(0, Memory::bytes),
         });
         layers.sum()
@@ -130,6 +141,7 @@ impl Sequence {
             Mixer::Attention(attention) if attention.window.is_some() => {
                 tokens as u64 * row(attention)
             }
+            Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),
             mixer => sequences as u64 * mixer.memory().map_or(0, Memory::bytes),
         });
         layers.sum()
@@ -206,8 +218,7 @@ impl LayerState {
     pub(crate) fn kv(&mut self) -> &mut KvState {
         match self {
             LayerState::Kv(kv) => kv,
-            LayerState::Latent(_) => panic!("a layer with latents has no keys and values"),
-            LayerState::Recurrent(_) => panic!("a recurrent layer has no keys and values"),
+            _ => panic!("a layer without keys and values"),
         }
     }
 
@@ -219,8 +230,19 @@ impl LayerState {
     pub(crate) fn latent(&mut self) -> &mut LatentState {
         match self {
             LayerState::Latent(latent) => latent,
-            LayerState::Kv(_) => panic!("a layer with keys and values has no latents"),
-            LayerState::Recurrent(_) => panic!("a recurrent layer has no latents"),
+            _ => panic!("a layer without latents"),
+        }
+    }
+
+    /// The layer's keys of the last positions, and entries.
+    ///
+    /// # Panics
+    ///
+    /// If the layer keeps another kind of state.
+    pub(crate) fn compressed(&mut self) -> &mut CompressedState {
+        match self {
+            LayerState::Compressed(state) => state,
+            _ => panic!("a layer without entries"),
         }
     }
 
@@ -232,7 +254,7 @@ impl LayerState {
     pub(crate) fn recurrent(&mut self) -> &mut RecurrentState {
         match self {
             LayerState::Recurrent(state) => state,
-            LayerState::Kv(_) | LayerState::Latent(_) => panic!("a layer with cached positions"),
+            _ => panic!("a layer with cached positions"),
         }
     }
 
@@ -240,6 +262,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.bytes(),
             LayerState::Latent(latent) => latent.bytes(),
+            LayerState::Compressed(state) => state.bytes(),
             LayerState::Recurrent(state) => state.bytes(),
         }
     }
@@ -248,6 +271,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.reserve(end),
             LayerState::Latent(latent) => latent.reserve(end),
+            LayerState::Compressed(state) => state.reserve(end),
             LayerState::Recurrent(state) => state.reserve(),
         }
     }
@@ -256,6 +280,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.clear(),
             LayerState::Latent(latent) => latent.clear(),
+            LayerState::Compressed(state) => state.clear(),
             LayerState::Recurrent(state) => state.clear(),
         }
     }
@@ -264,6 +289,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => LayerState::Kv(kv.fork()),
             LayerState::Latent(latent) => LayerState::Latent(latent.clone()),
+            LayerState::Compressed(state) => LayerState::Compressed(state.fork()),
             LayerState::Recurrent(state) => LayerState::Recurrent(state.clone()),
         }
     }
@@ -273,6 +299,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => kv.has(len),
             LayerState::Latent(_) => true,
+            LayerState::Compressed(state) => state.has(len),
             LayerState::Recurrent(_) => len == 0,
         }
     }
@@ -281,6 +308,7 @@ impl LayerState {
         match self {
             LayerState::Kv(kv) => LayerSnapshot::Kv(kv.snapshot()),
             LayerState::Latent(_) => LayerSnapshot::Latent,
+            LayerState::Compressed(state) => LayerSnapshot::Compressed(state.snapshot()),
             LayerState::Recurrent(state) => LayerSnapshot::Recurrent(state.clone()),
         }
     }
@@ -289,6 +317,9 @@ impl LayerState {
         match (self, snapshot) {
             (LayerState::Kv(kv), LayerSnapshot::Kv(mark)) => kv.restore(mark),
             (LayerState::Latent(_), LayerSnapshot::Latent) => {}
+            (LayerState::Compressed(state), LayerSnapshot::Compressed(marks)) => {
+                state.restore(marks);
+            }
             (LayerState::Recurrent(state), LayerSnapshot::Recurrent(before)) => *state = before,
             _ => panic!("a snapshot of another kind of layer"),
         }
@@ -298,6 +329,7 @@ impl LayerState {
         match (self, snapshot) {
             (LayerState::Kv(kv), LayerSnapshot::Kv(_)) => kv.keep(),
             (LayerState::Latent(_), LayerSnapshot::Latent) => {}
+            (LayerState::Compressed(state), LayerSnapshot::Compressed(_)) => state.keep(),
             (LayerState::Recurrent(_), LayerSnapshot::Recurrent(_)) => {}
             _ => panic!("a snapshot of another kind of layer"),
         }

@@ -80,6 +80,37 @@ impl Rows {
         store(pages, self.layout, first, rows);
     }
 
+    /// Appends the row of a position to `to`.
+    pub(super) fn read(&self, position: usize, to: &mut Vec<f32>) {
+        let (page, at) = self.layout.place(0, position);
+        let range = at..at + self.layout.dim;
+        match &self.pages {
+            Pages::F32(pages) => to.extend_from_slice(&pages[page][range]),
+            Pages::Bf16(pages) => {
+                let wide = |&bits: &u16| f32::from_bits(u32::from(bits) << 16);
+                to.extend(pages[page][range].iter().map(wide));
+            }
+        }
+    }
+
+    /// The row of a position.
+    ///
+    /// # Panics
+    ///
+    /// If rows are stored rounded.
+    pub(super) fn row(&self, position: usize) -> &[f32] {
+        let (page, at) = self.layout.place(0, position);
+        match &self.pages {
+            Pages::F32(pages) => &pages[page][at..at + self.layout.dim],
+            Pages::Bf16(_) => panic!("rounded rows are only read as a copy"),
+        }
+    }
+
+    /// Numbers of a row.
+    pub(super) fn width(&self) -> usize {
+        self.layout.dim
+    }
+
     /// The rows as keys, and their beginnings as values, of one head.
     pub(super) fn view(&self) -> KvCache<'_> {
         let data = match &self.pages {

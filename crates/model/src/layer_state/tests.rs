@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sws_kernels::functional::KvData;
 
 use super::*;
-use crate::spec::{AttentionSpec, LatentSpec};
+use crate::spec::{AttentionSpec, CompressedSpec, LatentSpec, PoolIndexer, PoolSpec};
 
 const LIMIT: usize = 400;
 
@@ -44,6 +44,50 @@ const LATENT: LatentSpec = LatentSpec {
     sparse: None,
 };
 
+/// Entries of four positions, of three numbers and, for an indexer, of two.
+const SPARSE: CompressedSpec = CompressedSpec {
+    heads: 2,
+    head_dim: 3,
+    rotated: 2,
+    query_rank: 2,
+    window: 7,
+    groups: 1,
+    group_rank: 2,
+    eps: 1e-6,
+    scale: 1.0,
+    rope: 0,
+    pools: Some(PoolSpec { ratio: 4, indexer: Some(PoolIndexer { heads: 1, dim: 2, most: 3 }) }),
+};
+
+/// Entries of ten positions.
+const HEAVY: CompressedSpec =
+    CompressedSpec { window: 90, pools: Some(PoolSpec { ratio: 10, indexer: None }), ..SPARSE };
+
+/// Takes tokens into the state of such a layer; entries are sums.
+fn take(state: &mut CompressedState, l: usize, first: usize, tokens: &[u32]) {
+    let spec = if state.has_index() { SPARSE } else { HEAVY };
+    let pools = spec.pools.unwrap();
+    for (start, chunk) in (first..).step_by(state.chunk()).zip(tokens.chunks(state.chunk())) {
+        let rows = (start..).zip(chunk).flat_map(|(p, &token)| row(l, p, token)[..3].to_vec());
+        state.append(start, &rows.collect::<Vec<f32>>());
+    }
+    let of = [Some(3), pools.indexer.map(|indexer| indexer.dim)];
+    for (index, dim) in [false, true].into_iter().zip(of.into_iter().flatten()) {
+        for (position, &token) in (first..).zip(tokens) {
+            let numbers = row(l, position, token);
+            let of_position = &numbers[..pools.series() * dim];
+            let negated: Vec<f32> = of_position.iter().map(|x| -x).collect();
+            state.append_raw(index, position, [of_position, &negated]);
+            if (position + 1).is_multiple_of(pools.ratio) {
+                let number = position / pools.ratio;
+                let from = (number + 1).saturating_sub(pools.series()) * pools.ratio;
+                let sum = (from..=position).map(|p| state.raw(index, p)[0][0]).sum::<f32>();
+                state.put(index, number, &vec![sum; dim]);
+            }
+        }
+    }
+}
+
 /// A decaying sum behind a short convolution.
 const MEMORY: Memory = Memory { past: 3, sums: 4 };
 
@@ -58,13 +102,18 @@ fn append(state: &mut RecurrentState, x: f32) {
     }
 }
 
-/// The windows of the layers with keys and values; one with latents and a recurrent one follow.
+/// The windows of the layers with keys and values; one with latents, two with entries and a
+/// recurrent one follow.
 const WINDOWS: [Option<usize>; 3] = [None, Some(5), Some(90)];
 
 fn sequence(precision: KvPrecision, page: usize) -> Sequence {
     let kv = |window| LayerState::Kv(KvState::new(&attention(window), LIMIT, precision, page));
     let mut layers: Vec<_> = WINDOWS.map(kv).into();
     layers.push(LayerState::Latent(LatentState::new(&LATENT, LIMIT, precision, page)));
+    for spec in [SPARSE, HEAVY] {
+        let state = CompressedState::new(&spec, LIMIT, precision, page);
+        layers.push(LayerState::Compressed(state));
+    }
     layers.push(LayerState::Recurrent(RecurrentState::new(MEMORY)));
     Sequence { len: 0, partial: false, layers }
 }
@@ -98,6 +147,7 @@ fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
                 let rows = (first..).zip(tokens).flat_map(|(p, &token)| row(l, p, token));
                 latent.append(first, &rows.collect::<Vec<f32>>());
             }
+            LayerState::Compressed(state) => take(state, l, first, tokens),
             LayerState::Recurrent(state) => tokens.iter().for_each(|&t| append(state, t as f32)),
         }
     }
@@ -141,6 +191,7 @@ fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
             });
             rows.collect()
         }
+        LayerState::Compressed(state) => state.seen(sequence.len),
         LayerState::Recurrent(state) => state.seen(),
     };
     sequence.layers.iter().enumerate().map(of).collect()
@@ -165,7 +216,7 @@ fn event() -> impl Strategy<Value = Event> {
     let tokens = || prop::collection::vec(0u32..64, 1..90);
     prop_oneof![
         4 => tokens().prop_map(Event::Pass),
-        2 => (tokens(), 0usize..6).prop_map(|(tokens, layer)| Event::Fail(tokens, layer)),
+        2 => (tokens(), 0usize..8).prop_map(|(tokens, layer)| Event::Fail(tokens, layer)),
         2 => Just(Event::Save),
         2 => Just(Event::Restore),
         1 => Just(Event::Keep),
@@ -318,7 +369,7 @@ fn forks_share_pages_until_one_writes() {
             KvData::F32 { keys, .. } => keys[n].as_ptr(),
             KvData::Bf16 { .. } => panic!("f32"),
         },
-        LayerState::Latent(_) | LayerState::Recurrent(_) => panic!("keys and values"),
+        _ => panic!("keys and values"),
     };
     let mut other = one.fork().unwrap();
     assert!((0..5).all(|n| page(&one, n) == page(&other, n)));
@@ -368,6 +419,25 @@ fn bytes_of_latents_are_bounded_by_the_formula() {
                 let in_pages = LatentState::bytes_for(&LATENT, limit, precision, page);
                 assert!(page == 64 || found == most, "{limit} {page}");
                 assert!(most <= found && found <= in_pages.max(most), "{limit} {page}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_of_entries_are_bounded_by_the_formula() {
+    for (spec, limit) in [(SPARSE, 4), (SPARSE, 64), (SPARSE, 300), (HEAVY, 9), (HEAVY, 400)] {
+        for precision in [KvPrecision::F32, KvPrecision::Bf16] {
+            for page in [64, usize::MAX] {
+                let most = CompressedState::bytes_for(&spec, limit, precision, page);
+                let mut state = CompressedState::new(&spec, limit, precision, page);
+                assert_eq!(state.bytes(), 0);
+                state.reserve(limit);
+                let found = state.bytes();
+                assert!(
+                    found <= most && (page == 64 || found == most),
+                    "{limit}: {found} of {most}"
+                );
             }
         }
     }

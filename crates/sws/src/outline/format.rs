@@ -24,18 +24,20 @@ pub enum Scope {
     Layers,
     /// Those of the experts of which a token uses some.
     Experts,
+    /// All of the layers, those outside such experts in this encoding.
+    ExpertsAnd(Encoding),
 }
 
 impl Format {
     /// The encoding of the matrices of a kind of piece.
     pub fn of(self, kind: PieceKind) -> Encoding {
+        let expert = matches!(kind, PieceKind::Expert(_));
+        let outside = matches!(kind, PieceKind::Embed | PieceKind::LmHead);
         match self.quantised {
-            Some((encoding, Scope::Layers))
-                if !matches!(kind, PieceKind::Embed | PieceKind::LmHead) =>
-            {
+            Some((encoding, _)) if expert => encoding,
+            Some((encoding, Scope::Layers) | (_, Scope::ExpertsAnd(encoding))) if !outside => {
                 encoding
             }
-            Some((encoding, Scope::Experts)) if matches!(kind, PieceKind::Expert(_)) => encoding,
             _ => self.plain,
         }
     }
@@ -63,7 +65,18 @@ pub(super) fn published(
     };
     let text = config.entries.get("text_config").and_then(Value::as_map);
     let Some(value) = within(&config.entries).or_else(|| within(text?)) else { return Ok(None) };
-    quantised(&value).map(Some).ok_or(UnknownFormat)
+    // Most configurations of DeepSeek V4 have it outside the entry.
+    let dtype =
+        |map: &BTreeMap<String, Value>| map.get("expert_dtype")?.as_str().map(str::to_owned);
+    let dtype = value.as_map().and_then(dtype).or_else(|| dtype(&config.entries));
+    let found = match quantised(&value) {
+        Some((Encoding::Fp8, Scope::Layers)) if dtype.as_deref() == Some("fp4") => {
+            let others = Encoding::Published(Published::Fp8E8m0);
+            Some((Encoding::Mxfp4, Scope::ExpertsAnd(others)))
+        }
+        found => found,
+    };
+    found.map(Some).ok_or(UnknownFormat)
 }
 
 /// A quantised checkpoint whose size is not known.
@@ -133,12 +146,20 @@ mod tests {
         };
         let experts = r#"["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]"#;
         let named = |layout, scope| Some(Some((Encoding::Published(layout), scope)));
+        let named_beside = |encoding, layout| {
+            Some(Some((encoding, Scope::ExpertsAnd(Encoding::Published(layout)))))
+        };
         let cases = [
             ("null".to_owned(), Some(None)),
             (r#"{"quant_method": "mxfp4"}"#.into(), Some(Some((Encoding::Mxfp4, Scope::Experts)))),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
                 Some(Some((Encoding::Fp8, Scope::Layers))),
+            ),
+            (
+                r#"{"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"}"#
+                    .into(),
+                named_beside(Encoding::Mxfp4, Published::Fp8E8m0),
             ),
             (r#"{"quant_method": "fp8"}"#.into(), None),
             (r#"{"quant_method": "gptq"}"#.into(), None),

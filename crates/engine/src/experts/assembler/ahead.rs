@@ -53,10 +53,10 @@ impl DynamicAssembler {
     }
 
     /// Cancels prefetches of forecasts that the device has not begun. Those of layers computed
-    /// ahead stay, as they are more reliable than a draft.
+    /// ahead stay, as they are more reliable than a draft, and those that are known.
     pub(super) fn withdraw_prefetches(&mut self) {
         for id in self.reads.not_begun() {
-            if !self.run_ahead.has_foreseen(id) {
+            if !self.run_ahead.has_foreseen(id) && !self.prefetcher.is_known(id) {
                 self.give_up(id);
             }
         }
@@ -88,6 +88,20 @@ impl DynamicAssembler {
         for id in self.reads.in_disk_order(ids) {
             self.pin(id);
             self.prefetcher.expect([Expected { id, probability, priority }]);
+        }
+        self.prefetch();
+    }
+
+    /// Takes the experts of a later layer that follow from the tokens of a pass: resident ones are
+    /// pinned, and the others are prefetched.
+    pub fn expect_known(&mut self, layer: usize, experts: &[u32]) {
+        if !self.prefetcher.enabled {
+            return;
+        }
+        let ids = experts.iter().map(|&expert| PieceId::expert(layer as u32, expert));
+        for id in self.reads.in_disk_order(ids) {
+            self.pin(id);
+            self.prefetcher.expect_known(id);
         }
         self.prefetch();
     }

@@ -1,0 +1,303 @@
+//! Attention to the last positions, and to entries that earlier ones were pooled into.
+//!
+//! The keys of the last positions lie in a ring, the entries behind it. A query attends to a list of
+//! places: those of the positions, ascending, then those of the entries, ascending. So sums depend on
+//! the position and on the entries selected, and not on how a text was divided.
+
+mod pools;
+
+use sws_kernels::functional::{
+    Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
+    attention as attend, rms_norm, rope,
+};
+use sws_kernels::{Input, MatmulJob, Matrix, Output, ThreadScratch, Tier, threads_for};
+use sws_store::{PieceId, PieceKind};
+
+use super::attention::{Context, scratch_for};
+use super::indexer::{best, score};
+use super::linear::{MAX, Product, Threads, multiply, run};
+use super::work::{AttentionWork, Workspace, by_rows, grown};
+use crate::layer_state::{CompressedState, Sequence};
+use crate::order::{INDEX_POOL_ROLES, POOL_ROLES};
+use crate::role::Role;
+use crate::source::{SourceError, Weights};
+use crate::spec::{CompressedSpec, PoolIndexer, PoolSpec};
+use pools::{PoolWork, Pooling};
+
+/// Working memory of such attention.
+#[derive(Debug, Default)]
+pub(super) struct CompressedWork {
+    /// Of entries, and of those of an indexer.
+    pools: [PoolWork; 2],
+    /// Queries of an indexer: [tokens, heads, dim].
+    index_q: Vec<f32>,
+    /// [tokens, heads]
+    index_weights: Vec<f32>,
+    /// Scores of the entries that a token sees.
+    scores: Vec<f32>,
+    /// The entries that it attends to.
+    chosen: Vec<u32>,
+    /// The places that it attends to.
+    places: Vec<u32>,
+    /// Sines of angles turned back: [tokens, pairs].
+    back: Vec<f32>,
+    /// Outputs of the heads of each group, packed.
+    groups: Vec<Input>,
+}
+
+impl CompressedWork {
+    /// Bytes allocated.
+    pub(super) fn bytes(&self) -> usize {
+        let CompressedWork { pools, index_q, index_weights, scores, chosen, places, back, groups } =
+            self;
+        let floats = [index_q, index_weights, scores, back].map(Vec::capacity);
+        floats.iter().sum::<usize>() * size_of::<f32>()
+            + (chosen.capacity() + places.capacity()) * size_of::<u32>()
+            + pools.iter().map(PoolWork::bytes).sum::<usize>()
+            + groups.iter().map(Input::bytes).sum::<usize>()
+    }
+
+    /// Bytes for passes of up to this many tokens and positions.
+    pub(super) fn bytes_for<'a>(
+        specs: impl Iterator<Item = &'a CompressedSpec>,
+        tokens: usize,
+        positions: usize,
+    ) -> usize {
+        // Every buffer has the length of the largest layer that uses it.
+        let (mut most, mut groups, mut width) = ([0; 16], 0, 0);
+        for spec in specs {
+            let lens = CompressedWork::lens(spec, tokens, positions);
+            most.iter_mut().zip(lens).for_each(|(most, len)| *most = len.max(*most));
+            groups = spec.groups.max(groups);
+            width = (spec.query_width() / spec.groups).max(width);
+        }
+        most.iter().sum::<usize>() * size_of::<f32>() + groups * Input::bytes_for(tokens, width)
+    }
+
+    /// Lengths of all buffers but packed ones, whose numbers are as long as floats.
+    fn lens(spec: &CompressedSpec, tokens: usize, positions: usize) -> [usize; 16] {
+        let mut lens = [0; 16];
+        lens[0] = tokens * spec.rotated / 2;
+        lens[1] = spec.most_seen(positions);
+        let Some(pools) = spec.pools else { return lens };
+        lens[2..7].copy_from_slice(&PoolWork::lens(&pools, spec.head_dim, tokens));
+        let Some(PoolIndexer { heads, dim, most }) = pools.indexer else { return lens };
+        lens[7..12].copy_from_slice(&PoolWork::lens(&pools, dim, tokens));
+        let entries = positions / pools.ratio;
+        lens[12..].copy_from_slice(&[
+            tokens * heads * dim,
+            tokens * heads,
+            if entries > most { entries } else { 0 },
+            if entries > most { most } else { 0 },
+        ]);
+        lens
+    }
+}
+
+/// Applies such attention to the normed hidden state in `work.input`; the result is left in
+/// `work.branch`.
+pub(super) fn compressed(
+    context: &Context<'_>,
+    spec: &CompressedSpec,
+    weights: &mut dyn Weights,
+    sequences: &mut [Sequence],
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let &Context { tier, layer: l, hidden, ropes, spans, .. } = context;
+    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let tokens = work.input.tokens();
+    products(context, spec, weights, work)?;
+    let Workspace { branch, attention: own, scratch, .. } = work;
+    let AttentionWork { q, k, v, mixed, packed, tables, compressed: more, .. } = own;
+    let (dim, q_width) = (spec.head_dim, spec.query_width());
+    let (q, keys) = (grown(q, tokens * q_width), grown(k, tokens * dim));
+    let [cos, sin] = &tables[spec.rope];
+    let pairs = spec.rotated / 2;
+    let turn = |x: &mut [f32], heads: usize, dim: usize, sin: &[f32]| {
+        let (offset, width) = (dim - spec.rotated, heads * dim);
+        let shape = RopeShape { heads, head_dim: dim, offset, pairs: RopePairs::Interleaved };
+        by_rows(x, width, |first, x| {
+            let rows = first * pairs..(first + x.len() / width) * pairs;
+            rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
+        });
+    };
+    by_rows(q, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, spec.eps));
+    turn(q, spec.heads, dim, sin);
+    let weight = NormWeight::Plain(weights.vector(id, Role::KvDownNorm));
+    by_rows(keys, dim, |_, x| rms_norm(tier, x, dim, weight, spec.eps));
+    turn(keys, 1, dim, sin);
+    if let Some(pools) = spec.pools {
+        let index = spec.indexer().map(|it| (it.dim, INDEX_POOL_ROLES));
+        let all = [Some((dim, POOL_ROLES)), index].into_iter().flatten();
+        for ((n, (dim, [_, _, bias, norm])), work) in all.enumerate().zip(&mut more.pools) {
+            let [bias, norm] = [bias, norm].map(|role| weights.vector(id, role));
+            let (rope, index) = (&ropes[spec.rope], n > 0);
+            let pooling =
+                Pooling { tier, layer: l, pools, dim, index, bias, norm, eps: spec.eps, rope };
+            pooling.run(spans, sequences, work);
+        }
+    }
+    if let Some(it) = spec.indexer() {
+        turn(&mut more.index_q[..tokens * it.width()], it.heads, it.dim, sin);
+        // The scales of products and of heads. Both are above 0, so their place changes no choice.
+        let factor = (1.0 / (it.width() as f64).sqrt()) as f32;
+        more.index_weights[..tokens * it.heads].iter_mut().for_each(|weight| *weight *= factor);
+    }
+
+    let mixed = grown(mixed, tokens * q_width);
+    let rule = Attention {
+        heads: spec.heads,
+        kv_heads: 1,
+        key_dim: dim,
+        value_dim: dim,
+        scale: spec.scale,
+        window: None,
+        soft_cap: None,
+        sinks: Some(weights.vector(id, Role::Sinks)),
+    };
+    for span in spans {
+        let state = sequences[span.sequence].layers[l].compressed();
+        for start in (0..span.tokens).step_by(state.chunk()) {
+            let count = state.chunk().min(span.tokens - start);
+            let (row, first) = (span.first_row + start, span.first_position + start);
+            state.append(first, &keys[row * dim..][..count * dim]);
+            for (row, position) in (row..row + count).zip(first..) {
+                more.list(tier, spec, state, (row, position));
+                let places = &more.places;
+                let threads = threads_for(q_width * places.len());
+                let needed = (dim, state.most_seen());
+                let scratch = scratch_for(&mut own.scratch, &mut own.scratch_fits, threads, needed);
+                // Places count, not positions: the query sees the whole list.
+                let (first, most) = (places.len() - 1, places.len());
+                let selected = Some(Selected { first, positions: places, most });
+                let q = &q[row * q_width..][..q_width];
+                let y = &mut mixed[row * q_width..][..q_width];
+                attend(tier, &rule, &state.view(), Queries { first, q, selected }, y, scratch);
+            }
+        }
+    }
+    let back = grown(&mut more.back, tokens * pairs);
+    back.iter_mut().zip(sin).for_each(|(back, sin)| *back = -sin);
+    turn(mixed, spec.heads, dim, back);
+
+    let (groups, width) = (spec.groups, q_width / spec.groups);
+    more.groups.resize_with(groups.max(more.groups.len()), Input::new);
+    for (group, packed) in more.groups[..groups].iter_mut().enumerate() {
+        let row = |token: usize| &mixed[token * q_width + group * width..][..width];
+        packed.pack_rows(tier, tokens, width, row);
+    }
+    let low = grown(v, tokens * spec.group_width());
+    let inputs = &more.groups;
+    match weights.matrix(id, Role::OutputDown) {
+        Some(matrix) => project((tier, spec), inputs, (0, &matrix), low, scratch),
+        None => weights.blocks(id, Role::OutputDown, &mut |first, rows| {
+            project((tier, spec), inputs, (first, rows), low, scratch);
+        })?,
+    }
+    packed.pack(tier, low, tokens, spec.group_width());
+    let branch = grown(branch, tokens * hidden);
+    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
+    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+}
+
+/// Computes all products with the normed hidden state and with the latent query.
+fn products(
+    context: &Context<'_>,
+    spec: &CompressedSpec,
+    weights: &mut dyn Weights,
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let &Context { tier, layer: l, .. } = context;
+    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let Workspace { input, attention: own, scratch, .. } = work;
+    let AttentionWork { q, k, v, packed, compressed: more, .. } = own;
+    let (tokens, rank, q_width) = (input.tokens(), spec.query_rank, spec.query_width());
+    let low = grown(v, tokens * rank);
+    let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
+    let keys = grown(k, tokens * spec.head_dim);
+    let keys = Product::new(id, Role::KvDown, input, keys, spec.head_dim);
+    let CompressedWork { pools: [entries, index], index_q, index_weights, .. } = more;
+    let [mut rows, mut index_rows] = [[None, None], [None, None]];
+    let mut by = None;
+    if let Some(pools) = &spec.pools {
+        rows = entries.products((pools, spec.head_dim), id, POOL_ROLES, input);
+        if let Some(it) = &pools.indexer {
+            index_rows = index.products((pools, it.dim), id, INDEX_POOL_ROLES, input);
+            let y = grown(index_weights, tokens * it.heads);
+            by = Some(Product::new(id, Role::IndexWeights, input, y, it.heads));
+        }
+    }
+    let ([rows, gates], [index_rows, index_gates]) = (rows, index_rows);
+    let mut all = [Some(query), Some(keys), rows, gates, index_rows, index_gates, by];
+    multiply(tier, Threads::All, weights, &mut all, scratch)?;
+    let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
+    by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
+    packed.pack(tier, low, tokens, rank);
+    let query = Product::new(id, Role::QueryUp, packed, grown(q, tokens * q_width), q_width);
+    let indexing = spec.indexer().map(|it| {
+        let y = grown(index_q, tokens * it.width());
+        Product::new(id, Role::IndexQuery, packed, y, it.width())
+    });
+    multiply(tier, Threads::All, weights, &mut [Some(query), indexing], scratch)
+}
+
+impl CompressedWork {
+    /// Lists the places that the query of a row sees, at a position.
+    fn list(
+        &mut self,
+        tier: Tier,
+        spec: &CompressedSpec,
+        state: &CompressedState,
+        (row, position): (usize, usize),
+    ) {
+        let CompressedWork { index_q, index_weights, scores, chosen, places, .. } = self;
+        places.clear();
+        // At once as long as needed: a budget counts on it.
+        places.reserve_exact(state.most_seen());
+        state.window_of(position, places);
+        let Some(PoolSpec { ratio, indexer }) = spec.pools else { return };
+        let seen = (position + 1) / ratio;
+        let Some(PoolIndexer { heads, dim, most }) = indexer.filter(|it| seen > it.most) else {
+            places.extend((0..seen as u32).map(|n| state.entry(n)));
+            return;
+        };
+        let keys = state.index();
+        let room = grown(scores, keys.keys.capacity);
+        let scores = &mut room[..seen];
+        let (q, weights) = (&index_q[row * heads * dim..], &index_weights[row * heads..]);
+        let query = IndexQuery { q: &q[..heads * dim], weights: &weights[..heads] };
+        score(tier, query, &keys, scores);
+        if chosen.len() < most {
+            *chosen = vec![0; most];
+        }
+        best(scores, &mut chosen[..most]);
+        places.extend(chosen[..most].iter().map(|&n| state.entry(n)));
+    }
+}
+
+/// Computes the outputs of groups of heads, in the rows from `first` on of their matrix.
+fn project(
+    (tier, spec): (Tier, &CompressedSpec),
+    groups: &[Input],
+    (first, block): (usize, &Matrix<'_>),
+    y: &mut [f32],
+    scratch: &mut Vec<ThreadScratch>,
+) {
+    let (rank, tokens) = (spec.group_rank, y.len() / spec.group_width());
+    let (mut at, end) = (first, first + block.row_count());
+    while at < end {
+        let mut jobs = [const { None }; MAX];
+        let (_, mut left) = Output::new(&mut *y, tokens, spec.group_width()).split_at(at);
+        for job in &mut jobs {
+            let next = end.min((at / rank + 1) * rank);
+            if at < next {
+                let (own, others) = left.split_at(next - at);
+                left = others;
+                let matrix = block.rows(at - first..next - first);
+                *job = Some(MatmulJob { matrix, x: &groups[at / rank], y: own });
+                at = next;
+            }
+        }
+        run(tier, Threads::All, jobs, scratch);
+    }
+}

@@ -1,0 +1,147 @@
+//! Entries that the rows of several positions are pooled into.
+
+use sws_kernels::functional::{
+    NormWeight, RopePairs, RopeShape, pool, rms_norm, rope, rope_tables,
+};
+use sws_kernels::{Input, Tier};
+use sws_store::{PieceId, Span};
+
+use super::super::attention::rows_of;
+use super::super::linear::Product;
+use super::super::work::grown;
+use crate::layer_state::{CompressedState, Sequence};
+use crate::role::Role;
+use crate::rope::Rope;
+use crate::spec::PoolSpec;
+
+/// Working memory of the entries of a layer, or of those of its indexer.
+#[derive(Debug, Default)]
+pub(super) struct PoolWork {
+    /// Rows of each token: [tokens, series, elements].
+    rows: Vec<f32>,
+    /// The logits of their weights.
+    gates: Vec<f32>,
+    /// The rows of an entry, and the logits of their weights: [rows, elements].
+    parts: [Vec<f32>; 2],
+    entry: Vec<f32>,
+    /// Cosines and sines of an entry's angles.
+    turns: [Vec<f32>; 2],
+}
+
+impl PoolWork {
+    /// The products with the hidden state.
+    pub(super) fn products<'a>(
+        &'a mut self,
+        (pools, dim): (&PoolSpec, usize),
+        id: PieceId,
+        [rows, gates, ..]: [Role; 4],
+        x: &'a Input,
+    ) -> [Option<Product<'a>>; 2] {
+        let width = pools.series() * dim;
+        let len = x.tokens() * width;
+        [(rows, &mut self.rows), (gates, &mut self.gates)]
+            .map(|(role, y)| Some(Product::new(id, role, x, grown(y, len), width)))
+    }
+
+    /// Bytes allocated.
+    pub(super) fn bytes(&self) -> usize {
+        let PoolWork { rows, gates, parts, entry, turns } = self;
+        let floats = [rows, gates, entry].into_iter().chain(parts).chain(turns);
+        floats.map(Vec::capacity).sum::<usize>() * size_of::<f32>()
+    }
+
+    /// Lengths for passes of up to this many tokens: of rows, logits, those of an entry, and an entry
+    /// with the cosines and sines of its angles, which are together no longer than it.
+    pub(super) fn lens(pools: &PoolSpec, dim: usize, tokens: usize) -> [usize; 5] {
+        let (rows, parts) = (tokens * pools.series() * dim, pools.series() * pools.ratio * dim);
+        [rows, rows, parts, parts, 2 * dim]
+    }
+}
+
+/// The entries of a layer, or those of its indexer.
+pub(super) struct Pooling<'a> {
+    pub(super) tier: Tier,
+    pub(super) layer: usize,
+    pub(super) pools: PoolSpec,
+    /// Elements of an entry.
+    pub(super) dim: usize,
+    /// True for those of the indexer.
+    pub(super) index: bool,
+    /// Added to the logits: [positions of an entry, series, elements].
+    pub(super) bias: &'a [f32],
+    pub(super) norm: &'a [f32],
+    pub(super) eps: f32,
+    pub(super) rope: &'a Rope,
+}
+
+impl Pooling<'_> {
+    /// Stores the rows of all tokens, and pools the entries that they finish.
+    pub(super) fn run(&self, spans: &[Span], sequences: &mut [Sequence], work: &mut PoolWork) {
+        let PoolWork { rows, gates, parts, entry, turns } = work;
+        let width = self.pools.series() * self.dim;
+        let entry = grown(entry, self.dim);
+        for span in spans {
+            let state = sequences[span.sequence].layers[self.layer].compressed();
+            let rows = [&*rows, &*gates].map(|rows| rows_of(span, rows, width));
+            let (ratio, end) = (self.pools.ratio, span.first_position + span.tokens);
+            let mut position = span.first_position;
+            while position < end {
+                // A ring has room for the rows of the entries that are not finished.
+                let until = end.min((position / ratio + 1) * ratio);
+                let from = (position - span.first_position) * width;
+                let part = rows.map(|rows| &rows[from..][..(until - position) * width]);
+                state.append_raw(self.index, position, part);
+                if until.is_multiple_of(ratio) {
+                    let number = until / ratio - 1;
+                    self.gather(state, number, parts, entry);
+                    self.finish(number, entry, turns);
+                    state.put(self.index, number, entry);
+                }
+                position = until;
+            }
+        }
+    }
+
+    /// Pools the rows of an entry.
+    fn gather(
+        &self,
+        state: &CompressedState,
+        number: usize,
+        [x, logits]: &mut [Vec<f32>; 2],
+        entry: &mut [f32],
+    ) {
+        let &Pooling { tier, pools: PoolSpec { ratio, .. }, dim, index, bias, .. } = self;
+        let series = self.pools.series();
+        let len = series * ratio * dim;
+        let (x, logits) = (grown(x, len), grown(logits, len));
+        // The first entry has no positions before its own.
+        let before = (series - 1).min(number);
+        let rows = (before + 1) * ratio;
+        let first = (number - before) * ratio;
+        let parts = x.chunks_exact_mut(dim).zip(logits.chunks_exact_mut(dim)).take(rows);
+        for (place, (x, logits)) in parts.enumerate() {
+            // Of its own positions an entry has the last of their rows.
+            let own = place / ratio == before;
+            let at = if own { (series - 1) * dim } else { 0 };
+            let [row, gate] = state.raw(index, first + place);
+            x.copy_from_slice(&row[at..at + dim]);
+            let bias = &bias[place % ratio * series * dim + at..][..dim];
+            for ((logit, gate), bias) in logits.iter_mut().zip(&gate[at..]).zip(bias) {
+                *logit = gate + bias;
+            }
+        }
+        pool(tier, &x[..rows * dim], &logits[..rows * dim], entry);
+    }
+
+    /// Norms an entry and rotates it by the angles of its first position.
+    fn finish(&self, number: usize, entry: &mut [f32], [cos, sin]: &mut [Vec<f32>; 2]) {
+        let &Pooling { tier, dim, eps, .. } = self;
+        let Rope { inv_freq, factor, .. } = self.rope;
+        rms_norm(tier, entry, dim, NormWeight::Plain(self.norm), eps);
+        let pairs = inv_freq.len();
+        let (cos, sin) = (grown(cos, pairs), grown(sin, pairs));
+        rope_tables(inv_freq, *factor, number * self.pools.ratio, cos, sin);
+        let (offset, pairs) = (dim - 2 * pairs, RopePairs::Interleaved);
+        rope(tier, entry, RopeShape { heads: 1, head_dim: dim, offset, pairs }, cos, sin);
+    }
+}

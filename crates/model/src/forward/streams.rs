@@ -1,0 +1,130 @@
+//! Residual streams: what a branch reads of them, and the mix of them that goes to the head.
+//!
+//! The weights of a branch are products with all streams of a token, which are normed together. They
+//! are kept until the branch is added, and are part of a pass that is saved in between.
+
+use std::ops::Range;
+
+use sws_kernels::functional::{
+    NormWeight, StreamBias, StreamHead, Streams, head_of_streams, read_streams, rms_norm,
+    stream_weights, write_streams,
+};
+use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_store::{PieceId, PieceKind};
+
+use super::linear::{Product, Threads, multiply};
+use super::work::{Workspace, by_rows, grown};
+use crate::order::Site;
+use crate::role::Role;
+use crate::source::{SourceError, Weights};
+use crate::spec::{ModelSpec, Norm};
+
+/// A branch of a layer.
+#[derive(Clone, Copy)]
+pub(super) struct Branch<'a> {
+    pub(super) spec: &'a ModelSpec,
+    pub(super) layer: usize,
+    pub(super) site: Site,
+}
+
+/// Puts what a branch reads, normed, in `work.x` and `work.input`: the hidden state, or a mix of its
+/// streams, whose weights are left in `work.streams`.
+pub(super) fn read(
+    branch: Branch<'_>,
+    tier: Tier,
+    weights: &mut dyn Weights,
+    hidden: &[f32],
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let Branch { spec, layer, site } = branch;
+    let (width, by) = (spec.hidden, spec.layers[layer].norm);
+    let norms = PieceId::new(layer as u32, PieceKind::Norms);
+    let Some(streams) = spec.streams else {
+        work.norm(tier, by, hidden, width, weights.vector(norms, site.norm()));
+        return Ok(());
+    };
+    let tokens = hidden.len() / spec.state_width();
+    let Workspace { x, input, streams: own, scratch, .. } = &mut *work;
+    let own = grown(own, tokens * streams.weights());
+    let x = grown(x, hidden.len());
+    x.copy_from_slice(hidden);
+    weigh(branch, (tier, Threads::All), weights, (x, input), own, scratch)?;
+    // The output of a branch has not been computed yet.
+    let mut mixed = std::mem::take(&mut work.branch);
+    let y = grown(&mut mixed, tokens * width);
+    mix(tier, spec, &work.streams, hidden, y);
+    work.norm(tier, by, y, width, weights.vector(norms, site.norm()));
+    work.branch = mixed;
+    Ok(())
+}
+
+/// Computes the weights of a branch [tokens, weights] from all streams of each token, which are
+/// overwritten.
+///
+/// # Panics
+///
+/// If the residual is not several streams.
+pub(super) fn weigh(
+    branch: Branch<'_>,
+    (tier, threads): (Tier, Threads),
+    weights: &mut dyn Weights,
+    (x, input): (&mut [f32], &mut Input),
+    own: &mut [f32],
+    scratch: &mut Vec<ThreadScratch>,
+) -> Result<(), SourceError> {
+    let Branch { spec, layer, site } = branch;
+    let streams = spec.streams.expect("a model with streams");
+    let (width, piece) = (spec.state_width(), PieceId::new(layer as u32, site.piece()));
+    let [matrix, base, scale] = site.roles();
+    let Norm::Rms { eps, .. } = spec.layers[layer].norm;
+    by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::None, eps));
+    input.pack(tier, x, x.len() / width, width);
+    let product = Product::new(piece, matrix, input, &mut *own, streams.weights());
+    multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
+    let base = weights.vector(piece, base);
+    let bias = StreamBias { base, scale: weights.vector(piece, scale) };
+    stream_weights(tier, streams, bias, own);
+    Ok(())
+}
+
+/// Mixes the streams of each token of `hidden` into `y` [tokens, hidden].
+pub(super) fn mix(tier: Tier, spec: &ModelSpec, own: &[f32], hidden: &[f32], y: &mut [f32]) {
+    let Some(streams) = spec.streams else { return };
+    by_rows(y, spec.hidden, |first, y| {
+        let rows = first..first + y.len() / spec.hidden;
+        let (own, x) = (of(streams, own, &rows), of_width(spec.state_width(), hidden, &rows));
+        read_streams(tier, streams, own, x, y);
+    });
+}
+
+/// Adds a branch [tokens, hidden] to the streams of each token of `hidden`, which it mixes.
+pub(super) fn write(tier: Tier, spec: &ModelSpec, own: &[f32], branch: &[f32], hidden: &mut [f32]) {
+    let Some(streams) = spec.streams else { return };
+    let width = spec.state_width();
+    by_rows(hidden, width, |first, x| {
+        let rows = first..first + x.len() / width;
+        let (own, branch) = (of(streams, own, &rows), of_width(spec.hidden, branch, &rows));
+        write_streams(tier, streams, own, branch, x);
+    });
+}
+
+/// Mixes the streams of one token, as the final norm reads them.
+pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
+    let Some(Streams { eps, .. }) = spec.streams else { return };
+    let Norm::Rms { eps: norm_eps, .. } = spec.final_norm;
+    let vector = |role| weights.vector(PieceId::FINAL_NORM, role);
+    let rows = vector(Role::HeadStreams);
+    let base = vector(Role::HeadStreamsBase);
+    let scale = vector(Role::HeadStreamsScale)[0];
+    head_of_streams(tier, StreamHead { rows, scale, base, norm_eps, eps }, x, y);
+}
+
+/// The weights of some tokens.
+fn of<'x>(streams: Streams, own: &'x [f32], rows: &Range<usize>) -> &'x [f32] {
+    of_width(streams.weights(), own, rows)
+}
+
+/// Some rows of `width` numbers.
+fn of_width<'x>(width: usize, x: &'x [f32], rows: &Range<usize>) -> &'x [f32] {
+    &x[rows.start * width..rows.end * width]
+}

@@ -1,0 +1,252 @@
+//! The state of a layer that attends to the last positions and to entries that earlier ones were
+//! pooled into.
+
+use sws_kernels::functional::KvCache;
+
+use super::KvPrecision;
+use super::ring::{Mark, Ring};
+use super::rows::Rows;
+use crate::spec::{CompressedSpec, PoolSpec};
+
+/// Positions that are kept beyond those that are needed, so that as many of the last can be dropped
+/// without a snapshot. Up to one more are stored before they are attended with.
+const SPARE: usize = 63;
+
+/// Keys of the last positions, and behind them the entries; the rows that unfinished entries are
+/// pooled from; and the entries of an indexer.
+///
+/// Entries are written once. So a snapshot has only to keep what rings overwrite, and can be made
+/// and restored at any position, in the middle of an entry or between two.
+#[derive(Clone, Debug)]
+pub(crate) struct CompressedState {
+    keys: Ring,
+    /// The rows of positions and the logits of their weights, for entries and for those of an
+    /// indexer. They are never rounded.
+    raw: Vec<Ring>,
+    index: Option<Rows>,
+    window: usize,
+    pools: Option<PoolSpec>,
+    /// The largest number of keys and entries that a query sees.
+    most: usize,
+}
+
+/// The sizes of a layer's parts, by which they are made and counted.
+struct Shape {
+    keys: (usize, (usize, usize)),
+    raw: Vec<(usize, usize)>,
+    index: Option<(usize, usize)>,
+}
+
+impl Shape {
+    fn of(spec: &CompressedSpec, limit: usize) -> Shape {
+        let slots = |needed: usize| needed.saturating_add(SPARE).min(limit).max(1);
+        let mut shape =
+            Shape { keys: (spec.head_dim, (slots(spec.window), 0)), raw: Vec::new(), index: None };
+        if let Some(pools) = spec.pools {
+            let entries = limit / pools.ratio;
+            let needed = slots(pools.series() * pools.ratio);
+            shape.keys.1.1 = entries;
+            shape.raw = vec![(pools.series() * spec.head_dim, needed); 2];
+            if let Some(indexer) = pools.indexer {
+                shape.raw.extend([(pools.series() * indexer.dim, needed); 2]);
+                shape.index = Some((indexer.dim, entries.max(1)));
+            }
+        }
+        shape
+    }
+}
+
+impl CompressedState {
+    /// A state for positions below `limit`, in pages of `page`; none is allocated yet.
+    pub(super) fn new(
+        spec: &CompressedSpec,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> CompressedState {
+        let Shape { keys, raw, index } = Shape::of(spec, limit);
+        let ring = |(width, slots)| Ring::new(width, (slots, 0), KvPrecision::F32, page);
+        CompressedState {
+            keys: Ring::new(keys.0, keys.1, precision, page),
+            raw: raw.into_iter().map(ring).collect(),
+            index: index.map(|(width, limit)| Rows::new(width, limit, precision, page)),
+            window: spec.window,
+            pools: spec.pools,
+            most: spec.most_seen(limit),
+        }
+    }
+
+    /// The maximum size in bytes of `limit` positions in pages of `page`.
+    pub(super) fn bytes_for(
+        spec: &CompressedSpec,
+        limit: usize,
+        precision: KvPrecision,
+        page: usize,
+    ) -> u64 {
+        let Shape { keys, raw, index } = Shape::of(spec, limit);
+        let raw = raw
+            .into_iter()
+            .map(|(width, slots)| Ring::bytes_for(width, (slots, 0), KvPrecision::F32, page));
+        Ring::bytes_for(keys.0, keys.1, precision, page)
+            + raw.sum::<u64>()
+            + index.map_or(0, |(width, limit)| Rows::bytes_for(width, limit, precision, page))
+    }
+
+    /// Bytes that a snapshot keeps for each position after it.
+    pub(super) fn journal_bytes(spec: &CompressedSpec) -> u64 {
+        let Shape { keys, raw, .. } = Shape::of(spec, usize::MAX);
+        let widths = raw.into_iter().map(|(width, _)| width).chain([keys.0]);
+        widths.map(Ring::journal_bytes).sum()
+    }
+
+    /// Bytes held, including shared pages but not what snapshots keep.
+    pub(super) fn bytes(&self) -> u64 {
+        let rings = self.raw.iter().chain([&self.keys]).map(|ring| ring.rows().bytes());
+        rings.sum::<u64>() + self.index.as_ref().map_or(0, Rows::bytes)
+    }
+
+    /// Makes room for the positions below `end`.
+    pub(super) fn reserve(&mut self, end: usize) {
+        let entries = self.pools.map_or(0, |pools| end / pools.ratio);
+        self.keys.reserve(end, entries);
+        self.raw.iter_mut().for_each(|ring| ring.reserve(end, 0));
+        self.index.iter_mut().for_each(|index| index.reserve(entries));
+    }
+
+    /// Empties the state and keeps its memory, except for shared pages.
+    pub(super) fn clear(&mut self) {
+        self.rings().for_each(Ring::clear);
+        self.index.iter_mut().for_each(Rows::clear);
+    }
+
+    pub(super) fn fork(&self) -> CompressedState {
+        let raw = self.raw.iter().map(Ring::fork).collect();
+        CompressedState { keys: self.keys.fork(), raw, ..self.clone() }
+    }
+
+    /// True if what the next position needs of those below `len` is still present: the window, and
+    /// the rows of entries that are not finished.
+    pub(super) fn has(&self, len: usize) -> bool {
+        let first = self.unfinished(len);
+        let window = (len + 1).saturating_sub(self.window);
+        len == 0
+            || self.keys.has(window) && self.raw.iter().all(|ring| first >= len || ring.has(first))
+    }
+
+    /// The first position below `len` whose rows an entry still needs.
+    fn unfinished(&self, len: usize) -> usize {
+        self.pools.map_or(len, |pools| {
+            (len / pools.ratio + 1).saturating_sub(pools.series()) * pools.ratio
+        })
+    }
+
+    pub(super) fn snapshot(&mut self) -> Vec<Mark> {
+        self.rings().map(Ring::snapshot).collect()
+    }
+
+    pub(super) fn restore(&mut self, marks: Vec<Mark>) {
+        self.rings().zip(marks).for_each(|(ring, mark)| ring.restore(mark));
+    }
+
+    pub(super) fn keep(&mut self) {
+        self.rings().for_each(Ring::keep);
+    }
+
+    fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
+        [&mut self.keys].into_iter().chain(&mut self.raw)
+    }
+
+    /// Number of tokens that can be stored before they are attended with.
+    pub(crate) const fn chunk(&self) -> usize {
+        SPARE + 1
+    }
+
+    /// The largest number of keys and entries that a query sees.
+    pub(crate) fn most_seen(&self) -> usize {
+        self.most
+    }
+
+    /// Stores the keys [tokens, elements] of consecutive positions, for which there is
+    /// [room](Self::reserve).
+    pub(crate) fn append(&mut self, first: usize, keys: &[f32]) {
+        self.keys.append(first, keys);
+    }
+
+    /// Lists the places of the keys that the query at a position sees, ascending by position.
+    pub(crate) fn window_of(&self, position: usize, list: &mut Vec<u32>) {
+        let first = (position + 1).saturating_sub(self.window);
+        list.extend((first..=position).map(|position| self.keys.slot(position) as u32));
+    }
+
+    /// The place of an entry.
+    pub(crate) fn entry(&self, n: u32) -> u32 {
+        self.keys.behind(n as usize) as u32
+    }
+
+    /// Keys and entries by their places, which are values too, of one head.
+    pub(crate) fn view(&self) -> KvCache<'_> {
+        self.keys.rows().view()
+    }
+
+    /// Stores the rows of consecutive positions and the logits of their weights, for entries or for
+    /// those of the indexer.
+    pub(crate) fn append_raw(&mut self, index: bool, first: usize, rows: [&[f32]; 2]) {
+        for (ring, rows) in self.raw[2 * usize::from(index)..].iter_mut().zip(rows) {
+            ring.append(first, rows);
+        }
+    }
+
+    /// The row of a position and the logits of its weights.
+    pub(crate) fn raw(&self, index: bool, position: usize) -> [&[f32]; 2] {
+        let first = 2 * usize::from(index);
+        [first, first + 1].map(|ring| {
+            let ring = &self.raw[ring];
+            ring.rows().row(ring.slot(position))
+        })
+    }
+
+    /// Stores an entry, or one of the indexer.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has no indexer.
+    pub(crate) fn put(&mut self, index: bool, n: usize, entry: &[f32]) {
+        match index {
+            false => self.keys.put(n, entry),
+            true => self.index.as_mut().expect("a layer with an indexer").append(n, entry),
+        }
+    }
+
+    /// The entries of the indexer, of one head.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has none.
+    pub(crate) fn index(&self) -> KvCache<'_> {
+        self.index.as_ref().expect("a layer with an indexer").view()
+    }
+
+    /// True if the layer has an indexer.
+    #[cfg(test)]
+    pub(super) fn has_index(&self) -> bool {
+        self.index.is_some()
+    }
+
+    /// All numbers that positions from `len` on need.
+    #[cfg(test)]
+    pub(super) fn seen(&self, len: usize) -> Vec<f32> {
+        let mut seen = Vec::new();
+        for position in (len + 1).saturating_sub(self.window)..len {
+            self.keys.rows().read(self.keys.slot(position), &mut seen);
+        }
+        let Some(pools) = self.pools else { return seen };
+        for number in 0..len / pools.ratio {
+            self.keys.rows().read(self.keys.behind(number), &mut seen);
+            self.index.iter().for_each(|index| index.read(number, &mut seen));
+        }
+        for position in self.unfinished(len)..len {
+            self.raw.iter().for_each(|ring| ring.rows().read(ring.slot(position), &mut seen));
+        }
+        seen
+    }
+}

@@ -1,0 +1,153 @@
+//! Rows of the last positions of one layer of one sequence.
+
+use super::KvPrecision;
+use super::rows::Rows;
+
+/// A ring of rows, and places behind it that each get one row. What positions overwrite is kept
+/// while there is a snapshot; places behind the ring are simply written again after one was
+/// restored.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    rows: Rows,
+    slots: usize,
+    /// End of the positions stored: those a ring's length before it are overwritten, even after
+    /// later positions were dropped.
+    written: usize,
+    journal: Journal,
+}
+
+/// A state to return to: the length of the journal, and the end of the positions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    positions: usize,
+    written: usize,
+}
+
+/// Rows that were overwritten since the first snapshot, in case it is restored.
+#[derive(Clone, Debug, Default)]
+struct Journal {
+    snapshots: usize,
+    positions: Vec<usize>,
+    numbers: Vec<f32>,
+}
+
+impl Ring {
+    /// A ring of `slots` rows of `width` numbers with `behind` places behind it; nothing is
+    /// allocated yet.
+    pub(super) fn new(
+        width: usize,
+        (slots, behind): (usize, usize),
+        precision: KvPrecision,
+        page: usize,
+    ) -> Ring {
+        let rows = Rows::new(width, slots + behind, precision, page);
+        Ring { rows, slots, written: 0, journal: Journal::default() }
+    }
+
+    /// The maximum size of such a ring in bytes.
+    pub(super) fn bytes_for(
+        width: usize,
+        (slots, behind): (usize, usize),
+        precision: KvPrecision,
+        page: usize,
+    ) -> u64 {
+        Rows::bytes_for(width, slots + behind, precision, page)
+    }
+
+    /// Bytes of the journal for each position that overwrites another.
+    pub(super) fn journal_bytes(width: usize) -> u64 {
+        (width * size_of::<f32>() + size_of::<usize>()) as u64
+    }
+
+    /// The rows.
+    pub(super) fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    /// The place of a position.
+    pub(super) fn slot(&self, position: usize) -> usize {
+        position % self.slots
+    }
+
+    /// The n-th place behind the ring.
+    pub(super) fn behind(&self, n: usize) -> usize {
+        self.slots + n
+    }
+
+    /// Makes room for the positions below `end` and `behind` places.
+    pub(super) fn reserve(&mut self, end: usize, behind: usize) {
+        let slots = if behind > 0 { self.slots + behind } else { self.slots.min(end) };
+        self.rows.reserve(slots);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.written = 0;
+        self.rows.clear();
+    }
+
+    /// A ring with the same rows, for another sequence.
+    pub(super) fn fork(&self) -> Ring {
+        Ring { journal: Journal::default(), ..self.clone() }
+    }
+
+    /// True if the positions from `first` on are still present.
+    pub(super) fn has(&self, first: usize) -> bool {
+        self.written <= self.slots + first
+    }
+
+    /// Stores the rows [tokens, width] of consecutive positions, for which there is
+    /// [room](Self::reserve).
+    pub(super) fn append(&mut self, first: usize, rows: &[f32]) {
+        let width = self.rows.width();
+        let end = first + rows.len() / width;
+        if self.journal.snapshots > 0 {
+            // Until the ring wraps there is nothing to keep.
+            let from = first.max(self.slots);
+            let Journal { positions, numbers, .. } = &mut self.journal;
+            let count = end.saturating_sub(from);
+            // Exactly as long as needed: a budget counts on it.
+            positions.reserve_exact(count);
+            numbers.reserve_exact(count * width);
+            for position in from..end {
+                positions.push(position);
+                self.rows.read(position % self.slots, numbers);
+            }
+        }
+        for (position, row) in (first..).zip(rows.chunks_exact(width)) {
+            self.rows.append(position % self.slots, row);
+        }
+        self.written = self.written.max(end);
+    }
+
+    /// Stores the row of the n-th place behind the ring.
+    pub(super) fn put(&mut self, n: usize, row: &[f32]) {
+        self.rows.append(self.slots + n, row);
+    }
+
+    /// Starts to record overwritten rows.
+    pub(super) fn snapshot(&mut self) -> Mark {
+        self.journal.snapshots += 1;
+        Mark { positions: self.journal.positions.len(), written: self.written }
+    }
+
+    /// Returns to the snapshot with this mark.
+    pub(super) fn restore(&mut self, mark: Mark) {
+        self.written = mark.written;
+        let width = self.rows.width();
+        let Journal { positions, numbers, .. } = &mut self.journal;
+        for position in positions.drain(mark.positions..).rev() {
+            let start = numbers.len() - width;
+            self.rows.append(position % self.slots, &numbers[start..]);
+            numbers.truncate(start);
+        }
+        self.keep();
+    }
+
+    /// Discards a snapshot.
+    pub(super) fn keep(&mut self) {
+        self.journal.snapshots -= 1;
+        if self.journal.snapshots == 0 {
+            self.journal = Journal::default();
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The reads of residual streams.
+
+use sws_store::PieceKind;
+
+use super::TensorSpec;
+use crate::role::Role;
+use crate::spec::ModelSpec;
+
+/// A branch of a layer, where the residual is several streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// The mixer.
+    Mixer,
+    /// The feed-forward block.
+    Ffn,
+}
+
+impl Site {
+    /// The piece of the weights by which the branch reads and is added to streams. Those of experts
+    /// lie with their router, which forecasts query.
+    pub(crate) const fn piece(self) -> PieceKind {
+        match self {
+            Site::Mixer => PieceKind::Attention,
+            Site::Ffn => PieceKind::Router,
+        }
+    }
+
+    /// The roles of their matrix, what is added to its products, and the factors of these.
+    pub(crate) const fn roles(self) -> [Role; 3] {
+        match self {
+            Site::Mixer => [Role::MixerStreams, Role::MixerStreamsBase, Role::MixerStreamsScale],
+            Site::Ffn => [Role::FfnStreams, Role::FfnStreamsBase, Role::FfnStreamsScale],
+        }
+    }
+
+    /// The role of the norm of what the branch reads.
+    pub(crate) const fn norm(self) -> Role {
+        match self {
+            Site::Mixer => Role::MixerNorm,
+            Site::Ffn => Role::FfnNorm,
+        }
+    }
+
+    /// The reads of these weights; none if the residual is not several streams.
+    pub(super) fn reads(self, model: &ModelSpec) -> Vec<TensorSpec> {
+        let Some(streams) = model.streams else { return Vec::new() };
+        let [matrix, base, scale] = self.roles();
+        vec![
+            TensorSpec::matrix(matrix, streams.weights(), model.state_width()),
+            TensorSpec::vector(base, streams.weights()),
+            TensorSpec::vector(scale, 3),
+        ]
+    }
+}
