@@ -28,10 +28,11 @@ from derived import derived
 from grouped import GROUPED
 from quantised import quantised
 from recurrent import RECURRENT
+from streams import STREAMS
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS
 
 HERE = Path(__file__).resolve().parent
 
@@ -84,7 +85,7 @@ def main() -> None:
 
 def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
     """Writes `folder` from the first seed whose weights suit, and returns the facts about them."""
-    table = derived(variant) if variant.derived else tensors(variant)
+    table = (variant.table or (derived if variant.derived else tensors))(variant)
     for seed in range(first_seed, first_seed + SEEDS_TRIED):
         draw = numpy.random.RandomState(seed)  # its stream is frozen: the weights are the same with every numpy
         weights = {name: drawn(draw, tensor) for name, tensor in table.items()}
@@ -101,7 +102,7 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
             if variant.quantised:
                 shutil.rmtree(checkpoint)
                 write_checkpoint(checkpoint, variant.config, stored, variant.files)
-            else:
+            elif not variant.table:
                 check_layout(variant.name, checkpoint, used(weights))
             if variant.long:
                 save_file(long_text(load(checkpoint), variant.long), checkpoint / "long.safetensors")
@@ -115,6 +116,9 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
 
 
 def drawn(draw: numpy.random.RandomState, tensor: Tensor) -> torch.Tensor:
+    if tensor.ids:
+        rows, columns = tensor.shape
+        return torch.from_numpy(numpy.stack([draw.permutation(tensor.ids)[:columns] for _ in range(rows)]).astype(numpy.int64))
     values = torch.from_numpy(draw.normal(tensor.mean, tensor.std, tensor.shape)).to(torch.bfloat16)
     return values.float() if tensor.f32 else values
 
@@ -373,7 +377,7 @@ def write_long(golden: Path, folder: Path, count: int) -> None:
 
 def routers(model: Any) -> list[tuple[str, Any]]:
     """The routers of a model and their names, in the order of layers."""
-    names = ("topkrouter", "v1gate", "gemma4textrouter")
+    names = ("topkrouter", "v1gate", "gemma4textrouter", "hashrouter")
     return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
 
 
@@ -382,11 +386,17 @@ def ranked(router: Any, logits: torch.Tensor, inputs: Any) -> tuple[torch.Tensor
     gap = torch.full((len(logits),), float("inf"))
     if hasattr(router, "moe_statics"):
         return logits.softmax(-1) + router.moe_statics.e_score_correction_bias, gap
+    if hasattr(router, "tid2eid"):
+        # A table gives the experts, in this order, whatever the logits.
+        chosen = router.tid2eid[inputs[1].reshape(-1)]
+        places = torch.arange(chosen.shape[1], 0, -1).float().expand_as(chosen)
+        return torch.zeros_like(logits).scatter(1, chosen, places), gap
     # Some blocks pass the correction to their router.
     correction = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
     if correction is None and not hasattr(router, "num_group"):
         return logits, gap
-    scores = logits.softmax(-1) if correction is None else logits.sigmoid() + correction
+    scored = getattr(router, "score_fn", torch.sigmoid)
+    scores = logits.softmax(-1) if correction is None else scored(logits) + correction
     greedy = correction is None and router.topk_method == "greedy"
     if (getattr(router, "num_group", 1) or 1) == 1 or greedy:
         return scores, gap

@@ -18,7 +18,8 @@ def quantised(scheme: str, weights: Tensors) -> tuple[Tensors, Tensors]:
     exact: Tensors = {}
     for name, tensor in weights.items():
         if not takes(scheme, name, tensor):
-            stored[name], exact[name] = tensor, tensor.float()
+            stored[name] = tensor
+            exact[name] = tensor.float() if tensor.is_floating_point() else tensor
             continue
         parts, exact[name] = SCHEMES[scheme](name, tensor.float())
         stored |= parts
@@ -30,6 +31,9 @@ def takes(scheme: str, name: str, tensor: torch.Tensor) -> bool:
         return name.endswith((".gate_up_proj", ".down_proj"))
     if scheme == "int4":
         return ".mlp.experts." in name
+    if scheme == "dsv4":
+        pooled = ".compressor." in name or name.endswith(("weights_proj.weight", "gate.weight"))
+        return tensor.ndim == 2 and (".attn.w" in name or ".w" in name) and name.endswith(".weight") and not pooled
     return tensor.ndim == 2 and name.endswith("_proj.weight") or name.endswith("_mqa.weight")
 
 
@@ -101,7 +105,32 @@ def nvfp4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return parts | {f"{stem}.input_scale": torch.tensor(0.01)}, exact.flatten(-2)
 
 
+def powers(scales: torch.Tensor) -> torch.Tensor:
+    """The next powers of two."""
+    return scales.log2().ceil().exp2()
+
+
+def dsv4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """DeepSeek V4: experts in fp4, in groups of 32; other matrices in fp8, in blocks of 128 rows and columns."""
+    stem = name.removesuffix(".weight")
+    if ".experts." in name:
+        groups = tensor.unflatten(-1, (-1, 32))
+        scales = powers(groups.abs().amax(-1) / 6)
+        codes = codes_of_e2m1(groups / scales[..., None])
+        exact = (of_e2m1(codes) * scales[..., None]).flatten(-2)
+        stored = pairs(codes.flatten(-2)).view(torch.int8)
+        return {name: stored, f"{stem}.scale": scales.to(torch.float8_e8m0fnu)}, exact
+    rows, cols = tensor.shape
+    padded = torch.nn.functional.pad(tensor, (0, -cols % 128, 0, -rows % 128))
+    blocks = padded.unflatten(1, (-1, 128)).unflatten(0, (-1, 128))
+    scales = powers(blocks.abs().amax((1, 3)) / 448)
+    wide = scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+    codes = (tensor / wide).to(torch.float8_e4m3fn)
+    return {name: codes, f"{stem}.scale": scales.to(torch.float8_e8m0fnu)}, codes.float() * wide
+
+
 SCHEMES = {
+    "dsv4": dsv4,
     "mxfp4": mxfp4,
     "fp8": fp8(torch.float32),
     "fp8_bf16": fp8(torch.bfloat16),

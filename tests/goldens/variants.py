@@ -5,6 +5,7 @@ transformers 4 (`rope_theta`, `torch_dtype`), because that is what nearly all pu
 spelling that transformers 5 writes (`rope_parameters`, `dtype`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ class Tensor:
     std: float
     mean: float = 0.0
     f32: bool = False
+    # Rows of different whole numbers below this instead, if it is above 0.
+    ids: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Variant:
     f32: tuple[str, ...] = (r"correction_bias$", r"expert_bias$")
     # Tokens of a longer text, of which choices of experts and positions are compared.
     long: int = 0
+    # The tensors, of a family that has them under names which transformers reads and does not write.
+    table: "Callable[[Variant], dict[str, Tensor]] | None" = None
 
 
 def spelled_v4(model_type: str, architecture: str, **options: Any) -> Config:

@@ -244,6 +244,12 @@ impl Rope {
         self.inv_freq.iter().all(|angle| (angle * context as f32).is_finite())
     }
 
+    /// The same change applied to the angles of another base.
+    pub(crate) fn with_theta(&self, theta: f64) -> Rope {
+        let inv_freq = self.scaling.frequencies(theta, 2 * self.inv_freq.len());
+        Rope { theta, inv_freq, ..self.clone() }
+    }
+
     /// A rotary embedding of whole heads without scaling.
     pub(crate) fn plain(theta: f64, head_dim: usize) -> Rope {
         let scaling = RopeScaling::None;

@@ -43,8 +43,9 @@ fn tensors_of_every_family() {
         ("model.visual.patch_embed.weight", "extra"),
         ("", "extra"),
     ];
-    // Another name of the last norm.
-    for model_type in supported().filter(|model_type| *model_type != "lfm2_moe") {
+    // Other names of their own.
+    let own = ["lfm2_moe", "deepseek_v4"];
+    for model_type in supported().filter(|model_type| !own.contains(model_type)) {
         for (name, expected) in everywhere {
             assert_eq!(place(&config(model_type), name), expected, "{model_type} {name}");
         }
@@ -116,6 +117,25 @@ fn tensors_of_every_family() {
         (&["gemma4_text"], "model.layers.2.router.per_expert_scale", "layer_2/router"),
         (&["gemma4_text"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
         (&["granitemoe"], "model.layers.2.block_sparse_moe.router.layer.weight", "layer_2/router"),
+        (&["deepseek_v4"], "embed.weight", "embed*"),
+        (&["deepseek_v4"], "norm.weight", "final_norm"),
+        (&["deepseek_v4"], "head.weight", "lm_head*"),
+        (&["deepseek_v4"], "hc_head_fn", "final_norm"),
+        (&["deepseek_v4"], "layers.1.attn_norm.weight", "layer_1/norms"),
+        (&["deepseek_v4"], "layers.1.hc_attn_fn", "layer_1/attention"),
+        (&["deepseek_v4"], "layers.1.hc_ffn_scale", "layer_1/router"),
+        (&["deepseek_v4"], "layers.1.attn.attn_sink", "layer_1/attention"),
+        (&["deepseek_v4"], "layers.1.attn.wo_a.weight", "layer_1/attention*"),
+        (&["deepseek_v4"], "layers.1.attn.compressor.ape", "layer_1/attention"),
+        (&["deepseek_v4"], "layers.1.attn.indexer.compressor.wkv.weight", "layer_1/attention*"),
+        (&["deepseek_v4"], "layers.1.ffn.gate.tid2eid", "layer_1/router"),
+        (&["deepseek_v4"], "layers.1.ffn.gate.bias", "layer_1/router"),
+        (&["deepseek_v4"], "layers.1.ffn.gate.bias_vl", "extra"),
+        (&["deepseek_v4"], "layers.1.ffn.experts.3.w2.weight", "layer_1/expert_3*"),
+        (&["deepseek_v4"], "layers.1.ffn.shared_experts.w1.weight", "layer_1/shared_expert*"),
+        (&["deepseek_v4"], "layers.4.attn_norm.weight", "extra"),
+        (&["deepseek_v4"], "mtp.0.attn_norm.weight", "extra"),
+        (&["deepseek_v4"], "model.layers.1.attn_norm.weight", "extra"),
     ];
     for (model_types, name, expected) in cases {
         for model_type in *model_types {

@@ -178,9 +178,11 @@ impl SequenceBytes {
     /// The memory of a sequence of a model.
     pub fn of(spec: &ModelSpec, kv: KvPrecision) -> SequenceBytes {
         let last = spec.context.max(1);
-        let [before, all] = [last - 1, last].map(|limit| State::cache_bytes(spec, limit, kv));
-        let position = all - before;
-        SequenceBytes { position, fixed: all - position * last as u64 }
+        // Some families keep one entry for up to this many positions.
+        let step = 128.min(last);
+        let [before, all] = [last - step, last].map(|limit| State::cache_bytes(spec, limit, kv));
+        let position = (all - before) / step as u64;
+        SequenceBytes { position, fixed: all.saturating_sub(position * last as u64) }
     }
 }
 

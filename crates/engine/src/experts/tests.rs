@@ -115,8 +115,10 @@ impl Fixture {
         let assembler =
             DynamicAssembler::new(&self.spec, store, inventory, slots, config, waiter.clone());
         let infrastructure = self.resident();
-        let (partly, meanwhile) = (0, None);
-        self.session(Streaming { infrastructure, assembler, waiter, arena, partly, meanwhile })
+        let (spec, partly, meanwhile) = (self.spec.clone(), 0, None);
+        let source =
+            Streaming { spec, infrastructure, assembler, waiter, arena, partly, meanwhile };
+        self.session(source)
     }
 
     fn layers(&self) -> Vec<usize> {
@@ -185,6 +187,7 @@ impl Observer for Recorder {
 
 /// Experts from the assembler, everything else from memory.
 struct Streaming {
+    spec: ModelSpec,
     infrastructure: ResidentSource,
     assembler: DynamicAssembler,
     waiter: Waiter,
@@ -237,8 +240,16 @@ impl PassSource for Streaming {}
 
 impl Observer for Streaming {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
-        self.assembler.begin(pass);
-        Ok(())
+        let Streaming { spec, infrastructure, assembler, .. } = self;
+        assembler.begin(pass);
+        infrastructure.infrastructure(0, &[], &mut |weights| {
+            for layer in 0..spec.layers.len() {
+                let mut experts = Vec::new();
+                spec.known_experts(layer, weights, &pass.tokens, &mut experts);
+                assembler.expect_known(layer, &experts);
+            }
+            Ok(())
+        })
     }
 
     fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
@@ -315,6 +326,17 @@ fn bits_do_not_depend_on_slots_in_other_families() {
         }
     }
     assert!(tried >= 5, "{tried}");
+}
+
+/// The first two layers have tables of experts; nothing else is known before a router has chosen.
+#[test]
+fn experts_of_a_table_are_read_before_their_layer() {
+    let fixture = Fixture::open("tests/goldens/deepseek_v4");
+    let mut session = fixture.streaming(fixture.experts, Box::new(NoDraft));
+    assert_eq!(fixture.generate(&mut session, 1).unwrap(), fixture.truth);
+    let counts = session.source().assembler.cache().counts();
+    let missed: Vec<bool> = counts.values().map(|counts| counts.misses > 0).collect();
+    assert_eq!(missed, [false, false, true, true]);
 }
 
 /// An expert that several tokens of a chunk use is read once for all of them.

@@ -3,6 +3,7 @@
 
 mod common;
 mod deepseek;
+mod deepseek_v4;
 mod dense;
 mod ernie;
 mod exaone;
@@ -117,9 +118,10 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 19] = [
+const ALL: [&Family; 20] = [
     &dense::FAMILY,
     &deepseek::LATENT,
+    &deepseek_v4::FAMILY,
     &gemma::FAMILY,
     &gemma4::FAMILY,
     &glm::FAMILY,

@@ -6,7 +6,7 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
-use sws_model::{Inventory, ModelSpec, ResidentSource};
+use sws_model::{CausalLm, Inventory, ModelSpec, ResidentSource};
 use sws_store::{Manifest, open_checkpoint};
 
 use crate::support::{Fixture, goldens};
@@ -103,6 +103,21 @@ fn configurations() {
         ("glm_moe_dsa", "index_topk_freq", json!(-1), "`index_topk_freq` is -1 instead of a whole number"),
         ("glm_moe_dsa", "layer_types", json!(["full_attention", "indexed_attention"]), "supported: indexed_attention in all layers"),
         ("deepseek_v32", "indexer_rope_interleave", json!(true), "`indexer_rope_interleave` = true in a model of type `deepseek_v32`"),
+        ("deepseek_v4", "compress_ratios", json!([0, 4, 64, 4]), "`compress_ratios` = [0,4,64,4] in a model of type `deepseek_v4`, which is not supported; supported: 0, 4 and 128"),
+        ("deepseek_v4", "compress_ratios", json!([0, 4]), "of 2 entries for 4 layers"),
+        ("deepseek_v4", "hc_mult", json!(17), "17 for `hc_mult`, and no model has more than 16"),
+        ("deepseek_v4", "hc_sinkhorn_iters", json!(0), "`hc_sinkhorn_iters`, which must be at least 1"),
+        ("deepseek_v4", "hc_eps", json!(0), "0 for `hc_eps`, which must be a number above 0"),
+        ("deepseek_v4", "index_head_dim", json!(4), "4 for `index_head_dim`, which is less than the 6 elements that are rotated"),
+        ("deepseek_v4", "n_shared_experts", json!(2), "`n_shared_experts` = 2"),
+        ("deepseek_v4", "norm_topk_prob", json!(false), "`norm_topk_prob` = false"),
+        ("deepseek_v4", "num_key_value_heads", json!(2), "`num_key_value_heads` = 2"),
+        ("deepseek_v4", "o_groups", json!(4), "4 for `o_groups`, into which 6 heads cannot be divided"),
+        ("deepseek_v4", "scoring_func", json!("sigmoid"), "supported: sqrtsoftplus"),
+        ("deepseek_v4", "swiglu_limit", json!(0), "0 for `swiglu_limit`, which must be a number above 0"),
+        ("deepseek_v4_v5cfg", "layer_types", json!(["full_attention", "sliding_attention", "sliding_attention"]), "supported: sliding_attention, compressed_sparse_attention"),
+        ("deepseek_v4_v5cfg", "mlp_layer_types", json!(["moe", "dense", "moe"]), "supported: hash_moe and moe"),
+        ("deepseek_v4_v5cfg", "compress_rates", json!({"compressed_sparse_attention": 0}), "0 for `compressed_sparse_attention`, which must be at least 1"),
         ("llama", "rope_scaling", json!({"type": "dynamic", "factor": 2}), "`type` = \"dynamic\""),
         ("llama", "rope_scaling", json!({"type": "linear"}), "has no `factor`"),
         ("llama", "rope_scaling", json!({"type": "linear", "factor": 1e-37}), "1e-37 for `factor`, by which angles of rotary embeddings become infinite"),
@@ -197,7 +212,25 @@ fn tensors() {
         (NORM, Change::Bytes(26, &[0xff, 0xff]), "k_norm.weight` holds NaN (row 0, column 13)"),
         ("model.embed_tokens.weight", Change::Bytes(0, &[0xc0, 0xff]), "holds NaN (row 0, column 0)"),
     ];
-    let fixture = goldens().join("qwen3_moe");
+    changed("qwen3_moe", cases);
+}
+
+#[test]
+fn tables_of_experts() {
+    const TABLE: &str = "layers.1.ffn.gate.tid2eid";
+    #[rustfmt::skip]
+    let cases = [
+        (TABLE, Change::Drop, "`layers.1.ffn.gate.tid2eid`"),
+        (TABLE, Change::Shape(&[2, 97]), "has the shape [2, 97] where config.json asks for [97, 2]"),
+        (TABLE, Change::Type(Dtype::F64), "tid2eid` is stored as F64, and i64 can"),
+        (TABLE, Change::Bytes(0, &[0xff; 8]), "tid2eid` holds NaN (row 0, column 0)"),
+    ];
+    changed("deepseek_v4", cases);
+}
+
+/// Makes each of the changes to a checkpoint, and checks that the error contains the sentence.
+fn changed<const N: usize>(variant: &str, cases: [(&str, Change, &str); N]) {
+    let fixture = goldens().join(variant);
     let config = fs::read(fixture.join("config.json")).unwrap();
     let weights = fs::read(fixture.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&weights).unwrap();
@@ -240,6 +273,41 @@ fn refusal(dir: &Path) -> String {
         Ok(())
     });
     loaded.expect_err("it was accepted").to_string()
+}
+
+/// A table may give the token 5 an expert beyond the last, or one twice: then the token is refused.
+#[test]
+fn experts_that_a_table_cannot_give() {
+    let fixture = goldens().join("deepseek_v4");
+    let weights = fs::read(fixture.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&weights).unwrap();
+    for row in [[6u64, 0], [3, 3], [0, 1 << 32], [2, 4]] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = file
+            .iter()
+            .map(|(name, tensor)| {
+                (name.to_owned(), tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec())
+            })
+            .collect();
+        let name = "layers.0.ffn.gate.tid2eid";
+        let table = tensors.iter_mut().find(|(found, ..)| found == name).unwrap();
+        for (place, expert) in row.into_iter().enumerate() {
+            table.3[(5 * 2 + place) * 8..][..8].copy_from_slice(&expert.to_le_bytes());
+        }
+        let views = tensors.iter().map(|(name, dtype, shape, data)| {
+            (name, TensorView::new(*dtype, shape.clone(), data).unwrap())
+        });
+        safetensors::serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
+        fs::copy(fixture.join("config.json"), dir.path().join("config.json")).unwrap();
+        let mut session = Fixture::at(dir.path()).session();
+        let expected = "the table of experts of layer 0 gives the token 5 an expert that does not \
+                        exist, or one twice; download it again";
+        match session.prefill(&[4, 5]) {
+            Ok(_) => assert_eq!(row, [2, 4]),
+            Err(error) => assert_eq!(error.to_string(), expected),
+        }
+        assert!(row == [2, 4] || session.prefill(&[4]).is_err(), "the pass failed in the middle");
+    }
 }
 
 /// Matrices that are stored as [columns, rows] come in order in shards only.

@@ -78,6 +78,8 @@ fn promised(fixture: &Fixture, routes: &[Vec<u32>]) -> Asked {
             }
         }
     }
+    let streams = spec.head_streams().into_iter();
+    promised.extend(streams.map(|tensor| (PieceId::FINAL_NORM, tensor.role)));
     promised.extend([spec.final_norm(), spec.head()].map(|(piece, tensor)| (piece, tensor.role)));
     promised
 }

@@ -11,8 +11,8 @@ use crate::support::Fixture;
 
 /// The second has a window in every layer, the third and the fifth in every other; the sixth has
 /// latents, the next two gated delta nets, and in the last one layers share the positions that
-/// another has selected.
-const VARIANTS: [&str; 9] = [
+/// another has selected. The last two have several streams, and entries of pooled positions.
+const VARIANTS: [&str; 11] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -22,6 +22,8 @@ const VARIANTS: [&str; 9] = [
     "qwen3_next",
     "qwen3_5_moe",
     "glm_moe_dsa",
+    "deepseek_v4",
+    "deepseek_v4_v5cfg",
 ];
 
 /// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.
@@ -105,7 +107,7 @@ fn a_pass_begins_with_nothing_selected() {
 
 #[test]
 fn saved_states_can_be_nested_and_kept() {
-    for name in ["mixtral_swa", "qwen3_5_moe"] {
+    for name in ["mixtral_swa", "qwen3_5_moe", "deepseek_v4_v5cfg"] {
         nested(name);
     }
 }

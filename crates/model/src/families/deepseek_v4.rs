@@ -1,0 +1,310 @@
+//! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries, and
+//! experts that a table gives in the first layers.
+
+use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, Streams};
+use sws_store::{PieceKind, Value};
+
+use super::common::{Decoder, Defaults, MAX_WIDTH, chosen, switched_off, switched_on, width};
+use super::ranked::only;
+use super::{Ends, Family, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
+use crate::spec::{
+    CompressedSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, PoolIndexer, PoolSpec,
+    RankedRouter, Renormalise, Router, Scores, SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["deepseek_v4"],
+    prefix: "",
+    ends: Ends {
+        embedding: "embed.weight",
+        norm: "norm.weight",
+        head: "head.weight",
+        streams: &[
+            (Role::HeadStreams, "hc_head_fn"),
+            (Role::HeadStreamsBase, "hc_head_base"),
+            (Role::HeadStreamsScale, "hc_head_scale"),
+        ],
+    },
+    layer: &[ATTENTION, EXPERTS],
+    spec,
+};
+
+const ATTENTION: &[Rule] = &[
+    small(PieceKind::Norms, Role::MixerNorm, "attn_norm.weight"),
+    small(PieceKind::Norms, Role::FfnNorm, "ffn_norm.weight"),
+    small(PieceKind::Attention, Role::MixerStreams, "hc_attn_fn"),
+    small(PieceKind::Attention, Role::MixerStreamsBase, "hc_attn_base"),
+    small(PieceKind::Attention, Role::MixerStreamsScale, "hc_attn_scale"),
+    matrix(PieceKind::Attention, Role::QueryDown, "attn.wq_a.weight"),
+    small(PieceKind::Attention, Role::QueryDownNorm, "attn.q_norm.weight"),
+    matrix(PieceKind::Attention, Role::QueryUp, "attn.wq_b.weight"),
+    matrix(PieceKind::Attention, Role::KvDown, "attn.wkv.weight"),
+    small(PieceKind::Attention, Role::KvDownNorm, "attn.kv_norm.weight"),
+    small(PieceKind::Attention, Role::Sinks, "attn.attn_sink"),
+    matrix(PieceKind::Attention, Role::OutputDown, "attn.wo_a.weight"),
+    matrix(PieceKind::Attention, Role::Output, "attn.wo_b.weight"),
+    matrix(PieceKind::Attention, Role::Pool, "attn.compressor.wkv.weight"),
+    matrix(PieceKind::Attention, Role::PoolGate, "attn.compressor.wgate.weight"),
+    small(PieceKind::Attention, Role::PoolBias, "attn.compressor.ape"),
+    small(PieceKind::Attention, Role::PoolNorm, "attn.compressor.norm.weight"),
+    matrix(PieceKind::Attention, Role::IndexQuery, "attn.indexer.wq_b.weight"),
+    small(PieceKind::Attention, Role::IndexWeights, "attn.indexer.weights_proj.weight"),
+    matrix(PieceKind::Attention, Role::IndexPool, "attn.indexer.compressor.wkv.weight"),
+    matrix(PieceKind::Attention, Role::IndexPoolGate, "attn.indexer.compressor.wgate.weight"),
+    small(PieceKind::Attention, Role::IndexPoolBias, "attn.indexer.compressor.ape"),
+    small(PieceKind::Attention, Role::IndexPoolNorm, "attn.indexer.compressor.norm.weight"),
+];
+
+const EXPERTS: &[Rule] = &[
+    small(PieceKind::Router, Role::FfnStreams, "hc_ffn_fn"),
+    small(PieceKind::Router, Role::FfnStreamsBase, "hc_ffn_base"),
+    small(PieceKind::Router, Role::FfnStreamsScale, "hc_ffn_scale"),
+    small(PieceKind::Router, Role::Router, "ffn.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "ffn.gate.bias"),
+    small(PieceKind::Router, Role::ExpertTable, "ffn.gate.tid2eid"),
+    expert(Role::Gate, "ffn.experts.#.w1.weight"),
+    expert(Role::Up, "ffn.experts.#.w3.weight"),
+    expert(Role::Down, "ffn.experts.#.w2.weight"),
+    matrix(PieceKind::SharedExpert, Role::Gate, "ffn.shared_experts.w1.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "ffn.shared_experts.w3.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "ffn.shared_experts.w2.weight"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 10_000.0,
+    kv_heads: Some(1),
+    head_dim: Some(512),
+    rotated: Some(64.0 / 512.0),
+    context: 1_048_576,
+};
+
+/// The largest number of times that rows and columns of streams are divided.
+const MAX_ITERATIONS: u64 = 1000;
+
+/// The entries that a layer attends to beside the last positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// None.
+    Window,
+    /// Those that an indexer selects.
+    Sparse,
+    /// All, each of many positions.
+    Heavy,
+}
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    for key in ["attention_bias", "mlp_bias"] {
+        switched_off(config, key)?;
+    }
+    if let Some(entry) = config.get("num_key_value_heads")
+        && entry.size(MAX_COUNT)? != 1
+    {
+        return Err(config.unsupported(entry, "1"));
+    }
+    decoder.streams = Some(streams(config)?);
+    let (head_dim, ropes) = ropes(config, decoder.context)?;
+    let Norm::Rms { eps, .. } = decoder.norm;
+    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
+    let attention = CompressedSpec {
+        heads: decoder.heads,
+        head_dim,
+        rotated: 2 * ropes[0].inv_freq.len(),
+        query_rank: size("q_lora_rank", 1024, MAX_WIDTH)?,
+        window: size("sliding_window", 128, 1 << 32)?,
+        groups: size("o_groups", 8, MAX_COUNT)?,
+        group_rank: size("o_lora_rank", 1024, MAX_WIDTH)?,
+        eps,
+        scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+        rope: 0,
+        pools: None,
+    };
+    let CompressedSpec { heads, groups, .. } = attention;
+    if heads.saturating_mul(head_dim) as u64 > MAX_WIDTH {
+        let reason = format!("which with {head_dim} elements each no model has");
+        return Err(config.need("num_attention_heads")?.invalid(reason));
+    }
+    if !heads.is_multiple_of(groups) || attention.group_width() as u64 > MAX_WIDTH {
+        let reason = format!("into which {heads} heads cannot be divided");
+        return Err(entry_of(config, "o_groups")?.invalid(reason));
+    }
+    let pools = pools(config, &attention)?;
+    let kinds = kinds(config, decoder.layers)?;
+    let experts = experts(config)?;
+    let tables = tables(config, decoder.layers)?;
+    decoder.model(ropes, |l| {
+        let (rope, pools) = match kinds[l] {
+            Kind::Window => (0, None),
+            Kind::Sparse => (1, Some(pools[0])),
+            Kind::Heavy => (1, Some(pools[1])),
+        };
+        let mixer = Mixer::Compressed(CompressedSpec { rope, pools, ..attention });
+        let router = RankedRouter { correction: !tables[l], ..experts.1 };
+        let router = if tables[l] { Router::Table(router) } else { Router::Ranked(router) };
+        (mixer, Ffn::Moe(MoeSpec { router, ..experts.0 }))
+    })
+}
+
+/// An entry, or if it is absent the one that all models have.
+fn entry_of<'a>(config: &Config<'a>, key: &'static str) -> Result<Entry<'a>, ConfigError> {
+    config.get(key).map_or_else(|| config.need("num_attention_heads"), Ok)
+}
+
+fn streams(config: &Config) -> Result<Streams, ConfigError> {
+    let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
+    let entry = config.get("hc_sinkhorn_iters");
+    let iterations = entry.map_or(Ok(20), |entry| entry.size(MAX_ITERATIONS))?;
+    let eps = config.get("hc_eps").map_or(Ok(1e-6), Entry::positive)? as f32;
+    Ok(Streams { count, iterations, eps })
+}
+
+/// The size of a head, and the rotary embeddings of layers without entries and of those with them.
+fn ropes(config: &Config, context: usize) -> Result<(usize, Vec<Rope>), ConfigError> {
+    let head_dim = config.get("head_dim").map_or(Ok(512), |entry| entry.size(MAX_HEAD_DIM))?;
+    let rotated = config.get("qk_rope_head_dim");
+    let share = rotated.map(|entry| entry.size(MAX_HEAD_DIM)).transpose()?;
+    let share = share.map_or(64.0 / 512.0, |rotated| rotated as f64 / head_dim as f64);
+    let theta = config.get("compress_rope_theta").map_or(Ok(160_000.0), Entry::positive)?;
+    let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
+    let nested = given.is_some_and(|given| given.values().any(|value| value.as_map().is_some()));
+    let mut ropes = if nested {
+        let of = |kind, theta| Rope::of_kind(config, kind, head_dim, (theta, Some(share)), context);
+        vec![of("main", DEFAULTS.theta)?, of("compress", theta)?]
+    } else {
+        let both = Rope::of(config, head_dim, (DEFAULTS.theta, Some(share)), context)?;
+        // Sines and cosines keep their size, unless a factor is given.
+        let has_factor = given.is_some_and(|given| given.contains_key("attention_factor"));
+        let factor = if has_factor { both.factor } else { 1.0 };
+        let entries = Rope { factor, ..both.with_theta(theta) };
+        let blamed = config.get("compress_rope_theta").filter(|_| !entries.is_finite(context));
+        if let Some(entry) = blamed {
+            return Err(entry.invalid(INFINITE));
+        }
+        vec![Rope::plain(both.theta, 2 * both.inv_freq.len()), entries]
+    };
+    let turned = 2 * ropes[0].inv_freq.len();
+    if turned != 2 * ropes[1].inv_freq.len() {
+        let entry = entry_of(config, "rope_parameters")?;
+        return Err(config.unsupported(entry, "the same number of rotated elements in all layers"));
+    }
+    for rope in &mut ropes {
+        (rope.offset, rope.pairs) = (head_dim - turned, RopePairs::Interleaved);
+    }
+    Ok((head_dim, ropes))
+}
+
+/// The entries of sparse layers and of heavy ones.
+fn pools(config: &Config, attention: &CompressedSpec) -> Result<[PoolSpec; 2], ConfigError> {
+    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
+    let heads = size("index_n_heads", 64, MAX_COUNT)?;
+    let dim = size("index_head_dim", 128, MAX_HEAD_DIM)?;
+    let most = size("index_topk", 512, 1 << 20)?;
+    if dim < attention.rotated {
+        let rotated = attention.rotated;
+        let reason = format!("which is less than the {rotated} elements that are rotated");
+        return Err(entry_of(config, "index_head_dim")?.invalid(reason));
+    }
+    if (heads * dim) as u64 > MAX_WIDTH {
+        let reason = format!("which with {dim} elements each no model has");
+        return Err(entry_of(config, "index_n_heads")?.invalid(reason));
+    }
+    let rates = config.get("compress_rates").map(Entry::object).transpose()?;
+    let ratio = |key: &'static str, old: &'static str, default: usize| {
+        let value = rates.and_then(|rates| rates.get(key)).filter(|value| !value.is_null());
+        let Some(entry) = config.get(old).or(value.map(|value| Entry { key, value })) else {
+            return Ok(default);
+        };
+        match entry.size(MAX_COUNT)? {
+            ratio if (ratio * attention.head_dim) as u64 > MAX_WIDTH => {
+                Err(entry.invalid("positions for an entry, which no model has"))
+            }
+            ratio => Ok(ratio),
+        }
+    };
+    let indexer = Some(PoolIndexer { heads, dim, most });
+    let sparse = ratio("compressed_sparse_attention", "compress_rate_csa", 4)?;
+    let heavy = ratio("heavily_compressed_attention", "compress_rate_hca", 128)?;
+    Ok([PoolSpec { ratio: sparse, indexer }, PoolSpec { ratio: heavy, indexer: None }])
+}
+
+/// The first `layers` values of a list, which may go on for layers that predict further tokens.
+fn of_layers<T>(
+    entry: Entry<'_>,
+    layers: usize,
+    of: impl Fn(&Value) -> Option<T>,
+    refusal: impl Fn() -> ConfigError,
+) -> Result<Vec<T>, ConfigError> {
+    let list = entry.list()?;
+    if list.len() < layers {
+        let reason = format!("of {} entries for {layers} layers", list.len());
+        return Err(entry.invalid(reason));
+    }
+    list[..layers].iter().map(|value| of(value).ok_or_else(&refusal)).collect()
+}
+
+fn kinds(config: &Config, layers: usize) -> Result<Vec<Kind>, ConfigError> {
+    if let Some(entry) = config.get("layer_types") {
+        let supported =
+            "sliding_attention, compressed_sparse_attention and heavily_compressed_attention";
+        let kind = |value: &Value| match value.as_str()? {
+            "sliding_attention" => Some(Kind::Window),
+            "compressed_sparse_attention" => Some(Kind::Sparse),
+            "heavily_compressed_attention" => Some(Kind::Heavy),
+            _ => None,
+        };
+        return of_layers(entry, layers, kind, || config.unsupported(entry, supported));
+    }
+    let Some(entry) = config.get("compress_ratios") else {
+        let heavy = |l: usize| l < 2 || l.is_multiple_of(2);
+        let kind = |l| if heavy(l) { Kind::Heavy } else { Kind::Sparse };
+        return Ok((0..layers).map(kind).collect());
+    };
+    let kind = |value: &Value| match value.as_u64()? {
+        0 => Some(Kind::Window),
+        4 => Some(Kind::Sparse),
+        128 => Some(Kind::Heavy),
+        _ => None,
+    };
+    of_layers(entry, layers, kind, || config.unsupported(entry, "0, 4 and 128"))
+}
+
+/// The experts of all layers, and the rule by which they are weighted.
+fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
+    only(config, "scoring_func", "sqrtsoftplus")?;
+    only(config, "topk_method", "noaux_tc")?;
+    switched_on(config, "norm_topk_prob")?;
+    if let Some(entry) = config.get("n_shared_experts")
+        && entry.count(MAX_COUNT)? != 1
+    {
+        return Err(config.unsupported(entry, "1"));
+    }
+    let (experts, top_k) = chosen(config)?;
+    let limit = config.get("swiglu_limit").map_or(Ok(10.0), Entry::positive)?;
+    let activation = Activation::SiluClamped(limit as f32);
+    let expert = MlpSpec { activation, ..MlpSpec::silu(width(config, "moe_intermediate_size")?) };
+    let scale = config.get("routed_scaling_factor").map_or(Ok(1.5), Entry::positive)? as f32;
+    let (scores, correction, groups) = (Scores::RootSoftplus, true, None);
+    let renormalise = Renormalise::Sum { plus: 1e-20 };
+    let rule = RankedRouter { scores, correction, groups, renormalise, scale };
+    let shared = Some(SharedSpec { mlp: expert, gated: false });
+    let router = Router::Ranked(rule);
+    Ok((MoeSpec { experts, top_k, expert, router, router_bias: false, shared }, rule))
+}
+
+/// True for each layer whose experts a table gives.
+fn tables(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let Some(entry) = config.get("mlp_layer_types") else {
+        let count = config.get("num_hash_layers").map_or(Ok(3), |entry| entry.count(MAX_COUNT))?;
+        return Ok((0..layers as u64).map(|l| l < count).collect());
+    };
+    let kind = |value: &Value| match value.as_str()? {
+        "hash_moe" => Some(true),
+        "moe" => Some(false),
+        _ => None,
+    };
+    of_layers(entry, layers, kind, || config.unsupported(entry, "hash_moe and moe"))
+}
