@@ -1,4 +1,4 @@
-//! What the engine did while a request was answered.
+//! Work of the engine while a request was answered.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub(crate) struct Cost {
     before: Counters,
 }
 
-/// What the engine did since then. Neighbours share its passes, and are part of it.
+/// The engine's work since then. Neighbours share its passes, and are part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
     bytes: u64,
@@ -58,7 +58,7 @@ impl Spent {
         json!({"bytes_read": bytes, "hit_rate": hit_rate, "stall_share": stall_share})
     }
 
-    /// As a dictionary of structured fields (RFC 9651).
+    /// A dictionary of structured fields (RFC 9651).
     pub(crate) fn header(&self) -> String {
         let mut header = format!("bytes-read={}", self.bytes);
         for (name, share) in [("hit-rate", self.hit_rate), ("stall-share", self.stall_share)] {

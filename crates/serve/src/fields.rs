@@ -52,7 +52,7 @@ pub(crate) struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-/// How texts are continued.
+/// The options with which texts are continued.
 #[derive(Clone, Debug)]
 pub(crate) struct Ways {
     pub(crate) generation: Generation,

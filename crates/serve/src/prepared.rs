@@ -35,7 +35,7 @@ pub(crate) async fn texts(
     let ready = async {
         let Prepared { mut texts, cancel, answer, stream } =
             made(Arc::clone(&app), request, prepare).await?;
-        // What was computed for one key is not used for another: the time saved would tell its texts.
+        // Nothing computed for one key is used for another: the time saved would tell its texts.
         texts.iter_mut().for_each(|text| text.owner = origin.owner);
         let ticket = app.submit(texts, cancel, origin)?;
         Ok::<_, Failure>((ticket, answer, Kind { stream, dialect }))

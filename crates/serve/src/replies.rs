@@ -19,7 +19,7 @@ pub(crate) struct Replies {
 #[derive(Debug, Default)]
 struct Reply {
     reader: ReplyReader,
-    /// What there is so far; neighbours are of different kinds, or calls.
+    /// All parts so far; neighbours are of different kinds, or calls.
     parts: Vec<ReplyPart>,
     /// Number of tokens with thoughts.
     thoughts: usize,

@@ -121,7 +121,7 @@ impl Entry {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
-    /// What there is to know about it, without its text. `place` is its place in the queue.
+    /// Its state, without its text. `place` is its place in the queue.
     fn shown(&self, place: Option<usize>, now: Duration) -> Value {
         let state = match (place, self.made.get()) {
             (Some(_), _) => "waiting",

@@ -100,7 +100,7 @@ impl Tally {
         [self.prompt, self.made().map(|made| made.made.tokens.len()).sum()]
     }
 
-    /// What the engine did for the request until its last text ended.
+    /// The engine's work until the last text of the request ended.
     pub(crate) fn spent(&self) -> Value {
         let longest = self.made().max_by_key(|made| {
             let Times { queue, prompt, generation } = made.times;

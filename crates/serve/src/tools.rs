@@ -37,7 +37,7 @@ pub(crate) struct Shown {
 }
 
 impl Choice {
-    /// What the choice is called, and the name in it.
+    /// The kind of the choice, and the name in it.
     fn words(&self) -> (&str, Option<&str>) {
         match self {
             Choice::Word(word) => (word, None),

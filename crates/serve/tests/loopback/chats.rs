@@ -140,7 +140,7 @@ fn what_is_known_and_not_supported_is_refused() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(response.head.contains("x-should-retry: false"), "{response:?}");
     }
-    // What means nothing here is ignored, and so is a choice of no tool.
+    // Fields without a meaning here are ignored, and so is a choice of no tool.
     let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "min_tokens": 0, "nonesuch": [1, {}]});
     server.ask(PATH, &body("hello", more));
     let long = server.post(PATH, &body(&"a".repeat(400), json!({})));
