@@ -238,7 +238,7 @@ impl Answer for Written {
                 }
             }
             Happened::Ended(made) => {
-                let end = self.tally.end(number, made)?;
+                let end = self.tally.end(number, *made)?;
                 let parts = self.replies.end(number, end);
                 let ending = self.ending(end);
                 self.is_over = true;

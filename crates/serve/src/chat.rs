@@ -350,7 +350,7 @@ impl Answer for ChatAnswer {
                 }
             }
             Happened::Ended(made) => {
-                let end = self.tally.end(number, made)?;
+                let end = self.tally.end(number, *made)?;
                 let parts = self.replies.end(number, end);
                 self.tally.thoughts = self.replies.thoughts();
                 if self.stream {

@@ -333,7 +333,7 @@ impl Answer for Completed {
                 }
             }
             Happened::Ended(made) => {
-                let end = self.tally.end(number, made)?;
+                let end = self.tally.end(number, *made)?;
                 if self.stream {
                     self.send(number, Some(finish_reason(end)), out);
                 }

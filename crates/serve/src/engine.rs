@@ -80,7 +80,7 @@ impl Engine<'_> {
             Ok(known) => known,
             Err(error) => {
                 let failure = Failure::of(&error);
-                let _ = events.try_send((number, Happened::Ended(Err(failure))));
+                let _ = events.try_send((number, Happened::failed(failure)));
                 return;
             }
         };
@@ -131,11 +131,11 @@ impl Engine<'_> {
                 };
                 running.entry.ended.add(1);
                 let spent = running.entry.cost.spent();
-                let made = made.map(|made| Made { made, times, spent });
+                let made = (*made).map(|made| Made { made, times, spent });
                 let made = made.map_err(|error| Failure::of(&error));
                 match running.entry.is_cancelled() {
-                    true => Happened::Ended(Err(Failure::cancelled())),
-                    false => Happened::Ended(made),
+                    true => Happened::failed(Failure::cancelled()),
+                    false => Happened::Ended(Box::new(made)),
                 }
             }
         };

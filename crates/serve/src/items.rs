@@ -227,7 +227,7 @@ impl Answer for Written {
                 }
             }
             Happened::Ended(made) => {
-                let end = self.tally.end(number, made)?;
+                let end = self.tally.end(number, *made)?;
                 let parts = self.replies.end(number, end);
                 self.tally.thoughts = self.replies.thoughts();
                 self.is_over = true;

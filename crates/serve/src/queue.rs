@@ -36,7 +36,14 @@ pub(crate) enum Happened {
     /// It is longer.
     Piece(Piece, Option<Rank>),
     /// It is over.
-    Ended(Result<Made, Failure>),
+    Ended(Box<Result<Made, Failure>>),
+}
+
+impl Happened {
+    /// The end of a text that has failed.
+    pub(crate) fn failed(failure: Failure) -> Happened {
+        Happened::Ended(Box::new(Err(failure)))
+    }
 }
 
 /// A text that is over.
@@ -138,7 +145,7 @@ impl Queue {
         self.changed.notify_all();
         for job in waiting {
             let failure = Failure::unavailable("the server is about to end; try another");
-            let _ = job.events.try_send((job.number, Happened::Ended(Err(failure))));
+            let _ = job.events.try_send((job.number, Happened::failed(failure)));
         }
     }
 
@@ -209,7 +216,8 @@ mod tests {
         let (waiting, mut events) = job(0, &cancel);
         queue.push(vec![waiting], 1).unwrap();
         queue.close();
-        assert!(matches!(events.try_recv(), Ok((0, Happened::Ended(Err(_))))));
+        let Ok((0, Happened::Ended(ended))) = events.try_recv() else { panic!("it is over") };
+        assert!(ended.is_err());
         assert!(matches!(queue.next(true, |_| true), Next::Closed));
         let (late, _) = job(0, &cancel);
         assert_eq!(queue.push(vec![late], 1).unwrap_err().status.as_u16(), 503);

@@ -53,7 +53,7 @@ impl Ticket {
                     true => Failure::cancelled(),
                     false => Failure::server("the text was given up; send the request again"),
                 };
-                return Poll::Ready((0, Happened::Ended(Err(failure))));
+                return Poll::Ready((0, Happened::failed(failure)));
             }
             Poll::Pending => {}
         }
@@ -64,7 +64,7 @@ impl Ticket {
         self.deadline = None;
         self.cancel.cancel();
         let failure = Failure::busy("other requests took too long; try again later");
-        Poll::Ready((0, Happened::Ended(Err(failure))))
+        Poll::Ready((0, Happened::failed(failure)))
     }
 }
 

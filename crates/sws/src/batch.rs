@@ -69,7 +69,7 @@ pub enum Event {
     /// A token was chosen, or text that was held back is complete.
     Piece(Piece, Option<Rank>),
     /// The text is over.
-    Ended(Result<Generated>),
+    Ended(Box<Result<Generated>>),
 }
 
 /// A text among others.
@@ -282,7 +282,7 @@ impl<'m> Batch<'m> {
             }
             text.writer.made
         });
-        each(text.number, Event::Ended(made));
+        each(text.number, Event::Ended(Box::new(made)));
     }
 }
 

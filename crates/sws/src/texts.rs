@@ -53,7 +53,7 @@ impl<'m> Texts<'m> {
         let Texts { batch, ended, .. } = self;
         batch.step(&mut |number, event| {
             if let Event::Ended(made) = event {
-                ended.push_back((number, made));
+                ended.push_back((number, *made));
             }
         });
         if let Some(report) = &mut self.progress {
