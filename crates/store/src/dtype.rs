@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
-use sws_kernels::{Encoding, GgufBlocks};
+#[cfg(feature = "io")]
+use sws_kernels::Encoding;
+use sws_kernels::GgufBlocks;
 
 /// The type of a tensor's numbers in a checkpoint, spelled as in safetensors files and manifests.
 #[expect(non_camel_case_types, reason = "the spelling in files")]
@@ -86,6 +88,7 @@ pub enum Dtype {
 impl Dtype {
     /// The encoding of a tensor of this type alone, without scales in another; none if no kernel has
     /// it.
+    #[cfg(feature = "io")]
     pub(crate) fn encoding(self) -> Option<Encoding> {
         match self {
             Dtype::F32 => Some(Encoding::F32),
