@@ -128,7 +128,7 @@ pub struct ShortConv<'a> {
     pub taps: usize,
     /// [channels, taps], that of the current token last.
     pub weight: &'a [f32],
-    /// Added to the sum: [channels].
+    /// Added to the sum, one for each channel.
     pub bias: Option<&'a [f32]>,
     /// True if SiLU is applied to the sum.
     pub silu: bool,
