@@ -284,7 +284,9 @@ fn custom_reader_is_used_and_its_wait_can_be_cancelled() {
         assert!(generate.by_ref().all(|piece| piece.is_ok()));
     });
     let made = generate.finish();
-    assert_eq!((made.end, made.tokens.len()), (End::Cancelled, 1));
+    assert_eq!(made.end, End::Cancelled);
+    // Reads ahead can wait, too, while the passes that they precede have all they need.
+    assert!(made.tokens.len() < whole.tokens.len() && whole.tokens.starts_with(&made.tokens));
     assert_eq!(text(&mut model, wolf()).tokens, whole.tokens);
 }
 
