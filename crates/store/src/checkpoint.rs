@@ -14,7 +14,8 @@ use std::sync::Arc;
 use crate::header::{HeaderError, HeaderTensor};
 use crate::{Configuration, GgufError, ShardReader, SmallFileError, remedy};
 
-pub use safetensors::read_config;
+pub use safetensors::{read_config, sketch};
+pub use small::is_small_file;
 
 /// A model as published, in one of the formats for that.
 ///
@@ -44,6 +45,16 @@ pub trait Checkpoint: fmt::Debug {
 
     /// Reads one of the small files and verifies that it has not changed since its first reading.
     fn read_small(&self, name: &str) -> Result<Vec<u8>, CheckpointError>;
+
+    /// Bytes of disk that the weight files still take beside the shards while these are made: none
+    /// for files that are there already.
+    fn room(&self) -> u64 {
+        0
+    }
+
+    /// Called by [`shard`](crate::shard::shard()) when it needs a weight file no more, by its index
+    /// in [`files`](Self::files). Shards are made in the order of files.
+    fn release(&self, _file: u32) {}
 }
 
 /// Opens the checkpoint at `path`: a directory of safetensors files or of one model in GGUF, or one

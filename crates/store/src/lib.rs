@@ -84,7 +84,9 @@ mod sync;
 
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
 #[cfg(feature = "io")]
-pub use checkpoint::{Checkpoint, CheckpointError, WeightFile, open_checkpoint, read_config};
+pub use checkpoint::{
+    Checkpoint, CheckpointError, WeightFile, is_small_file, open_checkpoint, read_config, sketch,
+};
 pub use clock::Clock;
 pub use configuration::{Configuration, DamagedConfiguration, Value};
 pub use dtype::Dtype;
@@ -99,6 +101,8 @@ pub use manifest::{
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};
 pub use naming::{Naming, Placement};
 pub use pass::{Pass, Span};
+#[cfg(feature = "io")]
+pub use path::{is_plain_name, is_plain_path};
 pub use remedy::remedy;
 
 #[cfg(feature = "io")]

@@ -1,7 +1,7 @@
 //! Names that may be joined to a directory without leaving it.
 
 /// True if `name` is one ordinary file name, on every platform.
-pub(crate) fn is_plain_name(name: &str) -> bool {
+pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
         && name != "."
@@ -11,6 +11,6 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 }
 
 /// True if `path` is at most 8 ordinary names joined by `/`.
-pub(crate) fn is_plain_path(path: &str) -> bool {
+pub fn is_plain_path(path: &str) -> bool {
     path.split('/').count() <= 8 && path.split('/').all(is_plain_name)
 }

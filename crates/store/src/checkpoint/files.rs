@@ -37,7 +37,7 @@ pub(super) fn read_at(
 
 /// Returns the (offset, length) of the fingerprint's samples in `len` bytes of data, spread evenly
 /// from the first byte to the last.
-fn samples(len: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(super) fn samples(len: u64) -> impl Iterator<Item = (u64, u64)> {
     let whole = len <= SAMPLES * SAMPLE_BYTES;
     let count = if whole { u64::from(len > 0) } else { SAMPLES };
     (0..count).map(move |i| {

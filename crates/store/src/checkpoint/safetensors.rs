@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::Metadata;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::files::{hash_samples, hash_with_len, open_regular, read_at};
+use super::files::{hash_samples, hash_with_len, open_regular, read_at, samples};
 use super::{Checkpoint, CheckpointError, WeightFile, check_distinct, small};
 use crate::book::first_reading_agrees;
 use crate::header::{Header, HeaderError, MAX_TENSORS};
@@ -134,6 +135,17 @@ pub fn read_config(path: impl AsRef<Path>) -> Result<Configuration, CheckpointEr
 fn parse_config(path: &Path, json: &[u8]) -> Result<Configuration, CheckpointError> {
     Configuration::from_json(CONFIG, json)
         .map_err(|error| CheckpointError::Config { path: path.to_owned(), reason: error.reason })
+}
+
+/// Returns the ranges of a safetensors file that opening its checkpoint reads: the header, and the
+/// samples of the fingerprint. `first` are its first 8 bytes.
+///
+/// A file of the same length with these bytes alone, elsewhere zeros, gives the same manifest and
+/// fingerprint.
+pub fn sketch(first: [u8; 8], len: u64) -> Result<Vec<Range<u64>>, HeaderError> {
+    let data = 8 + Header::json_len(first, len)?;
+    let samples = samples(len - data).map(|(offset, len)| data + offset..data + offset + len);
+    Ok(std::iter::once(0..data).chain(samples).collect())
 }
 
 /// True if `path` exists. A dangling link counts as existing; a directory that may not be searched

@@ -30,6 +30,14 @@ const WEIGHTS: [&str; 12] = [
     ".npz",
 ];
 
+/// True for a file, by its name and length, that is copied beside shards: no weights, not hidden, not
+/// large.
+pub fn is_small_file(name: &str, len: u64) -> bool {
+    let hidden = name.starts_with('.') || name == MANIFEST_FILE;
+    let weights = WEIGHTS.iter().any(|ending| name.ends_with(ending));
+    len <= MAX_COPY_BYTES && !hidden && is_plain_name(name) && !weights
+}
+
 /// Lists the small files in `dir`, sorted by name. Links that lead out of the checkpoint are
 /// refused: shards are passed on to others, and a foreign link may lead to a private file.
 pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
@@ -38,8 +46,10 @@ pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
     for entry in dir.read_dir().map_err(refused)? {
         let entry = entry.map_err(refused)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let fits = match entry.path().metadata() {
-            Ok(about) if about.is_file() && about.len() <= MAX_COPY_BYTES => true,
+        let copied = match entry.path().metadata() {
+            Ok(about) if about.is_file() && about.len() <= MAX_COPY_BYTES => {
+                is_small_file(&name, about.len())
+            }
             // Files needed to read the model are never skipped silently.
             Ok(_) if SMALL_FILES.contains(&&*name) => {
                 let what = format!("it is no file of at most {MAX_COPY_BYTES} bytes");
@@ -50,12 +60,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
             }
             _ => false,
         };
-        let hidden = name.starts_with('.') || name == MANIFEST_FILE;
-        if fits
-            && !hidden
-            && is_plain_name(&name)
-            && !WEIGHTS.iter().any(|ending| name.ends_with(ending))
-        {
+        if copied {
             open(dir, &name)?;
             names.push(name);
         }

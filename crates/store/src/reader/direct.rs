@@ -27,7 +27,7 @@ impl DirectReader {
     }
 
     /// Creates a reader of the files at `paths`.
-    pub(crate) fn of(paths: Vec<PathBuf>) -> DirectReader {
+    pub fn of(paths: Vec<PathBuf>) -> DirectReader {
         DirectReader { files: Files::of(paths, Caching::Direct, open_file_limit()) }
     }
 

@@ -31,6 +31,13 @@ pub(super) struct Job<'a> {
     pub(super) source_len: u64,
 }
 
+impl Job<'_> {
+    /// The weight files that hold the piece, as indices; some more than once.
+    pub(super) fn files(&self) -> impl Iterator<Item = u32> {
+        self.piece.tensors.iter().flat_map(|tensor| &tensor.parts).map(|part| part.file)
+    }
+}
+
 /// Plans the shards of all pieces in the order of the manifest's files. The shard of a piece is
 /// followed by that of its stand-in.
 pub(super) fn jobs<'a>(
@@ -174,9 +181,14 @@ fn check_names(job: &Job) -> Result<(), ShardError> {
     Ok(())
 }
 
-/// Order of writing: large shards first, so that the last thread does not finish a large one alone.
-pub(super) fn by_size(jobs: &[Job]) -> Vec<usize> {
+/// Order of writing: weight file by weight file, so that files can come and go one after the other.
+/// Of each file those shards come first that an earlier file is kept for, then large ones, so that
+/// the last thread does not finish a large one alone.
+pub(super) fn by_file(jobs: &[Job]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|&index| std::cmp::Reverse(jobs[index].source_len));
+    order.sort_by_key(|&index| {
+        let job = &jobs[index];
+        (job.files().max(), job.files().min(), std::cmp::Reverse(job.source_len))
+    });
     order
 }

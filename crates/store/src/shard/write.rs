@@ -72,7 +72,7 @@ pub fn shard(
 
     let left = || jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
     let needed: u64 = left().map(|(job, _)| job.len).sum();
-    if let Err(error) = dir.check_space(needed) {
+    if let Err(error) = dir.check_space(needed.saturating_add(checkpoint.room())) {
         if found == 0 {
             journal.remove()?;
             dir.abandon();
@@ -88,8 +88,9 @@ pub fn shard(
     let pool = pool(options.threads)?;
     let context = Context::new(checkpoint, &source, &pool, &report);
     let order: Vec<usize> =
-        plan::by_size(&jobs).into_iter().filter(|&i| results[i].is_none()).collect();
-    let (journal, lines) = run(&context, &dir, &jobs, &order, journal)?;
+        plan::by_file(&jobs).into_iter().filter(|&i| results[i].is_none()).collect();
+    let inputs = Inputs::new(checkpoint, left().map(|(job, _)| job));
+    let (journal, lines) = run(&context, &dir, &jobs, &order, journal, inputs)?;
     for line in lines {
         let index = line.index;
         results[index] = Some(line);
@@ -210,6 +211,7 @@ fn run(
     jobs: &[Job],
     order: &[usize],
     journal: Journal,
+    inputs: Inputs,
 ) -> Result<(Journal, Vec<Line>), ShardError> {
     let next = AtomicUsize::new(0);
     let failure = Mutex::new(None);
@@ -235,7 +237,7 @@ fn run(
             }
         }
         drop(finished);
-        publish(dir, jobs, journal, arriving)
+        publish(dir, jobs, journal, inputs, arriving)
     });
     let published = match published {
         Ok(published) => Some(published),
@@ -300,6 +302,7 @@ fn publish(
     dir: &OutDir,
     jobs: &[Job],
     mut journal: Journal,
+    mut inputs: Inputs,
     arriving: Receiver<Line>,
 ) -> Result<(Journal, Vec<Line>), ShardError> {
     let mut lines: Vec<Line> = Vec::new();
@@ -310,8 +313,40 @@ fn publish(
         let batch = &lines[before..];
         dir.publish(batch.iter().map(|line| jobs[line.index].file.as_str()))?;
         journal.append(batch)?;
+        batch.iter().for_each(|line| inputs.done(&jobs[line.index]));
     }
     Ok((journal, lines))
+}
+
+/// The weight files, with the number of unfinished uses of each.
+struct Inputs<'a> {
+    checkpoint: &'a dyn Checkpoint,
+    uses: Vec<usize>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Counts the uses by the jobs that are left, and releases the files that have none.
+    fn new<'b, 'p: 'b>(
+        checkpoint: &'a dyn Checkpoint,
+        left: impl Iterator<Item = &'b Job<'p>>,
+    ) -> Inputs<'a> {
+        let mut uses = vec![0; checkpoint.files().len()];
+        left.flat_map(|job| job.files()).for_each(|file| uses[file as usize] += 1);
+        for (file, _) in uses.iter().enumerate().filter(|(_, uses)| **uses == 0) {
+            checkpoint.release(file as u32);
+        }
+        Inputs { checkpoint, uses }
+    }
+
+    /// Releases the files whose last use was this job, whose shard is on disk for good.
+    fn done(&mut self, job: &Job) {
+        for file in job.files() {
+            self.uses[file as usize] -= 1;
+            if self.uses[file as usize] == 0 {
+                self.checkpoint.release(file);
+            }
+        }
+    }
 }
 
 fn assemble(
