@@ -1,0 +1,321 @@
+//! A checkpoint that is downloaded while it is sharded: a weight file comes when its first tensor is
+//! read, and goes when its last shard is written.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sws_store::{
+    Checkpoint, CheckpointError, Configuration, DirectReader, Manifest, ShardReader, WeightFile,
+    open_checkpoint,
+};
+
+use crate::download::Watch;
+use crate::sketch::agrees;
+use crate::staging::{SKETCH, WHOLE};
+use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
+
+/// Sketches made at a time. Each takes some sixty short requests one after the other.
+const SKETCHES: usize = 8;
+
+/// A checkpoint whose weight files arrive while they are read.
+#[derive(Debug)]
+pub struct Arriving {
+    inner: Box<dyn Checkpoint>,
+    files: Arc<Files>,
+    room: u64,
+}
+
+/// What an arriving checkpoint is made of.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The client.
+    pub client: Client,
+    /// The repository.
+    pub listing: Listing,
+    /// Weight files in safetensors, sorted by name.
+    pub weights: Vec<HubFile>,
+    /// The other files.
+    pub small: Vec<HubFile>,
+    /// The model's part of the cache, whose files need no download.
+    pub cached: Option<CachedModel>,
+}
+
+impl Arriving {
+    /// Downloads the small files and the sketches of the weights, as far as they are not in
+    /// `staging`. `watch` is told of the weights' bytes, those of an earlier run included.
+    pub fn open(
+        arrival: Arrival,
+        staging: &Staging,
+        watch: Arc<dyn Watch + Send>,
+    ) -> Result<Arriving, HubError> {
+        let Arrival { client, listing, weights, small, cached } = arrival;
+        let (sketch, whole) = (staging.dir.join(SKETCH), staging.dir.join(WHOLE));
+        staging.begin(&listing)?;
+        for dir in [&sketch, &whole] {
+            std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+        }
+        for file in &small {
+            let path = sketch.join(&file.name);
+            if !is_there(&path, file.len) {
+                fetch(&client, &listing, file, &path, &Unwatched)?;
+            }
+        }
+        sketches(&client, &listing, &weights, &sketch)?;
+        let places = weights.iter().map(|file| {
+            let blob = cached.as_ref().map(|cached| cached.blob(&file.etag));
+            match blob.filter(|blob| is_there(blob, file.len)) {
+                Some(blob) => Place { path: blob, ours: false },
+                None => Place { path: whole.join(&file.name), ours: true },
+            }
+        });
+        let places: Vec<Place> = places.collect();
+        let inner = open_checkpoint(&sketch, None).map_err(|e| HubError::Contents {
+            id: listing.id.clone(),
+            problem: format!("cannot be used: {e}"),
+        })?;
+        if inner.files().iter().map(|file| &file.name).ne(weights.iter().map(|file| &file.name)) {
+            let problem = "lists other weight files than its index; report it there".to_owned();
+            return Err(HubError::Contents { id: listing.id.clone(), problem });
+        }
+        let reader = DirectReader::of(places.iter().map(|place| place.path.clone()).collect());
+        let states = weights.iter().map(|_| Mutex::new(false)).collect();
+        let failure = Mutex::new(None);
+        let files =
+            Files { client, listing, weights, places, sketch, states, reader, failure, watch };
+        Ok(Arriving { inner, files: Arc::new(files), room: 0 })
+    }
+
+    /// Reserves room on the disk for the weight files that sharding needs at a time.
+    pub fn reserve(&mut self, manifest: &Manifest) {
+        let ours = |file: usize| self.files.places.get(file).is_some_and(|place| place.ours);
+        let there = self.files.places.iter().filter(|place| place.ours);
+        let there: u64 =
+            there.map(|place| place.path.metadata().map_or(0, |about| about.len())).sum();
+        self.room = most_at_a_time(manifest, &ours).saturating_sub(there);
+    }
+
+    /// The error that ended a download, which the sharder knows as a failed read only.
+    pub fn failure(&self) -> Option<HubError> {
+        self.files.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Checkpoint for Arriving {
+    fn dir(&self) -> &Path {
+        self.inner.dir()
+    }
+
+    fn files(&self) -> &[WeightFile] {
+        self.inner.files()
+    }
+
+    fn config(&self) -> &Configuration {
+        self.inner.config()
+    }
+
+    fn fingerprint(&self) -> &str {
+        self.inner.fingerprint()
+    }
+
+    fn reader(&self) -> Arc<dyn ShardReader> {
+        Arc::clone(&self.files) as Arc<dyn ShardReader>
+    }
+
+    fn small_files(&self) -> Result<Vec<String>, CheckpointError> {
+        self.inner.small_files()
+    }
+
+    fn read_small(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        self.inner.read_small(name)
+    }
+
+    fn room(&self) -> u64 {
+        self.room
+    }
+
+    fn release(&self, file: u32) {
+        self.files.release(file as usize);
+    }
+}
+
+/// The weight files, in the order of the checkpoint's.
+struct Files {
+    client: Client,
+    listing: Listing,
+    weights: Vec<HubFile>,
+    places: Vec<Place>,
+    /// Directory of the sketches.
+    sketch: PathBuf,
+    /// For each file, true if it has arrived. Locked while it is on its way.
+    states: Vec<Mutex<bool>>,
+    reader: DirectReader,
+    failure: Mutex<Option<HubError>>,
+    watch: Arc<dyn Watch + Send>,
+}
+
+/// Place of a weight file.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    /// False for a file of the cache, which stays.
+    ours: bool,
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    /// Waits until a file is there, and downloads it if need be.
+    fn arrive(&self, index: usize) -> io::Result<()> {
+        let (Some(state), Some(file), Some(place)) =
+            (self.states.get(index), self.weights.get(index), self.places.get(index))
+        else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let mut arrived = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *arrived {
+            return Ok(());
+        }
+        if self.failed() {
+            return Err(io::Error::other("the download has ended"));
+        }
+        match self.obtain(file, place) {
+            Ok(()) => *arrived = true,
+            Err(error) => {
+                let text = error.to_string();
+                self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                return Err(io::Error::other(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// True after a failed download; no other is begun then.
+    fn failed(&self) -> bool {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn obtain(&self, file: &HubFile, place: &Place) -> Result<(), HubError> {
+        match place.ours {
+            true => self.client.download(&self.listing, file, &place.path, &*self.watch)?,
+            false => self.watch.moved(file.len as i64),
+        }
+        match agrees(&self.sketch.join(&file.name), &place.path)? {
+            true => Ok(()),
+            false => Err(HubError::Damaged {
+                id: self.listing.id.clone(),
+                file: file.name.clone(),
+                problem: "its header differs between requests".to_owned(),
+            }),
+        }
+    }
+
+    /// Removes a file that is needed no more. The reader may have it open still, so it is emptied,
+    /// which frees the disk at once.
+    fn release(&self, index: usize) {
+        let (Some(state), Some(file), Some(place)) =
+            (self.states.get(index), self.weights.get(index), self.places.get(index))
+        else {
+            return;
+        };
+        let arrived = *state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !arrived {
+            // All its shards are of an earlier run.
+            self.watch.moved(file.len as i64);
+        }
+        if place.ours {
+            // If that fails, the file stays until the directory is removed.
+            if let Ok(out) = File::options().write(true).open(&place.path) {
+                let _ = out.set_len(0);
+            }
+            let _ = std::fs::remove_file(&place.path);
+        }
+    }
+}
+
+impl ShardReader for Files {
+    fn name(&self) -> &'static str {
+        "arriving"
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.arrive(file as usize)?;
+        self.reader.read_at(file, offset, into)
+    }
+}
+
+/// Most bytes of files for which `ours` is true that are needed at a time, when shards are made in
+/// the order of files: a piece in several files keeps all of them.
+fn most_at_a_time(manifest: &Manifest, ours: &dyn Fn(usize) -> bool) -> u64 {
+    let mut last_use: Vec<usize> = (0..manifest.files.len()).collect();
+    for piece in &manifest.pieces {
+        let files = || piece.tensors.iter().flat_map(|t| &t.parts).map(|part| part.file as usize);
+        let last = files().max().unwrap_or(0);
+        for file in files() {
+            if let Some(known) = last_use.get_mut(file) {
+                *known = last.max(*known);
+            }
+        }
+    }
+    let held = |now: usize| {
+        let kept = (0..=now).filter(|&file| last_use[file] >= now && ours(file));
+        kept.map(|file| manifest.files[file].len).fold(0, u64::saturating_add)
+    };
+    (0..manifest.files.len()).map(held).max().unwrap_or(0)
+}
+
+/// Makes the sketches that are missing, several at a time.
+fn sketches(
+    client: &Client,
+    listing: &Listing,
+    weights: &[HubFile],
+    dir: &Path,
+) -> Result<(), HubError> {
+    let missing: Vec<&HubFile> =
+        weights.iter().filter(|file| !is_there(&dir.join(&file.name), file.len)).collect();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let work = || -> Result<(), HubError> {
+        loop {
+            let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let Some(file) = missing.get(index) else { return Ok(()) };
+            client.sketch(listing, file, &dir.join(&file.name))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..SKETCHES.min(missing.len())).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        let others = threads.into_iter().map(|thread| thread.join());
+        others
+            .map(|done| done.unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .fold(mine, Result::and)
+    })
+}
+
+/// Downloads a file that appears under its name when it is complete.
+pub(crate) fn fetch(
+    client: &Client,
+    listing: &Listing,
+    file: &HubFile,
+    path: &Path,
+    watch: &dyn Watch,
+) -> Result<(), HubError> {
+    let partial = path.with_added_extension("incomplete");
+    client.download(listing, file, &partial, watch)?;
+    std::fs::rename(&partial, path).map_err(|e| HubError::write(path, e))
+}
+
+fn is_there(path: &Path, len: u64) -> bool {
+    path.metadata().is_ok_and(|about| about.is_file() && about.len() == len)
+}
+
+/// Small files do not count as progress.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn moved(&self, _bytes: i64) {}
+}

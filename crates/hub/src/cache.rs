@@ -1,0 +1,366 @@
+//! The cache that Python's `huggingface_hub` shares: blobs named by their hashes, snapshots of links
+//! to them, and the commits of branches.
+//!
+//! ```text
+//! models--OWNER--NAME/blobs/ETAG              a file
+//! models--OWNER--NAME/blobs/ETAG.incomplete   the beginning of one
+//! models--OWNER--NAME/snapshots/COMMIT/FILE   a link to the blob
+//! models--OWNER--NAME/refs/main               the commit of a branch
+//! .locks/models--OWNER--NAME/ETAG.lock        held while a blob is written
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use hf_hub::{Cache, Repo};
+use rustix::fs::FlockOperation;
+use sws_store::{is_plain_name, is_plain_path, open_regular};
+
+use crate::name::{is_commit, is_revision};
+use crate::{HubError, ModelId};
+
+const PREFIX: &str = "models--";
+const MAIN: &str = "main";
+/// Name of the lock of all branches.
+const REFS: &str = "refs";
+
+/// The cache of the Hugging Face hub.
+#[derive(Clone, Debug)]
+pub struct HubCache {
+    inner: Cache,
+}
+
+/// The part of the cache that belongs to one model.
+#[derive(Clone, Debug)]
+pub struct CachedModel {
+    cache: Cache,
+    repo: Repo,
+    dir: PathBuf,
+    locks: PathBuf,
+}
+
+impl HubCache {
+    /// The cache in a directory, which need not exist.
+    pub fn new(dir: impl Into<PathBuf>) -> HubCache {
+        HubCache { inner: Cache::new(dir.into()) }
+    }
+
+    /// The cache of this process's environment. None without a home directory.
+    pub fn of_process() -> Option<HubCache> {
+        let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        crate::environment::cache(&get).map(HubCache::new)
+    }
+
+    /// Directory of the cache.
+    pub fn dir(&self) -> &Path {
+        self.inner.path()
+    }
+
+    /// The part of a model, which need not exist.
+    pub fn model(&self, id: &ModelId) -> CachedModel {
+        let repo = Repo::model(id.as_str().to_owned());
+        let name = repo.folder_name();
+        let locks = self.dir().join(".locks").join(&name);
+        CachedModel { cache: self.inner.clone(), repo, locks, dir: self.dir().join(name) }
+    }
+
+    /// All models in the cache, complete or not, sorted.
+    pub fn models(&self) -> Vec<ModelId> {
+        let entries = self.dir().read_dir().into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut ids: Vec<ModelId> =
+            names.filter_map(|name| ModelId::from_flat(name.strip_prefix(PREFIX)?)).collect();
+        ids.sort();
+        ids
+    }
+}
+
+impl CachedModel {
+    /// Directory of the model's blobs and snapshots.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The snapshot of a branch, a tag or a commit, by default of `main`. Where no branch is known,
+    /// as after a download by commit, it is the only snapshot.
+    pub fn snapshot(&self, revision: Option<&str>) -> Option<PathBuf> {
+        let commit = match revision {
+            Some(commit) if is_commit(commit) => Some(commit.to_owned()),
+            _ => self.commit(revision.unwrap_or(MAIN)),
+        };
+        let found = match (commit, revision) {
+            (Some(commit), _) => Some(self.at(&commit)),
+            (None, Some(_)) => None,
+            (None, None) => {
+                let entries = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
+                let mut dirs = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+                dirs.next().filter(|_| dirs.next().is_none())
+            }
+        };
+        found.filter(|dir| dir.is_dir())
+    }
+
+    /// Directory of the snapshot of a commit, which need not exist.
+    pub fn at(&self, commit: &str) -> PathBuf {
+        self.cache.repo(self.repo.clone()).pointer_path(commit)
+    }
+
+    /// The commit of a branch or a tag. `hf_hub` would read any file whole, a pipe included.
+    fn commit(&self, revision: &str) -> Option<String> {
+        if !is_revision(revision) {
+            return None;
+        }
+        let mut text = String::new();
+        let file = open_regular(self.dir.join("refs").join(revision)).ok()?;
+        file.take(256).read_to_string(&mut text).ok()?;
+        let commit = text.trim();
+        is_commit(commit).then(|| commit.to_owned())
+    }
+
+    /// Path of a blob, complete or not yet there.
+    pub fn blob(&self, etag: &str) -> PathBuf {
+        self.dir.join("blobs").join(etag)
+    }
+
+    /// Locks a blob for writing; the lock ends with the file. Calls `busy` before waiting for another
+    /// process.
+    pub fn lock(&self, etag: &str, busy: impl FnOnce()) -> Result<File, HubError> {
+        let path = self.locks.join(format!("{etag}.lock"));
+        for dir in [self.locks.as_path(), &self.dir.join("blobs")] {
+            std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+        }
+        let refused = |e| HubError::write(&path, e);
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(&path).map_err(refused)?;
+        // On a file system without locks another writer goes unnoticed; the hash finds out.
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            busy();
+            let wait = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
+            rustix::io::retry_on_intr(wait).map_err(|e| refused(e.into()))?;
+        }
+        Ok(file)
+    }
+
+    /// Links a blob into the snapshot of a commit under its name. Replaces what is there.
+    pub fn link(&self, commit: &str, name: &str, etag: &str) -> Result<(), HubError> {
+        let path = self.at(commit).join(name);
+        let blob = self.blob(etag);
+        if !is_commit(commit) || !is_plain_path(name) || !is_plain_name(etag) {
+            return Err(HubError::write(&path, io::ErrorKind::InvalidInput.into()));
+        }
+        if path.canonicalize().is_ok_and(|there| blob.canonicalize().is_ok_and(|b| b == there)) {
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(&self.dir);
+        std::fs::create_dir_all(parent).map_err(|e| HubError::write(parent, e))?;
+        let up = "../".repeat(name.split('/').count() + 1);
+        let fresh = parent.join(format!(".{etag}.sws-tmp"));
+        let _ = std::fs::remove_file(&fresh);
+        let linked = std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &fresh)
+            // A file system without symbolic links.
+            .or_else(|_| std::fs::hard_link(&blob, &fresh))
+            .or_else(|_| std::fs::copy(&blob, &fresh).map(drop));
+        linked.and_then(|()| std::fs::rename(&fresh, &path)).map_err(|e| HubError::write(&path, e))
+    }
+
+    /// Records the commit of a branch or a tag, at once or not at all, which `create_ref` of `hf_hub`
+    /// is not.
+    pub fn point(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        if !is_revision(revision) || is_commit(revision) {
+            return Ok(());
+        }
+        let _lock = self.lock(REFS, || ())?;
+        let path = self.dir.join("refs").join(revision);
+        let fresh = path.with_added_extension("sws-tmp");
+        let parent = path.parent().unwrap_or(&self.dir);
+        std::fs::create_dir_all(parent)
+            .and_then(|()| std::fs::write(&fresh, commit))
+            .and_then(|()| std::fs::rename(&fresh, &path))
+            .map_err(|e| HubError::write(&path, e))
+    }
+
+    /// True if a download into the cache was begun and not finished.
+    pub fn is_partial(&self) -> bool {
+        let blobs = self.dir.join("blobs").read_dir().into_iter().flatten().flatten();
+        blobs.into_iter().any(|blob| {
+            Path::new(&blob.file_name()).extension().is_some_and(|ending| ending == "incomplete")
+        })
+    }
+
+    /// Bytes on disk.
+    pub fn size(&self) -> u64 {
+        tree_size(&self.dir)
+    }
+
+    /// Removes files of a snapshot, and those of their blobs that no other file has. Returns the bytes
+    /// freed.
+    pub fn remove_files(&self, snapshot: &Path, names: &[&str]) -> Result<u64, HubError> {
+        let mut blobs = Vec::new();
+        for name in names {
+            let path = snapshot.join(name);
+            blobs.extend(path.canonicalize());
+            std::fs::remove_file(&path).map_err(|e| HubError::write(&path, e))?;
+        }
+        let snapshots = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
+        let left = snapshots.map(|entry| entry.path()).flat_map(|dir| {
+            let names = snapshot_files(&dir);
+            names.into_iter().filter_map(move |name| dir.join(name).canonicalize().ok())
+        });
+        let left: BTreeSet<PathBuf> = left.collect();
+        let mut freed: u64 = 0;
+        // A blob that is no link's target was the file itself, which is gone.
+        for blob in blobs.iter().filter(|blob| !left.contains(*blob)) {
+            let Ok(about) = blob.symlink_metadata() else { continue };
+            std::fs::remove_file(blob).map_err(|e| HubError::write(blob, e))?;
+            freed = freed.saturating_add(about.len());
+        }
+        Ok(freed)
+    }
+
+    /// Removes the model from the cache, with all its revisions.
+    pub fn remove(&self) -> Result<(), HubError> {
+        remove(&self.dir)?;
+        remove(&self.locks)
+    }
+}
+
+/// Files of a snapshot, with those of its folders, by their names in the repository.
+pub fn snapshot_files(dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();
+    for entry in entries(dir) {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if !entry.path().is_dir() {
+            names.push(name);
+            continue;
+        }
+        let below = entries(&entry.path()).filter_map(|entry| entry.file_name().into_string().ok());
+        names.extend(below.map(|below| format!("{name}/{below}")));
+    }
+    names.sort();
+    names
+}
+
+/// Removes a directory, or a link to one but not its target. Nothing is as good as removed.
+pub(crate) fn remove(dir: &Path) -> Result<(), HubError> {
+    let removed = match dir.symlink_metadata() {
+        Ok(there) if there.is_dir() => std::fs::remove_dir_all(dir),
+        Ok(_) => std::fs::remove_file(dir),
+        Err(e) => Err(e),
+    };
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(HubError::write(dir, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of the files below a directory; links count nothing.
+pub(crate) fn tree_size(dir: &Path) -> u64 {
+    let mut ahead = vec![dir.to_owned()];
+    let mut sum: u64 = 0;
+    while let Some(dir) = ahead.pop() {
+        for entry in dir.read_dir().into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(about) if about.is_dir() => ahead.push(entry.path()),
+                Ok(about) if about.is_file() => sum = sum.saturating_add(about.len()),
+                _ => {}
+            }
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+    const OTHER: &str = "1123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn snapshots_are_links_to_blobs_found_by_branch_and_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(dir.path());
+        let id: ModelId = "own/model".parse().unwrap();
+        let model = cache.model(&id);
+        assert_eq!(model.snapshot(None), None);
+        let lock = model.lock("abc", || panic!("nobody else")).unwrap();
+        std::fs::write(model.blob("abc"), b"bytes").unwrap();
+        model.link(COMMIT, "config.json", "abc").unwrap();
+        model.link(COMMIT, "sub/config.json", "abc").unwrap();
+        model.link(COMMIT, "config.json", "abc").unwrap();
+        drop(lock);
+        let snapshot = dir.path().join("models--own--model/snapshots").join(COMMIT);
+        for name in ["config.json", "sub/config.json"] {
+            assert_eq!(std::fs::read(snapshot.join(name)).unwrap(), b"bytes");
+        }
+        let link = std::fs::read_link(snapshot.join("config.json")).unwrap();
+        assert_eq!(link, Path::new("../../blobs/abc"), "as Python writes them");
+
+        assert_eq!(model.snapshot(None).as_ref(), Some(&snapshot), "the only one");
+        assert_eq!(model.snapshot(Some("main")), None);
+        model.point("main", COMMIT).unwrap();
+        model.point("refs/pr/1", OTHER).unwrap();
+        assert_eq!(model.snapshot(Some("main")).as_ref(), Some(&snapshot));
+        assert_eq!(model.snapshot(Some(COMMIT)).as_ref(), Some(&snapshot));
+        assert_eq!(model.snapshot(Some("refs/pr/1")), None, "never downloaded");
+        std::fs::write(model.dir().join("refs/main"), "../../..").unwrap();
+        assert_eq!(model.snapshot(Some("main")), None, "no commit");
+
+        assert_eq!(cache.models(), [id]);
+        assert_eq!(model.size(), 5 + 8 + COMMIT.len() as u64);
+        model.remove().unwrap();
+        model.remove().unwrap();
+        assert!(cache.models().is_empty());
+    }
+
+    #[test]
+    fn removed_files_keep_what_others_share() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = HubCache::new(dir.path()).model(&"a/b".parse().unwrap());
+        std::fs::create_dir_all(model.dir().join("blobs")).unwrap();
+        for blob in ["one", "two"] {
+            std::fs::write(model.blob(blob), blob).unwrap();
+        }
+        model.link(COMMIT, "x.gguf", "one").unwrap();
+        model.link(COMMIT, "sub/y.gguf", "two").unwrap();
+        model.link(OTHER, "x.gguf", "one").unwrap();
+        let snapshot = model.at(COMMIT);
+        assert_eq!(snapshot_files(&snapshot), ["sub/y.gguf", "x.gguf"]);
+        assert_eq!(model.remove_files(&snapshot, &["x.gguf", "sub/y.gguf"]).unwrap(), 3);
+        assert!(model.blob("one").exists() && !model.blob("two").exists());
+        assert!(snapshot_files(&snapshot).is_empty());
+        assert_eq!(snapshot_files(&model.at(OTHER)), ["x.gguf"]);
+    }
+
+    #[test]
+    fn names_never_lead_out_of_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = HubCache::new(dir.path()).model(&"a/b".parse().unwrap());
+        for (commit, name, etag) in
+            [(COMMIT, "../x", "e"), (COMMIT, "/x", "e"), (COMMIT, "x", "../e"), ("..", "x", "e")]
+        {
+            model.link(commit, name, etag).unwrap_err();
+        }
+        model.point("../../x", COMMIT).unwrap();
+        assert!(dir.path().read_dir().unwrap().next().is_none(), "nothing was written");
+    }
+
+    #[test]
+    fn a_second_process_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = HubCache::new(dir.path()).model(&"a/b".parse().unwrap());
+        let first = model.lock("e", || ()).unwrap();
+        let (waiting, waits) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| model.lock("e", move || waiting.send(()).unwrap()));
+            waits.recv().unwrap();
+            assert!(!second.is_finished());
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+    }
+}

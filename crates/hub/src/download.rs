@@ -1,0 +1,292 @@
+//! Download of one file: it resumes after a cut, and is hashed as it passes.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use ring::digest::{Context, SHA256};
+use rustix::fs::OFlags;
+use ureq::http::{StatusCode, header};
+
+use crate::client::{ATTEMPTS, About, Address, Bytes, Failure, Reply, text};
+use crate::{Client, HubError, HubFile, Listing};
+
+const BUFFER: usize = 256 << 10;
+/// Longest file that is read into memory: the longest published index has 15 MB.
+const MAX_IN_MEMORY: u64 = 64 << 20;
+
+/// Observer of downloads, which several threads call.
+pub trait Watch: Sync {
+    /// Called after so many bytes more, or fewer where bytes were discarded.
+    fn moved(&self, bytes: i64);
+
+    /// Called before waiting for another process that downloads a file.
+    fn waiting(&self, _file: &str) {}
+
+    /// True if downloads should stop; their files stay, to be continued.
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+impl Client {
+    /// Downloads a file to `path`, whose bytes continue those that are there. When it returns, the
+    /// file is complete, on the disk, and of the hash that the hub lists.
+    ///
+    /// `path` must not be written by another thread or process.
+    pub fn download(
+        &self,
+        listing: &Listing,
+        file: &HubFile,
+        path: &Path,
+        watch: &dyn Watch,
+    ) -> Result<(), HubError> {
+        let mut partial = Partial::open(path, file, watch)?;
+        let mut address = self.file(&listing.id, &listing.commit, &file.name);
+        let about = About { id: &listing.id, revision: &listing.commit, file: Some(&file.name) };
+        let mut first_problem = None;
+        loop {
+            self.fill(&mut partial, &mut address).map_err(|stop| match stop {
+                Stop::Hub(failure) => self.explained(failure, &about),
+                Stop::Disk(error) => error,
+            })?;
+            let problem = match partial.check()? {
+                None => return partial.finish(),
+                Some(problem) => problem,
+            };
+            // The bytes of an earlier run may have been wrong, so they get one more chance.
+            partial.restart()?;
+            if first_problem.replace(problem.clone()).is_some() {
+                let (id, file) = (listing.id.clone(), file.name.clone());
+                return Err(HubError::Damaged { id, file, problem });
+            }
+        }
+    }
+
+    /// Downloads a small file into memory.
+    pub fn read(&self, listing: &Listing, file: &HubFile) -> Result<Vec<u8>, HubError> {
+        let mut address = self.file(&listing.id, &listing.commit, &file.name);
+        let about = About { id: &listing.id, revision: &listing.commit, file: Some(&file.name) };
+        if file.len > MAX_IN_MEMORY {
+            let problem = format!("has a file {:?} of {} bytes, too many", file.name, file.len);
+            return Err(HubError::Contents { id: listing.id.clone(), problem });
+        }
+        let bytes = self.retried(&mut |_| {
+            let mut reply = self.get(&mut address, None)?;
+            let (url, len) = (address.shown(), file.len);
+            starts_at(&reply, len)
+                .map_err(|reason| Failure::Answer { url: url.clone(), reason })?;
+            let mut bytes = Vec::new();
+            let read = reply.body_mut().as_reader().take(len + 1).read_to_end(&mut bytes);
+            match read {
+                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
+                Ok(_) if bytes.len() as u64 == len => Ok(bytes),
+                Ok(_) => {
+                    let reason = format!("{} bytes instead of {len}", bytes.len());
+                    Err(Failure::Connection { url, reason })
+                }
+            }
+        });
+        bytes.map_err(|e| self.explained(e, &about))
+    }
+
+    /// Requests the rest of a file until it is complete. Attempts count anew after each progress.
+    fn fill(&self, partial: &mut Partial, address: &mut Address) -> Result<(), Stop> {
+        let (mut attempt, mut longest) = (0, partial.len);
+        while !partial.is_complete() {
+            let failure = match self.request_rest(partial, address) {
+                Ok(()) => continue,
+                Err(Stop::Hub(failure)) if failure.may_pass() => failure,
+                Err(stop) => return Err(stop),
+            };
+            // Bytes received again are no progress, or a server that ignores ranges and cuts each
+            // answer would be asked forever.
+            attempt = if partial.len > longest { 0 } else { attempt + 1 };
+            longest = longest.max(partial.len);
+            if attempt == ATTEMPTS {
+                return Err(Stop::Hub(failure));
+            }
+            self.pause(attempt, &failure)?;
+        }
+        Ok(())
+    }
+
+    /// Makes one request for the rest of a file, and writes what comes.
+    fn request_rest(&self, partial: &mut Partial, address: &mut Address) -> Result<(), Stop> {
+        let from = partial.len;
+        let reply = self.get(address, Some(Bytes(from, None)));
+        let mut reply = match reply {
+            // The hub's file is not longer than ours.
+            Err(Failure::Status { status: 416, .. }) if from > 0 => {
+                return Ok(partial.restart()?);
+            }
+            reply => reply?,
+        };
+        let wrong = |reason: String| Failure::Answer { url: address.shown(), reason };
+        match starts_at(&reply, partial.file.len) {
+            Ok(start) if start == from => {}
+            // A server that ignores ranges begins again.
+            Ok(0) => partial.restart()?,
+            Ok(start) => return Err(wrong(format!("bytes from {start} instead of {from}")).into()),
+            Err(reason) => return Err(wrong(reason).into()),
+        }
+        let mut body = reply.body_mut().as_reader();
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let read = match body.read(&mut buffer) {
+                Ok(read) => read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(broken(address, e.to_string())),
+            };
+            if read == 0 {
+                return match partial.is_complete() {
+                    true => Ok(()),
+                    false => Err(broken(address, "the connection ended early".to_owned())),
+                };
+            }
+            if partial.len + read as u64 > partial.file.len {
+                let (name, len) = (&partial.file.name, partial.file.len);
+                let reason = format!("more than the {len} bytes of {name:?}");
+                partial.restart()?;
+                return Err(wrong(reason).into());
+            }
+            partial.append(&buffer[..read])?;
+            if partial.watch.stopped() {
+                return Err(HubError::Stopped.into());
+            }
+        }
+    }
+}
+
+fn broken(address: &Address, reason: String) -> Stop {
+    Stop::Hub(Failure::Connection { url: address.shown(), reason })
+}
+
+/// Offset of a reply's first byte. An error if the reply is not about a file of `len` bytes.
+pub(crate) fn starts_at(reply: &Reply, len: u64) -> Result<u64, String> {
+    let (start, whole) = match reply.status() {
+        StatusCode::PARTIAL_CONTENT => {
+            let range = text(reply.headers(), header::CONTENT_RANGE.as_str()).unwrap_or("");
+            let parsed = || {
+                let (range, whole) = range.strip_prefix("bytes ")?.split_once('/')?;
+                let start = range.split_once('-')?.0.parse::<u64>().ok()?;
+                let whole = if whole == "*" { None } else { Some(whole.parse::<u64>().ok()?) };
+                Some((start, whole))
+            };
+            parsed().ok_or_else(|| format!("the range {range:?}"))?
+        }
+        _ => {
+            let length = text(reply.headers(), header::CONTENT_LENGTH.as_str());
+            (0, length.and_then(|length| length.parse().ok()))
+        }
+    };
+    match whole.filter(|&whole| whole != len) {
+        Some(whole) => Err(format!("a file of {whole} bytes where it lists {len}")),
+        None => Ok(start),
+    }
+}
+
+/// Reason to stop an attempt.
+enum Stop {
+    Hub(Failure),
+    Disk(HubError),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Hub(failure)
+    }
+}
+
+impl From<HubError> for Stop {
+    fn from(error: HubError) -> Stop {
+        Stop::Disk(error)
+    }
+}
+
+/// The beginning of a file on disk, with the hash of its bytes.
+struct Partial<'a> {
+    path: &'a Path,
+    out: File,
+    file: &'a HubFile,
+    watch: &'a dyn Watch,
+    len: u64,
+    hash: Context,
+}
+
+impl<'a> Partial<'a> {
+    /// Opens the beginning of a file, or creates an empty one, and hashes what is there.
+    fn open(path: &'a Path, file: &'a HubFile, watch: &'a dyn Watch) -> Result<Self, HubError> {
+        let refused = |e| HubError::write(path, e);
+        let out = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            // A pipe would block, and a link could lead to a foreign file.
+            .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
+            .open(path)
+            .map_err(refused)?;
+        let about = out.metadata().map_err(refused)?;
+        if !about.is_file() {
+            return Err(refused(std::io::ErrorKind::InvalidInput.into()));
+        }
+        let hash = Context::new(&SHA256);
+        let mut partial = Partial { path, out, file, watch, len: 0, hash };
+        let found = about.len();
+        if found > file.len {
+            partial.restart()?;
+        }
+        let mut buffer = vec![0; BUFFER];
+        while found <= file.len && partial.len < found {
+            let read = partial.out.read(&mut buffer).map_err(refused)?;
+            if read == 0 {
+                break;
+            }
+            partial.count(&buffer[..read]);
+        }
+        Ok(partial)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.len == self.file.len
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
+        self.out.write_all(bytes).map_err(|e| HubError::write(self.path, e))?;
+        self.count(bytes);
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        self.len += bytes.len() as u64;
+        self.watch.moved(bytes.len() as i64);
+    }
+
+    /// Discards all bytes.
+    fn restart(&mut self) -> Result<(), HubError> {
+        let emptied = self.out.set_len(0).and_then(|()| self.out.seek(SeekFrom::Start(0)));
+        emptied.map_err(|e| HubError::write(self.path, e))?;
+        self.watch.moved(-(self.len as i64));
+        (self.len, self.hash) = (0, Context::new(&SHA256));
+        Ok(())
+    }
+
+    /// Compares the hash with the listed one. Returns the difference.
+    fn check(&self) -> Result<Option<String>, HubError> {
+        if !self.file.hashed {
+            return Ok(None);
+        }
+        let found: String =
+            self.hash.clone().finish().as_ref().iter().map(|b| format!("{b:02x}")).collect();
+        let expected = &self.file.etag;
+        let differs = found != *expected;
+        Ok(differs.then(|| format!("its SHA-256 is {found} instead of {expected}")))
+    }
+
+    fn finish(self) -> Result<(), HubError> {
+        self.out.sync_data().map_err(|e| HubError::write(self.path, e))
+    }
+}

@@ -1,0 +1,263 @@
+//! Settings of the hub in the environment, with the names and meanings of Python's
+//! `huggingface_hub`.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sws_store::open_regular;
+
+use crate::HubError;
+
+const ENDPOINT: &str = "https://huggingface.co";
+/// Python's default is 10 s, which a slow disk of the hub exceeds.
+const SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: u64 = 86_400;
+/// Most bytes of a file with a token.
+const MAX_TOKEN_FILE: u64 = 4096;
+
+/// Settings of the hub in the environment.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Address of the hub, without a slash at its end (`HF_ENDPOINT`).
+    pub endpoint: String,
+    /// Token of the user's account (`HF_TOKEN`, or the file `HF_TOKEN_PATH`).
+    pub token: Option<Token>,
+    /// The cache (`HF_HUB_CACHE`, or `hub` in `HF_HOME`). None without a home directory.
+    pub cache: Option<PathBuf>,
+    /// True if the network must not be used (`HF_HUB_OFFLINE`).
+    pub offline: bool,
+    /// Address of the proxy (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`), and the hosts without one.
+    pub proxy: Option<ProxySetting>,
+    /// Time without a byte after which a connection is cut (`HF_HUB_DOWNLOAD_TIMEOUT`).
+    pub silence: Duration,
+}
+
+/// A proxy.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProxySetting {
+    /// Address, possibly with a password.
+    pub address: String,
+    /// Hosts that need none, separated by commas (`NO_PROXY`).
+    pub except: Option<String>,
+    /// Name of the variable.
+    pub variable: &'static str,
+}
+
+/// A secret, which no message shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Environment {
+    /// Settings of this process.
+    pub fn of_process() -> Result<Environment, HubError> {
+        Environment::from(|name| std::env::var_os(name))
+    }
+
+    /// Settings of the variables that `get` returns. An empty variable is as good as none.
+    pub fn from(get: impl Fn(&str) -> Option<OsString>) -> Result<Environment, HubError> {
+        let get = |name: &str| get(name).filter(|value| !value.is_empty());
+        let text = |name: &'static str| match get(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(value)) => Ok(Some(value)),
+            Some(Err(_)) => Err(HubError::Variable { name, problem: "is no text in UTF-8" }),
+        };
+        let endpoint = match text("HF_ENDPOINT")? {
+            Some(address) => address.trim_end_matches('/').to_owned(),
+            None => ENDPOINT.to_owned(),
+        };
+        let host = ["https://", "http://"].iter().find_map(|scheme| endpoint.strip_prefix(scheme));
+        let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
+        if !host.is_some_and(|host| !host.is_empty() && host.chars().all(plain)) {
+            let problem = "is no address of a hub, like https://huggingface.co";
+            return Err(HubError::Variable { name: "HF_ENDPOINT", problem });
+        }
+        let home = hub_home(&get);
+        let token = match flag(&get, "HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+            true => None,
+            false => token(&get, &text, home.as_ref())?,
+        };
+        let proxy = match endpoint.starts_with("https") {
+            true => ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"],
+            false => ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"],
+        };
+        let mut found = None;
+        for variable in proxy {
+            if found.is_none()
+                && let Some(address) = text(variable)?
+            {
+                let except = text("NO_PROXY")?.map_or_else(|| text("no_proxy"), |v| Ok(Some(v)))?;
+                found = Some(ProxySetting { address, except, variable });
+            }
+        }
+        let silence = match text("HF_HUB_DOWNLOAD_TIMEOUT")?.map(|value| value.trim().parse()) {
+            None => SILENCE,
+            Some(Ok(seconds @ 1..=MAX_SILENCE)) => Duration::from_secs(seconds),
+            Some(_) => {
+                let problem = "is no whole number of seconds from 1 to 86400";
+                return Err(HubError::Variable { name: "HF_HUB_DOWNLOAD_TIMEOUT", problem });
+            }
+        };
+        Ok(Environment {
+            silence,
+            endpoint,
+            token,
+            cache: cache(&get),
+            offline: flag(&get, "HF_HUB_OFFLINE") || flag(&get, "TRANSFORMERS_OFFLINE"),
+            proxy: found,
+        })
+    }
+}
+
+/// The cache of the hub, as [`Environment::cache`], for commands that read nothing else.
+pub(crate) fn cache(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let typed = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
+    typed.map(PathBuf::from).or_else(|| Some(hub_home(get)?.join("hub")))
+}
+
+fn hub_home(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    if let Some(home) = get("HF_HOME") {
+        return Some(home.into());
+    }
+    let absolute = |name| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("huggingface"))
+}
+
+/// True for a variable that is `1`, `on`, `yes` or `true`.
+fn flag(get: &impl Fn(&str) -> Option<OsString>, name: &str) -> bool {
+    let value = get(name).and_then(|value| value.into_string().ok()).unwrap_or_default();
+    ["1", "ON", "YES", "TRUE"].contains(&value.to_ascii_uppercase().as_str())
+}
+
+fn token(
+    get: &impl Fn(&str) -> Option<OsString>,
+    text: &impl Fn(&'static str) -> Result<Option<String>, HubError>,
+    home: Option<&PathBuf>,
+) -> Result<Option<Token>, HubError> {
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
+        if let Some(value) = text(name)? {
+            let problem = "holds characters that no token has";
+            return Token::new(&value).ok_or(HubError::Variable { name, problem });
+        }
+    }
+    let typed = get("HF_TOKEN_PATH").map(PathBuf::from);
+    let Some(path) = typed.or_else(|| Some(home?.join("token"))) else { return Ok(None) };
+    // A file that is missing or closed to this user means: no token. The hub says if it needs one.
+    let Ok(file) = open_regular(&path) else { return Ok(None) };
+    let mut value = String::new();
+    let read = file.take(MAX_TOKEN_FILE).read_to_string(&mut value);
+    match read.ok().and_then(|_| Token::new(&value)) {
+        Some(token) => Ok(token),
+        None => Err(HubError::TokenFile { path }),
+    }
+}
+
+impl Token {
+    /// The token in a text: none in an empty one, and no result for one that cannot be a token.
+    #[allow(clippy::option_option, reason = "empty and impossible differ")]
+    fn new(text: &str) -> Option<Option<Token>> {
+        let text = text.trim();
+        match text.chars().all(|c| c.is_ascii_graphic()) {
+            true if text.is_empty() => Some(None),
+            true => Some(Some(Token(text.to_owned()))),
+            false => None,
+        }
+    }
+
+    /// The secret, for the header of a request.
+    #[cfg(feature = "client")]
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl fmt::Debug for ProxySetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxySetting").field("variable", &self.variable).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Environment, HubError> {
+        Environment::from(|name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn variables_mean_what_they_mean_in_python() {
+        let cache = |variables: &[(&str, &str)]| with(variables).unwrap().cache;
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(cache(&[]), None);
+        assert_eq!(cache(&[("HOME", "/h")]), path("/h/.cache/huggingface/hub"));
+        let xdg = [("HOME", "/h"), ("XDG_CACHE_HOME", "/x")];
+        assert_eq!(cache(&xdg), path("/x/huggingface/hub"));
+        assert_eq!(cache(&[("HF_HOME", "/f"), ("HOME", "/h")]), path("/f/hub"));
+        assert_eq!(cache(&[("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")]), path("/c"));
+
+        let hub = with(&[("HF_ENDPOINT", "http://127.0.0.1:80/"), ("HF_HUB_OFFLINE", "yes")]);
+        let hub = hub.unwrap();
+        assert_eq!((hub.endpoint.as_str(), hub.offline), ("http://127.0.0.1:80", true));
+        assert_eq!(with(&[]).unwrap().endpoint, "https://huggingface.co");
+        assert!(!with(&[("HF_HUB_OFFLINE", "0")]).unwrap().offline);
+
+        assert_eq!(with(&[]).unwrap().silence, SILENCE);
+        let silence = with(&[("HF_HUB_DOWNLOAD_TIMEOUT", "5")]).unwrap().silence;
+        assert_eq!(silence, Duration::from_secs(5));
+
+        let token = |value| with(&[("HF_TOKEN", value)]).unwrap().token;
+        assert_eq!(token(" hf_x\n").unwrap().0, "hf_x");
+        assert_eq!(token("  "), None);
+        let off = [("HF_TOKEN", "x"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")];
+        assert_eq!(with(&off).unwrap().token, None);
+
+        let proxy = with(&[("http_proxy", "http://p:1"), ("https_proxy", "http://p:2")]);
+        assert_eq!(proxy.unwrap().proxy.unwrap().address, "http://p:2");
+    }
+
+    #[test]
+    fn tokens_come_from_files_and_are_never_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().to_str().unwrap();
+        std::fs::write(dir.path().join("token"), "hf_home\n").unwrap();
+        let other = dir.path().join("other");
+        std::fs::write(&other, "hf_other").unwrap();
+        let token = |variables: &[(&str, &str)]| with(variables).unwrap().token.unwrap().0;
+        assert_eq!(token(&[("HF_HOME", home)]), "hf_home");
+        let path = [("HF_HOME", home), ("HF_TOKEN_PATH", other.to_str().unwrap())];
+        assert_eq!(token(&path), "hf_other");
+        assert_eq!(token(&[("HF_HOME", home), ("HF_TOKEN", "hf_it")]), "hf_it");
+        let shown = format!("{:?}", with(&[("HF_TOKEN", "hf_secret")]).unwrap());
+        assert!(!shown.contains("hf_secret"), "{shown}");
+    }
+
+    #[test]
+    fn wrong_variables_are_named_without_their_values() {
+        for (name, value) in [
+            ("HF_ENDPOINT", "huggingface.co"),
+            ("HF_ENDPOINT", "ftp://a"),
+            ("HF_ENDPOINT", "https://"),
+            ("HF_ENDPOINT", "https://user:secret@a"),
+            ("HF_HUB_DOWNLOAD_TIMEOUT", "0"),
+            ("HF_HUB_DOWNLOAD_TIMEOUT", "secret"),
+            ("HF_TOKEN", "two words"),
+            ("HF_TOKEN", "line\nsecret"),
+        ] {
+            let error = with(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && !error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Errors, as sentences for people.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sws_store::remedy;
+
+use crate::{BadName, ModelId};
+
+/// Failure of a download, or of the local cache. Its text is one sentence with the name of the thing
+/// and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// Text that is no name of a model.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// A wrong variable of the environment.
+    #[error("the variable {name} {problem}; correct it, or unset it")]
+    Variable {
+        /// Name of the variable.
+        name: &'static str,
+        /// The problem, after the name in the sentence.
+        problem: &'static str,
+    },
+    /// A file with a token that holds something else.
+    #[error("`{}` holds no token; write the token of your account there, or set HF_TOKEN", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No directory for the cache.
+    #[error(
+        "there is no home directory for the Hugging Face cache; set HF_HOME, or name a directory with --out"
+    )]
+    NoCache,
+    /// The network is needed, and forbidden.
+    #[error(
+        "`{id}` is not complete on this machine, and HF_HUB_OFFLINE forbids downloads; unset it"
+    )]
+    Offline {
+        /// The model.
+        id: ModelId,
+    },
+    /// No such repository, or a private one.
+    #[error(
+        "the hub has no model `{id}` that you may see; check its name at {page}, or set HF_TOKEN if it is private"
+    )]
+    NoModel {
+        /// The model.
+        id: ModelId,
+        /// Address of its page.
+        page: String,
+    },
+    /// A repository whose conditions must be accepted first.
+    #[error(
+        "`{id}` is gated: accept its conditions at {page}{}",
+        if *token { " with the account of your token" } else { ", then set HF_TOKEN to a token of your account" }
+    )]
+    Gated {
+        /// The model.
+        id: ModelId,
+        /// Address of its page.
+        page: String,
+        /// True if a token was sent.
+        token: bool,
+    },
+    /// Access refused for another reason.
+    #[error(
+        "the hub refuses access to `{id}` (status {status}); {}, and see {page}",
+        if *token { "check that your token is valid" } else { "set HF_TOKEN to a token of your account" }
+    )]
+    Refused {
+        /// The model.
+        id: ModelId,
+        /// Status of the answer.
+        status: u16,
+        /// Address of its page.
+        page: String,
+        /// True if a token was sent.
+        token: bool,
+    },
+    /// No such branch, tag or commit.
+    #[error("`{id}` has no revision `{revision}`; its branches and tags are at {page}/tree/main")]
+    NoRevision {
+        /// The model.
+        id: ModelId,
+        /// The revision.
+        revision: String,
+        /// Address of the model's page.
+        page: String,
+    },
+    /// A file that is listed and not there.
+    #[error(
+        "`{id}` lists the file `{file}`, but the hub does not have it; try again later, or see {page}"
+    )]
+    NoFile {
+        /// The model.
+        id: ModelId,
+        /// The file.
+        file: String,
+        /// Address of the model's page.
+        page: String,
+    },
+    /// Too many requests.
+    #[error("the hub refuses more requests for now (status 429){}; try again later, the download goes on where it stopped",
+            wait.map_or(String::new(), |wait| format!(", for {} s", wait.as_secs())))]
+    TooMany {
+        /// Time to wait, if the hub gave one.
+        wait: Option<Duration>,
+    },
+    /// A failure of the hub, after all attempts.
+    #[error(
+        "{url} answers with status {status}; try again later, the download goes on where it stopped"
+    )]
+    Status {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// No connection, or one that breaks, after all attempts.
+    #[error(
+        "{url} cannot be reached ({reason}); check the network and the proxy and try again, the download goes on where it stopped"
+    )]
+    Connection {
+        /// The address, without its query.
+        url: String,
+        /// Reason of the last failure.
+        reason: String,
+    },
+    /// An answer that makes no sense.
+    #[error("{url} answers with something unexpected: {reason}; check that HF_ENDPOINT is a hub")]
+    Answer {
+        /// The address, without its query.
+        url: String,
+        /// Description of the problem.
+        reason: String,
+    },
+    /// A file that arrived with other bytes, twice.
+    #[error(
+        "`{file}` of `{id}` arrived damaged twice: {problem}; try again later, or through another network"
+    )]
+    Damaged {
+        /// The model.
+        id: ModelId,
+        /// The file.
+        file: String,
+        /// Description of the damage.
+        problem: String,
+    },
+    /// A file name that leads out of its directory, or is no file name.
+    #[error(
+        "`{id}` lists a file named {file:?}, which is no name for a file here; do not use this model"
+    )]
+    FileName {
+        /// The model.
+        id: ModelId,
+        /// The name.
+        file: String,
+    },
+    /// A repository without a model that this program can read.
+    #[error("`{id}` {problem}")]
+    Contents {
+        /// The model.
+        id: ModelId,
+        /// Description of the problem and remedy, after the name in the sentence.
+        problem: String,
+    },
+    /// The disk is too full to begin.
+    #[error("`{}` needs {} and its disk has {} free; make room or choose another directory with --out",
+            dir.display(), gib(*needed), gib(*free))]
+    Space {
+        /// The directory.
+        dir: PathBuf,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A file or directory that cannot be read.
+    #[error("`{}` cannot be read ({cause}); {}", path.display(),
+            remedy(cause, "check that you may read it"))]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// A file or directory that cannot be written.
+    #[error("`{}` cannot be written ({cause}); {}", path.display(),
+            remedy(cause, "check that you may write there"))]
+    Write {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// Stopped by its observer.
+    #[error("the download was stopped; the same command continues it")]
+    Stopped,
+    /// A directory that another process is downloading to.
+    #[error("`{}` is in use by another download; wait for it, or name another directory with --out", dir.display())]
+    Busy {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A directory with something else in place of a download.
+    #[error("`{}` holds {what}; remove it, or name another directory with --out", dir.display())]
+    Foreign {
+        /// The directory.
+        dir: PathBuf,
+        /// Description of the contents.
+        what: String,
+    },
+}
+
+impl HubError {
+    pub(crate) fn read(path: &Path, cause: io::Error) -> HubError {
+        HubError::Read { path: path.to_owned(), cause }
+    }
+
+    pub(crate) fn write(path: &Path, cause: io::Error) -> HubError {
+        HubError::Write { path: path.to_owned(), cause }
+    }
+}
+
+/// Formats a number of bytes.
+fn gib(bytes: u64) -> String {
+    match bytes >> 30 {
+        0 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}

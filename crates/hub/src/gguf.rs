@@ -1,0 +1,121 @@
+//! The choice of a GGUF model among the files of a repository.
+
+use std::collections::BTreeMap;
+
+const ENDING: &str = ".gguf";
+/// Beginning of files with the vision part of a model, which is no model alone.
+const PROJECTOR: &str = "mmproj";
+
+/// A tag, or its absence, that does not choose one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnclearTag {
+    /// The models that it may mean, or all if it means none.
+    pub models: Vec<String>,
+    /// True if it means none of them.
+    pub none: bool,
+}
+
+/// Chooses the model with `tag` in its name, or the only one. Returns its files, sorted; none if
+/// there are no GGUF files.
+///
+/// A tag is the end of a file name (`Q4_K_M`), a folder, or a whole name.
+pub fn choose_gguf<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    tag: Option<&str>,
+) -> Result<Vec<&'a str>, UnclearTag> {
+    let mut models = gguf_models(names);
+    let named = |model: &&str| tag.is_none_or(|tag| has_tag(model, tag));
+    let mut found: Vec<&str> = models.keys().copied().filter(named).collect();
+    let whole = |model: &&str| tag.is_some_and(|tag| tag.trim_end_matches(ENDING) == *model);
+    if let Some(&model) = found.iter().find(|model| whole(model)) {
+        found = vec![model];
+    }
+    match found[..] {
+        [] if models.is_empty() && tag.is_none() => Ok(Vec::new()),
+        [model] => Ok(models.remove(model).unwrap_or_default()),
+        [] => Err(UnclearTag { models: owned(models.into_keys()), none: true }),
+        _ => Err(UnclearTag { models: owned(found), none: false }),
+    }
+}
+
+/// The models in GGUF among files, by name, with the files of each, sorted.
+pub fn gguf_models<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut models: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        let file = name.rsplit('/').next().unwrap_or(name);
+        if let Some(model) = name.strip_suffix(ENDING)
+            && !file.starts_with(PROJECTOR)
+        {
+            models.entry(without_part(model)).or_default().push(name);
+        }
+    }
+    models.values_mut().for_each(|files| files.sort_unstable());
+    models
+}
+
+fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Name of a model without the number of a part: `-00001-of-00002`.
+fn without_part(model: &str) -> &str {
+    let cut = || {
+        let (rest, count) = model.rsplit_once("-of-")?;
+        let (rest, number) = rest.rsplit_once('-')?;
+        let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+        (digits(number) && digits(count)).then_some(rest)
+    };
+    cut().unwrap_or(model)
+}
+
+/// True if the name of a model ends in the tag, lies in a folder of that name, or equals it.
+fn has_tag(model: &str, tag: &str) -> bool {
+    let tag = tag.strip_suffix(ENDING).unwrap_or(tag);
+    let (folder, file) = model.rsplit_once('/').unwrap_or(("", model));
+    let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+    let ends = |name: &str| {
+        let start = name.len().checked_sub(tag.len());
+        let Some((before, end)) = start.and_then(|start| name.split_at_checked(start)) else {
+            return false;
+        };
+        same(end, tag) && (before.is_empty() || before.ends_with(['-', '.', '_']))
+    };
+    same(model, tag) || ends(file) || folder.rsplit('/').next().is_some_and(|f| same(f, tag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_chooses_one_model() {
+        let names = [
+            "README.md",
+            "M-Q4_K_M.gguf",
+            "M-Q8_0.gguf",
+            "M-UD-Q8_0.gguf",
+            "mmproj-F16.gguf",
+            "BF16/M-BF16-00001-of-00002.gguf",
+            "BF16/M-BF16-00002-of-00002.gguf",
+        ];
+        let parts = ["BF16/M-BF16-00001-of-00002.gguf", "BF16/M-BF16-00002-of-00002.gguf"];
+        let choose = |tag| choose_gguf(names, Some(tag));
+        assert_eq!(choose("Q4_K_M").unwrap(), ["M-Q4_K_M.gguf"]);
+        assert_eq!(choose("q4_k_m").unwrap(), ["M-Q4_K_M.gguf"]);
+        assert_eq!(choose("M-Q4_K_M.gguf").unwrap(), ["M-Q4_K_M.gguf"]);
+        assert_eq!(choose("M-Q8_0").unwrap(), ["M-Q8_0.gguf"]);
+        assert_eq!(choose("bf16").unwrap(), parts);
+        let several = choose("Q8_0").unwrap_err();
+        assert_eq!(several.models, ["M-Q8_0", "M-UD-Q8_0"]);
+        assert!(!several.none);
+        let none = choose("K_M_Q5").unwrap_err();
+        assert!(none.none && none.models.len() == 4, "{none:?}");
+        assert!(choose("8_0").unwrap_err().none, "the end of a word is no tag");
+        assert!(!choose_gguf(names, None).unwrap_err().none);
+        assert_eq!(choose_gguf(["a.gguf", "b.md"], None).unwrap(), ["a.gguf"]);
+        assert_eq!(choose_gguf(["b.md"], None).unwrap(), [""; 0]);
+        assert!(choose_gguf(["b.md"], Some("Q4")).unwrap_err().none);
+    }
+}

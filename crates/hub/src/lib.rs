@@ -1,0 +1,65 @@
+//! Models of the Hugging Face hub: their names, their copies on this machine, and downloads.
+//!
+//! A [`ModelName`] is what a user types: `OWNER/NAME`, with a file of several or a revision. A
+//! [`HubCache`] is the cache that Python's `huggingface_hub` uses as well, in its layout; a
+//! [`Library`] has the shards made of models. Neither needs a network.
+//!
+//! With the feature `client`, a `Client` lists a repository and downloads files, which resume after
+//! a cut and are hashed as they pass. An `Arriving` checkpoint is downloaded while it is sharded,
+//! file by file, so that the disk never holds all of it.
+//!
+//! ```
+//! use sws_hub::ModelName;
+//!
+//! let name: ModelName = "Qwen/Qwen3-30B-A3B@main".parse()?;
+//! assert_eq!(name.id.as_str(), "Qwen/Qwen3-30B-A3B");
+//! assert_eq!(name.revision.as_deref(), Some("main"));
+//! # Ok::<(), sws_hub::BadName>(())
+//! ```
+#![deny(missing_docs)]
+
+#[cfg(feature = "client")]
+mod arriving;
+mod cache;
+#[cfg(feature = "client")]
+mod client;
+#[cfg(feature = "client")]
+mod download;
+mod environment;
+mod error;
+mod gguf;
+#[cfg(feature = "client")]
+mod keep;
+mod library;
+#[cfg(feature = "client")]
+mod listing;
+mod name;
+#[cfg(feature = "client")]
+mod selection;
+#[cfg(feature = "client")]
+mod sketch;
+mod space;
+#[cfg(feature = "client")]
+mod staging;
+
+#[cfg(feature = "client")]
+pub use arriving::{Arrival, Arriving};
+pub use cache::{CachedModel, HubCache, snapshot_files};
+#[cfg(feature = "client")]
+pub use client::Client;
+#[cfg(feature = "client")]
+pub use download::Watch;
+pub use environment::{Environment, ProxySetting, Token};
+pub use error::HubError;
+pub use gguf::{UnclearTag, choose_gguf, gguf_models};
+#[cfg(feature = "client")]
+pub use keep::{Job, keep, save};
+pub use library::{Library, Shards, staging};
+#[cfg(feature = "client")]
+pub use listing::{HubFile, Listing};
+pub use name::{BadName, ModelId, ModelName};
+#[cfg(feature = "client")]
+pub use selection::{Selection, Weights, has_safetensors, select};
+pub use space::{check_space, free_space};
+#[cfg(feature = "client")]
+pub use staging::Staging;

@@ -1,0 +1,112 @@
+//! The files of a repository at one commit.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+use sws_store::is_plain_path;
+
+use crate::client::{About, escaped};
+use crate::name::{is_commit, is_hex};
+use crate::{Client, HubError, ModelId};
+
+/// Most bytes of a listing. One file takes about 200.
+const MAX_LISTING: u64 = 64 << 20;
+/// Largest file: more than any disk.
+const MAX_FILE: u64 = 1 << 50;
+
+/// The files of a repository at one commit.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// The model.
+    pub id: ModelId,
+    /// The commit: 40 hexadecimal digits.
+    pub commit: String,
+    /// Its files.
+    pub files: Vec<HubFile>,
+}
+
+/// A file of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubFile {
+    /// Path in the repository, which leads nowhere else.
+    pub name: String,
+    /// Length in bytes.
+    pub len: u64,
+    /// Name of its blob in the cache: the SHA-256 of a large file, the git object of a small one.
+    pub etag: String,
+    /// True if `etag` is the SHA-256 of the bytes.
+    pub hashed: bool,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    #[serde(alias = "oid")]
+    sha256: String,
+    size: u64,
+}
+
+impl Client {
+    /// Lists the files of a model at a branch, a tag or a commit.
+    pub fn list(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
+        let path = format!(
+            "/api/models/{id}/revision/{}?blobs=true",
+            escaped(revision).replace('/', "%2F")
+        );
+        let about = About { id, revision, file: None };
+        let bytes = self.json(&path, MAX_LISTING).map_err(|e| self.explained(e, &about))?;
+        Listing::from_json(id, &format!("{}/api/models/{id}", self.endpoint()), &bytes)
+    }
+}
+
+fn file(sibling: Sibling) -> Option<HubFile> {
+    let (len, etag, hashed) = match sibling.lfs {
+        Some(lfs) => (lfs.size, lfs.sha256, true),
+        None => (sibling.size?, sibling.blob_id?, false),
+    };
+    let good = is_hex(&etag, if hashed { 64 } else { 40 }) && len <= MAX_FILE;
+    good.then_some(HubFile { name: sibling.rfilename, len, etag, hashed })
+}
+
+impl Listing {
+    /// Reads the answer of `url` about a model.
+    pub fn from_json(id: &ModelId, url: &str, json: &[u8]) -> Result<Listing, HubError> {
+        let wrong = |reason: String| HubError::Answer { url: url.to_owned(), reason };
+        let info: Info = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
+        if !is_commit(&info.sha) {
+            return Err(wrong(format!("{:?} is no commit", info.sha)));
+        }
+        let mut names = HashSet::new();
+        let mut files = Vec::with_capacity(info.siblings.len());
+        for sibling in info.siblings {
+            let name = sibling.rfilename.clone();
+            if !is_plain_path(&name) || !names.insert(name.clone()) {
+                return Err(HubError::FileName { id: id.clone(), file: name });
+            }
+            let file =
+                file(sibling).ok_or_else(|| wrong(format!("{name:?} has no hash or size")))?;
+            files.push(file);
+        }
+        Ok(Listing { id: id.clone(), commit: info.sha, files })
+    }
+
+    /// The file of a name.
+    pub fn file(&self, name: &str) -> Option<&HubFile> {
+        self.files.iter().find(|file| file.name == name)
+    }
+}

@@ -1,0 +1,127 @@
+//! Sketches of weight files: as long as the file, but with its header and the fingerprint's samples
+//! alone. They make a manifest before the weights are downloaded.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use ureq::http::StatusCode;
+
+use crate::client::{About, Address, Bytes, Failure};
+use crate::download::starts_at;
+use crate::{Client, HubError, HubFile, Listing};
+
+/// Bytes of the first request. Most headers are shorter.
+const FIRST: u64 = 1 << 20;
+/// Longest range that is kept in memory: a header of the greatest length accepted.
+const MAX_RANGE: u64 = 128 << 20;
+
+impl Client {
+    /// Writes the sketch of a safetensors file to `path`, which appears when it is complete.
+    pub(crate) fn sketch(
+        &self,
+        listing: &Listing,
+        file: &HubFile,
+        path: &Path,
+    ) -> Result<(), HubError> {
+        let mut address = self.file(&listing.id, &listing.commit, &file.name);
+        let about = About { id: &listing.id, revision: &listing.commit, file: Some(&file.name) };
+        let mut fetch = |range: Range<u64>| {
+            self.range(&mut address, file, range).map_err(|e| self.explained(e, &about))
+        };
+        let first = fetch(0..file.len.min(FIRST))?;
+        let ranges = ranges(listing, file, &first)?;
+
+        let fresh = path.with_added_extension("sws-tmp");
+        let refused = |e| HubError::write(&fresh, e);
+        let out = File::create(&fresh).map_err(refused)?;
+        out.set_len(file.len).and_then(|()| out.write_all_at(&first, 0)).map_err(refused)?;
+        let here = first.len() as u64;
+        for range in ranges {
+            let missing = range.start.max(here)..range.end;
+            if !missing.is_empty() {
+                let start = missing.start;
+                out.write_all_at(&fetch(missing)?, start).map_err(refused)?;
+            }
+        }
+        let named = out.sync_data().and_then(|()| std::fs::rename(&fresh, path));
+        named.map_err(refused)
+    }
+
+    /// Downloads a range of a file.
+    fn range(
+        &self,
+        address: &mut Address,
+        file: &HubFile,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, Failure> {
+        let len = range.end - range.start;
+        if len == 0 || len > MAX_RANGE {
+            let reason = format!("{:?} with a header of {len} bytes", file.name);
+            return Err(Failure::Answer { url: address.shown(), reason });
+        }
+        self.retried(&mut |_| {
+            let mut reply = self.get(address, Some(Bytes(range.start, Some(range.end - 1))))?;
+            let wrong = |reason| Failure::Answer { url: address.shown(), reason };
+            let start = starts_at(&reply, file.len).map_err(wrong)?;
+            // Without ranges the whole file would have to pass for each of them.
+            if reply.status() != StatusCode::PARTIAL_CONTENT && range.start > 0 {
+                return Err(wrong(
+                    "whole files where ranges were asked for; use --keep".to_owned(),
+                ));
+            }
+            if start != range.start {
+                return Err(wrong(format!("bytes from {start} instead of {}", range.start)));
+            }
+            let mut bytes = Vec::new();
+            let read = reply.body_mut().as_reader().take(len).read_to_end(&mut bytes);
+            let url = address.shown();
+            match read {
+                Ok(_) if bytes.len() as u64 == len => Ok(bytes),
+                Ok(_) => {
+                    let reason = "the connection ended early".to_owned();
+                    Err(Failure::Connection { url, reason })
+                }
+                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
+            }
+        })
+    }
+}
+
+/// The ranges of a sketch, of a file with these first bytes.
+fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u64>>, HubError> {
+    let damaged = |reason: String| HubError::Contents {
+        id: listing.id.clone(),
+        problem: format!("has a file {:?} that is no safetensors: {reason}", file.name),
+    };
+    let first = first.first_chunk::<8>().ok_or_else(|| damaged("it is too short".to_owned()))?;
+    sws_store::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
+}
+
+/// True if a whole file has the bytes of its sketch.
+pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
+    let open = |path: &Path| File::open(path).map_err(|e| HubError::read(path, e));
+    let (a, b) = (open(sketch)?, open(whole)?);
+    let len =
+        |file: &File, path| file.metadata().map(|m| m.len()).map_err(|e| HubError::read(path, e));
+    let total = len(&a, sketch)?;
+    if len(&b, whole)? != total {
+        return Ok(false);
+    }
+    let read = |file: &File, path, range: &Range<u64>| {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        file.read_exact_at(&mut bytes, range.start)
+            .map(|()| bytes)
+            .map_err(|e| HubError::read(path, e))
+    };
+    let first = read(&a, sketch, &(0..total.min(8)))?;
+    let ranges = first.first_chunk::<8>().and_then(|first| sws_store::sketch(*first, total).ok());
+    for range in ranges.unwrap_or_default() {
+        if read(&a, sketch, &range)? != read(&b, whole, &range)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,22 @@
+//! Room on disks.
+
+use std::path::Path;
+
+use crate::HubError;
+
+/// Bytes free on the disk of `dir`, which need not exist yet. `None` for a file system that does not
+/// report them.
+pub fn free_space(dir: &Path) -> Result<Option<u64>, HubError> {
+    let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let existing = absolute.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(existing).map_err(|e| HubError::read(existing, e.into()))?;
+    Ok((stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize)))
+}
+
+/// Fails if the disk of `dir`, which need not exist yet, has less than `needed` bytes free.
+pub fn check_space(dir: &Path, needed: u64) -> Result<(), HubError> {
+    match free_space(dir)? {
+        Some(free) if free < needed => Err(HubError::Space { dir: dir.to_owned(), needed, free }),
+        _ => Ok(()),
+    }
+}

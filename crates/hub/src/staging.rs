@@ -1,0 +1,130 @@
+//! The directory of a download that ends in shards, which belongs to one process.
+//!
+//! ```text
+//! DIR/pull.json     the model and its commit
+//! DIR/sketch/       small files, and sketches of the weight files
+//! DIR/whole/FILE    a weight file, or its beginning
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::cache::remove;
+use crate::{HubError, Listing, ModelId};
+
+const RECORD: &str = "pull.json";
+/// The record before it has its name.
+const UNRECORDED: &str = "pull.json.sws-tmp";
+pub(crate) const SKETCH: &str = "sketch";
+pub(crate) const WHOLE: &str = "whole";
+/// Most bytes of the record.
+const MAX_RECORD: u64 = 4096;
+
+/// The job that a directory belongs to.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    model: String,
+    commit: String,
+}
+
+/// Directory of a download, which only one process uses.
+#[derive(Debug)]
+pub struct Staging {
+    pub(crate) dir: PathBuf,
+    _lock: File,
+}
+
+impl Staging {
+    /// Opens the directory of a download, or creates it.
+    pub fn open(dir: &Path) -> Result<Staging, HubError> {
+        std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+        let lock = File::open(dir).map_err(|e| HubError::read(dir, e))?;
+        // On a file system without locks another process goes unnoticed; the hashes find out.
+        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Err(HubError::Busy { dir: dir.to_owned() });
+        }
+        Ok(Staging { dir: dir.to_owned(), _lock: lock })
+    }
+
+    /// The commit of the download of `id` that was begun here, if one was.
+    pub fn commit(&self, id: &ModelId) -> Result<Option<String>, HubError> {
+        let foreign = |what: String| HubError::Foreign { dir: self.dir.clone(), what };
+        let path = self.dir.join(RECORD);
+        let bytes = match std::fs::metadata(&path) {
+            Ok(about) if about.is_file() && about.len() <= MAX_RECORD => {
+                std::fs::read(&path).map_err(|e| HubError::read(&path, e))?
+            }
+            Ok(_) => return Err(foreign(format!("a {RECORD} of another program"))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let entries = self.dir.read_dir().map_err(|e| HubError::read(&self.dir, e))?;
+                let mut others = entries.flatten().filter(|entry| entry.file_name() != UNRECORDED);
+                return match others.next() {
+                    None => Ok(None),
+                    Some(_) => Err(foreign("files of another program".to_owned())),
+                };
+            }
+            Err(e) => return Err(HubError::read(&path, e)),
+        };
+        match serde_json::from_slice::<Record>(&bytes) {
+            Ok(record) if record.model == id.as_str() && crate::name::is_commit(&record.commit) => {
+                Ok(Some(record.commit))
+            }
+            Ok(record) => Err(foreign(format!("the begun download of `{}`", record.model))),
+            Err(_) => Err(foreign(format!("a {RECORD} of another program"))),
+        }
+    }
+
+    /// Records the download.
+    pub(crate) fn begin(&self, listing: &Listing) -> Result<(), HubError> {
+        let (model, commit) = (listing.id.to_string(), listing.commit.clone());
+        let json = serde_json::to_vec(&Record { model, commit }).unwrap_or_default();
+        let (path, fresh) = (self.dir.join(RECORD), self.dir.join(UNRECORDED));
+        std::fs::write(&fresh, json)
+            .and_then(|()| std::fs::rename(&fresh, &path))
+            .map_err(|e| HubError::write(&path, e))
+    }
+
+    /// Removes the directory and everything in it. The record goes last, so that a removal that was
+    /// interrupted can be repeated.
+    pub fn remove(self) -> Result<(), HubError> {
+        for name in [SKETCH, WHOLE] {
+            remove(&self.dir.join(name))?;
+        }
+        remove(&self.dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_belongs_to_one_download() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("x.pull");
+        let id: ModelId = "a/b".parse().unwrap();
+        let staging = Staging::open(&dir).unwrap();
+        assert_eq!(staging.commit(&id).unwrap(), None);
+        assert!(matches!(Staging::open(&dir), Err(HubError::Busy { .. })));
+        let commit = "0".repeat(40);
+        let listing = Listing { id: id.clone(), commit: commit.clone(), files: Vec::new() };
+        staging.begin(&listing).unwrap();
+        drop(staging);
+        let staging = Staging::open(&dir).unwrap();
+        assert_eq!(staging.commit(&id).unwrap(), Some(commit));
+        let other = staging.commit(&"a/c".parse().unwrap()).unwrap_err();
+        assert!(other.to_string().contains("the begun download of `a/b`"), "{other}");
+        std::fs::write(dir.join(RECORD), "{}").unwrap();
+        assert!(matches!(staging.commit(&id), Err(HubError::Foreign { .. })));
+        std::fs::remove_file(dir.join(RECORD)).unwrap();
+        std::fs::write(dir.join("mine.txt"), "").unwrap();
+        assert!(matches!(staging.commit(&id), Err(HubError::Foreign { .. })));
+        staging.remove().unwrap();
+        assert!(!dir.exists());
+    }
+}

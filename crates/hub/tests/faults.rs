@@ -1,0 +1,336 @@
+//! Downloads from a hub on loopback that misbehaves.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use sws_hub::{Client, Environment, HubCache, HubError, Job, ModelId, Watch, keep};
+use sws_store::Clock;
+use sws_testing::hub::{Fault, Hub, sha256};
+
+const ID: &str = "own/model";
+const TOKEN: &str = "hf_secret";
+const LARGE: &str = "model.safetensors";
+const SMALL: &str = "config.json";
+const OTHER: &str = "abcdef0123456789abcdef0123456789abcdef01";
+
+#[derive(Default)]
+struct Count(AtomicI64);
+
+impl Watch for Count {
+    fn moved(&self, bytes: i64) {
+        self.0.fetch_add(bytes, Ordering::SeqCst);
+    }
+}
+
+fn noise(len: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn files() -> BTreeMap<String, Vec<u8>> {
+    [(LARGE, noise(300_000, 1)), (SMALL, b"{}".to_vec()), ("a b/\u{fc}.txt", b"x".to_vec())]
+        .map(|(name, bytes)| (name.to_owned(), bytes))
+        .into()
+}
+
+fn id() -> ModelId {
+    ID.parse().unwrap()
+}
+
+fn client(hub: &Hub, clock: &Clock, token: bool) -> Client {
+    let environment = Environment::from(|name| match name {
+        "HF_ENDPOINT" => Some(OsString::from(hub.endpoint())),
+        "HF_TOKEN" if token => Some(TOKEN.into()),
+        _ => None,
+    });
+    Client::with_clock(&environment.unwrap(), clock.clone()).unwrap()
+}
+
+/// Downloads a file of `main` to `path`. Returns the bytes counted.
+fn download(client: &Client, name: &str, path: &Path) -> Result<i64, HubError> {
+    let listing = client.list(&id(), "main")?;
+    let count = Count::default();
+    client.download(&listing, listing.file(name).unwrap(), path, &count)?;
+    Ok(count.0.into_inner())
+}
+
+#[test]
+fn faults_end_in_the_right_bytes_or_in_a_sentence() {
+    let status = |status, code, wait| Fault::Status(status, code, wait);
+    #[rustfmt::skip]
+    let cases: [(&str, Fault, u32, Result<(), &[&str]>); 29] = [
+        // file, fault, times, outcome
+        (LARGE, Fault::Cut(100_000), 1, Ok(())),
+        (LARGE, Fault::Cut(1), 20, Ok(())),
+        (LARGE, Fault::Cut(0), 4, Ok(())),
+        (LARGE, Fault::Cut(0), 9, Err(&["cannot be reached", "goes on"])),
+        (LARGE, Fault::IgnoreRanges, 1, Ok(())),
+        (LARGE, Fault::WrongBytes, 1, Ok(())),
+        (LARGE, Fault::WrongBytes, 2, Err(&[LARGE, ID, "SHA-256", "twice"])),
+        (LARGE, Fault::Longer, 1, Err(&["300001 bytes", "300000"])),
+        (LARGE, Fault::LongerWithoutLength, 1, Err(&["more than the 300000 bytes"])),
+        (LARGE, Fault::Shorter, 1, Err(&["299999 bytes", "300000"])),
+        (LARGE, Fault::SentBack, 1, Ok(())),
+        (LARGE, Fault::Circle, 99, Err(&["circle"])),
+        (LARGE, status(500, "", ""), 1, Ok(())),
+        (LARGE, status(503, "", ""), 4, Ok(())),
+        (LARGE, status(502, "", ""), 5, Err(&["502", "goes on"])),
+        (LARGE, status(429, "", "7"), 1, Ok(())),
+        (LARGE, status(429, "", "100000"), 1, Err(&["429", "100000 s"])),
+        (LARGE, status(429, "", ""), 5, Err(&["429", "try again later"])),
+        (LARGE, status(404, "EntryNotFound", ""), 1, Err(&[LARGE, ID, "does not have"])),
+        (LARGE, status(403, "", ""), 1, Err(&[ID, "403", "token is valid"])),
+        (LARGE, status(403, "GatedRepo", ""), 1, Err(&[ID, "gated", "/own/model"])),
+        (LARGE, status(418, "", ""), 1, Err(&["418"])),
+        ("", status(500, "", ""), 2, Ok(())),
+        ("", status(401, "RepoNotFound", ""), 1, Err(&[ID, "no model", "/own/model"])),
+        ("", status(401, "GatedRepo", ""), 1, Err(&["gated", "account of your token"])),
+        ("", status(404, "", ""), 1, Err(&[ID, "no model"])),
+        ("", status(401, "", ""), 1, Err(&["401", "token is valid"])),
+        (SMALL, Fault::Cut(1), 1, Ok(())),
+        (SMALL, Fault::Circle, 1, Ok(())),
+    ];
+    for (file, fault, times, expected) in cases {
+        let hub = Hub::start(ID, files()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        hub.fault(file, fault.clone(), times);
+        let name = if file.is_empty() { LARGE } else { file };
+        let path = dir.path().join("file");
+        let done = download(&client(&hub, &Clock::simulated(), true), name, &path);
+        match expected {
+            Ok(()) => {
+                let counted = done.unwrap_or_else(|e| panic!("{file:?} {fault:?}: {e}"));
+                assert_eq!(counted, files()[name].len() as i64, "{file:?} {fault:?}");
+                assert!(std::fs::read(&path).unwrap() == files()[name], "{file:?} {fault:?}");
+            }
+            Err(words) => {
+                let error = done.expect_err(&format!("{file:?} {fault:?}")).to_string();
+                for word in words {
+                    assert!(error.contains(word), "no {word:?} in {error:?} after {fault:?}");
+                }
+                assert!(!error.contains(TOKEN) && !error.contains('\n'), "{error}");
+            }
+        }
+        for request in &hub.state().requests {
+            let ours = !request.storage && !request.sent_back;
+            let expected = ours.then(|| format!("Bearer {TOKEN}"));
+            assert_eq!(request.authorization, expected, "{request:?} after {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_download_resumes_where_it_stopped() {
+    let hub = Hub::start(ID, files()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let client = client(&hub, &Clock::simulated(), false);
+    let bytes = &files()[LARGE];
+    // What is there: nothing, a beginning, all, too much, something else.
+    let mut long = bytes.clone();
+    long.push(0);
+    #[rustfmt::skip]
+    let cases: [(&[u8], Option<&str>); 5] = [
+        (b"", Some("bytes=0-")),
+        (&bytes[..100_000], Some("bytes=100000-")),
+        (bytes, None),
+        (&long, Some("bytes=0-")),
+        (&[7; 1000], Some("bytes=0-")),
+    ];
+    for (there, expected) in cases {
+        std::fs::write(&path, there).unwrap();
+        hub.state().requests.clear();
+        let counted = download(&client, LARGE, &path).unwrap();
+        assert_eq!(counted, bytes.len() as i64);
+        assert!(std::fs::read(&path).unwrap() == *bytes);
+        let requests = hub.requests(LARGE);
+        let last = requests.last().and_then(|request| request.range.as_deref());
+        assert_eq!(last, expected, "{} bytes there", there.len());
+    }
+}
+
+#[test]
+fn a_server_without_ranges_begins_again_but_not_forever() {
+    let hub = Hub::start(ID, files()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let client = client(&hub, &Clock::simulated(), false);
+    std::fs::write(&path, &files()[LARGE][..100_000]).unwrap();
+    hub.fault(LARGE, Fault::IgnoreRanges, 1);
+    assert_eq!(download(&client, LARGE, &path).unwrap(), 300_000);
+    assert!(std::fs::read(&path).unwrap() == files()[LARGE]);
+    assert_eq!(hub.requests(LARGE)[0].range.as_deref(), Some("bytes=100000-"));
+    // Cut at the same byte each time, it never gets further.
+    std::fs::remove_file(&path).unwrap();
+    hub.fault(LARGE, Fault::IgnoreRanges, 99);
+    hub.fault(LARGE, Fault::Cut(50_000), 99);
+    let error = download(&client, LARGE, &path).unwrap_err();
+    assert!(matches!(error, HubError::Connection { .. }), "{error}");
+}
+
+#[test]
+fn a_silent_connection_is_cut() {
+    let hub = Hub::start(ID, files()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let environment = Environment::from(|name| match name {
+        "HF_ENDPOINT" => Some(OsString::from(hub.endpoint())),
+        "HF_HUB_DOWNLOAD_TIMEOUT" => Some("1".into()),
+        _ => None,
+    });
+    let client = Client::with_clock(&environment.unwrap(), Clock::simulated()).unwrap();
+    hub.fault(LARGE, Fault::Silent(50_000), 1);
+    assert_eq!(download(&client, LARGE, &path).unwrap(), 300_000);
+    assert!(std::fs::read(&path).unwrap() == files()[LARGE]);
+    let last = hub.requests(LARGE).pop().and_then(|request| request.range);
+    assert_eq!(last.as_deref(), Some("bytes=50000-"));
+}
+
+#[test]
+fn pauses_grow_unless_the_hub_names_them() {
+    for (wait, seconds) in [("", 0.5 + 1.0), ("7", 14.0)] {
+        let hub = Hub::start(ID, files()).unwrap();
+        hub.fault("", Fault::Status(429, "", wait), 2);
+        let clock = Clock::simulated();
+        client(&hub, &clock, false).list(&id(), "main").unwrap();
+        assert!((clock.now().as_secs_f64() - seconds).abs() < 0.01, "{:?}", clock.now());
+    }
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    for name in ["../x", "/etc/x", "a/../../x", "a\\b", "x\0y", "a//b", ""] {
+        let hub = Hub::start(ID, [(name.to_owned(), vec![1])].into()).unwrap();
+        let error = client(&hub, &Clock::simulated(), false).list(&id(), "main").unwrap_err();
+        assert!(matches!(error, HubError::FileName { .. }), "{name:?}: {error}");
+    }
+}
+
+#[test]
+fn revisions_are_branches_and_commits() {
+    let hub = Hub::start(ID, files()).unwrap();
+    let client = client(&hub, &Clock::simulated(), false);
+    let commit = client.list(&id(), "main").unwrap().commit;
+    hub.commit(OTHER, [(SMALL.to_owned(), b"[]".to_vec())].into());
+    assert_eq!(client.list(&id(), "main").unwrap().commit, OTHER);
+    assert_eq!(client.list(&id(), &commit).unwrap().files.len(), 3);
+    let error = client.list(&id(), "v9").unwrap_err();
+    assert!(matches!(error, HubError::NoRevision { .. }), "{error}");
+    let error = client.list(&"own/other".parse().unwrap(), "main").unwrap_err();
+    assert!(matches!(error, HubError::NoModel { .. }), "{error}");
+}
+
+#[test]
+fn an_answer_that_is_no_listing() {
+    for listing in ["", "[]", "{}", r#"{"sha":"main"}"#, r#"{"sha":1}"#] {
+        let hub = Hub::start(ID, files()).unwrap();
+        hub.state().listing = Some(listing.to_owned());
+        let error = client(&hub, &Clock::simulated(), false).list(&id(), "main").unwrap_err();
+        assert!(matches!(error, HubError::Answer { .. }), "{listing}: {error}");
+        assert!(error.to_string().contains("HF_ENDPOINT"), "{error}");
+    }
+}
+
+#[test]
+fn no_hub_at_all() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let environment =
+        Environment::from(|name| (name == "HF_ENDPOINT").then(|| format!("http://{port}").into()));
+    let client = Client::with_clock(&environment.unwrap(), Clock::simulated()).unwrap();
+    let error = client.list(&id(), "main").unwrap_err();
+    assert!(matches!(error, HubError::Connection { .. }), "{error}");
+}
+
+#[test]
+fn the_cache_is_laid_out_as_python_does_it() {
+    let hub = Hub::start(ID, files()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let cached = HubCache::new(dir.path()).model(&id());
+    let client = client(&hub, &Clock::simulated(), false);
+    let listing = client.list(&id(), "main").unwrap();
+    // The beginning that another program left, which has the same name there.
+    let etag = sha256(&files()[LARGE]);
+    std::fs::create_dir_all(dir.path().join("models--own--model/blobs")).unwrap();
+    let partial = dir.path().join(format!("models--own--model/blobs/{etag}.incomplete"));
+    std::fs::write(&partial, &files()[LARGE][..1000]).unwrap();
+    for time in 0..2 {
+        hub.state().requests.clear();
+        let count = Count::default();
+        let job = Job {
+            client: &client,
+            listing: &listing,
+            files: &listing.files,
+            parallel: 3,
+            watch: &count,
+        };
+        keep(&job, &cached, "main").unwrap();
+        assert_eq!(count.0.into_inner(), 300_003);
+        let ranges: Vec<_> = hub.requests(LARGE).into_iter().filter_map(|r| r.range).collect();
+        match time {
+            // The hub's own address, then the storage's.
+            0 => assert_eq!(ranges, ["bytes=1000-", "bytes=1000-"]),
+            _ => assert!(hub.state().requests.is_empty(), "everything is there"),
+        }
+    }
+    let snapshot = cached.snapshot(Some("main")).unwrap();
+    for (name, bytes) in files() {
+        assert!(std::fs::read(snapshot.join(&name)).unwrap() == bytes, "{name}");
+    }
+    assert!(!partial.exists());
+    let blob = std::fs::read_link(snapshot.join(LARGE)).unwrap();
+    assert_eq!(blob, Path::new("../../blobs").join(&etag));
+    let reference = std::fs::read_to_string(cached.dir().join("refs/main")).unwrap();
+    assert_eq!(reference, listing.commit);
+
+    hub.commit(OTHER, [(SMALL.to_owned(), b"[]".to_vec())].into());
+    let moved = client.list(&id(), "main").unwrap();
+    let count = Count::default();
+    let job =
+        Job { client: &client, listing: &moved, files: &moved.files, parallel: 1, watch: &count };
+    keep(&job, &cached, "main").unwrap();
+    let new = cached.snapshot(Some("main")).unwrap();
+    assert_eq!(std::fs::read(new.join(SMALL)).unwrap(), b"[]");
+    assert_eq!(std::fs::read(snapshot.join(SMALL)).unwrap(), b"{}", "the earlier one stays");
+}
+
+#[test]
+fn two_downloads_at_once_share_the_work() {
+    let hub = Hub::start(ID, files()).unwrap();
+    hub.fault(LARGE, Fault::Slow(20), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let cached = HubCache::new(dir.path()).model(&id());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let client = client(&hub, &Clock::simulated(), false);
+                let listing = client.list(&id(), "main").unwrap();
+                let (files, watch) = (&listing.files, &Count::default());
+                let job = Job { client: &client, listing: &listing, files, parallel: 2, watch };
+                keep(&job, &cached, "main").unwrap();
+            });
+        }
+    });
+    let asked = hub.requests(LARGE).into_iter().filter(|request| request.storage).count();
+    assert_eq!(asked, 1, "one waited for the other");
+}
+
+#[test]
+fn the_first_error_stops_the_other_downloads() {
+    let hub = Hub::start(ID, files()).unwrap();
+    hub.fault(SMALL, Fault::Status(404, "EntryNotFound", ""), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let cached = HubCache::new(dir.path()).model(&id());
+    let client = client(&hub, &Clock::simulated(), false);
+    let listing = client.list(&id(), "main").unwrap();
+    let (files, watch) = (&listing.files, &Count::default());
+    let job = Job { client: &client, listing: &listing, files, parallel: 3, watch };
+    let error = keep(&job, &cached, "main").unwrap_err();
+    assert!(matches!(error, HubError::NoFile { .. }), "{error}");
+    assert_eq!(cached.snapshot(Some("main")), None, "no branch points to half a model");
+}
