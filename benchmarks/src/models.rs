@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use sws::{Footprint, Format, KvPrecision, Outline, SequenceBytes, Size};
+use sws::{Footprint, Format, KvPrecision, Outline, SUGGESTIONS, SequenceBytes, Size};
 use sws_engine::PlanOptions;
 use sws_kernels::{Encoding, Tier};
 use sws_model::State;
@@ -53,6 +53,8 @@ pub fn page(dir: &Path) -> Result<String> {
     let (supported, others): (Vec<Entry>, Vec<Entry>) =
         entries(dir)?.into_iter().partition(|entry| entry.outline.spec().is_some());
     let mut page = OPENING.to_owned();
+    page += "\n## Models to begin with\n\nThey answer questions, and `sws pull` lists them.\n\n";
+    page += &suggestions(&supported)?;
     page += "\n## Sizes\n\n";
     page += &sizes(&supported)?;
     page += "\n## Memory\n\nOf each model the default of `sws shard`, which is lossless, and `q4`. Every token needs what is not of experts, but for the embedding, \
@@ -73,6 +75,31 @@ pub fn page(dir: &Path) -> Result<String> {
         writeln!(page, "| {source} | {} |", names.join(", "))?;
     }
     Ok(page)
+}
+
+fn suggestions(entries: &[Entry]) -> Result<String> {
+    let mut table = "| memory | command | disk | smallest `--ram` | a token reads |\n|---:|---|---:|---:|---:|\n"
+        .to_owned();
+    for suggestion in SUGGESTIONS {
+        let found = entries.iter().find(|entry| entry.name == suggestion.id);
+        let outline =
+            &found.with_context(|| format!("{} is not in configs", suggestion.id))?.outline;
+        let encoding = suggestion.encoding.map_or(Ok(Encoding::Bf12), str::parse)?;
+        let format = outline.format(encoding);
+        let format = format.with_context(|| format!("{} has no known format", suggestion.id))?;
+        let footprint = footprint(outline, format)?;
+        let read = footprint.plan(suggestion.ram << 30).map(|plan| plan.per_token.read());
+        writeln!(
+            table,
+            "| {} GiB | `{}` | {} | {} MiB | {} |",
+            suggestion.ram,
+            suggestion.command(),
+            Size(footprint.bytes),
+            footprint.smallest() >> 20,
+            read.map_or("–".to_owned(), |read| Size(read).to_string()),
+        )?;
+    }
+    Ok(table)
 }
 
 /// All models, smallest first.

@@ -77,3 +77,27 @@ fn int4_weights_are_packed_as_published() {
     let shared = "layers.1.mlp.shared_experts.down_proj.weight";
     assert_eq!(find(shared), (Dtype::BF16, vec![7168, 2048]));
 }
+
+#[test]
+fn suggestions_have_the_sizes_of_their_configurations() {
+    for suggestion in sws::SUGGESTIONS {
+        let row = |heading: &str, column: usize| {
+            let section = PAGE.split("\n## ").find(|section| section.starts_with(heading));
+            let row = section?.lines().find(|line| line.contains(suggestion.id))?;
+            row.split('|').map(str::trim).nth(column).map(str::to_owned)
+        };
+        let sizes = |column| row("Sizes", column).unwrap_or_default();
+        let column = if suggestion.encoding == Some("q4") { 11 } else { 9 };
+        let disk: f64 = sizes(column).split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(disk.ceil(), suggestion.disk as f64, "{suggestion:?}");
+        let [all, active] = [5, 6].map(|column| sizes(column));
+        for (shown, said) in [(all, suggestion.parameters[0]), (active, suggestion.parameters[1])] {
+            let shown: f64 = shown.trim_end_matches(" B").parse().unwrap();
+            assert!(
+                (shown - said.parse::<f64>().unwrap()).abs() < 0.051,
+                "{suggestion:?}: {shown}"
+            );
+        }
+        assert!(row("Models to begin with", 1).is_some(), "{suggestion:?}");
+    }
+}

@@ -177,7 +177,9 @@ impl Checkpoint {
     }
 }
 
-fn file_bytes<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)> + Clone) -> Vec<u8> {
+pub(crate) fn file_bytes<'a>(
+    tensors: impl Iterator<Item = (&'a String, &'a Tensor)> + Clone,
+) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     let mut at = 0;
     for (name, tensor) in tensors.clone() {

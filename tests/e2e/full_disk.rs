@@ -11,10 +11,10 @@ use crate::checkpoints::{Checkpoint, Random, tiny};
 use crate::sws::{assert_same_tree, sws, tree};
 
 /// A small file system of its own. Needs root.
-struct Disk(PathBuf);
+pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
-    fn mount(path: &Path, kib: u64) -> Option<Disk> {
+    pub(crate) fn mount(path: &Path, kib: u64) -> Option<Disk> {
         Disk::of_type("tmpfs", path, kib)
     }
 

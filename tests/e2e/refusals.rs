@@ -163,7 +163,7 @@ fn usage() {
     #[rustfmt::skip]
     let cases: [(&[&str], &str); 10] = [
         (&[], "Usage"),
-        (&["shard"], "--out"),
+        (&["shard"], "CHECKPOINT"),
         (&["shard", "x", "--out", "y", "--encoding", "int8"], "choose one of"),
         (&["shard", "x", "--out", "y", "--stand-ins", "bf16"], "q8 or q4"),
         (&["shard", "x", "--out", "y", "--threads", "0"], "--threads"),
@@ -179,7 +179,7 @@ fn usage() {
         assert_eq!(outcome.code, Some(2), "{outcome:?}");
         assert!(outcome.stderr.contains(word), "{outcome:?}");
     }
-    for command in ["shard", "verify", "inspect", "unshard"] {
+    for command in ["pull", "list", "shard", "verify", "inspect", "unshard"] {
         let help = sws(&[&command, &"--help"]).succeeded();
         assert!(help.stdout.contains("--json"), "{help:?}");
     }

@@ -305,6 +305,6 @@ fn a_model_in_the_hugging_face_cache() {
         let tokens: Vec<u32> = serde_json::from_value(json["tokens"].clone()).unwrap();
         assert_eq!(tokens, golden.greedy, "{variable}");
     }
-    run("some/other", "HF_HOME", home).refused(2, &["some/other", "hf download some/other"]);
+    run("some/other", "HF_HOME", home).refused(2, &["some/other", "sws pull some/other"]);
     run("../up/there", "HF_HOME", home).refused(2, &["../up/there", "does not exist"]);
 }

@@ -52,8 +52,10 @@ pub(crate) fn command(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sws"));
     command.args(args.iter().map(|arg| arg.as_ref()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Keeps the tests out of the user's cache of checksums and learned files.
+    // Keeps the tests out of the user's cache of checksums and learned files, and models.
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    command.env("SWS_MODELS", concat!(env!("CARGO_TARGET_TMPDIR"), "/models"));
+    command.env_remove("HF_HUB_CACHE").env_remove("HUGGINGFACE_HUB_CACHE").env_remove("HF_HOME");
     command
 }
 

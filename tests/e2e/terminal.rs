@@ -15,14 +15,14 @@ use crate::goldens::{copy, golden_dir};
 use crate::sws::{command, sws};
 
 /// The two ends of a terminal without a window.
-struct Terminal {
+pub(crate) struct Terminal {
     inside: std::fs::File,
     outside: std::fs::File,
     shown: Receiver<Vec<u8>>,
 }
 
 impl Terminal {
-    fn open() -> Terminal {
+    pub(crate) fn open() -> Terminal {
         let outside = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&outside).unwrap();
         unlockpt(&outside).unwrap();
@@ -51,8 +51,14 @@ impl Terminal {
         command.stdin(end()).stdout(end()).stderr(Stdio::null()).spawn().unwrap()
     }
 
+    /// Like [`start`](Self::start), with messages on the terminal too.
+    pub(crate) fn start_with_messages(&self, command: &mut Command) -> Child {
+        let end = || Stdio::from(self.inside.try_clone().unwrap());
+        command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
+    }
+
     /// Output up to these words.
-    fn until(&self, words: &str) -> String {
+    pub(crate) fn until(&self, words: &str) -> String {
         let mut all = Vec::new();
         while !String::from_utf8_lossy(&all).contains(words) {
             let more = self.shown.recv_timeout(Duration::from_secs(60));
@@ -69,13 +75,13 @@ impl Terminal {
         tcgetattr(&self.inside).unwrap().local_modes
     }
 
-    fn type_in(&mut self, bytes: &[u8]) {
+    pub(crate) fn type_in(&mut self, bytes: &[u8]) {
         self.outside.write_all(bytes).unwrap();
     }
 }
 
 /// The exit status of a child. A child that is still running is killed, and the test fails.
-fn ended(mut child: Child) -> ExitStatus {
+pub(crate) fn ended(mut child: Child) -> ExitStatus {
     for _ in 0..600 {
         if let Some(status) = child.try_wait().unwrap() {
             return status;

@@ -4,6 +4,7 @@ mod answer;
 mod args;
 mod atomic_file;
 mod commands;
+mod here;
 mod interrupt;
 mod limits;
 mod lines;
@@ -52,11 +53,15 @@ fn start() -> ExitCode {
     let done = limits::file_size().and_then(|()| match args.command {
         Command::Run(args) if args.prompts.is_some() => commands::prompts::run(&args),
         Command::Run(args) => commands::run::run(args),
-        Command::Chat(args) => commands::chat::run(&args),
+        Command::Chat(args) => commands::chat::run(args),
         #[cfg(feature = "serve")]
         Command::Serve(args) => commands::serve::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
         Command::Certify(args) => commands::certify::run(args),
+        #[cfg(feature = "pull")]
+        Command::Pull(args) => commands::pull::run(&args),
+        Command::List(args) => commands::list::run(&args),
+        Command::Rm(args) => commands::rm::run(&args),
         Command::Shard(args) => commands::shard::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),

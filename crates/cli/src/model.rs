@@ -7,6 +7,7 @@ use anyhow::bail;
 use sws::{LoadedModel, Loader, Model, Progress, Warning};
 use sws_store::MANIFEST_FILE;
 
+use crate::here::{Here, newest};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::process;
 use crate::progress::{Meter, Unit};
@@ -20,6 +21,30 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
     Ok(match typed {
         Some(typed) => Model::open_counted(typed, process::heap)?,
         None => Model::open_counted(shipped()?, process::heap)?,
+    })
+}
+
+/// Like [`open`], but offers to download a model that is not on this machine, if there is a terminal.
+pub(crate) fn open_or_pull(typed: Option<&Path>) -> anyhow::Result<Model> {
+    match open(typed) {
+        #[cfg(feature = "pull")]
+        Err(error) => match error.downcast_ref::<sws::Error>() {
+            Some(sws::Error::NotHere { name, .. }) if crate::commands::pull::offer(name)? => {
+                open(typed)
+            }
+            _ => Err(error),
+        },
+        opened => opened,
+    }
+}
+
+/// The newest model on this machine that was made for conversation.
+pub(crate) fn for_chat() -> Option<Model> {
+    newest().into_iter().find_map(|Here { id, form, path, .. }| {
+        let model = Model::open_counted(path?, process::heap).ok()?;
+        model.chat_template().ok()?;
+        note!("sws: the model is `{id}` ({form})");
+        Some(model)
     })
 }
 
@@ -68,6 +93,6 @@ fn shipped() -> anyhow::Result<PathBuf> {
         }
     }
     bail!(
-        "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging Face cache"
+        "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
     )
 }

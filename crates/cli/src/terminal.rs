@@ -7,10 +7,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Read, Write};
 
 use anyhow::anyhow;
 use sws_store::remedy;
+
+/// Most bytes of an answer to a question.
+const ANSWER: u64 = 100;
 
 /// Writes a line to standard error.
 macro_rules! note {
@@ -25,6 +28,14 @@ pub(crate) use note;
 pub(crate) fn hint(words: fmt::Arguments<'_>) {
     let words = words.to_string();
     let _ = io::stderr().write_all(escaped(&words).as_bytes());
+}
+
+/// Asks a question on standard error. True if a line with a yes comes from standard input.
+pub(crate) fn yes(question: &str) -> anyhow::Result<bool> {
+    hint(format_args!("{question}"));
+    let mut answer = String::new();
+    io::stdin().lock().take(ANSWER).read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
 /// Writes to standard output and flushes it.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use sws_engine::UnknownBudget;
+use sws_hub::{ModelId, ModelName};
 use sws_model::ForwardError;
 use sws_model::text::SampleError;
 use sws_store::{CheckpointError, FetchError, Holder, LayoutError, ManifestError, SmallFileError};
@@ -23,27 +24,42 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub enum Error {
     /// Neither an existing path nor a possible id of a model.
     #[error(
-        "`{}` does not exist; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging Face cache",
+        "`{}` does not exist; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model: owner/name",
         path.display()
     )]
     NoPath {
         /// The path, as it was given.
         path: PathBuf,
     },
-    /// A model that is not in the Hugging Face cache.
+    /// A model that is not on this machine.
     #[error(
-        "`{name}` is neither a directory nor a model in the Hugging Face cache{}; {}",
-        cache.as_ref().map_or(String::new(), |cache| format!(" (`{}`)", cache.display())),
-        match name.contains('/') {
-            true => format!("check the path, or download the model of that id with `hf download {name}`"),
-            false => "give a directory, or the id of a model there: owner/name".to_owned(),
+        "`{}` is neither a path nor a model on this machine; {}{}",
+        path.display(),
+        similar.as_ref().map_or(String::new(), |id| format!("did you mean `{id}`? Or ")),
+        match name.id.has_owner() {
+            true => format!("check the path, or download the model with `sws pull {name}`"),
+            false => "give a path, or the id of a model: owner/name".to_owned(),
         }
     )]
-    NotCached {
+    NotHere {
+        /// The name, as it was typed.
+        path: PathBuf,
+        /// The model of that name.
+        name: ModelName,
+        /// A model on this machine whose name is similar.
+        similar: Option<ModelId>,
+    },
+    /// Several models under one name.
+    #[error(
+        "`{name}` has several models: {}; choose one, as in `{}:Q4_K_M`",
+        models.join(", "),
+        name.id
+    )]
+    Several {
         /// The name.
-        name: String,
-        /// The cache, if there is one.
-        cache: Option<PathBuf>,
+        name: ModelName,
+        /// The models.
+        models: Vec<String>,
     },
     /// A damaged or missing manifest.
     #[error(transparent)]

@@ -1,63 +1,74 @@
-//! Finding the directory of a model by path or name.
+//! Finding a model by path or name.
 
-use std::fs::DirEntry;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sws_store::open_regular;
+use sws_hub::{HubCache, Library, ModelId, ModelName, choose_gguf, snapshot_files};
 
 use crate::{Error, Result};
 
-/// Returns the directory of a model, given its path or its id in the Hugging Face cache. Nothing is
-/// downloaded.
+/// Returns the path of a model, given its path or its id: of the shards made of it, or of its
+/// checkpoint in the Hugging Face cache. Nothing is downloaded.
+///
+/// An id may have a tag, which names the encoding of the shards or one of several GGUF files, and a
+/// revision: `OWNER/NAME:q8`, `OWNER/NAME:Q4_K_M`, `OWNER/NAME@v1`.
 pub fn locate(name: impl AsRef<Path>) -> Result<PathBuf> {
-    let path = name.as_ref();
+    find(name.as_ref(), true)
+}
+
+/// Like [`locate`], but never returns shards found by an id.
+pub fn locate_checkpoint(name: impl AsRef<Path>) -> Result<PathBuf> {
+    find(name.as_ref(), false)
+}
+
+fn find(path: &Path, shards: bool) -> Result<PathBuf> {
     if path.exists() {
         return Ok(path.to_owned());
     }
-    let Some(id) = path.to_str().filter(|id| is_hub_id(id)) else {
+    let name = path.to_str().and_then(|name| name.parse::<ModelName>().ok());
+    let Some(name) = name else {
         return Err(Error::NoPath { path: path.to_owned() });
     };
-    let cache = hub_cache();
-    // `hf_hub` opens this file, the name of a revision, without checking that it is a regular file.
-    let revision = format!("models--{}/refs/main", id.replace('/', "--"));
-    let found = cache.as_ref().filter(|cache| open_regular(cache.path().join(revision)).is_ok());
-    let config = found.and_then(|cache| cache.model(id.to_owned()).get("config.json"));
-    let dir = config.and_then(|path| Some(path.parent()?.to_owned()));
-    let folder = found.map(|cache| cache.path().join(format!("models--{}", id.replace('/', "--"))));
-    let dir = dir.or_else(|| snapshot_of_gguf(&folder?));
-    dir.ok_or_else(|| Error::NotCached {
-        name: id.to_owned(),
-        cache: cache.map(|cache| cache.path().clone()),
-    })
-}
-
-/// The snapshot of a repository of GGUF files, which often has no configuration.
-fn snapshot_of_gguf(folder: &Path) -> Option<PathBuf> {
-    let mut commit = String::new();
-    let file = open_regular(folder.join("refs/main")).ok()?;
-    file.take(128).read_to_string(&mut commit).ok()?;
-    let plain = !commit.is_empty() && commit.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let dir = folder.join("snapshots").join(plain.then_some(commit)?);
-    let is_gguf = |entry: &DirEntry| entry.path().extension().is_some_and(|end| end == "gguf");
-    dir.read_dir().ok()?.flatten().any(|entry| is_gguf(&entry)).then_some(dir)
-}
-
-/// The model cache of the Python library. `None` without a home directory, where `from_env` would
-/// panic.
-fn hub_cache() -> Option<hf_hub::Cache> {
-    if let Some(dir) = std::env::var_os("HF_HUB_CACHE") {
-        return Some(hf_hub::Cache::new(dir.into()));
+    let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
+    if shards && revision.is_none() {
+        let found = Library::of_process().and_then(|library| library.find(&name.id, tag));
+        if let Some(found) = found {
+            return Ok(found);
+        }
     }
-    let somewhere = std::env::var("HF_HOME").is_ok() || std::env::home_dir().is_some();
-    somewhere.then(hf_hub::Cache::from_env)
+    let cache = HubCache::of_process();
+    let snapshot = cache.as_ref().and_then(|cache| cache.model(&name.id).snapshot(revision));
+    if let Some(found) = snapshot.map(|dir| in_snapshot(&dir, &name)).transpose()?.flatten() {
+        return Ok(found);
+    }
+    let similar = similar(&name.id, cache.as_ref());
+    Err(Error::NotHere { path: path.to_owned(), name, similar })
 }
 
-/// True for `name` or `owner/name`.
-fn is_hub_id(word: &str) -> bool {
-    let part = |part: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        !part.is_empty() && !part.starts_with('.') && part.chars().all(plain)
+/// The model in a snapshot: the snapshot itself, or one of its GGUF files.
+fn in_snapshot(dir: &Path, name: &ModelName) -> Result<Option<PathBuf>> {
+    if name.tag.is_none() && dir.join("config.json").exists() {
+        return Ok(Some(dir.to_owned()));
+    }
+    let names = snapshot_files(dir);
+    match choose_gguf(names.iter().map(String::as_str), name.tag.as_deref()) {
+        Ok(files) => Ok(files.first().map(|file| dir.join(file))),
+        Err(unclear) if unclear.none => Ok(None),
+        Err(unclear) => Err(Error::Several { name: name.clone(), models: unclear.models }),
+    }
+}
+
+/// A model on this machine whose name holds the typed one, or is held by it.
+fn similar(id: &ModelId, cache: Option<&HubCache>) -> Option<ModelId> {
+    let plain = |id: &ModelId| -> String {
+        let name = id.as_str().rsplit('/').next().unwrap_or("");
+        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
     };
-    word.split('/').count() <= 2 && word.split('/').all(part)
+    let typed = plain(id);
+    let cached = cache.into_iter().flat_map(HubCache::models);
+    let sharded = Library::of_process().into_iter().flat_map(|library| library.all());
+    let mut known = cached.chain(sharded.map(|shards| shards.id));
+    known.find(|known| {
+        let known = plain(known);
+        !typed.is_empty() && (known.contains(&typed) || typed.contains(&known))
+    })
 }

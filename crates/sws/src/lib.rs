@@ -29,6 +29,7 @@
 //! - [`Outline`] is a model without weights: what a configuration alone says about sizes and
 //!   memory.
 //! - A [`Batch`] continues texts that come and go, as in a server.
+//! - [`SUGGESTIONS`] are published models to begin with.
 //! - Passes run on [`Threads`], whichever thread calls.
 //!
 //! The defaults are those of `sws run` and `sws chat`, which are built on this crate.
@@ -57,6 +58,7 @@ mod request;
 mod resident;
 mod sequence;
 mod size;
+mod suggestions;
 mod text;
 mod texts;
 mod threads;
@@ -69,7 +71,7 @@ pub use batch::{Batch, Continuation, Event};
 pub use cancel::Cancel;
 pub use chat::Conversation;
 pub use error::{Cause, Error, Lacking, Result};
-pub use find::locate;
+pub use find::{locate, locate_checkpoint};
 pub use generate::Generate;
 pub use generated::{End, Generated, Piece};
 pub use loaded::{LoadedModel, NEW_TOKENS};
@@ -82,6 +84,7 @@ pub use planning::Planning;
 pub use rank::Rank;
 pub use request::{Prompt, Request};
 pub use size::Size;
+pub use suggestions::{SUGGESTIONS, Suggestion};
 pub use text::Text;
 pub use texts::Texts;
 pub use threads::Threads;

@@ -12,9 +12,13 @@ use sws_model::{
 };
 use sws_store::{CheckpointError, Configuration, Manifest, PieceKind, open_regular, read_config};
 
-use crate::{Cause, Error, Result};
+use crate::{Cause, Error, Model, Result};
 use format::UnknownFormat;
 pub use format::{Format, Scope};
+
+const MIB: u64 = 1 << 20;
+/// Memory besides weights that a model in memory takes at most, above its smallest budget.
+const ROOM: u64 = 1 << 30;
 
 /// A model as its configuration alone describes it. There need not be any weights.
 ///
@@ -163,14 +167,7 @@ impl Outline {
         let process = typical(spec, &manifest);
         let planner = Planner::new(spec, &inventory, &manifest, process, options)
             .map_err(|e| failed(e.into()))?;
-        let sum = |expert: bool| {
-            let pieces = manifest.pieces.iter();
-            let pieces =
-                pieces.filter(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)) == expert);
-            pieces.map(|piece| piece.stored_bytes()).sum::<u64>()
-        };
-        let infrastructure = sum(false);
-        Ok(Footprint { bytes: infrastructure + sum(true), infrastructure, planner })
+        Ok(Footprint::with(&manifest, planner))
     }
 }
 
@@ -187,6 +184,37 @@ impl SequenceBytes {
 }
 
 impl Footprint {
+    /// The sizes of a model that is on disk. Memory besides weights is that of a typical process.
+    pub fn of(model: &Model, options: PlanOptions) -> Result<Footprint> {
+        let (spec, manifest) = (model.spec(), model.manifest());
+        let inventory = Inventory::new(spec, manifest).map_err(|e| model.error(e))?;
+        let process = typical(spec, manifest);
+        let planner = Planner::new(spec, &inventory, manifest, process, options)
+            .map_err(|e| model.error(e))?;
+        Ok(Footprint::with(manifest, planner))
+    }
+
+    fn with(manifest: &Manifest, planner: Planner) -> Footprint {
+        let sum = |expert: bool| {
+            let pieces = manifest.pieces.iter();
+            let pieces =
+                pieces.filter(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)) == expert);
+            pieces.map(|piece| piece.stored_bytes()).fold(0, u64::saturating_add)
+        };
+        let infrastructure = sum(false);
+        let bytes = infrastructure.saturating_add(sum(true));
+        Footprint { bytes, infrastructure, planner }
+    }
+
+    /// The smallest budget at which no token reads from disk, in whole MiB; `None` if there is none.
+    pub fn in_memory(&self) -> Option<u64> {
+        let enough = |plan: &Plan| plan.per_token.read() == 0;
+        let most = self.smallest().checked_add(self.bytes.checked_mul(2)?)?.checked_add(ROOM)?;
+        enough(&self.planner.plan(most).ok()?).then_some(())?;
+        let found = self.planner.smallest_with(most, MIB, enough).ok()?;
+        Some(found.next_multiple_of(MIB).max(self.smallest()))
+    }
+
     /// The smallest budget that works, in whole MiB.
     pub fn smallest(&self) -> u64 {
         self.planner.smallest()
@@ -214,7 +242,6 @@ fn is_json(path: &Path) -> bool {
 /// Memory of a process with the tables of these weights, and the tokenizer of a vocabulary of this
 /// size, as measured with published models.
 fn typical(spec: &ModelSpec, manifest: &Manifest) -> ProcessMemory {
-    const MIB: u64 = 1 << 20;
     const TOKEN: u64 = 400;
     const TENSOR: u64 = 400;
     let tensors: usize = manifest.pieces.iter().map(|piece| piece.tensors.len()).sum();

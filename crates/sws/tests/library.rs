@@ -426,7 +426,7 @@ fn errors_name_the_file_and_the_remedy() {
     let load = |dir: &Path| Model::open(dir).and_then(|model| model.ram("min").load()).map(drop);
     let cases: [(Result<(), Error>, &[&str]); 7] = [
         (load(Path::new("/nowhere/at all")), &["/nowhere/at all", "does not exist; give"]),
-        (load(Path::new("no/such-model")), &["no/such-model", "hf download"]),
+        (load(Path::new("no/such-model")), &["no/such-model", "sws pull"]),
         (load(&config), &["config.json", ";"]),
         (load(&tokenizer), &["tokenizer.json", ";"]),
         (load(&draft), &["draft.safetensors`", "sws draft train"]),

@@ -1,6 +1,9 @@
 //! Command-line arguments.
 
+mod hub;
 mod model;
+#[cfg(feature = "pull")]
+mod pull;
 mod recorded;
 mod sampling;
 #[cfg(feature = "serve")]
@@ -16,12 +19,17 @@ use sws_kernels::TIER_VARIABLE;
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
+pub(crate) use hub::{List, Rm};
 pub(crate) use model::Model;
 use model::{Chosen, chosen, kv, tiers};
+#[cfg(feature = "pull")]
+pub(crate) use pull::{Form, Pull};
 pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
 pub(crate) use sampling::Sampling;
 #[cfg(feature = "serve")]
 pub(crate) use serve::Serve;
+#[cfg(feature = "pull")]
+pub(crate) use shards::encoding;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 
 /// Runs language models that are larger than memory, by streaming their weights from disk.
@@ -45,6 +53,13 @@ pub(crate) enum Command {
     Forward(Forward),
     /// Recompute a certified answer and compare every bit.
     Certify(Certify),
+    /// Download a model from the Hugging Face hub, straight into shards.
+    #[cfg(feature = "pull")]
+    Pull(Pull),
+    /// List the models on this machine.
+    List(List),
+    /// Remove a model from this machine.
+    Rm(Rm),
     /// Convert a checkpoint into shards: smaller, faster to stream, checksummed.
     Shard(Shard),
     /// Read every byte of a shard directory and report damage.
@@ -113,6 +128,24 @@ pub(crate) struct Run {
     pub(crate) json: bool,
 }
 
+impl Run {
+    /// The arguments of `sws run MODEL`.
+    pub(crate) fn of(model: Model, sampling: Sampling) -> Run {
+        Run {
+            model,
+            prompt: None,
+            tokens: None,
+            prompts: None,
+            parallel: 1,
+            sampling,
+            record: None,
+            record_hidden: false,
+            certify: None,
+            json: false,
+        }
+    }
+}
+
 /// Recompute a certified answer and compare every bit.
 ///
 /// The result does not depend on --ram, --resident, --policy, --reader or --threads. Exits with 0
@@ -130,7 +163,8 @@ pub(crate) struct Certify {
 
 /// Chat with a model.
 ///
-/// Each line is a message. Ctrl-C stops an answer; /help lists the commands.
+/// Each line is a message. Ctrl-C stops an answer; /help lists the commands. Without a model, the
+/// newest one on this machine that was made for conversation answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chat {
     #[command(flatten)]
@@ -173,7 +207,7 @@ pub(crate) struct Forward {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
-    /// id of a model in the Hugging Face cache [default: the model in `shards`].
+    /// id of a model, which `sws list` shows [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.

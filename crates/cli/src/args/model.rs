@@ -13,8 +13,8 @@ use sws_store::ReaderKind;
 /// Arguments that name a model and say how to run it, a field each.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Model {
-    /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
-    /// Face cache [default: the model in `shards`].
+    /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list`
+    /// shows [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free. The
     /// output does not depend on it.

@@ -13,11 +13,13 @@ use sws_kernels::Encoding;
 /// links must stay within the checkpoint, or the blobs of its repository in the Hugging Face cache.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shard {
-    /// Directory of a Hugging Face checkpoint in safetensors format, or a GGUF file.
+    /// Directory of a Hugging Face checkpoint in safetensors format, a GGUF file, or the id of a model
+    /// in the Hugging Face cache.
     pub(crate) checkpoint: PathBuf,
-    /// Output directory: new, empty, or left by an interrupted run of the same command.
+    /// Output directory: new, empty, or left by an interrupted run of the same command [default:
+    /// where an id finds the shards, if the checkpoint is given by its id].
     #[arg(long, value_name = "DIR")]
-    pub(crate) out: PathBuf,
+    pub(crate) out: Option<PathBuf>,
     /// Encoding of the matrices of experts, attention, dense layers, embedding and head.
     ///
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. f32 keeps everything.
@@ -46,7 +48,7 @@ pub(crate) struct Shard {
 /// with 2 if there is nothing to verify.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
-    /// A shard directory.
+    /// A shard directory, or the id of a model.
     pub(crate) dir: PathBuf,
     /// Print the outcome as JSON.
     #[arg(long)]
@@ -59,8 +61,7 @@ pub(crate) struct Verify {
 /// says: sizes in each format, and the memory that they need.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A shard directory, a checkpoint directory, a GGUF file, a config.json, or the id of a model in
-    /// the Hugging Face cache.
+    /// A shard directory, a checkpoint directory, a GGUF file, a config.json, or the id of a model.
     pub(crate) model: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]
@@ -73,7 +74,7 @@ pub(crate) struct Inspect {
 /// mismatch exits with 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unshard {
-    /// A shard directory.
+    /// A shard directory, or the id of a model.
     pub(crate) dir: PathBuf,
     /// Output directory: new, empty, or left by an interrupted run of the same command.
     #[arg(long, value_name = "DIR")]
@@ -89,7 +90,7 @@ pub(crate) struct Unshard {
     pub(crate) json: bool,
 }
 
-fn encoding(word: &str) -> Result<Encoding, String> {
+pub(crate) fn encoding(word: &str) -> Result<Encoding, String> {
     let encoding: Encoding =
         word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())?;
     match encoding.is_made() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use sws::{Conversation, End, Lacking, LoadedModel, Text};
 use sws_model::ForwardError;
 
-use super::{print, size};
+use super::{print, run, size};
 use crate::answer::{follow, pace};
 use crate::interrupt::Interrupt;
 use crate::lines::{Line, Lines};
@@ -21,9 +21,15 @@ Ctrl-C stops an answer. A line that ends in \\ continues on the next. Put a spac
 that begins with /.
 ";
 
-pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: args::Chat) -> anyhow::Result<ExitCode> {
+    let model = match &args.model.model {
+        Some(typed) => model::open_or_pull(Some(typed))?,
+        None => match model::for_chat() {
+            Some(model) => model,
+            None => return tale(args),
+        },
+    };
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open(args.model.model.as_deref())?;
     let template = model.chat_template()?;
     let text = Text::open(&model)?;
     if text.tokenizer().is_none() {
@@ -78,6 +84,15 @@ pub(crate) fn run(args: &args::Chat) -> anyhow::Result<ExitCode> {
             }
         }
     }
+}
+
+/// Tells a tale with the bundled model, which was not made for conversation.
+fn tale(args: args::Chat) -> anyhow::Result<ExitCode> {
+    note!(
+        "sws: there is no model for conversation on this machine; `sws pull` lists some, of which"
+    );
+    note!("sws: `sws pull ID` downloads one. Until then, the bundled model tells a tale:");
+    run::run(args::Run::of(args.model, args.sampling))
 }
 
 struct Chat {

@@ -4,12 +4,18 @@ pub(crate) mod certify;
 pub(crate) mod chat;
 pub(crate) mod doctor;
 pub(crate) mod draft;
+#[cfg(feature = "pull")]
+mod first;
 pub(crate) mod forward;
 pub(crate) mod inspect;
+pub(crate) mod list;
 mod outline;
 pub(crate) mod plan;
 pub(crate) mod prompts;
+#[cfg(feature = "pull")]
+pub(crate) mod pull;
 pub(crate) mod replay;
+pub(crate) mod rm;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -17,6 +23,7 @@ pub(crate) mod shard;
 pub(crate) mod unshard;
 pub(crate) mod verify;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::terminal::show as print;
@@ -44,6 +51,15 @@ fn count(number: impl TryInto<u64>, word: &str) -> String {
     match number.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {word}"),
         number => format!("{number} {word}s"),
+    }
+}
+
+/// Returns the shard directory of a path or an id.
+fn shards(typed: &Path) -> anyhow::Result<PathBuf> {
+    match sws::locate(typed) {
+        // The command itself says what is wrong with the directory.
+        Err(sws::Error::NoPath { path }) => Ok(path),
+        found => Ok(found?),
     }
 }
 

@@ -40,7 +40,7 @@ struct Outcome {
 
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open(args.model.model.as_deref())?;
+    let model = model::open_or_pull(args.model.model.as_deref())?;
     let mut generation = model.generation(&args.sampling.options())?;
     let text = Text::open(&model)?.within(&model, args.model.ram);
     let has_text = text.tokenizer().is_some();

@@ -1,8 +1,11 @@
 //! `sws shard`.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use serde_json::json;
+use sws_hub::{Library, ModelId, ModelName};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{open_checkpoint, user_cache};
 
@@ -11,7 +14,9 @@ use crate::args;
 use crate::progress::Meter;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
-    let checkpoint = open_checkpoint(&args.checkpoint, user_cache().as_deref())?;
+    let path = checkpoint(&args.checkpoint)?;
+    let (out, recorded) = out(args, &path)?;
+    let checkpoint = open_checkpoint(&path, user_cache().as_deref())?;
     let naming = sws_model::naming(checkpoint.config())?;
     let options = ShardOptions {
         encoding: args.encoding,
@@ -19,12 +24,15 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
         threads: args.threads.map(usize::from),
     };
     let meter = Meter::new("sharding");
-    let done = shard(&*checkpoint, &*naming, &args.out, &options, &|p| meter.show(p));
+    let done = shard(&*checkpoint, &*naming, &out, &options, &|p| meter.show(p));
     meter.finish();
     let done = done?;
+    if let Some((library, id)) = recorded {
+        library.record(&id, args.encoding.name(), &out)?;
+    }
     if args.json {
         print_json(&json!({
-            "out": args.out,
+            "out": out,
             "encoding": args.encoding.name(),
             "shards": done.shards,
             "found": done.found,
@@ -40,11 +48,33 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
         print(&format!(
             "{} shards in {}{before}: {} from {}, {:.1} %\n",
             done.shards,
-            args.out.display(),
+            out.display(),
             size(done.stored_bytes),
             size(done.source_bytes),
             100.0 * done.stored_bytes as f64 / done.source_bytes.max(1) as f64,
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Path of the checkpoint that was typed. An id never means the shards that it may have already.
+fn checkpoint(typed: &Path) -> anyhow::Result<PathBuf> {
+    match sws::locate_checkpoint(typed) {
+        // The checkpoint itself says what is wrong with its path.
+        Err(sws::Error::NoPath { path }) => Ok(path),
+        found => Ok(found?),
+    }
+}
+
+/// Directory of the shards. For a checkpoint that was given by its id, also the library that records
+/// them.
+fn out(args: &args::Shard, found: &Path) -> anyhow::Result<(PathBuf, Option<(Library, ModelId)>)> {
+    let typed = args.checkpoint.to_str().filter(|_| args.checkpoint != found);
+    let id = typed.and_then(|name| Some(name.parse::<ModelName>().ok()?.id));
+    let recorded = Library::of_process().zip(id);
+    match (&args.out, &recorded) {
+        (Some(out), _) => Ok((out.clone(), recorded)),
+        (None, Some((library, id))) => Ok((library.path(id, args.encoding.name()), recorded)),
+        (None, None) => bail!("there is no default directory for shards of a path; give --out DIR"),
+    }
 }

@@ -5,14 +5,15 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws_store::shard::unshard;
 
-use super::{count, print, print_json, size};
+use super::{count, print, print_json, shards, size};
 use crate::args;
 use crate::progress::Meter;
 
 pub(crate) fn run(args: &args::Unshard) -> anyhow::Result<ExitCode> {
+    let dir = shards(&args.dir)?;
     let meter = Meter::new("unsharding");
     let threads = args.threads.map(usize::from);
-    let done = unshard(&args.dir, &args.out, args.lossy, threads, &|p| meter.show(p));
+    let done = unshard(&dir, &args.out, args.lossy, threads, &|p| meter.show(p));
     meter.finish();
     let done = done?;
     if args.json {

@@ -5,14 +5,15 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws_store::shard::verify;
 
-use super::{print, print_json, size};
+use super::{print, print_json, shards, size};
 use crate::progress::Meter;
 use crate::terminal::note;
 use crate::{FAILED, args};
 
 pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
+    let dir = shards(&args.dir)?;
     let meter = Meter::new("verifying");
-    let verified = verify(&args.dir, &|p| meter.show(p));
+    let verified = verify(&dir, &|p| meter.show(p));
     meter.finish();
     let verified = verified?;
     let good = verified.damage.is_empty();
@@ -32,13 +33,13 @@ pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
     } else {
         for damage in &verified.damage {
             let piece = damage.piece.map_or(String::new(), |piece| format!("{piece}: "));
-            print(&format!("{piece}{} {}\n", args.dir.join(&damage.file).display(), damage.what))?;
+            print(&format!("{piece}{} {}\n", dir.join(&damage.file).display(), damage.what))?;
         }
         let places = verified.damage.len();
         let plural = if places == 1 { "place is" } else { "places are" };
         note!(
             "sws: {places} {plural} damaged in `{}`; copy the files named above again or make the shards again",
-            args.dir.display()
+            dir.display()
         );
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })

@@ -1,0 +1,25 @@
+//! Arguments of the commands about the models on this machine.
+
+use sws_hub::ModelName;
+
+/// List the models on this machine.
+///
+/// Shows the shards that ids find, and the models in the Hugging Face cache: the smallest --ram that
+/// works, and the smallest with which no token reads from disk.
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Remove a model from this machine: its shards, and its files in the Hugging Face cache.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rm {
+    /// Id of the model; with an encoding, as in OWNER/NAME:q4, only these shards, and with the tag of
+    /// a GGUF file only that file.
+    pub(crate) model: ModelName,
+    /// Remove without a question.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}

@@ -1,0 +1,74 @@
+//! Models to begin with: `sws pull` without a model.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use sws::SUGGESTIONS;
+use sws_store::Memory;
+
+use super::{print, print_json};
+use crate::table::table;
+
+const GIB: u64 = 1 << 30;
+/// Memory of a machine that the kernel keeps for itself, in GiB.
+const KEPT: u64 = 1;
+
+/// Prints the models to begin with.
+pub(crate) fn print_all(as_json: bool) -> anyhow::Result<ExitCode> {
+    if as_json {
+        let models = SUGGESTIONS.map(|model| {
+            let [all, active] = model.parameters;
+            json!({
+                "model": model.id,
+                "encoding": model.encoding,
+                "ram_gib": model.ram,
+                "disk_gib": model.disk,
+                "billions": all,
+                "billions_per_token": active,
+                "command": model.command(),
+            })
+        });
+        print_json(&json!(models))?;
+    } else {
+        print(&text(Memory::now().map(|memory| memory.total)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The models as a table. The best for a machine with so much memory is marked.
+fn text(memory: Option<u64>) -> String {
+    let fits = |ram: u64| memory.is_some_and(|memory| ram <= memory / GIB + KEPT);
+    let best = SUGGESTIONS.iter().rposition(|model| fits(model.ram));
+    let cells = SUGGESTIONS.iter().enumerate().map(|(index, model)| {
+        let [all, active] = model.parameters;
+        let mark = if best == Some(index) { "this machine" } else { "" };
+        let (ram, disk) = (format!("{} GiB", model.ram), format!("{} GiB", model.disk));
+        vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command(), mark.to_owned()]
+    });
+    let cells: Vec<Vec<String>> = cells.collect();
+    let heading = ["memory", "disk", "parameters", "a token", "<command", "<"];
+    format!(
+        "models to begin with; `sws pull OWNER/NAME` takes any of a supported family\n\n{}",
+        table(&heading, &cells)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_for_the_machine_is_marked() {
+        for (gib, marked) in
+            [(4, None), (8, Some("SmolLM3")), (31, Some("30B-A3B")), (500, Some("235B"))]
+        {
+            let text = text(Some(gib * GIB));
+            let line = text.lines().find(|line| line.ends_with("this machine"));
+            match marked {
+                None => assert_eq!(line, None),
+                Some(name) => assert!(line.unwrap().contains(name), "{gib}: {text}"),
+            }
+        }
+        assert!(!text(None).contains("this machine"));
+    }
+}

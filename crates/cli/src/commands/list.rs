@@ -1,0 +1,107 @@
+//! `sws list`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use sws::{Footprint, Model};
+use sws_engine::PlanOptions;
+use sws_store::read_config;
+
+use super::{print_report, size};
+use crate::args;
+use crate::here::{Here, all};
+use crate::table::table;
+
+pub(crate) fn run(args: &args::List) -> anyhow::Result<ExitCode> {
+    let rows: Vec<Row> = all().into_iter().map(Row::of).collect();
+    print_report(args.json, &rows, || text(&rows))
+}
+
+/// A model in one form. The fields of the JSON.
+#[derive(Debug, Serialize)]
+struct Row {
+    model: String,
+    form: String,
+    /// The family, if it is known.
+    model_type: Option<String>,
+    bytes: u64,
+    /// The smallest `--ram`.
+    smallest_budget: Option<u64>,
+    /// The smallest `--ram` at which no token reads from disk.
+    in_memory_budget: Option<u64>,
+    complete: bool,
+    /// Reason why it cannot be run.
+    problem: Option<String>,
+}
+
+impl Row {
+    fn of(here: Here) -> Row {
+        let mut row = Row {
+            model: here.id.to_string(),
+            form: here.form,
+            model_type: None,
+            bytes: here.bytes,
+            smallest_budget: None,
+            in_memory_budget: None,
+            complete: here.path.is_some(),
+            problem: None,
+        };
+        if let Some(path) = here.path
+            && let Err(error) = row.describe(&path)
+        {
+            row.model_type = family(&path);
+            row.problem = Some(error.to_string());
+        }
+        row
+    }
+
+    /// Fills in what the model's own files say.
+    fn describe(&mut self, path: &Path) -> sws::Result<()> {
+        let model = Model::open(path)?;
+        let footprint = Footprint::of(&model, PlanOptions::default())?;
+        self.model_type = Some(model.spec().model_type.to_string());
+        self.smallest_budget = Some(footprint.smallest());
+        self.in_memory_budget = footprint.in_memory();
+        Ok(())
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let known = |bytes: Option<u64>| bytes.map_or(String::new(), size);
+        let state = match (self.complete, &self.problem) {
+            (false, _) => "incomplete",
+            (true, Some(_)) => "cannot be run",
+            (true, None) => "",
+        };
+        vec![
+            self.model.clone(),
+            self.form.clone(),
+            self.model_type.clone().unwrap_or_default(),
+            size(self.bytes),
+            known(self.smallest_budget),
+            known(self.in_memory_budget),
+            state.to_owned(),
+        ]
+    }
+}
+
+/// The family that a configuration names, whether it is supported or not.
+fn family(path: &Path) -> Option<String> {
+    let config = read_config(path).ok()?;
+    config.entries.get("model_type")?.as_str().map(str::to_owned)
+}
+
+fn text(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "no models yet; `sws pull` lists some to begin with\n".to_owned();
+    }
+    let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
+    let heading = ["model", "<as", "<family", "size", "smallest --ram", "all in memory", "<"];
+    let mut text = table(&heading, &cells);
+    for row in rows {
+        if let Some(problem) = &row.problem {
+            text += &format!("\n{}: {problem}\n", row.model);
+        }
+    }
+    text
+}

@@ -1,0 +1,370 @@
+//! `sws pull`.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use serde_json::json;
+use sws::Progress;
+use sws_hub::{
+    Arrival, Arriving, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job, Library,
+    Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space, free_space,
+    has_safetensors, keep, save, select, staging,
+};
+use sws_kernels::Encoding;
+use sws_store::shard::{ShardOptions, Sharded, shard};
+use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, open_checkpoint, user_cache};
+
+use super::{first, print, print_json, size};
+use crate::args;
+use crate::args::{Form, encoding};
+use crate::progress::Meter;
+use crate::terminal::{note, yes};
+
+/// Revision of a model whose name has none.
+const MAIN: &str = "main";
+/// Encoding of shards by default: exact and small.
+const ENCODING: Encoding = Encoding::Bf12;
+/// Room on disk for the sketch of a weight file: its header and some samples.
+const SKETCH: u64 = 2 << 20;
+
+pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
+    let Some(name) = &args.model else { return first::print_all(args.json) };
+    let environment = Environment::of_process()?;
+    let pull = Pull::new(args, name, &environment);
+    pull.report(&pull.obtain(&environment)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Offers to download a model that is not on this machine, if there is a terminal to ask on. Returns
+/// true if it is there now.
+pub(crate) fn offer(name: &ModelName) -> anyhow::Result<bool> {
+    let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if !terminal || !name.id.has_owner() || name.revision.is_some() {
+        return Ok(false);
+    }
+    let environment = Environment::of_process()?;
+    if environment.offline {
+        return Ok(false);
+    }
+    let args = args::Pull::of(name.clone());
+    let pull = Pull::new(&args, name, &environment);
+    let client = Client::new(&environment)?;
+    let selection = pull.select(&client, &client.list(pull.id, pull.revision)?)?;
+    let place = match (&selection.weights, &pull.cached) {
+        (Weights::Gguf(_), Some(cached)) => cached.dir().to_owned(),
+        _ => pull.out()?,
+    };
+    let free = free_space(&place)?.map_or(String::new(), |free| format!(", {} free", size(free)));
+    let question = format!(
+        "sws: `{name}` is not on this machine. Download {} to `{}`{free}? [y/N] ",
+        size(selection.weights.len()),
+        place.display(),
+    );
+    if !yes(&question)? {
+        return Ok(false);
+    }
+    pull.obtain(&environment)?;
+    Ok(true)
+}
+
+/// A model that is there now.
+struct Obtained {
+    path: PathBuf,
+    /// None without shards, or with those of an earlier command.
+    sharded: Option<Sharded>,
+    how: &'static str,
+}
+
+/// One download.
+struct Pull<'a> {
+    args: &'a args::Pull,
+    name: &'a ModelName,
+    id: &'a ModelId,
+    revision: &'a str,
+    encoding: Encoding,
+    library: Option<Library>,
+    cached: Option<CachedModel>,
+}
+
+impl<'a> Pull<'a> {
+    fn obtain(&self, environment: &Environment) -> anyhow::Result<Obtained> {
+        let args = self.args;
+        if let Some(path) = self.finished() {
+            return Ok(Obtained { path, sharded: None, how: "there already" });
+        }
+        if environment.offline {
+            return self.offline();
+        }
+        let client = Client::new(environment)?;
+        let mut listing = client.list(self.id, self.revision)?;
+        let begun = self.begun()?;
+        if let Some((_, commit)) = begun.as_ref().filter(|(_, commit)| *commit != listing.commit) {
+            note!(
+                "sws: `{}` has changed since this download began, which goes on with {commit}",
+                self.revision,
+            );
+            listing = client.list(self.id, commit)?;
+        }
+        let selection = self.select(&client, &listing)?;
+        match (&selection.weights, args.form, args.keep) {
+            (_, Some(Form::Stored), _) | (Weights::Gguf(_), None, _) => {
+                let path = self.store(&client, &listing, &selection)?;
+                Ok(Obtained { path, sharded: None, how: "downloaded" })
+            }
+            (Weights::Gguf(_), Some(Form::Shards(_)), _) | (_, _, true) => {
+                let path = self.store(&client, &listing, &selection)?;
+                self.shard(&path)
+            }
+            (Weights::Safetensors(_), ..) => {
+                let staging = match begun {
+                    Some((staging, _)) => staging,
+                    None => self.begin(&selection)?,
+                };
+                self.straight(client, listing, selection, staging)
+            }
+        }
+    }
+
+    fn new(args: &'a args::Pull, name: &'a ModelName, environment: &Environment) -> Pull<'a> {
+        let (id, named) = (&name.id, name.revision.as_deref());
+        let cached = environment.cache.as_ref().map(|dir| HubCache::new(dir).model(id));
+        let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
+        let encoding = match args.form {
+            Some(Form::Shards(encoding)) => encoding,
+            _ => tagged.unwrap_or(ENCODING),
+        };
+        let revision = args.revision.as_deref().or(named).unwrap_or(MAIN);
+        Pull { args, name, id, revision, encoding, library: Library::of_process(), cached }
+    }
+
+    /// Directory of the shards.
+    fn out(&self) -> Result<PathBuf, HubError> {
+        let path = match (&self.args.out, &self.library) {
+            (Some(out), _) => out.clone(),
+            (None, Some(library)) => library.path(self.id, self.encoding.name()),
+            (None, None) => return Err(HubError::NoCache),
+        };
+        Ok(std::path::absolute(&path).unwrap_or(path))
+    }
+
+    /// The shards, if an earlier command made all of them.
+    fn finished(&self) -> Option<PathBuf> {
+        let args = self.args;
+        let stored = args.form == Some(Form::Stored) || self.gguf_tag().is_some();
+        let shards = !stored && !args.keep;
+        let shards = shards && self.revision == MAIN;
+        let out = self.out().ok().filter(|_| shards)?;
+        (out.join(MANIFEST_FILE).is_file() && !staging(&out).exists()).then_some(out)
+    }
+
+    /// The tag, unless it names an encoding of shards.
+    fn gguf_tag(&self) -> Option<&'a str> {
+        self.name.tag.as_deref().filter(|tag| encoding(tag).is_err())
+    }
+
+    /// Shards what the cache has.
+    fn offline(&self) -> anyhow::Result<Obtained> {
+        let found = sws::locate_checkpoint(self.name.to_string());
+        let Ok(path) = found else {
+            return Err(HubError::Offline { id: self.id.clone() }.into());
+        };
+        match self.args.form {
+            Some(Form::Stored) => Ok(Obtained { path, sharded: None, how: "there already" }),
+            _ => self.shard(&path),
+        }
+    }
+
+    fn select(&self, client: &Client, listing: &Listing) -> Result<Selection, HubError> {
+        // Repositories with both have their own shards of an encoding.
+        let tag = self.name.tag.as_deref();
+        let tag = if has_safetensors(listing) { self.gguf_tag() } else { tag };
+        select(listing, tag, &mut |index| client.read(listing, index))
+    }
+
+    /// Downloads the files as they are: into the cache, or the directory that was typed. Returns the
+    /// path of the model.
+    fn store(
+        &self,
+        client: &Client,
+        listing: &Listing,
+        selection: &Selection,
+    ) -> anyhow::Result<PathBuf> {
+        let files: Vec<HubFile> =
+            selection.small.iter().chain(selection.weights.files()).cloned().collect();
+        // With shards to make, --out is their directory.
+        let stored = !matches!(self.args.form, Some(Form::Shards(_))) && !self.args.keep;
+        let out = self.args.out.as_deref().filter(|_| stored);
+        let place = |file: &HubFile| match (out, &self.cached) {
+            (Some(dir), _) => dir.join(file.name.rsplit('/').next().unwrap_or(&file.name)),
+            (None, Some(cached)) => cached.blob(&file.etag),
+            (None, None) => PathBuf::new(),
+        };
+        let dir = match (out, &self.cached) {
+            (Some(dir), _) => dir,
+            (None, Some(cached)) => cached.dir(),
+            (None, None) => return Err(HubError::NoCache.into()),
+        };
+        let there = |file: &HubFile| present(&place(file), file.len);
+        check_space(dir, files.iter().map(|file| file.len - there(file)).sum())?;
+
+        let total = files.iter().map(|file| file.len).sum();
+        let watch = Downloaded::new("downloading", total);
+        let parallel = self.args.files.into();
+        let job = Job { client, listing, files: &files, parallel, watch: &watch };
+        let done = match (out, &self.cached) {
+            (Some(dir), _) => save(&job, dir),
+            (None, Some(cached)) => keep(&job, cached, self.revision),
+            (None, None) => Ok(()),
+        };
+        watch.meter.finish();
+        done?;
+        let root = match (out, &self.cached) {
+            (None, Some(cached)) => cached.at(&listing.commit),
+            _ => dir.to_owned(),
+        };
+        Ok(match &selection.weights {
+            Weights::Gguf(files) => match (out, files.first()) {
+                (Some(_), Some(file)) => place(file),
+                (None, Some(file)) => root.join(&file.name),
+                (_, None) => root,
+            },
+            Weights::Safetensors(_) => root,
+        })
+    }
+
+    /// Makes shards of a checkpoint that is there.
+    fn shard(&self, checkpoint: &Path) -> anyhow::Result<Obtained> {
+        let checkpoint = open_checkpoint(checkpoint, user_cache().as_deref())?;
+        let meter = Meter::new("sharding");
+        let done = self.make(&*checkpoint, &self.out()?, &|p| meter.show(p));
+        meter.finish();
+        Ok(Obtained { path: self.out()?, sharded: Some(done?), how: "made" })
+    }
+
+    fn make(
+        &self,
+        checkpoint: &dyn Checkpoint,
+        out: &Path,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> anyhow::Result<Sharded> {
+        let naming = sws_model::naming(checkpoint.config())?;
+        let threads = self.args.threads.map(usize::from);
+        let options = ShardOptions { encoding: self.encoding, threads, ..Default::default() };
+        let done = shard(checkpoint, &*naming, out, &options, progress)?;
+        if let (Some(_), Some(library)) = (&self.args.out, &self.library) {
+            library.record(self.id, self.encoding.name(), out)?;
+        }
+        Ok(done)
+    }
+
+    /// The download straight into shards that was begun and not finished, with its commit.
+    fn begun(&self) -> anyhow::Result<Option<(Staging, String)>> {
+        let straight = self.args.form != Some(Form::Stored) && !self.args.keep;
+        if !straight {
+            return Ok(None);
+        }
+        let at = staging(&self.out()?);
+        if !at.is_dir() {
+            return Ok(None);
+        }
+        let staging = Staging::open(&at)?;
+        Ok(staging.commit(self.id)?.map(|commit| (staging, commit)))
+    }
+
+    /// Begins a download straight into shards, unless something else is in its place, or the disk has
+    /// no room for its first file.
+    fn begin(&self, selection: &Selection) -> anyhow::Result<Staging> {
+        let out = self.out()?;
+        if out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+            let what = "something else than this download".to_owned();
+            return Err(HubError::Foreign { dir: out, what }.into());
+        }
+        // A first check, before the sketches show how large the shards will be.
+        let weights = || selection.weights.files().iter().map(|file| file.len);
+        let small = selection.small.iter().map(|file| file.len);
+        let first = small.chain(weights().map(|len| len.min(SKETCH))).chain(weights().max());
+        check_space(&out, first.fold(0, u64::saturating_add))?;
+        Ok(Staging::open(&staging(&out))?)
+    }
+
+    /// Downloads a file, makes its shards and removes it, before the next comes.
+    fn straight(
+        &self,
+        client: Client,
+        listing: Listing,
+        selection: Selection,
+        staging: Staging,
+    ) -> anyhow::Result<Obtained> {
+        let out = self.out()?;
+        let Selection { weights, small } = selection;
+        let watch = Arc::new(Downloaded::new("pulling", weights.len()));
+        let weights = weights.files().to_vec();
+        let cached = self.cached.clone();
+        // Headers come first, which takes seconds.
+        watch.moved(0);
+        let arrival = Arrival { client, listing, weights, small, cached };
+        let mut checkpoint =
+            Arriving::open(arrival, &staging, Arc::clone(&watch) as Arc<dyn Watch + Send>)?;
+        let naming = sws_model::naming(checkpoint.config())?;
+        checkpoint.reserve(&Manifest::in_place(&checkpoint, &*naming)?);
+        let done = self.make(&checkpoint, &out, &|_| ());
+        watch.meter.finish();
+        let done = done.map_err(|error| match checkpoint.failure() {
+            Some(failure) => failure.into(),
+            None => error,
+        })?;
+        staging.remove()?;
+        Ok(Obtained { path: out, sharded: Some(done), how: "made" })
+    }
+
+    fn report(&self, obtained: &Obtained) -> anyhow::Result<()> {
+        let Obtained { path, sharded, how } = obtained;
+        if self.args.json {
+            return print_json(&json!({
+                "model": self.name.to_string(),
+                "path": path,
+                "encoding": sharded.map(|_| self.encoding.name()),
+                "shards": sharded.map(|done| done.shards),
+                "stored_bytes": sharded.map(|done| done.stored_bytes),
+                "source_bytes": sharded.map(|done| done.source_bytes),
+            }));
+        }
+        let what = sharded.map_or(String::new(), |done| {
+            format!("{} shards, {}, ", done.shards, size(done.stored_bytes))
+        });
+        print(&format!("{what}{how}: {}\nsws run {}\n", path.display(), self.name))
+    }
+}
+
+/// Bytes of a file that an earlier download left.
+fn present(path: &Path, len: u64) -> u64 {
+    let of = |path: &Path| path.metadata().map_or(0, |about| about.len());
+    of(path).max(of(&path.with_added_extension("incomplete"))).min(len)
+}
+
+/// Shows the progress of downloads.
+struct Downloaded {
+    meter: Meter,
+    done: AtomicI64,
+    total: u64,
+}
+
+impl Downloaded {
+    fn new(what: &'static str, total: u64) -> Downloaded {
+        Downloaded { meter: Meter::new(what), done: AtomicI64::new(0), total }
+    }
+}
+
+impl Watch for Downloaded {
+    fn moved(&self, bytes: i64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.meter.show(Progress { done: done.max(0) as u64, total: self.total });
+    }
+
+    fn waiting(&self, file: &str) {
+        note!("sws: another process downloads `{file}`; waiting for it");
+    }
+}

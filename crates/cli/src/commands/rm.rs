@@ -1,0 +1,83 @@
+//! `sws rm`.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use sws_hub::{CachedModel, HubCache, Library, ModelName, Shards, choose_gguf, snapshot_files};
+
+use super::{print, size};
+use crate::args;
+use crate::terminal::yes;
+
+pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
+    let name = &args.model;
+    if name.revision.is_some() {
+        bail!("`{name}`: revisions cannot be removed one by one; leave out what follows the @");
+    }
+    let wanted = |shards: &Shards| name.tag.as_ref().is_none_or(|tag| *tag == shards.encoding);
+    let library = Library::of_process();
+    let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
+    shards.retain(wanted);
+    let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
+    let cached = cached.filter(|model| model.dir().is_dir());
+    if let (true, Some(tag), Some(model)) = (shards.is_empty(), &name.tag, &cached) {
+        return remove_gguf(args, model, tag);
+    }
+    let cached = cached.filter(|_| name.tag.is_none());
+    if shards.is_empty() && cached.is_none() {
+        return Err(unknown(name));
+    }
+    let paths = shards.iter().map(|shards| shards.path.as_path());
+    let paths: Vec<_> = paths.chain(cached.iter().map(|model| model.dir())).collect();
+    let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
+    let freed = |shards: &Shards| if shards.path.is_symlink() { 0 } else { shards.size() };
+    let bytes: u64 = shards.iter().map(freed).chain(cached.iter().map(|model| model.size())).sum();
+    if !args.yes && !asked(&format!("remove {}, {}? [y/N] ", paths.join(" and "), size(bytes)))? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for shards in &shards {
+        shards.remove()?;
+    }
+    if let Some(cached) = &cached {
+        cached.remove()?;
+    }
+    print(&format!("removed {}, {}\n", paths.join(" and "), size(bytes)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown(name: &ModelName) -> anyhow::Error {
+    anyhow!("`{name}` is not among the models on this machine; `sws list` shows them")
+}
+
+/// Removes one of several models in GGUF.
+fn remove_gguf(args: &args::Rm, model: &CachedModel, tag: &str) -> anyhow::Result<ExitCode> {
+    let name = &args.model;
+    let dir = model.snapshot(None).ok_or_else(|| unknown(name))?;
+    let files = snapshot_files(&dir);
+    let chosen =
+        choose_gguf(files.iter().map(String::as_str), Some(tag)).map_err(
+            |unclear| match unclear.none {
+                true => unknown(name),
+                false => anyhow!(
+                    "`{name}` may be any of {}; name one of them whole",
+                    unclear.models.join(", ")
+                ),
+            },
+        )?;
+    let shown = chosen.join("`, `");
+    if !args.yes && !asked(&format!("remove `{shown}` of `{}`? [y/N] ", name.id))? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let freed = model.remove_files(&dir, &chosen)?;
+    print(&format!("removed `{shown}`, {}\n", size(freed)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for a yes on the terminal.
+fn asked(question: &str) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        bail!("there is no terminal for the question whether to remove it; give --yes");
+    }
+    yes(question)
+}

@@ -1,0 +1,82 @@
+//! The models on this machine: shards that ids find, and the Hugging Face cache.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sws_hub::{CachedModel, HubCache, Library, ModelId, Shards, gguf_models, snapshot_files};
+use sws_store::MANIFEST_FILE;
+
+/// A model on this machine, in one form.
+#[derive(Clone, Debug)]
+pub(crate) struct Here {
+    pub(crate) id: ModelId,
+    /// Encoding of shards; else `checkpoint`, or the name of a GGUF file.
+    pub(crate) form: String,
+    /// Its path; `None` while its download is not complete.
+    pub(crate) path: Option<PathBuf>,
+    /// Bytes on disk.
+    pub(crate) bytes: u64,
+}
+
+impl Here {
+    /// Time at which it became complete.
+    fn since(&self) -> Option<SystemTime> {
+        let path = self.path.as_ref()?;
+        let manifest = path.join(MANIFEST_FILE);
+        let about = manifest.metadata().or_else(|_| path.metadata());
+        about.ok()?.modified().ok()
+    }
+}
+
+/// All models, sorted by id and form.
+pub(crate) fn all() -> Vec<Here> {
+    let library = Library::of_process().into_iter().flat_map(|library| library.all());
+    let mut all: Vec<Here> = library.map(sharded).collect();
+    if let Some(cache) = HubCache::of_process() {
+        all.extend(cache.models().iter().flat_map(|id| cached(id, &cache.model(id))));
+    }
+    all.sort_by(|a, b| (&a.id, &a.form).cmp(&(&b.id, &b.form)));
+    all
+}
+
+/// The complete models, newest first.
+pub(crate) fn newest() -> Vec<Here> {
+    let mut complete = all();
+    complete.retain(|here| here.path.is_some());
+    complete.sort_by_cached_key(|here| std::cmp::Reverse(here.since()));
+    complete
+}
+
+fn sharded(shards: Shards) -> Here {
+    let (bytes, complete) = (shards.size(), shards.is_complete());
+    let Shards { id, encoding, path } = shards;
+    Here { id, form: encoding, path: complete.then_some(path), bytes }
+}
+
+/// The models of a repository in the cache.
+fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
+    let here = |form: &str, path: Option<PathBuf>, bytes| Here {
+        id: id.clone(),
+        form: form.to_owned(),
+        path,
+        bytes,
+    };
+    let Some(dir) = model.snapshot(None).filter(|_| !model.is_partial()) else {
+        return vec![here("checkpoint", None, model.size())];
+    };
+    let names = snapshot_files(&dir);
+    let is_weights = |name: &&str| Path::new(name).extension().is_some_and(|e| e == "safetensors");
+    let size = |names: &[&str]| {
+        let len = |name: &&str| dir.join(name).metadata().map_or(0, |about| about.len());
+        names.iter().map(len).fold(0, u64::saturating_add)
+    };
+    let weights: Vec<&str> = names.iter().map(String::as_str).filter(is_weights).collect();
+    let mut found = Vec::new();
+    if !weights.is_empty() && names.iter().any(|name| name == "config.json") {
+        found.push(here("checkpoint", Some(dir.clone()), size(&weights)));
+    }
+    for (name, files) in gguf_models(names.iter().map(String::as_str)) {
+        found.push(here(name, files.first().map(|first| dir.join(first)), size(&files)));
+    }
+    found
+}

@@ -1,0 +1,203 @@
+//! The models on this machine: `sws list`, `sws rm`, what is offered where a model is missing, and the
+//! cache that Python leaves.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use sws_testing::hub::sha256;
+
+use crate::goldens::{copy, golden_dir};
+use crate::pull::{ID, User};
+use crate::sws::Outcome;
+use crate::terminal::{Terminal, ended};
+
+/// The cache that Python's huggingface_hub left, as tests/hub.py lists it.
+const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/hub-cache.txt");
+const TEMPLATE: &str = "{% for message in messages %}{{ message.content }}{% endfor %}";
+
+/// A directory with the files of a model that are published, of `tests/goldens`.
+fn published(dir: &Path, files: &[&str]) -> PathBuf {
+    std::fs::create_dir(dir).unwrap();
+    for file in files {
+        std::fs::copy(golden_dir("qwen2_moe").join(file), dir.join(file)).unwrap();
+    }
+    dir.to_owned()
+}
+
+/// The files and links of the cache, one in a line.
+fn listing(cache: &Path) -> String {
+    let mut lines = Vec::new();
+    let mut ahead = vec![cache.join("models--own--tiny-model")];
+    while let Some(dir) = ahead.pop() {
+        for entry in dir.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(cache).unwrap().display().to_string();
+            if path.is_symlink() {
+                lines.push(format!("link {name} {}", path.read_link().unwrap().display()));
+            } else if path.is_dir() {
+                ahead.push(path);
+            } else if dir.ends_with("refs") {
+                lines.push(format!("text {name} {}", std::fs::read_to_string(&path).unwrap()));
+            } else {
+                lines.push(format!("file {name} {}", sha256(&std::fs::read(&path).unwrap())));
+            }
+        }
+    }
+    lines.sort();
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn caches_are_those_that_python_makes_and_reads() {
+    let temp = tempfile::tempdir().unwrap();
+    let files = ["config.json", "model.safetensors"];
+    let dir = published(&temp.path().join("in"), &files);
+    let python = std::fs::read_to_string(PYTHON).unwrap();
+    let mut expected: Vec<&str> = python.lines().collect();
+    expected.sort_unstable();
+    let expected = expected.join("\n") + "\n";
+
+    // Python's cache, made again from its listing.
+    let user = User::of(&dir);
+    let cache = user.at("huggingface/hub");
+    for line in python.lines() {
+        let [kind, name, rest] = line.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+        let path = cache.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        match kind {
+            "link" => std::os::unix::fs::symlink(rest, &path).unwrap(),
+            "text" => std::fs::write(&path, rest).unwrap(),
+            _ => {
+                let bytes = files.map(|file| std::fs::read(dir.join(file)).unwrap());
+                let found = bytes.iter().find(|bytes| sha256(bytes) == rest);
+                std::fs::write(&path, found.expect("the golden changed: run tests/hub.py"))
+                    .unwrap();
+            }
+        }
+    }
+    assert_eq!(listing(&cache), expected);
+    let inspected = |name: &dyn AsRef<OsStr>| user.sws(&[&"inspect", name]).succeeded().stdout;
+    assert_eq!(inspected(&ID), inspected(&dir));
+    // Nothing is missing there.
+    user.sws(&[&"pull", &ID, &"--as", &"stored"]).succeeded();
+    assert!(user.hub.state().requests.iter().all(|request| request.file.is_empty()));
+    assert_eq!(listing(&cache), expected);
+
+    let user = User::of(&dir);
+    user.sws(&[&"pull", &ID, &"--as", &"stored"]).succeeded();
+    assert_eq!(listing(&user.at("huggingface/hub")), expected);
+}
+
+#[test]
+fn models_are_listed_with_their_memory() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    copy("mixtral", &dir);
+    let user = User::of(&dir);
+    user.sws(&[&"pull", &ID]).succeeded();
+    user.sws(&[&"pull", &format!("{ID}:q8")]).succeeded();
+    user.sws(&[&"pull", &ID, &"--as", &"stored"]).succeeded();
+    let json = user.sws(&[&"list", &"--json"]).succeeded().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let forms: Vec<&str> = (0..3).map(|row| json[row]["form"].as_str().unwrap()).collect();
+    assert_eq!(forms, ["bf12", "checkpoint", "q8"]);
+    for row in json.as_array().unwrap() {
+        assert_eq!(row["model_type"], "mixtral");
+        let budget = |name: &str| row[name].as_u64().unwrap_or_else(|| panic!("{row}"));
+        assert!(budget("smallest_budget") <= budget("in_memory_budget"), "{row}");
+        assert!(row["bytes"].as_u64().unwrap() > 0 && row["problem"].is_null(), "{row}");
+        // The model runs in so much, and in no less than what is called the smallest.
+        let path = match row["form"].as_str().unwrap() {
+            "checkpoint" => format!("{ID}@main"),
+            form => format!("{ID}:{form}"),
+        };
+        let ram = format!("{}", budget("in_memory_budget"));
+        user.sws(&[&"plan", &path, &"--ram", &ram, &"--no-probe"]).succeeded();
+    }
+    // A family that is not supported is listed with the reason.
+    let config = user.at("huggingface/hub/models--own--tiny-model/snapshots");
+    let config = config.join("0123456789abcdef0123456789abcdef01234567/config.json");
+    std::fs::write(config.canonicalize().unwrap(), r#"{"model_type":"unheard_of"}"#).unwrap();
+    let listed = user.sws(&[&"list"]).succeeded().stdout;
+    assert!(listed.contains("cannot be run") && listed.contains("unheard_of"), "{listed}");
+}
+
+#[test]
+fn one_of_several_files_is_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    std::fs::create_dir(&dir).unwrap();
+    let file = sws_testing::gguf::converted(&golden_dir("qwen2_moe")).unwrap();
+    for name in ["Tiny-BF16.gguf", "Tiny-Q4_K_M.gguf"] {
+        // Files of equal bytes share a blob, which stays for the other.
+        file.write(&dir.join(name));
+    }
+    let user = User::of(&dir);
+    for tag in ["BF16", "Q4_K_M"] {
+        user.sws(&[&"pull", &format!("{ID}:{tag}")]).succeeded();
+    }
+    let listed = user.sws(&[&"list"]).succeeded().stdout;
+    assert!(listed.contains("Tiny-BF16") && listed.contains("Tiny-Q4_K_M"), "{listed}");
+    user.sws(&[&"rm", &format!("{ID}:Q5_0"), &"--yes"]).refused(2, &["Q5_0", "sws list"]);
+    user.sws(&[&"rm", &format!("{ID}:BF16")]).refused(2, &["--yes"]);
+    let removed = user.sws(&[&"rm", &format!("{ID}:BF16"), &"--yes"]).succeeded();
+    assert!(removed.stdout.contains("Tiny-BF16.gguf"), "{removed:?}");
+    let listed = user.sws(&[&"list"]).succeeded().stdout;
+    assert!(!listed.contains("Tiny-BF16") && listed.contains("Tiny-Q4_K_M"), "{listed}");
+    user.sws(&[&"inspect", &format!("{ID}:Q4_K_M")]).succeeded();
+    user.sws(&[&"inspect", &format!("{ID}:BF16")]).refused(2, &["BF16", "sws pull"]);
+}
+
+#[test]
+fn a_terminal_is_asked_whether_to_download() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = published(&temp.path().join("in"), &["config.json", "model.safetensors"]);
+    let user = User::of(&dir);
+    let run: [&dyn AsRef<OsStr>; 6] =
+        [&"run", &ID, &"--tokens", &"5,9,100", &"--max-new-tokens=4", &"--json"];
+    for (answer, code) in [("no\r", 2), ("\r", 2), ("yes\r", 0)] {
+        let mut terminal = Terminal::open();
+        let child = terminal.start_with_messages(&mut user.command(&run));
+        let asked = terminal.until("[y/N]");
+        assert!(asked.contains(ID) && asked.contains("KiB") && asked.contains("free"), "{asked}");
+        terminal.type_in(answer.as_bytes());
+        let shown = terminal.until(if code == 0 { "\"tokens\"" } else { "sws pull" });
+        assert_eq!(ended(child).code(), Some(code), "{answer:?}: {shown}");
+    }
+    user.sws(&run).succeeded();
+    // Without a terminal there is no question, and no connection.
+    user.hub.state().requests.clear();
+    user.sws(&[&"run", &"own/other"]).refused(2, &["own/other", "sws pull own/other"]);
+    assert!(user.hub.state().requests.is_empty());
+}
+
+#[test]
+fn without_a_model_pull_and_chat_say_which() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    copy("qwen3_moe", &dir);
+    std::fs::write(dir.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let user = User::of(&dir);
+    let listed = user.sws(&[&"pull"]).succeeded().stdout;
+    let json = user.sws(&[&"pull", &"--json"]).succeeded().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json.as_array().map(Vec::len), Some(::sws::SUGGESTIONS.len()));
+    for suggestion in ::sws::SUGGESTIONS {
+        assert!(listed.contains(&suggestion.command()), "{listed}");
+    }
+    let chat = || {
+        let options: [&dyn AsRef<OsStr>; 4] =
+            [&"chat", &"--max-new-tokens=5", &"--ignore-eos", &"--seed=1"];
+        let mut child = user.command(&options).stdin(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(b"hello\n");
+        Outcome::of(child.wait_with_output().unwrap()).succeeded()
+    };
+    let told = chat();
+    assert!(told.stderr.contains("`sws pull`") && !told.stdout.is_empty(), "{told:?}");
+    user.sws(&[&"pull", &ID]).succeeded();
+    let answered = chat();
+    assert!(answered.stderr.contains(&format!("the model is `{ID}` (bf12)")), "{answered:?}");
+    assert!(!answered.stdout.is_empty() && answered.stdout != told.stdout, "{answered:?}");
+}
