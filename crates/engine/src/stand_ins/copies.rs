@@ -109,6 +109,7 @@ impl ErrorBound {
         match expert.activation {
             Activation::Silu => true,
             Activation::Sigmoid
+            | Activation::ReluSquared
             | Activation::GeluTanh
             | Activation::GeluErf
             | Activation::SiluClamped(_)

@@ -11,6 +11,8 @@ pub enum Activation {
     Sigmoid,
     /// g · sigmoid(g) · u.
     Silu,
+    /// max(g, 0)², of an MLP without ups.
+    ReluSquared,
     /// GELU(g) · u in the tanh approximation.
     GeluTanh,
     /// GELU(g) · u with the error function.
@@ -33,6 +35,10 @@ impl Activation {
         match self {
             Activation::Sigmoid => sigmoid(gate) * up,
             Activation::Silu => silu(gate) * up,
+            Activation::ReluSquared => {
+                let positive = if gate < 0.0 { 0.0 } else { gate };
+                positive * positive
+            }
             Activation::GeluTanh => gelu_tanh(gate) * up,
             Activation::GeluErf => gelu_erf(gate) * up,
             Activation::SiluClamped(limit) => {
@@ -90,6 +96,10 @@ macro_rules! per_variant {
             }
             Activation::Silu => {
                 let $it = Activation::Silu;
+                $body
+            }
+            Activation::ReluSquared => {
+                let $it = Activation::ReluSquared;
                 $body
             }
             Activation::GeluTanh => {

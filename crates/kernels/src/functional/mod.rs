@@ -38,7 +38,7 @@ pub use norm::{NormWeight, layer_norm, rms_norm};
 pub use pool::pool;
 pub use recurrent::{
     ConvInput, MAX_TAPS, Recurrence, RecurrenceInputs, ShortConv, decays, l2_norm, recur,
-    short_conv,
+    short_conv, steps,
 };
 pub use rope::{RopePairs, RopeShape, rope, rope_tables};
 pub use row::{add, axpy, root_softplus, sigmoid, soft_cap, softmax};

@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use super::elementary::{decay, silu};
+use super::elementary::{decay, silu, softplus};
 use super::lanes::{LANES, Lanes, dot, padded};
 use super::vector::Wide;
 use super::{reference, tiered};
@@ -190,6 +190,12 @@ pub fn decays(tier: Tier, x: &mut [f32], rate: &[f32], bias: &[f32]) {
     decays_tiered(tier, x, rate, bias);
 }
 
+/// x = softplus(x + `bias`) for each row of `x` [rows, `bias`], in place.
+pub fn steps(tier: Tier, x: &mut [f32], bias: &[f32]) {
+    assert!(x.len().is_multiple_of(bias.len().max(1)), "steps: shapes");
+    steps_tiered(tier, x, bias);
+}
+
 tiered! {
     recur_tiered(
         spec: &Recurrence, inputs: &RecurrenceInputs, unit: usize, state: &mut [f32], y: &mut [f32],
@@ -210,6 +216,11 @@ tiered! {
 tiered! {
     decays_tiered(x: &mut [f32], rate: &[f32], bias: &[f32])
     lanes: decays_lanes, reference: reference::decays
+}
+
+tiered! {
+    steps_tiered(x: &mut [f32], bias: &[f32])
+    lanes: steps_lanes, reference: reference::steps
 }
 
 /// Some columns of a head: all tokens while the columns' part of the state is in the nearest cache.
@@ -321,6 +332,15 @@ fn decays_lanes(x: &mut [f32], rate: &[f32], bias: &[f32]) {
             for (x, bias) in row.iter_mut().zip(bias) {
                 *x = decay(*x + bias, rate);
             }
+        }
+    }
+}
+
+#[inline(always)]
+fn steps_lanes(x: &mut [f32], bias: &[f32]) {
+    for row in x.chunks_exact_mut(bias.len().max(1)) {
+        for (x, bias) in row.iter_mut().zip(bias) {
+            *x = softplus(*x + bias);
         }
     }
 }

@@ -311,6 +311,12 @@ pub(super) fn decays(x: &mut [f32], rate: &[f32], bias: &[f32]) {
     }
 }
 
+pub(super) fn steps(x: &mut [f32], bias: &[f32]) {
+    for (i, x) in x.iter_mut().enumerate() {
+        *x = elementary::softplus(*x + bias[i % bias.len()]);
+    }
+}
+
 pub(super) fn index_scores(query: IndexQuery, keys: &KvCache, first: usize, scores: &mut [f32]) {
     let dim = keys.keys.dim;
     for (position, score) in (first..).zip(scores) {

@@ -110,6 +110,15 @@ fn clamped_gate() {
 }
 
 #[test]
+fn squares_of_what_is_positive() {
+    let it = Activation::ReluSquared;
+    for (x, y) in [(-3.0, 0.0), (-INF, 0.0), (0.0, 0.0), (1.5, 2.25), (INF, INF)] {
+        assert_eq!(it.at(x, NAN), y, "{x}");
+    }
+    assert!(it.at(NAN, 1.0).is_nan());
+}
+
+#[test]
 fn selection() {
     type Case = (&'static [f32], Option<usize>, &'static [u32]);
     let cases: &[Case] = &[

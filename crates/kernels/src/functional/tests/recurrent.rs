@@ -180,6 +180,7 @@ proptest! {
         super::in_all_tiers(&x, |tier, x| l2_norm(tier, x, each, 1e-6, 0.3));
         let (rate, bias) = (noise.vec(heads, 3.0), noise.vec(heads * each, 4.0));
         super::in_all_tiers(&x, |tier, x| decays(tier, x, &rate, &bias));
+        super::in_all_tiers(&x, |tier, x| steps(tier, x, &bias));
     }
 }
 

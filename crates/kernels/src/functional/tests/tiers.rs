@@ -82,6 +82,7 @@ proptest! {
         for it in [
             Activation::Sigmoid,
             Activation::Silu,
+            Activation::ReluSquared,
             Activation::GeluTanh,
             Activation::GeluErf,
             Activation::SiluClamped(3.0),
