@@ -51,14 +51,17 @@ pub struct DamagedConfiguration {
 }
 
 impl Configuration {
-    /// Parses a JSON object. Refuses one with more values than any model has, and one that is
+    /// Parses a JSON object. The words that Python writes for numbers that JSON does not have,
+    /// Infinity and NaN, become text. Refuses one with more values than any model has, and one that is
     /// nested deeper than 127 levels.
     pub fn from_json(
         origin: impl Into<String>,
         json: &[u8],
     ) -> Result<Configuration, DamagedConfiguration> {
         let origin = origin.into();
-        let entries = match serde_json::from_slice(json) {
+        let parsed = serde_json::from_slice(json);
+        let parsed = parsed.or_else(|error| serde_json::from_slice(&quoted(json)).or(Err(error)));
+        let entries = match parsed {
             Ok(Value::Map(entries)) => Ok(entries),
             Ok(_) => Err("it is no object".to_owned()),
             Err(error) => Err(error.to_string()),
@@ -68,6 +71,28 @@ impl Configuration {
             Err(reason) => Err(DamagedConfiguration { origin, reason }),
         }
     }
+}
+
+/// The same text with quotes around the words that Python writes for infinite numbers and NaN.
+fn quoted(json: &[u8]) -> Vec<u8> {
+    const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut to, mut rest) = (Vec::with_capacity(json.len() + 16), json);
+    let mut in_string = false;
+    while let [byte, after @ ..] = rest {
+        let word = WORDS.into_iter().find(|word| !in_string && rest.starts_with(word));
+        let len = match (word, byte, after) {
+            (Some(word), ..) => word.len(),
+            (None, b'\\', [_, ..]) => 2,
+            _ => 1,
+        };
+        in_string ^= *byte == b'"';
+        let quote: &[u8] = if word.is_some() { b"\"" } else { b"" };
+        to.extend_from_slice(quote);
+        to.extend_from_slice(&rest[..len]);
+        to.extend_from_slice(quote);
+        rest = &rest[len..];
+    }
+    to
 }
 
 impl Value {
@@ -211,6 +236,14 @@ mod tests {
             r#"{"a":null,"b":[true,-1,18446744073709551615,0.00001,1e+300,"\n"],"c":{"d":4.0}}"#;
         let read = Configuration::from_json("x", json.as_bytes()).unwrap();
         assert_eq!(Value::Map(read.entries).to_string(), json);
+    }
+
+    #[test]
+    fn infinite_numbers_become_text() {
+        let json = r#"{"a":[0.5,Infinity,-Infinity],"b":"\"NaN\\","NaN":NaN}"#;
+        let read = Configuration::from_json("x", json.as_bytes()).unwrap();
+        let expected = r#"{"NaN":"NaN","a":[0.5,"Infinity","-Infinity"],"b":"\"NaN\\"}"#;
+        assert_eq!(Value::Map(read.entries).to_string(), expected);
     }
 
     #[test]
