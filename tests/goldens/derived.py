@@ -11,10 +11,15 @@ from safetensors import safe_open
 from variants import Tensor, Variant
 
 # The gain of a matrix by its name (see `tensors` in variants.py); the first pattern that matches counts.
-ROUTER = r"(mlp|moe|feed_forward|router)\.(gate|wg|router|layer|proj|router\.gate|gate\.wg)(\.weight)?$"
+ROUTER = r"(mlp|moe|feed_forward|router|mixer)\.(gate|wg|router|layer|proj|router\.gate|gate\.wg)(\.weight)?$"
 BACK = r"(o_proj|down_proj|w2|output_linear|dense|out_proj)(\.weight)?$"
 SHARED_GATE = r"shared_expert_gate"
 LOGIT_GAIN = 1.3
+
+
+def published(name: str) -> str:
+    """A name that transformers writes, as the hub has it: what renames experts also reaches dense layers."""
+    return re.sub(r"\.block_sparse_moe\.((gate|up|down)_proj)\.", r".mlp.\1.", name)
 
 
 def derived(variant: Variant) -> dict[str, Tensor]:
@@ -24,7 +29,7 @@ def derived(variant: Variant) -> dict[str, Tensor]:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            shapes = {published(name): tuple(file.get_slice(name).get_shape()) for name in file.keys()}
     return {name: drawn_as(variant, name, shapes[name]) for name in sorted(shapes)}
 
 
@@ -35,15 +40,18 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
         return Tensor(shape, 0.15, f32=f32)
     if name.endswith(("layer_scalar", "per_expert_scale", "router.scale")):
         return Tensor(shape, 0.2, mean=1.0)
+    if name.endswith("A_log"):
+        # States that last for some ten tokens.
+        return Tensor(shape, 0.5, mean=-2.0, f32=f32)
     if len(shape) == 1:
         if variant.scaled and name == "model.norm.weight":
             # The head is small, so that the embedding does not outweigh the layers.
             return Tensor(shape, 0.2, mean=shape[0] ** 0.5 + variant.norm_mean - 1.0)
         if re.search(r"norm", name) and name.endswith("weight"):
             return Tensor(shape, 0.2, mean=variant.norm_mean, f32=f32)
-        return Tensor(shape, 1.0 if name.endswith("sinks") else 0.3, f32=f32)
+        return Tensor(shape, 1.0 if name.endswith("sinks") else 0.3, mean=float(name.endswith(".D")), f32=f32)
     columns = shape[-1]
-    if re.search(r"embed_tokens|word_embeddings", name):
+    if re.search(r"embed_tokens|word_embeddings|embeddings\.weight", name):
         gain = LOGIT_GAIN / columns**0.5 if tied else 1.0
         return Tensor(shape, gain / columns**0.5 if variant.scaled else gain)
     gain = 1.4

@@ -24,7 +24,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from derived import derived
+from derived import derived, published
 from grouped import GROUPED
 from quantised import quantised
 from recurrent import RECURRENT
@@ -230,6 +230,11 @@ def load(checkpoint: Path) -> Any:
         raise SystemExit(f"{checkpoint.name}: transformers reads this checkpoint otherwise: {wrong}")
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32
+    for module in model.modules():
+        # Prompts in transformers raise the steps of Nemotron's recurrences to the least of those that training began
+        # with; its single tokens and the kernels that the model was made with do not.
+        if type(module).__name__ == "NemotronHMamba2Mixer":
+            module.time_step_limit = (0.0, float("inf"))
     return model.eval()
 
 
@@ -243,7 +248,7 @@ def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) 
     with tempfile.TemporaryDirectory() as scratch:
         model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
         model.save_pretrained(scratch)
-        written = load_file(Path(scratch) / "model.safetensors")
+        written = {published(name): tensor for name, tensor in load_file(Path(scratch) / "model.safetensors").items()}
     if written.keys() != weights.keys():
         raise SystemExit(f"{name}: transformers would name these differently: {written.keys() ^ weights.keys()}")
     for key, tensor in weights.items():

@@ -83,7 +83,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         }
         match layer.ffn {
             Ffn::Dense(mlp) => supports_mlp(mlp)?,
+            Ffn::None => return Err(unknown("layers without a feed-forward block")),
             Ffn::Moe(moe) if moe.router_bias => return Err(unknown("a router with a bias")),
+            Ffn::Moe(moe) if moe.latent.is_some() => return Err(unknown("latent experts")),
             Ffn::Moe(moe) => {
                 renormalises(moe.router)?;
                 supports_mlp(moe.expert)?;
@@ -102,6 +104,8 @@ fn grouped(mixer: &Mixer) -> Result<&AttentionSpec> {
         Mixer::Compressed(_) => Err(unknown("attention to pooled entries")),
         Mixer::Delta(_) => Err(unknown("gated delta nets")),
         Mixer::Conv(_) => Err(unknown("short convolutions")),
+        Mixer::StateSpace(_) => Err(unknown("state spaces")),
+        Mixer::None => Err(unknown("layers without attention")),
     }
 }
 
@@ -296,6 +300,7 @@ impl Layer {
                 Ffn::Moe(moe) => {
                     Block::Moe(Moe::load(from, &prefix, &spec.model_type, moe, hidden)?)
                 }
+                Ffn::None => return Err(unknown("layers without a feed-forward block")),
             },
         })
     }

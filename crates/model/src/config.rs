@@ -191,7 +191,13 @@ impl<'a> Config<'a> {
     }
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {
-        Ok(self.need("num_hidden_layers")?.count(MAX_COUNT)? as u32)
+        match self.get("layers_block_type") {
+            // Transformers 5 then leaves the number out.
+            Some(list) if self.get("num_hidden_layers").is_none() => {
+                Ok(list.list()?.len().min(MAX_COUNT as usize) as u32)
+            }
+            _ => Ok(self.need("num_hidden_layers")?.count(MAX_COUNT)? as u32),
+        }
     }
 
     /// Experts in a layer, in the spelling of any family; None if there is no such entry.

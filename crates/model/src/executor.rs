@@ -37,11 +37,12 @@ pub struct ExpertBatch<'a> {
     pub experts: &'a [u32],
     /// The computation of each.
     pub spec: MlpSpec,
-    /// Elements of a row of `x`, of `state` and of an output.
+    /// Elements of a row of `x` and of an output.
     pub hidden: usize,
-    /// The normed hidden state: [tokens, hidden].
+    /// The normed hidden state, or the projection of it that experts read: [tokens, hidden].
     pub x: &'a [f32],
-    /// The hidden state to which the outputs will be added: [tokens, hidden].
+    /// The hidden state to which the outputs will be added, with rows as long as those of `x` but for
+    /// projections.
     pub state: &'a [f32],
     /// The choices of all tokens.
     pub routed: &'a Routed,

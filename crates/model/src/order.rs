@@ -11,7 +11,7 @@ use sws_store::{PieceId, PieceKind};
 use crate::role::Role;
 use crate::spec::{
     AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, QkNorm, Router,
+    ModelSpec, QkNorm, Router, StateSpaceSpec,
 };
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
@@ -162,13 +162,17 @@ impl LayerSpec {
             reads.extend(tensors.into_iter().map(|tensor| ReadStep::Tensor(kind, tensor)));
         };
         read(Site::Mixer.piece(), Site::Mixer.reads(model));
-        read(PieceKind::Norms, vec![TensorSpec::vector(Role::MixerNorm, hidden)]);
+        if self.mixer != Mixer::None {
+            read(PieceKind::Norms, vec![TensorSpec::vector(Role::MixerNorm, hidden)]);
+        }
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
             Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
             Mixer::Compressed(spec) => read(PieceKind::Attention, compressed(spec, hidden)),
             Mixer::Delta(spec) => read(PieceKind::Attention, delta(spec, hidden)),
             Mixer::Conv(spec) => read(PieceKind::Attention, conv(*spec, hidden)),
+            Mixer::StateSpace(spec) => read(PieceKind::Attention, state_space(spec, hidden)),
+            Mixer::None => {}
         }
         let norm = |role| vec![TensorSpec::vector(role, hidden)];
         if self.residual.post_norms {
@@ -176,7 +180,7 @@ impl LayerSpec {
         }
         read(Site::Ffn.piece(), Site::Ffn.reads(model));
         let split = self.residual.split && self.moe().is_some();
-        if !self.residual.parallel && !split {
+        if !self.residual.parallel && !split && self.ffn != Ffn::None {
             read(PieceKind::Norms, norm(Role::FfnNorm));
         }
         match self.ffn {
@@ -202,19 +206,28 @@ impl LayerSpec {
                 if split {
                     read(PieceKind::Norms, norm(Role::FfnNorm));
                 }
+                if let Some(latent) = moe.latent {
+                    let down = TensorSpec::matrix(Role::ExpertsDown, latent, hidden);
+                    read(PieceKind::SharedExpert, vec![down]);
+                }
                 if let Some(shared) = moe.shared {
                     let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
                     let mut tensors = mlp(shared.mlp, hidden);
                     tensors.extend(shared.gated.then_some(gate));
-                    read(self.shared_piece(), tensors);
+                    read(shared.piece(), tensors);
                 }
                 if split {
                     read(PieceKind::Norms, norm(Role::SharedPostNorm));
                     read(PieceKind::Norms, norm(Role::ExpertsNorm));
                 }
-                let tensors = mlp(moe.expert, hidden);
+                let tensors = mlp(moe.expert, moe.latent.unwrap_or(hidden));
                 reads.push(ReadStep::Experts { count: moe.experts, tensors });
+                if let Some(latent) = moe.latent {
+                    let up = TensorSpec::matrix(Role::ExpertsUp, hidden, latent);
+                    reads.push(ReadStep::Tensor(PieceKind::SharedExpert, up));
+                }
             }
+            Ffn::None => {}
         }
         let mut read = |role, len| {
             reads.push(ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len)));
@@ -294,14 +307,42 @@ fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
             TensorSpec::matrix(Role::MixedGate, channels + values, hidden),
             TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
         ],
+        DeltaInputs::PerElement { rank } => vec![
+            TensorSpec::matrix(Role::Query, spec.key_width(), hidden),
+            TensorSpec::matrix(Role::Key, spec.key_width(), hidden),
+            TensorSpec::matrix(Role::Value, values, hidden),
+            TensorSpec::matrix(Role::Beta, heads, hidden),
+            TensorSpec::matrix(Role::DecayDown, rank, hidden),
+            TensorSpec::matrix(Role::OutputGateDown, rank, hidden),
+            TensorSpec::matrix(Role::DecayUp, spec.decays(), rank),
+            TensorSpec::matrix(Role::OutputGateUp, values, rank),
+        ],
     };
+    let convs = spec.convs().map(|(role, rows)| TensorSpec { role, rows, cols: spec.taps });
+    tensors.extend(convs);
     tensors.extend([
-        TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps },
         TensorSpec::vector(Role::DecayRate, heads),
-        TensorSpec::vector(Role::DecayBias, heads),
+        TensorSpec::vector(Role::DecayBias, spec.decays()),
         TensorSpec::vector(Role::MixedNorm, spec.value_dim),
         TensorSpec::matrix(Role::Output, hidden, values),
     ]);
+    tensors
+}
+
+fn state_space(spec: &StateSpaceSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (width, channels, heads) = (spec.width(), spec.channels(), spec.heads);
+    let mut tensors = vec![TensorSpec::matrix(Role::MixedGate, spec.rows(), hidden)];
+    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::MixedBias, spec.rows())));
+    tensors.push(TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps });
+    tensors.extend(spec.conv_bias.then(|| TensorSpec::vector(Role::ConvBias, channels)));
+    tensors.extend([
+        TensorSpec::vector(Role::DecayRate, heads),
+        TensorSpec::vector(Role::DecayBias, heads),
+        TensorSpec::vector(Role::Skip, heads),
+        TensorSpec::vector(Role::MixedNorm, width),
+        TensorSpec::matrix(Role::Output, hidden, width),
+    ]);
+    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::OutputBias, hidden)));
     tensors
 }
 

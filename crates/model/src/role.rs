@@ -57,14 +57,27 @@ pub enum Role {
     Beta,
     /// The decays of states before their bias and rate.
     Decay,
+    /// To the latent of decays.
+    DecayDown,
+    /// To the latent of gates.
+    OutputGateDown,
+    /// From the latent of decays.
+    DecayUp,
+    /// From the latent of gates.
+    OutputGateUp,
     /// Both, by key heads.
     BetaDecay,
     MixedBias,
     /// Of a short convolution: [channels, taps].
     Conv,
+    QueryConv,
+    KeyConv,
+    ValueConv,
     ConvBias,
     DecayRate,
     DecayBias,
+    /// The share of an input that is added to the output, one number per head.
+    Skip,
     MixedNorm,
     QueryBias,
     KeyBias,
@@ -95,6 +108,8 @@ pub enum Role {
     RouterFactors,
     /// The experts of each token, whole numbers of 64 bits.
     ExpertTable,
+    /// To the latent that routed experts read.
+    ExpertsDown,
     Gate,
     Up,
     /// Gate and up in one matrix.
@@ -104,6 +119,8 @@ pub enum Role {
     GateUpBias,
     Down,
     DownBias,
+    /// From the sum of the outputs of routed experts.
+    ExpertsUp,
     /// One row: the gate that scales the shared expert's output for each token.
     SharedGate,
     /// The norm of the shared expert's output, where it has one of its own.
@@ -151,6 +168,10 @@ impl Role {
             | Role::OutputGate
             | Role::Beta
             | Role::Decay
+            | Role::DecayDown
+            | Role::OutputGateDown
+            | Role::DecayUp
+            | Role::OutputGateUp
             | Role::BetaDecay
             | Role::Output
             | Role::Router
@@ -158,6 +179,8 @@ impl Role {
             | Role::Up
             | Role::GateUp
             | Role::Down
+            | Role::ExpertsDown
+            | Role::ExpertsUp
             | Role::SharedGate
             | Role::Head => true,
             Role::MixerNorm
@@ -178,9 +201,13 @@ impl Role {
             | Role::KvDownNorm
             | Role::MixedBias
             | Role::Conv
+            | Role::QueryConv
+            | Role::KeyConv
+            | Role::ValueConv
             | Role::ConvBias
             | Role::DecayRate
             | Role::DecayBias
+            | Role::Skip
             | Role::MixedNorm
             | Role::IndexKeyNorm
             | Role::IndexKeyNormBias

@@ -1,16 +1,17 @@
 //! The computation of a model, layer by layer, independent of its family.
 
 mod compressed;
+mod recurrent;
 
-use sws_kernels::functional::{Activation, Recurrence, RopePairs, Streams};
+use sws_kernels::functional::{Activation, RopePairs, Streams};
 use sws_store::{Configuration, PieceKind};
 
 use crate::config::{Config, InvalidConfig};
 use crate::families;
-use crate::layer_state::Memory;
 use crate::role::Role;
 use crate::rope::Rope;
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
+pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 
 /// The arithmetic of a model, as its configuration describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +46,7 @@ pub struct ModelSpec {
 }
 
 /// One layer: a mixer of positions, then a feed-forward block, each on a normed copy of the hidden
-/// state. Their outputs, the layer's branches, are added to it.
+/// state. Their outputs, the layer's branches, are added to it. A layer may lack one of the two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// The norms before both.
@@ -109,6 +110,10 @@ pub enum Mixer {
     Delta(DeltaSpec),
     /// A short convolution between two gates.
     Conv(ConvSpec),
+    /// A state space: each head adds every token to a matrix that decays.
+    StateSpace(StateSpaceSpec),
+    /// None: each position by itself.
+    None,
 }
 
 /// Attention with grouped heads.
@@ -156,49 +161,6 @@ pub enum AttentionGate {
     WithQueries,
 }
 
-/// A gated delta net. Queries, keys and values of all heads go through a short convolution; queries
-/// and keys then have the length 1. A head keeps a matrix, which decays and is corrected with every
-/// token; its outputs are normed and gated.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeltaSpec {
-    /// Heads.
-    pub heads: usize,
-    /// Heads of queries and keys; `heads` is a multiple of this.
-    pub key_heads: usize,
-    /// Elements of a query and a key.
-    pub key_dim: usize,
-    /// Elements of a value.
-    pub value_dim: usize,
-    /// Number of tokens that the convolution sees.
-    pub taps: usize,
-    /// Eps of the norm of a head's outputs.
-    pub eps: f32,
-    /// The matrices that compute the inputs.
-    pub inputs: DeltaInputs,
-}
-
-/// A short convolution of each element of the hidden state, whose inputs and outputs are multiplied
-/// by gates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvSpec {
-    /// Elements of the hidden state.
-    pub channels: usize,
-    /// Number of tokens that the convolution sees.
-    pub taps: usize,
-    /// True if the convolution and both matrices have biases.
-    pub bias: bool,
-}
-
-/// The matrices that compute the inputs of a gated delta net.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeltaInputs {
-    /// One for all queries, keys and values, and one each for gates, corrections and decays.
-    Separate,
-    /// One for all but corrections and decays, which have another. Both have the rows of each key
-    /// head together, with those of the heads that share it.
-    ByKeyHead,
-}
-
 /// Multi-head latent attention. A position is remembered by its latent, and by the part of its key
 /// that is rotated, which all heads share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -219,8 +181,8 @@ pub struct LatentSpec {
     pub eps: f32,
     /// The factor applied to products of queries and keys.
     pub scale: f32,
-    /// Index into [`ModelSpec::ropes`].
-    pub rope: usize,
+    /// Index into [`ModelSpec::ropes`]; None if nothing is rotated after all.
+    pub rope: Option<usize>,
     /// The selection of positions that a query sees; None means all.
     pub sparse: Option<SparseSpec>,
 }
@@ -270,6 +232,8 @@ pub enum Ffn {
     Dense(MlpSpec),
     /// A mixture of experts; each token uses a few of them.
     Moe(MoeSpec),
+    /// None.
+    None,
 }
 
 /// A gated MLP: down(activation(gate(x), up(x))).
@@ -297,6 +261,8 @@ pub enum GateUp {
     Halves,
     /// One for both, the row of each gate before that of its up.
     Interleaved,
+    /// One, called ups: their activation has no other factor.
+    Ups,
 }
 
 /// A mixture of experts.
@@ -314,6 +280,9 @@ pub struct MoeSpec {
     pub router_bias: bool,
     /// The expert that every token uses in addition.
     pub shared: Option<SharedSpec>,
+    /// Elements of a projection of the normed state, which routed experts read in its place; another
+    /// matrix brings the sum of their outputs back. None if they read the state.
+    pub latent: Option<usize>,
 }
 
 /// The rule that turns the router's logits into a choice of experts and their weights.
@@ -405,6 +374,8 @@ pub struct SharedSpec {
     pub mlp: MlpSpec,
     /// True if its output is multiplied by the sigmoid of a separate router row.
     pub gated: bool,
+    /// True if its tensors are those of the MLP in models or layers without experts.
+    pub is_mlp: bool,
 }
 
 impl ModelSpec {
@@ -435,16 +406,11 @@ impl ModelSpec {
 }
 
 impl LayerSpec {
-    /// The piece of the shared expert: an MLP of every layer where it has norms of its own.
-    pub(crate) const fn shared_piece(&self) -> PieceKind {
-        if self.residual.split { PieceKind::Mlp } else { PieceKind::SharedExpert }
-    }
-
     /// The layer's mixture of experts; None for a dense layer.
     pub fn moe(&self) -> Option<&MoeSpec> {
         match &self.ffn {
             Ffn::Moe(moe) => Some(moe),
-            Ffn::Dense(_) => None,
+            Ffn::Dense(_) | Ffn::None => None,
         }
     }
 }
@@ -469,12 +435,23 @@ impl MlpSpec {
         match self.gate_up {
             GateUp::Separate => &[(Role::Gate, Role::GateBias), (Role::Up, Role::UpBias)],
             GateUp::Halves | GateUp::Interleaved => &[(Role::GateUp, Role::GateUpBias)],
+            GateUp::Ups => &[(Role::Up, Role::UpBias)],
         }
     }
 
     /// Rows of each of these matrices.
     pub(crate) const fn gate_rows(&self) -> usize {
-        2 * self.width / self.gates().len()
+        match self.gate_up {
+            GateUp::Separate | GateUp::Ups => self.width,
+            GateUp::Halves | GateUp::Interleaved => 2 * self.width,
+        }
+    }
+}
+
+impl SharedSpec {
+    /// The piece with its tensors.
+    pub(crate) const fn piece(&self) -> PieceKind {
+        if self.is_mlp { PieceKind::Mlp } else { PieceKind::SharedExpert }
     }
 }
 
@@ -530,44 +507,6 @@ impl IndexerSpec {
     /// Elements of all queries of a position.
     pub fn width(&self) -> usize {
         self.heads * self.dim
-    }
-}
-
-impl DeltaSpec {
-    /// Elements of all keys of a position.
-    pub fn key_width(&self) -> usize {
-        self.key_heads * self.key_dim
-    }
-
-    /// Elements of all values of a position.
-    pub fn value_width(&self) -> usize {
-        self.heads * self.value_dim
-    }
-
-    /// Elements of a position that go through the convolution: queries, keys, values.
-    pub fn channels(&self) -> usize {
-        2 * self.key_width() + self.value_width()
-    }
-
-    /// The recurrence of the heads.
-    pub(crate) fn recurrence(&self) -> Recurrence {
-        let &DeltaSpec { heads, key_heads, key_dim, value_dim, .. } = self;
-        let (decay_per_key, delta) = (false, true);
-        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
-    }
-}
-
-impl Mixer {
-    /// The size of the state of a sequence, if it is the same for any number of positions.
-    pub(crate) fn memory(&self) -> Option<Memory> {
-        match self {
-            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::Compressed(_) => None,
-            Mixer::Delta(spec) => {
-                let past = (spec.taps - 1) * spec.channels();
-                Some(Memory { past, sums: spec.recurrence().state_len() })
-            }
-            Mixer::Conv(spec) => Some(Memory { past: (spec.taps - 1) * spec.channels, sums: 0 }),
-        }
     }
 }
 

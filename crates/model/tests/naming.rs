@@ -44,7 +44,7 @@ fn tensors_of_every_family() {
         ("", "extra"),
     ];
     // Other names of their own.
-    let own = ["lfm2_moe", "deepseek_v4"];
+    let own = ["lfm2_moe", "deepseek_v4", "nemotron_h"];
     for model_type in supported().filter(|model_type| !own.contains(model_type)) {
         for (name, expected) in everywhere {
             assert_eq!(place(&config(model_type), name), expected, "{model_type} {name}");
@@ -53,6 +53,32 @@ fn tensors_of_every_family() {
 
     #[rustfmt::skip]
     let cases: &[(&[&str], &str, &str)] = &[
+        (&["nemotron_h"], "backbone.embeddings.weight", "embed*"),
+        (&["nemotron_h"], "backbone.norm_f.weight", "final_norm"),
+        (&["nemotron_h"], "lm_head.weight", "lm_head*"),
+        (&["nemotron_h"], "model.embed_tokens.weight", "extra"),
+        (&["nemotron_h"], "mtp.layers.0.norm.weight", "extra"),
+        (&["nemotron_h"], "backbone.layers.1.norm.weight", "layer_1/norms"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.q_proj.weight", "layer_1/attention*"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.in_proj.weight", "layer_1/attention*"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.norm.weight", "layer_1/attention"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.D", "layer_1/attention"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.up_proj.weight", "layer_1/mlp*"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.gate.e_score_correction_bias", "layer_1/router"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.shared_experts.up_proj.weight", "layer_1/shared_expert*"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.experts.3.down_proj.weight", "layer_1/expert_3*"),
+        (&["nemotron_h"], "backbone.layers.1.mixer.fc2_latent_proj.weight", "layer_1/shared_expert*"),
+        (&["granitemoehybrid"], "model.layers.1.mamba.in_proj.weight", "layer_1/attention*"),
+        (&["granitemoehybrid"], "model.layers.1.mamba.dt_bias", "layer_1/attention"),
+        (&["granitemoehybrid"], "model.layers.1.shared_mlp.input_linear.weight", "layer_1/mlp*"),
+        (&["granitemoehybrid"], "model.layers.1.block_sparse_moe.router.layer.weight", "layer_1/router"),
+        (&["kimi_linear"], "model.layers.1.self_attn.f_b_proj.weight", "layer_1/attention*"),
+        (&["kimi_linear"], "model.layers.1.self_attn.b_proj.weight", "layer_1/attention"),
+        (&["kimi_linear"], "model.layers.1.self_attn.k_conv1d.weight", "layer_1/attention"),
+        (&["kimi_linear"], "model.layers.1.self_attn.A_log", "layer_1/attention"),
+        (&["kimi_linear"], "model.layers.1.self_attn.kv_b_proj.weight", "layer_1/attention*"),
+        (&["kimi_linear"], "model.layers.1.block_sparse_moe.experts.3.w1.weight", "layer_1/expert_3*"),
+        (&["kimi_linear"], "model.layers.1.block_sparse_moe.shared_experts.up_proj.weight", "layer_1/shared_expert*"),
         (&["lfm2_moe"], "model.embedding_norm.weight", "final_norm"),
         (&["lfm2_moe"], "lm_head.weight", "lm_head*"),
         (&["lfm2_moe"], "model.layers.1.conv.conv.weight", "layer_1/attention"),

@@ -15,6 +15,8 @@ use crate::spec::{
 /// Limits far above any known model; they bound allocations before any weight is read.
 const MAX_HIDDEN: u64 = 1 << 20;
 pub(super) const MAX_WIDTH: u64 = 1 << 24;
+/// Numbers of the state of a recurrent layer.
+pub(super) const MAX_STATE: usize = 1 << 28;
 const MAX_CONTEXT: u64 = 1 << 32;
 
 /// A family's defaults for absent entries. Most published models have all of them.
@@ -63,7 +65,10 @@ impl<'a> Decoder<'a> {
             }
         }
         let hidden = config.size("hidden_size", MAX_HIDDEN)?;
-        let layers = config.size("num_hidden_layers", MAX_COUNT)?;
+        let layers = match config.layers()? {
+            0 => return Err(config.need("num_hidden_layers")?.invalid("which must be at least 1")),
+            layers => layers as usize,
+        };
         // Wrapped files of Gemma 3 leave out what their class has as a default.
         let is_gemma = config.model_type() == "gemma3_text";
         let size = |key, limit, default| match config.get(key) {
@@ -255,14 +260,18 @@ pub(super) fn moe(
         router: Router::Softmax { renormalise },
         router_bias: false,
         shared,
+        latent: None,
     }))
 }
+
+/// The spellings of the number of experts for a token.
+pub(super) const TOP_K: [&str; 5] =
+    ["num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts"];
 
 /// The number of experts of a layer, and of those for a token.
 pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
     let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
-    let keys = ["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"];
-    let entry = config.any(&keys).ok_or(ConfigError::MissingKey("num_experts_per_tok"))?;
+    let entry = config.any(&TOP_K).ok_or(ConfigError::MissingKey(TOP_K[0]))?;
     let entry = entry.alike()?;
     let top_k = entry.size(MAX_COUNT)?;
     if top_k > experts {

@@ -29,7 +29,7 @@ pub(super) const LATENT: Family = Family {
     spec: latent,
 };
 
-const LATENT_ATTENTION: &[Rule] = &[
+pub(super) const LATENT_ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
     matrix(PieceKind::Attention, Role::QueryDown, "self_attn.q_a_proj.weight"),
     small(PieceKind::Attention, Role::QueryDownNorm, "self_attn.q_a_layernorm.weight"),
@@ -113,7 +113,7 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         // Whatever the eps of the other norms.
         eps: 1e-6,
         scale: scale as f32,
-        rope: 0,
+        rope: Some(0),
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

@@ -290,9 +290,9 @@ fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
     let (scores, correction, groups) = (Scores::RootSoftplus, true, None);
     let renormalise = Renormalise::Sum { plus: 1e-20 };
     let rule = RankedRouter { scores, correction, groups, renormalise, scale };
-    let shared = Some(SharedSpec { mlp: expert, gated: false });
+    let shared = Some(SharedSpec { mlp: expert, gated: false, is_mlp: false });
     let router = Router::Ranked(rule);
-    Ok((MoeSpec { experts, top_k, expert, router, router_bias: false, shared }, rule))
+    Ok((MoeSpec { experts, top_k, expert, router, router_bias: false, shared, latent: None }, rule))
 }
 
 /// True for each layer whose experts a table gives.

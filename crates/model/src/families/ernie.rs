@@ -71,5 +71,13 @@ fn experts(config: &Config) -> Result<Ffn, ConfigError> {
     });
     let shared = shared(config, ("moe_num_shared_experts", 2), width)?;
     let expert = MlpSpec::silu(width);
-    Ok(Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias: false, shared }))
+    Ok(Ffn::Moe(MoeSpec {
+        experts,
+        top_k,
+        expert,
+        router,
+        router_bias: false,
+        shared,
+        latent: None,
+    }))
 }

@@ -100,7 +100,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
                 expert: MlpSpec { gate_up: GateUp::Halves, ..expert },
                 router: Router::SoftmaxScaled,
                 router_bias: false,
-                shared: Some(SharedSpec { mlp, gated: false }),
+                shared: Some(SharedSpec { mlp, gated: false, is_mlp: true }),
+                latent: None,
             })
         }
     };

@@ -68,6 +68,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let (experts, top_k) = chosen(config)?;
     let (router, router_bias, shared) = (Router::SoftmaxOfChosen, true, None);
-    let ffn = Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias, shared });
+    let ffn =
+        Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias, shared, latent: None });
     common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, ffn))
 }

@@ -1,13 +1,20 @@
-//! Granite's mixture of experts: factors of embeddings, scores, branches and logits, and stacked
-//! experts whose gates and ups are one matrix.
+//! Granite's mixtures of experts: factors of embeddings, scores, branches and logits, and stacked
+//! experts whose gates and ups are one matrix. Granite 4 has state spaces in most layers, and a
+//! shared expert, which is the MLP of its smaller models.
 
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, chosen, same_window, width};
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, small, stacked};
-use crate::config::{Config, ConfigError, Entry};
+use super::common::{Common, Defaults, MAX_WIDTH, chosen, same_window, shared_width, width};
+use super::ranked::only;
+use super::state_space::{Keys, Kind, kinds};
+use super::{ATTENTION, ENDS, Family, NORMS, Rule, matrix, small, stacked};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, Router};
+use crate::rope::{MAX_HEAD_DIM, Rope};
+use crate::spec::{
+    AttentionSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, Router, SharedSpec,
+    StateSpaceSpec,
+};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["granitemoe"],
@@ -16,6 +23,32 @@ pub(super) const FAMILY: Family = Family {
     layer: &[NORMS, ATTENTION, MOE],
     spec,
 };
+
+pub(super) const HYBRID: Family = Family {
+    model_types: &["granitemoehybrid"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, STATE_SPACE, SHARED, MOE],
+    spec: hybrid,
+};
+
+const STATE_SPACE: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::MixedGate, "mamba.in_proj.weight"),
+    small(PieceKind::Attention, Role::MixedBias, "mamba.in_proj.bias"),
+    small(PieceKind::Attention, Role::Conv, "mamba.conv1d.weight"),
+    small(PieceKind::Attention, Role::ConvBias, "mamba.conv1d.bias"),
+    small(PieceKind::Attention, Role::DecayRate, "mamba.A_log"),
+    small(PieceKind::Attention, Role::DecayBias, "mamba.dt_bias"),
+    small(PieceKind::Attention, Role::Skip, "mamba.D"),
+    small(PieceKind::Attention, Role::MixedNorm, "mamba.norm.weight"),
+    matrix(PieceKind::Attention, Role::Output, "mamba.out_proj.weight"),
+    small(PieceKind::Attention, Role::OutputBias, "mamba.out_proj.bias"),
+];
+
+const SHARED: &[Rule] = &[
+    matrix(PieceKind::Mlp, Role::GateUp, "shared_mlp.input_linear.weight"),
+    matrix(PieceKind::Mlp, Role::Down, "shared_mlp.output_linear.weight"),
+];
 
 const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.router.layer.weight"),
@@ -33,24 +66,97 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let factor = |key| config.get(key).map_or(Ok(1.0), Entry::positive);
     let mut common = Common::read(config, &DEFAULTS)?;
     same_window(config, common.layers, None)?;
+    let attention = with_factors(config, &mut common)?;
+    let ffn = Ffn::Moe(experts(config, None)?);
+    common.model(|_| (attention.clone(), ffn))
+}
+
+fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    only(config, "normalization_function", "rmsnorm")?;
+    let mut attention = with_factors(config, &mut common)?;
+    attention.rope = match config.get("position_embedding_type") {
+        None => None,
+        Some(entry) => match entry.word()? {
+            "nope" => None,
+            "rope" => Some(0),
+            _ => return Err(config.unsupported(entry, "nope, rope")),
+        },
+    };
+    if attention.rope.is_some() {
+        let (dim, context) = (attention.head_dim, common.decoder.context);
+        let rope = Rope::of(config, dim, (DEFAULTS.theta, DEFAULTS.rotated), context)?;
+        common.ropes.push(rope);
+    }
+    let kinds = kinds(config)?.unwrap_or_else(|| vec![Kind::StateSpace; common.layers]);
+    if let Some(entry) = config.any(&["layers_block_type", "layer_types"])
+        && kinds.iter().any(|kind| matches!(kind, Kind::Mlp | Kind::Experts))
+    {
+        return Err(config.unsupported(entry, "mamba and attention"));
+    }
+    let space = kinds.contains(&Kind::StateSpace).then(|| state_space(config, &common));
+    let space = space.transpose()?;
+    let mlp = halves(shared_width(config, "shared_intermediate_size", 1024)?);
+    let ffn = match config.experts()? {
+        Some(0) => Ffn::Dense(mlp),
+        _ => Ffn::Moe(experts(config, Some(SharedSpec { mlp, gated: false, is_mlp: true }))?),
+    };
+    common.model(|l| match (kinds[l], space) {
+        (Kind::StateSpace, Some(space)) => (Mixer::StateSpace(space), ffn),
+        _ => (Mixer::Attention(attention.clone()), ffn),
+    })
+}
+
+fn state_space(config: &Config, common: &Common<'_>) -> Result<StateSpaceSpec, ConfigError> {
+    let Norm::Rms { eps, .. } = common.decoder.norm;
+    let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
+    let (heads, expand) = (size("mamba_n_heads", 128)?, size("mamba_expand", 2)?);
+    let width = expand * config.size("hidden_size", MAX_WIDTH)?;
+    let head_dim = match config.get("mamba_d_head") {
+        Some(entry) if entry.value.as_str() != Some("auto") => entry.size(MAX_HEAD_DIM)?,
+        _ => width / heads,
+    };
+    if heads * head_dim != width {
+        let reason = format!("and {heads} heads of {head_dim} elements are not {width}");
+        let entry = config.any(&["mamba_n_heads", "mamba_expand", "hidden_size"]);
+        return Err(entry.ok_or(ConfigError::MissingKey("mamba_n_heads"))?.invalid(reason));
+    }
+    let keys = Keys {
+        heads: ("mamba_n_heads", 128),
+        groups: ("mamba_n_groups", 1),
+        key_dim: ("mamba_d_state", 256),
+        taps: "mamba_d_conv",
+        conv_bias: "mamba_conv_bias",
+        bias: "mamba_proj_bias",
+    };
+    keys.read(config, head_dim, eps)
+}
+
+/// Reads the factors, and returns the attention.
+fn with_factors(config: &Config, common: &mut Common<'_>) -> Result<AttentionSpec, ConfigError> {
+    let factor = |key| config.get(key).map_or(Ok(1.0), Entry::positive);
     common.decoder.embedding_scale = factor("embedding_multiplier")? as f32;
     common.decoder.residual.scale = factor("residual_multiplier")? as f32;
     common.decoder.logit_scale = (1.0 / factor("logits_scaling")?) as f32;
     let bias = config.flag("attention_bias", false)?;
-    let attention = AttentionSpec {
+    Ok(AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
         scale: factor("attention_multiplier")? as f32,
         ..common.attention.clone()
-    };
+    })
+}
+
+fn experts(config: &Config, shared: Option<SharedSpec>) -> Result<MoeSpec, ConfigError> {
     let (experts, top_k) = chosen(config)?;
-    let width = width(config, "intermediate_size")?;
-    let expert = MlpSpec { gate_up: GateUp::Halves, ..MlpSpec::silu(width) };
+    let expert = halves(width(config, "intermediate_size")?);
     let router = Router::SoftmaxOfChosen;
-    let ffn =
-        Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias: false, shared: None });
-    common.model(|_| (attention.clone(), ffn))
+    Ok(MoeSpec { experts, top_k, expert, router, router_bias: false, shared, latent: None })
+}
+
+/// An MLP whose gates and ups are one matrix.
+fn halves(width: usize) -> MlpSpec {
+    MlpSpec { gate_up: GateUp::Halves, ..MlpSpec::silu(width) }
 }

@@ -93,7 +93,8 @@ fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
         expert: mlp,
         router: Router::Softmax { renormalise: true },
         router_bias: false,
-        shared: Some(SharedSpec { mlp, gated: false }),
+        shared: Some(SharedSpec { mlp, gated: false, is_mlp: false }),
+        latent: None,
     });
     common.model(|_| (attention.clone(), ffn))
 }

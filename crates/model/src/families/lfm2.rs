@@ -111,5 +111,6 @@ fn experts(config: &Config) -> Result<Ffn, ConfigError> {
         router: Router::Ranked(router),
         router_bias: false,
         shared: None,
+        latent: None,
     }))
 }

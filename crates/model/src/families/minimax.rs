@@ -66,6 +66,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         scale: 1.0,
     });
     let expert = MlpSpec::silu(width(config, "intermediate_size")?);
-    let ffn = MoeSpec { experts, top_k, expert, router, router_bias: false, shared: None };
+    let ffn =
+        MoeSpec { experts, top_k, expert, router, router_bias: false, shared: None, latent: None };
     common.model(|_| (attention.clone(), Ffn::Moe(ffn)))
 }

@@ -13,15 +13,18 @@ mod glm;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod kimi_linear;
 mod lfm2;
 mod mellum;
 mod minimax;
 mod mixtral;
+mod nemotron;
 mod quantised;
 mod qwen_moe;
 mod qwen_next;
 mod ranked;
 mod sparse;
+mod state_space;
 
 use sws_store::{PieceId, PieceKind};
 
@@ -118,7 +121,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 20] = [
+const ALL: [&Family; 23] = [
     &dense::FAMILY,
     &deepseek::LATENT,
     &deepseek_v4::FAMILY,
@@ -126,15 +129,18 @@ const ALL: [&Family; 20] = [
     &gemma4::FAMILY,
     &glm::FAMILY,
     &granite::FAMILY,
+    &granite::HYBRID,
     &ernie::FAMILY,
     &exaone::FAMILY,
     &gpt_oss::FAMILY,
     &hunyuan::V1,
     &hunyuan::V3,
+    &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &mellum::FAMILY,
     &minimax::FAMILY,
     &mixtral::FAMILY,
+    &nemotron::FAMILY,
     &qwen_moe::FAMILY,
     &qwen_next::NEXT,
     &qwen_next::EXPERTS,

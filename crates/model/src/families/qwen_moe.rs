@@ -51,7 +51,7 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     let qkv_bias = config.flag("qkv_bias", true)?;
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
-    let shared = SharedSpec { mlp: MlpSpec::silu(width), gated: true };
+    let shared = SharedSpec { mlp: MlpSpec::silu(width), gated: true, is_mlp: false };
     let layers = Layers::read(config, Some(shared))?;
     let renormalise = config.flag("norm_topk_prob", false)?;
     layers.model(config, common, renormalise, |l| AttentionSpec {

@@ -4,7 +4,9 @@
 use sws_kernels::functional::MAX_TAPS;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_WIDTH, dense, full_layers, moe, shared_width};
+use super::common::{
+    Common, Defaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,
+};
 use super::qwen_moe::{Layers, MOE};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
 use crate::config::{Config, ConfigError, MAX_COUNT};
@@ -109,7 +111,7 @@ fn read<'a>(config: &'a Config<'a>, defaults: &Defaults) -> Result<Common<'a>, C
 
 fn shared(config: &Config) -> Result<SharedSpec, ConfigError> {
     let width = shared_width(config, "shared_expert_intermediate_size", 512)?;
-    Ok(SharedSpec { mlp: MlpSpec::silu(width), gated: true })
+    Ok(SharedSpec { mlp: MlpSpec::silu(width), gated: true, is_mlp: false })
 }
 
 /// The mixer of each layer.
@@ -160,8 +162,7 @@ fn delta(
         let reason = format!("which {heads} heads of values cannot share");
         return Err(config.need("linear_num_key_heads")?.invalid(reason));
     }
-    let width = spec.channels().max(spec.value_width() * key_dim.div_ceil(64));
-    if width as u64 > MAX_WIDTH
+    if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = config.any(&["linear_num_value_heads", "linear_key_head_dim"])
     {
         return Err(entry.invalid("which with the sizes of these heads no model has"));

@@ -1,7 +1,7 @@
 //! Routers that rank: the experts of DeepSeek V2 and V3, which many families have under keys of
 //! their own, and the layers that have experts.
 
-use super::common::{MAX_WIDTH, chosen, dense, width};
+use super::common::{MAX_WIDTH, TOP_K, chosen, dense, width};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::spec::{
     Ffn, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise, Router,
@@ -71,13 +71,14 @@ pub(super) fn groups(
     by: GroupMeasure,
 ) -> Result<Option<Groups>, ConfigError> {
     let (experts, top_k) = chosen(config)?;
-    let [count_entry, kept_entry] = ["n_group", "topk_group"].map(|key| config.get(key));
+    let [count_entry, kept_entry] =
+        [&["n_group", "num_expert_group"][..], &["topk_group"]].map(|keys| config.any(keys));
     let [count, kept] = [(count_entry, 0), (kept_entry, 1)]
         .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
     let (count, kept) = (count?, kept?);
     // Entries that are absent are not to blame, unless their defaults are.
-    let entry =
-        count_entry.or(kept_entry).map_or_else(|| config.need("num_experts_per_tok"), Ok)?;
+    let of_experts = || config.any(&TOP_K).ok_or(ConfigError::MissingKey(TOP_K[0]));
+    let entry = count_entry.or(kept_entry).map_or_else(of_experts, Ok)?;
     let size = experts / count;
     let least = match by {
         GroupMeasure::Best => 1,
@@ -171,7 +172,15 @@ fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<Ffn, Config
     let width = width(config, "moe_intermediate_size")?;
     let shared = shared(config, keys.shared, width)?;
     let expert = MlpSpec::silu(width);
-    Ok(Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias: false, shared }))
+    Ok(Ffn::Moe(MoeSpec {
+        experts,
+        top_k,
+        expert,
+        router,
+        router_bias: false,
+        shared,
+        latent: None,
+    }))
 }
 
 /// As many shared experts as the entry `key` says, in one MLP. Null means none.
@@ -188,5 +197,5 @@ pub(super) fn shared(
     if width as u64 > MAX_WIDTH {
         return Err(config.need(key)?.invalid("whose experts are wider than those of any model"));
     }
-    Ok((width > 0).then_some(SharedSpec { mlp: MlpSpec::silu(width), gated: false }))
+    Ok((width > 0).then_some(SharedSpec { mlp: MlpSpec::silu(width), gated: false, is_mlp: false }))
 }

@@ -41,7 +41,8 @@ pub(super) fn delta(
     let (keys, values, channels) = (spec.key_width(), spec.value_width(), spec.channels());
     let raw = grown(q, tokens * channels);
     let gates = grown(v, tokens * values);
-    let (decay, beta) = (grown(decay, tokens * heads), grown(beta, tokens * heads));
+    let decay = grown(decay, tokens * spec.decays());
+    let beta = grown(beta, tokens * heads);
     match spec.inputs {
         DeltaInputs::Separate => {
             let mut products = [
@@ -72,42 +73,79 @@ pub(super) fn delta(
                 gather((pairs, key_heads), [each, each, 0, 0], part, (to, heads, 0));
             }
         }
+        DeltaInputs::PerElement { rank } => {
+            let (queries, others) = raw.split_at_mut(tokens * keys);
+            let (own_keys, own_values) = others.split_at_mut(tokens * keys);
+            let (of_decays, of_gates) = grown(mixed, 2 * tokens * rank).split_at_mut(tokens * rank);
+            let mut products = [
+                Some(Product::new(id, Role::Query, input, queries, keys)),
+                Some(Product::new(id, Role::Key, input, own_keys, keys)),
+                Some(Product::new(id, Role::Value, input, own_values, values)),
+                Some(Product::new(id, Role::Beta, input, &mut *beta, heads)),
+                Some(Product::new(id, Role::DecayDown, input, &mut *of_decays, rank)),
+                Some(Product::new(id, Role::OutputGateDown, input, &mut *of_gates, rank)),
+            ];
+            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            for (latent, role, y, rows) in [
+                (of_decays, Role::DecayUp, &mut *decay, spec.decays()),
+                (of_gates, Role::OutputGateUp, &mut *gates, values),
+            ] {
+                packed.pack(tier, latent, tokens, rank);
+                let product = Product::new(id, role, packed, y, rows);
+                multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            }
+        }
     }
     sigmoid(tier, beta);
-    let weight = weights.vector(id, Role::Conv);
-    let conv = ShortConv { taps, weight, bias: None, silu: true };
     let filtered = grown(k, tokens * channels);
-    for span in spans {
-        let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
-        let x = rows_of(span, raw, channels);
-        let y = &mut filtered[span.first_row * channels..][..x.len()];
-        let given = ConvInput { past: &*past, x };
-        by_rows(y, channels, |first, y| short_conv(tier, &conv, given, first, y));
-        advance(past, x);
+    let mut before = 0;
+    for (role, width) in spec.convs() {
+        let conv = ShortConv { taps, weight: weights.vector(id, role), bias: None, silu: true };
+        let raw = &raw[tokens * before..][..tokens * width];
+        let filtered = &mut filtered[tokens * before..][..tokens * width];
+        for span in spans {
+            let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
+            let past = &mut past[(taps - 1) * before..][..(taps - 1) * width];
+            let x = rows_of(span, raw, width);
+            let y = &mut filtered[span.first_row * width..][..x.len()];
+            let given = ConvInput { past: &*past, x };
+            by_rows(y, width, |first, y| short_conv(tier, &conv, given, first, y));
+            advance(past, x);
+        }
+        before += width;
     }
     let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
-    by_rows(decay, heads, |_, rows| decays(tier, rows, rate, bias));
+    by_rows(decay, spec.decays(), |_, rows| decays(tier, rows, rate, bias));
+    // Queries, keys and values lie side by side in rows, or one after another.
+    let apart = spec.decay_per_key();
     let scale = (1.0 / (key_dim as f64).sqrt()) as f32;
-    by_rows(filtered, channels, |_, rows| {
-        for row in rows.chunks_exact_mut(channels) {
-            l2_norm(tier, &mut row[..keys], key_dim, EPS, scale);
-            l2_norm(tier, &mut row[keys..2 * keys], key_dim, EPS, 1.0);
-        }
-    });
+    for (from, scale) in [(0, scale), (keys, 1.0)] {
+        let (rows, stride, at) = match apart {
+            true => (&mut filtered[tokens * from..][..tokens * keys], keys, 0),
+            false => (&mut *filtered, channels, from),
+        };
+        by_rows(rows, stride, |_, rows| {
+            for row in rows.chunks_exact_mut(stride) {
+                l2_norm(tier, &mut row[at..at + keys], key_dim, EPS, scale);
+            }
+        });
+    }
 
     let rule = spec.recurrence();
     let outputs = grown(outputs, rule.output_len(tokens));
     let mixed = grown(mixed, tokens * values);
     for span in spans {
         let [_, sums] = sequences[span.sequence].layers[l].recurrent().numbers();
-        let rows = rows_of(span, filtered, channels);
-        let part = |from: usize| Strided { numbers: &rows[from..], stride: channels };
+        let part = |from: usize, width: usize| {
+            let (start, stride) = if apart { (tokens * from, width) } else { (from, channels) };
+            Strided { numbers: &filtered[start + span.first_row * stride..], stride }
+        };
         let inputs = RecurrenceInputs {
             tokens: span.tokens,
-            q: part(0),
-            k: part(keys),
-            v: part(2 * keys),
-            decay: rows_of(span, decay, heads),
+            q: part(0, keys),
+            k: part(keys, keys),
+            v: part(2 * keys, values),
+            decay: rows_of(span, decay, spec.decays()),
             beta: rows_of(span, beta, heads),
         };
         let y = &mut outputs[..rule.output_len(span.tokens)];
@@ -118,8 +156,9 @@ pub(super) fn delta(
     }
     let weight = NormWeight::Plain(weights.vector(id, Role::MixedNorm));
     by_rows(mixed, value_dim, |_, x| rms_norm(tier, x, value_dim, weight, spec.eps));
+    let activation = if apart { Activation::Sigmoid } else { Activation::Silu };
     by_rows(gates, values, |first, gates| {
-        gate(tier, Activation::Silu, gates, &mixed[first * values..][..gates.len()]);
+        gate(tier, activation, gates, &mixed[first * values..][..gates.len()]);
     });
     packed.pack(tier, gates, tokens, values);
     let branch = grown(branch, tokens * hidden);
@@ -129,7 +168,7 @@ pub(super) fn delta(
 
 /// Copies one of the parts that rows have for each of `heads` heads, to elements from `first` on of
 /// the rows of `to`, which are `width` long.
-fn gather(
+pub(super) fn gather(
     (rows, heads): (&[f32], usize),
     parts: [usize; 4],
     part: usize,
@@ -160,7 +199,7 @@ pub(super) fn advance(past: &mut [f32], x: &[f32]) {
 }
 
 /// Brings the outputs of a recurrence into rows [tokens, heads, value elements].
-fn collect(rule: &Recurrence, tokens: usize, outputs: &[f32], rows: &mut [f32]) {
+pub(super) fn collect(rule: &Recurrence, tokens: usize, outputs: &[f32], rows: &mut [f32]) {
     let (width, lanes) = (rule.value_dim, rule.output_len(1) / rule.heads / rule.blocks());
     by_rows(rows, rule.heads * width, |first, rows| {
         for (token, row) in (first..).zip(rows.chunks_exact_mut(rule.heads * width)) {

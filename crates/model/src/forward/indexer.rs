@@ -137,7 +137,7 @@ pub(super) fn select(
     [weight, bias]: [&[f32]; 2],
     sequences: &mut [Sequence],
     work: &mut IndexWork,
-    [cos, sin]: &[Vec<f32>; 2],
+    tables: &[[Vec<f32>; 2]],
 ) {
     let &Context { tier, layer: l, ropes, spans, .. } = context;
     let &IndexerSpec { heads, dim, eps, pairs } = indexer;
@@ -147,13 +147,15 @@ pub(super) fn select(
     let k = &mut k[..tokens * dim];
     let weights = &mut weights[..tokens * heads];
     by_rows(k, dim, |_, k| layer_norm(tier, k, dim, weight, Some(bias), eps));
-    let turned = ropes[spec.rope].inv_freq.len();
-    for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
-        let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs };
-        by_rows(x, heads * dim, |first, x| {
-            let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
-            rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-        });
+    if let Some(index) = spec.rope {
+        let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
+        for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
+            let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs };
+            by_rows(x, heads * dim, |first, x| {
+                let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
+                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
+            });
+        }
     }
     // The scales of products and of heads. Both are above 0, so their place changes no choice.
     let factor = (1.0 / (indexer.width() as f64).sqrt()) as f32;

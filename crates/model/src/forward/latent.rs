@@ -93,17 +93,19 @@ pub(super) fn latent(
             rms_norm(tier, &mut row[..spec.rank], spec.rank, weight, spec.eps);
         }
     });
-    let Rope { inv_freq, pairs, .. } = &ropes[spec.rope];
-    let ([cos, sin], turned) = (&tables[spec.rope], inv_freq.len());
-    let head_dim = spec.plain + spec.rotated;
-    for (x, heads, head_dim, offset) in
-        [(&mut *q, spec.heads, head_dim, spec.plain), (&mut *latents, 1, width, spec.rank)]
-    {
-        let shape = RopeShape { heads, head_dim, offset, pairs: *pairs };
-        by_rows(x, heads * head_dim, |first, x| {
-            let rows = first * turned..(first + x.len() / (heads * head_dim)) * turned;
-            rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-        });
+    if let Some(index) = spec.rope {
+        let Rope { inv_freq, pairs, .. } = &ropes[index];
+        let ([cos, sin], turned) = (&tables[index], inv_freq.len());
+        let head_dim = spec.plain + spec.rotated;
+        for (x, heads, head_dim, offset) in
+            [(&mut *q, spec.heads, head_dim, spec.plain), (&mut *latents, 1, width, spec.rank)]
+        {
+            let shape = RopeShape { heads, head_dim, offset, pairs: *pairs };
+            by_rows(x, heads * head_dim, |first, x| {
+                let rows = first * turned..(first + x.len() / (heads * head_dim)) * turned;
+                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
+            });
+        }
     }
     for span in spans {
         let rows = rows_of(span, latents, width);
@@ -112,7 +114,7 @@ pub(super) fn latent(
     if let Some(indexer) = spec.indexer() {
         let norm =
             [Role::IndexKeyNorm, Role::IndexKeyNormBias].map(|role| weights.vector(id, role));
-        indexer::select(context, (spec, indexer), norm, sequences, index, &tables[spec.rope]);
+        indexer::select(context, (spec, indexer), norm, sequences, index, tables);
     }
 
     let mixed = grown(mixed, tokens * spec.value_width());

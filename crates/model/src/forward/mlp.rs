@@ -57,8 +57,9 @@ pub(super) fn gated_mlp(
 }
 
 /// Applies the activation to `gates` and `ups` [rows, width]. Where gates and ups are one product,
-/// `gates` is that product [rows, 2 · width] and `ups` only room. Returns the result [rows, width],
-/// which is in [`activated`] of the two.
+/// `gates` is that product [rows, 2 · width] and `ups` only room. Where there are only ups, they are
+/// `gates`, and `ups` is room. Returns the result [rows, width], which is in [`activated`] of the
+/// two.
 pub(super) fn activate<'x>(
     tier: Tier,
     spec: MlpSpec,
@@ -67,7 +68,7 @@ pub(super) fn activate<'x>(
 ) -> &'x mut [f32] {
     let MlpSpec { width, activation, gate_up, .. } = spec;
     match gate_up {
-        GateUp::Separate => by_rows(gates, width, |first, gates| {
+        GateUp::Separate | GateUp::Ups => by_rows(gates, width, |first, gates| {
             gate(tier, activation, gates, &ups[first * width..][..gates.len()]);
         }),
         GateUp::Halves => by_rows(ups, width, |first, y| {
@@ -89,7 +90,7 @@ pub(super) fn activate<'x>(
 /// Of the buffers given to [`activate`], the one with the result.
 pub(super) fn activated<T>(spec: MlpSpec, gates: T, ups: T) -> T {
     match spec.gate_up {
-        GateUp::Separate => gates,
+        GateUp::Separate | GateUp::Ups => gates,
         GateUp::Halves | GateUp::Interleaved => ups,
     }
 }
@@ -105,6 +106,7 @@ pub(super) fn gates_and_ups<'x>(
     let width = spec.width;
     let both = || gates[2 * row * width..][..2 * width].split_at(width);
     match spec.gate_up {
+        GateUp::Ups => [gates, gates].map(|all| (&all[row * width..][..width], 1)),
         GateUp::Separate => [gates, ups].map(|all| (&all[row * width..][..width], 1)),
         GateUp::Halves => [(both().0, 1), (both().1, 1)],
         GateUp::Interleaved => {

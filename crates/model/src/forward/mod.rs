@@ -14,6 +14,7 @@ mod mlp;
 mod moe;
 mod router;
 mod size;
+mod state_space;
 mod streams;
 mod table;
 mod work;
@@ -37,6 +38,7 @@ use latent::latent;
 use linear::{Product, Threads, multiply};
 pub use router::RouterProbe;
 pub use size::PassSize;
+use state_space::state_space;
 use streams::Branch;
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
@@ -262,6 +264,9 @@ impl Model {
         assert_eq!(state.progress, Progress::Attended(l), "the layer that has been attended");
         state.progress = Progress::Interrupted;
         self.restore(state);
+        if let Some(latent) = self.spec.layers[l].moe().and_then(|moe| moe.latent) {
+            self.project(l, latent, state, source)?;
+        }
         if let Some(shared) = self.spec.layers[l].moe().and_then(|moe| moe.shared) {
             let split = self.spec.layers[l].residual.split;
             if split {
@@ -309,6 +314,7 @@ impl Model {
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
+            Ffn::None => {}
         }
         let State { work, hidden, sequences, pass, .. } = state;
         let (layer, norms) = (&self.spec.layers[l], PieceId::new(l as u32, PieceKind::Norms));
@@ -318,7 +324,7 @@ impl Model {
                 self.add_branch(layer, Some(weight), (&mut work.branch, &work.streams), hidden);
                 Ok(())
             })?;
-        } else {
+        } else if layer.ffn != Ffn::None {
             self.add_branch(layer, None, (&mut work.branch, &work.streams), hidden);
         }
         if layer.residual.scaled_state {
@@ -398,30 +404,41 @@ impl Model {
         let layer = &self.spec.layers[l];
         let id = |kind| PieceId::new(l as u32, kind);
         let moe = layer.moe();
-        let pieces = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
-        let pieces = if moe.is_some() { &pieces[..] } else { &pieces[..2] };
+        let (norms, of_router) = (id(PieceKind::Norms), id(PieceKind::Router));
+        let has_mixer = layer.mixer != Mixer::None;
+        let pieces: &[PieceKind] = match (has_mixer, moe.is_some()) {
+            (true, true) => &[PieceKind::Norms, PieceKind::Attention, PieceKind::Router],
+            (true, false) => &[PieceKind::Norms, PieceKind::Attention],
+            (false, true) => &[PieceKind::Norms, PieceKind::Router],
+            (false, false) => &[PieceKind::Norms],
+        };
         let State { work, hidden, sequences, pass, .. } = state;
         let tokens = hidden.len() / self.spec.state_width();
         let branch = |site| Branch { spec: &self.spec, layer: l, site };
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
-            streams::read(branch(Site::Mixer), tier, weights, hidden, work)?;
+            if has_mixer {
+                streams::read(branch(Site::Mixer), tier, weights, hidden, work)?;
+            }
             let (ropes, spans) = (&self.spec.ropes, &pass.spans);
-            let (norm, hidden_size) = (layer.norm, width);
-            let context = Context { tier, layer: l, norm, hidden: hidden_size, ropes, spans };
+            let context = Context { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
             match &layer.mixer {
                 Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
                 Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
                 Mixer::Compressed(spec) => compressed(&context, spec, weights, sequences, work)?,
                 Mixer::Delta(spec) => delta(&context, spec, weights, sequences, work)?,
                 Mixer::Conv(spec) => conv(&context, *spec, weights, sequences, work)?,
+                Mixer::StateSpace(spec) => state_space(&context, spec, weights, sequences, work)?,
+                Mixer::None => {}
             }
             let Residual { post_norms, parallel, split, .. } = layer.residual;
-            let weight = post_norms.then(|| weights.vector(id(pieces[0]), Role::MixerPostNorm));
-            self.add_branch(layer, weight, (&mut work.branch, &work.streams), hidden);
+            if has_mixer {
+                let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
+                self.add_branch(layer, weight, (&mut work.branch, &work.streams), hidden);
+            }
             if split && moe.is_some() {
-                let weight = weights.vector(id(pieces[2]), Role::RouterNorm);
+                let weight = weights.vector(of_router, Role::RouterNorm);
                 work.scaled_norm(tier, layer.norm, hidden, weight);
-            } else if !parallel {
+            } else if !parallel && layer.ffn != Ffn::None {
                 streams::read(branch(Site::Ffn), tier, weights, hidden, work)?;
             }
             if let Some(moe) = moe {
@@ -432,7 +449,7 @@ impl Model {
                 match moe.router {
                     Router::Softmax { .. } | Router::SoftmaxOfChosen => {}
                     Router::SoftmaxScaled => {
-                        let factors = weights.vector(id(pieces[2]), Role::RouterFactors);
+                        let factors = weights.vector(of_router, Role::RouterFactors);
                         grown(ranks, logits.len())[..moe.experts].copy_from_slice(factors);
                     }
                     Router::Ranked(router) | Router::Table(router) => {

@@ -55,7 +55,7 @@ impl Model {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let Workspace { input, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
-        let kind = self.spec.layers[l].shared_piece();
+        let kind = shared.piece();
         let piece = PieceId::new(l as u32, kind);
         let y = grown(&mut experts.shared, tokens * hidden);
         let gates = grown(&mut experts.shared_gate, tokens);
@@ -77,6 +77,27 @@ impl Model {
         Ok(())
     }
 
+    /// Computes the projection of the normed state that a layer's experts read.
+    pub(super) fn project(
+        &self,
+        l: usize,
+        latent: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let Workspace { input, experts, scratch, .. } = &mut state.work;
+        let (tier, tokens) = (self.tier, input.tokens());
+        let id = PieceId::new(l as u32, PieceKind::SharedExpert);
+        experts.latent_width = latent;
+        let y = grown(&mut experts.latent, tokens * latent);
+        source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+            let down = Product::new(id, Role::ExpertsDown, input, &mut *y, latent);
+            multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)
+        })?;
+        experts.packed.pack(tier, y, tokens, latent);
+        Ok(())
+    }
+
     /// Computes the chosen experts of a layer and adds the output of the shared one, into
     /// `work.branch`.
     pub(super) fn moe(
@@ -89,14 +110,19 @@ impl Model {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let Workspace { x, input, branch, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = state.hidden.len() / self.spec.state_width();
-        grown(&mut experts.outputs, tokens * spec.top_k * hidden);
-        let ExpertWork { starts, rows, done, outputs, inputs, .. } = experts;
+        let width = spec.latent.unwrap_or(hidden);
+        grown(&mut experts.outputs, tokens * spec.top_k * width);
+        let ExpertWork { starts, rows, done, outputs, inputs, latent, packed, .. } = experts;
+        let (x, input) = match spec.latent {
+            None => (&x[..tokens * hidden], &*input),
+            Some(_) => (&latent[..tokens * width], &*packed),
+        };
         let batch = ExpertBatch {
             layer: l as u32,
             experts: &[],
             spec: spec.expert,
-            hidden,
-            x: &x[..tokens * hidden],
+            hidden: width,
+            x,
             state: &state.hidden,
             routed,
             places: rows,
@@ -126,7 +152,20 @@ impl Model {
         })?;
         assert!(experts.done.iter().all(|&done| done), "the source has left out an expert");
         let y = grown(branch, tokens * hidden);
-        sum(tier, routed, experts, hidden, y);
+        if spec.latent.is_some() {
+            // The inputs are no longer needed.
+            let mut sums = std::mem::take(&mut experts.latent);
+            sum(tier, routed, experts, width, &mut sums[..tokens * width]);
+            experts.packed.pack(tier, &sums[..tokens * width], tokens, width);
+            experts.latent = sums;
+            source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+                let id = PieceId::new(l as u32, PieceKind::SharedExpert);
+                let up = Product::new(id, Role::ExpertsUp, &experts.packed, &mut *y, hidden);
+                multiply(tier, Threads::All, weights, &mut [Some(up)], scratch)
+            })?;
+        } else {
+            sum(tier, routed, experts, hidden, y);
+        }
         let layer = &self.spec.layers[l];
         if layer.residual.split {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {

@@ -10,7 +10,7 @@ use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
 use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, Router,
+    ModelSpec, MoeSpec, Router, StateSpaceSpec,
 };
 
 /// The largest pass that a [`State`](crate::State) will run.
@@ -50,6 +50,8 @@ impl ModelSpec {
                 }
                 Mixer::Delta(spec) => mixers.add_delta(spec),
                 Mixer::Conv(_) => mixers.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
+                Mixer::StateSpace(spec) => mixers.add_state_space(spec),
+                Mixer::None => {}
             }
             match layer.ffn {
                 Ffn::Dense(mlp) => mlps.add(mlp, hidden),
@@ -59,11 +61,13 @@ impl ModelSpec {
                     experts.count = experts.count.max(moe.experts);
                     experts.ranked = experts.ranked.max(ranked(&moe));
                     experts.top_k = experts.top_k.max(moe.top_k);
+                    experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
                     if let Some(shared) = moe.shared {
                         mlps.add(shared.mlp, hidden);
                         experts.shared = 1;
                     }
                 }
+                Ffn::None => {}
             }
         }
 
@@ -110,7 +114,7 @@ struct Mixers {
     mixed: usize,
     packed: usize,
     gated: usize,
-    /// Decays and betas of a delta net.
+    /// Decays and betas of a delta net or a state space.
     heads_of_delta: usize,
     outputs: usize,
     /// Elements of a value, for the scratch of attention.
@@ -137,13 +141,21 @@ impl Mixers {
     fn add_delta(&mut self, spec: &DeltaSpec) {
         let (channels, values) = (spec.channels(), spec.value_width());
         let (mixed, outputs) = (values, spec.recurrence().output_len(1));
-        let (mixed, outputs) = match spec.inputs {
-            DeltaInputs::Separate => (mixed, outputs),
-            DeltaInputs::ByKeyHead => (channels + values, outputs.max(2 * spec.heads)),
+        let (mixed, outputs, packed) = match spec.inputs {
+            DeltaInputs::Separate => (mixed, outputs, values),
+            DeltaInputs::ByKeyHead => (channels + values, outputs.max(2 * spec.heads), values),
+            DeltaInputs::PerElement { rank } => (mixed.max(2 * rank), outputs, values.max(rank)),
         };
-        self.add([channels, channels, values, mixed, values, 0]);
-        self.heads_of_delta = self.heads_of_delta.max(2 * spec.heads);
+        self.add([channels, channels, values, mixed, packed, 0]);
+        self.heads_of_delta = self.heads_of_delta.max(spec.heads + spec.decays());
         self.outputs = self.outputs.max(outputs);
+    }
+
+    fn add_state_space(&mut self, spec: &StateSpaceSpec) {
+        let (width, channels) = (spec.width(), spec.channels());
+        self.add([spec.rows(), channels, channels, width, width, 0]);
+        self.heads_of_delta = self.heads_of_delta.max(2 * spec.heads);
+        self.outputs = self.outputs.max(spec.recurrence().output_len(1));
     }
 
     fn add_latent(&mut self, spec: &LatentSpec, tokens: usize) {
@@ -213,6 +225,8 @@ struct Experts {
     /// Of those that are ranked apart from their scores.
     ranked: usize,
     top_k: usize,
+    /// Elements of the projection that experts read.
+    latent: usize,
     /// 1 if any layer has a shared expert, otherwise 0.
     shared: usize,
 }
@@ -242,6 +256,10 @@ impl Experts {
             + 2 * chosen * (2 * number + float + 2 * place)
             + 2 * tokens * place
             + 2 * (self.count + 4) * (place + 1);
-        outputs + packed + others + choices
+        let latents = match self.latent {
+            0 => 0,
+            latent => tokens * latent * float + Input::bytes_for(tokens, latent),
+        };
+        outputs + packed + others + choices + latents
     }
 }

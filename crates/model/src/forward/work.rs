@@ -48,6 +48,7 @@ pub(crate) struct Middle {
     routed: Routed,
     shared: Vec<f32>,
     streams: Vec<f32>,
+    latent: Vec<f32>,
 }
 
 #[derive(Debug, Default)]
@@ -83,10 +84,10 @@ pub(super) struct LatentWork {
     pub(super) inputs: Vec<Input>,
 }
 
-/// The inputs and outputs of the heads of a delta net.
+/// The inputs and outputs of the heads of a delta net or a state space.
 #[derive(Debug, Default)]
 pub(super) struct DeltaWork {
-    /// [tokens, heads]
+    /// [tokens, heads], or [tokens, heads, elements of a key]
     pub(super) decay: Vec<f32>,
     /// [tokens, heads]
     pub(super) beta: Vec<f32>,
@@ -119,6 +120,10 @@ pub(super) struct ExpertWork {
     /// Number of entries of `by_token` filled so far, for each token.
     pub(super) found: Vec<usize>,
     pub(super) inputs: Vec<Input>,
+    /// Where experts read a projection: [tokens, elements], the same packed, and the elements.
+    pub(super) latent: Vec<f32>,
+    pub(super) packed: Input,
+    pub(super) latent_width: usize,
     /// The output of the shared expert, and its gate for each token.
     pub(super) shared: Vec<f32>,
     pub(super) shared_gate: Vec<f32>,
@@ -158,8 +163,11 @@ impl Workspace {
         let Routed { top_k, choices, weights, distinct } = &self.routed;
         let (choices, weights, distinct) = (choices.clone(), weights.clone(), distinct.clone());
         let routed = Routed { top_k: *top_k, choices, weights, distinct };
-        let shared = first(&self.experts.shared);
-        Middle { x: first(&self.x), routed, shared, streams: self.streams.clone() }
+        let ExpertWork { shared, latent, latent_width, .. } = &self.experts;
+        let latents = self.routed.choices.len() / top_k.max(&1) * latent_width;
+        let latent = latent[..latents.min(latent.len())].to_vec();
+        let (x, shared) = (first(&self.x), first(shared));
+        Middle { x, routed, shared, streams: self.streams.clone(), latent }
     }
 
     /// Restores the inputs of the experts from `middle`.
@@ -167,6 +175,7 @@ impl Workspace {
         self.x[..middle.x.len()].copy_from_slice(&middle.x);
         self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
         self.streams[..middle.streams.len()].copy_from_slice(&middle.streams);
+        self.experts.latent[..middle.latent.len()].copy_from_slice(&middle.latent);
         self.routed = middle.routed;
         self.resumed = true;
     }
@@ -196,6 +205,11 @@ impl Workspace {
         if std::mem::take(&mut self.resumed) {
             self.input.pack(tier, &self.x[..numbers], numbers / width, width);
             group(&self.routed, &mut self.experts);
+            let ExpertWork { latent, packed, latent_width: each, .. } = &mut self.experts;
+            let latents = numbers / width * *each;
+            if latents > 0 && latent.len() >= latents {
+                packed.pack(tier, &latent[..latents], numbers / width, *each);
+            }
         }
     }
 
@@ -245,15 +259,19 @@ impl Workspace {
             by_token,
             found,
             done,
+            latent,
+            packed: of_latents,
+            latent_width: _,
         } = &self.experts;
         let Routed { choices, weights, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.ranks, absorbed, attended]);
-        let floats = floats.chain([gated, decay, beta, of_heads, &self.streams]);
+        let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
+        let packed = packed.chain([of_latents]);
         let places = [starts, rows, by_token, found];
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()

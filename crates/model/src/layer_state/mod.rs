@@ -100,8 +100,8 @@ impl Sequence {
             Mixer::Compressed(spec) => {
                 LayerState::Compressed(CompressedState::new(spec, limit, precision, page))
             }
-            Mixer::Delta(_) | Mixer::Conv(_) => {
-                let memory = layer.mixer.memory().expect("both have one");
+            Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_) | Mixer::None => {
+                let memory = layer.mixer.memory().expect("all of these have one");
                 LayerState::Recurrent(RecurrentState::new(memory))
             }
         });
@@ -300,7 +300,7 @@ impl LayerState {
             LayerState::Kv(kv) => kv.has(len),
             LayerState::Latent(_) => true,
             LayerState::Compressed(state) => state.has(len),
-            LayerState::Recurrent(_) => len == 0,
+            LayerState::Recurrent(state) => len == 0 || state.is_empty(),
         }
     }
 

@@ -37,6 +37,11 @@ impl RecurrentState {
         RecurrentState { memory, past: zeroed(0), sums: zeroed(0) }
     }
 
+    /// True if the layer remembers nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.memory.past + self.memory.sums == 0
+    }
+
     /// Bytes held, including shared ones.
     pub(super) fn bytes(&self) -> u64 {
         ((self.past.len() + self.sums.len()) * size_of::<f32>()) as u64

@@ -40,7 +40,7 @@ const LATENT: LatentSpec = LatentSpec {
     value_dim: 3,
     eps: 1e-6,
     scale: 1.0,
-    rope: 0,
+    rope: Some(0),
     sparse: None,
 };
 

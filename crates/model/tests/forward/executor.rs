@@ -131,6 +131,7 @@ impl ExpertExecutor for Elsewhere<'_> {
                     GateUp::Halves | GateUp::Interleaved => {
                         linear(Role::GateUp, Role::GateUpBias, x)
                     }
+                    GateUp::Ups => linear(Role::Up, Role::UpBias, x),
                 };
                 let activated = activated(batch.spec.gate_up, batch.spec.activation, &both);
                 let y = linear(Role::Down, Role::DownBias, &activated);
@@ -156,10 +157,13 @@ impl Elsewhere<'_> {
 }
 
 fn activated(gate_up: GateUp, activation: Activation, both: &[f32]) -> Vec<f32> {
+    if gate_up == GateUp::Ups {
+        return both.iter().map(|&x| activation.at(x, 0.0)).collect();
+    }
     let mut y = vec![0.0; both.len() / 2];
     match gate_up {
         GateUp::Interleaved => gate_interleaved(Tier::Portable, activation, both, &mut y),
-        GateUp::Separate | GateUp::Halves => {
+        GateUp::Separate | GateUp::Halves | GateUp::Ups => {
             let (gates, ups) = both.split_at(both.len() / 2);
             y.copy_from_slice(gates);
             gate(Tier::Portable, activation, &mut y, ups);

@@ -10,9 +10,9 @@ use sws_store::{PieceId, PieceKind};
 use crate::support::Fixture;
 
 /// The second has a window in every layer, the third and the fifth in every other; the sixth has
-/// latents, the next two gated delta nets, and in the last one layers share the positions that
+/// latents, the next five recurrent layers, and in the next one layers share the positions that
 /// another has selected. The last two have several streams, and entries of pooled positions.
-const VARIANTS: [&str; 11] = [
+const VARIANTS: [&str; 14] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -21,6 +21,9 @@ const VARIANTS: [&str; 11] = [
     "deepseek_v3_v5cfg",
     "qwen3_next",
     "qwen3_5_moe",
+    "granitemoehybrid",
+    "nemotron_h",
+    "kimi_linear",
     "glm_moe_dsa",
     "deepseek_v4",
     "deepseek_v4_v5cfg",

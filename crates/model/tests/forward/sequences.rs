@@ -53,8 +53,9 @@ fn forks_and_truncated_sequences_equal_separate_ones() {
             assert!(it.go_on(second, other) == expected[1], "{name}, {page}");
             // Back to the common prefix. The 50 tokens since then are within what rings keep in
             // addition to a window; recurrent layers have taken them in.
-            let recurrent =
-                |layer: &LayerSpec| matches!(layer.mixer, Mixer::Delta(_) | Mixer::Conv(_));
+            let recurrent = |layer: &LayerSpec| {
+                matches!(layer.mixer, Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_))
+            };
             let can = !fixture.spec.layers.iter().any(recurrent);
             assert_eq!(it.state.truncate(first, 100), can, "{name}");
             if can {

@@ -217,7 +217,7 @@ mod tests {
             value_dim: 3,
             eps: 1e-6,
             scale: 1.0,
-            rope: 0,
+            rope: Some(0),
             sparse: None,
         };
         let (tokens, rows, head_dim, width) = (5, spec.head_rows(), 66, spec.width());

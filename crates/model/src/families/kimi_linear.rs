@@ -1,0 +1,184 @@
+//! Kimi Linear: delta nets with a decay for each element of a key in most layers, latent attention
+//! without rotary embedding in the others, and the experts of DeepSeek V3.
+
+use sws_kernels::functional::MAX_TAPS;
+use sws_store::PieceKind;
+
+use super::common::{
+    Decoder, Defaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
+};
+use super::deepseek::LATENT_ATTENTION;
+use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
+use super::{ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{DeltaInputs, DeltaSpec, LatentSpec, Mixer, ModelSpec, Norm};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["kimi_linear"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, MOE],
+    spec,
+};
+
+const DELTA: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
+    matrix(PieceKind::Attention, Role::Value, "self_attn.v_proj.weight"),
+    small(PieceKind::Attention, Role::Beta, "self_attn.b_proj.weight"),
+    matrix(PieceKind::Attention, Role::DecayDown, "self_attn.f_a_proj.weight"),
+    matrix(PieceKind::Attention, Role::OutputGateDown, "self_attn.g_a_proj.weight"),
+    matrix(PieceKind::Attention, Role::DecayUp, "self_attn.f_b_proj.weight"),
+    matrix(PieceKind::Attention, Role::OutputGateUp, "self_attn.g_b_proj.weight"),
+    small(PieceKind::Attention, Role::QueryConv, "self_attn.q_conv1d.weight"),
+    small(PieceKind::Attention, Role::KeyConv, "self_attn.k_conv1d.weight"),
+    small(PieceKind::Attention, Role::ValueConv, "self_attn.v_conv1d.weight"),
+    small(PieceKind::Attention, Role::DecayRate, "self_attn.A_log"),
+    small(PieceKind::Attention, Role::DecayBias, "self_attn.dt_bias"),
+    small(PieceKind::Attention, Role::MixedNorm, "self_attn.o_norm.weight"),
+];
+
+const MOE: &[Rule] = &[
+    small(PieceKind::Router, Role::Router, "block_sparse_moe.gate.weight"),
+    small(
+        PieceKind::Router,
+        Role::RouterCorrection,
+        "block_sparse_moe.gate.e_score_correction_bias",
+    ),
+    matrix(PieceKind::SharedExpert, Role::Gate, "block_sparse_moe.shared_experts.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "block_sparse_moe.shared_experts.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "block_sparse_moe.shared_experts.down_proj.weight"),
+    expert(Role::Gate, "block_sparse_moe.experts.#.w1.weight"),
+    expert(Role::Up, "block_sparse_moe.experts.#.w3.weight"),
+    expert(Role::Down, "block_sparse_moe.experts.#.w2.weight"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 10_000.0,
+    kv_heads: None,
+    head_dim: None,
+    rotated: None,
+    context: 1 << 20,
+};
+
+const KEYS: RankedKeys = RankedKeys {
+    shared: ("num_shared_experts", 1),
+    scale: ("routed_scaling_factor", 2.446),
+    renormalise: ("moe_renormalize", true),
+    ..RANKED
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    // Entries of Kimi K3, whose language model has the same model type.
+    let of_k3 = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
+    if let Some(entry) = config.any(&of_k3) {
+        return Err(config.unsupported(entry, "null, the entry of another model"));
+    }
+    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    if let Some(entry) = config.get("model_max_length") {
+        decoder.context = entry.size(1 << 32)?;
+    }
+    switched_off(config, "attention_bias")?;
+    switched_on(config, "mla_use_nope")?;
+    only(config, "moe_router_activation_func", "sigmoid")?;
+    if let Some(entry) = config.get("num_key_value_heads")
+        && entry.size(MAX_COUNT)? != decoder.heads
+    {
+        return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
+    }
+    let full = full(config, decoder.layers)?;
+    let latent = full.contains(&true).then(|| latent(config, decoder.heads)).transpose()?;
+    let delta = full.contains(&false).then(|| delta(config, decoder.norm)).transpose()?;
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
+    decoder.model(Vec::new(), |l| {
+        let mixer = match full[l] {
+            true => latent.map(Mixer::Latent),
+            false => delta.map(Mixer::Delta),
+        };
+        (mixer.expect("every layer is of one kind or the other"), layers.ffn(l))
+    })
+}
+
+/// An entry of `linear_attn_config`, or one beside it in the spelling of transformers 5.
+fn linear<'a>(
+    config: &Config<'a>,
+    key: &'static str,
+    beside: &'static str,
+) -> Result<Option<Entry<'a>>, ConfigError> {
+    let given = config.get("linear_attn_config").map(Entry::object).transpose()?;
+    let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
+    Ok(value.map(|value| Entry { key, value }).or(config.get(beside)))
+}
+
+/// True for the layers with latent attention.
+fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let lists = ["full_attn_layers", "kda_layers"].map(|key| linear(config, key, key));
+    let [full, delta] = lists;
+    let (Some(full), Some(delta)) = (full?, delta?) else {
+        let full = full_layers(config, layers, "linear_attention", &|entry| {
+            config.unsupported(entry, "full_attention and linear_attention")
+        })?;
+        let default = || (0..layers).map(|l| l > 0 && l.is_multiple_of(4)).collect();
+        return Ok(full.unwrap_or_else(default));
+    };
+    let mut kinds = vec![None; layers];
+    for (entry, is_full) in [(full, true), (delta, false)] {
+        for layer in entry.list()? {
+            // Numbers begin with 1.
+            let place = layer.as_u64().and_then(|number| number.checked_sub(1));
+            match kinds.get_mut(place.map_or(usize::MAX, |place| place as usize)) {
+                Some(kind) if kind.is_none() => *kind = Some(is_full),
+                _ => return Err(entry.invalid("with a layer twice, or one that does not exist")),
+            }
+        }
+    }
+    let kinds: Option<Vec<bool>> = kinds.into_iter().collect();
+    kinds.ok_or_else(|| full.invalid("and some layers are of neither kind"))
+}
+
+fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
+    let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_HEAD_DIM));
+    let (plain, rotated) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
+    let query_rank = config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?;
+    let rank = config.get("kv_lora_rank").map_or(Ok(512), |entry| entry.size(MAX_WIDTH))?;
+    let scale = (1.0 / ((plain + rotated) as f64).sqrt()) as f32;
+    let value_dim = size("v_head_dim", 128)?;
+    let (eps, rope, sparse) = (1e-6, None, None);
+    let spec =
+        LatentSpec { heads, query_rank, rank, plain, rotated, value_dim, eps, scale, rope, sparse };
+    let widest = spec.query_width().max(spec.heads * spec.head_rows());
+    if widest as u64 > MAX_WIDTH {
+        let reason = format!("which with {} elements each no model has", widest / heads);
+        return Err(config.need("num_attention_heads")?.invalid(reason));
+    }
+    Ok(spec)
+}
+
+fn delta(config: &Config, Norm::Rms { eps, .. }: Norm) -> Result<DeltaSpec, ConfigError> {
+    let size = |key, beside, default, limit| {
+        linear(config, key, beside)?.map_or(Ok(default), |entry| entry.size(limit))
+    };
+    let heads = size("num_heads", "linear_num_heads", 32, MAX_COUNT)?;
+    let dim = size("head_dim", "linear_head_dim", 128, MAX_HEAD_DIM)?;
+    let taps = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4, MAX_COUNT)?;
+    if let Some(entry) = linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim")?
+        && taps > MAX_TAPS
+    {
+        return Err(config.unsupported(entry, "up to 8"));
+    }
+    let inputs = DeltaInputs::PerElement { rank: dim };
+    let (key_heads, key_dim, value_dim) = (heads, dim, dim);
+    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs };
+    if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
+        && let Some(entry) = linear(config, "num_heads", "linear_num_heads")?.or(linear(
+            config,
+            "head_dim",
+            "linear_head_dim",
+        )?)
+    {
+        return Err(entry.invalid("which with the sizes of these heads no model has"));
+    }
+    Ok(spec)
+}

@@ -1,0 +1,156 @@
+//! Nemotron 3: layers of one branch each, which is a state space, attention without rotary
+//! embedding, an MLP or experts. MLPs have no gates.
+
+use sws_kernels::functional::Activation;
+use sws_store::PieceKind;
+
+use super::common::{Common, Defaults, MAX_WIDTH, chosen, switched_off, width};
+use super::ranked::{RANKED, only, sigmoid};
+use super::state_space::{Keys, Kind, check_count, kinds};
+use super::{Ends, Family, Rule, expert, matrix, small};
+use crate::config::{Config, ConfigError};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{
+    AttentionSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, Router, SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["nemotron_h"],
+    prefix: "backbone.",
+    ends: Ends {
+        embedding: "embeddings.weight",
+        norm: "norm_f.weight",
+        head: "lm_head.weight",
+        streams: &[],
+    },
+    layer: &[LAYER],
+    spec,
+};
+
+const LAYER: &[Rule] = &[
+    small(PieceKind::Norms, Role::MixerNorm, "norm.weight"),
+    // The same tensor, in layers without a mixer of positions.
+    small(PieceKind::Norms, Role::FfnNorm, "norm.weight"),
+    matrix(PieceKind::Attention, Role::Query, "mixer.q_proj.weight"),
+    matrix(PieceKind::Attention, Role::Key, "mixer.k_proj.weight"),
+    matrix(PieceKind::Attention, Role::Value, "mixer.v_proj.weight"),
+    matrix(PieceKind::Attention, Role::Output, "mixer.o_proj.weight"),
+    matrix(PieceKind::Attention, Role::MixedGate, "mixer.in_proj.weight"),
+    small(PieceKind::Attention, Role::MixedBias, "mixer.in_proj.bias"),
+    small(PieceKind::Attention, Role::Conv, "mixer.conv1d.weight"),
+    small(PieceKind::Attention, Role::ConvBias, "mixer.conv1d.bias"),
+    small(PieceKind::Attention, Role::DecayRate, "mixer.A_log"),
+    small(PieceKind::Attention, Role::DecayBias, "mixer.dt_bias"),
+    small(PieceKind::Attention, Role::Skip, "mixer.D"),
+    small(PieceKind::Attention, Role::MixedNorm, "mixer.norm.weight"),
+    matrix(PieceKind::Attention, Role::Output, "mixer.out_proj.weight"),
+    small(PieceKind::Attention, Role::OutputBias, "mixer.out_proj.bias"),
+    matrix(PieceKind::Mlp, Role::Up, "mixer.up_proj.weight"),
+    matrix(PieceKind::Mlp, Role::Down, "mixer.down_proj.weight"),
+    small(PieceKind::Router, Role::Router, "mixer.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "mixer.gate.e_score_correction_bias"),
+    matrix(PieceKind::SharedExpert, Role::Up, "mixer.shared_experts.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "mixer.shared_experts.down_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::ExpertsDown, "mixer.fc1_latent_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::ExpertsUp, "mixer.fc2_latent_proj.weight"),
+    expert(Role::Up, "mixer.experts.#.up_proj.weight"),
+    expert(Role::Down, "mixer.experts.#.down_proj.weight"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 10_000.0,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    rotated: None,
+    context: 4096,
+};
+
+const STATE_SPACE: Keys = Keys {
+    heads: ("mamba_num_heads", 128),
+    groups: ("n_groups", 8),
+    key_dim: ("ssm_state_size", 128),
+    taps: "conv_kernel",
+    conv_bias: "use_conv_bias",
+    bias: "use_bias",
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    for key in ["attention_bias", "mlp_bias", "mamba_proj_bias"] {
+        switched_off(config, key)?;
+    }
+    only(config, "mlp_hidden_act", "relu2")?;
+    only(config, "mamba_hidden_act", "silu")?;
+    if let Some(entry) = config.get("sliding_window") {
+        return Err(config.unsupported(entry, "null"));
+    }
+    let eps = config.get("layer_norm_epsilon").map_or(Ok(1e-5), |entry| entry.positive())? as f32;
+    common.decoder.norm = Norm::Rms { eps, one_plus: false };
+    let attention = AttentionSpec { rope: None, ..common.attention.clone() };
+    let kinds = match kinds(config)? {
+        Some(kinds) => kinds,
+        None => by_letters(config)?,
+    };
+    let has = |kind| kinds.contains(&kind);
+    let head_dim = config.get("mamba_head_dim").map_or(Ok(64), |e| e.size(MAX_HEAD_DIM))?;
+    let space = has(Kind::StateSpace).then(|| STATE_SPACE.read(config, head_dim, eps));
+    let space = space.transpose()?;
+    let mlp = has(Kind::Mlp).then(|| width(config, "intermediate_size").map(ups)).transpose()?;
+    let experts = has(Kind::Experts).then(|| experts(config)).transpose()?;
+    common.model(|l| match kinds[l] {
+        Kind::StateSpace => (space.map_or(Mixer::None, Mixer::StateSpace), Ffn::None),
+        Kind::Attention => (Mixer::Attention(attention.clone()), Ffn::None),
+        Kind::Mlp => (Mixer::None, mlp.map_or(Ffn::None, Ffn::Dense)),
+        Kind::Experts => (Mixer::None, experts.map_or(Ffn::None, Ffn::Moe)),
+    })
+}
+
+/// The kinds of all layers by `hybrid_override_pattern`, a letter for each.
+fn by_letters(config: &Config) -> Result<Vec<Kind>, ConfigError> {
+    let entry = config.need("hybrid_override_pattern")?;
+    let of = |letter| match letter {
+        'M' => Ok(Kind::StateSpace),
+        '*' => Ok(Kind::Attention),
+        '-' => Ok(Kind::Mlp),
+        'E' => Ok(Kind::Experts),
+        _ => Err(config.unsupported(entry, "M, E, * and -")),
+    };
+    let kinds: Vec<Kind> = entry.word()?.chars().map(of).collect::<Result<_, _>>()?;
+    check_count(entry, kinds.len(), config.layers()?)?;
+    Ok(kinds)
+}
+
+/// down(relu(up(x))²).
+fn ups(width: usize) -> MlpSpec {
+    let (activation, gate_up) = (Activation::ReluSquared, GateUp::Ups);
+    MlpSpec { activation, gate_up, ..MlpSpec::silu(width) }
+}
+
+/// The experts of DeepSeek V3 without gates, beside a shared one with a width of its own.
+fn experts(config: &Config) -> Result<MoeSpec, ConfigError> {
+    let (experts, top_k) = chosen(config)?;
+    if let Some(entry) = config.get("n_shared_experts")
+        && entry.value.as_u64() != Some(1)
+    {
+        return Err(config.unsupported(entry, "1"));
+    }
+    let latent = config.get("moe_latent_size").map(|entry| entry.size(MAX_WIDTH)).transpose()?;
+    if let Some(entry) = config.get("moe_latent_size")
+        && latent > Some(config.size("hidden_size", MAX_WIDTH)?)
+    {
+        return Err(entry.invalid("which is more than the elements of the hidden state"));
+    }
+    let key = "moe_shared_expert_intermediate_size";
+    let shared = config.get(key).map_or(Ok(7688), |entry| entry.size(MAX_WIDTH))?;
+    Ok(MoeSpec {
+        experts,
+        top_k,
+        expert: ups(width(config, "moe_intermediate_size")?),
+        router: Router::Ranked(sigmoid(config, &RANKED)?),
+        router_bias: false,
+        shared: Some(SharedSpec { mlp: ups(shared), gated: false, is_mlp: false }),
+        latent,
+    })
+}

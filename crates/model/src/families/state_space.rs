@@ -1,0 +1,104 @@
+//! State spaces and the layers that have them, under the keys of any family.
+
+use sws_kernels::functional::MAX_TAPS;
+use sws_store::Value;
+
+use super::common::{MAX_STATE, MAX_WIDTH};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::StateSpaceSpec;
+
+/// The keys of a family, and what absent entries mean.
+pub(super) struct Keys {
+    pub(super) heads: (&'static str, usize),
+    pub(super) groups: (&'static str, usize),
+    /// Elements of a key.
+    pub(super) key_dim: (&'static str, usize),
+    /// Number of tokens that the convolution sees.
+    pub(super) taps: &'static str,
+    pub(super) conv_bias: &'static str,
+    pub(super) bias: &'static str,
+}
+
+/// The one branch of a layer, or the first of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    StateSpace,
+    Attention,
+    Mlp,
+    Experts,
+}
+
+impl Keys {
+    /// Reads a state space with heads of `head_dim` elements, whose norm has this eps.
+    pub(super) fn read(
+        &self,
+        config: &Config,
+        head_dim: usize,
+        eps: f32,
+    ) -> Result<StateSpaceSpec, ConfigError> {
+        let size = |(key, default): (&'static str, usize), limit| {
+            config.get(key).map_or(Ok(default), |entry| entry.size(limit))
+        };
+        let heads = size(self.heads, MAX_COUNT)?;
+        let groups = size(self.groups, MAX_COUNT)?;
+        let key_dim = size(self.key_dim, MAX_HEAD_DIM)?;
+        let taps = size((self.taps, 4), MAX_COUNT)?;
+        if let Some(entry) = config.get(self.taps).filter(|_| taps > MAX_TAPS) {
+            return Err(config.unsupported(entry, "up to 8"));
+        }
+        if !heads.is_multiple_of(groups) {
+            let reason = format!("which {heads} heads cannot share");
+            return Err(config.need(self.groups.0)?.invalid(reason));
+        }
+        let (conv_bias, bias) =
+            (config.flag(self.conv_bias, true)?, config.flag(self.bias, false)?);
+        let spec = StateSpaceSpec { heads, groups, key_dim, head_dim, taps, conv_bias, bias, eps };
+        if (spec.rows() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
+            && let Some(entry) = config.any(&[self.heads.0, self.key_dim.0, "hidden_size"])
+        {
+            return Err(entry.invalid("which with the sizes of these heads no model has"));
+        }
+        unlimited_steps(config)?;
+        Ok(spec)
+    }
+}
+
+/// Refuses limits of the steps by which states decay.
+fn unlimited_steps(config: &Config) -> Result<(), ConfigError> {
+    let Some(entry) = config.get("time_step_limit") else { return Ok(()) };
+    let least = |value: &Value| value.as_f64() == Some(0.0);
+    // JSON has no such number: Python writes the word, transformers 5 an object with it.
+    let most = |value: &Value| match value {
+        Value::String(word) => word == "Infinity",
+        Value::Map(tagged) => tagged.get("__float__").and_then(Value::as_str) == Some("Infinity"),
+        _ => false,
+    };
+    match entry.list()? {
+        [first, last] if least(first) && most(last) => Ok(()),
+        _ => Err(config.unsupported(entry, "[0, Infinity]")),
+    }
+}
+
+/// The kinds of all layers by `layers_block_type` or `layer_types`.
+pub(super) fn kinds(config: &Config) -> Result<Option<Vec<Kind>>, ConfigError> {
+    let Some(entry) = config.any(&["layers_block_type", "layer_types"]) else { return Ok(None) };
+    let of = |kind: &Value| match kind.as_str() {
+        Some("mamba" | "linear_attention") => Ok(Kind::StateSpace),
+        Some("attention" | "full_attention") => Ok(Kind::Attention),
+        Some("mlp") => Ok(Kind::Mlp),
+        Some("moe") => Ok(Kind::Experts),
+        _ => Err(config.unsupported(entry, "mamba, attention, mlp and moe")),
+    };
+    let kinds: Vec<Kind> = entry.list()?.iter().map(of).collect::<Result<_, _>>()?;
+    check_count(entry, kinds.len(), config.layers()?)?;
+    Ok(Some(kinds))
+}
+
+/// Refuses another number of kinds than of layers.
+pub(super) fn check_count(entry: Entry<'_>, kinds: usize, layers: u32) -> Result<(), ConfigError> {
+    match kinds == layers as usize {
+        true => Ok(()),
+        false => Err(entry.invalid(format!("of {kinds} entries for {layers} layers"))),
+    }
+}

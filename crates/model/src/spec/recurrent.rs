@@ -1,0 +1,173 @@
+//! Mixers that remember all earlier tokens in a fixed number of values.
+
+use sws_kernels::functional::Recurrence;
+
+use super::Mixer;
+use crate::layer_state::Memory;
+use crate::role::Role;
+
+/// A gated delta net. Queries, keys and values of all heads go through a short convolution; queries
+/// and keys then have the length 1. A head keeps a matrix, which decays and is corrected with every
+/// token; its outputs are normed and gated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeltaSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Heads of queries and keys; `heads` is a multiple of this.
+    pub key_heads: usize,
+    /// Elements of a query and a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Number of tokens that the convolution sees.
+    pub taps: usize,
+    /// Eps of the norm of a head's outputs.
+    pub eps: f32,
+    /// The matrices that compute the inputs.
+    pub inputs: DeltaInputs,
+}
+
+/// The matrices that compute the inputs of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaInputs {
+    /// One for all queries, keys and values, and one each for gates, corrections and decays.
+    Separate,
+    /// One for all but corrections and decays, which have another. Both have the rows of each key
+    /// head together, with those of the heads that share it.
+    ByKeyHead,
+    /// One each for queries, keys, values and corrections, with a convolution each for the first
+    /// three. Decays and gates are made of a latent each; every element of a key has a decay of its
+    /// own, and gates are applied by their sigmoid, not by silu.
+    PerElement {
+        /// Elements of each latent.
+        rank: usize,
+    },
+}
+
+/// A short convolution of each element of the hidden state, whose inputs and outputs are multiplied
+/// by gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvSpec {
+    /// Elements of the hidden state.
+    pub channels: usize,
+    /// Number of tokens that the convolution sees.
+    pub taps: usize,
+    /// True if the convolution and both matrices have biases.
+    pub bias: bool,
+}
+
+/// A state space (Mamba 2). One matrix computes gates, inputs, keys, queries and the step of each
+/// head; inputs, keys and queries go through a short convolution. A head keeps a matrix, which
+/// decays with the step, and to which the input times step and key is added; a share of the input
+/// is added to its output. Outputs are gated, then normed in groups.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StateSpaceSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Groups of heads that share a key and a query, and a norm.
+    pub groups: usize,
+    /// Elements of a query and a key.
+    pub key_dim: usize,
+    /// Elements of an input and an output of a head.
+    pub head_dim: usize,
+    /// Number of tokens that the convolution sees.
+    pub taps: usize,
+    /// True if the convolution has a bias.
+    pub conv_bias: bool,
+    /// True if the first and the last matrix have biases.
+    pub bias: bool,
+    /// Eps of the norm of outputs.
+    pub eps: f32,
+}
+
+impl DeltaSpec {
+    /// Elements of all keys of a position.
+    pub fn key_width(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Elements of all values of a position.
+    pub fn value_width(&self) -> usize {
+        self.heads * self.value_dim
+    }
+
+    /// Elements of a position that go through the convolution: queries, keys, values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Decays of a position.
+    pub fn decays(&self) -> usize {
+        self.heads * if self.decay_per_key() { self.key_dim } else { 1 }
+    }
+
+    /// The convolutions, each with the elements that go through it.
+    pub(crate) fn convs(&self) -> impl Iterator<Item = (Role, usize)> + use<> {
+        let (keys, values) = (self.key_width(), self.value_width());
+        let apart = [(Role::QueryConv, keys), (Role::KeyConv, keys), (Role::ValueConv, values)];
+        let (convs, count) = match self.decay_per_key() {
+            true => (apart, 3),
+            false => ([(Role::Conv, self.channels()); 3], 1),
+        };
+        convs.into_iter().take(count)
+    }
+
+    /// The recurrence of the heads.
+    pub(crate) fn recurrence(&self) -> Recurrence {
+        let &DeltaSpec { heads, key_heads, key_dim, value_dim, .. } = self;
+        let (decay_per_key, delta) = (self.decay_per_key(), true);
+        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
+    }
+
+    /// True if each element of a key has a decay, and queries, keys and values are apart.
+    pub(crate) fn decay_per_key(&self) -> bool {
+        matches!(self.inputs, DeltaInputs::PerElement { .. })
+    }
+}
+
+impl StateSpaceSpec {
+    /// Elements of all inputs of a position.
+    pub fn width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Elements of all keys of a position.
+    pub fn key_width(&self) -> usize {
+        self.groups * self.key_dim
+    }
+
+    /// Elements of a position that go through the convolution: inputs, keys, queries.
+    pub fn channels(&self) -> usize {
+        self.width() + 2 * self.key_width()
+    }
+
+    /// Rows of the first matrix: gates, what goes through the convolution, steps.
+    pub fn rows(&self) -> usize {
+        self.width() + self.channels() + self.heads
+    }
+
+    /// The recurrence of the heads.
+    pub(crate) fn recurrence(&self) -> Recurrence {
+        let &StateSpaceSpec { heads, groups: key_heads, key_dim, head_dim: value_dim, .. } = self;
+        let (decay_per_key, delta) = (false, false);
+        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
+    }
+}
+
+impl Mixer {
+    /// The size of the state of a sequence, if it is the same for any number of positions.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        let memory = |taps: usize, channels, sums| Memory { past: (taps - 1) * channels, sums };
+        match self {
+            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::Compressed(_) => None,
+            Mixer::Delta(spec) => {
+                Some(memory(spec.taps, spec.channels(), spec.recurrence().state_len()))
+            }
+            Mixer::Conv(spec) => Some(memory(spec.taps, spec.channels, 0)),
+            Mixer::StateSpace(spec) => {
+                Some(memory(spec.taps, spec.channels(), spec.recurrence().state_len()))
+            }
+            Mixer::None => Some(memory(1, 0, 0)),
+        }
+    }
+}
