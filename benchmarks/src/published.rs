@@ -46,7 +46,8 @@ impl Published {
         Ok(names)
     }
 
-    /// Keeps the first `layers` layers, of which at most one is dense if others have experts.
+    /// Keeps the first `layers` layers, of which at most one is dense if others have experts. Where
+    /// layers have one branch each, keeps the first run with the most experts.
     pub fn keep_layers(&mut self, layers: usize) -> Result<()> {
         let entries = self.entries();
         let before = entries.get("num_hidden_layers").and_then(Value::as_u64);
@@ -64,6 +65,9 @@ impl Published {
                     "first_k_dense_replace" | "num_dense_layers" | "moe_layer_start_index",
                     Value::Number(first),
                 ) if first.as_u64() > Some(1) => *first = 1.into(),
+                ("hybrid_override_pattern", Value::String(letters)) => {
+                    *letters = most_experts(letters, layers);
+                }
                 ("moe_layer_end_index", Value::Number(last)) => *last = (layers - 1).into(),
                 _ => {}
             }
@@ -119,6 +123,14 @@ impl Published {
         let entries = if has_text { &mut self.config["text_config"] } else { &mut self.config };
         entries.as_object_mut().expect("a configuration is an object")
     }
+}
+
+/// The first run of `layers` letters, one for each layer, with the most layers of experts.
+fn most_experts(pattern: &str, layers: usize) -> String {
+    let letters: Vec<char> = pattern.chars().collect();
+    let experts = |run: &&[char]| run.iter().filter(|letter| **letter == 'E').count();
+    let run = letters.windows(layers.max(1)).rev().max_by_key(experts).unwrap_or(&letters);
+    run.iter().collect()
 }
 
 /// Drops dense layers but the first, of a list that says of each layer whether it has experts, as
