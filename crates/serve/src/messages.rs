@@ -238,10 +238,8 @@ pub(crate) fn prompt(
     let schemas = options.tools.as_ref().map(ToolSchemas::of);
     let text = render(app, served, messages, options)?;
     let begun = match must {
-        Some(name) => served.format.call_begins(&text, name.as_deref()).ok_or_else(|| {
-            let message = "a call cannot be enforced in the format of this model; choose `auto`";
-            Failure::unsupported("tool_choice", message)
-        })?,
+        // Tools are shown to models with a format of calls only.
+        Some(name) => served.format.call_begins(&text, name.as_deref()).unwrap_or_default(),
         None => String::new(),
     };
     let tokens = encoded(served, &format!("{text}{begun}"), false)?;

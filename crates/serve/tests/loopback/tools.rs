@@ -321,6 +321,14 @@ fn an_answer_that_must_be_a_call_is_one() {
     let answer = server.ask("/v1/messages", &with(options(), body));
     assert_eq!(answer["content"][0]["input"], json!({"city": "bern"}));
 
+    let template = TEMPLATE.replace("<tool_call>", "[TOOL_CALLS][ARGS]");
+    let (_temp, dir) = model_with(&template, &format!("{ARGUMENTS}STOP"));
+    let server = serve(&dir, 1, config());
+    let choice = json!({"type": "function", "function": {"name": "f"}});
+    let answer = ask(&server, json!({"tools": tools(), "tool_choice": choice}));
+    let calls = &answer["choices"][0]["message"]["tool_calls"];
+    assert_eq!(calls[0]["function"], json!({"name": "f", "arguments": ARGUMENTS}));
+
     let (_temp, dir) = model_with(TEMPLATE, "g\", \"arguments\": {}}</tool_call>STOP");
     let server = serve(&dir, 1, config());
     let answer = ask(&server, json!({"tools": tools(), "tool_choice": "required"}));

@@ -15,14 +15,16 @@ pub(super) enum CallFormat {
     ArgKeys,
     /// `<invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>`: MiniMax.
     Invokes,
-    /// The same with tags that begin with `｜DSML｜`: DeepSeek from V3.2 on.
-    Dsml,
-    /// `NAME`, a separator and arguments, between markers: DeepSeek up to V3.1.
-    DeepSeek,
+    /// The same with tags that begin with `｜DSML｜`, between `function_calls` (DeepSeek V3.2) or
+    /// `tool_calls` (later).
+    Dsml { has_functions: bool },
+    /// `NAME`, a separator and arguments, between markers: DeepSeek up to V3.1. Before, arguments are
+    /// fenced.
+    DeepSeek { is_fenced: bool },
     /// The same with other markers, and numbered names: Kimi.
     Kimi,
-    /// `[TOOL_CALLS]` and a list, or a name and `[ARGS]`: Mistral.
-    Mistral,
+    /// `[TOOL_CALLS]` and a list, or a name, this marker and arguments: Mistral.
+    Mistral { after_name: Option<&'static str> },
     /// An object instead of text: Llama.
     Bare,
 }
@@ -47,15 +49,16 @@ const PYTHON: &str = "<|python_tag|>";
 impl CallFormat {
     /// The format of a template, of which `has` says whether it has some words.
     pub(super) fn of(has: impl Fn(&str) -> bool) -> Option<CallFormat> {
+        let after_name = ["[CALL_ID]", "[ARGS]"].into_iter().find(|marker| has(marker));
         // The first that fits: later markers are part of earlier formats.
         let formats = [
-            (DSML, CallFormat::Dsml),
+            (DSML, CallFormat::Dsml { has_functions: has("function_calls") }),
             ("<minimax:tool_call>", CallFormat::Invokes),
-            (DEEPSEEK[2], CallFormat::DeepSeek),
+            (DEEPSEEK[2], CallFormat::DeepSeek { is_fenced: has("```json") }),
             (KIMI[2], CallFormat::Kimi),
             ("<arg_key>", CallFormat::ArgKeys),
             ("<function=", CallFormat::Functions),
-            ("[TOOL_CALLS]", CallFormat::Mistral),
+            ("[TOOL_CALLS]", CallFormat::Mistral { after_name }),
             ("<tool_call>", CallFormat::Json),
             (PYTHON, CallFormat::Bare),
         ];
@@ -67,10 +70,10 @@ impl CallFormat {
         match self {
             CallFormat::Json | CallFormat::Functions | CallFormat::ArgKeys => &["<tool_call>"],
             CallFormat::Invokes => &["<minimax:tool_call>"],
-            CallFormat::Dsml => &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
-            CallFormat::DeepSeek => &DEEPSEEK[..1],
+            CallFormat::Dsml { .. } => &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
+            CallFormat::DeepSeek { .. } => &DEEPSEEK[..1],
             CallFormat::Kimi => &KIMI[..1],
-            CallFormat::Mistral => &["[TOOL_CALLS]"],
+            CallFormat::Mistral { .. } => &["[TOOL_CALLS]"],
             CallFormat::Bare => &[PYTHON],
         }
     }
@@ -80,29 +83,43 @@ impl CallFormat {
         match self {
             CallFormat::Json | CallFormat::Functions | CallFormat::ArgKeys => &["</tool_call>"],
             CallFormat::Invokes => &["</minimax:tool_call>"],
-            CallFormat::Dsml => &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
-            CallFormat::DeepSeek => &[DEEPSEEK[1]],
+            CallFormat::Dsml { .. } => &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+            CallFormat::DeepSeek { .. } => &[DEEPSEEK[1]],
             CallFormat::Kimi => &[KIMI[1]],
-            CallFormat::Mistral | CallFormat::Bare => &[],
+            CallFormat::Mistral { .. } | CallFormat::Bare => &[],
         }
     }
 
-    /// The beginning of a call, up to the tool's name or its arguments. `None` for formats that differ
-    /// between models there.
-    pub(super) fn begins(self, name: Option<&str>) -> Option<String> {
+    /// The beginning of a call, up to the tool's name or its arguments.
+    pub(super) fn begins(self, name: Option<&str>) -> String {
         let (before, after) = match self {
             CallFormat::Json => ("<tool_call>\n{\"name\": \"", "\", \"arguments\": "),
             CallFormat::Functions => ("<tool_call>\n<function=", ">\n"),
             CallFormat::ArgKeys => ("<tool_call>", "\n"),
             CallFormat::Invokes => ("<minimax:tool_call>\n<invoke name=\"", "\">\n"),
+            CallFormat::Dsml { has_functions: true } => {
+                ("\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", "\">\n")
+            }
+            CallFormat::Dsml { has_functions: false } => {
+                ("\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"", "\">\n")
+            }
+            CallFormat::DeepSeek { is_fenced: true } => {
+                ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n")
+            }
+            CallFormat::DeepSeek { is_fenced: false } => {
+                ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", DEEPSEEK_SEPARATOR)
+            }
             CallFormat::Kimi => ("<|tool_calls_section_begin|><|tool_call_begin|>functions.", ":"),
+            CallFormat::Mistral { after_name: None } => {
+                ("[TOOL_CALLS] [{\"name\": \"", "\", \"arguments\": ")
+            }
+            CallFormat::Mistral { after_name: Some(marker) } => ("[TOOL_CALLS]", marker),
             CallFormat::Bare => ("{\"name\": \"", "\", \"parameters\": "),
-            CallFormat::Dsml | CallFormat::DeepSeek | CallFormat::Mistral => return None,
         };
-        Some(match name {
+        match name {
             Some(name) => format!("{before}{name}{after}"),
             None => before.to_owned(),
-        })
+        }
     }
 
     /// The beginning of an answer that is nothing but a call.
@@ -123,12 +140,12 @@ impl CallFormat {
                 "</arg_value>",
             ],
             CallFormat::Invokes => &["<minimax:tool_call>", "</minimax:tool_call>"],
-            CallFormat::Dsml => &[DSML],
-            CallFormat::DeepSeek => {
+            CallFormat::Dsml { .. } => &[DSML],
+            CallFormat::DeepSeek { .. } => {
                 &[DEEPSEEK[0], DEEPSEEK[1], DEEPSEEK[2], DEEPSEEK[3], DEEPSEEK_SEPARATOR]
             }
             CallFormat::Kimi => &[KIMI[0], KIMI[1], KIMI[2], KIMI[3], KIMI_SEPARATOR],
-            CallFormat::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
+            CallFormat::Mistral { .. } => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
             CallFormat::Bare => &[PYTHON],
         }
     }
@@ -145,8 +162,8 @@ impl CallFormat {
             CallFormat::Functions => functions(block, schemas),
             CallFormat::ArgKeys => arg_keys(block, schemas),
             CallFormat::Invokes => invokes(block, "", schemas),
-            CallFormat::Dsml => invokes(block, DSML, schemas),
-            CallFormat::DeepSeek => {
+            CallFormat::Dsml { .. } => invokes(block, DSML, schemas),
+            CallFormat::DeepSeek { .. } => {
                 let [_, _, open, close] = DEEPSEEK;
                 sections(block, open, close, is_last, deepseek)
             }
@@ -154,7 +171,7 @@ impl CallFormat {
                 let [_, _, open, close] = KIMI;
                 sections(block, open, close, is_last, kimi)
             }
-            CallFormat::Mistral => mistral(block),
+            CallFormat::Mistral { .. } => mistral(block),
             CallFormat::Bare => {
                 let calls = separated(block.trim().trim_start_matches(PYTHON))?;
                 // An object may also be an answer.

@@ -1,8 +1,8 @@
 //! Answers taken apart into thoughts, text, and calls of tools.
 //!
 //! A model writes all of these as text, between markers that it was trained on. [`ReplyFormat`] finds
-//! the markers in the model's chat template; a [`ReplyReader`] takes the text as it comes. What it
-//! finds does not depend on how the text is split.
+//! the markers in the model's chat template; a [`ReplyReader`] takes the text as it comes. The split of
+//! the text changes nothing.
 
 mod calls;
 mod harmony;
@@ -102,13 +102,13 @@ impl ReplyFormat {
     }
 
     /// The text with which an answer to a prompt begins if it is a call: of the tool with this name, or
-    /// of any. `None` if that depends on more than the format.
+    /// of any. `None` if the format has no calls.
     pub fn call_begins(self, prompt: &str, name: Option<&str>) -> Option<String> {
         match self.0 {
             Kind::Tagged { thoughts, calls } => {
-                let begins = calls?.begins(name)?;
+                let begins = calls?.begins(name);
                 Some(match thoughts.filter(|[open, _]| prompt.trim_end().ends_with(open)) {
-                    Some([_, close]) => format!("\n{close}\n\n{begins}"),
+                    Some([_, close]) => format!("\n{close}\n\n{}", begins.trim_start()),
                     None => begins,
                 })
             }

@@ -295,6 +295,13 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         (KIMI, "", "0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
         (LLAMA, "", "{}}"),
         (HARMONY, "", "{}"),
+        (DSML, "", "</｜DSML｜invoke>\n</｜DSML｜function_calls>"),
+        ("｜DSML｜", "", "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"),
+        (DEEPSEEK, "", "{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        ("<｜tool▁call▁begin｜>```json", "", "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        (MISTRAL, "", "{}}]"),
+        ("[TOOL_CALLS][ARGS]", "", "{}"),
+        ("[TOOL_CALLS][CALL_ID][ARGS]", "", "abc123XYZ[ARGS]{}"),
     ] {
         let format = format(template);
         let begins = format.call_begins(prompt, Some("f")).unwrap();
@@ -305,5 +312,5 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         let any = format.call_begins(prompt, None).unwrap();
         assert!(begins.starts_with(&any), "{begins} {any}");
     }
-    assert!(format(DEEPSEEK).call_begins("", None).is_none());
+    assert!(format("<think></think>").call_begins("", None).is_none());
 }
