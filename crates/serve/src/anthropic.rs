@@ -263,13 +263,10 @@ impl Answer for Written {
     }
 
     fn alive(&mut self, out: &mut String) {
-        if self.stream { named(out, "ping", json!({})) } else { out.push('\n') }
+        named(out, "ping", json!({}));
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut String) {
-        match self.stream {
-            true => named(out, "error", failure.anthropic()),
-            false => out.push_str(&failure.anthropic().to_string()),
-        }
+        named(out, "error", failure.anthropic());
     }
 }

@@ -361,17 +361,6 @@ impl Answer for Completed {
     fn is_over(&self) -> bool {
         self.is_over
     }
-
-    fn alive(&mut self, out: &mut String) {
-        if self.stream { comment(out, "keep-alive") } else { out.push('\n') }
-    }
-
-    fn fail(&mut self, failure: &Failure, out: &mut String) {
-        match self.stream {
-            true => event(out, &failure.json()),
-            false => out.push_str(&failure.json().to_string()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -159,13 +159,17 @@ impl Failure {
         json!({"type": "error", "error": {"type": kind, "message": self.message}})
     }
 
-    /// The response that reports the failure.
-    pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
-        let json = match dialect {
+    /// The error in the shape of an interface.
+    pub(crate) fn shaped(&self, dialect: Dialect) -> Value {
+        match dialect {
             Dialect::OpenAi => self.json(),
             Dialect::Anthropic => self.anthropic(),
-        };
-        let mut response = respond(self.status, &json);
+        }
+    }
+
+    /// The response that reports the failure.
+    pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
+        let mut response = respond(self.status, &self.shaped(dialect));
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

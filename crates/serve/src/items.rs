@@ -255,17 +255,11 @@ impl Answer for Written {
 
     /// An event with data: some clients count nothing else as a sign of life.
     fn alive(&mut self, out: &mut String) {
-        if !self.stream {
-            return out.push('\n');
-        }
         let response = self.response("in_progress", Vec::new());
         self.send("response.in_progress", json!({"response": response}), out);
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut String) {
-        if !self.stream {
-            return out.push_str(&failure.json().to_string());
-        }
         let mut response = self.response("failed", Vec::new());
         response["error"] = json!({"code": "server_error", "message": failure.message});
         self.send("response.failed", json!({"response": response}), out);

@@ -18,6 +18,7 @@ use crate::Limits;
 use crate::failure::{Dialect, Failure};
 use crate::queue::Happened;
 use crate::requests::Listed;
+use crate::tally::{comment, event};
 
 /// Bytes after which a part of a response is sent, though more is there.
 const PART: usize = 16 << 10;
@@ -87,11 +88,15 @@ pub(crate) trait Answer: Send {
     /// True once everything is sent.
     fn is_over(&self) -> bool;
 
-    /// Appends a sign of life.
-    fn alive(&mut self, out: &mut String);
+    /// Appends a sign of life to a stream.
+    fn alive(&mut self, out: &mut String) {
+        comment(out, "keep-alive");
+    }
 
-    /// Appends a failure after the beginning of the response.
-    fn fail(&mut self, failure: &Failure, out: &mut String);
+    /// Appends a failure to a stream that has begun.
+    fn fail(&mut self, failure: &Failure, out: &mut String) {
+        event(out, &failure.json());
+    }
 }
 
 /// Kind of a response.
@@ -124,11 +129,11 @@ pub(crate) async fn respond(
                 return response;
             }
             Ok(Err(failure)) => return failure.response(kind.dialect),
-            Err(_) => answer.alive(&mut out),
+            Err(_) => out.push('\n'),
         }
     }
     let (every, alive) = (limits.heartbeat, Box::pin(sleep(limits.heartbeat)));
-    let body = Body::new(Reply { ticket: Some(ticket), answer, out, every, alive });
+    let body = Body::new(Reply { ticket: Some(ticket), answer, kind, out, every, alive });
     if !kind.stream {
         return with_type(body, "application/json");
     }
@@ -168,6 +173,7 @@ struct Reply {
     /// `None` once everything is in `out`.
     ticket: Option<Ticket>,
     answer: Box<dyn Answer>,
+    kind: Kind,
     out: String,
     every: Duration,
     alive: Pin<Box<Sleep>>,
@@ -181,15 +187,17 @@ impl hyper::body::Body for Reply {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Reply { ticket, answer, out, every, alive } = self.get_mut();
+        let Reply { ticket, answer, kind, out, every, alive } = self.get_mut();
         loop {
             while let Some(waiting) = ticket
                 && out.len() < PART
                 && let Poll::Ready((number, happened)) = waiting.poll_next(cx)
             {
                 let taken = answer.take(number, happened, out);
-                if let Err(failure) = &taken {
-                    answer.fail(failure, out);
+                match &taken {
+                    Err(failure) if kind.stream => answer.fail(failure, out),
+                    Err(failure) => out.push_str(&failure.shaped(kind.dialect).to_string()),
+                    Ok(()) => {}
                 }
                 if taken.is_err() || answer.is_over() {
                     *ticket = None;
@@ -206,7 +214,8 @@ impl hyper::body::Body for Reply {
             if alive.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            answer.alive(out);
+            // Blank lines may come before JSON.
+            if kind.stream { answer.alive(out) } else { out.push('\n') }
         }
     }
 }
