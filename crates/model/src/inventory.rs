@@ -233,8 +233,13 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
     // Some formats write a matrix of one row as a vector, and convolutions have a dimension for the
-    // one channel of each.
-    if !without_ones(&tensor.shape).eq(without_ones(&expected)) {
+    // one channel of each. GGUF files have one for the heads of latent attention.
+    let heads = matches!(wanted.role, Role::KeyUp | Role::ValueUp);
+    let fits = match *tensor.shape {
+        [heads_of, rows, cols] if heads => expected == [heads_of.saturating_mul(rows), cols],
+        _ => without_ones(&tensor.shape).eq(without_ones(&expected)),
+    };
+    if !fits {
         let (name, found) = (tensor.name.clone(), tensor.shape.clone());
         return Err(WeightsError::Shape { name, found, expected });
     }

@@ -372,10 +372,13 @@ fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
         [Role::IndexKeyNorm, Role::IndexKeyNormBias]
             .map(|role| TensorSpec::vector(role, indexer.dim))
     }));
-    tensors.extend([
-        TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank),
-        TensorSpec::matrix(Role::Output, hidden, spec.value_width()),
-    ]);
+    if spec.split {
+        tensors.push(TensorSpec::matrix(Role::KeyUp, spec.heads * rank, spec.plain));
+        tensors.push(TensorSpec::matrix(Role::ValueUp, spec.value_width(), rank));
+    } else {
+        tensors.push(TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank));
+    }
+    tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.value_width()));
     tensors
 }
 

@@ -46,6 +46,10 @@ pub enum Role {
     IndexKeyNormBias,
     /// From the latent: for each head the rows of its keys, then those of its values.
     KvUp,
+    /// For each head, from the plain part of its query to the space of latents.
+    KeyUp,
+    /// From the latent: for each head the rows of its values.
+    ValueUp,
     Key,
     Value,
     /// Queries, keys and values of a delta net.
@@ -161,6 +165,8 @@ impl Role {
             | Role::QueryUp
             | Role::IndexQuery
             | Role::KvUp
+            | Role::KeyUp
+            | Role::ValueUp
             | Role::Key
             | Role::Value
             | Role::Mixed

@@ -124,8 +124,9 @@ pub trait Weights {
     }
 
     /// Calls `compute` with blocks of rows that together form the matrix, each with the number of
-    /// its first row, in any order; those of [`Role::KvUp`], whose rows are added up, in ascending
-    /// order. Used when [`matrix`](Self::matrix) returns None.
+    /// its first row, in any order; those of [`Role::KvUp`], whose rows are added up, and of
+    /// [`Role::ValueUp`], before whose rows a head attends, in ascending order. Used when
+    /// [`matrix`](Self::matrix) returns None.
     fn blocks(
         &mut self,
         piece: PieceId,

@@ -183,6 +183,9 @@ pub struct LatentSpec {
     pub scale: f32,
     /// Index into [`ModelSpec::ropes`]; None if nothing is rotated after all.
     pub rope: Option<usize>,
+    /// True if keys and values have a matrix each, and that of keys is stored with the rows and
+    /// columns of each head exchanged.
+    pub split: bool,
     /// The selection of positions that a query sees; None means all.
     pub sparse: Option<SparseSpec>,
 }

@@ -37,6 +37,9 @@ pub(super) const LATENT_ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::KvDown, "self_attn.kv_a_proj_with_mqa.weight"),
     small(PieceKind::Attention, Role::KvDownNorm, "self_attn.kv_a_layernorm.weight"),
     matrix(PieceKind::Attention, Role::KvUp, "self_attn.kv_b_proj.weight"),
+    // Of GGUF files, where the names of transformers end.
+    matrix(PieceKind::Attention, Role::KeyUp, "self_attn.k_b_proj.weight"),
+    matrix(PieceKind::Attention, Role::ValueUp, "self_attn.v_b_proj.weight"),
     matrix(PieceKind::Attention, Role::Output, "self_attn.o_proj.weight"),
 ];
 
@@ -114,6 +117,7 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         eps: 1e-6,
         scale: scale as f32,
         rope: Some(0),
+        split: false,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

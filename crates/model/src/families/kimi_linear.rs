@@ -145,9 +145,19 @@ fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
     let rank = config.get("kv_lora_rank").map_or(Ok(512), |entry| entry.size(MAX_WIDTH))?;
     let scale = (1.0 / ((plain + rotated) as f64).sqrt()) as f32;
     let value_dim = size("v_head_dim", 128)?;
-    let (eps, rope, sparse) = (1e-6, None, None);
-    let spec =
-        LatentSpec { heads, query_rank, rank, plain, rotated, value_dim, eps, scale, rope, sparse };
+    let spec = LatentSpec {
+        heads,
+        query_rank,
+        rank,
+        plain,
+        rotated,
+        value_dim,
+        eps: 1e-6,
+        scale,
+        rope: None,
+        split: false,
+        sparse: None,
+    };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());
     if widest as u64 > MAX_WIDTH {
         let reason = format!("which with {} elements each no model has", widest / heads);

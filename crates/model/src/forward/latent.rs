@@ -11,11 +11,16 @@
 //! up rows of K in ascending order ([`matmul_transposed`](sws_kernels::matmul_transposed)), attention follows absolute positions,
 //! and V is a product like any other.
 //!
+//! GGUF files have K with rows and columns exchanged, and V, in a matrix each. There Kᵀ q is a product
+//! like any other too, in other bits than a sum of rows, and the queries of all heads are kept until
+//! V is there.
+//!
 //! Heads are independent of each other. A matrix in memory serves several at a time, one that
 //! arrives in blocks serves each head as soon as its rows are there; it is read once.
 
 mod heads;
 
+use sws_kernels::Matrix;
 use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope};
 use sws_store::{PieceId, PieceKind};
 
@@ -120,7 +125,7 @@ pub(super) fn latent(
     let mixed = grown(mixed, tokens * spec.value_width());
     let LatentWork { absorbed, attended, inputs } = latent;
     let rows = tokens * heads_together(tokens, spec.heads);
-    let absorbed = grown(absorbed, rows * width);
+    let absorbed = grown(absorbed, if spec.split { tokens * spec.heads } else { rows } * width);
     let attended = grown(attended, rows * spec.rank);
     let mut heads = Heads {
         tier,
@@ -135,16 +140,40 @@ pub(super) fn latent(
         attended,
         inputs,
         selected: &index.selection,
+        packed: 0,
         attention: (&mut own.scratch, &mut own.scratch_fits),
         scratch: &mut *scratch,
     };
-    match weights.matrix(id, Role::KvUp) {
-        Some(matrix) => heads.all(&matrix),
-        None => weights.blocks(id, Role::KvUp, &mut |first, rows| heads.block(first, rows))?,
+    if spec.split {
+        heads.begin_all();
+        with_blocks(weights, id, Role::KeyUp, &mut |first, rows| heads.split_keys(first, rows))?;
+        let values = &mut |first, rows: &Matrix<'_>| heads.split_values(first, rows);
+        with_blocks(weights, id, Role::ValueUp, values)?;
+    } else {
+        match weights.matrix(id, Role::KvUp) {
+            Some(matrix) => heads.all(&matrix),
+            None => weights.blocks(id, Role::KvUp, &mut |first, rows| heads.block(first, rows))?,
+        }
     }
 
     packed.pack(tier, mixed, tokens, spec.value_width());
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
     multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+}
+
+/// Calls `compute` with a matrix, whole or in blocks of its rows.
+fn with_blocks(
+    weights: &mut dyn Weights,
+    id: PieceId,
+    role: Role,
+    compute: &mut dyn FnMut(usize, &Matrix<'_>),
+) -> Result<(), SourceError> {
+    match weights.matrix(id, role) {
+        Some(matrix) => {
+            compute(0, &matrix);
+            Ok(())
+        }
+        None => weights.blocks(id, role, compute),
+    }
 }

@@ -163,8 +163,9 @@ impl Mixers {
         self.add([spec.query_width(), spec.width(), low, values, low.max(values), spec.rank]);
         self.sees_all = true;
         let rows = rows_together(tokens, spec.heads);
-        self.absorbed = self.absorbed.max(rows * (spec.width() + spec.rank));
-        self.rank = self.rank.max(spec.rank);
+        let queries = if spec.split { tokens * spec.heads } else { rows };
+        self.absorbed = self.absorbed.max(queries * spec.width() + rows * spec.rank);
+        self.rank = self.rank.max(if spec.split { spec.rank.max(spec.plain) } else { spec.rank });
         self.heads = self.heads.max(spec.heads);
     }
 

@@ -76,11 +76,12 @@ pub(super) struct AttentionWork {
 /// Some heads of latent attention, which are computed together.
 #[derive(Debug, Default)]
 pub(super) struct LatentWork {
-    /// Queries multiplied into the space of latents: [tokens, heads, rank + rotated].
+    /// Queries multiplied into the space of latents: [tokens, heads, rank + rotated]. With
+    /// matrices of their own for keys, those of all heads, group after group.
     pub(super) absorbed: Vec<f32>,
     /// Sums of latents: [tokens, heads, rank].
     pub(super) attended: Vec<f32>,
-    /// The sums of each head, packed.
+    /// The sums of each head, packed, or before them the plain parts of its queries.
     pub(super) inputs: Vec<Input>,
 }
 

@@ -41,6 +41,7 @@ const LATENT: LatentSpec = LatentSpec {
     eps: 1e-6,
     scale: 1.0,
     rope: Some(0),
+    split: false,
     sparse: None,
 };
 

@@ -22,7 +22,11 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// The logits of every position.
-fn score<S: PassSource>(mut session: Session<S>, tokens: &[u32], chunk: usize) -> Vec<u32> {
+pub(crate) fn score<S: PassSource>(
+    mut session: Session<S>,
+    tokens: &[u32],
+    chunk: usize,
+) -> Vec<u32> {
     let mut seen = Recorder::default();
     session.set_chunk(chunk);
     session.score(tokens, &mut seen).unwrap();
@@ -168,10 +172,10 @@ fn keys_and_values_in_bf16() {
 
 /// Serves experts in descending order, `together` of them at a time, and matrices in blocks of
 /// `rows` rows, in descending order as far as they may be.
-struct Piecemeal<S> {
-    inner: S,
-    together: usize,
-    rows: usize,
+pub(crate) struct Piecemeal<S> {
+    pub(crate) inner: S,
+    pub(crate) together: usize,
+    pub(crate) rows: usize,
 }
 
 struct Blocks<'a> {
@@ -237,7 +241,7 @@ impl Weights for Blocks<'_> {
     ) -> Result<(), SourceError> {
         let matrix = self.inner.matrix(piece, role).unwrap();
         let mut starts: Vec<usize> = (0..matrix.row_count()).step_by(self.rows).collect();
-        if role != Role::KvUp {
+        if !matches!(role, Role::KvUp | Role::ValueUp) {
             starts.reverse();
         }
         for first in starts {

@@ -28,12 +28,14 @@ pub(super) struct Heads<'a> {
     pub(super) q: &'a [f32],
     /// Values of all heads: [tokens, all heads, value].
     pub(super) mixed: &'a mut [f32],
-    /// Of the heads computed together: [tokens, heads, rank + rotated].
+    /// Of the heads computed together: [tokens, heads, rank + rotated]. With separate matrices one
+    /// group of heads after another.
     pub(super) absorbed: &'a mut [f32],
     /// [tokens, heads, rank]
     pub(super) attended: &'a mut [f32],
-    /// One for each head.
+    /// One for each head computed together, the first of which is `packed`.
     pub(super) inputs: &'a mut Vec<Input>,
+    pub(super) packed: usize,
     /// The positions selected for each token of the batch.
     pub(super) selected: &'a Selection,
     /// Scratch of each thread of attention, and what it fits.
@@ -55,7 +57,7 @@ impl Heads<'_> {
             self.begin(group.clone());
             self.absorb(group.clone(), 0, |head| of(head, 0..plain));
             self.attend(group.clone());
-            self.pack(group.len());
+            self.pack(group.clone());
             self.values(group, 0, |head| of(head, plain..rows));
         }
     }
@@ -77,8 +79,8 @@ impl Heads<'_> {
                 }
                 self.absorb(group.clone(), row, |_| part);
                 if next == head * rows + plain {
-                    self.attend(group);
-                    self.pack(1);
+                    self.attend(group.clone());
+                    self.pack(group);
                 }
             } else {
                 self.values(group, row - plain, |_| part);
@@ -87,13 +89,83 @@ impl Heads<'_> {
         }
     }
 
+    /// Begins the queries of all heads, for separate matrices.
+    pub(super) fn begin_all(&mut self) {
+        for first in (0..self.spec.heads).step_by(self.together()) {
+            self.begin(self.group(first));
+        }
+    }
+
+    /// Computes with rows of the separate matrix of keys, from `first` on.
+    pub(super) fn split_keys(&mut self, first: usize, block: &Matrix<'_>) {
+        let &LatentSpec { heads: all, rank, plain, rotated, .. } = self.spec;
+        let (head_dim, width, tokens) = (plain + rotated, rank + rotated, self.tokens);
+        for Run { heads, row, rows } in runs(first, block.row_count(), rank, self.together()) {
+            let group = self.group(heads.start);
+            let place = self.place(&group);
+            let q = self.q;
+            let of =
+                |head: usize| move |token: usize| &q[(token * all + head) * head_dim..][..plain];
+            let inputs = packs(self.inputs, heads.len());
+            for (input, head) in inputs.iter_mut().zip(heads.clone()) {
+                input.pack_rows(self.tier, tokens, plain, of(head));
+            }
+            let mut jobs = [const { None }; MAX];
+            let y = Output::new(&mut self.absorbed[place], tokens, group.len() * width);
+            let (_, mut left) = y.split_at((heads.start - group.start) * width);
+            for ((job, input), head) in jobs.iter_mut().zip(&*inputs).zip(heads) {
+                let (own, others) = left.split_at(width);
+                left = others;
+                let (y, _) = own.split_at(row).1.split_at(rows);
+                let at = head * rank + row - first;
+                *job = Some(MatmulJob { matrix: block.rows(at..at + rows), x: input, y });
+            }
+            run(self.tier, Threads::All, jobs, self.scratch);
+        }
+    }
+
+    /// Computes with rows of the separate matrix of values, from `first` on. Rows come in ascending
+    /// order, so heads attend before the first of them.
+    pub(super) fn split_values(&mut self, first: usize, block: &Matrix<'_>) {
+        let each = self.spec.value_dim;
+        for Run { heads, row, rows } in runs(first, block.row_count(), each, self.together()) {
+            let group = self.group(heads.start);
+            if row == 0 && heads.start == group.start {
+                self.attend(group.clone());
+                self.pack(group);
+            }
+            self.values(heads, row, |head| {
+                let at = head * each + row - first;
+                block.rows(at..at + rows)
+            });
+        }
+    }
+
+    /// Number of heads computed together.
+    fn together(&self) -> usize {
+        heads_together(self.tokens, self.spec.heads)
+    }
+
+    /// The heads that are computed together with this one.
+    fn group(&self, head: usize) -> Range<usize> {
+        let first = head - head % self.together();
+        first..self.spec.heads.min(first + self.together())
+    }
+
+    /// The place of the absorbed queries of some heads.
+    fn place(&self, heads: &Range<usize>) -> Range<usize> {
+        let each = self.tokens * self.spec.width();
+        let first = if self.spec.split { heads.start * each } else { 0 };
+        first..first + heads.len() * each
+    }
+
     /// Begins the queries of some heads: zeros, and the rotated parts as they are.
     fn begin(&mut self, heads: Range<usize>) {
         let &LatentSpec { rank, plain, rotated, .. } = self.spec;
         let head_dim = plain + rotated;
         let all = self.spec.heads;
-        let absorbed = self.absorbed[..self.tokens * heads.len() * (rank + rotated)]
-            .chunks_exact_mut(rank + rotated);
+        let place = self.place(&heads);
+        let absorbed = self.absorbed[place].chunks_exact_mut(rank + rotated);
         for (i, row) in absorbed.enumerate() {
             let (token, head) = (i / heads.len(), heads.start + i % heads.len());
             let q = &self.q[(token * all + head) * head_dim..][..head_dim];
@@ -137,6 +209,7 @@ impl Heads<'_> {
     fn attend(&mut self, heads: Range<usize>) {
         let &LatentSpec { rank, scale, sparse, .. } = self.spec;
         let (count, width) = (heads.len(), self.spec.width());
+        let place = self.place(&heads);
         for span in self.spans {
             let cache = self.sequences[span.sequence].layers[self.layer].latent();
             let rule = Attention {
@@ -156,7 +229,7 @@ impl Heads<'_> {
             let needed = (rank, seen.next_power_of_two().min(cache.capacity()));
             let (scratch, fits) = &mut self.attention;
             let scratch = scratch_for(scratch, fits, threads, needed);
-            let q = rows_of(span, self.absorbed, count * width);
+            let q = rows_of(span, &self.absorbed[place.clone()], count * width);
             let y = &mut self.attended[span.first_row * count * rank..];
             let y = &mut y[..span.tokens * count * rank];
             let queries = Queries { first: span.first_position, q, selected };
@@ -164,13 +237,11 @@ impl Heads<'_> {
         }
     }
 
-    /// Packs the sums of latents of `count` heads.
-    fn pack(&mut self, count: usize) {
-        let rank = self.spec.rank;
-        if self.inputs.len() < count {
-            self.inputs.resize_with(count, Input::new);
-        }
-        for (head, input) in self.inputs[..count].iter_mut().enumerate() {
+    /// Packs the sums of latents of some heads.
+    fn pack(&mut self, heads: Range<usize>) {
+        let (rank, count) = (self.spec.rank, heads.len());
+        self.packed = heads.start;
+        for (head, input) in packs(self.inputs, count).iter_mut().enumerate() {
             let row = |token: usize| &self.attended[(token * count + head) * rank..][..rank];
             input.pack_rows(self.tier, self.tokens, rank, row);
         }
@@ -187,7 +258,8 @@ impl Heads<'_> {
         let mut jobs = [const { None }; MAX];
         let all = Output::new(&mut *self.mixed, self.tokens, self.spec.value_width());
         let (_, mut left) = all.split_at(heads.start * value_dim);
-        for ((job, input), head) in jobs.iter_mut().zip(&*self.inputs).zip(heads) {
+        let inputs = &self.inputs[heads.start - self.packed..];
+        for ((job, input), head) in jobs.iter_mut().zip(inputs).zip(heads) {
             let matrix = rows(head);
             let (own, others) = left.split_at(value_dim);
             left = others;
@@ -197,6 +269,35 @@ impl Heads<'_> {
         }
         run(self.tier, Threads::All, jobs, self.scratch);
     }
+}
+
+/// The first `count` inputs.
+fn packs(inputs: &mut Vec<Input>, count: usize) -> &mut [Input] {
+    if inputs.len() < count {
+        inputs.resize_with(count, Input::new);
+    }
+    &mut inputs[..count]
+}
+
+/// Rows of a matrix that has as many for each head: all rows of some heads, or some of one.
+struct Run {
+    heads: Range<usize>,
+    /// The first row of each, and their number.
+    row: usize,
+    rows: usize,
+}
+
+/// Divides `count` rows from `first` on. Heads of a run are of one group of `together`.
+fn runs(first: usize, count: usize, each: usize, together: usize) -> impl Iterator<Item = Run> {
+    let (mut at, end) = (first, first + count);
+    std::iter::from_fn(move || {
+        let (head, row) = (at / each, at % each);
+        let whole = if row == 0 { (end - at) / each } else { 0 };
+        let until = (head + whole).min(head - head % together + together).max(head + 1);
+        let rows = if whole > 0 { each } else { (each - row).min(end - at) };
+        at += (until - head) * rows;
+        (rows > 0).then_some(Run { heads: head..until, row, rows })
+    })
 }
 
 #[cfg(test)]
@@ -218,6 +319,7 @@ mod tests {
             eps: 1e-6,
             scale: 1.0,
             rope: Some(0),
+            split: false,
             sparse: None,
         };
         let (tokens, rows, head_dim, width) = (5, spec.head_rows(), 66, spec.width());
@@ -254,6 +356,7 @@ mod tests {
                     attended: &mut [],
                     inputs: &mut inputs,
                     selected: &Selection::default(),
+                    packed: 0,
                     attention: (&mut empty, &mut (0, 0)),
                     scratch: &mut scratch,
                 };
