@@ -5,6 +5,8 @@
 //! architectures is in [`ARCHITECTURES`].
 
 mod architectures;
+mod convolutions;
+mod latent;
 mod names;
 mod rope;
 
@@ -29,6 +31,10 @@ pub(crate) const PAIRED: &str = "gguf.paired_rows";
 /// divided, pair by pair.
 pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
 
+/// Entry of a translated configuration: true if keys and values of latent attention have a matrix
+/// each.
+pub(crate) const SPLIT_LATENTS: &str = "gguf.split_latents";
+
 /// The tensor with those numbers, whose values the configuration of a GGUF file has by its name.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
@@ -39,15 +45,12 @@ const SAME: &[(&str, &str)] = &[
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.key_length", "head_dim"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-    ("attention.clamp_kqv", "clip_qkv"),
-    ("attention.sliding_window", "sliding_window"),
     ("context_length", "max_position_embeddings"),
     ("feed_forward_length", "intermediate_size"),
     ("vocab_size", "vocab_size"),
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_feed_forward_length", "moe_intermediate_size"),
-    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
     ("expert_weights_norm", "norm_topk_prob"),
     ("rope.freq_base", "rope_theta"),
 ];
@@ -119,12 +122,16 @@ impl<'a> Keys<'a> {
     /// that all of them have.
     fn get(&self, key: &str) -> Result<Option<&'a Value>, ConfigError> {
         let name = self.name(key);
-        match self.given.get(&name) {
-            Some(Value::List(layers)) => match layers.split_first() {
-                Some((first, rest)) if rest.iter().all(|other| other == first) => Ok(Some(first)),
-                _ => Err(unsupported(format!("`{name}` with different values for layers"))),
-            },
-            value => Ok(value),
+        let Some(Value::List(layers)) = self.given.get(&name) else {
+            return Ok(self.given.get(&name));
+        };
+        // Layers without attention have no key heads.
+        let zero = self.architecture.convolutions && key == "attention.head_count_kv";
+        let mut layers = layers.iter().filter(|value| !zero || value.as_u64() != Some(0));
+        let first = layers.next();
+        match first.is_some() && layers.all(|other| Some(other) == first) {
+            true => Ok(first),
+            false => Err(unsupported(format!("`{name}` with different values for layers"))),
         }
     }
 
@@ -146,9 +153,15 @@ impl<'a> Keys<'a> {
         self.check()?;
         let mut entries = Map::new();
         let ranked = if self.architecture.ranked { RANKED } else { &[] };
-        for (key, entry) in SAME.iter().chain(ranked) {
+        let own = self.architecture.own.iter().filter(|(_, entry)| !entry.is_empty());
+        for (key, entry) in SAME.iter().chain(ranked).chain(own) {
             if let Some(value) = self.get(key)? {
-                entries.insert((*entry).to_owned(), value.clone());
+                // 0 stands for none in some files.
+                let none = NEUTRAL.iter().any(|(neutral, _)| neutral == key)
+                    && value.as_f64() == Some(0.0);
+                if !none {
+                    entries.insert((*entry).to_owned(), value.clone());
+                }
             }
         }
         let layers = self.whole("block_count")?.unwrap_or(0);
@@ -181,6 +194,30 @@ impl<'a> Keys<'a> {
         if let Some(scaling) = self.rope_scaling()? {
             default("rope_scaling", scaling);
         }
+        if self.architecture.ranked {
+            for (entry, value) in [("n_group", 1), ("topk_group", 1), ("n_shared_experts", 0)] {
+                default(entry, int(value));
+            }
+            default("sliding_window", Value::Null);
+            default("first_k_dense_replace", int(0));
+            default("routed_scaling_factor", Value::Float(1.0));
+        }
+        if self.architecture.latent {
+            self.add_latent(&mut entries)?;
+        }
+        if self.architecture.convolutions {
+            self.add_convolutions(&mut entries)?;
+        }
+        if let Some(largest) = self.architecture.largest {
+            // Scores are divided by the root of the length of a head, but for the largest model: by
+            // that of the share of each head in the hidden state.
+            let share = hidden.checked_div(heads).filter(|_| layers == largest);
+            let scalar = share.map_or_else(|| self.head_dim(), |share| Ok(Some(share)))?;
+            entries.insert("query_pre_attn_scalar".to_owned(), int(scalar.unwrap_or(0)));
+            if self.architecture.name == "gemma3" {
+                entries.entry("sliding_window".to_owned()).or_insert(Value::Null);
+            }
+        }
 
         let experts = self.whole("expert_count")?.unwrap_or(0) > 0;
         let mut model_type =
@@ -190,10 +227,11 @@ impl<'a> Keys<'a> {
             })?;
         if !experts {
             entries.remove("num_experts");
-            if entries.contains_key("sliding_window") {
+            if model_type == "llama" && entries.contains_key("sliding_window") {
                 model_type = "mistral";
             }
         }
+        let model_type = self.latent_type()?.unwrap_or(model_type);
         entries.insert("model_type".to_owned(), Value::String(model_type.to_owned()));
         Ok(entries)
     }
@@ -210,8 +248,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// True if the file has tensors of this name, which has `#` in place of numbers.
+    fn has_tensor(&self, name: &str) -> bool {
+        let names = self.given.get("tensors").and_then(Value::as_list);
+        names.is_some_and(|names| names.iter().any(|other| other.as_str() == Some(name)))
+    }
+
     fn is_own(&self, key: &str) -> bool {
-        self.architecture.own.contains(&key)
+        self.architecture.own.iter().any(|(own, _)| *own == key)
     }
 
     /// Refuses keys that are not known, and those with a value that would change the logits.
@@ -221,10 +265,10 @@ impl<'a> Keys<'a> {
         for (name, value) in self.given {
             let Some(key) = name.strip_prefix(&prefix) else { continue };
             let neutral = NEUTRAL.iter().find(|(neutral, _)| *neutral == key);
-            let elsewhere = ARCHITECTURES.iter().any(|other| other.own.contains(&key));
             let fine = match (key, neutral) {
                 _ if self.is_own(key) => true,
-                _ if elsewhere && key != "rope.dimension_count" => false,
+                _ if self.architecture.latent && latent::KEYS.contains(&key) => true,
+                ("expert_gating_func", _) if self.architecture.name == "deepseek2" => true,
                 _ if self.architecture.ranked && RANKED.iter().any(|(same, _)| *same == key) => {
                     true
                 }
@@ -274,7 +318,9 @@ impl<'a> Keys<'a> {
         let output = has("blk.#.attn_output.bias");
         let mlp = has("blk.#.ffn_gate.bias");
         let llama = self.architecture.paired;
-        let attention = if self.architecture.plain_output {
+        let attention = if self.architecture.no_bias {
+            !qkv && !output
+        } else if self.architecture.plain_output {
             !output
         } else if mistral || (llama && !dense) {
             !qkv && !output
@@ -283,6 +329,13 @@ impl<'a> Keys<'a> {
         };
         if !attention || (mlp && (mistral || !llama || !dense)) {
             return Err(unsupported("biases that models of this type do not have"));
+        }
+        let shared = ["expert_shared_count", "expert_shared_feed_forward_length"];
+        let shared = shared.iter().try_fold(false, |any, key| {
+            Ok::<_, ConfigError>(any || self.whole(key)?.unwrap_or(0) > 0)
+        });
+        if has("blk.#.ffn_gate_shexp.weight") && !shared? {
+            return Err(unsupported("a shared expert whose width is not given"));
         }
         let flags = [
             ("attention_bias", qkv),
@@ -306,7 +359,7 @@ impl<'a> Keys<'a> {
             return true;
         }
         // Any numbers do.
-        match find(&name.replace('#', "0"), 1, 1) {
+        match find(family, &name.replace('#', "0"), 1, 1) {
             Some(Found::Piece(id, role)) => {
                 let norm = matches!(role, Role::QueryNorm | Role::KeyNorm);
                 (!norm || self.architecture.qk_norm)

@@ -65,7 +65,8 @@ impl Naming for FamilyNaming {
 
 impl FamilyNaming {
     fn in_gguf(&self, name: &str) -> Option<Found> {
-        if self.gguf { gguf::find(name, self.layers, self.experts) } else { None }
+        let family = self.names.family;
+        if self.gguf { gguf::find(family, name, self.layers, self.experts) } else { None }
     }
 
     fn place_of_gguf(&self, found: Found, shape: &[u64]) -> Option<Placement> {

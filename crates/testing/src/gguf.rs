@@ -2,10 +2,15 @@
 
 mod convert;
 mod gpt_oss;
+mod keys;
+mod latent;
+mod names;
+mod stacks;
 
 use std::path::Path;
 
-pub use convert::converted;
+pub use convert::{converted, convertible};
+pub use latent::fused;
 
 /// A file to write. Nothing of it is checked, so it can be wrong in any way.
 #[derive(Clone, Debug)]
@@ -48,6 +53,8 @@ pub enum Key {
     Texts(Vec<String>),
     /// A list of numbers.
     Ints(Vec<i32>),
+    /// A list of truth values.
+    Bools(Vec<bool>),
     /// A list of numbers.
     Floats(Vec<f32>),
     /// The number of a type, and bytes.
@@ -141,6 +148,7 @@ impl Key {
             Key::Ints(all) => {
                 list(5, all.len(), all.iter().flat_map(|n| n.to_le_bytes()).collect())
             }
+            Key::Bools(all) => list(7, all.len(), all.iter().map(|flag| u8::from(*flag)).collect()),
             Key::Floats(all) => {
                 list(6, all.len(), all.iter().flat_map(|n| n.to_le_bytes()).collect())
             }

@@ -9,6 +9,7 @@ use super::glm::MOE;
 use super::ranked::{Layers, RANKED, RankedKeys, groups, only, scale, sigmoid};
 use super::{ENDS, Family, MLP, NORMS, Rule, matrix, small, sparse};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{GroupMeasure, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise, Scores};
@@ -117,7 +118,7 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         eps: 1e-6,
         scale: scale as f32,
         rope: Some(0),
-        split: false,
+        split: config.flag(SPLIT_LATENTS, false)?,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

@@ -73,7 +73,9 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         None => Ok(default.map(|cap| cap as f32)),
         Some(_) => cap_of(config.get(key)),
     };
-    common.decoder.norm = common.decoder.norm.one_plus();
+    if !config.is_gguf() {
+        common.decoder.norm = common.decoder.norm.one_plus();
+    }
     common.decoder.residual.post_norms = true;
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     common.decoder.logit_cap = cap("final_logit_softcapping", (!is_third).then_some(30.0))?;

@@ -7,7 +7,7 @@ use sws_store::PieceKind;
 use super::common::{Common, Defaults, MAX_WIDTH, chosen, same_window, shared_width, width};
 use super::ranked::only;
 use super::state_space::{Keys, Kind, kinds};
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, matrix, small, stacked};
+use super::{ATTENTION, ENDS, Family, NORMS, Rule, expert, matrix, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope};
@@ -54,6 +54,9 @@ const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.router.layer.weight"),
     stacked(Role::GateUp, "block_sparse_moe.input_linear.weight"),
     stacked(Role::Down, "block_sparse_moe.output_linear.weight"),
+    // Of GGUF files, which have them apart.
+    expert(Role::Gate, "block_sparse_moe.experts.#.gate_proj.weight"),
+    expert(Role::Up, "block_sparse_moe.experts.#.up_proj.weight"),
 ];
 
 const DEFAULTS: Defaults = Defaults {

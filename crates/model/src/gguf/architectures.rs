@@ -1,5 +1,7 @@
 //! How the architectures of GGUF files differ.
 
+use super::latent::INDEXERS;
+
 /// How the models of an architecture differ.
 pub(super) struct Architecture {
     pub(super) name: &'static str,
@@ -18,11 +20,23 @@ pub(super) struct Architecture {
     /// True if experts have groups, a correction and a scale, and layers without experts may come
     /// first.
     pub(super) ranked: bool,
+    /// True if keys and values are products of a latent.
+    pub(super) latent: bool,
     /// True if yarn rounds the bounds between which it blends frequencies to whole ones.
     pub(super) rounded_yarn: bool,
-    /// Keys that only this architecture may have.
-    pub(super) own: &'static [&'static str],
+    /// True if some layers have a gated short convolution in place of attention.
+    pub(super) convolutions: bool,
+    /// The number of layers of the largest model, where that has factors of its own.
+    pub(super) largest: Option<u64>,
+    /// True if attention has no biases.
+    pub(super) no_bias: bool,
+    /// Keys that only some architectures may have, and the entries that families read instead, if
+    /// they are no more than that.
+    pub(super) own: &'static [(&'static str, &'static str)],
 }
+
+const WINDOW: &[(&str, &str)] = &[("attention.sliding_window", "sliding_window")];
+const PARTIAL: &[(&str, &str)] = &[("rope.dimension_count", "")];
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
@@ -33,8 +47,12 @@ const LLAMA: Architecture = Architecture {
     renormalise: true,
     gating: 1.0,
     ranked: false,
+    latent: false,
+    convolutions: false,
+    largest: None,
+    no_bias: false,
     rounded_yarn: true,
-    own: &["attention.sliding_window"],
+    own: WINDOW,
 };
 
 const QWEN2: Architecture = Architecture {
@@ -55,13 +73,39 @@ const QWEN3: Architecture = Architecture {
     ..QWEN2
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 8] = [
+/// DeepSeek V2 to V3.1, Kimi K2 and GLM 4.7 Flash.
+const DEEPSEEK2: Architecture = Architecture {
+    name: "deepseek2",
+    model_types: [None, Some("deepseek_v3")],
+    qk_norm: false,
+    plain_output: true,
+    gating: 2.0,
+    ranked: true,
+    latent: true,
+    ..QWEN2
+};
+
+/// Norms in files are one plus those of the hub.
+const GEMMA2: Architecture = Architecture {
+    name: "gemma2",
+    model_types: [Some("gemma2"), None],
+    no_bias: true,
+    largest: Some(46),
+    own: &[
+        ("attn_logit_softcapping", "attn_logit_softcapping"),
+        ("final_logit_softcapping", "final_logit_softcapping"),
+        ("attention.sliding_window", "sliding_window"),
+    ],
+    ..QWEN2
+};
+
+pub(super) static ARCHITECTURES: [Architecture; 20] = [
     LLAMA,
     QWEN2,
     Architecture {
         name: "qwen2moe",
         model_types: [None, Some("qwen2_moe")],
-        own: &["expert_shared_feed_forward_length"],
+        own: &[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")],
         ..QWEN2
     },
     QWEN3,
@@ -74,7 +118,7 @@ pub(super) static ARCHITECTURES: [Architecture; 8] = [
     Architecture {
         name: "olmoe",
         model_types: [None, Some("olmoe")],
-        own: &["attention.clamp_kqv"],
+        own: &[("attention.clamp_kqv", "clip_qkv")],
         ..QWEN3
     },
     Architecture {
@@ -83,7 +127,7 @@ pub(super) static ARCHITECTURES: [Architecture; 8] = [
         qk_norm: false,
         gating: 3.0,
         rounded_yarn: false,
-        own: &["attention.sliding_window"],
+        own: WINDOW,
         ..QWEN3
     },
     Architecture {
@@ -93,7 +137,96 @@ pub(super) static ARCHITECTURES: [Architecture; 8] = [
         renormalise: true,
         gating: 2.0,
         ranked: true,
-        own: &["rope.dimension_count"],
+        own: PARTIAL,
         ..QWEN3
+    },
+    DEEPSEEK2,
+    Architecture {
+        name: "deepseek32",
+        model_types: [None, Some("deepseek_v32")],
+        own: INDEXERS,
+        ..DEEPSEEK2
+    },
+    Architecture {
+        name: "glm-dsa",
+        model_types: [None, Some("glm_moe_dsa")],
+        own: INDEXERS,
+        ..DEEPSEEK2
+    },
+    Architecture {
+        name: "dots1",
+        model_types: [None, Some("dots1")],
+        gating: 2.0,
+        ranked: true,
+        own: &[],
+        ..QWEN3
+    },
+    Architecture {
+        name: "minimax-m2",
+        model_types: [None, Some("minimax_m2")],
+        gating: 2.0,
+        no_bias: true,
+        own: PARTIAL,
+        ..QWEN3
+    },
+    Architecture {
+        name: "ernie4_5-moe",
+        model_types: [None, Some("ernie4_5_moe")],
+        no_bias: true,
+        own: &[
+            ("interleave_moe_layer_step", "moe_layer_interval"),
+            ("leading_dense_block_count", "moe_layer_start_index"),
+            ("expert_shared_count", "moe_num_shared_experts"),
+            // Not the width of these experts: the converter divides by the number of key heads.
+            ("expert_shared_feed_forward_length", ""),
+        ],
+        ..QWEN2
+    },
+    Architecture {
+        name: "hunyuan-moe",
+        model_types: [None, Some("hunyuan_v1_moe")],
+        own: &[
+            ("expert_shared_count", "num_shared_expert"),
+            ("expert_shared_feed_forward_length", ""),
+        ],
+        ..QWEN3
+    },
+    Architecture {
+        name: "lfm2moe",
+        model_types: [None, Some("lfm2_moe")],
+        renormalise: true,
+        gating: 2.0,
+        convolutions: true,
+        no_bias: true,
+        own: &[
+            ("shortconv.l_cache", "conv_L_cache"),
+            ("leading_dense_block_count", "num_dense_layers"),
+        ],
+        ..QWEN3
+    },
+    GEMMA2,
+    Architecture {
+        name: "gemma3",
+        model_types: [Some("gemma3_text"), None],
+        qk_norm: true,
+        largest: Some(62),
+        own: &[
+            ("final_logit_softcapping", "final_logit_softcapping"),
+            ("attention.sliding_window", "sliding_window"),
+            ("rope.freq_base_swa", "rope_local_base_freq"),
+        ],
+        ..GEMMA2
+    },
+    Architecture { name: "smollm3", model_types: [Some("smollm3"), None], own: &[], ..LLAMA },
+    Architecture {
+        name: "granitemoe",
+        model_types: [None, Some("granitemoe")],
+        own: &[
+            ("attention.scale", "attention_multiplier"),
+            ("embedding_scale", "embedding_multiplier"),
+            ("residual_scale", "residual_multiplier"),
+            ("logit_scale", "logits_scaling"),
+        ],
+        ..LLAMA
     },
 ];

@@ -2,6 +2,7 @@
 
 use sws_store::{PieceId, PieceKind};
 
+use crate::families::Family;
 use crate::naming::number_below;
 use crate::role::Role;
 
@@ -19,6 +20,7 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("attn_norm.weight", PieceKind::Norms, Role::MixerNorm),
     ("ffn_norm.weight", PieceKind::Norms, Role::FfnNorm),
     ("post_attention_norm.weight", PieceKind::Norms, Role::FfnNorm),
+    ("post_ffw_norm.weight", PieceKind::Norms, Role::FfnPostNorm),
     ("attn_q.weight", PieceKind::Attention, Role::Query),
     ("attn_q.bias", PieceKind::Attention, Role::QueryBias),
     ("attn_k.weight", PieceKind::Attention, Role::Key),
@@ -28,6 +30,22 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("attn_q_norm.weight", PieceKind::Attention, Role::QueryNorm),
     ("attn_k_norm.weight", PieceKind::Attention, Role::KeyNorm),
     ("attn_sinks.weight", PieceKind::Attention, Role::Sinks),
+    ("attn_q_a.weight", PieceKind::Attention, Role::QueryDown),
+    ("attn_q_a_norm.weight", PieceKind::Attention, Role::QueryDownNorm),
+    ("attn_q_b.weight", PieceKind::Attention, Role::QueryUp),
+    ("attn_kv_a_mqa.weight", PieceKind::Attention, Role::KvDown),
+    ("attn_kv_a_norm.weight", PieceKind::Attention, Role::KvDownNorm),
+    ("attn_kv_b.weight", PieceKind::Attention, Role::KvUp),
+    ("attn_k_b.weight", PieceKind::Attention, Role::KeyUp),
+    ("attn_v_b.weight", PieceKind::Attention, Role::ValueUp),
+    ("indexer.attn_q_b.weight", PieceKind::Attention, Role::IndexQuery),
+    ("indexer.attn_k.weight", PieceKind::Attention, Role::IndexKey),
+    ("indexer.k_norm.weight", PieceKind::Attention, Role::IndexKeyNorm),
+    ("indexer.k_norm.bias", PieceKind::Attention, Role::IndexKeyNormBias),
+    ("indexer.proj.weight", PieceKind::Attention, Role::IndexWeights),
+    ("shortconv.in_proj.weight", PieceKind::Attention, Role::MixedGate),
+    ("shortconv.conv.weight", PieceKind::Attention, Role::Conv),
+    ("shortconv.out_proj.weight", PieceKind::Attention, Role::Output),
     ("attn_output.weight", PieceKind::Attention, Role::Output),
     ("attn_output.bias", PieceKind::Attention, Role::OutputBias),
     ("ffn_gate.weight", PieceKind::Mlp, Role::Gate),
@@ -59,19 +77,27 @@ const EXPERTS: &[(&str, &str, Role)] = &[
     ("ffn_down_exps.weight", "ffn_down.", Role::Down),
 ];
 
-/// Finds the place of a tensor in a model with so many layers and experts. None if no forward pass
-/// uses it.
-pub(crate) fn find(name: &str, layers: u32, experts: u32) -> Option<Found> {
+/// Finds the place of a tensor in a model of a family with so many layers and experts. None if no
+/// forward pass uses it.
+pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Option<Found> {
     let Some(rest) = name.strip_prefix("blk.") else {
         return match name {
             "token_embd.weight" => Some(Found::Piece(PieceId::EMBED, Role::Embedding)),
-            "output_norm.weight" => Some(Found::Piece(PieceId::FINAL_NORM, Role::FinalNorm)),
+            "output_norm.weight" | "token_embd_norm.weight" => {
+                Some(Found::Piece(PieceId::FINAL_NORM, Role::FinalNorm))
+            }
             "output.weight" => Some(Found::Piece(PieceId::LM_HEAD, Role::Head)),
             _ => None,
         };
     };
     let (layer, rest) = rest.split_once('.')?;
     let layer = number_below(layer, layers)?;
+    if rest == "post_attention_norm.weight"
+        && family.rule(PieceKind::Norms, Role::MixerPostNorm).is_some()
+    {
+        let id = PieceId::new(layer, PieceKind::Norms);
+        return Some(Found::Piece(id, Role::MixerPostNorm));
+    }
     if let Some(&(_, kind, role)) = LAYER.iter().find(|(name, ..)| *name == rest) {
         return Some(Found::Piece(PieceId::new(layer, kind), role));
     }

@@ -44,6 +44,13 @@ impl Keys<'_> {
             ("rope_type".to_owned(), kind.clone()),
             ("truncate".to_owned(), rounded),
         ]);
+        if word == "yarn"
+            && let Some(factor) = self.yarn_factor()?
+        {
+            for entry in ["mscale", "mscale_all_dim"] {
+                scaling.insert(entry.to_owned(), Value::Float(factor));
+            }
+        }
         for (key, entry) in entries {
             if let Some(value) = self.get(&format!("rope.scaling.{key}"))? {
                 scaling.insert((*entry).to_owned(), value.clone());

@@ -1,0 +1,134 @@
+//! Latent attention and its indexers, from the keys of a GGUF file.
+
+use sws_store::Value;
+
+use super::{Keys, Map, SPLIT_LATENTS, damaged, int, unsupported};
+use crate::config::ConfigError;
+
+/// Keys of architectures with latent attention.
+pub(super) const KEYS: &[&str] = &[
+    "attention.q_lora_rank",
+    "attention.kv_lora_rank",
+    "attention.key_length_mla",
+    "attention.value_length",
+    "attention.value_length_mla",
+    "rope.dimension_count",
+    "rope.scaling.yarn_log_multiplier",
+];
+
+/// Keys of those with indexers.
+pub(super) const INDEXERS: &[(&str, &str)] = &[
+    ("attention.indexer.head_count", "index_n_heads"),
+    ("attention.indexer.key_length", "index_head_dim"),
+    ("attention.indexer.top_k", "index_topk"),
+    ("attention.indexer.types", ""),
+];
+
+/// Keys, and the entries that families read instead.
+const SAME: [(&str, &str); 3] = [
+    ("attention.q_lora_rank", "q_lora_rank"),
+    ("attention.kv_lora_rank", "kv_lora_rank"),
+    ("rope.dimension_count", "qk_rope_head_dim"),
+];
+
+impl Keys<'_> {
+    /// Adds the entries of latent attention.
+    ///
+    /// Files with separate matrices have one key head, as long as a latent, and the lengths of the
+    /// heads of the model under keys of their own; older ones have the latter alone.
+    pub(super) fn add_latent(&self, entries: &mut Map) -> Result<(), ConfigError> {
+        let needed = |key: &str| {
+            let value = self.whole(key)?;
+            value.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
+        };
+        entries.remove("num_key_value_heads");
+        entries.remove("head_dim");
+        entries.insert("q_lora_rank".to_owned(), Value::Null);
+        for (key, entry) in SAME {
+            if let Some(value) = self.get(key)? {
+                entries.insert(entry.to_owned(), value.clone());
+            }
+        }
+        needed("attention.kv_lora_rank")?;
+        let rotated = needed("rope.dimension_count")?;
+        let own = self.whole("attention.key_length_mla")?;
+        let key = own.map_or_else(|| needed("attention.key_length"), Ok)?;
+        let own = self.whole("attention.value_length_mla")?;
+        let value = own.map_or_else(|| needed("attention.value_length"), Ok)?;
+        let plain = key.checked_sub(rotated).ok_or_else(|| {
+            damaged(&self.name("rope.dimension_count"), &Value::Int(rotated.into()))
+        })?;
+        entries.insert("qk_nope_head_dim".to_owned(), int(plain));
+        entries.insert("v_head_dim".to_owned(), int(value));
+        entries.insert(
+            SPLIT_LATENTS.to_owned(),
+            Value::Bool(self.has_tensor("blk.#.attn_k_b.weight")),
+        );
+        self.add_groups(entries)?;
+        self.add_method(entries)?;
+        let types = self.name("attention.indexer.types");
+        if let Some(types) = self.given.get(&types) {
+            let own = types.as_list().and_then(|types| types.iter().map(Value::as_bool).collect());
+            let own: Vec<bool> = own.ok_or_else(|| damaged("attention.indexer.types", types))?;
+            let word = |own| if own { "full" } else { "shared" };
+            let words = own.into_iter().map(|own| Value::String(word(own).to_owned()));
+            entries.insert("indexer_types".to_owned(), Value::List(words.collect()));
+        }
+        Ok(())
+    }
+
+    /// Files from before there were keys for groups of experts lack those of DeepSeek V2 and V3, the
+    /// only models that have them, and have as many experts as no other.
+    fn add_groups(&self, entries: &mut Map) -> Result<(), ConfigError> {
+        let kept = match self.whole("expert_count")? {
+            _ if self.get("expert_group_count")?.is_some() => return Ok(()),
+            Some(160) => 3,
+            Some(256) => 4,
+            _ => return Ok(()),
+        };
+        entries.insert("n_group".to_owned(), int(8));
+        entries.insert("topk_group".to_owned(), int(kept));
+        Ok(())
+    }
+
+    /// Adds the word by which configurations of DeepSeek V2 ask for groups.
+    fn add_method(&self, entries: &mut Map) -> Result<(), ConfigError> {
+        let groups = entries.get("n_group").and_then(Value::as_u64).unwrap_or(1);
+        if groups > 1 && self.latent_type()? == Some("deepseek_v2") {
+            let method = Value::String("group_limited_greedy".to_owned());
+            entries.insert("topk_method".to_owned(), method);
+        }
+        Ok(())
+    }
+
+    /// The model type in transformers of an architecture that has several: routers are told apart by
+    /// the function that turns logits into weights, and in files without it by their corrections.
+    pub(super) fn latent_type(&self) -> Result<Option<&'static str>, ConfigError> {
+        if self.architecture.name != "deepseek2" {
+            return Ok(None);
+        }
+        Ok(Some(match self.whole("expert_gating_func")?.unwrap_or(0) {
+            2 => "deepseek_v3",
+            0 if self.has_tensor("blk.#.exp_probs_b.bias") => "deepseek_v3",
+            0 | 1 => "deepseek_v2",
+            other => {
+                let key = self.name("expert_gating_func");
+                return Err(unsupported(format!("`{key}` = {other}")));
+            }
+        }))
+    }
+
+    /// The factor that yarn has for the softmax, which is also that of the angles: in all published
+    /// models they are the same. Files have a tenth of it, rounded.
+    pub(super) fn yarn_factor(&self) -> Result<Option<f64>, ConfigError> {
+        let key = "rope.scaling.yarn_log_multiplier";
+        let Some(value) = self.get(key)? else {
+            return match self.architecture.latent {
+                true => Err(ConfigError::MissingGgufKey(self.name(key))),
+                false => Ok(None),
+            };
+        };
+        let tenth = value.as_f64().ok_or_else(|| damaged(&self.name(key), value))?;
+        Ok(Some((tenth * 1e7).round() / 1e6))
+    }
+}
