@@ -9,6 +9,7 @@ mod executor;
 mod failures;
 mod gguf;
 mod gguf_blocks;
+mod gguf_files;
 mod gguf_latent;
 mod goldens;
 mod in_memory;
