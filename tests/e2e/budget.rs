@@ -37,10 +37,85 @@ fn plan_adds_up_to_the_budget() {
             assert!(reads.rev().is_sorted(), "{plan}");
         }
     }
-    let text = plan(&tales(), &["--ram", "100MiB", "--context", "77"]).succeeded().stdout;
-    for words in ["smallest --ram", "77 positions", "expert slots", "estimates", "this plan"] {
+    let asked = ["--ram", "100MiB", "--context", "77"];
+    let text = plan(&tales(), &asked).succeeded().stdout;
+    let (answer, _) = text.split_once('\n').unwrap();
+    assert!(answer.starts_with("runs within 100.00 MiB: about "), "{text}");
+    assert!(answer.ends_with(" or more (planned, not measured)"), "{text}");
+    for words in ["smallest --ram", "a position", "estimates", "this plan", "machine: "] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
+    assert!(text.lines().count() < 22 && !text.contains("expert slots"), "{text}");
+    let text = plan(&tales(), &["--ram", "100MiB", "--no-probe"]).succeeded().stdout;
+    assert!(text.starts_with("runs within 100.00 MiB\n"), "{text}");
+    let text = plan(&tales(), &[&asked[..], &["--memory"]].concat()).succeeded().stdout;
+    for words in ["77 positions", "expert slots"] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+}
+
+#[test]
+fn another_machine_is_planned_for_as_described() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("machine.json");
+    let describe = |json: &str| {
+        std::fs::write(&file, json).unwrap();
+        file.to_str().unwrap()
+    };
+    let config = golden_dir("../../configs").join("qwen3-235b-a22b.json");
+    let machine = r#"{"ram_bytes": 34359738368, "threads": 8, "disk_bytes_per_second": 4e9,
+        "memory_bytes_per_second": 5e10}"#;
+    for model in [&config, &tales()] {
+        let args = ["--describe", describe(machine), "--json", "--ram", "50%"];
+        let plan = json(plan(model, &args));
+        assert_eq!(plan["machine"]["ram_bytes"], 32u64 << 30);
+        // What it prints is a description.
+        let again = plan["machine"].to_string();
+        let args = ["--describe", describe(&again), "--json", "--ram", "50%"];
+        let again = json(self::plan(model, &args));
+        assert_eq!(again["machine"], plan["machine"]);
+        // Nothing is measured where there are no weights.
+        assert!(*model != config || again == plan, "{plan} {again}");
+    }
+    let planned = json(plan(&config, &["--describe", describe(machine), "--json"]));
+    let q4 = planned["formats"].as_array().unwrap().iter().find(|row| row["format"] == "q4");
+    let number = |name: &str, at: usize| q4.unwrap()[name][at].as_f64().unwrap();
+    // Reads decide, at 16 GiB.
+    let pace = 4e9 / number("read_bytes_per_token", 0);
+    assert!((number("tokens_per_second", 0) / pace - 1.0).abs() < 1e-9, "{planned}");
+    let text = plan(&config, &["--describe", describe(machine)]).succeeded().stdout;
+    assert!(
+        text.starts_with("runs in bf12 within 30.00 GiB: about 4.3 s a token, the first "),
+        "{text}"
+    );
+    for words in ["32.00 GiB of memory", "4.0 GB/s", "Tokens per second", "first token", "0.79"] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    let bad = [
+        "",
+        "[]",
+        "{}",
+        r#"{"ram_bytes": -1}"#,
+        r#"{"ram_bytes": 0}"#,
+        r#"{"ram_bytes": 1e999}"#,
+        r#"{"ram_bytes": 1000000, "gpu": 1}"#,
+        r#"{"ram_bytes": 1000000, "threads": 0}"#,
+        r#"{"ram_bytes": 1000000, "disk_bytes_per_second": 0}"#,
+    ];
+    for bad in bad {
+        plan(&config, &["--describe", describe(bad)]).refused(2, &["describes no machine"]);
+    }
+    let long = format!(r#"{{"ram_bytes": 1, "{}": 1}}"#, "\\u001b[2J".repeat(1000));
+    let refused = plan(&config, &["--describe", describe(&long)]);
+    let refused = refused.refused(2, &["describes no machine"]);
+    assert!(refused.sentence().len() < 1000 && !refused.stderr.contains('\u{1b}'), "{refused:?}");
+    let small = r#"{"ram_bytes": 300000000, "free_bytes": 300000000}"#;
+    let args = ["--describe", describe(small), "--ram", "100%"];
+    let text = plan(&config, &args).succeeded().stdout;
+    assert!(text.starts_with("does not run within 286.10 MiB: bf12 needs "), "{text}");
+    plan(&tales(), &["--describe", describe(small), "--ram", "1%"]).refused(2, &["too small"]);
+    plan(&config, &["--describe", "/nowhere"]).refused(2, &["/nowhere"]);
+    plan(&config, &["--describe", "/dev/zero"]).refused(2, &["/dev/zero"]);
 }
 
 #[test]

@@ -201,9 +201,9 @@ pub(crate) struct Forward {
 
 /// Show how a model would run within a memory budget.
 ///
-/// Shows the use of memory, the smallest budget that works, and the gain of each further GiB. Disk
-/// and memory speed are measured briefly; bytes read and time per token are estimates. Without
-/// weights there is no disk to measure, and sizes in each format follow from the configuration.
+/// Shows the smallest budget that works, and the gain of each further GiB. Disk and memory speed are
+/// measured briefly; bytes read and time per token are estimates. Without weights, sizes in each
+/// format follow from the configuration, and the disk is the one that this program lies on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
@@ -233,6 +233,15 @@ pub(crate) struct Plan {
     /// Skip the measurements of disk and memory; no speed is then estimated.
     #[arg(long)]
     pub(crate) no_probe: bool,
+    /// Plan for another machine, described in a file: the `machine` that --json prints there.
+    ///
+    /// An object of `ram_bytes`, and optionally `free_bytes`, `threads`, `disk_bytes_per_second` and
+    /// `memory_bytes_per_second`.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_probe")]
+    pub(crate) describe: Option<PathBuf>,
+    /// Also show the use of memory, line by line.
+    #[arg(long)]
+    pub(crate) memory: bool,
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,

@@ -9,6 +9,7 @@ mod first;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 pub(crate) mod list;
+mod machine;
 mod outline;
 pub(crate) mod plan;
 pub(crate) mod prompts;

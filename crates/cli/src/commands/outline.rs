@@ -4,22 +4,32 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use sws::{Outline, SequenceBytes};
-use sws_engine::PlanOptions;
+use sws_engine::{PerToken, PlanOptions};
 
+use super::machine::{Machine, about, digits, time};
 use super::{count, print_report, size};
 use crate::table::table;
 
+const GIB: u64 = 1 << 30;
 /// Budgets of common machines.
-const BUDGETS: [u64; 3] = [16 << 30, 32 << 30, 64 << 30];
+pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 
-/// Prints what the configuration says, with the reads at common budgets and those `asked` for.
+/// A caution about all estimates.
+pub(crate) const ESTIMATES: &str = "\
+estimates, not validated: they assume the hit rates of DeepSeek-V2-Lite, that
+reads and computation overlap, and no fixed costs of a token; models below some
+GiB are several times slower
+";
+
+/// Prints what the configuration says, with the reads at common budgets. A plan is `of` a machine
+/// and the budget asked for.
 pub(crate) fn print(
     outline: &Outline,
     options: PlanOptions,
-    asked: Option<u64>,
+    of: Option<(Machine, Option<u64>)>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let report = Report::of(outline, options, asked)?;
+    let report = Report::of(outline, options, of)?;
     print_report(json, &report, || report.text())
 }
 
@@ -45,6 +55,7 @@ struct Report {
     kv_fixed_bytes: Option<u64>,
     /// The --ram of the command, which is one of `budgets`.
     asked: Option<u64>,
+    machine: Option<Machine>,
     budgets: Vec<u64>,
     formats: Vec<Row>,
 }
@@ -53,15 +64,25 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Row {
     format: String,
+    /// False if weights differ from the published ones.
+    exact: bool,
     bytes: u64,
     infrastructure_bytes: u64,
     smallest_budget: u64,
     /// Estimated, for each budget; None where it is too small.
     read_bytes_per_token: Vec<Option<u64>>,
+    /// Estimated for each budget, if the speeds of the machine are known.
+    tokens_per_second: Vec<Option<f64>>,
+    first_token_seconds: Option<f64>,
 }
 
 impl Report {
-    fn of(outline: &Outline, options: PlanOptions, asked: Option<u64>) -> anyhow::Result<Report> {
+    fn of(
+        outline: &Outline,
+        options: PlanOptions,
+        of: Option<(Machine, Option<u64>)>,
+    ) -> anyhow::Result<Report> {
+        let (machine, asked) = of.map_or((None, None), |(machine, asked)| (Some(machine), asked));
         let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
         budgets.sort_unstable();
         budgets.dedup();
@@ -70,13 +91,19 @@ impl Report {
         let parameters = outline.spec().map(|spec| spec.parameters());
         let rows = outline.formats().into_iter().map(|format| {
             let footprint = outline.footprint(format, options)?;
-            let read = |&ram: &u64| Some(footprint.plan(ram)?.per_token.read());
+            let tokens: Vec<Option<PerToken>> =
+                budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
+            let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
+            let pace = |token: &Option<PerToken>| machine?.pace(token.as_ref()?);
             Ok(Row {
                 format: format.to_string(),
+                exact: !format.plain.is_lossy(),
                 bytes: footprint.bytes,
                 infrastructure_bytes: footprint.infrastructure,
                 smallest_budget: footprint.smallest(),
-                read_bytes_per_token: budgets.iter().map(read).collect(),
+                read_bytes_per_token: tokens.iter().map(read).collect(),
+                tokens_per_second: tokens.iter().map(pace).collect(),
+                first_token_seconds: machine.and_then(|it| it.first_token(footprint.bytes)),
             })
         });
         Ok(Report {
@@ -97,12 +124,14 @@ impl Report {
             kv_bytes_per_position: sequence.map(|bytes| bytes.position),
             kv_fixed_bytes: sequence.map(|bytes| bytes.fixed),
             asked,
+            machine,
             budgets,
         })
     }
 
     fn text(&self) -> String {
-        let mut text = self.summary() + "\n";
+        let mut text = self.answer() + &self.summary() + "\n";
+        text.extend(self.machine.iter().map(|machine| machine.line() + "\n"));
         if let Some(reason) = &self.reason {
             text += &format!("not supported: {reason}\n");
         }
@@ -112,19 +141,44 @@ impl Report {
         if let (Some(position), Some(fixed)) = (self.kv_bytes_per_position, self.kv_fixed_bytes) {
             text += &sequence(SequenceBytes { position, fixed });
         }
-        let reads = self.budgets.iter().map(|&ram| match self.asked == Some(ram) {
-            true => format!("--ram {}", size(ram)),
-            false => format!("at {}", size(ram)),
-        });
-        let heading: Vec<String> = ["format", "weights", "not of experts", "smallest --ram"]
-            .into_iter()
-            .map(str::to_owned)
-            .chain(reads)
-            .collect();
-        let heading: Vec<&str> = heading.iter().map(String::as_str).collect();
-        let rows: Vec<Vec<String>> = self.formats.iter().map(Row::cells).collect();
-        text += "no weights here: sizes follow from the configuration, and reads per token at a --ram are estimates\n\n";
-        text + &table(&heading, &rows)
+        let paced = self.paced();
+        text += &format!(
+            "no weights here: sizes follow from the configuration. {} by --ram:\n\n",
+            if paced { "Tokens per second" } else { "Bytes read per token" },
+        );
+        let fixed: &[&str] = match paced {
+            true => &["format", "weights", "<exact", "needs --ram", "first token"],
+            false => &["format", "weights", "not of experts", "needs --ram"],
+        };
+        let budget = |ram: &u64| match ram % GIB {
+            0 => format!("{} GiB", ram / GIB),
+            _ => size(*ram),
+        };
+        let budgets: Vec<String> = self.budgets.iter().map(budget).collect();
+        let heading: Vec<&str> =
+            fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
+        let rows: Vec<Vec<String>> = self.formats.iter().map(|row| row.cells(paced)).collect();
+        text + &table(&heading, &rows) + "\n" + ESTIMATES
+    }
+
+    /// Whether the model runs on a machine, and how fast, in the smallest format that is exact.
+    fn answer(&self) -> String {
+        let (Some(machine), Some(ram)) = (&self.machine, self.asked) else { return String::new() };
+        let exact = self.formats.iter().filter(|row| row.exact).min_by_key(|row| row.bytes);
+        let Some(row) = exact else { return String::new() };
+        let at = self.budgets.iter().position(|&budget| budget == ram).unwrap_or(0);
+        if row.read_bytes_per_token[at].is_none() {
+            let (format, least) = (&row.format, row.smallest_budget >> 20);
+            return format!("does not run within {}: {format} needs {least}MiB\n", size(ram));
+        }
+        let figures = [row.tokens_per_second[at], row.first_token_seconds];
+        machine.answer(&format!(" in {}", row.format), ram, figures)
+    }
+
+    /// True if speeds are known.
+    fn paced(&self) -> bool {
+        let speeds = self.machine.map(|it| (it.disk_bytes_per_second, it.memory_bytes_per_second));
+        matches!(speeds, Some((Some(_), Some(_))))
     }
 
     /// The model in one line.
@@ -154,15 +208,22 @@ impl Report {
 }
 
 impl Row {
-    fn cells(&self) -> Vec<String> {
-        let read = |&read: &Option<u64>| read.map_or("too small".to_owned(), size);
-        let fixed = [
-            self.format.clone(),
-            size(self.bytes),
-            size(self.infrastructure_bytes),
-            format!("{}MiB", self.smallest_budget >> 20),
-        ];
-        fixed.into_iter().chain(self.read_bytes_per_token.iter().map(read)).collect()
+    fn cells(&self, paced: bool) -> Vec<String> {
+        let mut cells = vec![self.format.clone(), size(self.bytes)];
+        let least = format!("{}MiB", self.smallest_budget >> 20);
+        let none = || "too small".to_owned();
+        if paced {
+            let exact = if self.exact { "yes" } else { "no" };
+            let first = self.first_token_seconds.map_or_else(String::new, time);
+            cells.extend([exact.to_owned(), least, first]);
+            let paces = self.tokens_per_second.iter();
+            cells.extend(paces.map(|pace| pace.map_or_else(none, digits)));
+        } else {
+            cells.extend([size(self.infrastructure_bytes), least]);
+            let reads = self.read_bytes_per_token.iter();
+            cells.extend(reads.map(|read| read.map_or_else(none, about)));
+        }
+        cells
     }
 }
 

@@ -1,0 +1,333 @@
+//! The machine that a plan is for: this one, measured briefly, or another one, described in a file.
+
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use anyhow::anyhow;
+use serde::{Deserialize, Serialize};
+use sws::{Model, RamBudget, Threads};
+use sws_engine::PerToken;
+use sws_store::{
+    Arena, Clock, FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular, probe,
+};
+
+use super::size;
+
+/// Bytes read to measure the speed of memory: more than caches hold.
+const MEMORY_PROBE: usize = 128 << 20;
+/// Largest description.
+const MOST_BYTES: u64 = 64 << 10;
+/// Bounds of what a description says.
+const MOST_MEMORY: u64 = 1 << 50;
+const MOST_THREADS: u16 = 1024;
+const SPEEDS: RangeInclusive<f64> = 1e3..=1e15;
+
+/// A machine. `sws plan --json` prints it, and `--describe` reads it. Absent speeds are not known.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Machine {
+    /// Memory that processes can have together, and the part of it that is free.
+    pub(crate) ram_bytes: u64,
+    pub(crate) free_bytes: Option<u64>,
+    pub(crate) threads: Option<u16>,
+    pub(crate) disk_bytes_per_second: Option<f64>,
+    pub(crate) memory_bytes_per_second: Option<f64>,
+}
+
+impl Machine {
+    /// This machine, with the speed of the disk of a model, or else of this program.
+    pub(crate) fn measure(model: Option<&Model>, reader: ReaderKind, threads: &Threads) -> Machine {
+        let clock = Clock::real();
+        let disk = match model {
+            Some(model) => disk_speed(model.manifest(), model.dir(), reader, &clock),
+            None => own_disk_speed(reader, &clock),
+        };
+        Machine {
+            disk_bytes_per_second: disk,
+            memory_bytes_per_second: threads.run(|| memory_speed(&clock)),
+            ..Machine::unmeasured(threads)
+        }
+    }
+
+    /// This machine, without its speeds.
+    pub(crate) fn unmeasured(threads: &Threads) -> Machine {
+        let memory = Memory::now();
+        Machine {
+            ram_bytes: memory.as_ref().map_or(0, |memory| memory.total),
+            free_bytes: memory.map(|memory| memory.available),
+            threads: threads.count().try_into().ok(),
+            ..Machine::default()
+        }
+    }
+
+    /// Reads a description.
+    pub(crate) fn described(path: &Path) -> anyhow::Result<Machine> {
+        let shown = path.display();
+        let mut json = Vec::new();
+        let read = open_regular(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut json));
+        read.map_err(|e| {
+            anyhow!("`{shown}` cannot be read: {e}; give a description of a machine")
+        })?;
+        Machine::parse(&json).map_err(|why| {
+            // It repeats what the file says.
+            let why: String = why.chars().take(120).collect();
+            anyhow!(
+                "`{shown}` describes no machine ({why}); write JSON as `sws plan --json` prints it under `machine`"
+            )
+        })
+    }
+
+    fn parse(json: &[u8]) -> Result<Machine, String> {
+        let machine: Machine = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+        let speeds = [machine.disk_bytes_per_second, machine.memory_bytes_per_second];
+        if !(1..=MOST_MEMORY).contains(&machine.ram_bytes) {
+            return Err("ram_bytes is missing, 0, or more than 1 PiB".to_owned());
+        }
+        if machine.free_bytes > Some(machine.ram_bytes) {
+            return Err("free_bytes is more than ram_bytes".to_owned());
+        }
+        if machine.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+            return Err(format!("threads is not between 1 and {MOST_THREADS}"));
+        }
+        if speeds.into_iter().flatten().any(|speed| !SPEEDS.contains(&speed)) {
+            return Err("a speed is not between 1e3 and 1e15 bytes per second".to_owned());
+        }
+        Ok(machine)
+    }
+
+    /// A budget in bytes, on this machine.
+    pub(crate) fn budget(&self, ram: RamBudget, least: u64) -> u64 {
+        ram.resolve(self.ram_bytes, self.free_bytes.unwrap_or(self.ram_bytes), least)
+    }
+
+    /// Tokens per second if reads and computation overlap, and computation is bound by memory
+    /// bandwidth.
+    pub(crate) fn pace(&self, token: &PerToken) -> Option<f64> {
+        let reading = token.read() as f64 / self.disk_bytes_per_second?;
+        let computing = token.active as f64 / self.memory_bytes_per_second?;
+        Some(1.0 / reading.max(computing))
+    }
+
+    /// Seconds to the first token of a prompt, which needs nearly all weights once.
+    pub(crate) fn first_token(&self, weights: u64) -> Option<f64> {
+        Some(weights as f64 / self.disk_bytes_per_second?)
+    }
+
+    /// The answer of a plan: whether a model runs within a budget, and how fast. `form` is its format
+    /// where it can have several.
+    pub(crate) fn answer(&self, form: &str, ram: u64, [pace, first]: [Option<f64>; 2]) -> String {
+        let mut answer = format!("runs{form} within {}", size(ram));
+        if ram > self.ram_bytes {
+            answer += &format!(", more than the {} of this machine", size(self.ram_bytes));
+        }
+        answer.extend(pace.map(|pace| format!(": about {}", speed(pace))));
+        answer.extend(first.map(|first| match pace {
+            Some(_) => format!(", the first after {} or more", time(first)),
+            None => format!(": the first token after {} or more", time(first)),
+        }));
+        answer += match pace.or(first) {
+            Some(_) => " (planned, not measured)\n",
+            None => "\n",
+        };
+        answer
+    }
+
+    /// The machine in one line.
+    pub(crate) fn line(&self) -> String {
+        let rate = |speed: f64| format!("{} GB/s", digits(speed / 1e9));
+        let mut line = format!("machine: {} of memory", size(self.ram_bytes));
+        line.extend(self.free_bytes.map(|free| format!(", {} of it free", size(free))));
+        line.extend(self.memory_bytes_per_second.map(|speed| format!(", read at {}", rate(speed))));
+        line.extend(self.disk_bytes_per_second.map(|speed| format!("; disk {}", rate(speed))));
+        line.extend(self.threads.map(|threads| format!("; {threads} threads")));
+        line
+    }
+}
+
+/// A number with two digits that count, as estimates have no more.
+pub(crate) fn digits(number: f64) -> String {
+    if !(number.is_finite() && number > 0.0) {
+        return "-".to_owned();
+    }
+    let rounded: f64 = format!("{number:.1e}").parse().unwrap_or(number);
+    let decimals = 1 - rounded.log10().floor() as i32;
+    format!("{rounded:.0$}", decimals.clamp(0, 6) as usize)
+}
+
+/// Tokens per second, or seconds per token where that is the larger number.
+fn speed(pace: f64) -> String {
+    match pace >= 1.0 {
+        true => format!("{} tokens a second", digits(pace)),
+        false => format!("{} a token", time(1.0 / pace)),
+    }
+}
+
+/// A time in the largest unit of which there are two.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 120.0 => format!("{} s", digits(seconds)),
+        _ if seconds < 7200.0 => format!("{} min", digits(seconds / 60.0)),
+        _ => format!("{} h", digits(seconds / 3600.0)),
+    }
+}
+
+/// An estimate of bytes.
+pub(crate) fn about(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB"];
+    let mut number = bytes as f64;
+    let mut unit = 0;
+    while number >= 1000.0 && unit + 1 < units.len() {
+        number /= 1024.0;
+        unit += 1;
+    }
+    match bytes {
+        0 => "0".to_owned(),
+        _ if unit == 0 => format!("{bytes} B"),
+        _ => format!("{} {}", digits(number), units[unit]),
+    }
+}
+
+fn disk_speed(manifest: &Manifest, dir: &Path, reader: ReaderKind, clock: &Clock) -> Option<f64> {
+    let figures = probe(manifest, dir, clock, Some(reader)).figures.into_iter();
+    figures.map(|figure| figure.bytes_per_second).max_by(f64::total_cmp)
+}
+
+/// The speed of the disk that this program lies on. Weights may lie on another one.
+fn own_disk_speed(reader: ReaderKind, clock: &Clock) -> Option<f64> {
+    let program = std::env::current_exe().ok()?;
+    let file = FileEntry {
+        path: program.file_name()?.to_str()?.to_owned(),
+        len: program.metadata().ok()?.len(),
+    };
+    let model = ModelIdentity { model_type: String::new(), fingerprint: String::new() };
+    let (pieces, copies) = (Vec::new(), Vec::new());
+    let manifest = Manifest { model, encoding: None, files: vec![file], pieces, copies };
+    disk_speed(&manifest, program.parent()?, reader, clock)
+}
+
+/// Speed at which all threads together read memory, in bytes per second.
+fn memory_speed(clock: &Clock) -> Option<f64> {
+    use rayon::prelude::*;
+    let arena = Arena::new(MEMORY_PROBE).ok()?;
+    let mut slot = arena.take(MEMORY_PROBE)?;
+    slot.fill(1);
+    let part = slot.len() / rayon::current_num_threads();
+    let once = || {
+        let started = clock.now();
+        let sum: u64 = slot
+            .par_chunks(part)
+            .map(|bytes| {
+                let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                words.fold(0, u64::wrapping_add)
+            })
+            .reduce(|| 0, u64::wrapping_add);
+        std::hint::black_box(sum);
+        slot.len() as f64 / (clock.now() - started).as_secs_f64()
+    };
+    (0..5).map(|_| once()).max_by(f64::total_cmp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_digits_count() {
+        let cases = [
+            (0.0, "-"),
+            (f64::INFINITY, "-"),
+            (0.0714, "0.071"),
+            (0.5, "0.50"),
+            (2.149, "2.1"),
+            (17.9, "18"),
+            (9.96, "10"),
+            (99.6, "100"),
+            (4016.9, "4000"),
+        ];
+        for (number, shown) in cases {
+            assert_eq!(digits(number), shown);
+        }
+        let times = [(0.4, "0.40 s"), (119.0, "120 s"), (130.0, "2.2 min"), (86400.0, "24 h")];
+        for (seconds, shown) in times {
+            assert_eq!(time(seconds), shown);
+        }
+        let sizes = [
+            (0, "0"),
+            (999, "999 B"),
+            (1020, "1.0 KiB"),
+            (1 << 29, "510 MiB"),
+            (7 << 40, "7200 GiB"),
+        ];
+        for (bytes, shown) in sizes {
+            assert_eq!(about(bytes), shown);
+        }
+    }
+
+    #[test]
+    fn the_slower_of_reading_and_computing_decides() {
+        let machine = |disk: Option<f64>, memory: Option<f64>| Machine {
+            ram_bytes: 32 << 30,
+            disk_bytes_per_second: disk,
+            memory_bytes_per_second: memory,
+            ..Machine::default()
+        };
+        let (disk, memory) = (Some(4e9), Some(5e10));
+        for (infrastructure, experts, hit_rate, active, from, pace) in [
+            // All from memory; the same with some reads; many reads.
+            (0, 1_000_000_000, 1.0, 2_000_000_000, (disk, memory), Some(25.0)),
+            (0, 1_000_000_000, 0.9, 2_000_000_000, (disk, memory), Some(25.0)),
+            (0, 1_000_000_000, 0.5, 2_000_000_000, (disk, memory), Some(8.0)),
+            (1_000_000_000, 1_000_000_000, 0.0, 2_000_000_000, (disk, memory), Some(2.0)),
+            (0, 1_000_000_000, 0.5, 2_000_000_000, (None, memory), None),
+            (0, 1_000_000_000, 0.5, 2_000_000_000, (disk, None), None),
+        ] {
+            let token = PerToken { infrastructure, experts, hit_rate, active, embedding: 0 };
+            let found = machine(from.0, from.1).pace(&token);
+            let equal = found.zip(pace).is_some_and(|(a, b)| (a / b - 1.0).abs() < 1e-6);
+            assert!(equal || found == pace, "{token:?} {found:?}");
+        }
+        assert_eq!(machine(disk, None).first_token(8_000_000_000), Some(2.0));
+        assert_eq!(machine(None, memory).first_token(8_000_000_000), None);
+    }
+
+    #[test]
+    fn the_answer_says_how_fast_and_that_it_is_planned() {
+        let machine = Machine { ram_bytes: 32 << 30, ..Machine::default() };
+        for (ram, figures, answer) in [
+            (
+                16 << 30,
+                [Some(0.141), Some(150.0)],
+                "runs in bf12 within 16.00 GiB: about 7.1 s a token, the first after 2.5 min or more (planned, not measured)\n",
+            ),
+            (
+                64 << 30,
+                [Some(12.34), None],
+                "runs in bf12 within 64.00 GiB, more than the 32.00 GiB of this machine: about 12 tokens a second (planned, not measured)\n",
+            ),
+            (16 << 30, [None, None], "runs in bf12 within 16.00 GiB\n"),
+        ] {
+            assert_eq!(machine.answer(" in bf12", ram, figures), answer);
+        }
+    }
+
+    #[test]
+    fn descriptions_are_checked() {
+        let least = Machine::parse(br#"{"ram_bytes": 1}"#).unwrap();
+        assert_eq!((least.ram_bytes, least.free_bytes, least.threads), (1, None, None));
+        assert_eq!(least.budget(RamBudget::Auto, 0), 0);
+        for (json, why) in [
+            ("", "EOF"),
+            ("[]", "ram_bytes"),
+            ("{}", "ram_bytes"),
+            (r#"{"ram_bytes": 1125899906842625}"#, "ram_bytes"),
+            (r#"{"ram_bytes": 1, "free_bytes": 2}"#, "free_bytes"),
+            (r#"{"ram_bytes": 1, "threads": 1025}"#, "threads"),
+            (r#"{"ram_bytes": 1, "disk_bytes_per_second": 999}"#, "a speed"),
+            (r#"{"ram_bytes": 1, "memory_bytes_per_second": 1e16}"#, "a speed"),
+        ] {
+            let refused = Machine::parse(json.as_bytes()).unwrap_err();
+            assert!(refused.contains(why), "{json} {refused}");
+        }
+    }
+}
