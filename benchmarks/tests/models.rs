@@ -90,7 +90,7 @@ fn suggestions_have_the_sizes_of_their_configurations() {
         let column = if suggestion.encoding == Some("q4") { 11 } else { 9 };
         let disk: f64 = sizes(column).split(' ').next().unwrap().parse().unwrap();
         assert_eq!(disk.ceil(), suggestion.disk as f64, "{suggestion:?}");
-        let [all, active] = [5, 6].map(|column| sizes(column));
+        let [all, active] = [5, 6].map(sizes);
         for (shown, said) in [(all, suggestion.parameters[0]), (active, suggestion.parameters[1])] {
             let shown: f64 = shown.trim_end_matches(" B").parse().unwrap();
             assert!(
