@@ -74,6 +74,39 @@ fn consecutive(dir: &Path, files: usize, seed: u64) {
 }
 
 #[test]
+fn a_model_is_planned_before_it_is_downloaded() {
+    let dir = golden_dir("qwen2_moe");
+    let user = User::of(&dir);
+    let text = user.sws(&[&"plan", &ID, &"--ram", &"4GiB"]).succeeded().stdout;
+    assert!(text.starts_with("runs in bf12 within 4.00 GiB"), "{text}");
+    for words in ["not on this machine: ", " to download, ", " free for its shards"] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    assert!(text.ends_with("next: sws pull own/tiny-model\n"), "{text}");
+
+    // The plan of the configuration, and of another machine.
+    let temp = tempfile::tempdir().unwrap();
+    let machine = temp.path().join("machine.json");
+    std::fs::write(&machine, r#"{"ram_bytes": 8000000000, "disk_bytes_per_second": 1e9}"#).unwrap();
+    let json = |model: &dyn AsRef<OsStr>| -> serde_json::Value {
+        let planned = user.sws(&[&"plan", model, &"--describe", &machine, &"--json"]);
+        serde_json::from_str(&planned.succeeded().stdout).unwrap()
+    };
+    let (mut remote, local) = (json(&ID), json(&dir.join("config.json")));
+    let weights = dir.join("model.safetensors").metadata().unwrap().len();
+    assert_eq!(remote["hub"]["download_bytes"], weights);
+    assert_eq!(remote["hub"]["disk_free_bytes"], serde_json::Value::Null);
+    remote["hub"] = serde_json::Value::Null;
+    assert_eq!(remote, local);
+
+    assert!(!user.at("models").exists() && !user.at("huggingface").exists(), "nothing is stored");
+    user.sws(&[&"plan", &"own/other"]).refused(2, &["own/other"]);
+    let mut offline = user.command(&[&"plan", &ID]);
+    let offline = Outcome::of(offline.env("HF_HUB_OFFLINE", "1").output().unwrap());
+    offline.refused(2, &["sws pull own/tiny-model"]);
+}
+
+#[test]
 fn pulled_shards_are_those_of_the_whole_checkpoint() {
     for files in [1, 4] {
         let temp = tempfile::tempdir().unwrap();

@@ -56,6 +56,7 @@ pub(crate) fn command(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command.env("SWS_MODELS", concat!(env!("CARGO_TARGET_TMPDIR"), "/models"));
     command.env_remove("HF_HUB_CACHE").env_remove("HUGGINGFACE_HUB_CACHE").env_remove("HF_HOME");
+    command.env("HF_HUB_OFFLINE", "1");
     command
 }
 

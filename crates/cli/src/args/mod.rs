@@ -203,11 +203,12 @@ pub(crate) struct Forward {
 ///
 /// Shows the smallest budget that works, and the gain of each further GiB. Disk and memory speed are
 /// measured briefly; bytes read and time per token are estimates. Without weights, sizes in each
-/// format follow from the configuration, and the disk is the one that this program lies on.
+/// format follow from the configuration, and the disk is the one that this program lies on. Of a
+/// model that is not on this machine the hub is asked for it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
-    /// id of a model, which `sws list` shows [default: the model in `shards`].
+    /// id of a model, downloaded or not [default: the model in `shards`].
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.

@@ -15,6 +15,7 @@ pub(crate) mod plan;
 pub(crate) mod prompts;
 #[cfg(feature = "pull")]
 pub(crate) mod pull;
+mod remote;
 pub(crate) mod replay;
 pub(crate) mod rm;
 pub(crate) mod run;

@@ -7,6 +7,7 @@ use sws::{Outline, SequenceBytes};
 use sws_engine::{PerToken, PlanOptions};
 
 use super::machine::{Machine, about, digits, time};
+use super::remote::Remote;
 use super::{count, print_report, size};
 use crate::table::table;
 
@@ -21,15 +22,24 @@ reads and computation overlap, and no fixed costs of a token; models below some
 GiB are several times slower
 ";
 
-/// Prints what the configuration says, with the reads at common budgets. A plan is `of` a machine
-/// and the budget asked for.
+/// The subject of a plan without weights, besides the configuration.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) machine: Machine,
+    /// Budget.
+    pub(crate) ram: Option<u64>,
+    /// The model's repository, if the configuration is from there.
+    pub(crate) remote: Option<Remote>,
+}
+
+/// Prints what the configuration says, with the reads at common budgets.
 pub(crate) fn print(
     outline: &Outline,
     options: PlanOptions,
-    of: Option<(Machine, Option<u64>)>,
+    asked: Option<Asked>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let report = Report::of(outline, options, of)?;
+    let report = Report::of(outline, options, asked)?;
     print_report(json, &report, || report.text())
 }
 
@@ -56,6 +66,8 @@ struct Report {
     /// The --ram of the command, which is one of `budgets`.
     asked: Option<u64>,
     machine: Option<Machine>,
+    /// The model on the hub, if it is not on this machine.
+    hub: Option<Remote>,
     budgets: Vec<u64>,
     formats: Vec<Row>,
 }
@@ -77,12 +89,11 @@ struct Row {
 }
 
 impl Report {
-    fn of(
-        outline: &Outline,
-        options: PlanOptions,
-        of: Option<(Machine, Option<u64>)>,
-    ) -> anyhow::Result<Report> {
-        let (machine, asked) = of.map_or((None, None), |(machine, asked)| (Some(machine), asked));
+    fn of(outline: &Outline, options: PlanOptions, asked: Option<Asked>) -> anyhow::Result<Report> {
+        let (machine, asked, hub) = match asked {
+            Some(Asked { machine, ram, remote }) => (Some(machine), ram, remote),
+            None => (None, None, None),
+        };
         let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
         budgets.sort_unstable();
         budgets.dedup();
@@ -125,12 +136,14 @@ impl Report {
             kv_fixed_bytes: sequence.map(|bytes| bytes.fixed),
             asked,
             machine,
+            hub,
             budgets,
         })
     }
 
     fn text(&self) -> String {
         let mut text = self.answer() + &self.summary() + "\n";
+        text.extend(self.hub.iter().map(Remote::line));
         text.extend(self.machine.iter().map(|machine| machine.line() + "\n"));
         if let Some(reason) = &self.reason {
             text += &format!("not supported: {reason}\n");
@@ -156,9 +169,16 @@ impl Report {
         };
         let budgets: Vec<String> = self.budgets.iter().map(budget).collect();
         let heading: Vec<&str> =
-            fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
-        let rows: Vec<Vec<String>> = self.formats.iter().map(|row| row.cells(paced)).collect();
-        text + &table(&heading, &rows) + "\n" + ESTIMATES
+            fixed.iter().copied().chain(budgets.iter().map(String::as_str)).chain(["<"]).collect();
+        let rows = self.formats.iter().map(|row| {
+            let no_room = self.hub.as_ref().filter(|hub| !hub.fits(row.bytes));
+            let remark = no_room.map(|_| "does not fit this disk".to_owned());
+            row.cells(paced).into_iter().chain(remark).collect()
+        });
+        let rows: Vec<Vec<String>> = rows.collect();
+        text += &format!("{}\n{ESTIMATES}", table(&heading, &rows));
+        text.extend(self.hub.iter().map(Remote::next));
+        text
     }
 
     /// Whether the model runs on a machine, and how fast, in the smallest format that is exact.
@@ -170,6 +190,10 @@ impl Report {
         if row.read_bytes_per_token[at].is_none() {
             let (format, least) = (&row.format, row.smallest_budget >> 20);
             return format!("does not run within {}: {format} needs {least}MiB\n", size(ram));
+        }
+        if self.hub.as_ref().is_some_and(|hub| !hub.fits(row.bytes)) {
+            let (format, bytes) = (&row.format, size(row.bytes));
+            return format!("does not fit this disk: shards in {format} take {bytes}\n");
         }
         let figures = [row.tokens_per_second[at], row.first_token_seconds];
         machine.answer(&format!(" in {}", row.format), ram, figures)

@@ -2,6 +2,7 @@
 
 mod ledger;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -13,7 +14,9 @@ use sws_model::Inventory;
 use sws_store::{Manifest, PieceKind, PieceLayout, Read};
 
 use super::machine::{Machine, about, digits};
-use super::{outline, print, print_json, size};
+use super::outline::{self, Asked};
+use super::remote::{self, Remote};
+use super::{print, print_json, size};
 use crate::table::table;
 use crate::{args, limits, model};
 
@@ -48,8 +51,9 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     };
     let model = match (model::open(args.model.as_deref()), &args.model) {
         (Err(error), Some(name)) => {
-            let outline = Outline::instead(error.downcast()?, &sws::locate(name)?)?.supported()?;
-            return without_weights(args, &outline, machine(None), &threads);
+            let (outline, remote) = outlined(error.downcast()?, name)?;
+            let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
+            return without_weights(args, &outline, (machine(None), remote), &threads);
         }
         (opened, _) => opened?,
     };
@@ -107,11 +111,21 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The configuration of a model without weights here, from the hub if it is not here at all.
+fn outlined(error: sws::Error, name: &Path) -> anyhow::Result<(Outline, Option<Remote>)> {
+    if let sws::Error::NotHere { name, .. } = &error
+        && let Some((outline, remote)) = remote::ask(name)?
+    {
+        return Ok((outline.supported()?, Some(remote)));
+    }
+    Ok((Outline::instead(error, &sws::locate(name)?)?.supported()?, None))
+}
+
 /// Plans the model of a configuration without weights.
 fn without_weights(
     args: &args::Plan,
     outline: &Outline,
-    machine: Machine,
+    (machine, remote): (Machine, Option<Remote>),
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
     let Options { context, kv, tier, .. } = args.options();
@@ -123,8 +137,8 @@ fn without_weights(
         threads: threads.count(),
         ..PlanOptions::default()
     };
-    let asked = Some(machine.budget(args.ram, 0)).filter(|&ram| ram > 0);
-    outline::print(outline, options, Some((machine, asked)), args.json)
+    let ram = Some(machine.budget(args.ram, 0)).filter(|&ram| ram > 0);
+    outline::print(outline, options, Some(Asked { machine, ram, remote }), args.json)
 }
 
 /// The most reads that the first expert of a layer takes; none without experts.

@@ -1,0 +1,104 @@
+//! Models that are on the hub and not on this machine.
+
+use serde::Serialize;
+use sws::Outline;
+use sws_hub::ModelName;
+
+use super::size;
+
+/// A model on the hub.
+#[derive(Debug, Serialize)]
+pub(crate) struct Remote {
+    model: String,
+    download_bytes: u64,
+    /// Free where `sws pull` makes shards.
+    disk_free_bytes: Option<u64>,
+}
+
+impl Remote {
+    /// The download in one line.
+    pub(crate) fn line(&self) -> String {
+        let free = self.disk_free_bytes.map(|free| format!(", {} free for its shards", size(free)));
+        format!(
+            "not on this machine: {} to download{}\n",
+            size(self.download_bytes),
+            free.unwrap_or_default()
+        )
+    }
+
+    /// The same for another machine, of whose disk nothing is known.
+    pub(crate) fn elsewhere(self) -> Remote {
+        Remote { disk_free_bytes: None, ..self }
+    }
+
+    /// False if the disk has no room for shards of this size.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.disk_free_bytes.is_none_or(|free| bytes <= free)
+    }
+
+    /// The command that downloads it.
+    pub(crate) fn next(&self) -> String {
+        format!("next: sws pull {}\n", self.model)
+    }
+}
+
+/// Asks the hub about a model. `None` if the environment forbids that, or its files have no
+/// configuration.
+#[cfg(feature = "pull")]
+pub(crate) fn ask(name: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>> {
+    use std::path::Path;
+
+    use sws_hub::{Client, Environment, Library, free_space, has_safetensors, select};
+    use sws_store::Configuration;
+
+    let environment = Environment::of_process()?;
+    if environment.offline || !name.id.has_owner() {
+        return Ok(None);
+    }
+    let client = Client::new(&environment)?;
+    let listing = client.list(&name.id, name.revision.as_deref().unwrap_or("main"))?;
+    let Some(config) = listing.file("config.json").filter(|_| has_safetensors(&listing)) else {
+        return Ok(None);
+    };
+    let config = Configuration::from_json("config.json", &client.read(&listing, config)?)
+        .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
+    let outline = Outline::of(Path::new(&name.to_string()), &config)?;
+    let selection = select(&listing, None, &mut |index| client.read(&listing, index))?;
+    let place = Library::of_process();
+    let free = place.map(|library| free_space(library.dir())).transpose()?.flatten();
+    let remote = Remote {
+        model: name.to_string(),
+        download_bytes: selection.weights.len(),
+        disk_free_bytes: free,
+    };
+    Ok(Some((outline, remote)))
+}
+
+/// Without downloads nothing is known of such models.
+#[cfg(not(feature = "pull"))]
+pub(crate) fn ask(_: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>> {
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_on_the_disk_is_shown_and_judged() {
+        let remote = |free| Remote {
+            model: "own/model".to_owned(),
+            download_bytes: 2 << 30,
+            disk_free_bytes: free,
+        };
+        let cases = [
+            (Some(1 << 30), false, "2.00 GiB to download, 1.00 GiB free for its shards\n"),
+            (Some(2 << 30), true, "2.00 GiB to download, 2.00 GiB free for its shards\n"),
+            (None, true, "2.00 GiB to download\n"),
+        ];
+        for (free, fits, line) in cases {
+            assert_eq!(remote(free).fits(2 << 30), fits);
+            assert_eq!(remote(free).line(), format!("not on this machine: {line}"));
+        }
+    }
+}
