@@ -64,7 +64,9 @@ fn download(client: &Client, name: &str, path: &Path) -> Result<i64, HubError> {
 fn faults_end_in_the_right_bytes_or_in_a_sentence() {
     let status = |status, code, wait| Fault::Status(status, code, wait);
     #[rustfmt::skip]
-    let cases: [(&str, Fault, u32, Result<(), &[&str]>); 29] = [
+    /// A file, its fault and how often, and the words of a refusal.
+    type Case<'a> = (&'a str, Fault, u32, Result<(), &'a [&'a str]>);
+    let cases: [Case; 29] = [
         // file, fault, times, outcome
         (LARGE, Fault::Cut(100_000), 1, Ok(())),
         (LARGE, Fault::Cut(1), 20, Ok(())),
