@@ -63,9 +63,9 @@ fn download(client: &Client, name: &str, path: &Path) -> Result<i64, HubError> {
 #[test]
 fn faults_end_in_the_right_bytes_or_in_a_sentence() {
     let status = |status, code, wait| Fault::Status(status, code, wait);
-    #[rustfmt::skip]
     /// A file, its fault and how often, and the words of a refusal.
     type Case<'a> = (&'a str, Fault, u32, Result<(), &'a [&'a str]>);
+    #[rustfmt::skip]
     let cases: [Case; 29] = [
         // file, fault, times, outcome
         (LARGE, Fault::Cut(100_000), 1, Ok(())),
