@@ -99,8 +99,12 @@ fn a_model_is_planned_before_it_is_downloaded() {
     remote["hub"] = serde_json::Value::Null;
     assert_eq!(remote, local);
 
+    let inspected = |model: &dyn AsRef<OsStr>| user.sws(&[&"inspect", model]).succeeded().stdout;
+    assert_eq!(inspected(&ID), inspected(&dir.join("config.json")));
+
     assert!(!user.at("models").exists() && !user.at("huggingface").exists(), "nothing is stored");
     user.sws(&[&"plan", &"own/other"]).refused(2, &["own/other"]);
+    user.sws(&[&"plan", &format!("{ID}:q4")]).refused(2, &["sws pull own/tiny-model:q4"]);
     let mut offline = user.command(&[&"plan", &ID]);
     let offline = Outcome::of(offline.env("HF_HUB_OFFLINE", "1").output().unwrap());
     offline.refused(2, &["sws pull own/tiny-model"]);

@@ -61,7 +61,8 @@ pub(crate) struct Verify {
 /// says: sizes in each format, and the memory that they need.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
-    /// A shard directory, a checkpoint directory, a GGUF file, a config.json, or the id of a model.
+    /// A shard directory, a checkpoint directory, a GGUF file, a config.json, or the id of a model,
+    /// downloaded or not.
     pub(crate) model: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]

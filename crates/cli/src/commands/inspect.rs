@@ -8,12 +8,18 @@ use sws::Outline;
 use sws_engine::PlanOptions;
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
-use super::{outline, print_report, size};
+use super::{outline, print_report, remote, size};
 use crate::args;
 use crate::table::table;
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
-    let path = sws::locate(&args.model)?;
+    let path = sws::locate(&args.model);
+    if let Err(sws::Error::NotHere { name, .. }) = &path
+        && let Some((outline, _)) = remote::ask(name)?
+    {
+        return outline::print(&outline, PlanOptions::default(), None, args.json);
+    }
+    let path = path?;
     match sws::manifest(&path) {
         Ok(manifest) => {
             let report = Report::of(&manifest);

@@ -43,7 +43,7 @@ impl Remote {
 }
 
 /// Asks the hub about a model. `None` if the environment forbids that, or its files have no
-/// configuration.
+/// configuration. Encodings and GGUF files (`OWNER/NAME:TAG`) have to be here.
 #[cfg(feature = "pull")]
 pub(crate) fn ask(name: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>> {
     use std::path::Path;
@@ -52,7 +52,7 @@ pub(crate) fn ask(name: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>>
     use sws_store::Configuration;
 
     let environment = Environment::of_process()?;
-    if environment.offline || !name.id.has_owner() {
+    if environment.offline || !name.id.has_owner() || name.tag.is_some() {
         return Ok(None);
     }
     let client = Client::new(&environment)?;
