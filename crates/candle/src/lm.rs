@@ -278,7 +278,7 @@ impl Layer {
     fn load(from: &mut Loader<'_>, spec: &ModelSpec, number: usize) -> Result<Layer> {
         let (layer, hidden) = (&spec.layers[number], spec.hidden);
         let prefix = format!("model.layers.{number}");
-        let Norm::Rms { eps, .. } = layer.norm;
+        let eps = layer.norm.eps();
         let attention = grouped(&layer.mixer)?;
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
@@ -325,8 +325,7 @@ impl Layer {
 }
 
 fn norm(from: &mut Loader<'_>, name: &str, norm: Norm, width: usize) -> Result<RmsNorm> {
-    let Norm::Rms { eps, .. } = norm;
-    Ok(RmsNorm::new(from.get(name, &[width])?, f64::from(eps)))
+    Ok(RmsNorm::new(from.get(name, &[width])?, f64::from(norm.eps())))
 }
 
 fn failed(error: CandleError) -> ForwardError {

@@ -424,6 +424,12 @@ impl Norm {
         let Norm::Rms { eps, .. } = self;
         Norm::Rms { eps, one_plus: true }
     }
+
+    /// The number added to the mean of squares.
+    pub const fn eps(self) -> f32 {
+        let Norm::Rms { eps, .. } = self;
+        eps
+    }
 }
 
 impl MlpSpec {
@@ -452,13 +458,45 @@ impl MlpSpec {
 }
 
 impl SharedSpec {
+    /// A shared expert whose output is added to the sum of the others.
+    pub const fn added(mlp: MlpSpec) -> SharedSpec {
+        SharedSpec { mlp, gated: false, is_mlp: false }
+    }
+
     /// The piece with its tensors.
     pub(crate) const fn piece(&self) -> PieceKind {
         if self.is_mlp { PieceKind::Mlp } else { PieceKind::SharedExpert }
     }
 }
 
+impl RankedRouter {
+    /// The sigmoids of the experts with the largest sums of sigmoid and correction, divided by their
+    /// sum.
+    pub const fn sigmoid() -> RankedRouter {
+        RankedRouter {
+            scores: Scores::Sigmoid,
+            correction: true,
+            groups: None,
+            renormalise: Renormalise::Sum { plus: 0.0 },
+            scale: 1.0,
+        }
+    }
+}
+
 impl MoeSpec {
+    /// Experts, of which each token uses `top_k`, and nothing beside them.
+    pub const fn of((experts, top_k): (usize, usize), expert: MlpSpec, router: Router) -> MoeSpec {
+        MoeSpec {
+            experts,
+            top_k,
+            expert,
+            router,
+            router_bias: false,
+            shared: None,
+            latent: None,
+        }
+    }
+
     /// True if the router has a correction.
     pub const fn has_correction(&self) -> bool {
         match self.router {

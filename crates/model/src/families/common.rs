@@ -252,16 +252,8 @@ pub(super) fn moe(
     renormalise: bool,
     shared: Option<SharedSpec>,
 ) -> Result<Ffn, ConfigError> {
-    let (experts, top_k) = chosen(config)?;
-    Ok(Ffn::Moe(MoeSpec {
-        experts,
-        top_k,
-        expert: MlpSpec::silu(width(config, key)?),
-        router: Router::Softmax { renormalise },
-        router_bias: false,
-        shared,
-        latent: None,
-    }))
+    let (expert, router) = (MlpSpec::silu(width(config, key)?), Router::Softmax { renormalise });
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }
 
 /// The spellings of the number of experts for a token.

@@ -7,7 +7,7 @@ use sws_store::PieceKind;
 use super::common::{Decoder, Defaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;
 use super::ranked::{Layers, RANKED, RankedKeys, groups, only, scale, sigmoid};
-use super::{ENDS, Family, MLP, NORMS, Rule, matrix, small, sparse};
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small, sparse};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
@@ -26,7 +26,7 @@ pub(super) const LATENT: Family = Family {
     ],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, LATENT_ATTENTION, INDEXER, MLP, MOE],
+    layer: &[NORMS, LATENT_ATTENTION, INDEXER, MLP, MOE, EXPERTS],
     spec: latent,
 };
 

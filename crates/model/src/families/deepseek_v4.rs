@@ -11,8 +11,8 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    CompressedSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, PoolIndexer, PoolSpec,
-    RankedRouter, Renormalise, Router, Scores, SharedSpec,
+    CompressedSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, PoolIndexer, PoolSpec, RankedRouter,
+    Renormalise, Router, Scores, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -108,7 +108,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     decoder.streams = Some(streams(config)?);
     let (head_dim, ropes) = ropes(config, decoder.context)?;
-    let Norm::Rms { eps, .. } = decoder.norm;
+    let eps = decoder.norm.eps();
     let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     let attention = CompressedSpec {
         heads: decoder.heads,
@@ -282,7 +282,6 @@ fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
     {
         return Err(config.unsupported(entry, "1"));
     }
-    let (experts, top_k) = chosen(config)?;
     let limit = config.get("swiglu_limit").map_or(Ok(10.0), Entry::positive)?;
     let activation = Activation::SiluClamped(limit as f32);
     let expert = MlpSpec { activation, ..MlpSpec::silu(width(config, "moe_intermediate_size")?) };
@@ -290,9 +289,9 @@ fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
     let (scores, correction, groups) = (Scores::RootSoftplus, true, None);
     let renormalise = Renormalise::Sum { plus: 1e-20 };
     let rule = RankedRouter { scores, correction, groups, renormalise, scale };
-    let shared = Some(SharedSpec { mlp: expert, gated: false, is_mlp: false });
+    let shared = Some(SharedSpec::added(expert));
     let router = Router::Ranked(rule);
-    Ok((MoeSpec { experts, top_k, expert, router, router_bias: false, shared, latent: None }, rule))
+    Ok((MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }, rule))
 }
 
 /// True for each layer whose experts a table gives.

@@ -5,7 +5,7 @@ use sws_store::{PieceKind, Value};
 
 use super::common::{Common, Defaults, chosen, dense, same_window, switched_off, width};
 use super::ranked::{Layers, shared};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, glm, small};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{Ffn, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores};
@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["ernie4_5_moe"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, MLP, MOE, glm::MOE],
+    layer: &[NORMS, ATTENTION, MLP, MOE, glm::MOE, EXPERTS],
     spec,
 };
 
@@ -59,7 +59,6 @@ fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
 }
 
 fn experts(config: &Config) -> Result<Ffn, ConfigError> {
-    let (experts, top_k) = chosen(config)?;
     let width = width(config, "moe_intermediate_size")?;
     let least = config.get("moe_norm_min").map_or(Ok(1e-12), Entry::positive)?;
     let router = Router::Ranked(RankedRouter {
@@ -71,13 +70,5 @@ fn experts(config: &Config) -> Result<Ffn, ConfigError> {
     });
     let shared = shared(config, ("moe_num_shared_experts", 2), width)?;
     let expert = MlpSpec::silu(width);
-    Ok(Ffn::Moe(MoeSpec {
-        experts,
-        top_k,
-        expert,
-        router,
-        router_bias: false,
-        shared,
-        latent: None,
-    }))
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }

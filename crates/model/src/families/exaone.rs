@@ -4,7 +4,7 @@ use sws_store::{PieceKind, Value};
 
 use super::common::{Common, Defaults, window, windows};
 use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, glm, small};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["exaone_moe"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, MLP, CORRECTION, glm::MOE],
+    layer: &[NORMS, ATTENTION, MLP, CORRECTION, glm::MOE, EXPERTS],
     spec,
 };
 

@@ -92,16 +92,11 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         false => Ffn::Dense(mlp),
         true => {
             common.decoder.residual.split = true;
-            let (experts, top_k) = chosen(config)?;
             let expert = gelu(width(config, "moe_intermediate_size")?);
+            let expert = MlpSpec { gate_up: GateUp::Halves, ..expert };
             Ffn::Moe(MoeSpec {
-                experts,
-                top_k,
-                expert: MlpSpec { gate_up: GateUp::Halves, ..expert },
-                router: Router::SoftmaxScaled,
-                router_bias: false,
-                shared: Some(SharedSpec { mlp, gated: false, is_mlp: true }),
-                latent: None,
+                shared: Some(SharedSpec { is_mlp: true, ..SharedSpec::added(mlp) }),
+                ..MoeSpec::of(chosen(config)?, expert, Router::SoftmaxScaled)
             })
         }
     };

@@ -4,7 +4,7 @@ use sws_store::PieceKind;
 
 use super::common::{Common, Defaults, same_window, window, windows};
 use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["glm4_moe", "dots1", "solar_open"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, MLP, MOE],
+    layer: &[NORMS, ATTENTION, MLP, MOE, EXPERTS],
     spec,
 };
 
@@ -23,9 +23,6 @@ pub(super) const MOE: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_experts.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_experts.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_experts.down_proj.weight"),
-    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
-    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
-    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
 ];
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {

@@ -66,9 +66,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         activation: Activation::Clamped { alpha: alpha as f32, limit: limit as f32 },
         gate_up: if config.is_gguf() { GateUp::Separate } else { GateUp::Interleaved },
     };
-    let (experts, top_k) = chosen(config)?;
-    let (router, router_bias, shared) = (Router::SoftmaxOfChosen, true, None);
-    let ffn =
-        Ffn::Moe(MoeSpec { experts, top_k, expert, router, router_bias, shared, latent: None });
+    let moe = MoeSpec::of(chosen(config)?, expert, Router::SoftmaxOfChosen);
+    let ffn = Ffn::Moe(MoeSpec { router_bias: true, ..moe });
     common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, ffn))
 }

@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, Router, SharedSpec,
+    AttentionSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec, MoeSpec, Router, SharedSpec,
     StateSpaceSpec,
 };
 
@@ -104,7 +104,9 @@ fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
     let mlp = halves(shared_width(config, "shared_intermediate_size", 1024)?);
     let ffn = match config.experts()? {
         Some(0) => Ffn::Dense(mlp),
-        _ => Ffn::Moe(experts(config, Some(SharedSpec { mlp, gated: false, is_mlp: true }))?),
+        _ => {
+            Ffn::Moe(experts(config, Some(SharedSpec { is_mlp: true, ..SharedSpec::added(mlp) }))?)
+        }
     };
     common.model(|l| match (kinds[l], space) {
         (Kind::StateSpace, Some(space)) => (Mixer::StateSpace(space), ffn),
@@ -113,7 +115,7 @@ fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 fn state_space(config: &Config, common: &Common<'_>) -> Result<StateSpaceSpec, ConfigError> {
-    let Norm::Rms { eps, .. } = common.decoder.norm;
+    let eps = common.decoder.norm.eps();
     let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
     let (heads, expand) = (size("mamba_n_heads", 128)?, size("mamba_expand", 2)?);
     let width = expand * config.size("hidden_size", MAX_WIDTH)?;
@@ -153,10 +155,9 @@ fn with_factors(config: &Config, common: &mut Common<'_>) -> Result<AttentionSpe
 }
 
 fn experts(config: &Config, shared: Option<SharedSpec>) -> Result<MoeSpec, ConfigError> {
-    let (experts, top_k) = chosen(config)?;
     let expert = halves(width(config, "intermediate_size")?);
     let router = Router::SoftmaxOfChosen;
-    Ok(MoeSpec { experts, top_k, expert, router, router_bias: false, shared, latent: None })
+    Ok(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) })
 }
 
 /// An MLP whose gates and ups are one matrix.

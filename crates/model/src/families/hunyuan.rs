@@ -6,7 +6,7 @@ use sws_store::{PieceKind, Value};
 
 use super::common::{Common, Defaults, chosen, same_window, switched_off, switched_on, width};
 use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
 use crate::config::{Config, ConfigError, Entry};
 use crate::role::Role;
 use crate::rope::{INFINITE, Rope};
@@ -16,7 +16,7 @@ pub(super) const V1: Family = Family {
     model_types: &["hunyuan_v1_moe"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, V1_NORMS, ATTENTION, MOE],
+    layer: &[NORMS, V1_NORMS, ATTENTION, MOE, EXPERTS],
     spec: v1,
 };
 
@@ -24,7 +24,7 @@ pub(super) const V3: Family = Family {
     model_types: &["hy_v3"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, MLP, CORRECTION, MOE],
+    layer: &[NORMS, ATTENTION, MLP, CORRECTION, MOE, EXPERTS],
     spec: v3,
 };
 
@@ -44,9 +44,6 @@ const MOE: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_mlp.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_mlp.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_mlp.down_proj.weight"),
-    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
-    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
-    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
 ];
 
 /// Norms on heads, after their rotation. Lists give each layer a number, and all must be the same.
@@ -86,15 +83,10 @@ fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
             return Err(config.unsupported(entry, supported));
         }
     }
-    let (experts, top_k) = chosen(config)?;
+    let router = Router::Softmax { renormalise: true };
     let ffn = Ffn::Moe(MoeSpec {
-        experts,
-        top_k,
-        expert: mlp,
-        router: Router::Softmax { renormalise: true },
-        router_bias: false,
-        shared: Some(SharedSpec { mlp, gated: false, is_mlp: false }),
-        latent: None,
+        shared: Some(SharedSpec::added(mlp)),
+        ..MoeSpec::of(chosen(config)?, mlp, router)
     });
     common.model(|_| (attention.clone(), ffn))
 }

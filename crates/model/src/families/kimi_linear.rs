@@ -9,17 +9,17 @@ use super::common::{
 };
 use super::deepseek::LATENT_ATTENTION;
 use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use super::{ENDS, Family, MLP, NORMS, Rule, matrix, mixtral, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaInputs, DeltaSpec, LatentSpec, Mixer, ModelSpec, Norm};
+use crate::spec::{DeltaInputs, DeltaSpec, LatentSpec, Mixer, ModelSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["kimi_linear"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, MOE],
+    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, SHARED],
     spec,
 };
 
@@ -39,8 +39,7 @@ const DELTA: &[Rule] = &[
     small(PieceKind::Attention, Role::MixedNorm, "self_attn.o_norm.weight"),
 ];
 
-const MOE: &[Rule] = &[
-    small(PieceKind::Router, Role::Router, "block_sparse_moe.gate.weight"),
+const SHARED: &[Rule] = &[
     small(
         PieceKind::Router,
         Role::RouterCorrection,
@@ -49,9 +48,6 @@ const MOE: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "block_sparse_moe.shared_experts.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "block_sparse_moe.shared_experts.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "block_sparse_moe.shared_experts.down_proj.weight"),
-    expert(Role::Gate, "block_sparse_moe.experts.#.w1.weight"),
-    expert(Role::Up, "block_sparse_moe.experts.#.w3.weight"),
-    expert(Role::Down, "block_sparse_moe.experts.#.w2.weight"),
 ];
 
 const DEFAULTS: Defaults = Defaults {
@@ -90,7 +86,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     let full = full(config, decoder.layers)?;
     let latent = full.contains(&true).then(|| latent(config, decoder.heads)).transpose()?;
-    let delta = full.contains(&false).then(|| delta(config, decoder.norm)).transpose()?;
+    let delta = full.contains(&false).then(|| delta(config, decoder.norm.eps())).transpose()?;
     let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
     decoder.model(Vec::new(), |l| {
         let mixer = match full[l] {
@@ -166,7 +162,7 @@ fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
     Ok(spec)
 }
 
-fn delta(config: &Config, Norm::Rms { eps, .. }: Norm) -> Result<DeltaSpec, ConfigError> {
+fn delta(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let size = |key, beside, default, limit| {
         linear(config, key, beside)?.map_or(Ok(default), |entry| entry.size(limit))
     };

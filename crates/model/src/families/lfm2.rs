@@ -91,7 +91,6 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// Experts ranked by the sigmoids of their logits and a correction.
 fn experts(config: &Config) -> Result<Ffn, ConfigError> {
-    let (experts, top_k) = chosen(config)?;
     let scale = config.get("routed_scaling_factor").map_or(Ok(1.0), |entry| entry.positive())?;
     let renormalise = match config.flag("norm_topk_prob", true)? {
         true => Renormalise::Sum { plus: 1e-6 },
@@ -104,13 +103,6 @@ fn experts(config: &Config) -> Result<Ffn, ConfigError> {
         renormalise,
         scale: scale as f32,
     };
-    Ok(Ffn::Moe(MoeSpec {
-        experts,
-        top_k,
-        expert: MlpSpec::silu(width(config, "moe_intermediate_size")?),
-        router: Router::Ranked(router),
-        router_bias: false,
-        shared: None,
-        latent: None,
-    }))
+    let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
+    Ok(Ffn::Moe(MoeSpec::of(chosen(config)?, expert, Router::Ranked(router))))
 }

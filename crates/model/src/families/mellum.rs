@@ -2,7 +2,7 @@
 
 use super::common::{Common, Defaults, absent, dense, moe, window, windows};
 use super::ranked::{Layers, routed};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, qwen_moe};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, qwen_moe};
 use crate::config::{Config, ConfigError};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
@@ -10,7 +10,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["mellum"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, MLP, qwen_moe::MOE],
+    layer: &[NORMS, ATTENTION, MLP, qwen_moe::MOE, EXPERTS],
     spec,
 };
 

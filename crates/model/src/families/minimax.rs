@@ -8,10 +8,7 @@ use super::{ATTENTION, ENDS, Family, NORMS, Rule, mixtral, small};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{
-    AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise, Router,
-    Scores,
-};
+use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["minimax_m2"],
@@ -57,16 +54,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let common = Common::read(config, &defaults)?;
     same_window(config, common.layers, None)?;
     let attention = AttentionSpec { qk_norm: QkNorm::FullWidth, ..common.attention.clone() };
-    let (experts, top_k) = chosen(config)?;
-    let router = Router::Ranked(RankedRouter {
-        scores: Scores::Sigmoid,
-        correction: true,
-        groups: None,
-        renormalise: Renormalise::Sum { plus: 0.0 },
-        scale: 1.0,
-    });
+    let router = Router::Ranked(RankedRouter::sigmoid());
     let expert = MlpSpec::silu(width(config, "intermediate_size")?);
-    let ffn =
-        MoeSpec { experts, top_k, expert, router, router_bias: false, shared: None, latent: None };
+    let ffn = MoeSpec::of(chosen(config)?, expert, router);
     common.model(|_| (attention.clone(), Ffn::Moe(ffn)))
 }

@@ -143,7 +143,7 @@ const ALL: [&Family; 23] = [
     &nemotron::FAMILY,
     &qwen_moe::FAMILY,
     &qwen_next::NEXT,
-    &qwen_next::EXPERTS,
+    &qwen_next::ROUTED,
     &qwen_next::DENSE,
 ];
 
@@ -297,4 +297,10 @@ const MLP: &[Rule] = &[
     small(PieceKind::Mlp, Role::UpBias, "mlp.up_proj.bias"),
     matrix(PieceKind::Mlp, Role::Down, "mlp.down_proj.weight"),
     small(PieceKind::Mlp, Role::DownBias, "mlp.down_proj.bias"),
+];
+
+const EXPERTS: &[Rule] = &[
+    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
+    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
+    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
 ];

@@ -7,7 +7,7 @@ use sws_store::PieceKind;
 use super::common::{Common, Defaults, MAX_WIDTH, chosen, switched_off, width};
 use super::ranked::{RANKED, only, sigmoid};
 use super::state_space::{Keys, Kind, check_count, kinds};
-use super::{Ends, Family, Rule, expert, matrix, small};
+use super::{ENDS, Ends, Family, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
@@ -18,12 +18,7 @@ use crate::spec::{
 pub(super) const FAMILY: Family = Family {
     model_types: &["nemotron_h"],
     prefix: "backbone.",
-    ends: Ends {
-        embedding: "embeddings.weight",
-        norm: "norm_f.weight",
-        head: "lm_head.weight",
-        streams: &[],
-    },
+    ends: Ends { embedding: "embeddings.weight", norm: "norm_f.weight", ..ENDS },
     layer: &[LAYER],
     spec,
 };
@@ -130,7 +125,6 @@ fn ups(width: usize) -> MlpSpec {
 
 /// The experts of DeepSeek V3 without gates, beside a shared one with a width of its own.
 fn experts(config: &Config) -> Result<MoeSpec, ConfigError> {
-    let (experts, top_k) = chosen(config)?;
     if let Some(entry) = config.get("n_shared_experts")
         && entry.value.as_u64() != Some(1)
     {
@@ -144,13 +138,8 @@ fn experts(config: &Config) -> Result<MoeSpec, ConfigError> {
     }
     let key = "moe_shared_expert_intermediate_size";
     let shared = config.get(key).map_or(Ok(7688), |entry| entry.size(MAX_WIDTH))?;
-    Ok(MoeSpec {
-        experts,
-        top_k,
-        expert: ups(width(config, "moe_intermediate_size")?),
-        router: Router::Ranked(sigmoid(config, &RANKED)?),
-        router_bias: false,
-        shared: Some(SharedSpec { mlp: ups(shared), gated: false, is_mlp: false }),
-        latent,
-    })
+    let expert = ups(width(config, "moe_intermediate_size")?);
+    let router = Router::Ranked(sigmoid(config, &RANKED)?);
+    let shared = Some(SharedSpec::added(ups(shared)));
+    Ok(MoeSpec { shared, latent, ..MoeSpec::of(chosen(config)?, expert, router) })
 }

@@ -8,7 +8,7 @@ use sws_store::{PieceKind, Value};
 use super::common::{
     Common, Defaults, dense, moe, same_window, shared_width, switched_window, windows,
 };
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, expert, matrix, small};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
@@ -17,19 +17,19 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, MLP, MOE],
+    layer: &[NORMS, ATTENTION, MLP, MOE, SHARED, EXPERTS],
     spec,
 };
+
+pub(super) const SHARED: &[Rule] = &[
+    matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_expert.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_expert.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_expert.down_proj.weight"),
+];
 
 pub(super) const MOE: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
     small(PieceKind::SharedExpert, Role::SharedGate, "mlp.shared_expert_gate.weight"),
-    matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_expert.gate_proj.weight"),
-    matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_expert.up_proj.weight"),
-    matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_expert.down_proj.weight"),
-    expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
-    expert(Role::Up, "mlp.experts.#.up_proj.weight"),
-    expert(Role::Down, "mlp.experts.#.down_proj.weight"),
 ];
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
@@ -51,7 +51,7 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     let qkv_bias = config.flag("qkv_bias", true)?;
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
-    let shared = SharedSpec { mlp: MlpSpec::silu(width), gated: true, is_mlp: false };
+    let shared = SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) };
     let layers = Layers::read(config, Some(shared))?;
     let renormalise = config.flag("norm_topk_prob", false)?;
     layers.model(config, common, renormalise, |l| AttentionSpec {

@@ -7,29 +7,29 @@ use sws_store::PieceKind;
 use super::common::{
     Common, Defaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,
 };
-use super::qwen_moe::{Layers, MOE};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
+use super::qwen_moe::{Layers, MOE, SHARED};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small, stacked};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
     AttentionGate, AttentionSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec,
-    Norm, QkNorm, SharedSpec,
+    QkNorm, SharedSpec,
 };
 
 pub(super) const NEXT: Family = Family {
     model_types: &["qwen3_next"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, DELTA, BY_KEY_HEAD, MLP, MOE],
+    layer: &[NORMS, ATTENTION, DELTA, BY_KEY_HEAD, MLP, MOE, SHARED, EXPERTS],
     spec: next,
 };
 
-pub(super) const EXPERTS: Family = Family {
+pub(super) const ROUTED: Family = Family {
     model_types: &["qwen3_5_moe_text"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, DELTA, SEPARATE, MOE, STACKED],
+    layer: &[NORMS, ATTENTION, DELTA, SEPARATE, MOE, SHARED, EXPERTS, STACKED],
     spec: experts,
 };
 
@@ -111,7 +111,7 @@ fn read<'a>(config: &'a Config<'a>, defaults: &Defaults) -> Result<Common<'a>, C
 
 fn shared(config: &Config) -> Result<SharedSpec, ConfigError> {
     let width = shared_width(config, "shared_expert_intermediate_size", 512)?;
-    Ok(SharedSpec { mlp: MlpSpec::silu(width), gated: true, is_mlp: false })
+    Ok(SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) })
 }
 
 /// The mixer of each layer.
@@ -133,7 +133,7 @@ fn mixers(
         gate: Some(AttentionGate::WithQueries),
         ..common.attention.clone()
     };
-    let delta = delta(config, common.decoder.norm, inputs)?;
+    let delta = delta(config, common.decoder.norm.eps(), inputs)?;
     let full = full_layers(config, common.layers, "linear_attention", &|entry| {
         config.unsupported(entry, "full_attention and linear_attention")
     })?;
@@ -146,11 +146,7 @@ fn mixers(
     })
 }
 
-fn delta(
-    config: &Config,
-    Norm::Rms { eps, .. }: Norm,
-    inputs: DeltaInputs,
-) -> Result<DeltaSpec, ConfigError> {
+fn delta(config: &Config, eps: f32, inputs: DeltaInputs) -> Result<DeltaSpec, ConfigError> {
     let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     let heads = size("linear_num_value_heads", 32, MAX_COUNT)?;
     let key_heads = size("linear_num_key_heads", 16, MAX_COUNT)?;

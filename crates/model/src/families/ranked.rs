@@ -168,19 +168,10 @@ pub(super) fn routed(
 
 /// Routed experts, and shared ones, which are one MLP that is as wide as all of them.
 fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<Ffn, ConfigError> {
-    let (experts, top_k) = chosen(config)?;
     let width = width(config, "moe_intermediate_size")?;
     let shared = shared(config, keys.shared, width)?;
     let expert = MlpSpec::silu(width);
-    Ok(Ffn::Moe(MoeSpec {
-        experts,
-        top_k,
-        expert,
-        router,
-        router_bias: false,
-        shared,
-        latent: None,
-    }))
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }
 
 /// As many shared experts as the entry `key` says, in one MLP. Null means none.
@@ -197,5 +188,5 @@ pub(super) fn shared(
     if width as u64 > MAX_WIDTH {
         return Err(config.need(key)?.invalid("whose experts are wider than those of any model"));
     }
-    Ok((width > 0).then_some(SharedSpec { mlp: MlpSpec::silu(width), gated: false, is_mlp: false }))
+    Ok((width > 0).then_some(SharedSpec::added(MlpSpec::silu(width))))
 }

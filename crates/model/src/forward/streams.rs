@@ -17,7 +17,7 @@ use super::work::{Workspace, by_rows, grown};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
-use crate::spec::{ModelSpec, Norm};
+use crate::spec::ModelSpec;
 
 /// A branch of a layer.
 #[derive(Clone, Copy)]
@@ -76,7 +76,7 @@ pub(super) fn weigh(
     let streams = spec.streams.expect("a model with streams");
     let (width, piece) = (spec.state_width(), PieceId::new(layer as u32, site.piece()));
     let [matrix, base, scale] = site.roles();
-    let Norm::Rms { eps, .. } = spec.layers[layer].norm;
+    let eps = spec.layers[layer].norm.eps();
     by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::None, eps));
     input.pack(tier, x, x.len() / width, width);
     let product = Product::new(piece, matrix, input, &mut *own, streams.weights());
@@ -111,7 +111,7 @@ pub(super) fn write(tier: Tier, spec: &ModelSpec, own: &[f32], branch: &[f32], h
 /// Mixes the streams of one token, as the final norm reads them.
 pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
     let Some(Streams { eps, .. }) = spec.streams else { return };
-    let Norm::Rms { eps: norm_eps, .. } = spec.final_norm;
+    let norm_eps = spec.final_norm.eps();
     let vector = |role| weights.vector(PieceId::FINAL_NORM, role);
     let rows = vector(Role::HeadStreams);
     let base = vector(Role::HeadStreamsBase);
