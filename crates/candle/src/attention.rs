@@ -47,7 +47,7 @@ impl Attention {
         hidden: usize,
         eps: f64,
     ) -> weights::Result<Attention> {
-        let (q, kv) = (spec.q_width(), spec.kv_width());
+        let (q, kv) = (spec.q_width(), spec.key_width());
         let mut linear = |name: &str, rows: usize, cols: usize, bias: bool| {
             let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
             let bias = bias.then(|| from.get(&format!("{prefix}.{name}.bias"), &[rows]));
@@ -61,7 +61,9 @@ impl Attention {
             QkNorm::None => None,
             QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
             QkNorm::FullWidth => Some((q, kv)),
-            QkNorm::PerRotatedHead => return Err(crate::ffn::unknown("norms of rotated heads")),
+            QkNorm::PerRotatedHead | QkNorm::Unweighted => {
+                return Err(crate::ffn::unknown("norms of rotated heads"));
+            }
         };
         let mut norm = |name: &str, width: usize| {
             let weight = from.get(&format!("{prefix}.{name}.weight"), &[width])?;

@@ -65,6 +65,12 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             return Err(unknown("norms with one plus their weights"));
         }
         let attention = grouped(&layer.mixer)?;
+        if attention.aligned || attention.temperature.is_some() {
+            return Err(unknown("attention in chunks, or whose queries grow"));
+        }
+        if attention.value_dim != attention.head_dim || attention.value_scale != 1.0 {
+            return Err(unknown("values of another length or scale than keys"));
+        }
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
         if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
             return Err(unknown("a rotary embedding of parts of heads"));

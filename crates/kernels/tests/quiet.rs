@@ -81,6 +81,7 @@ fn attention_of_some(tier: Tier) {
         value_dim: dim,
         scale: 0.1,
         window: None,
+        aligned: false,
         soft_cap: Some(30.0),
         sinks: None,
     };

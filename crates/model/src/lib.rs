@@ -74,6 +74,6 @@ pub use spec::{
     AttentionGate, AttentionSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
     GroupMeasure, Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
     Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores,
-    SharedSpec, SparseSpec, StateSpaceSpec,
+    SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};

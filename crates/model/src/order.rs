@@ -246,25 +246,29 @@ impl LayerSpec {
 }
 
 fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (q, kv) = (spec.q_width(), spec.kv_width());
+    let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
     let mut tensors = vec![
         TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
-        TensorSpec::matrix(Role::Key, kv, hidden),
-        TensorSpec::matrix(Role::Value, kv, hidden),
+        TensorSpec::matrix(Role::Key, keys, hidden),
+        TensorSpec::matrix(Role::Value, values, hidden),
     ];
     if spec.values_are_keys {
         tensors.pop();
     }
+    tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
     if spec.qkv_bias {
-        let biases =
-            [(Role::QueryBias, spec.query_rows()), (Role::KeyBias, kv), (Role::ValueBias, kv)];
+        let biases = [
+            (Role::QueryBias, spec.query_rows()),
+            (Role::KeyBias, keys),
+            (Role::ValueBias, values),
+        ];
         let own = if spec.values_are_keys { &biases[..2] } else { &biases };
         tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
     }
     let norms = match spec.qk_norm {
-        QkNorm::None => None,
+        QkNorm::None | QkNorm::Unweighted => None,
         QkNorm::PerHead | QkNorm::PerRotatedHead => Some((spec.head_dim, spec.head_dim)),
-        QkNorm::FullWidth => Some((q, kv)),
+        QkNorm::FullWidth => Some((q, keys)),
     };
     if let Some((q, k)) = norms {
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
@@ -273,7 +277,7 @@ fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     if spec.sinks {
         tensors.push(TensorSpec::vector(Role::Sinks, spec.heads));
     }
-    tensors.push(TensorSpec::matrix(Role::Output, hidden, q));
+    tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.output_width()));
     if spec.output_bias {
         tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
     }

@@ -206,7 +206,10 @@ pub(super) fn attention(
     for (i, (q, y)) in queries.enumerate() {
         let (token, head) = (i / spec.heads, i % spec.heads);
         let position = first_position + token;
-        let first = spec.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let first = match spec.window {
+            Some(window) if spec.aligned && window > 0 => position / window * window,
+            window => window.map_or(0, |window| (position + 1).saturating_sub(window)),
+        };
         // Each with the lane in which it is summed.
         let visible: Vec<(usize, usize)> = match selected {
             None => (first..position + 1).map(|j| (j % LANES, j)).collect(),

@@ -119,6 +119,7 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         scale: scale as f32,
         rope: Some(0),
         split: config.flag(SPLIT_LATENTS, false)?,
+        temperature: None,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

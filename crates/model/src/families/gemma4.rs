@@ -126,7 +126,9 @@ fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigE
         },
     };
     let (window, rope) = (None, Some(1));
-    let full = AttentionSpec { kv_heads, head_dim, values_are_keys, window, rope, ..local.clone() };
+    let (value_dim, local) = (head_dim, local.clone());
+    let full =
+        AttentionSpec { kv_heads, head_dim, value_dim, values_are_keys, window, rope, ..local };
     if full.q_width() as u64 > MAX_WIDTH {
         let entry = config.get("global_head_dim");
         let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;

@@ -151,6 +151,7 @@ fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
         eps: 1e-6,
         scale,
         rope: None,
+        temperature: None,
         split: false,
         sparse: None,
     };

@@ -1,5 +1,6 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
+use sws_kernels::functional::elementary::ln64;
 use sws_kernels::functional::{
     Activation, Attention, AttentionScratch, NormWeight, Queries, RopeShape, add,
     attention as attend, gate, rms_norm, rope,
@@ -7,14 +8,14 @@ use sws_kernels::functional::{
 use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
-use super::branches::norm;
+use super::branches::{norm, scale};
 use super::linear::{Product, Threads, multiply};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::{AttentionGate, AttentionSpec, Norm, QkNorm};
+use crate::spec::{AttentionGate, AttentionSpec, Norm, QkNorm, Temperature};
 
 /// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
@@ -40,17 +41,26 @@ pub(super) fn attention(
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, .. } = own;
     let tokens = input.tokens();
-    let (q_width, kv_width) = (spec.q_width(), spec.kv_width());
+    let (q_width, out_width) = (spec.q_width(), spec.output_width());
+    let (k_width, v_width) = (spec.key_width(), spec.value_width());
     let q = grown(q, tokens * q_width);
-    let k = grown(k, tokens * kv_width);
-    let v = grown(v, tokens * kv_width);
-    let mixed = grown(mixed, tokens * q_width);
-    let gated = grown(gated, spec.gate.map_or(0, |_| tokens * spec.query_rows()));
-    let queries = if spec.gate.is_some() { &mut *gated } else { &mut *q };
+    let k = grown(k, tokens * k_width);
+    let v = grown(v, tokens * v_width);
+    let mixed = grown(mixed, tokens * q_width.max(out_width));
+    let gated = grown(gated, tokens * spec.gate_room());
+    let with_queries = spec.gate == Some(AttentionGate::WithQueries);
+    let (queries, gates) = match with_queries {
+        true => (&mut *gated, Default::default()),
+        false => (&mut *q, &mut *gated),
+    };
+    let rows = spec.gate_rows();
+    // The product of a matrix with a row for each head is in the last part of the buffer.
+    let gates = rows.map(|rows| (rows, &mut gates[tokens * (spec.gate_room() - rows)..]));
     let mut products = [
         Some(Product::new(id, Role::Query, input, &mut *queries, spec.query_rows())),
-        Some(Product::new(id, Role::Key, input, &mut *k, kv_width)),
-        (!spec.values_are_keys).then(|| Product::new(id, Role::Value, input, &mut *v, kv_width)),
+        Some(Product::new(id, Role::Key, input, &mut *k, k_width)),
+        (!spec.values_are_keys).then(|| Product::new(id, Role::Value, input, &mut *v, v_width)),
+        gates.map(|(rows, gates)| Product::new(id, Role::OutputGate, input, gates, rows)),
     ];
     multiply(tier, Threads::All, weights, &mut products, scratch)?;
     if spec.qkv_bias {
@@ -64,10 +74,11 @@ pub(super) fn attention(
         v.copy_from_slice(k);
     }
     if spec.value_norm {
-        let (dim, Norm::Rms { eps, .. }) = (spec.head_dim, by);
-        by_rows(v, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, eps));
+        let dim = spec.value_dim;
+        by_rows(v, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
     }
-    if let Some(AttentionGate::WithQueries) = spec.gate {
+    scale(spec.value_scale, v);
+    if with_queries {
         part_of_heads(gated, 0, q, spec.head_dim);
     }
     if spec.paired_rows {
@@ -109,29 +120,38 @@ pub(super) fn attention(
             });
         }
     }
-    if spec.qk_norm == QkNorm::PerRotatedHead {
-        norms(weights, q, k);
+    match spec.qk_norm {
+        QkNorm::None | QkNorm::PerHead | QkNorm::FullWidth => {}
+        QkNorm::PerRotatedHead => norms(weights, q, k),
+        QkNorm::Unweighted => {
+            let dim = spec.head_dim;
+            for x in [&mut *q, &mut *k] {
+                by_rows(x, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
+            }
+        }
     }
+    temper(spec.temperature, spans, q, q_width);
     let sinks = spec.sinks.then(|| weights.vector(id, Role::Sinks));
     for span in spans {
-        let keys = rows_of(span, k, kv_width);
-        let values = rows_of(span, v, kv_width);
+        let keys = rows_of(span, k, k_width);
+        let values = rows_of(span, v, v_width);
         let queries = rows_of(span, q, q_width);
-        let out = &mut mixed[span.first_row * q_width..][..span.tokens * q_width];
+        let out = &mut mixed[span.first_row * out_width..][..span.tokens * out_width];
         let cache = sequences[span.sequence].layers[l].kv();
         let chunk = cache.chunk;
         for start in (0..span.tokens).step_by(chunk) {
             let tokens = chunk.min(span.tokens - start);
             let first = span.first_position + start;
             let cut = |width: usize| start * width..(start + tokens) * width;
-            cache.append(first, tokens, &keys[cut(kv_width)], &values[cut(kv_width)]);
+            cache.append(first, tokens, &keys[cut(k_width)], &values[cut(v_width)]);
             let rule = Attention {
                 heads: spec.heads,
                 kv_heads: spec.kv_heads,
                 key_dim: spec.head_dim,
-                value_dim: spec.head_dim,
+                value_dim: spec.value_dim,
                 scale: spec.scale,
                 window: spec.window,
+                aligned: spec.aligned,
                 soft_cap: spec.soft_cap,
                 sinks,
             };
@@ -142,23 +162,40 @@ pub(super) fn attention(
                 &mut own.scratch,
                 &mut own.scratch_fits,
                 threads,
-                (spec.head_dim, seen.next_power_of_two().min(cache.capacity())),
+                (spec.value_dim, seen.next_power_of_two().min(cache.capacity())),
             );
-            let (q, y) = (&queries[cut(q_width)], &mut out[cut(q_width)]);
+            let (q, y) = (&queries[cut(q_width)], &mut out[cut(out_width)]);
             let queries = Queries { first, q, selected: None };
             attend(tier, &rule, &cache.view(), queries, y, scratch);
         }
     }
-    let mut attended = mixed;
-    if let Some(AttentionGate::WithQueries) = spec.gate {
-        part_of_heads(gated, 1, q, spec.head_dim);
-        by_rows(q, q_width, |first, gates| {
-            let attended = &attended[first * q_width..][..gates.len()];
-            gate(tier, Activation::Sigmoid, gates, attended);
-        });
-        attended = q;
-    }
-    packed.pack(tier, attended, tokens, q_width);
+    let attended = &mut mixed[..tokens * out_width];
+    let gates = match spec.gate {
+        None => None,
+        Some(AttentionGate::WithQueries) => {
+            part_of_heads(gated, 1, q, spec.head_dim);
+            Some((&mut *q, Activation::Sigmoid))
+        }
+        Some(AttentionGate::Own { per_head, activation }) => {
+            let (gates, of_heads) = gated.split_at_mut(tokens * out_width);
+            if per_head {
+                let each = gates.chunks_exact_mut(spec.value_dim).zip(&*of_heads);
+                each.for_each(|(gates, gate)| gates.fill(*gate));
+            }
+            Some((gates, activation))
+        }
+    };
+    let attended = match gates {
+        None => attended,
+        Some((gates, activation)) => {
+            by_rows(gates, out_width, |first, gates| {
+                let attended = &attended[first * out_width..][..gates.len()];
+                gate(tier, activation, gates, attended);
+            });
+            gates
+        }
+    };
+    packed.pack(tier, attended, tokens, out_width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
     multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)?;
@@ -166,6 +203,18 @@ pub(super) fn attention(
         add_bias(tier, weights.vector(id, Role::OutputBias), branch);
     }
     Ok(())
+}
+
+/// Multiplies the rows of queries by the factors of their positions.
+pub(super) fn temper(by: Option<Temperature>, spans: &[Span], q: &mut [f32], width: usize) {
+    let Some(Temperature { scale: by, length, first }) = by else { return };
+    for span in spans {
+        let rows = &mut q[span.first_row * width..][..span.tokens * width];
+        for (position, row) in (span.first_position..).zip(rows.chunks_exact_mut(width)) {
+            let steps = ((first + position) as f64 / length).floor();
+            scale((1.0 + by * ln64(1.0 + steps)) as f32, row);
+        }
+    }
 }
 
 /// Scratch for `threads` threads, reallocated if it is too small.

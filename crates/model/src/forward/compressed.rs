@@ -152,6 +152,7 @@ pub(super) fn compressed(
         value_dim: dim,
         scale: spec.scale,
         window: None,
+        aligned: false,
         soft_cap: None,
         sinks: Some(weights.vector(id, Role::Sinks)),
     };

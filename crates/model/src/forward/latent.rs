@@ -24,7 +24,7 @@ use sws_kernels::Matrix;
 use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::{Context, rows_of};
+use super::attention::{Context, rows_of, temper};
 use super::indexer;
 use super::linear::{MAX, Product, Threads, multiply};
 use super::work::{AttentionWork, LatentWork, Workspace, by_rows, grown};
@@ -112,6 +112,7 @@ pub(super) fn latent(
             });
         }
     }
+    temper(spec.temperature, spans, q, q_width);
     for span in spans {
         let rows = rows_of(span, latents, width);
         sequences[span.sequence].layers[l].latent().append(span.first_position, rows);

@@ -132,10 +132,11 @@ struct Mixers {
 
 impl Mixers {
     fn add_attention(&mut self, spec: &AttentionSpec) {
-        let (q, kv) = (spec.q_width(), spec.kv_width());
-        self.add([q, kv, kv, q, q, spec.head_dim]);
+        let (q, outputs) = (spec.q_width(), spec.output_width());
+        let (keys, values) = (spec.key_width(), spec.value_width());
+        self.add([q, keys, values, q.max(outputs), outputs, spec.value_dim]);
         self.sees_all = true;
-        self.gated = self.gated.max(spec.gate.map_or(0, |_| spec.query_rows()));
+        self.gated = self.gated.max(spec.gate_room());
     }
 
     fn add_delta(&mut self, spec: &DeltaSpec) {

@@ -18,7 +18,9 @@ const RING_CHUNK: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct KvState {
     data: Data,
-    layout: CacheLayout,
+    /// The layouts of keys and of values, which differ in the elements of a head.
+    keys: CacheLayout,
+    values: CacheLayout,
     /// Number of tokens that can be stored before they are attended with.
     pub(crate) chunk: usize,
     /// End of the positions that a ring holds: those a ring's length before it are overwritten, even
@@ -64,8 +66,9 @@ impl KvState {
             KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
         };
         let journal = Journal::default();
-        let layout = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
-        KvState { data, layout, chunk, written: 0, journal }
+        let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
+        let values = CacheLayout { dim: spec.value_dim, ..keys };
+        KvState { data, keys, values, chunk, written: 0, journal }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -81,7 +84,7 @@ impl KvState {
 
     /// Bytes of the keys and values of a position.
     pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
-        2 * (spec.kv_width() * precision.bytes()) as u64
+        ((spec.key_width() + spec.value_width()) * precision.bytes()) as u64
     }
 
     /// Bytes held, including shared pages but not the journal.
@@ -90,20 +93,21 @@ impl KvState {
             Data::F32 { keys, .. } => (keys.len(), size_of::<f32>()),
             Data::Bf16 { keys, .. } => (keys.len(), size_of::<u16>()),
         };
-        2 * (pages * self.page_len() * element) as u64
+        let [keys, values] = self.page_lens();
+        (pages * (keys + values) * element) as u64
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        let (needed, len) = (self.layout.pages(end), self.page_len());
+        let (needed, [of_keys, of_values]) = (self.keys.pages(end), self.page_lens());
         match &mut self.data {
             Data::F32 { keys, values } => {
-                grow(keys, needed, len);
-                grow(values, needed, len);
+                grow(keys, needed, of_keys);
+                grow(values, needed, of_values);
             }
             Data::Bf16 { keys, values } => {
-                grow(keys, needed, len);
-                grow(values, needed, len);
+                grow(keys, needed, of_keys);
+                grow(values, needed, of_values);
             }
         }
     }
@@ -135,7 +139,7 @@ impl KvState {
     /// True if the positions that the next one sees, those below `len`, are still present.
     pub(super) fn has(&self, len: usize) -> bool {
         // For a ring; a linear cache has all positions.
-        let capacity = self.layout.capacity;
+        let capacity = self.keys.capacity;
         let window = capacity + 1 - self.chunk;
         len == 0 || self.written <= capacity + (len + 1).saturating_sub(window)
     }
@@ -150,16 +154,16 @@ impl KvState {
     pub(super) fn restore(&mut self, mark: Mark) {
         self.written = mark.written;
         let Journal { positions, f32, bf16, .. } = &mut self.journal;
-        let rows = Rows(self.layout);
+        let [of_keys, of_values] = [self.keys, self.values].map(Rows);
         for position in positions.drain(mark.rows..).rev() {
             match &mut self.data {
                 Data::F32 { keys, values } => {
-                    rows.put_back(position, values, f32);
-                    rows.put_back(position, keys, f32);
+                    of_values.put_back(position, values, f32);
+                    of_keys.put_back(position, keys, f32);
                 }
                 Data::Bf16 { keys, values } => {
-                    rows.put_back(position, values, bf16);
-                    rows.put_back(position, keys, bf16);
+                    of_values.put_back(position, values, bf16);
+                    of_keys.put_back(position, keys, bf16);
                 }
             }
         }
@@ -176,23 +180,25 @@ impl KvState {
 
     /// Stores keys and values of consecutive positions, for which there is [room](Self::reserve).
     pub(crate) fn append(&mut self, first: usize, tokens: usize, keys: &[f32], values: &[f32]) {
-        let layout = self.layout;
+        let (of_keys, of_values) = (self.keys, self.values);
+        let capacity = of_keys.capacity;
         if self.journal.snapshots > 0 {
-            let positions = (first + tokens).saturating_sub(first.max(layout.capacity));
-            self.journal.reserve(positions, 2 * layout.heads * layout.dim, &self.data);
+            let positions = (first + tokens).saturating_sub(first.max(capacity));
+            let numbers = of_keys.heads * (of_keys.dim + of_values.dim);
+            self.journal.reserve(positions, numbers, &self.data);
             // Until the ring wraps there is nothing to keep.
-            for position in first.max(layout.capacity)..first + tokens {
-                let rows = Rows(layout);
+            for position in first.max(capacity)..first + tokens {
+                let [of_keys, of_values] = [of_keys, of_values].map(Rows);
                 let Journal { positions, f32, bf16, .. } = &mut self.journal;
                 positions.push(position);
                 match &self.data {
                     Data::F32 { keys, values } => {
-                        rows.copy(position, keys, f32);
-                        rows.copy(position, values, f32);
+                        of_keys.copy(position, keys, f32);
+                        of_values.copy(position, values, f32);
                     }
                     Data::Bf16 { keys, values } => {
-                        rows.copy(position, keys, bf16);
-                        rows.copy(position, values, bf16);
+                        of_keys.copy(position, keys, bf16);
+                        of_values.copy(position, values, bf16);
                     }
                 }
             }
@@ -202,8 +208,8 @@ impl KvState {
             Data::Bf16 { keys, values } => (CacheMut::Bf16(keys), CacheMut::Bf16(values)),
         };
         self.written = self.written.max(first + tokens);
-        store(to_keys, layout, first, keys);
-        store(to_values, layout, first, values);
+        store(to_keys, of_keys, first, keys);
+        store(to_values, of_values, first, values);
     }
 
     pub(crate) fn view(&self) -> KvCache<'_> {
@@ -211,16 +217,18 @@ impl KvState {
             Data::F32 { keys, values } => KvData::F32 { keys, values },
             Data::Bf16 { keys, values } => KvData::Bf16 { keys, values },
         };
-        KvCache { data, keys: self.layout, values: self.layout }
+        KvCache { data, keys: self.keys, values: self.values }
     }
 
     /// Number of positions kept.
     pub(crate) fn capacity(&self) -> usize {
-        self.layout.capacity
+        self.keys.capacity
     }
 
-    fn page_len(&self) -> usize {
-        self.layout.page_len().expect("the formula has counted it before")
+    /// Elements of a page of keys, and of one of values.
+    fn page_lens(&self) -> [usize; 2] {
+        let len = |layout: &CacheLayout| layout.page_len();
+        [&self.keys, &self.values].map(|it| len(it).expect("the formula has counted it before"))
     }
 }
 

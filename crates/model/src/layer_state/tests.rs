@@ -14,11 +14,14 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         heads: 2,
         kv_heads: 2,
         head_dim: 3,
+        value_dim: 3,
         qkv_bias: false,
         output_bias: false,
         qk_norm: crate::QkNorm::None,
         clip: None,
         window,
+        aligned: false,
+        temperature: None,
         scale: 1.0,
         rope: None,
         paired_rows: false,
@@ -26,6 +29,7 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         gate: None,
         soft_cap: None,
         value_norm: false,
+        value_scale: 1.0,
         values_are_keys: false,
     }
 }
@@ -42,6 +46,7 @@ const LATENT: LatentSpec = LatentSpec {
     scale: 1.0,
     rope: Some(0),
     split: false,
+    temperature: None,
     sparse: None,
 };
 

@@ -2,7 +2,8 @@
 //!
 //! The order of every sum follows absolute positions, so that a prompt in one chunk or token by
 //! token, a ring or a linear cache, one thread or many give the same bits. For the query at
-//! position t, whose visible keys are the positions j from `max(0, t + 1 - window)` to t:
+//! position t, whose visible keys are the positions j from `max(0, t + 1 - window)`, or from the
+//! multiple of an aligned window at or before t, to t:
 //!
 //! 1. s_j = cap(scale · Σ q·k_j); the product is the canonical dot over the head's elements,
 //!    `cap` the optional cap · tanh(s / cap).
@@ -47,6 +48,9 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Number of most recent keys that a query sees, its own included; `None` for all.
     pub window: Option<usize>,
+    /// True if windows begin at multiples of their size, so that a query sees the part of its own
+    /// up to itself.
+    pub aligned: bool,
     /// Cap of the scores, which become cap · tanh(score / cap).
     pub soft_cap: Option<f32>,
     /// One extra logit for each of the `heads`, whose probability is dropped.
@@ -56,7 +60,12 @@ pub struct Attention<'a> {
 impl Attention<'_> {
     /// The first position that the query at `position` sees.
     fn first_visible(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        match self.window {
+            None => 0,
+            Some(0) => position + 1,
+            Some(window) if self.aligned => position - position % window,
+            Some(window) => (position + 1).saturating_sub(window),
+        }
     }
 }
 

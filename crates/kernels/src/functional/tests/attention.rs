@@ -14,6 +14,7 @@ struct Case {
     key_dim: usize,
     value_dim: usize,
     window: Option<usize>,
+    aligned: bool,
     soft_cap: Option<f32>,
     sinks: Option<Vec<f32>>,
     scale: f32,
@@ -33,6 +34,7 @@ impl Case {
             key_dim: dims.0,
             value_dim: dims.1,
             window: None,
+            aligned: false,
             soft_cap: None,
             sinks: None,
             scale: 0.7,
@@ -50,6 +52,7 @@ impl Case {
             value_dim: self.value_dim,
             scale: self.scale,
             window: self.window,
+            aligned: self.aligned,
             soft_cap: self.soft_cap,
             sinks: self.sinks.as_deref(),
         }
@@ -136,17 +139,19 @@ fn any_case() -> impl Strategy<Value = Case> {
     let dim = prop_oneof![Just(32usize), Just(64), 1usize..70];
     (
         (1usize..90, 1usize..4, 1usize..5, dim.clone(), dim, any::<u64>()),
-        prop::option::of(1usize..50),
+        (prop::option::of(1usize..50), any::<bool>()),
         prop::option::of(1f32..30.0),
         prop::option::of(-4f32..8.0),
         0.01f32..2.0,
     )
         .prop_map(
             |((positions, kv_heads, group, dk, dv, seed), window, soft_cap, sink, scale)| {
+                let (window, aligned) = window;
                 let mut case = Case::new(positions, (kv_heads * group, kv_heads), (dk, dv), seed);
                 let sinks = |s: f32| (0..case.heads).map(|h| s + h as f32 * 0.5).collect();
                 case.sinks = sink.map(sinks);
-                (case.window, case.soft_cap, case.scale) = (window, soft_cap, scale);
+                (case.window, case.aligned) = (window, aligned);
+                (case.soft_cap, case.scale) = (soft_cap, scale);
                 case
             },
         )
@@ -200,7 +205,10 @@ fn in_double_precision(case: &Case) -> Vec<f64> {
     let mut out = Vec::new();
     for t in 0..case.positions() {
         for h in 0..case.heads {
-            let first = case.window.map_or(0, |w| (t + 1).saturating_sub(w));
+            let first = match case.window {
+                Some(window) if case.aligned => t / window * window,
+                window => window.map_or(0, |w| (t + 1).saturating_sub(w)),
+            };
             let q = &q[(t * case.heads + h) * case.key_dim..][..case.key_dim];
             let row = |j: usize| j * case.kv_heads + h / group;
             let score = |j: usize| {

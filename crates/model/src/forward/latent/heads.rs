@@ -219,6 +219,7 @@ impl Heads<'_> {
                 value_dim: rank,
                 scale,
                 window: None,
+                aligned: false,
                 soft_cap: None,
                 sinks: None,
             };
@@ -310,6 +311,7 @@ mod tests {
     #[test]
     fn absorbed_queries_do_not_depend_on_threads_or_blocks() {
         let spec = LatentSpec {
+            temperature: None,
             heads: 7,
             query_rank: None,
             rank: 50,
