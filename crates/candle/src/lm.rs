@@ -60,9 +60,12 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         )));
     }
     for layer in &spec.layers {
-        let Norm::Rms { one_plus, .. } = layer.norm;
-        if one_plus {
-            return Err(unknown("norms with one plus their weights"));
+        match layer.norm {
+            Norm::Rms { one_plus: false, .. } => {}
+            Norm::Rms { one_plus: true, .. } => {
+                return Err(unknown("norms with one plus their weights"));
+            }
+            Norm::Layer { .. } => return Err(unknown("norms that subtract the mean")),
         }
         let attention = grouped(&layer.mixer)?;
         if attention.aligned || attention.temperature.is_some() {

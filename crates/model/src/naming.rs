@@ -98,7 +98,8 @@ impl FamilyNaming {
                 return Some(Placement::Piece { id, rank, matrix: false });
             }
         };
-        Some(Placement::Piece { id, rank: 0, matrix })
+        let rank = self.names.outside(name).map_or(0, role_rank);
+        Some(Placement::Piece { id, rank, matrix })
     }
 
     /// `rest` is the name from the layer number on. Layers beyond the configured count are those of

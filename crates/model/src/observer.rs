@@ -34,8 +34,8 @@ pub trait Observer: Send {
     }
 
     /// The attention of a layer with experts has produced `state` [tokens, hidden], from which its
-    /// router has selected. `shared` is the output of its shared expert, empty if it has none. The
-    /// experts come next.
+    /// router has selected; where branches are parallel, that has selected from the state before.
+    /// `shared` is the output of its shared expert, empty if it has none. The experts come next.
     fn attended(
         &mut self,
         pass: &Pass,

@@ -89,11 +89,10 @@ impl ModelSpec {
         &self,
         mut visit: impl FnMut(PieceId, &[TensorSpec]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (embedding, norm) = (self.embedding(), self.final_norm());
-        visit(embedding.0, &[embedding.1])?;
-        let mut before_head = self.head_streams();
-        before_head.push(norm.1);
-        visit(norm.0, &before_head)?;
+        let (embedding, tensor) = self.embedding();
+        visit(embedding, &[tensor])?;
+        let of_norm = self.ending().filter(|(piece, _)| *piece == PieceId::FINAL_NORM);
+        visit(PieceId::FINAL_NORM, &of_norm.map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
         if !self.tied {
             let (head, tensor) = self.head();
             visit(head, &[tensor])?;
@@ -129,8 +128,8 @@ impl ModelSpec {
         pieces
     }
 
-    /// The reads of the piece of the final norm before the norm.
-    pub fn head_streams(&self) -> Vec<TensorSpec> {
+    /// What turns residual streams into the state that is normed.
+    fn head_streams(&self) -> Vec<TensorSpec> {
         let Some(streams) = self.streams else { return Vec::new() };
         let (rows, cols) = (streams.count, self.state_width());
         vec![
@@ -145,7 +144,19 @@ impl ModelSpec {
         (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, self.hidden))
     }
 
-    /// The last read of a pass: the head, or the embedding again where the two are tied.
+    /// The reads after the last layer, in order.
+    pub fn ending(&self) -> impl Iterator<Item = (PieceId, TensorSpec)> {
+        let bias = TensorSpec::vector(Role::FinalNormBias, self.hidden);
+        let bias = self.final_norm.has_bias().then_some((PieceId::FINAL_NORM, bias));
+        let of_head = TensorSpec::vector(Role::HeadBias, self.vocab);
+        let of_head = self.head_bias.then_some((PieceId::FINAL_NORM, of_head));
+        let streams = self.head_streams().into_iter();
+        let streams = streams.map(|tensor| (PieceId::FINAL_NORM, tensor));
+        let norm = [self.final_norm()].into_iter().chain(bias);
+        streams.chain(norm).chain([self.head()]).chain(of_head)
+    }
+
+    /// The matrix at the end of a pass: the head, or the embedding again where the two are tied.
     pub fn head(&self) -> (PieceId, TensorSpec) {
         match self.tied {
             true => self.embedding(),
@@ -161,9 +172,14 @@ impl LayerSpec {
         let mut read = |kind, tensors: Vec<TensorSpec>| {
             reads.extend(tensors.into_iter().map(|tensor| ReadStep::Tensor(kind, tensor)));
         };
+        // A norm before a branch, with its bias.
+        let with_bias = |role, bias| {
+            let roles = [Some(role), self.norm.has_bias().then_some(bias)];
+            roles.into_iter().flatten().map(|role| TensorSpec::vector(role, hidden)).collect()
+        };
         read(Site::Mixer.piece(), Site::Mixer.reads(model));
         if self.mixer != Mixer::None {
-            read(PieceKind::Norms, vec![TensorSpec::vector(Role::MixerNorm, hidden)]);
+            read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
         }
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
@@ -181,7 +197,7 @@ impl LayerSpec {
         read(Site::Ffn.piece(), Site::Ffn.reads(model));
         let split = self.residual.split && self.moe().is_some();
         if !self.residual.parallel && !split && self.ffn != Ffn::None {
-            read(PieceKind::Norms, norm(Role::FfnNorm));
+            read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));
         }
         match self.ffn {
             Ffn::Dense(spec) => read(PieceKind::Mlp, mlp(spec, hidden)),

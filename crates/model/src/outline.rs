@@ -136,11 +136,9 @@ impl ModelSpec {
             let counts = weights.map(|t| (t.rows as u64).saturating_mul(t.cols as u64));
             counts.fold(0, u64::saturating_add)
         };
-        let mut outside =
-            [self.embedding(), self.final_norm(), self.head()].map(|(_, t)| sum(&[t]));
-        outside[1] += sum(&self.head_streams());
-        let all = if self.tied { outside[0] + outside[1] } else { outside.iter().sum() };
-        let mut parameters = [all, outside[1] + outside[2]];
+        let embedding = sum(&[self.embedding().1]);
+        let ending: u64 = self.ending().map(|(_, tensor)| sum(&[tensor])).sum();
+        let mut parameters = [if self.tied { ending } else { embedding + ending }, ending];
         for (layer, spec) in self.layers.iter().enumerate() {
             let pieces = self.layer_pieces(layer);
             let always: u64 = pieces.fixed.iter().map(|(_, tensors)| sum(tensors)).sum();

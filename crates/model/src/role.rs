@@ -13,6 +13,7 @@ pub enum Role {
     MixerStreamsScale,
     /// The norm before the mixer.
     MixerNorm,
+    MixerNormBias,
     /// The norm of its output.
     MixerPostNorm,
     Query,
@@ -100,6 +101,7 @@ pub enum Role {
     FfnStreamsScale,
     /// The norm before the feed-forward block.
     FfnNorm,
+    FfnNormBias,
     /// The norm before the router, where it has one of its own.
     RouterNorm,
     /// One row per routed expert.
@@ -142,7 +144,10 @@ pub enum Role {
     HeadStreamsBase,
     HeadStreamsScale,
     FinalNorm,
+    FinalNormBias,
     Head,
+    /// One number per token. It lies in the piece of the last norm.
+    HeadBias,
 }
 
 impl Role {
@@ -202,6 +207,10 @@ impl Role {
             | Role::IndexPoolBias
             | Role::IndexPoolNorm
             | Role::ExpertTable
+            | Role::MixerNormBias
+            | Role::FfnNormBias
+            | Role::FinalNormBias
+            | Role::HeadBias
             | Role::MixerPostNorm
             | Role::QueryDownNorm
             | Role::KvDownNorm

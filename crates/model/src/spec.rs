@@ -39,6 +39,8 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// The norm before the head.
     pub final_norm: Norm,
+    /// True if the head has a bias.
+    pub head_bias: bool,
     /// The factor applied to the products of the head.
     pub logit_scale: f32,
     /// Logits, scaled, become cap · tanh(logit / cap).
@@ -94,6 +96,13 @@ pub enum Norm {
         eps: f32,
         /// True if the factor is one plus the weights, which then lie around zero.
         one_plus: bool,
+    },
+    /// Standard deviation, after the mean is subtracted.
+    Layer {
+        /// Added to the variance.
+        eps: f32,
+        /// True if norms of the hidden state have biases.
+        bias: bool,
     },
 }
 
@@ -452,13 +461,20 @@ impl LayerSpec {
 impl Norm {
     /// The same norm with factors of one plus the weights.
     pub const fn one_plus(self) -> Norm {
-        let Norm::Rms { eps, .. } = self;
-        Norm::Rms { eps, one_plus: true }
+        match self {
+            Norm::Rms { eps, .. } => Norm::Rms { eps, one_plus: true },
+            Norm::Layer { .. } => self,
+        }
+    }
+
+    /// True if norms of the hidden state have biases.
+    pub const fn has_bias(self) -> bool {
+        matches!(self, Norm::Layer { bias: true, .. })
     }
 
     /// The number added to the mean of squares.
     pub const fn eps(self) -> f32 {
-        let Norm::Rms { eps, .. } = self;
+        let (Norm::Rms { eps, .. } | Norm::Layer { eps, .. }) = self;
         eps
     }
 }

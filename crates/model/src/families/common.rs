@@ -45,6 +45,7 @@ pub(super) struct Decoder<'a> {
     pub(super) residual: Residual,
     pub(super) streams: Option<Streams>,
     pub(super) embedding_scale: f32,
+    pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
     pub(super) logit_cap: Option<f32>,
     pub(super) context: usize,
@@ -94,6 +95,7 @@ impl<'a> Decoder<'a> {
             residual: Residual::default(),
             streams: None,
             embedding_scale: 1.0,
+            head_bias: false,
             logit_scale: 1.0,
             logit_cap: None,
             context,
@@ -123,6 +125,7 @@ impl<'a> Decoder<'a> {
             streams: self.streams,
             embedding_scale: self.embedding_scale,
             final_norm: self.norm,
+            head_bias: self.head_bias,
             logit_scale: self.logit_scale,
             logit_cap: self.logit_cap,
         })

@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
         embedding: "embed.weight",
         norm: "norm.weight",
         head: "head.weight",
-        streams: &[
+        others: &[
             (Role::HeadStreams, "hc_head_fn"),
             (Role::HeadStreamsBase, "hc_head_base"),
             (Role::HeadStreamsScale, "hc_head_scale"),

@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
         embedding: "embed_tokens.weight",
         norm: "embedding_norm.weight",
         head: "lm_head.weight",
-        streams: &[],
+        others: &[],
     },
     layer: &[LAYER],
     spec,

@@ -54,8 +54,8 @@ pub(crate) struct Ends {
     pub(crate) norm: &'static str,
     /// Without a prefix.
     pub(crate) head: &'static str,
-    /// What turns streams into one state before the norm, after the prefix.
-    pub(crate) streams: &'static [(Role, &'static str)],
+    /// Further ones, after the prefix; that of [`Role::HeadBias`] is without one.
+    pub(crate) others: &'static [(Role, &'static str)],
 }
 
 /// The names in most families.
@@ -63,7 +63,7 @@ const ENDS: Ends = Ends {
     embedding: "embed_tokens.weight",
     norm: "norm.weight",
     head: "lm_head.weight",
-    streams: &[],
+    others: &[],
 };
 
 /// A model type of models that also process images or sound. Their configurations have that of the
@@ -194,14 +194,21 @@ impl Names {
 
     /// The tensor outside layers that has this name.
     pub(crate) fn outside(&self, name: &str) -> Option<Role> {
-        let Ends { embedding, norm, head, streams } = self.family.ends;
+        let Ends { embedding, norm, head, others } = self.family.ends;
         if name.strip_prefix(self.head) == Some(head) {
             return Some(Role::Head);
+        }
+        let other = others.iter().find(|(role, other)| {
+            let prefix = if *role == Role::HeadBias { self.head } else { self.prefix };
+            name.strip_prefix(prefix) == Some(*other)
+        });
+        if let Some(&(role, _)) = other {
+            return Some(role);
         }
         match name.strip_prefix(self.prefix)? {
             rest if rest == embedding => Some(Role::Embedding),
             rest if rest == norm => Some(Role::FinalNorm),
-            rest => streams.iter().find(|(_, name)| *name == rest).map(|&(role, _)| role),
+            _ => None,
         }
     }
 
@@ -213,7 +220,8 @@ impl Names {
             Role::Head => format!("{head}{}", family.ends.head),
             Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
             Role::Embedding => format!("{prefix}{}", family.ends.embedding),
-            _ => match family.ends.streams.iter().find(|(of, _)| *of == role) {
+            _ => match family.ends.others.iter().find(|(of, _)| *of == role) {
+                Some((Role::HeadBias, name)) => format!("{head}{name}"),
                 Some((_, name)) => format!("{prefix}{name}"),
                 None => format!("{id} {role:?}"),
             },

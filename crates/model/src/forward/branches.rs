@@ -1,13 +1,13 @@
 //! Norms and factors: what a layer's branches read, and how they are added to the hidden state.
 
 use sws_kernels::Tier;
-use sws_kernels::functional::{NormWeight, add, rms_norm};
+use sws_kernels::functional::{NormWeight, add, layer_norm, rms_norm};
 use sws_store::{PieceId, PieceKind};
 
 use super::work::by_rows;
 use super::{ForwardError, Model, streams};
 use crate::role::Role;
-use crate::source::WeightSource;
+use crate::source::{WeightSource, Weights};
 use crate::spec::{LayerSpec, Norm};
 use crate::state::State;
 
@@ -48,8 +48,8 @@ impl Model {
         let State { work, hidden, .. } = state;
         source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
             let by = self.spec.layers[l].norm;
-            let weight = weights.vector(norms, role);
-            work.norm(self.tier, by, hidden, self.spec.hidden, weight);
+            let vectors = NormVectors::of(weights, norms, role, by);
+            work.norm(self.tier, by, hidden, vectors);
             Ok(())
         })?;
         Ok(())
@@ -81,12 +81,50 @@ pub(super) fn scale(factor: f32, x: &mut [f32]) {
     }
 }
 
+/// The weights of a norm, and its bias if it has one.
+#[derive(Clone, Copy)]
+pub(super) struct NormVectors<'w> {
+    pub(super) weight: &'w [f32],
+    bias: Option<&'w [f32]>,
+}
+
+impl<'w> From<&'w [f32]> for NormVectors<'w> {
+    fn from(weight: &'w [f32]) -> Self {
+        NormVectors { weight, bias: None }
+    }
+}
+
+impl<'w> NormVectors<'w> {
+    /// Those of a norm of the hidden state.
+    pub(super) fn of(weights: &'w dyn Weights, piece: PieceId, role: Role, by: Norm) -> Self {
+        let bias = match role {
+            Role::MixerNorm => Some(Role::MixerNormBias),
+            Role::FfnNorm => Some(Role::FfnNormBias),
+            Role::FinalNorm => Some(Role::FinalNormBias),
+            _ => None,
+        };
+        let weight = weights.vector(piece, role);
+        let bias = bias.filter(|_| by.has_bias()).map(|role| weights.vector(piece, role));
+        NormVectors { weight, bias }
+    }
+}
+
 /// Norms every row.
-pub(super) fn norm(tier: Tier, norm: Norm, rows: &mut [f32], width: usize, weight: &[f32]) {
-    let Norm::Rms { eps, one_plus } = norm;
-    let weight = match one_plus {
-        true => NormWeight::OnePlus(weight),
-        false => NormWeight::Plain(weight),
-    };
-    rms_norm(tier, rows, width, weight, eps);
+pub(super) fn norm<'w>(
+    tier: Tier,
+    norm: Norm,
+    rows: &mut [f32],
+    width: usize,
+    vectors: impl Into<NormVectors<'w>>,
+) {
+    let NormVectors { weight, bias } = vectors.into();
+    match norm {
+        Norm::Rms { eps, one_plus: true } => {
+            rms_norm(tier, rows, width, NormWeight::OnePlus(weight), eps);
+        }
+        Norm::Rms { eps, one_plus: false } => {
+            rms_norm(tier, rows, width, NormWeight::Plain(weight), eps);
+        }
+        Norm::Layer { eps, .. } => layer_norm(tier, rows, width, weight, bias, eps),
+    }
 }

@@ -28,8 +28,8 @@ use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
 use crate::state::{Progress, State};
-use attention::{Context, attention};
-use branches::{norm, scale};
+use attention::{Context, add_bias, attention};
+use branches::{NormVectors, norm, scale};
 use compressed::compressed;
 use conv::conv;
 use delta::delta;
@@ -378,12 +378,17 @@ impl Model {
                 }
             }
             let (piece, tensor) = self.spec.final_norm();
-            let weight = weights.vector(piece, tensor.role);
-            by_rows(x, width, |_, x| norm(tier, self.spec.final_norm, x, width, weight));
+            let by = self.spec.final_norm;
+            let vectors = NormVectors::of(weights, piece, tensor.role, by);
+            by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
             input.pack(tier, x, count, width);
             let (piece, tensor) = self.spec.head();
             let head = Product::new(piece, tensor.role, input, &mut *logits, vocab);
-            multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)
+            multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)?;
+            if self.spec.head_bias {
+                add_bias(tier, weights.vector(PieceId::FINAL_NORM, Role::HeadBias), logits);
+            }
+            Ok(())
         })?;
         scale(self.spec.logit_scale, logits);
         if let Some(cap) = self.spec.logit_cap {

@@ -8,7 +8,7 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
-use super::branches::{norm, scale};
+use super::branches::{NormVectors, norm, scale};
 use super::linear::{Product, Threads, multiply};
 use super::streams::{Branch, mix, weigh};
 use crate::order::Site;
@@ -257,8 +257,9 @@ impl RouterProbe {
             Residual { parallel: true, .. } => (PieceKind::Norms, Role::MixerNorm),
             _ => (PieceKind::Norms, Role::FfnNorm),
         };
-        let weight = weights.vector(PieceId::new(layer as u32, kind), role);
-        norm(*tier, found.norm, normed, width, weight);
+        let piece = PieceId::new(layer as u32, kind);
+        let vectors = NormVectors::of(weights, piece, role, found.norm);
+        norm(*tier, found.norm, normed, width, vectors);
         if found.residual.split {
             scale(1.0 / (width as f32).sqrt(), normed);
         }

@@ -12,6 +12,7 @@ use sws_kernels::functional::{
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
+use super::branches::NormVectors;
 use super::linear::{Product, Threads, multiply};
 use super::work::{Workspace, by_rows, grown};
 use crate::order::Site;
@@ -40,7 +41,7 @@ pub(super) fn read(
     let (width, by) = (spec.hidden, spec.layers[layer].norm);
     let norms = PieceId::new(layer as u32, PieceKind::Norms);
     let Some(streams) = spec.streams else {
-        work.norm(tier, by, hidden, width, weights.vector(norms, site.norm()));
+        work.norm(tier, by, hidden, NormVectors::of(weights, norms, site.norm(), by));
         return Ok(());
     };
     let tokens = hidden.len() / spec.state_width();
@@ -53,7 +54,7 @@ pub(super) fn read(
     let mut mixed = std::mem::take(&mut work.branch);
     let y = grown(&mut mixed, tokens * width);
     mix(tier, spec, &work.streams, hidden, y);
-    work.norm(tier, by, y, width, weights.vector(norms, site.norm()));
+    work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
     work.branch = mixed;
     Ok(())
 }

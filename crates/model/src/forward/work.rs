@@ -5,7 +5,7 @@ use sws_kernels::functional::{AttentionScratch, rope_tables};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
-use super::branches::{norm, scale};
+use super::branches::{NormVectors, norm, scale};
 use super::compressed::CompressedWork;
 use super::indexer::{IndexWork, Selection};
 use super::moe::group;
@@ -132,18 +132,12 @@ pub(super) struct ExpertWork {
 
 impl Workspace {
     /// Puts the normed hidden state in `x` and `input`.
-    pub(super) fn norm(
-        &mut self,
-        tier: Tier,
-        by: Norm,
-        hidden: &[f32],
-        width: usize,
-        weight: &[f32],
-    ) {
+    pub(super) fn norm(&mut self, tier: Tier, by: Norm, hidden: &[f32], vectors: NormVectors<'_>) {
+        let width = vectors.weight.len();
         let x = grown(&mut self.x, hidden.len());
         by_rows(x, width, |first, rows| {
             rows.copy_from_slice(&hidden[first * width..][..rows.len()]);
-            norm(tier, by, rows, width, weight);
+            norm(tier, by, rows, width, vectors);
         });
         self.input.pack(tier, x, hidden.len() / width, width);
     }

@@ -78,9 +78,7 @@ fn promised(fixture: &Fixture, routes: &[Vec<u32>]) -> Asked {
             }
         }
     }
-    let streams = spec.head_streams().into_iter();
-    promised.extend(streams.map(|tensor| (PieceId::FINAL_NORM, tensor.role)));
-    promised.extend([spec.final_norm(), spec.head()].map(|(piece, tensor)| (piece, tensor.role)));
+    promised.extend(spec.ending().map(|(piece, tensor)| (piece, tensor.role)));
     promised
 }
 

@@ -18,12 +18,15 @@ fn a_probe_of_the_state_after_attention_gives_the_choices_of_the_pass() {
         let tokens = &fixture.golden().tokens;
         model.begin(&mut state, &[Chunk { sequence, tokens }], &mut source).unwrap();
         for (l, layer) in spec.layers.iter().enumerate() {
+            let before = state.hidden().to_vec();
             model.attend(l, &mut state, &mut source).unwrap();
             // A table gives experts without a state.
             if let Some(moe) = layer.moe().filter(|moe| !moe.has_table()) {
+                // A router beside attention selects from the state before it.
+                let hidden = if layer.residual.parallel { &before[..] } else { state.hidden() };
                 let mut scores = vec![f32::NAN; tokens.len() * moe.experts];
                 let done = source.infrastructure(l, &[], &mut |weights| {
-                    assert!(probe.scores(spec, l, weights, state.hidden(), &mut scores));
+                    assert!(probe.scores(spec, l, weights, hidden, &mut scores));
                     Ok(())
                 });
                 done.unwrap();
