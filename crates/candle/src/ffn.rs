@@ -144,6 +144,7 @@ pub(crate) fn renormalises(router: Router) -> weights::Result<bool> {
         // The same weights.
         Router::SoftmaxOfChosen => Ok(true),
         Router::SoftmaxScaled => Err(unknown("a router with factors")),
+        Router::Near { .. } => Err(unknown("a router that compares logits")),
         Router::Ranked(_) => Err(unknown("a router with ranks")),
         Router::Table(_) => Err(unknown("a table of experts")),
     }

@@ -321,6 +321,8 @@ pub struct MoeSpec {
     pub router: Router,
     /// True if the router's logits have a bias.
     pub router_bias: bool,
+    /// True if weights multiply the inputs of experts instead of their outputs.
+    pub weighted_inputs: bool,
     /// The expert that every token uses in addition.
     pub shared: Option<SharedSpec>,
     /// Elements of a projection of the normed state, which routed experts read in its place; another
@@ -341,6 +343,12 @@ pub enum Router {
     SoftmaxScaled,
     /// The experts with the largest logits, weighted by the softmax of these logits alone.
     SoftmaxOfChosen,
+    /// Two experts, one after the other: that with the largest logit x, weighted by the softmax over
+    /// the experts left whose logits y are near it, (x - y) / max(|y|, x) ≤ `reach`.
+    Near {
+        /// The largest relative distance.
+        reach: f32,
+    },
     /// The experts with the largest ranks, weighted by their scores.
     Ranked(RankedRouter),
     /// The experts that a table gives for the token, weighted by their scores.
@@ -385,6 +393,8 @@ pub enum Scores {
     Sigmoid,
     /// √(ln(1 + e^logit)) of each logit.
     RootSoftplus,
+    /// The sigmoid of each logit, while experts are ranked by the logits themselves.
+    SigmoidOfRanks,
 }
 
 /// Groups of consecutive experts, all of the same size. Experts are chosen from the best groups.
@@ -419,6 +429,8 @@ pub struct SharedSpec {
     pub gated: bool,
     /// True if its tensors are those of the MLP in models or layers without experts.
     pub is_mlp: bool,
+    /// True if its output and the sum of the routed experts are averaged instead of added up.
+    pub averaged: bool,
 }
 
 impl ModelSpec {
@@ -507,7 +519,7 @@ impl MlpSpec {
 impl SharedSpec {
     /// A shared expert whose output is added to the sum of the others.
     pub const fn added(mlp: MlpSpec) -> SharedSpec {
-        SharedSpec { mlp, gated: false, is_mlp: false }
+        SharedSpec { mlp, gated: false, is_mlp: false, averaged: false }
     }
 
     /// The piece with its tensors.
@@ -539,6 +551,7 @@ impl MoeSpec {
             expert,
             router,
             router_bias: false,
+            weighted_inputs: false,
             shared: None,
             latent: None,
         }
@@ -547,7 +560,10 @@ impl MoeSpec {
     /// True if the router has a correction.
     pub const fn has_correction(&self) -> bool {
         match self.router {
-            Router::Softmax { .. } | Router::SoftmaxScaled | Router::SoftmaxOfChosen => false,
+            Router::Softmax { .. }
+            | Router::SoftmaxScaled
+            | Router::SoftmaxOfChosen
+            | Router::Near { .. } => false,
             Router::Ranked(router) => router.correction,
             Router::Table(_) => false,
         }

@@ -96,7 +96,10 @@ impl Exactness {
             None => true,
             // A norm of the experts' sum could enlarge an error.
             Some(moe) => {
-                ErrorBound::holds_for(&moe.expert) && layer.residual == Residual::default()
+                ErrorBound::holds_for(&moe.expert)
+                    && moe.shared.is_none_or(|shared| !shared.averaged)
+                    && !moe.weighted_inputs
+                    && layer.residual == Residual::default()
             }
         };
         match self {

@@ -110,6 +110,8 @@ impl ErrorBound {
             Activation::Silu => true,
             Activation::Sigmoid
             | Activation::ReluSquared
+            | Activation::Softplus
+            | Activation::CappedSilu { .. }
             | Activation::GeluTanh
             | Activation::GeluErf
             | Activation::SiluClamped(_)

@@ -1,6 +1,6 @@
 //! The gated activations of MLPs and experts.
 
-use super::elementary::{gelu_erf, gelu_tanh, sigmoid, silu};
+use super::elementary::{gelu_erf, gelu_tanh, sigmoid, silu, softplus};
 use super::{reference, tiered};
 use crate::Tier;
 
@@ -9,8 +9,15 @@ use crate::Tier;
 pub enum Activation {
     /// sigmoid(g) · u, the output gate of gated attention.
     Sigmoid,
+    /// ln(1 + e^g) · u, the same in other families.
+    Softplus,
     /// g · sigmoid(g) · u.
     Silu,
+    /// The same with g · sigmoid(g) cut off above `limit` and u clamped to ±`limit`.
+    CappedSilu {
+        /// Cut-off of both.
+        limit: f32,
+    },
     /// max(g, 0)², of an MLP without ups.
     ReluSquared,
     /// GELU(g) · u in the tanh approximation.
@@ -34,10 +41,15 @@ impl Activation {
     pub fn at(self, gate: f32, up: f32) -> f32 {
         match self {
             Activation::Sigmoid => sigmoid(gate) * up,
+            Activation::Softplus => softplus(gate) * up,
             Activation::Silu => silu(gate) * up,
             Activation::ReluSquared => {
                 let positive = if gate < 0.0 { 0.0 } else { gate };
                 positive * positive
+            }
+            Activation::CappedSilu { limit } => {
+                let (gate, up) = cut_off(silu(gate), up, limit);
+                gate * up
             }
             Activation::GeluTanh => gelu_tanh(gate) * up,
             Activation::GeluErf => gelu_erf(gate) * up,
@@ -94,12 +106,20 @@ macro_rules! per_variant {
                 let $it = Activation::Sigmoid;
                 $body
             }
+            Activation::Softplus => {
+                let $it = Activation::Softplus;
+                $body
+            }
             Activation::Silu => {
                 let $it = Activation::Silu;
                 $body
             }
             Activation::ReluSquared => {
                 let $it = Activation::ReluSquared;
+                $body
+            }
+            Activation::CappedSilu { limit } => {
+                let $it = Activation::CappedSilu { limit };
                 $body
             }
             Activation::GeluTanh => {

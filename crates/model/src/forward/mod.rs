@@ -452,7 +452,7 @@ impl Model {
                 let how = (tier, Threads::All);
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
                 match moe.router {
-                    Router::Softmax { .. } | Router::SoftmaxOfChosen => {}
+                    Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => {}
                     Router::SoftmaxScaled => {
                         let factors = weights.vector(of_router, Role::RouterFactors);
                         grown(ranks, logits.len())[..moe.experts].copy_from_slice(factors);

@@ -4,7 +4,7 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{add, axpy, sigmoid};
 use sws_store::{PieceId, PieceKind};
 
-use super::branches::norm;
+use super::branches::{norm, scale};
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, Threads, multiply};
 use super::mlp::{Block, gated_mlp};
@@ -111,6 +111,14 @@ impl Model {
         let Workspace { x, input, branch, routed, mlp, experts, scratch, .. } = &mut state.work;
         let tokens = state.hidden.len() / self.spec.state_width();
         let width = spec.latent.unwrap_or(hidden);
+        if spec.weighted_inputs {
+            // Each token has one expert, whose input nothing else reads any more.
+            for (row, weight) in x.chunks_exact_mut(hidden).zip(&mut routed.weights) {
+                let weight = std::mem::replace(weight, 1.0);
+                row.iter_mut().for_each(|x| *x *= weight);
+            }
+            input.pack(tier, &x[..tokens * hidden], tokens, hidden);
+        }
         grown(&mut experts.outputs, tokens * spec.top_k * width);
         let ExpertWork { starts, rows, done, outputs, inputs, latent, packed, .. } = experts;
         let (x, input) = match spec.latent {
@@ -175,11 +183,12 @@ impl Model {
                 Ok(())
             })?;
         }
-        if spec.shared.is_some() {
+        if let Some(SharedSpec { averaged, .. }) = spec.shared {
             let shared = &experts.shared;
             by_rows(y, hidden, |first, rows| {
                 add(tier, &shared[first * hidden..][..rows.len()], rows);
             });
+            scale(if averaged { 0.5 } else { 1.0 }, y);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! The pass and the forecasts that query a router early ([`RouterProbe`]) call the same functions.
 
 use rayon::prelude::*;
+use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
@@ -53,8 +54,12 @@ pub(super) fn rank(
         Scores::Softmax => softmax(tier, scores, experts),
         Scores::Sigmoid => sigmoid(tier, scores),
         Scores::RootSoftplus => root_softplus(tier, scores),
+        Scores::SigmoidOfRanks => {}
     }
     ranks.copy_from_slice(scores);
+    if router.scores == Scores::SigmoidOfRanks {
+        sigmoid(tier, scores);
+    }
     if router.correction {
         let piece = PieceId::new(l as u32, PieceKind::Router);
         let correction = weights.vector(piece, Role::RouterCorrection);
@@ -160,6 +165,17 @@ pub(super) fn select(
                 softmax(tier, weights, k);
             }
         }
+        Router::Near { reach } => {
+            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+            for (logits, (choices, weights)) in logits.chunks_exact_mut(experts).zip(selected) {
+                for (choice, weight) in choices.iter_mut().zip(weights) {
+                    top_k(logits, std::slice::from_mut(choice));
+                    let chosen = &mut logits[*choice as usize];
+                    let best = std::mem::replace(chosen, f32::NEG_INFINITY);
+                    *weight = 1.0 / (1.0 + mass_near(best, reach, logits));
+                }
+            }
+        }
         Router::Ranked(RankedRouter { renormalise, scale, .. })
         | Router::Table(RankedRouter { renormalise, scale, .. }) => {
             let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
@@ -188,6 +204,12 @@ pub(super) fn select(
     routed.distinct.extend_from_slice(&routed.choices);
     routed.distinct.sort_unstable();
     routed.distinct.dedup();
+}
+
+/// Σ exp(y - best) over the logits y that are near the best.
+fn mass_near(best: f32, reach: f32, logits: &[f32]) -> f32 {
+    let near = |y: &&f32| (best - **y) / y.abs().max(best) <= reach;
+    logits.iter().filter(near).map(|y| exp(y - best)).sum()
 }
 
 /// Queries routers about states other than those of their own layer, for a forecast.
@@ -267,7 +289,10 @@ impl RouterProbe {
         let how = (*tier, Threads::One);
         match moe.router {
             // Choices follow the order of the logits, which the softmax keeps.
-            Router::Softmax { .. } | Router::SoftmaxScaled | Router::SoftmaxOfChosen => {
+            Router::Softmax { .. }
+            | Router::SoftmaxScaled
+            | Router::SoftmaxOfChosen
+            | Router::Near { .. } => {
                 logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
             Router::Ranked(router) | Router::Table(router) => {

@@ -99,7 +99,7 @@ impl ModelSpec {
 /// Number of experts that a router ranks apart from their scores.
 fn ranked(moe: &MoeSpec) -> usize {
     match moe.router {
-        Router::Softmax { .. } | Router::SoftmaxOfChosen => 0,
+        Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => 0,
         Router::Ranked(_) | Router::Table(_) | Router::SoftmaxScaled => moe.experts,
     }
 }

@@ -81,8 +81,10 @@ proptest! {
         let pairs: Vec<f32> = x.iter().zip(&u).flat_map(|(g, u)| [*g, *u]).collect();
         for it in [
             Activation::Sigmoid,
+            Activation::Softplus,
             Activation::Silu,
             Activation::ReluSquared,
+            Activation::CappedSilu { limit: 1.5 },
             Activation::GeluTanh,
             Activation::GeluErf,
             Activation::SiluClamped(3.0),
