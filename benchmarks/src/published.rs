@@ -68,6 +68,11 @@ impl Published {
                 ("hybrid_override_pattern", Value::String(letters)) => {
                     *letters = most_experts(letters, layers);
                 }
+                ("interleave_moe_layer_step", step) => *step = 1.into(),
+                ("moe_layers_enum", Value::String(routed)) => {
+                    let numbers: Vec<String> = (1..layers).map(|layer| layer.to_string()).collect();
+                    *routed = numbers.join(",");
+                }
                 ("moe_layer_end_index", Value::Number(last)) => *last = (layers - 1).into(),
                 _ => {}
             }

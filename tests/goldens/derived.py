@@ -1,5 +1,6 @@
 """The tensors of a checkpoint as transformers itself names and shapes them, with a distribution for each name."""
 
+import copy
 import re
 import tempfile
 from pathlib import Path
@@ -16,6 +17,13 @@ BACK = r"(o_proj|down_proj|w2|output_linear|dense|out_proj)(\.weight)?$"
 SHARED_GATE = r"shared_expert_gate"
 LOGIT_GAIN = 1.3
 
+# Transformers uses these within models that also read images, and has no entry for their text alone.
+for config, model in (
+    (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
+    (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
+):
+    transformers.AutoModelForCausalLM.register(config, model, exist_ok=True)
+
 
 def published(name: str) -> str:
     """A name that transformers writes, as the hub has it: what renames experts also reaches dense layers."""
@@ -24,7 +32,7 @@ def published(name: str) -> str:
 
 def derived(variant: Variant) -> dict[str, Tensor]:
     """Every tensor of the model that the config describes, in the order of their names."""
-    config = transformers.AutoConfig.for_model(**variant.config)
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(variant.config))
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)

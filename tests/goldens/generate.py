@@ -25,6 +25,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from derived import derived, published
+from further import FURTHER
 from grouped import GROUPED
 from quantised import quantised
 from recurrent import RECURRENT
@@ -32,7 +33,7 @@ from streams import STREAMS
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER
 
 HERE = Path(__file__).resolve().parent
 
@@ -49,6 +50,8 @@ INDEX_GAP = 1e-4
 LONG_CHUNK, LONG_LOGITS = 512, 64
 # A model that repeats one token for ever tests little of its decoding.
 DISTINCT = 10
+# Tensors of images, and of tokens predicted ahead.
+IGNORED = ("model.visual.", "mtp.", "vision_model.", "vit_large_projector.")
 SEEDS_TRIED = 3000
 
 
@@ -240,7 +243,7 @@ def load(checkpoint: Path) -> Any:
 
 def used(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the language model."""
-    return {name: tensor for name, tensor in weights.items() if not name.startswith(("model.visual.", "mtp."))}
+    return {name: tensor for name, tensor in weights.items() if not name.startswith(IGNORED)}
 
 
 def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) -> None:
@@ -248,7 +251,8 @@ def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) 
     with tempfile.TemporaryDirectory() as scratch:
         model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
         model.save_pretrained(scratch)
-        written = {published(name): tensor for name, tensor in load_file(Path(scratch) / "model.safetensors").items()}
+        written = used(load_file(Path(scratch) / "model.safetensors"))
+        written = {published(name): tensor for name, tensor in written.items()}
     if written.keys() != weights.keys():
         raise SystemExit(f"{name}: transformers would name these differently: {written.keys() ^ weights.keys()}")
     for key, tensor in weights.items():
@@ -275,7 +279,10 @@ def routers_watched(model: Any) -> Iterator[list[Choice]]:
     seen: list[Choice] = []
 
     def note(module: Any, inputs: Any, outputs: Any) -> None:
-        logits, _, chosen = outputs
+        # The router of Llama 4 returns no choice.
+        logits, chosen = outputs[1::-1] if len(outputs) == 2 else (outputs[0], outputs[2])
+        if len(outputs) == 2:
+            chosen = chosen.topk(module.top_k).indices
         ranks, group_gap = ranked(module, logits, inputs)
         # Some routers do not sort their choices.
         order = ranks.gather(1, chosen).argsort(dim=-1, descending=True, stable=True)
@@ -382,7 +389,7 @@ def write_long(golden: Path, folder: Path, count: int) -> None:
 
 def routers(model: Any) -> list[tuple[str, Any]]:
     """The routers of a model and their names, in the order of layers."""
-    names = ("topkrouter", "v1gate", "gemma4textrouter", "hashrouter")
+    names = ("topkrouter", "v1gate", "tokenchoicerouter", "gemma4textrouter", "hashrouter", "llama4router")
     return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
 
 
@@ -402,11 +409,14 @@ def ranked(router: Any, logits: torch.Tensor, inputs: Any) -> tuple[torch.Tensor
         return logits, gap
     scored = getattr(router, "score_fn", torch.sigmoid)
     scores = logits.softmax(-1) if correction is None else scored(logits) + correction
-    greedy = correction is None and router.topk_method == "greedy"
+    if correction is None and not hasattr(router, "topk_method") and router.num_group == 1:
+        return logits, gap
+    greedy = correction is None and getattr(router, "topk_method", None) == "greedy"
     if (getattr(router, "num_group", 1) or 1) == 1 or greedy:
         return scores, gap
     groups = scores.view(len(scores), router.num_group, -1)
-    of_groups = groups.max(-1).values if correction is None else groups.topk(2).values.sum(-1)
+    by_best = correction is None and hasattr(router, "topk_method")
+    of_groups = groups.max(-1).values if by_best else groups.topk(2).values.sum(-1)
     best = of_groups.topk(router.num_group)
     kept = best.indices[:, : router.topk_group]
     if router.topk_group < router.num_group:

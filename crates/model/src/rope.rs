@@ -113,6 +113,17 @@ impl Rope {
         Rope::read(config, (given, None), (head_dim, context), default)
     }
 
+    /// The embedding that these entries give, whatever the configuration has.
+    pub(crate) fn of_entries(
+        config: &Config,
+        entries: &Map,
+        head_dim: usize,
+        default: (f64, Option<f64>),
+        context: usize,
+    ) -> Result<Rope, ConfigError> {
+        Rope::read(config, (Some(entries), None), (head_dim, context), default)
+    }
+
     /// The entries of rotary embeddings, and where they are if each kind of layer has its own.
     fn given<'a>(config: &Config<'a>) -> Result<(Option<&'a Map>, Option<Entry<'a>>), ConfigError> {
         // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.

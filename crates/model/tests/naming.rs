@@ -142,6 +142,29 @@ fn tensors_of_every_family() {
         (&["gemma4_text"], "model.layers.2.layer_scalar", "layer_2/norms"),
         (&["gemma4_text"], "model.layers.2.router.per_expert_scale", "layer_2/router"),
         (&["gemma4_text"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
+        (&["afmoe"], "model.layers.2.pre_mlp_layernorm.weight", "layer_2/norms"),
+        (&["afmoe"], "model.layers.2.post_mlp_layernorm.weight", "layer_2/norms"),
+        (&["afmoe"], "model.layers.2.self_attn.gate_proj.weight", "layer_2/attention*"),
+        (&["afmoe"], "model.layers.2.mlp.router.gate.weight", "layer_2/router"),
+        (&["afmoe"], "model.layers.2.mlp.expert_bias", "layer_2/router"),
+        (&["laguna"], "model.layers.2.self_attn.g_proj.weight", "layer_2/attention"),
+        (&["laguna"], "model.layers.2.mlp.experts.e_score_correction_bias", "layer_2/router"),
+        (&["laguna"], "model.layers.2.mlp.shared_expert.down_proj.weight", "layer_2/shared_expert*"),
+        (&["afmoe", "cohere2_moe", "mistral4"], "model.layers.2.mlp.shared_experts.down_proj.weight", "layer_2/shared_expert*"),
+        (&["afmoe", "laguna", "cohere2_moe", "mimo_v2_flash"], "model.layers.2.mlp.experts.7.down_proj.weight", "layer_2/expert_7*"),
+        (&["mimo_v2_flash"], "model.layers.2.self_attn.attention_sink_bias", "layer_2/attention"),
+        (&["mistral4"], "model.layers.2.self_attn.kv_b_proj.weight", "layer_2/attention*"),
+        (&["llama4_text"], "model.layers.2.feed_forward.router.weight", "layer_2/router"),
+        (&["llama4_text"], "model.layers.2.feed_forward.up_proj.weight", "layer_2/mlp*"),
+        (&["llama4_text"], "model.layers.2.feed_forward.shared_expert.up_proj.weight", "layer_2/shared_expert*"),
+        (&["granitemoehybrid"], "model.layers.2.shared_mlp.input_linear.weight", "layer_2/mlp*"),
+        (&["step3p5"], "model.layers.2.self_attn.g_proj.weight", "layer_2/attention"),
+        (&["step3p5"], "model.layers.2.moe.router_bias", "layer_2/router"),
+        (&["step3p5"], "model.layers.2.share_expert.up_proj.weight", "layer_2/shared_expert*"),
+        (&["phimoe"], "model.layers.2.input_layernorm.bias", "layer_2/norms"),
+        (&["phimoe"], "model.layers.2.block_sparse_moe.experts.7.w2.weight", "layer_2/expert_7*"),
+        (&["phimoe"], "model.norm.bias", "final_norm"),
+        (&["phimoe"], "lm_head.bias", "final_norm"),
         (&["granitemoe"], "model.layers.2.block_sparse_moe.router.layer.weight", "layer_2/router"),
         (&["deepseek_v4"], "embed.weight", "embed*"),
         (&["deepseek_v4"], "norm.weight", "final_norm"),
@@ -300,7 +323,7 @@ fn a_language_model_within_another_has_a_prefix() {
 }
 
 #[test]
-fn prefixes_of_language_models_of_gemma() {
+fn prefixes_of_language_models() {
     #[rustfmt::skip]
     let cases = [
         ("gemma3", "gemma3_text", "language_model.model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
@@ -308,11 +331,19 @@ fn prefixes_of_language_models_of_gemma() {
         ("gemma4", "gemma4_text", "model.language_model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
         ("gemma4", "gemma4_text", "model.vision_tower.patch_embedder.input_proj.weight", "extra"),
         ("gemma4", "gemma4_text", "lm_head.weight", "lm_head*"),
+        ("llama4", "llama4_text", "language_model.model.layers.3.feed_forward.router.weight", "layer_3/router"),
+        ("step3p7", "step3p5", "model.layers.3.moe.gate.weight", "layer_3/router"),
+        ("step3p7", "step3p5", "vision_model.conv1.weight", "extra"),
+        ("mistral3", "mistral4", "language_model.model.layers.3.mlp.gate.weight", "layer_3/router"),
+        ("mistral3", "mistral", "language_model.model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
+        ("mistral3", "ministral3", "language_model.model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
+        ("mistral3", "mistral", "language_model.lm_head.weight", "lm_head*"),
+        ("mistral3", "mistral", "vision_tower.patch_conv.weight", "extra"),
     ];
     for (outer, inner, name, expected) in cases {
         let config = format!(
             r#"{{"model_type": "{outer}", "text_config": {{"model_type": "{inner}",
-            "num_hidden_layers": 4, "enable_moe_block": false}}}}"#
+            "num_hidden_layers": 4, "n_routed_experts": 16, "enable_moe_block": false}}}}"#
         );
         assert_eq!(place(&config, name), expected, "{outer} {name}");
     }

@@ -264,8 +264,14 @@ pub(super) fn moe(
 }
 
 /// The spellings of the number of experts for a token.
-pub(super) const TOP_K: [&str; 5] =
-    ["num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts"];
+pub(super) const TOP_K: [&str; 6] = [
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_k",
+    "moe_topk",
+    "moe_top_k",
+    "top_k_experts",
+];
 
 /// The number of experts of a layer, and of those for a token.
 pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {

@@ -1,5 +1,5 @@
-//! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash and GLM 5: latent attention, and experts in groups
-//! beside shared ones.
+//! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash, GLM 5 and Mistral 4: latent attention, and experts in
+//! groups beside shared ones.
 
 use sws_kernels::functional::RopePairs;
 use sws_store::PieceKind;
@@ -7,7 +7,7 @@ use sws_store::PieceKind;
 use super::common::{Decoder, Defaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;
 use super::ranked::{Layers, RANKED, RankedKeys, groups, only, scale, sigmoid};
-use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small, sparse};
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, mistral, small, sparse};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
@@ -61,18 +61,20 @@ const V3: RankedKeys = RankedKeys {
     ..RANKED
 };
 const GLM_LITE: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 1.8), ..RANKED };
+const MISTRAL: RankedKeys = RankedKeys { dense: ("first_k_dense_replace", 0), ..RANKED };
 const GLM_SPARSE: RankedKeys = RankedKeys {
     dense: ("first_k_dense_replace", 3),
     scale: ("routed_scaling_factor", 2.5),
     ..RANKED
 };
 
-fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
+pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
     let (layers, eps, context) = match config.model_type() {
         "deepseek_v2" => (V2, 1e-6, 2048),
         "deepseek_v32" => (V3, 1e-6, 163_840),
         "glm4_moe_lite" => (GLM_LITE, 1e-5, 202_752),
         "glm_moe_dsa" => (GLM_SPARSE, 1e-5, 202_752),
+        "mistral4" => (MISTRAL, 1e-6, 1 << 20),
         _ => (V3, 1e-6, 4096),
     };
     let defaults =
@@ -95,8 +97,14 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
     if sparse.is_none() {
         same_window(config, decoder.layers, None)?;
     }
-    let mut rope = Rope::of(config, rotated, (defaults.theta, defaults.rotated), decoder.context)?;
+    let plain = config.size("qk_nope_head_dim", MAX_HEAD_DIM)?;
     let is_v2 = config.model_type() == "deepseek_v2";
+    let is_mistral = config.model_type() == "mistral4";
+    let theta = defaults.theta;
+    let mut rope = match is_mistral {
+        true => mistral::rope(config, (plain, rotated), theta, decoder.context)?,
+        false => Rope::of(config, rotated, (theta, None), decoder.context)?,
+    };
     if is_v2 || config.flag("rope_interleave", true)? {
         rope.pairs = RopePairs::Interleaved;
     }
@@ -105,7 +113,6 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         None => return Err(ConfigError::MissingKey("q_lora_rank")),
         Some(_) => config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?,
     };
-    let plain = config.size("qk_nope_head_dim", MAX_HEAD_DIM)?;
     let scale = 1.0 / ((plain + rotated) as f64).sqrt() * sharpened(config, &rope)?;
     let spec = LatentSpec {
         heads: decoder.heads,
@@ -119,7 +126,7 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         scale: scale as f32,
         rope: Some(0),
         split: config.flag(SPLIT_LATENTS, false)?,
-        temperature: None,
+        temperature: if is_mistral { mistral::temperature(config)? } else { None },
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());
@@ -129,12 +136,17 @@ fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     let router = if is_v2 {
         softmax(config, &layers)?
+    } else if is_mistral {
+        let (scores, correction) = (Scores::Softmax, false);
+        RankedRouter { scores, correction, ..sigmoid(config, &layers)? }
     } else {
         only(config, "scoring_func", "sigmoid")?;
         only(config, "topk_method", "noaux_tc")?;
         sigmoid(config, &layers)?
     };
     let layers = Layers::ranked(config, &layers, router, decoder.layers)?;
+    // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
+    let layers = if is_mistral { layers.in_halves() } else { layers };
     decoder.model(vec![rope], |l| {
         let sparse = sparse.as_ref().map(|sparse| sparse[l]);
         (Mixer::Latent(LatentSpec { sparse, ..spec }), layers.ffn(l))

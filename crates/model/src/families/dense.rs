@@ -1,12 +1,13 @@
 //! Decoders without experts.
 
 use super::common::{Common, Defaults, dense, same_window, switched_window, window, windows};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS};
+use super::per_layer::flags_of_layers;
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, mistral};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["llama", "mistral", "qwen2", "qwen3", "smollm3"],
+    model_types: &["llama", "mistral", "ministral3", "qwen2", "qwen3", "smollm3"],
     prefix: "model.",
     ends: ENDS,
     layer: &[NORMS, ATTENTION, MLP],
@@ -17,6 +18,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     match config.model_type() {
         "qwen2" | "qwen3" => qwen(config),
         "smollm3" => smol(config),
+        "ministral3" => mistral::ministral(config),
         _ => llama(config),
     }
 }
@@ -81,18 +83,7 @@ fn smol(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let common = Common::read(config, &defaults)?;
     let rotated: Vec<bool> = match config.get("no_rope_layers") {
-        Some(entry) => {
-            let flags = entry.list()?.iter().map(|flag| match flag.as_u64() {
-                Some(flag @ 0..=1) => Ok(flag == 1),
-                _ => Err(entry.invalid("which must list a 0 or a 1 for each layer")),
-            });
-            let flags = flags.collect::<Result<Vec<bool>, _>>()?;
-            if flags.len() < common.layers {
-                let reason = format!("of {} entries for {} layers", flags.len(), common.layers);
-                return Err(entry.invalid(reason));
-            }
-            flags
-        }
+        Some(entry) => flags_of_layers(entry, common.layers)?,
         None => {
             let interval = config.get("no_rope_layer_interval");
             let interval = interval.map_or(Ok(4), |entry| entry.size(MAX_COUNT))?;

@@ -35,7 +35,7 @@ const V1_NORMS: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "mlp.gate.wg.weight"),
 ];
 
-const CORRECTION: &[Rule] = &[
+pub(super) const CORRECTION: &[Rule] = &[
     small(PieceKind::Router, Role::Router, "mlp.router.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.expert_bias"),
 ];

@@ -1,6 +1,8 @@
 //! The supported families: tables of tensor names, and the interpretation of their configurations.
 //! A new family is a new file and a line in [`ALL`].
 
+mod afmoe;
+mod cohere;
 mod common;
 mod deepseek;
 mod deepseek_v4;
@@ -14,17 +16,24 @@ mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod kimi_linear;
+mod laguna;
 mod lfm2;
+mod llama4;
 mod mellum;
+mod mimo;
 mod minimax;
+mod mistral;
 mod mixtral;
 mod nemotron;
+mod per_layer;
+mod phimoe;
 mod quantised;
 mod qwen_moe;
 mod qwen_next;
 mod ranked;
 mod sparse;
 mod state_space;
+mod step;
 
 use sws_store::{PieceId, PieceKind};
 
@@ -77,17 +86,20 @@ struct Wrapper {
     head: &'static str,
 }
 
-const WRAPPERS: [Wrapper; 5] = [
+const WRAPPERS: [Wrapper; 8] = [
     Wrapper { model_type: "gemma3", prefix: "language_model.model.", head: "language_model." },
     Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "" },
     Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." },
+    Wrapper { model_type: "llama4", prefix: "language_model.model.", head: "language_model." },
+    Wrapper { model_type: "mistral3", prefix: "language_model.model.", head: "language_model." },
     Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "" },
     Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "" },
+    Wrapper { model_type: "step3p7", prefix: "model.", head: "" },
 ];
 
 /// Model types whose heads are their embeddings where nothing is said.
-pub(crate) const TIED: [&str; 6] =
-    ["ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "lfm2_moe", "smollm3"];
+pub(crate) const TIED: [&str; 7] =
+    ["cohere2_moe", "ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "lfm2_moe", "smollm3"];
 
 /// The names of a model's tensors.
 #[derive(Clone, Copy)]
@@ -121,8 +133,10 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 23] = [
+const ALL: [&Family; 31] = [
     &dense::FAMILY,
+    &afmoe::FAMILY,
+    &cohere::FAMILY,
     &deepseek::LATENT,
     &deepseek_v4::FAMILY,
     &gemma::FAMILY,
@@ -136,15 +150,21 @@ const ALL: [&Family; 23] = [
     &hunyuan::V1,
     &hunyuan::V3,
     &kimi_linear::FAMILY,
+    &laguna::FAMILY,
     &lfm2::FAMILY,
+    &llama4::FAMILY,
     &mellum::FAMILY,
+    &mimo::FAMILY,
     &minimax::FAMILY,
+    &mistral::LATENT,
     &mixtral::FAMILY,
     &nemotron::FAMILY,
+    &phimoe::FAMILY,
     &qwen_moe::FAMILY,
     &qwen_next::NEXT,
     &qwen_next::ROUTED,
     &qwen_next::DENSE,
+    &step::FAMILY,
 ];
 
 /// The model types that are supported.

@@ -61,7 +61,7 @@ const SEPARATE: &[Rule] = &[
     small(PieceKind::Attention, Role::Decay, "linear_attn.in_proj_a.weight"),
 ];
 
-const STACKED: &[Rule] = &[
+pub(super) const STACKED: &[Rule] = &[
     stacked(Role::GateUp, "mlp.experts.gate_up_proj"),
     stacked(Role::Down, "mlp.experts.down_proj"),
 ];

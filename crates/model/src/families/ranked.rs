@@ -4,8 +4,8 @@
 use super::common::{MAX_WIDTH, TOP_K, chosen, dense, width};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::spec::{
-    Ffn, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise, Router,
-    Scores, SharedSpec,
+    Ffn, GateUp, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise,
+    Router, Scores, SharedSpec,
 };
 
 /// The keys of a family, and what absent entries mean.
@@ -131,6 +131,14 @@ impl Layers {
         Ok(Layers { routed, mlp, experts })
     }
 
+    /// The same with the gates and ups of each expert in one matrix.
+    pub(super) fn in_halves(mut self) -> Layers {
+        if let Some(Ffn::Moe(moe)) = &mut self.experts {
+            moe.expert.gate_up = GateUp::Halves;
+        }
+        self
+    }
+
     pub(super) fn ffn(&self, layer: usize) -> Ffn {
         let ffn = if self.routed[layer] { self.experts } else { self.mlp };
         ffn.expect("every layer is of one kind or the other")
@@ -167,7 +175,7 @@ pub(super) fn routed(
 }
 
 /// Routed experts, and shared ones, which are one MLP that is as wide as all of them.
-fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<Ffn, ConfigError> {
+pub(super) fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<Ffn, ConfigError> {
     let width = width(config, "moe_intermediate_size")?;
     let shared = shared(config, keys.shared, width)?;
     let expert = MlpSpec::silu(width);

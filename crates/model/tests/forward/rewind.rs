@@ -11,8 +11,9 @@ use crate::support::Fixture;
 
 /// The second has a window in every layer, the third and the fifth in every other; the sixth has
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
-/// another has selected. The last two have several streams, and entries of pooled positions.
-const VARIANTS: [&str; 14] = [
+/// another has selected. Then there are aligned windows, and values shorter than keys. The last two
+/// have several streams, and entries of pooled positions.
+const VARIANTS: [&str; 16] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -25,6 +26,8 @@ const VARIANTS: [&str; 14] = [
     "nemotron_h",
     "kimi_linear",
     "glm_moe_dsa",
+    "llama4_text",
+    "mimo_v2_flash",
     "deepseek_v4",
     "deepseek_v4_v5cfg",
 ];

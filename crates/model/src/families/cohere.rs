@@ -1,0 +1,101 @@
+//! Cohere's mixture of experts: attention and experts side by side behind one norm, and rotary
+//! embeddings in windowed layers only.
+
+use sws_kernels::functional::RopePairs;
+
+use super::common::{Common, Defaults, chosen, dense, width, window, windows};
+use super::ranked::{Layers, routed, shared};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, glm};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::spec::{
+    AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, RankedRouter, Renormalise, Router,
+    Scores, SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["cohere2_moe"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, glm::MOE, EXPERTS],
+    spec,
+};
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 10_000.0,
+    kv_heads: None,
+    head_dim: Some(128),
+    rotated: None,
+    context: 8192,
+};
+
+/// Dense layers come first, with a pattern of windows of their own. Where that pattern has no
+/// windows, they have rotary embeddings nevertheless.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    const DENSE: (&str, u64) = ("first_k_dense_replace", 0);
+    let mut common = Common::read(config, &DEFAULTS)?;
+    common.ropes[0].pairs = RopePairs::Interleaved;
+    if config.get("rms_norm_eps").is_none() {
+        let eps = config.get("layer_norm_eps").map_or(Ok(1e-5), Entry::positive)?;
+        common.decoder.norm = Norm::Layer { eps: eps as f32, bias: false };
+    }
+    common.decoder.residual.parallel = true;
+    let logits = config.get("logit_scale").map_or(Ok(0.0625), Entry::positive)?;
+    common.decoder.logit_scale = logits as f32;
+
+    let pattern = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
+    let of_dense = pattern("prefix_dense_sliding_window_pattern", 1)?;
+    let of_others = pattern("sliding_window_pattern", 4)?;
+    let first = config.get(DENSE.0).map_or(Ok(DENSE.1), |entry| entry.count(MAX_COUNT))? as usize;
+    let windows =
+        windows(config, common.layers, window(config, Some(4096))?, |l| match l < first {
+            true => !(l + 1).is_multiple_of(of_dense),
+            false => !(l - first + 1).is_multiple_of(of_others),
+        })?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
+    let wide = config.get("prefix_dense_intermediate_size");
+    let wide = wide.map_or("intermediate_size", |entry| entry.key);
+    let layers = Layers::of(
+        routed(config, DENSE, common.layers)?,
+        || dense(config, wide, false),
+        || experts(config),
+    )?;
+    common.model(|l| {
+        let turns = windows[l].is_some() || (!layers.routed[l] && of_dense == 1);
+        let rope = attention.rope.filter(|_| turns);
+        (AttentionSpec { window: windows[l], rope, ..attention.clone() }, layers.ffn(l))
+    })
+}
+
+fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+    let width = width(config, "intermediate_size")?;
+    let router = match config.get("expert_selection_fn") {
+        None => Router::SoftmaxOfChosen,
+        Some(entry) => match entry.word()? {
+            "softmax" => Router::SoftmaxOfChosen,
+            "sigmoid" => Router::Ranked(RankedRouter {
+                scores: Scores::SigmoidOfRanks,
+                correction: false,
+                renormalise: match config.flag("norm_topk_prob", true)? {
+                    true => Renormalise::Sum { plus: 0.0 },
+                    false => Renormalise::None,
+                },
+                ..RankedRouter::sigmoid()
+            }),
+            _ => return Err(config.unsupported(entry, "softmax, sigmoid")),
+        },
+    };
+    let averaged = match config.get("shared_expert_combination_strategy") {
+        None => true,
+        Some(entry) => match entry.word()? {
+            "average" => true,
+            "sum" => false,
+            _ => return Err(config.unsupported(entry, "average, sum")),
+        },
+    };
+    let shared = shared(config, ("num_shared_experts", 0), width)?;
+    let shared = shared.map(|shared| SharedSpec { averaged, ..shared });
+    let expert = MlpSpec::silu(width);
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
+}

@@ -1,0 +1,97 @@
+//! Laguna: a gate for each head, more heads in some layers, and a rotary embedding for each kind
+//! of layer.
+
+use sws_kernels::functional::Activation;
+use sws_store::PieceKind;
+
+use super::common::{
+    Common, Defaults, chosen, dense, shared_width, switched_off, width, window, windows,
+};
+use super::per_layer::heads_of_layers;
+use super::ranked::{Layers, routed};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, qwen_moe, small};
+use crate::config::{Config, ConfigError, Entry};
+use crate::role::Role;
+use crate::spec::{
+    AttentionGate, AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
+    SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["laguna"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, OWN, MLP, qwen_moe::SHARED, glm::MOE, EXPERTS],
+    spec,
+};
+
+/// The first rule for a role counts.
+const OWN: &[Rule] = &[
+    small(PieceKind::Attention, Role::OutputGate, "self_attn.g_proj.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "mlp.experts.e_score_correction_bias"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 500_000.0,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    rotated: None,
+    context: 131_072,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    switched_off(config, "moe_apply_router_weight_on_input")?;
+    if let Some(entry) = config.get("moe_router_logit_softcapping")
+        && entry.value.as_f64() != Some(0.0)
+    {
+        return Err(config.unsupported(entry, "0"));
+    }
+    let per_head = match config.get("gating") {
+        None => true,
+        Some(entry) => match (entry.value.as_bool(), entry.value.as_str()) {
+            (Some(true), _) | (_, Some("per-head")) => true,
+            (_, Some("per-element")) => false,
+            _ => return Err(config.unsupported(entry, "true, per-head, per-element")),
+        },
+    };
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    let windows = windows(config, common.layers, window(config, Some(512))?, |_| false)?;
+    // All of each head where embeddings are given, but not their share.
+    let share = if config.get("rope_parameters").is_some() { 1.0 } else { 0.5 };
+    let mut ropes = [None; 2];
+    let kinds = [("full_attention", DEFAULTS.theta, share), ("sliding_attention", 10_000.0, 1.0)];
+    for (windowed, (kind, theta, share)) in kinds.into_iter().enumerate() {
+        if windows.iter().any(|window| window.is_some() == (windowed == 1)) {
+            ropes[windowed] = Some(common.add_rope(kind, theta, Some(share))?);
+        }
+    }
+    let heads = heads_of_layers(config, "num_attention_heads_per_layer", &common)?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        gate: Some(AttentionGate::Own { per_head, activation: Activation::Softplus }),
+        ..common.attention.clone()
+    };
+    let layers = Layers::of(
+        routed(config, ("first_k_dense_replace", 1), common.layers)?,
+        || dense(config, "intermediate_size", false),
+        || experts(config),
+    )?;
+    common.model(|l| {
+        let (window, rope) = (windows[l], ropes[usize::from(windows[l].is_some())]);
+        let attention = AttentionSpec { heads: heads[l], window, rope, ..attention.clone() };
+        (attention, layers.ffn(l))
+    })
+}
+
+fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+    let scale = config.get("moe_routed_scaling_factor").map_or(Ok(1.0), Entry::positive)?;
+    let shared = shared_width(config, "shared_expert_intermediate_size", 512)?;
+    let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
+    let router = Router::Ranked(RankedRouter { scale: scale as f32, ..RankedRouter::sigmoid() });
+    let shared = Some(SharedSpec::added(MlpSpec::silu(shared)));
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
+}

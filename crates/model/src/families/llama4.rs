@@ -1,0 +1,144 @@
+//! Llama 4: attention within chunks, layers without rotary embeddings whose queries grow, and experts
+//! that are weighted at their inputs.
+
+use sws_kernels::functional::RopePairs;
+use sws_store::{PieceKind, Value};
+
+use super::common::{Common, Defaults, MAX_WIDTH, chosen, dense, full_layers, width};
+use super::per_layer::flags_of_layers;
+use super::ranked::Layers;
+use super::{ATTENTION, ENDS, Family, NORMS, Rule, matrix, small, stacked};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{
+    AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise,
+    Router, Scores, SharedSpec, Temperature,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["llama4_text"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, FEED_FORWARD],
+    spec,
+};
+
+const FEED_FORWARD: &[Rule] = &[
+    matrix(PieceKind::Mlp, Role::Gate, "feed_forward.gate_proj.weight"),
+    matrix(PieceKind::Mlp, Role::Up, "feed_forward.up_proj.weight"),
+    matrix(PieceKind::Mlp, Role::Down, "feed_forward.down_proj.weight"),
+    small(PieceKind::Router, Role::Router, "feed_forward.router.weight"),
+    matrix(PieceKind::SharedExpert, Role::Gate, "feed_forward.shared_expert.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "feed_forward.shared_expert.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "feed_forward.shared_expert.down_proj.weight"),
+    stacked(Role::GateUp, "feed_forward.experts.gate_up_proj").transposed(),
+    stacked(Role::Down, "feed_forward.experts.down_proj").transposed(),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 500_000.0,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    rotated: None,
+    context: 131_072,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::read(config, &DEFAULTS)?;
+    common.ropes[0].pairs = RopePairs::Interleaved;
+    let layers = common.layers;
+    let rotated = match config.get("no_rope_layers").filter(|entry| !is_empty(*entry)) {
+        Some(entry) => flags_of_layers(entry, layers)?,
+        None => {
+            let interval = config.get("no_rope_layer_interval");
+            let interval = interval.map_or(Ok(4), |entry| entry.size(MAX_COUNT))?;
+            (0..layers).map(|l| !(l + 1).is_multiple_of(interval)).collect()
+        }
+    };
+    let full = full_layers(config, layers, "chunked_attention", &|entry| {
+        config.unsupported(entry, "full_attention and chunked_attention")
+    })?;
+    let full = full.unwrap_or_else(|| rotated.iter().map(|rotated| !rotated).collect());
+    let chunk = match config.raw("attention_chunk_size") {
+        None => Some(8192),
+        Some(_) => {
+            let entry = config.get("attention_chunk_size");
+            entry.map(|entry| entry.size(MAX_WIDTH)).transpose()?
+        }
+    };
+    let qk_norm = match config.flag("use_qk_norm", true)? {
+        true => QkNorm::Unweighted,
+        false => QkNorm::None,
+    };
+    let temperature = temperature(config)?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
+    let ffn = Layers::of(
+        routed(config, layers)?,
+        || dense(config, "intermediate_size_mlp", false),
+        || experts(config),
+    )?;
+    common.model(|l| {
+        let window = chunk.filter(|_| !full[l]);
+        let attention = AttentionSpec { window, aligned: true, ..attention.clone() };
+        let attention = match rotated[l] {
+            true => AttentionSpec { qk_norm, ..attention },
+            false => AttentionSpec { rope: None, temperature, ..attention },
+        };
+        (attention, ffn.ffn(l))
+    })
+}
+
+fn is_empty(entry: Entry<'_>) -> bool {
+    entry.value.as_list().is_some_and(|list| list.is_empty())
+}
+
+/// The growth of queries without a rotary embedding. The switch is a number in some files.
+fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
+    let on = match config.get("attn_temperature_tuning") {
+        None => true,
+        Some(entry) => match entry.value.as_u64() {
+            Some(number) => number != 0,
+            None => entry.flag()?,
+        },
+    };
+    let number = |key, default| config.get(key).map_or(Ok(default), Entry::positive);
+    let (scale, length) = (number("attn_scale", 0.1)?, number("floor_scale", 8192.0)?);
+    Ok(on.then_some(Temperature { scale, length, first: 1 }))
+}
+
+/// True for each layer that has experts.
+fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let Some(entry) = config.get("moe_layers") else {
+        let step = config.get("interleave_moe_layer_step");
+        let step = step.map_or(Ok(1), |entry| entry.size(MAX_COUNT))?;
+        return Ok((0..layers).map(|l| (l + 1).is_multiple_of(step)).collect());
+    };
+    let given: Option<Vec<u64>> = entry.list()?.iter().map(Value::as_u64).collect();
+    let given = given.ok_or_else(|| entry.invalid("which must list numbers of layers"))?;
+    Ok((0..layers as u64).map(|l| given.contains(&l)).collect())
+}
+
+fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+    let (experts, top_k) = match config.get("num_experts_per_tok") {
+        None => (config.size("num_local_experts", MAX_COUNT)?, 1),
+        Some(_) => chosen(config)?,
+    };
+    if top_k != 1 {
+        return Err(config.unsupported(config.need("num_experts_per_tok")?, "1"));
+    }
+    let mlp = MlpSpec::silu(width(config, "intermediate_size")?);
+    let expert = MlpSpec { gate_up: GateUp::Halves, ..mlp };
+    let router = Router::Ranked(RankedRouter {
+        scores: Scores::SigmoidOfRanks,
+        correction: false,
+        renormalise: Renormalise::None,
+        ..RankedRouter::sigmoid()
+    });
+    Ok(Ffn::Moe(MoeSpec {
+        weighted_inputs: true,
+        shared: Some(SharedSpec::added(mlp)),
+        ..MoeSpec::of((experts, top_k), expert, router)
+    }))
+}

@@ -1,0 +1,136 @@
+//! MiMo V2 Flash: values shorter than keys, windowed layers with sinks and more heads of keys, and
+//! the experts of DeepSeek V3.
+
+use sws_store::PieceKind;
+
+use super::common::{
+    Common, Defaults, MAX_WIDTH, dense, switched_off, switched_on, window, windows,
+};
+use super::per_layer::flags_of_layers;
+use super::ranked::{Layers, RANKED, RankedKeys, moe, only, routed, sigmoid};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
+use crate::spec::{AttentionSpec, ModelSpec, Norm, Router};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["mimo_v2_flash"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, SINKS, MLP, glm::MOE, EXPERTS],
+    spec,
+};
+
+const SINKS: &[Rule] = &[small(PieceKind::Attention, Role::Sinks, "self_attn.attention_sink_bias")];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 5e6,
+    kv_heads: Some(4),
+    head_dim: Some(192),
+    rotated: Some(0.334),
+    context: 131_072,
+};
+
+/// The first layer, and every sixth, are full. The configurations of the hub name windowed layers
+/// and routed ones by lists of 0 and 1.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    const KEYS: RankedKeys = RankedKeys { shared: ("n_shared_experts", 0), ..RANKED };
+    only(config, "scoring_func", "sigmoid")?;
+    only(config, "topk_method", "noaux_tc")?;
+    only(config, "attention_projection_layout", "split")?;
+    switched_on(config, "add_swa_attention_sink_bias")?;
+    switched_off(config, "add_full_attention_sink_bias")?;
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    if let Some(entry) = config.any(&["rms_norm_eps", "layernorm_epsilon"]) {
+        common.decoder.norm = Norm::Rms { eps: entry.positive()? as f32, one_plus: false };
+    }
+    let windows = windows_of(config, common.layers)?;
+    let ropes = ropes(config, &mut common)?;
+
+    let value_dim = config.get("v_head_dim").map_or(Ok(128), |entry| entry.size(MAX_HEAD_DIM))?;
+    let full = AttentionSpec {
+        value_dim,
+        value_scale: match config.raw("attention_value_scale") {
+            None => 0.707,
+            Some(_) => {
+                let scale = config.get("attention_value_scale").map(Entry::positive).transpose()?;
+                scale.unwrap_or(1.0) as f32
+            }
+        },
+        qkv_bias: config.flag("attention_bias", false)?,
+        rope: Some(ropes[0]),
+        ..common.attention.clone()
+    };
+    if full.heads.saturating_mul(value_dim) as u64 > MAX_WIDTH {
+        return Err(config.need("v_head_dim")?.invalid("which with so many heads no model has"));
+    }
+    let same = [
+        ("swa_num_attention_heads", full.heads),
+        ("swa_head_dim", full.head_dim),
+        ("swa_v_head_dim", value_dim),
+    ];
+    for (key, number) in same {
+        if let Some(entry) = config.get(key)
+            && entry.value.as_u64() != Some(number as u64)
+        {
+            return Err(config.unsupported(entry, "the same in all layers"));
+        }
+    }
+    let entry = config.get("swa_num_key_value_heads");
+    let kv_heads = entry.map_or(Ok(2 * full.kv_heads), |entry| entry.size(MAX_COUNT))?;
+    if !full.heads.is_multiple_of(kv_heads) {
+        let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;
+        return Err(entry.invalid("which leaves windowed layers uneven groups of heads"));
+    }
+    let local = AttentionSpec { kv_heads, sinks: true, rope: Some(ropes[1]), ..full.clone() };
+
+    let router = Router::Ranked(sigmoid(config, &KEYS)?);
+    let routed = match config.get("moe_layer_freq").filter(|entry| entry.list().is_ok()) {
+        Some(entry) => flags_of_layers(entry, common.layers)?,
+        None => routed(config, KEYS.dense, common.layers)?,
+    };
+    let layers = Layers::of(
+        routed,
+        || dense(config, "intermediate_size", false),
+        || moe(config, &KEYS, router),
+    )?;
+    common.model(|l| {
+        let attention = if windows[l].is_some() { &local } else { &full };
+        (AttentionSpec { window: windows[l], ..attention.clone() }, layers.ffn(l))
+    })
+}
+
+/// The window of each layer. `sliding_window_size` does not count the query itself.
+fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+    let size = match config.get("sliding_window_size") {
+        Some(entry) => Some(entry.size(1 << 32)? + 1),
+        None => window(config, Some(129))?,
+    };
+    match config.get("hybrid_layer_pattern").filter(|_| config.get("layer_types").is_none()) {
+        Some(entry) => {
+            let windowed = flags_of_layers(entry, layers)?;
+            Ok(windowed.into_iter().map(|windowed| size.filter(|_| windowed)).collect())
+        }
+        None => windows(config, layers, size, |l| l != 0 && !(l + 1).is_multiple_of(6)),
+    }
+}
+
+/// The rotary embedding of full layers, and that of windowed ones, which may have a base only.
+fn ropes(config: &Config, common: &mut Common<'_>) -> Result<[usize; 2], ConfigError> {
+    const THETA: f64 = 10_000.0;
+    let full = common.add_rope("full_attention", DEFAULTS.theta, DEFAULTS.rotated)?;
+    if config.get("rope_parameters").is_some() {
+        let local = common.add_rope("sliding_attention", THETA, DEFAULTS.rotated)?;
+        return Ok([full, local]);
+    }
+    let entry = config.get("swa_rope_theta");
+    let theta = entry.map_or(Ok(THETA), Entry::positive)?;
+    let local = Rope::plain(theta, 2 * common.ropes[full].inv_freq.len());
+    if let Some(entry) = entry.filter(|_| !local.is_finite(common.decoder.context)) {
+        return Err(entry.invalid(INFINITE));
+    }
+    common.ropes.push(local);
+    Ok([full, full + 1])
+}

@@ -1,0 +1,101 @@
+//! Phi 3.5 MoE: norms that subtract the mean, biases on them, on attention and on the head, and two
+//! experts that are weighted one after the other.
+
+use sws_store::{PieceKind, Value};
+
+use super::common::{Common, Defaults, chosen, same_window, width, window};
+use super::mixtral::MOE;
+use super::{ATTENTION, ENDS, Ends, Family, NORMS, Rule, small};
+use crate::config::{Config, ConfigError, Entry};
+use crate::role::Role;
+use crate::rope::{INFINITE, Rope, RopeScaling};
+use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, Router};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["phimoe"],
+    prefix: "model.",
+    ends: Ends {
+        others: &[(Role::FinalNormBias, "norm.bias"), (Role::HeadBias, "lm_head.bias")],
+        ..ENDS
+    },
+    layer: &[NORMS, BIASES, ATTENTION, MOE],
+    spec,
+};
+
+const BIASES: &[Rule] = &[
+    small(PieceKind::Norms, Role::MixerNormBias, "input_layernorm.bias"),
+    small(PieceKind::Norms, Role::FfnNormBias, "post_attention_layernorm.bias"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 1e6,
+    kv_heads: Some(8),
+    head_dim: None,
+    rotated: None,
+    context: 131_072,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    let (dim, context) = (common.attention.head_dim, common.decoder.context);
+    let rope = match near(config, dim)? {
+        Some((rope, trained)) => {
+            common.decoder.context = context.min(trained);
+            rope
+        }
+        None => Rope::of(config, dim, (DEFAULTS.theta, DEFAULTS.rotated), context)?,
+    };
+    common.ropes.push(rope);
+    common.decoder.norm = Norm::Layer { eps: common.decoder.norm.eps(), bias: true };
+    common.decoder.head_bias = config.flag("lm_head_bias", false)?;
+    let window = window(config, None)?;
+    same_window(config, common.layers, window)?;
+    let bias = config.flag("attention_bias", false)?;
+    let attention =
+        AttentionSpec { qkv_bias: bias, output_bias: bias, window, ..common.attention.clone() };
+    let (experts, top_k) = chosen(config)?;
+    if top_k != 2 {
+        return Err(config.unsupported(config.need("num_experts_per_tok")?, "2"));
+    }
+    let noise = config.get("router_jitter_noise").map_or(Ok(0.01), Entry::positive)?;
+    let expert = MlpSpec::silu(width(config, "intermediate_size")?);
+    let router = Router::Near { reach: (2.0 * noise) as f32 };
+    let ffn = Ffn::Moe(MoeSpec::of((experts, top_k), expert, router));
+    common.model(|_| (attention.clone(), ffn))
+}
+
+/// The rotary embedding of texts up to the length of the first training, with that length, where
+/// the configuration has others for short and for long texts. Which of both a text gets depends on
+/// its length in transformers, even for positions before, so only short texts are read.
+fn near(config: &Config, dim: usize) -> Result<Option<(Rope, usize)>, ConfigError> {
+    let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
+    let Some(given) = given else { return Ok(None) };
+    let entry = |key| {
+        let value = given.get(key).filter(|value| !value.is_null());
+        value.map(|value| Entry { key, value })
+    };
+    let need = |key| entry(key).ok_or(ConfigError::MissingKey(key));
+    let kind = entry("rope_type").or(entry("type"));
+    if kind.is_none_or(|kind| kind.value.as_str() != Some("longrope")) {
+        return Ok(None);
+    }
+    let theta = entry("rope_theta").or(config.get("rope_theta"));
+    let mut rope = Rope::plain(theta.map_or(Ok(DEFAULTS.theta), Entry::positive)?, dim);
+    let factors = need("short_factor")?;
+    let divisors: Option<Vec<f64>> = factors.list()?.iter().map(Value::as_f64).collect();
+    let divisors = divisors.filter(|all| all.len() == rope.inv_freq.len());
+    let divisors = divisors.filter(|all| all.iter().all(|&divisor| divisor >= 1e-3));
+    let divisors = divisors
+        .ok_or_else(|| factors.invalid("which must have a number for each pair of a head"))?;
+    rope.inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
+    rope.scaling = RopeScaling::Divided;
+    rope.factor = need("short_mscale")?.positive()? as f32;
+    let key = "original_max_position_embeddings";
+    let trained = entry(key).or(config.get(key)).ok_or(ConfigError::MissingKey(key))?;
+    let trained = trained.size(1 << 32)?;
+    if !rope.is_finite(trained) {
+        return Err(factors.invalid(INFINITE));
+    }
+    Ok(Some((rope, trained)))
+}

@@ -1,0 +1,238 @@
+//! Step 3.5 and 3.7: a gate for each head, more heads in windowed layers, and limits of activations by
+//! layer.
+
+use sws_kernels::functional::Activation;
+use sws_store::{PieceKind, Value};
+
+use super::common::{
+    Common, Defaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
+};
+use super::ranked::{Layers, only, routed};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT, Map};
+use crate::role::Role;
+use crate::rope::Rope;
+use crate::spec::{
+    AttentionGate, AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
+    SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["step3p5"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, MLP, OWN],
+    spec,
+};
+
+const OWN: &[Rule] = &[
+    small(PieceKind::Attention, Role::OutputGate, "self_attn.g_proj.weight"),
+    small(PieceKind::Router, Role::Router, "moe.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "moe.router_bias"),
+    stacked(Role::Gate, "moe.gate_proj.weight"),
+    stacked(Role::Up, "moe.up_proj.weight"),
+    stacked(Role::Down, "moe.down_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Gate, "share_expert.gate_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Up, "share_expert.up_proj.weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "share_expert.down_proj.weight"),
+];
+
+const THETA: f64 = 10_000.0;
+
+/// All norms add one to their weights. Lists may go on with the layers of multi-token prediction.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    for key in
+        ["use_head_wise_attn_gate", "use_moe_router_bias", "norm_expert_weight", "use_qk_norm"]
+    {
+        switched_on(config, key)?;
+    }
+    only(config, "moe_router_activation", "sigmoid")?;
+    let kv_heads = config.get("num_attention_groups").map(|e| e.size(MAX_COUNT)).transpose()?;
+    let defaults = Defaults {
+        eps: 1e-5,
+        theta: THETA,
+        kv_heads: Some(kv_heads.unwrap_or(8)),
+        head_dim: Some(128),
+        rotated: None,
+        context: 128_000,
+    };
+    let mut common = Common::unrotated(config, &defaults)?;
+    let layers = common.layers;
+    common.decoder.norm = common.decoder.norm.one_plus();
+    let windows = windows_of(config, layers)?;
+    let mut ropes = [None; 2];
+    for windowed in [false, true] {
+        if let Some(l) = windows.iter().position(|window| window.is_some() == windowed) {
+            ropes[usize::from(windowed)] = Some(common.ropes.len());
+            let rope = rope(config, l, windowed, &common)?;
+            common.ropes.push(rope);
+        }
+    }
+    let bias = config.flag("attention_bias", false)?;
+    let scalar = config.get("query_pre_attn_scalar");
+    let scalar = scalar.map_or(Ok(common.attention.head_dim as f64), Entry::positive)?;
+    let full = AttentionSpec {
+        qkv_bias: bias,
+        output_bias: bias,
+        qk_norm: QkNorm::PerHead,
+        scale: (1.0 / scalar.sqrt()) as f32,
+        rope: ropes[0],
+        gate: Some(AttentionGate::Own { per_head: true, activation: Activation::Sigmoid }),
+        ..common.attention.clone()
+    };
+    let heads = windowed_heads(config, &full)?;
+    let local = AttentionSpec { heads, rope: ropes[1], ..full.clone() };
+    let expert_limits = limits(config, "swiglu_limits", layers)?;
+    let shared_limits = limits(config, "swiglu_limits_shared", layers)?;
+    let bias = config.flag("mlp_bias", false)?;
+    let ffn = Layers::of(
+        routed_of(config, layers)?,
+        || dense(config, "intermediate_size", bias),
+        || experts(config, bias),
+    )?;
+    common.model(|l| {
+        let attention = if windows[l].is_some() { &local } else { &full };
+        let mut ffn = ffn.ffn(l);
+        match &mut ffn {
+            Ffn::None => {}
+            Ffn::Dense(mlp) => mlp.activation = shared_limits[l],
+            Ffn::Moe(moe) => {
+                moe.expert.activation = expert_limits[l];
+                if let Some(shared) = &mut moe.shared {
+                    shared.mlp.activation = shared_limits[l];
+                }
+            }
+        }
+        (AttentionSpec { window: windows[l], ..attention.clone() }, ffn)
+    })
+}
+
+/// The window of each layer.
+fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+    let window = window(config, None)?;
+    let Some(entry) = config.get("layer_types") else { return Ok(vec![None; layers]) };
+    let types = entry.list()?;
+    if types.len() < layers {
+        let reason = format!("of {} entries for {layers} layers", types.len());
+        return Err(entry.invalid(reason));
+    }
+    let of = |kind: &Value| match (kind.as_str(), window) {
+        (Some("full_attention"), _) => Ok(None),
+        (Some("sliding_attention"), Some(window)) => Ok(Some(window)),
+        _ => Err(config.unsupported(entry, "full_attention, and sliding_attention with a window")),
+    };
+    types[..layers].iter().map(of).collect()
+}
+
+/// The rotary embedding of a layer; all of its kind have the same. Scaling is for full layers only.
+fn rope(
+    config: &Config,
+    layer: usize,
+    windowed: bool,
+    common: &Common<'_>,
+) -> Result<Rope, ConfigError> {
+    let kind = if windowed { "sliding_attention" } else { "full_attention" };
+    let (dim, context) = (common.attention.head_dim, common.decoder.context);
+    let default = (THETA, Some(1.0));
+    if config.get("rope_parameters").is_some() {
+        return Rope::of_kind(config, kind, dim, default, context);
+    }
+    let mut entries = match config.get("rope_scaling").filter(|_| !windowed) {
+        Some(entry) => entry.object()?.clone(),
+        None => Map::new(),
+    };
+    for (key, list) in
+        [("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")]
+    {
+        if let Some(value) = of_layer(config, list, layer)? {
+            entries.insert(key.to_owned(), value.clone());
+        }
+    }
+    Rope::of_entries(config, &entries, dim, default, context)
+}
+
+/// The value of an entry for a layer, of a list or the same for all.
+fn of_layer<'a>(
+    config: &Config<'a>,
+    key: &'static str,
+    layer: usize,
+) -> Result<Option<&'a Value>, ConfigError> {
+    let Some(entry) = config.get(key) else { return Ok(None) };
+    let value = match entry.value.as_list() {
+        None => Some(entry.value),
+        Some(list) => list.get(layer),
+    };
+    let value = value.ok_or_else(|| entry.invalid("which must have an entry for each layer"))?;
+    Ok(Some(value).filter(|value| !value.is_null()))
+}
+
+/// The number of query heads of windowed layers.
+fn windowed_heads(config: &Config, full: &AttentionSpec) -> Result<usize, ConfigError> {
+    let other = config.get("attention_other_setting").map(Entry::object).transpose()?;
+    let of = |key| {
+        let value = other.and_then(|other| other.get(key)).filter(|value| !value.is_null());
+        value.map(|value| Entry { key, value })
+    };
+    for (key, number) in [("num_attention_groups", full.kv_heads), ("head_dim", full.head_dim)] {
+        if let Some(entry) = of(key)
+            && entry.value.as_u64() != Some(number as u64)
+        {
+            return Err(config.unsupported(entry, "the same in all layers"));
+        }
+    }
+    let entry = config.get("num_sliding_attention_heads").or(of("num_attention_heads"));
+    let Some(entry) = entry else { return Ok(full.heads) };
+    let heads = entry.size(MAX_WIDTH / full.head_dim as u64)?;
+    if !heads.is_multiple_of(full.kv_heads) {
+        let reason = format!("which is no multiple of the {} key and value heads", full.kv_heads);
+        return Err(entry.invalid(reason));
+    }
+    Ok(heads)
+}
+
+/// The activation of each layer. A limit of 0 is none.
+fn limits(
+    config: &Config,
+    key: &'static str,
+    layers: usize,
+) -> Result<Vec<Activation>, ConfigError> {
+    let Some(entry) = config.get(key) else { return Ok(vec![Activation::Silu; layers]) };
+    let given = entry.list()?;
+    if given.len() < layers {
+        let reason = format!("of {} entries for {layers} layers", given.len());
+        return Err(entry.invalid(reason));
+    }
+    let of = |value: &Value| match value.as_f64() {
+        _ if value.is_null() => Ok(Activation::Silu),
+        Some(0.0) => Ok(Activation::Silu),
+        _ => {
+            let limit = Entry { key, value }.positive()? as f32;
+            Ok(Activation::CappedSilu { limit })
+        }
+    };
+    given[..layers].iter().map(of).collect()
+}
+
+/// True for each layer that has experts: all but the first three, where nothing is said.
+fn routed_of(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let entry = config.get("moe_layers_enum").filter(|_| config.get("mlp_layer_types").is_none());
+    let Some(entry) = entry else { return routed(config, ("first_k_dense_replace", 3), layers) };
+    let given: Option<Vec<u64>> = match entry.value.as_list() {
+        Some(list) => list.iter().map(Value::as_u64).collect(),
+        None => {
+            let numbers = entry.word()?.split(',').map(str::trim).filter(|it| !it.is_empty());
+            numbers.map(|number| number.parse().ok()).collect()
+        }
+    };
+    let given = given.ok_or_else(|| entry.invalid("which must list numbers of layers"))?;
+    Ok((0..layers as u64).map(|l| given.contains(&l)).collect())
+}
+
+fn experts(config: &Config, bias: bool) -> Result<Ffn, ConfigError> {
+    let scale = config.get("moe_router_scaling_factor").map_or(Ok(1.0), Entry::positive)?;
+    let shared = shared_width(config, "share_expert_dim", 1280)?;
+    let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
+    let router = Router::Ranked(RankedRouter { scale: scale as f32, ..RankedRouter::sigmoid() });
+    let shared = Some(SharedSpec::added(MlpSpec { bias, ..MlpSpec::silu(shared) }));
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
+}
