@@ -3,18 +3,19 @@
 //! The inventory, the streaming schedule, the order of tensors in a shard and the benchmarks all
 //! derive from it. A test compares it with the recorded requests of real passes.
 
+mod attention;
 mod compressed;
+mod recurrent;
 mod streams;
 
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{
-    AttentionSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, QkNorm, Router, StateSpaceSpec,
-};
+use crate::spec::{Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, Router};
+use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
+use recurrent::{conv, delta, state_space};
 pub(crate) use streams::Site;
 
 /// A tensor of a piece.
@@ -259,147 +260,6 @@ impl LayerSpec {
         }
         reads
     }
-}
-
-fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
-    let mut tensors = vec![
-        TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
-        TensorSpec::matrix(Role::Key, keys, hidden),
-        TensorSpec::matrix(Role::Value, values, hidden),
-    ];
-    if spec.values_are_keys {
-        tensors.pop();
-    }
-    tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
-    if spec.qkv_bias {
-        let biases = [
-            (Role::QueryBias, spec.query_rows()),
-            (Role::KeyBias, keys),
-            (Role::ValueBias, values),
-        ];
-        let own = if spec.values_are_keys { &biases[..2] } else { &biases };
-        tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
-    }
-    let norms = match spec.qk_norm {
-        QkNorm::None | QkNorm::Unweighted => None,
-        QkNorm::PerHead | QkNorm::PerRotatedHead => Some((spec.head_dim, spec.head_dim)),
-        QkNorm::FullWidth => Some((q, keys)),
-    };
-    if let Some((q, k)) = norms {
-        tensors.push(TensorSpec::vector(Role::QueryNorm, q));
-        tensors.push(TensorSpec::vector(Role::KeyNorm, k));
-    }
-    if spec.sinks {
-        tensors.push(TensorSpec::vector(Role::Sinks, spec.heads));
-    }
-    tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.output_width()));
-    if spec.output_bias {
-        tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
-    }
-    tensors
-}
-
-fn conv(spec: ConvSpec, hidden: usize) -> Vec<TensorSpec> {
-    let tensors = [
-        TensorSpec::matrix(Role::MixedGate, 3 * hidden, hidden),
-        TensorSpec::vector(Role::MixedBias, 3 * hidden),
-        TensorSpec { role: Role::Conv, rows: hidden, cols: spec.taps },
-        TensorSpec::vector(Role::ConvBias, hidden),
-        TensorSpec::matrix(Role::Output, hidden, hidden),
-        TensorSpec::vector(Role::OutputBias, hidden),
-    ];
-    let biases = [Role::MixedBias, Role::ConvBias, Role::OutputBias];
-    let has = |tensor: &TensorSpec| spec.bias || !biases.contains(&tensor.role);
-    tensors.into_iter().filter(has).collect()
-}
-
-fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (channels, values, heads) = (spec.channels(), spec.value_width(), spec.heads);
-    let mut tensors = match spec.inputs {
-        DeltaInputs::Separate => vec![
-            TensorSpec::matrix(Role::Mixed, channels, hidden),
-            TensorSpec::matrix(Role::OutputGate, values, hidden),
-            TensorSpec::matrix(Role::Beta, heads, hidden),
-            TensorSpec::matrix(Role::Decay, heads, hidden),
-        ],
-        DeltaInputs::ByKeyHead => vec![
-            TensorSpec::matrix(Role::MixedGate, channels + values, hidden),
-            TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
-        ],
-        DeltaInputs::PerElement { rank } => vec![
-            TensorSpec::matrix(Role::Query, spec.key_width(), hidden),
-            TensorSpec::matrix(Role::Key, spec.key_width(), hidden),
-            TensorSpec::matrix(Role::Value, values, hidden),
-            TensorSpec::matrix(Role::Beta, heads, hidden),
-            TensorSpec::matrix(Role::DecayDown, rank, hidden),
-            TensorSpec::matrix(Role::OutputGateDown, rank, hidden),
-            TensorSpec::matrix(Role::DecayUp, spec.decays(), rank),
-            TensorSpec::matrix(Role::OutputGateUp, values, rank),
-        ],
-    };
-    let convs = spec.convs().map(|(role, rows)| TensorSpec { role, rows, cols: spec.taps });
-    tensors.extend(convs);
-    tensors.extend([
-        TensorSpec::vector(Role::DecayRate, heads),
-        TensorSpec::vector(Role::DecayBias, spec.decays()),
-        TensorSpec::vector(Role::MixedNorm, spec.value_dim),
-        TensorSpec::matrix(Role::Output, hidden, values),
-    ]);
-    tensors
-}
-
-fn state_space(spec: &StateSpaceSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (width, channels, heads) = (spec.width(), spec.channels(), spec.heads);
-    let mut tensors = vec![TensorSpec::matrix(Role::MixedGate, spec.rows(), hidden)];
-    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::MixedBias, spec.rows())));
-    tensors.push(TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps });
-    tensors.extend(spec.conv_bias.then(|| TensorSpec::vector(Role::ConvBias, channels)));
-    tensors.extend([
-        TensorSpec::vector(Role::DecayRate, heads),
-        TensorSpec::vector(Role::DecayBias, heads),
-        TensorSpec::vector(Role::Skip, heads),
-        TensorSpec::vector(Role::MixedNorm, width),
-        TensorSpec::matrix(Role::Output, hidden, width),
-    ]);
-    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::OutputBias, hidden)));
-    tensors
-}
-
-fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (queries, rank) = (spec.query_width(), spec.rank);
-    let kv_down = TensorSpec::matrix(Role::KvDown, spec.width(), hidden);
-    let mut tensors =
-        match spec.query_rank {
-            None => vec![TensorSpec::matrix(Role::Query, queries, hidden), kv_down],
-            Some(query_rank) => {
-                let down = TensorSpec::matrix(Role::QueryDown, query_rank, hidden);
-                let mut tensors = vec![down, kv_down];
-                tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-                    [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)]
-                        .map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
-                }));
-                tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
-                tensors.push(TensorSpec::matrix(Role::QueryUp, queries, query_rank));
-                tensors.extend(spec.indexer().map(|indexer| {
-                    TensorSpec::matrix(Role::IndexQuery, indexer.width(), query_rank)
-                }));
-                tensors
-            }
-        };
-    tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
-    tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-        [Role::IndexKeyNorm, Role::IndexKeyNormBias]
-            .map(|role| TensorSpec::vector(role, indexer.dim))
-    }));
-    if spec.split {
-        tensors.push(TensorSpec::matrix(Role::KeyUp, spec.heads * rank, spec.plain));
-        tensors.push(TensorSpec::matrix(Role::ValueUp, spec.value_width(), rank));
-    } else {
-        tensors.push(TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank));
-    }
-    tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.value_width()));
-    tensors
 }
 
 fn mlp(spec: MlpSpec, hidden: usize) -> Vec<TensorSpec> {

@@ -1,0 +1,80 @@
+//! The reads of attention with grouped heads, and of latent attention.
+
+use super::TensorSpec;
+use crate::role::Role;
+use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
+
+pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
+    let mut tensors = vec![
+        TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
+        TensorSpec::matrix(Role::Key, keys, hidden),
+        TensorSpec::matrix(Role::Value, values, hidden),
+    ];
+    if spec.values_are_keys {
+        tensors.pop();
+    }
+    tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
+    if spec.qkv_bias {
+        let biases = [
+            (Role::QueryBias, spec.query_rows()),
+            (Role::KeyBias, keys),
+            (Role::ValueBias, values),
+        ];
+        let own = if spec.values_are_keys { &biases[..2] } else { &biases };
+        tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
+    }
+    let norms = match spec.qk_norm {
+        QkNorm::None | QkNorm::Unweighted => None,
+        QkNorm::PerHead | QkNorm::PerRotatedHead => Some((spec.head_dim, spec.head_dim)),
+        QkNorm::FullWidth => Some((q, keys)),
+    };
+    if let Some((q, k)) = norms {
+        tensors.push(TensorSpec::vector(Role::QueryNorm, q));
+        tensors.push(TensorSpec::vector(Role::KeyNorm, k));
+    }
+    if spec.sinks {
+        tensors.push(TensorSpec::vector(Role::Sinks, spec.heads));
+    }
+    tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.output_width()));
+    if spec.output_bias {
+        tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
+    }
+    tensors
+}
+
+pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (queries, rank) = (spec.query_width(), spec.rank);
+    let kv_down = TensorSpec::matrix(Role::KvDown, spec.width(), hidden);
+    let mut tensors =
+        match spec.query_rank {
+            None => vec![TensorSpec::matrix(Role::Query, queries, hidden), kv_down],
+            Some(query_rank) => {
+                let down = TensorSpec::matrix(Role::QueryDown, query_rank, hidden);
+                let mut tensors = vec![down, kv_down];
+                tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
+                    [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)]
+                        .map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
+                }));
+                tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
+                tensors.push(TensorSpec::matrix(Role::QueryUp, queries, query_rank));
+                tensors.extend(spec.indexer().map(|indexer| {
+                    TensorSpec::matrix(Role::IndexQuery, indexer.width(), query_rank)
+                }));
+                tensors
+            }
+        };
+    tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
+    tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
+        [Role::IndexKeyNorm, Role::IndexKeyNormBias]
+            .map(|role| TensorSpec::vector(role, indexer.dim))
+    }));
+    if spec.split {
+        tensors.push(TensorSpec::matrix(Role::KeyUp, spec.heads * rank, spec.plain));
+        tensors.push(TensorSpec::matrix(Role::ValueUp, spec.value_width(), rank));
+    } else {
+        tensors.push(TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank));
+    }
+    tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.value_width()));
+    tensors
+}

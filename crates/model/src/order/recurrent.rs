@@ -1,0 +1,71 @@
+//! The reads of recurrent mixers.
+
+use super::TensorSpec;
+use crate::role::Role;
+use crate::spec::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
+
+pub(super) fn conv(spec: ConvSpec, hidden: usize) -> Vec<TensorSpec> {
+    let tensors = [
+        TensorSpec::matrix(Role::MixedGate, 3 * hidden, hidden),
+        TensorSpec::vector(Role::MixedBias, 3 * hidden),
+        TensorSpec { role: Role::Conv, rows: hidden, cols: spec.taps },
+        TensorSpec::vector(Role::ConvBias, hidden),
+        TensorSpec::matrix(Role::Output, hidden, hidden),
+        TensorSpec::vector(Role::OutputBias, hidden),
+    ];
+    let biases = [Role::MixedBias, Role::ConvBias, Role::OutputBias];
+    let has = |tensor: &TensorSpec| spec.bias || !biases.contains(&tensor.role);
+    tensors.into_iter().filter(has).collect()
+}
+
+pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (channels, values, heads) = (spec.channels(), spec.value_width(), spec.heads);
+    let mut tensors = match spec.inputs {
+        DeltaInputs::Separate => vec![
+            TensorSpec::matrix(Role::Mixed, channels, hidden),
+            TensorSpec::matrix(Role::OutputGate, values, hidden),
+            TensorSpec::matrix(Role::Beta, heads, hidden),
+            TensorSpec::matrix(Role::Decay, heads, hidden),
+        ],
+        DeltaInputs::ByKeyHead => vec![
+            TensorSpec::matrix(Role::MixedGate, channels + values, hidden),
+            TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
+        ],
+        DeltaInputs::PerElement { rank } => vec![
+            TensorSpec::matrix(Role::Query, spec.key_width(), hidden),
+            TensorSpec::matrix(Role::Key, spec.key_width(), hidden),
+            TensorSpec::matrix(Role::Value, values, hidden),
+            TensorSpec::matrix(Role::Beta, heads, hidden),
+            TensorSpec::matrix(Role::DecayDown, rank, hidden),
+            TensorSpec::matrix(Role::OutputGateDown, rank, hidden),
+            TensorSpec::matrix(Role::DecayUp, spec.decays(), rank),
+            TensorSpec::matrix(Role::OutputGateUp, values, rank),
+        ],
+    };
+    let convs = spec.convs().map(|(role, rows)| TensorSpec { role, rows, cols: spec.taps });
+    tensors.extend(convs);
+    tensors.extend([
+        TensorSpec::vector(Role::DecayRate, heads),
+        TensorSpec::vector(Role::DecayBias, spec.decays()),
+        TensorSpec::vector(Role::MixedNorm, spec.value_dim),
+        TensorSpec::matrix(Role::Output, hidden, values),
+    ]);
+    tensors
+}
+
+pub(super) fn state_space(spec: &StateSpaceSpec, hidden: usize) -> Vec<TensorSpec> {
+    let (width, channels, heads) = (spec.width(), spec.channels(), spec.heads);
+    let mut tensors = vec![TensorSpec::matrix(Role::MixedGate, spec.rows(), hidden)];
+    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::MixedBias, spec.rows())));
+    tensors.push(TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps });
+    tensors.extend(spec.conv_bias.then(|| TensorSpec::vector(Role::ConvBias, channels)));
+    tensors.extend([
+        TensorSpec::vector(Role::DecayRate, heads),
+        TensorSpec::vector(Role::DecayBias, heads),
+        TensorSpec::vector(Role::Skip, heads),
+        TensorSpec::vector(Role::MixedNorm, width),
+        TensorSpec::matrix(Role::Output, hidden, width),
+    ]);
+    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::OutputBias, hidden)));
+    tensors
+}

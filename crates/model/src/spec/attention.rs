@@ -1,0 +1,150 @@
+//! Attention with grouped heads.
+
+use sws_kernels::functional::Activation;
+
+use super::Mixer;
+
+/// Attention with grouped heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; `heads` is a multiple of this.
+    pub kv_heads: usize,
+    /// Elements of a query and a key.
+    pub head_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// True if queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// True if the output has a bias.
+    pub output_bias: bool,
+    /// The norms of queries and keys.
+    pub qk_norm: QkNorm,
+    /// True if the values of each head are normed, without weights.
+    pub value_norm: bool,
+    /// The factor applied to values.
+    pub value_scale: f32,
+    /// True if values are the products of keys, before their norms.
+    pub values_are_keys: bool,
+    /// Queries, keys and values are clamped to ± this.
+    pub clip: Option<f32>,
+    /// Number of most recent keys that a query sees, itself included; None means all.
+    pub window: Option<usize>,
+    /// True if windows begin at multiples of their size.
+    pub aligned: bool,
+    /// The growth of queries.
+    pub temperature: Option<Temperature>,
+    /// The factor applied to products of queries and keys.
+    pub scale: f32,
+    /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes).
+    pub rope: Option<usize>,
+    /// True if the matrices of queries and keys, and their biases, have the elements that a rotary
+    /// embedding turns together as neighbours. Their products are brought into halves.
+    pub paired_rows: bool,
+    /// True if each head has a sink: one more logit of the softmax, without a value.
+    pub sinks: bool,
+    /// Scores become cap · tanh(score / cap).
+    pub soft_cap: Option<f32>,
+    /// The gates by which outputs are multiplied.
+    pub gate: Option<AttentionGate>,
+}
+
+/// The origin of the gates of an attention's outputs, and their function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AttentionGate {
+    /// The matrix of queries: for each head the rows of its query, then as many for its gate, whose
+    /// sigmoid counts.
+    WithQueries,
+    /// A matrix of its own.
+    Own {
+        /// True if it has a row for each head, false if one for each element of a value.
+        per_head: bool,
+        /// The function of a gate and an output.
+        activation: Activation,
+    },
+}
+
+/// Queries that grow with their position: by 1 + scale · ln(1 + ⌊(first + position) / length⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// The scale of the logarithm.
+    pub scale: f64,
+    /// Positions until the next step.
+    pub length: f64,
+    /// The number of the first position.
+    pub first: usize,
+}
+
+/// Norms of queries and keys, of the same kind as the layer's norm. They come before the rotary
+/// embedding where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// No norm.
+    None,
+    /// Each head separately, all with the same weights.
+    PerHead,
+    /// Each head separately, after the rotary embedding.
+    PerRotatedHead,
+    /// The same without weights.
+    Unweighted,
+    /// All heads of a position together.
+    FullWidth,
+}
+
+impl From<AttentionSpec> for Mixer {
+    fn from(spec: AttentionSpec) -> Mixer {
+        Mixer::Attention(spec)
+    }
+}
+
+impl AttentionSpec {
+    /// Rows of the matrix of queries.
+    pub(crate) fn query_rows(&self) -> usize {
+        match self.gate {
+            None | Some(AttentionGate::Own { .. }) => self.q_width(),
+            Some(AttentionGate::WithQueries) => 2 * self.q_width(),
+        }
+    }
+
+    /// Rows of the matrix of gates, where it is one of its own.
+    pub(crate) fn gate_rows(&self) -> Option<usize> {
+        match self.gate {
+            None | Some(AttentionGate::WithQueries) => None,
+            Some(AttentionGate::Own { per_head: true, .. }) => Some(self.heads),
+            Some(AttentionGate::Own { per_head: false, .. }) => Some(self.output_width()),
+        }
+    }
+
+    /// Elements of a position in the buffer for gates: queries with their gates, or gates as they
+    /// are multiplied, followed by the product of their matrix where that has one for each head.
+    pub(crate) fn gate_room(&self) -> usize {
+        match self.gate {
+            None => 0,
+            Some(AttentionGate::WithQueries) => self.query_rows(),
+            Some(AttentionGate::Own { per_head, .. }) => {
+                self.output_width() + if per_head { self.heads } else { 0 }
+            }
+        }
+    }
+
+    /// Elements of all queries of a position.
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Elements of all keys of a position.
+    pub fn key_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Elements of all values of a position.
+    pub fn value_width(&self) -> usize {
+        self.kv_heads * self.value_dim
+    }
+
+    /// Elements of the outputs of all heads of a position.
+    pub fn output_width(&self) -> usize {
+        self.heads * self.value_dim
+    }
+}

@@ -1,0 +1,94 @@
+//! Latent attention, and the positions that it selects.
+
+use sws_kernels::functional::RopePairs;
+
+use super::Temperature;
+
+/// Multi-head latent attention. A position is remembered by its latent, and by the part of its key
+/// that is rotated, which all heads share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of the latent query; None if queries are made of the hidden state by one matrix.
+    pub query_rank: Option<usize>,
+    /// Elements of the latent of keys and values.
+    pub rank: usize,
+    /// Elements of a query and a key that are not rotated. They come first.
+    pub plain: usize,
+    /// Elements of a query and a key that are rotated.
+    pub rotated: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Eps of the norms of both latents.
+    pub eps: f32,
+    /// The factor applied to products of queries and keys.
+    pub scale: f32,
+    /// The growth of queries.
+    pub temperature: Option<Temperature>,
+    /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes); None if nothing is rotated.
+    pub rope: Option<usize>,
+    /// True if keys and values have a matrix each, and that of keys is stored with the rows and
+    /// columns of each head exchanged.
+    pub split: bool,
+    /// The selection of positions that a query sees; None means all.
+    pub sparse: Option<SparseSpec>,
+}
+
+/// Positions that a query of latent attention sees: the best by the scores of an indexer, larger
+/// scores first, then lower positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SparseSpec {
+    /// The largest number of positions. A query that has no more before it, with its own, sees all.
+    pub most: usize,
+    /// None: the positions selected by the last layer before this one that has an indexer.
+    pub indexer: Option<IndexerSpec>,
+}
+
+/// An indexer. It scores a position by Σ w · relu(q · k) over its heads, where the queries are made
+/// of the latent query, the weights and the one key of a position of the hidden state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IndexerSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of a query and a key. The first are rotated, as many as in a key of the layer.
+    pub dim: usize,
+    /// Eps of the norm of keys.
+    pub eps: f32,
+    /// The pairing of rotated elements.
+    pub pairs: RopePairs,
+}
+
+impl LatentSpec {
+    /// Elements of all queries of a position.
+    pub fn query_width(&self) -> usize {
+        self.heads * (self.plain + self.rotated)
+    }
+
+    /// Elements that are remembered of a position: its latent, then the rotated part of its key.
+    pub fn width(&self) -> usize {
+        self.rank + self.rotated
+    }
+
+    /// Elements of the values of all heads.
+    pub fn value_width(&self) -> usize {
+        self.heads * self.value_dim
+    }
+
+    /// The layer's own indexer.
+    pub fn indexer(&self) -> Option<&IndexerSpec> {
+        self.sparse.as_ref()?.indexer.as_ref()
+    }
+
+    /// Rows of the matrix from the latent to the keys and values of a head.
+    pub(crate) fn head_rows(&self) -> usize {
+        self.plain + self.value_dim
+    }
+}
+
+impl IndexerSpec {
+    /// Elements of all queries of a position.
+    pub fn width(&self) -> usize {
+        self.heads * self.dim
+    }
+}
