@@ -118,10 +118,10 @@ pub fn softplus(x: f32) -> f32 {
     (if x > 0.0 { x } else { 0.0 }) + log
 }
 
-/// e^(−e^`rate` · softplus(x)): the share of a state that is kept.
+/// e^(`rate` · softplus(x)), the share of a state that is kept, for a rate below zero.
 #[inline(always)]
 pub(super) fn decay(x: f32, rate: f32) -> f32 {
-    exp(-exp(rate) * softplus(x))
+    exp(rate * softplus(x))
 }
 
 /// x · Φ(x) with the tanh approximation of Φ: 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))).

@@ -37,7 +37,7 @@ pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};
 pub use pool::pool;
 pub use recurrent::{
-    ConvInput, MAX_TAPS, Recurrence, RecurrenceInputs, ShortConv, decays, l2_norm, recur,
+    ConvInput, MAX_TAPS, Rates, Recurrence, RecurrenceInputs, ShortConv, decays, l2_norm, recur,
     short_conv, steps,
 };
 pub use rope::{RopePairs, RopeShape, rope, rope_tables};

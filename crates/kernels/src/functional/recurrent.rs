@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use super::elementary::{decay, silu, softplus};
+use super::elementary::{decay, exp, silu, softplus};
 use super::lanes::{LANES, Lanes, dot, padded};
 use super::vector::Wide;
 use super::{reference, tiered};
@@ -34,6 +34,9 @@ pub struct Recurrence {
     pub decay_per_key: bool,
     /// True for the delta rule.
     pub delta: bool,
+    /// True if a head has the queries and keys of the head with its number modulo `key_heads`;
+    /// otherwise neighbours share them.
+    pub tiled: bool,
 }
 
 /// The inputs of a [`Recurrence`] for some tokens.
@@ -69,6 +72,12 @@ impl Recurrence {
         self.heads * self.blocks() * tokens * LANES
     }
 
+    /// The head of queries and keys that a head has.
+    #[inline(always)]
+    pub(super) fn key_head(&self, head: usize) -> usize {
+        if self.tiled { head % self.key_heads } else { head / (self.heads / self.key_heads) }
+    }
+
     /// The decays of a token and a head: one, or one for each element of a key.
     pub(super) fn decays<'a>(&self, all: &'a [f32], token: usize, head: usize) -> &'a [f32] {
         let each = if self.decay_per_key { self.key_dim } else { 1 };
@@ -85,7 +94,7 @@ impl<'a> RecurrenceInputs<'a> {
         token: usize,
         head: usize,
     ) -> [&'a [f32]; 2] {
-        let from = head / (spec.heads / spec.key_heads) * spec.key_dim;
+        let from = spec.key_head(head) * spec.key_dim;
         [self.q, self.k].map(
             #[inline(always)]
             |x| &x.numbers[token * x.stride + from..][..spec.key_dim],
@@ -178,16 +187,40 @@ pub fn l2_norm(tier: Tier, x: &mut [f32], width: usize, eps: f32, scale: f32) {
     l2_norm_tiered(tier, x, width, eps, scale);
 }
 
-/// x = e^(−e^`rate` · softplus(x + `bias`)) for each row of `x` [rows, `bias`], in place. A rate
-/// serves as many consecutive elements as there are for each.
-pub fn decays(tier: Tier, x: &mut [f32], rate: &[f32], bias: &[f32]) {
+/// Rates of decays, as checkpoints have them.
+#[derive(Clone, Copy, Debug)]
+pub enum Rates<'a> {
+    /// The logarithm of each.
+    Logarithms(&'a [f32]),
+    /// Each times −1.
+    Negative(&'a [f32]),
+}
+
+impl Rates<'_> {
+    fn len(&self) -> usize {
+        let (Rates::Logarithms(all) | Rates::Negative(all)) = self;
+        all.len()
+    }
+
+    /// A rate times −1.
+    #[inline(always)]
+    pub(super) fn negative(&self, i: usize) -> f32 {
+        match self {
+            Rates::Logarithms(all) => -exp(all[i]),
+            Rates::Negative(all) => all[i],
+        }
+    }
+}
+
+/// x = e^(−rate · softplus(x + `bias`)) for each row of `x` [rows, `bias`], in place. A rate serves
+/// as many consecutive elements as there are for each.
+pub fn decays(tier: Tier, x: &mut [f32], rates: Rates, bias: &[f32]) {
+    let count = rates.len();
     assert!(
-        !rate.is_empty()
-            && bias.len().is_multiple_of(rate.len())
-            && x.len().is_multiple_of(bias.len().max(1)),
+        count > 0 && bias.len().is_multiple_of(count) && x.len().is_multiple_of(bias.len().max(1)),
         "decays: shapes"
     );
-    decays_tiered(tier, x, rate, bias);
+    decays_tiered(tier, x, bias, bias.len() / count, rates);
 }
 
 /// x = softplus(x + `bias`) for each row of `x` [rows, `bias`], in place.
@@ -214,7 +247,7 @@ tiered! {
 }
 
 tiered! {
-    decays_tiered(x: &mut [f32], rate: &[f32], bias: &[f32])
+    decays_tiered(x: &mut [f32], bias: &[f32], each: usize, rates: Rates)
     lanes: decays_lanes, reference: reference::decays
 }
 
@@ -318,17 +351,11 @@ fn l2_norm_lanes(x: &mut [f32], width: usize, eps: f32, scale: f32) {
 }
 
 #[inline(always)]
-fn decays_lanes(x: &mut [f32], rate: &[f32], bias: &[f32]) {
-    let each = bias.len() / rate.len();
+fn decays_lanes(x: &mut [f32], bias: &[f32], each: usize, rates: Rates) {
     for row in x.chunks_exact_mut(bias.len()) {
-        if each == 1 {
-            for ((x, bias), rate) in row.iter_mut().zip(bias).zip(rate) {
-                *x = decay(*x + bias, *rate);
-            }
-            continue;
-        }
         let parts = row.chunks_exact_mut(each).zip(bias.chunks_exact(each));
-        for ((row, bias), &rate) in parts.zip(rate) {
+        for (i, (row, bias)) in parts.enumerate() {
+            let rate = rates.negative(i);
             for (x, bias) in row.iter_mut().zip(bias) {
                 *x = decay(*x + bias, rate);
             }

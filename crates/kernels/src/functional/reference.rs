@@ -8,7 +8,7 @@ use super::attention::{Attention, IndexQuery, KvCache, KvData, Queries};
 use super::elementary::exp;
 use super::gate::Activation;
 use super::norm::NormWeight;
-use super::recurrent::{ConvInput, Recurrence, RecurrenceInputs, ShortConv};
+use super::recurrent::{ConvInput, Rates, Recurrence, RecurrenceInputs, ShortConv};
 use super::rope::{RopePairs, RopeShape, turn};
 use super::streams::{StreamHead, Streams};
 use super::{elementary, row};
@@ -307,10 +307,10 @@ pub(super) fn l2_norm(x: &mut [f32], width: usize, eps: f32, scale: f32) {
     }
 }
 
-pub(super) fn decays(x: &mut [f32], rate: &[f32], bias: &[f32]) {
+pub(super) fn decays(x: &mut [f32], bias: &[f32], each: usize, rates: Rates) {
     for (i, x) in x.iter_mut().enumerate() {
         let i = i % bias.len();
-        *x = elementary::decay(*x + bias[i], rate[i / (bias.len() / rate.len())]);
+        *x = elementary::decay(*x + bias[i], rates.negative(i / each));
     }
 }
 

@@ -5,8 +5,8 @@
 //! token has the same bits in any division of a text. Heads and columns are divided among threads.
 
 use sws_kernels::functional::{
-    Activation, ConvInput, NormWeight, Recurrence, RecurrenceInputs, ShortConv, decays, gate,
-    l2_norm, recur, rms_norm, short_conv, sigmoid,
+    Activation, ConvInput, NormWeight, Rates, Recurrence, RecurrenceInputs, ShortConv, decays,
+    gate, l2_norm, recur, rms_norm, short_conv, sigmoid,
 };
 use sws_kernels::{Strided, threads_for};
 use sws_store::{PieceId, PieceKind};
@@ -44,7 +44,7 @@ pub(super) fn delta(
     let decay = grown(decay, tokens * spec.decays());
     let beta = grown(beta, tokens * heads);
     match spec.inputs {
-        DeltaInputs::Separate => {
+        DeltaInputs::Separate | DeltaInputs::Tiled => {
             let mut products = [
                 Some(Product::new(id, Role::Mixed, input, &mut *raw, channels)),
                 Some(Product::new(id, Role::OutputGate, input, &mut *gates, values)),
@@ -68,10 +68,17 @@ pub(super) fn delta(
                 gather((all, key_heads), parts, part, (&mut *raw, channels, from));
             }
             gather((all, key_heads), parts, 3, (&mut *gates, values, 0));
-            let each = heads / key_heads;
-            for (part, to) in [&mut *beta, &mut *decay].into_iter().enumerate() {
-                gather((pairs, key_heads), [each, each, 0, 0], part, (to, heads, 0));
-            }
+            take_apart(pairs, (key_heads, heads), [&mut *beta, &mut *decay]);
+        }
+        DeltaInputs::Pairs => {
+            let pairs = grown(outputs, tokens * 2 * heads);
+            let mut products = [
+                Some(Product::new(id, Role::Mixed, input, &mut *raw, channels)),
+                Some(Product::new(id, Role::OutputGate, input, &mut *gates, values)),
+                Some(Product::new(id, Role::BetaDecay, input, &mut *pairs, 2 * heads)),
+            ];
+            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            take_apart(pairs, (key_heads, heads), [&mut *beta, &mut *decay]);
         }
         DeltaInputs::PerElement { rank } => {
             let (queries, others) = raw.split_at_mut(tokens * keys);
@@ -115,7 +122,11 @@ pub(super) fn delta(
         before += width;
     }
     let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
-    by_rows(decay, spec.decays(), |_, rows| decays(tier, rows, rate, bias));
+    let rates = match spec.inputs {
+        DeltaInputs::Tiled | DeltaInputs::Pairs => Rates::Negative(rate),
+        _ => Rates::Logarithms(rate),
+    };
+    by_rows(decay, spec.decays(), |_, rows| decays(tier, rows, rates, bias));
     // Queries, keys and values lie side by side in rows, or one after another.
     let apart = spec.decay_per_key();
     let scale = (1.0 / (key_dim as f64).sqrt()) as f32;
@@ -164,6 +175,14 @@ pub(super) fn delta(
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
     multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+}
+
+/// Brings corrections and decays out of rows that have those of each key head together.
+fn take_apart(pairs: &[f32], (key_heads, heads): (usize, usize), to: [&mut [f32]; 2]) {
+    let each = heads / key_heads;
+    for (part, to) in to.into_iter().enumerate() {
+        gather((pairs, key_heads), [each, each, 0, 0], part, (to, heads, 0));
+    }
 }
 
 /// Copies one of the parts that rows have for each of `heads` heads, to elements from `first` on of

@@ -143,7 +143,8 @@ impl Mixers {
         let (channels, values) = (spec.channels(), spec.value_width());
         let (mixed, outputs) = (values, spec.recurrence().output_len(1));
         let (mixed, outputs, packed) = match spec.inputs {
-            DeltaInputs::Separate => (mixed, outputs, values),
+            DeltaInputs::Separate | DeltaInputs::Tiled => (mixed, outputs, values),
+            DeltaInputs::Pairs => (mixed, outputs.max(2 * spec.heads), values),
             DeltaInputs::ByKeyHead => (channels + values, outputs.max(2 * spec.heads), values),
             DeltaInputs::PerElement { rank } => (mixed.max(2 * rank), outputs, values.max(rank)),
         };

@@ -4,8 +4,8 @@
 //! Tokens go one after another, as in [gated delta nets](super::delta).
 
 use sws_kernels::functional::{
-    Activation, ConvInput, NormWeight, RecurrenceInputs, ShortConv, axpy, decays, gate, recur,
-    rms_norm, short_conv, steps,
+    Activation, ConvInput, NormWeight, Rates, RecurrenceInputs, ShortConv, axpy, decays, gate,
+    recur, rms_norm, short_conv, steps,
 };
 use sws_kernels::{Strided, threads_for};
 use sws_store::{PieceId, PieceKind};
@@ -62,7 +62,8 @@ pub(super) fn state_space(
         advance(past, x);
     }
     let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
-    by_rows(decay, heads, |_, rows| decays(tier, rows, rate, bias));
+    let rates = Rates::Logarithms(rate);
+    by_rows(decay, heads, |_, rows| decays(tier, rows, rates, bias));
     by_rows(beta, heads, |_, rows| steps(tier, rows, bias));
 
     let rule = spec.recurrence();

@@ -21,7 +21,7 @@ pub(super) fn conv(spec: ConvSpec, hidden: usize) -> Vec<TensorSpec> {
 pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
     let (channels, values, heads) = (spec.channels(), spec.value_width(), spec.heads);
     let mut tensors = match spec.inputs {
-        DeltaInputs::Separate => vec![
+        DeltaInputs::Separate | DeltaInputs::Tiled => vec![
             TensorSpec::matrix(Role::Mixed, channels, hidden),
             TensorSpec::matrix(Role::OutputGate, values, hidden),
             TensorSpec::matrix(Role::Beta, heads, hidden),
@@ -29,6 +29,11 @@ pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
         ],
         DeltaInputs::ByKeyHead => vec![
             TensorSpec::matrix(Role::MixedGate, channels + values, hidden),
+            TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
+        ],
+        DeltaInputs::Pairs => vec![
+            TensorSpec::matrix(Role::Mixed, channels, hidden),
+            TensorSpec::matrix(Role::OutputGate, values, hidden),
             TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
         ],
         DeltaInputs::PerElement { rank } => vec![

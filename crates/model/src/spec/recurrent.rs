@@ -35,6 +35,13 @@ pub enum DeltaInputs {
     /// One for all but corrections and decays, which have another. Both have the rows of each key
     /// head together, with those of the heads that share it.
     ByKeyHead,
+    /// As `Separate`, from files of llama.cpp: a head has the queries and keys of the head with its
+    /// number modulo `key_heads`, where neighbours share them otherwise, and rates of decay are stored
+    /// as numbers below zero, not as logarithms.
+    Tiled,
+    /// One for all queries, keys and values, one for gates, and one for corrections and decays, which
+    /// has the rows of each key head together. Rates are stored as with `Tiled`.
+    Pairs,
     /// One each for queries, keys, values and corrections, with a convolution each for the first
     /// three. Decays and gates are made of a latent each; every element of a key has a decay of its
     /// own, and gates are applied by their sigmoid, not by silu.
@@ -116,7 +123,8 @@ impl DeltaSpec {
     pub(crate) fn recurrence(&self) -> Recurrence {
         let &DeltaSpec { heads, key_heads, key_dim, value_dim, .. } = self;
         let (decay_per_key, delta) = (self.decay_per_key(), true);
-        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
+        let tiled = self.inputs == DeltaInputs::Tiled;
+        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta, tiled }
     }
 
     /// True if each element of a key has a decay, and queries, keys and values are apart.
@@ -149,8 +157,8 @@ impl StateSpaceSpec {
     /// The recurrence of the heads.
     pub(crate) fn recurrence(&self) -> Recurrence {
         let &StateSpaceSpec { heads, groups: key_heads, key_dim, head_dim: value_dim, .. } = self;
-        let (decay_per_key, delta) = (false, false);
-        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta }
+        let (decay_per_key, delta, tiled) = (false, false, false);
+        Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta, tiled }
     }
 }
 

@@ -65,7 +65,7 @@ fn exact(spec: &Recurrence, given: &Inputs, tokens: usize) -> Vec<f64> {
     let mut y = Vec::new();
     for t in 0..tokens {
         for h in 0..spec.heads {
-            let from = t * 2 * keys + h / (spec.heads / spec.key_heads) * dim;
+            let from = t * 2 * keys + spec.key_head(h) * dim;
             let (q, k) = (&given.q[from..], &given.q[from + keys..]);
             let beta = f64::from(given.beta[t * spec.heads + h]);
             for j in 0..spec.value_dim {
@@ -101,12 +101,12 @@ proptest! {
         (key_dim, value_dim) in (1usize..20, prop_oneof![1usize..70, Just(64)]),
         tokens in 1usize..12,
         cut in 0usize..12,
-        (decay_per_key, delta) in any::<(bool, bool)>(),
+        (decay_per_key, delta, tiled) in any::<(bool, bool, bool)>(),
         threads in 1usize..4,
         seed in any::<u64>(),
     ) {
         let heads = key_heads * repeat;
-        let spec = Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta };
+        let spec = Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta, tiled };
         let given = inputs(&spec, tokens, seed);
         let run = |tier, parts: &[usize]| {
             let mut state = vec![0.0; spec.state_len()];
@@ -179,7 +179,10 @@ proptest! {
         let x = noise.vec(rows * heads * each, 30.0);
         super::in_all_tiers(&x, |tier, x| l2_norm(tier, x, each, 1e-6, 0.3));
         let (rate, bias) = (noise.vec(heads, 3.0), noise.vec(heads * each, 4.0));
-        super::in_all_tiers(&x, |tier, x| decays(tier, x, &rate, &bias));
+        let negative: Vec<f32> = rate.iter().map(|&rate| -elementary::exp(rate)).collect();
+        let of = |rates| super::in_all_tiers(&x, |tier, x| decays(tier, x, rates, &bias));
+        let of_negative = of(Rates::Negative(&negative));
+        assert_same(&of_negative, &of(Rates::Logarithms(&rate)), "the same rates");
         super::in_all_tiers(&x, |tier, x| steps(tier, x, &bias));
     }
 }
