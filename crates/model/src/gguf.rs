@@ -6,6 +6,8 @@
 
 mod architectures;
 mod convolutions;
+mod delta;
+mod gemma4;
 mod latent;
 mod names;
 mod rope;
@@ -125,6 +127,9 @@ impl<'a> Keys<'a> {
         let Some(Value::List(layers)) = self.given.get(&name) else {
             return Ok(self.given.get(&name));
         };
+        if self.architecture.name == "gemma4" && key == "attention.head_count_kv" {
+            return Ok(None);
+        }
         // Layers without attention have no key heads.
         let zero = self.architecture.convolutions && key == "attention.head_count_kv";
         let mut layers = layers.iter().filter(|value| !zero || value.as_u64() != Some(0));
@@ -142,6 +147,16 @@ impl<'a> Keys<'a> {
     fn whole(&self, key: &str) -> Result<Option<u64>, ConfigError> {
         let whole = |value: &Value| value.as_u64().ok_or_else(|| damaged(&self.name(key), value));
         self.get(key)?.map(whole).transpose()
+    }
+
+    fn needed(&self, key: &str) -> Result<u64, ConfigError> {
+        self.whole(key)?.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
+    }
+
+    /// A list of truth values.
+    fn flags(&self, name: &str, given: &Value) -> Result<Vec<bool>, ConfigError> {
+        let flags = given.as_list().and_then(|all| all.iter().map(Value::as_bool).collect());
+        flags.ok_or_else(|| damaged(name, given))
     }
 
     fn entries(&self) -> Result<Map, ConfigError> {
@@ -207,6 +222,12 @@ impl<'a> Keys<'a> {
         }
         if self.architecture.convolutions {
             self.add_convolutions(&mut entries)?;
+        }
+        if self.architecture.delta {
+            self.add_delta(&mut entries, layers)?;
+        }
+        if self.architecture.name == "gemma4" {
+            self.add_gemma4(&mut entries)?;
         }
         if let Some(largest) = self.architecture.largest {
             // Scores are divided by the root of the length of a head, but for the largest model: by
@@ -355,7 +376,8 @@ impl<'a> Keys<'a> {
             return self.given.contains_key(ROPE_FREQS);
         }
         // Layers of multi-token prediction are left out.
-        if self.architecture.ranked && name.starts_with("blk.#.nextn.") {
+        let ahead = self.architecture.ranked || self.architecture.delta;
+        if ahead && name.starts_with("blk.#.nextn.") {
             return true;
         }
         // Any numbers do.

@@ -1,6 +1,8 @@
 //! A writer of GGUF files, for tests.
 
 mod convert;
+mod delta;
+mod gemma4;
 mod gpt_oss;
 mod keys;
 mod latent;

@@ -21,7 +21,7 @@ pub(super) const NEXT: Family = Family {
     model_types: &["qwen3_next"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, ATTENTION, DELTA, BY_KEY_HEAD, MLP, MOE, SHARED, EXPERTS],
+    layer: &[NORMS, ATTENTION, DELTA, BY_KEY_HEAD, OF_GGUF, MLP, MOE, SHARED, EXPERTS],
     spec: next,
 };
 
@@ -54,6 +54,12 @@ const BY_KEY_HEAD: &[Rule] = &[
     small(PieceKind::Attention, Role::BetaDecay, "linear_attn.in_proj_ba.weight"),
 ];
 
+/// GGUF files have these apart.
+const OF_GGUF: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
+    matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
+];
+
 const SEPARATE: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
     matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
@@ -77,7 +83,8 @@ const DEFAULTS: Defaults = Defaults {
 
 fn next(config: &Config) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
-    let mixer = mixers(config, &common, DeltaInputs::ByKeyHead)?;
+    let inputs = if config.is_gguf() { DeltaInputs::Pairs } else { DeltaInputs::ByKeyHead };
+    let mixer = mixers(config, &common, inputs)?;
     let layers = Layers::read(config, Some(shared(config)?))?;
     let renormalise = config.flag("norm_topk_prob", true)?;
     layers.model(config, common, renormalise, mixer)
@@ -85,7 +92,7 @@ fn next(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 fn experts(config: &Config) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
-    let mixer = mixers(config, &common, DeltaInputs::Separate)?;
+    let mixer = mixers(config, &common, separate(config))?;
     let mut ffn = moe(config, "moe_intermediate_size", true, Some(shared(config)?))?;
     if let Ffn::Moe(moe) = &mut ffn {
         // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
@@ -97,15 +104,23 @@ fn experts(config: &Config) -> Result<ModelSpec, ConfigError> {
 fn without_experts(config: &Config) -> Result<ModelSpec, ConfigError> {
     let defaults = Defaults { kv_heads: Some(4), ..DEFAULTS };
     let common = read(config, &defaults)?;
-    let mixer = mixers(config, &common, DeltaInputs::Separate)?;
+    let mixer = mixers(config, &common, separate(config))?;
     let mlp = dense(config, "intermediate_size", false)?;
     common.model(|l| (mixer(l), mlp))
 }
 
-/// The parts that all families share; all norms but those of delta nets add one to their weights.
+/// The inputs of delta nets of Qwen3.5.
+fn separate(config: &Config) -> DeltaInputs {
+    if config.is_gguf() { DeltaInputs::Tiled } else { DeltaInputs::Separate }
+}
+
+/// The parts that all families share; all norms but those of delta nets add one to their weights,
+/// which GGUF files have done.
 fn read<'a>(config: &'a Config<'a>, defaults: &Defaults) -> Result<Common<'a>, ConfigError> {
     let mut common = Common::read(config, defaults)?;
-    common.decoder.norm = common.decoder.norm.one_plus();
+    if !config.is_gguf() {
+        common.decoder.norm = common.decoder.norm.one_plus();
+    }
     Ok(common)
 }
 

@@ -1,6 +1,7 @@
 //! How the architectures of GGUF files differ.
 
 use super::latent::INDEXERS;
+use super::{delta, gemma4};
 
 /// How the models of an architecture differ.
 pub(super) struct Architecture {
@@ -26,6 +27,8 @@ pub(super) struct Architecture {
     pub(super) rounded_yarn: bool,
     /// True if some layers have a gated short convolution in place of attention.
     pub(super) convolutions: bool,
+    /// True if some layers have a gated delta net in place of attention.
+    pub(super) delta: bool,
     /// The number of layers of the largest model, where that has factors of its own.
     pub(super) largest: Option<u64>,
     /// True if attention has no biases.
@@ -49,6 +52,7 @@ const LLAMA: Architecture = Architecture {
     ranked: false,
     latent: false,
     convolutions: false,
+    delta: false,
     largest: None,
     no_bias: false,
     rounded_yarn: true,
@@ -99,7 +103,17 @@ const GEMMA2: Architecture = Architecture {
     ..QWEN2
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 20] = [
+const QWEN3NEXT: Architecture = Architecture {
+    name: "qwen3next",
+    model_types: [None, Some("qwen3_next")],
+    renormalise: true,
+    delta: true,
+    no_bias: true,
+    own: delta::KEYS,
+    ..QWEN3
+};
+
+pub(super) static ARCHITECTURES: [Architecture; 24] = [
     LLAMA,
     QWEN2,
     Architecture {
@@ -217,6 +231,18 @@ pub(super) static ARCHITECTURES: [Architecture; 20] = [
         ],
         ..GEMMA2
     },
+    Architecture {
+        name: "gemma4",
+        model_types: [Some("gemma4_text"), Some("gemma4_text")],
+        qk_norm: true,
+        renormalise: true,
+        largest: None,
+        own: gemma4::KEYS,
+        ..GEMMA2
+    },
+    QWEN3NEXT,
+    Architecture { name: "qwen35moe", model_types: [None, Some("qwen3_5_moe_text")], ..QWEN3NEXT },
+    Architecture { name: "qwen35", model_types: [Some("qwen3_5_text"), None], ..QWEN3NEXT },
     Architecture { name: "smollm3", model_types: [Some("smollm3"), None], own: &[], ..LLAMA },
     Architecture {
         name: "granitemoe",

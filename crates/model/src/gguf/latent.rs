@@ -37,10 +37,6 @@ impl Keys<'_> {
     /// Files with separate matrices have one key head, as long as a latent, and the lengths of the
     /// heads of the model under keys of their own; older ones have the latter alone.
     pub(super) fn add_latent(&self, entries: &mut Map) -> Result<(), ConfigError> {
-        let needed = |key: &str| {
-            let value = self.whole(key)?;
-            value.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
-        };
         entries.remove("num_key_value_heads");
         entries.remove("head_dim");
         entries.insert("q_lora_rank".to_owned(), Value::Null);
@@ -49,12 +45,12 @@ impl Keys<'_> {
                 entries.insert(entry.to_owned(), value.clone());
             }
         }
-        needed("attention.kv_lora_rank")?;
-        let rotated = needed("rope.dimension_count")?;
+        self.needed("attention.kv_lora_rank")?;
+        let rotated = self.needed("rope.dimension_count")?;
         let own = self.whole("attention.key_length_mla")?;
-        let key = own.map_or_else(|| needed("attention.key_length"), Ok)?;
+        let key = own.map_or_else(|| self.needed("attention.key_length"), Ok)?;
         let own = self.whole("attention.value_length_mla")?;
-        let value = own.map_or_else(|| needed("attention.value_length"), Ok)?;
+        let value = own.map_or_else(|| self.needed("attention.value_length"), Ok)?;
         let plain = key.checked_sub(rotated).ok_or_else(|| {
             damaged(&self.name("rope.dimension_count"), &Value::Int(rotated.into()))
         })?;
@@ -67,9 +63,8 @@ impl Keys<'_> {
         self.add_groups(entries)?;
         self.add_method(entries)?;
         let types = self.name("attention.indexer.types");
-        if let Some(types) = self.given.get(&types) {
-            let own = types.as_list().and_then(|types| types.iter().map(Value::as_bool).collect());
-            let own: Vec<bool> = own.ok_or_else(|| damaged("attention.indexer.types", types))?;
+        if let Some(given) = self.given.get(&types) {
+            let own = self.flags(&types, given)?;
             let word = |own| if own { "full" } else { "shared" };
             let words = own.into_iter().map(|own| Value::String(word(own).to_owned()));
             entries.insert("indexer_types".to_owned(), Value::List(words.collect()));

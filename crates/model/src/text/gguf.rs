@@ -74,6 +74,7 @@ pub fn tokenizer_json(header: &[u8]) -> Result<Option<Vec<u8>>, GgufTextError> {
     let json = match model.as_str().ok_or(GgufTextError::Wrong(MODEL))? {
         "gpt2" => tokens.byte_level(&keys)?,
         "llama" => tokens.sentencepiece(&keys)?,
+        "gemma4" => tokens.on_text(&keys, json!(texts(&keys, MERGES)?), false)?,
         other => return Err(unsupported(MODEL, other)),
     };
     Ok(Some(json.to_string().into_bytes()))
@@ -190,7 +191,12 @@ impl<'a> Tokens<'a> {
         if scores.len() != self.texts.len() {
             return Err(GgufTextError::Wrong(SCORES));
         }
-        let space = flag(keys, "tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        self.on_text(keys, json!(merges::of(self, &scores)?), true)
+    }
+
+    /// BPE on characters, in texts whose spaces are replaced; bytes stand for unknown ones.
+    fn on_text(&self, keys: &Keys, merges: Json, prefix: bool) -> Result<Json, GgufTextError> {
+        let space = flag(keys, "tokenizer.ggml.add_space_prefix")?.unwrap_or(prefix);
         let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
         let mut normalizers = vec![replace(" ", "▁")];
         let mut decoders =
@@ -206,7 +212,7 @@ impl<'a> Tokens<'a> {
         let model = json!({
             "type": "BPE", "dropout": null, "unk_token": unknown, "fuse_unk": true,
             "byte_fallback": true, "ignore_merges": false,
-            "vocab": self.vocabulary(), "merges": merges::of(self, &scores)?,
+            "vocab": self.vocabulary(), "merges": merges,
         });
         Ok(self.file([normalizer, Json::Null, self.around(keys, true)?, decoder], model))
     }

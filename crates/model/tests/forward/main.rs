@@ -10,7 +10,7 @@ mod failures;
 mod gguf;
 mod gguf_blocks;
 mod gguf_files;
-mod gguf_latent;
+mod gguf_near;
 mod goldens;
 mod in_memory;
 mod long;

@@ -47,7 +47,7 @@ fn header(json: &Value, model: &str, change: impl FnOnce(&mut GgufFile)) -> Vec<
     // The later a token was made, the lower its score.
     file.key("tokenizer.ggml.scores", Key::Floats(tokens.iter().map(|t| -(t.0 as f32)).collect()));
     file.key("tokenizer.ggml.tokens", Key::Texts(tokens.into_iter().map(|t| t.1).collect()));
-    if model == "gpt2" {
+    if model != "llama" {
         file.key("tokenizer.ggml.merges", Key::Texts(merges));
     }
     change(&mut file);
@@ -145,9 +145,20 @@ fn sentencepiece_tokenizers_have_merges_by_score() {
         file.key("tokenizer.ggml.add_space_prefix", Key::Bool(false));
         file.key("tokenizer.ggml.add_bos_token", Key::Bool(false));
     });
-    let found = tokenizer(&tokenizer_json(&written).unwrap().unwrap());
+    // Gemma 4 has merges, and no space before the text.
+    let of_gemma = header(&bare, "gemma4", |file| {
+        bos(file);
+        file.key("tokenizer.ggml.add_bos_token", Key::Bool(false));
+    });
     let expected = tokenizer(bare.to_string().as_bytes());
-    assert_eq!(found.encode("the cat", true).unwrap(), expected.encode("the cat", true).unwrap());
+    for written in [written, of_gemma] {
+        let found = tokenizer(&tokenizer_json(&written).unwrap().unwrap());
+        for text in ["the cat", " the\u{e9} he "] {
+            let ids = expected.encode(text, true).unwrap();
+            assert_eq!(found.encode(text, true).unwrap(), ids, "{text:?}");
+            assert_eq!(found.decode(&ids, true), expected.decode(&ids, true), "{text:?}");
+        }
+    }
 }
 
 #[test]

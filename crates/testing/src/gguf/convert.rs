@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::keys::keys;
 use super::names::renamed;
-use super::stacks::{halve, stack};
-use super::{GgufFile, gpt_oss, latent};
+use super::stacks::{GRANITE, QWEN, fused, halve, stack};
+use super::{GgufFile, delta, gpt_oss, latent};
 use crate::goldens::{self, Tensors};
 
 /// The architecture of each model type.
@@ -39,6 +39,10 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("granitemoe", "granitemoe"),
     ("gemma2", "gemma2"),
     ("gemma3_text", "gemma3"),
+    ("gemma4_text", "gemma4"),
+    ("qwen3_next", "qwen3next"),
+    ("qwen3_5_moe_text", "qwen35moe"),
+    ("qwen3_5_text", "qwen35"),
 ];
 
 /// Names, copies and files of all goldens of which there are GGUF files. Options that files have no
@@ -50,6 +54,11 @@ pub fn convertible() -> Vec<(String, TempDir, GgufFile)> {
         goldens::change(copy.path(), "config.json", |config| {
             match config["model_type"].as_str().unwrap() {
                 "gpt_oss" => config["swiglu_limit"] = 7.0.into(),
+                "gemma4_text" if config["layer_types"].is_null() => {
+                    let kinds = ["sliding_attention", "sliding_attention", "full_attention"];
+                    config["layer_types"] = kinds.into();
+                    config["num_global_key_value_heads"] = Value::Null;
+                }
                 "smollm3" => config["no_rope_layers"] = Value::Null,
                 "hunyuan_v1_moe" => config["rope_scaling"] = Value::Null,
                 "gemma2" => config["query_pre_attn_scalar"] = config["head_dim"].clone(),
@@ -69,6 +78,7 @@ pub fn convertible() -> Vec<(String, TempDir, GgufFile)> {
 pub fn converted(dir: &Path) -> Option<GgufFile> {
     let config: Value =
         serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    let config = config.get("text_config").unwrap_or(&config).clone();
     let model_type = config["model_type"].as_str().unwrap();
     let (_, arch) = *ARCHITECTURES.iter().find(|(of, _)| *of == model_type)?;
     if !is_said(arch, &config) {
@@ -83,8 +93,9 @@ pub fn converted(dir: &Path) -> Option<GgufFile> {
     }
     let beyond = format!("model.layers.{layers}.");
     for (name, tensor) in &tensors.0 {
-        let stacks = ["input_linear", "output_linear"].iter().any(|stack| name.contains(stack));
-        if !name.contains(".experts.") && !stacks && !name.starts_with(&beyond) {
+        let others = ["input_linear", "output_linear", "mtp.", "visual."];
+        let others = others.iter().any(|part| name.contains(part));
+        if !name.contains(".experts.") && !others && !name.starts_with(&beyond) {
             add(&mut file, (arch, &config), name, tensor.clone());
         }
     }
@@ -93,7 +104,9 @@ pub fn converted(dir: &Path) -> Option<GgufFile> {
     }
     match arch {
         "gpt-oss" => gpt_oss::stack(&mut file, &tensors, layers),
-        "granitemoe" => halve(&mut file, &tensors, layers),
+        "granitemoe" => halve(&mut file, &tensors, layers, GRANITE),
+        "qwen35moe" => halve(&mut file, &tensors, layers, QWEN),
+        "gemma4" => fused(&mut file, &tensors, layers),
         _ => stack(&mut file, &tensors, layers),
     }
     Some(file)
@@ -106,10 +119,11 @@ fn is_said(arch: &str, config: &Value) -> bool {
         || (arch == "dots1" && config["sliding_window"].is_u64());
     let dense = config["mlp_only_layers"].as_array().is_some_and(|all| !all.is_empty())
         || config["moe_layer_end_index"].as_u64().is_some_and(|last| last + 1 < layers);
-    let gemma = arch.starts_with("gemma")
+    let gemma = ["gemma2", "gemma3"].contains(&arch)
         && (config["query_pre_attn_scalar"] != config["head_dim"]
             || config["sliding_window_pattern"].as_u64().is_some_and(|n| n != 6)
             || config["layer_types"].is_array());
+    let gemma = gemma || (arch == "gemma4" && config["layer_types"].is_null());
     let limit = config["swiglu_limit"].as_f64().is_some_and(|limit| limit != 7.0);
     let quantised = !config["quantization_config"].is_null();
     let turned = config["rope_interleave"] == false || config["no_rope_layers"].is_array();
@@ -125,10 +139,11 @@ fn add(
 ) {
     let mut name = renamed(name);
     let gemma = arch.starts_with("gemma");
+    let post = ["gpt-oss", "glm4moe", "qwen3next", "qwen35moe", "qwen35"].contains(&arch);
     if gemma && name.contains("feedforward_layernorm") {
         name = name.replace("pre_feedforward_layernorm", "ffn_norm");
         name = name.replace("post_feedforward_layernorm", "post_ffw_norm");
-    } else if gemma || ["gpt-oss", "glm4moe"].contains(&arch) {
+    } else if gemma || post {
         name = name.replace("ffn_norm", "post_attention_norm");
     }
     let (mut kind, _) = kind_of(dtype);
@@ -143,15 +158,32 @@ fn add(
         let kv_heads = heads("num_key_value_heads").unwrap_or(all);
         bytes = paired(&bytes, if name.contains("attn_q.") { all } else { kv_heads }, shape[0]);
     }
-    if name.contains("shortconv.conv") {
+    if name.contains("shortconv.conv") || name.contains("ssm_conv1d") {
         shape.remove(1);
     }
-    let small = ["ffn_gate_inp", "indexer.proj", "shortconv.conv", "exp_probs_b"];
+    let row = bytes.len() / shape[0];
+    if name.contains("in_proj_qkvz") {
+        let parts = delta::apart(&bytes, row, config);
+        for (part, end) in parts.into_iter().zip(["attn_qkv", "attn_gate"]) {
+            let rows = part.len() / row;
+            let name = name.replace("linear_attn.in_proj_qkvz", end);
+            file.tensor(&name, kind, &[rows as u64, shape[1] as u64], part);
+        }
+        return;
+    }
+    if arch.starts_with("qwen35") {
+        bytes = delta::tiled(&name, &bytes, row, config);
+    }
+    let small = ["ffn_gate_inp", "indexer.proj", "conv.weight", "ssm_conv1d", "exp_probs_b"];
     if kind == 30 && (shape.len() == 1 || small.iter().any(|part| name.contains(part))) {
         bytes = bytes.as_chunks::<2>().0.iter().flat_map(|&[a, b]| [0, 0, a, b]).collect();
         kind = 0;
     }
-    if gemma && name.contains("norm") {
+    if name.ends_with("ssm_a") {
+        bytes = delta::rates(&bytes);
+    }
+    let greater = ["gemma2", "gemma3", "qwen3next", "qwen35moe", "qwen35"].contains(&arch);
+    if greater && name.contains("norm") && !name.contains("ssm_norm") {
         let numbers = bytes.as_chunks::<4>().0.iter();
         bytes = numbers.flat_map(|n| (1.0 + f32::from_le_bytes(*n)).to_le_bytes()).collect();
     }

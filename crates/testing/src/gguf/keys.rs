@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{GgufFile, Key, latent};
+use super::{GgufFile, Key, delta, gemma4, latent};
 
 /// Adds the keys of an architecture. None for a configuration that they cannot say.
 pub(super) fn keys(
@@ -19,7 +19,10 @@ pub(super) fn keys(
     let head_dim = config["head_dim"].as_u64().unwrap_or_else(|| {
         config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap()
     });
-    let window = matches!(model_type, "mistral" | "mixtral" | "gpt_oss" | "gemma2" | "gemma3_text");
+    let window = matches!(
+        model_type,
+        "mistral" | "mixtral" | "gpt_oss" | "gemma2" | "gemma3_text" | "gemma4_text"
+    );
     let layers = config["num_hidden_layers"].as_u64().unwrap();
     let ahead = config["num_nextn_predict_layers"].as_u64();
     let rope = [&config["rope_parameters"], &config["rope_scaling"]];
@@ -56,7 +59,8 @@ pub(super) fn keys(
         ("expert_count", experts.map(|n| Key::U32(n as u32))),
         (
             "expert_used_count",
-            experts.and(first(config, ["num_experts_per_tok", "moe_k", "moe_topk"])),
+            experts
+                .and(first(config, ["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"])),
         ),
         ("expert_feed_forward_length", whole("moe_intermediate_size")),
         ("expert_shared_feed_forward_length", shared),
@@ -76,6 +80,12 @@ pub(super) fn keys(
     scaling(file, arch, rope)?;
     if config["kv_lora_rank"].is_u64() {
         latent::keys(file, arch, config);
+    }
+    if config["linear_num_key_heads"].is_u64() {
+        delta::keys(file, arch, config);
+    }
+    if arch == "gemma4" {
+        gemma4::keys(file, arch, config);
     }
     let replaced = file.keys.clone();
     for (key, value) in pairs {
@@ -122,7 +132,7 @@ fn scaling(file: &mut GgufFile, arch: &str, rope: &Value) -> Option<()> {
 }
 
 /// The first of these entries that is given, as one number.
-fn first(config: &Value, entries: [&str; 3]) -> Option<Key> {
+fn first<const N: usize>(config: &Value, entries: [&str; N]) -> Option<Key> {
     let number = |entry: &&str| match &config[*entry] {
         Value::Array(all) => all.first()?.as_u64(),
         value => value.as_u64(),

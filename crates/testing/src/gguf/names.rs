@@ -3,7 +3,25 @@
 /// The name of a tensor outside routed experts.
 pub(super) fn renamed(name: &str) -> String {
     let name = name.strip_prefix("model.").unwrap_or(name);
+    let name = name.strip_prefix("language_model.").unwrap_or(name);
     [
+        ("linear_attn.in_proj_qkv.", "attn_qkv."),
+        ("linear_attn.in_proj_z.", "attn_gate."),
+        ("linear_attn.in_proj_ba.", "ssm_ba."),
+        ("linear_attn.in_proj_b.", "ssm_beta."),
+        ("linear_attn.in_proj_a.", "ssm_alpha."),
+        ("linear_attn.conv1d.", "ssm_conv1d."),
+        ("linear_attn.A_log", "ssm_a"),
+        ("linear_attn.dt_bias", "ssm_dt.bias"),
+        ("linear_attn.norm.", "ssm_norm."),
+        ("linear_attn.out_proj.", "ssm_out."),
+        ("post_feedforward_layernorm_1.", "post_ffw_norm_1."),
+        ("post_feedforward_layernorm_2.", "post_ffw_norm_2."),
+        ("pre_feedforward_layernorm_2.", "pre_ffw_norm_2."),
+        ("layer_scalar", "layer_output_scale.weight"),
+        ("router.proj.", "ffn_gate_inp."),
+        ("router.scale", "ffn_gate_inp.scale"),
+        ("router.per_expert_scale", "ffn_down_exps.scale"),
         ("mlp.shared_mlp.gate_proj.", "ffn_gate_shexp."),
         ("mlp.shared_mlp.up_proj.", "ffn_up_shexp."),
         ("mlp.shared_mlp.down_proj.", "ffn_down_shexp."),

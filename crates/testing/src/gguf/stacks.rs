@@ -36,24 +36,53 @@ pub(super) fn stack(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
     }
 }
 
+/// The names of gates and ups in one, and of downs.
+pub(super) const GRANITE: [&str; 2] =
+    ["block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"];
+pub(super) const QWEN: [&str; 2] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"];
+const GEMMA: [&str; 2] = ["experts.gate_up_proj", "experts.down_proj"];
+
 /// Adds the experts of each layer, whose gates and ups are one matrix in the checkpoint.
-pub(super) fn halve(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
-    for layer in 0..layers {
-        let of = |name: &str| {
-            &tensors.0[&format!("model.layers.{layer}.block_sparse_moe.{name}_linear.weight")]
-        };
-        let mut add = |to: &str, shape: [usize; 3], bytes: Vec<u8>| {
-            let shape = shape.map(|dim| dim as u64);
-            file.tensor(&format!("blk.{layer}.ffn_{to}_exps.weight"), 30, &shape, bytes);
-        };
-        let (_, shape, both) = of("input");
-        let (count, width, cols) = (shape[0], shape[1] / 2, shape[2]);
-        let halves = both.chunks(2 * width * cols).collect::<Vec<_>>();
+pub(super) fn halve(file: &mut GgufFile, tensors: &Tensors, layers: u64, names: [&str; 2]) {
+    for (name, shape, both, is_down) in in_stacks(tensors, layers, names) {
+        if is_down {
+            add(file, &name.replace('#', "down"), shape, both.clone());
+            continue;
+        }
+        let [count, rows, cols] = shape;
+        let halves = both.chunks(rows * cols).collect::<Vec<_>>();
         for (half, to) in ["gate", "up"].into_iter().enumerate() {
             let bytes = halves.iter().skip(half).step_by(2).flat_map(|half| half.to_vec());
-            add(to, [count, width, cols], bytes.collect());
+            add(file, &name.replace('#', to), [count, rows / 2, cols], bytes.collect());
         }
-        let (_, shape, down) = of("output");
-        add("down", [shape[0], shape[1], shape[2]], down.clone());
     }
+}
+
+/// The same, in one matrix in the file as well.
+pub(super) fn fused(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
+    for (name, shape, bytes, is_down) in in_stacks(tensors, layers, GEMMA) {
+        let to = if is_down { "down" } else { "gate_up" };
+        add(file, &name.replace('#', to), shape, bytes.clone());
+    }
+}
+
+/// The stacks of all layers: names with `#` for the matrix, shapes, bytes, and if they are downs.
+fn in_stacks<'a>(
+    tensors: &'a Tensors,
+    layers: u64,
+    names: [&'a str; 2],
+) -> impl Iterator<Item = (String, [usize; 3], &'a Vec<u8>, bool)> {
+    (0..layers).flat_map(move |layer| {
+        names.into_iter().enumerate().filter_map(move |(i, end)| {
+            let find = |prefix| tensors.0.get(&format!("{prefix}layers.{layer}.{end}"));
+            let (_, shape, bytes) =
+                ["model.", "model.language_model."].into_iter().find_map(find)?;
+            let name = format!("blk.{layer}.ffn_#_exps.weight");
+            Some((name, shape[..].try_into().unwrap(), bytes, i == 1))
+        })
+    })
+}
+
+fn add(file: &mut GgufFile, name: &str, shape: [usize; 3], bytes: Vec<u8>) {
+    file.tensor(name, 30, &shape.map(|dim| dim as u64), bytes);
 }

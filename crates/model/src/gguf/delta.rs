@@ -1,0 +1,48 @@
+//! Gated delta nets, from the keys of a GGUF file.
+
+use sws_store::Value;
+
+use super::{Keys, Map, damaged, int};
+use crate::config::ConfigError;
+
+/// Keys of architectures with delta nets, and the entries that families read instead.
+pub(super) const KEYS: &[(&str, &str)] = &[
+    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    ("ssm.state_size", "linear_key_head_dim"),
+    ("ssm.group_count", "linear_num_key_heads"),
+    ("ssm.time_step_rank", "linear_num_value_heads"),
+    ("ssm.inner_size", ""),
+    ("attention.recurrent_layers", ""),
+    ("full_attention_interval", "full_attention_interval"),
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ("rope.dimension_count", ""),
+    // Of positions in pictures; the three of text are the same.
+    ("rope.dimension_sections", ""),
+];
+
+impl Keys<'_> {
+    /// Adds the length of values and the kinds of layers.
+    pub(super) fn add_delta(&self, entries: &mut Map, layers: u64) -> Result<(), ConfigError> {
+        for key in ["ssm.conv_kernel", "ssm.state_size", "ssm.group_count"] {
+            self.needed(key)?;
+        }
+        let (width, heads) = (self.needed("ssm.inner_size")?, self.needed("ssm.time_step_rank")?);
+        let dim = width.checked_div(heads).filter(|dim| dim * heads == width);
+        let dim =
+            dim.ok_or_else(|| damaged(&self.name("ssm.inner_size"), &Value::Int(width.into())))?;
+        entries.insert("linear_value_head_dim".to_owned(), int(dim));
+        let name = self.name("attention.recurrent_layers");
+        if let Some(given) = self.given.get(&name) {
+            let kind = |recurrent| match recurrent {
+                true => "linear_attention",
+                false => "full_attention",
+            };
+            let all = self.flags(&name, given)?;
+            // Those of multi-token prediction come last.
+            let kinds = all.into_iter().take(layers as usize).map(kind);
+            let kinds = kinds.map(|kind| Value::String(kind.to_owned())).collect();
+            entries.insert("layer_types".to_owned(), Value::List(kinds));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Gemma 4, whose layers with and without windows have heads of other lengths, from the keys of a
+//! GGUF file.
+
+use std::collections::BTreeMap;
+
+use sws_store::Value;
+
+use super::{Keys, Map, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
+use crate::config::ConfigError;
+
+/// Its keys, and the entries that the family reads instead.
+pub(super) const KEYS: &[(&str, &str)] = &[
+    ("attention.key_length_swa", ""),
+    ("attention.value_length", ""),
+    ("attention.value_length_swa", ""),
+    ("attention.sliding_window", "sliding_window"),
+    ("attention.sliding_window_pattern", ""),
+    ("attention.shared_kv_layers", "num_kv_shared_layers"),
+    ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("rope.dimension_count", ""),
+    ("rope.dimension_count_swa", ""),
+    ("rope.freq_base_swa", ""),
+];
+
+impl Keys<'_> {
+    /// Adds what differs between layers with and without a window.
+    pub(super) fn add_gemma4(&self, entries: &mut Map) -> Result<(), ConfigError> {
+        let full = self.needed("attention.key_length")?;
+        let local = self.needed("attention.key_length_swa")?;
+        for (key, expected) in [
+            ("attention.value_length", full),
+            ("attention.value_length_swa", local),
+            ("rope.dimension_count", full),
+            ("rope.dimension_count_swa", local),
+        ] {
+            if let Some(found) = self.whole(key)?.filter(|found| *found != expected) {
+                return Err(unsupported(format!("`{}` = {found}", self.name(key))));
+            }
+        }
+        entries.insert("head_dim".to_owned(), int(local));
+        entries.insert("global_head_dim".to_owned(), int(full));
+        entries.entry("hidden_size_per_layer_input".to_owned()).or_insert(int(0));
+        let experts = self.whole("expert_count")?.unwrap_or(0) > 0;
+        entries.insert("enable_moe_block".to_owned(), Value::Bool(experts));
+
+        let pattern = self.name("attention.sliding_window_pattern");
+        let given = self.given.get(&pattern);
+        let given = given.ok_or_else(|| ConfigError::MissingGgufKey(pattern.clone()))?;
+        let windows = self.flags(&pattern, given)?;
+        let kind = |window| if window { "sliding_attention" } else { "full_attention" };
+        let kinds = windows.iter().map(|window| Value::String(kind(*window).to_owned())).collect();
+        entries.insert("layer_types".to_owned(), Value::List(kinds));
+        self.add_key_heads(entries, &windows)?;
+        self.add_ropes(entries, full)
+    }
+
+    /// Adds the numbers of key heads. A list of them has models in which values are keys in layers
+    /// without a window.
+    fn add_key_heads(&self, entries: &mut Map, windows: &[bool]) -> Result<(), ConfigError> {
+        let name = self.name("attention.head_count_kv");
+        let given = self.given.get(&name);
+        let list = given.and_then(Value::as_list);
+        entries.insert("attention_k_eq_v".to_owned(), Value::Bool(list.is_some()));
+        let Some(list) = list else {
+            if let Some(given) = given {
+                entries.insert("num_key_value_heads".to_owned(), given.clone());
+            }
+            return Ok(());
+        };
+        let different = || unsupported(format!("`{name}` with different values for layers"));
+        if list.len() != windows.len() {
+            return Err(different());
+        }
+        for (entry, kind) in [("num_key_value_heads", true), ("num_global_key_value_heads", false)]
+        {
+            let of = list.iter().zip(windows).filter(|(_, window)| **window == kind);
+            let mut of = of.map(|(heads, _)| heads);
+            let Some(first) = of.next() else { continue };
+            if of.any(|other| other != first) {
+                return Err(different());
+            }
+            entries.insert(entry.to_owned(), first.clone());
+        }
+        Ok(())
+    }
+
+    /// Adds both rotary embeddings. In layers without a window only the first angles turn anything:
+    /// the others have a divisor like infinity.
+    fn add_ropes(&self, entries: &mut Map, full: u64) -> Result<(), ConfigError> {
+        let missing = || ConfigError::MissingGgufKey(ROPE_FREQS.to_owned());
+        let divisors = self.given.get(ROPE_FREQS).ok_or_else(missing)?;
+        let all = divisors.as_list().unwrap_or_default();
+        let is = |value: &Value, divisor: f64| {
+            value.as_f64().is_some_and(|found| (found / divisor - 1.0).abs() < 1e-6)
+        };
+        let turned = all.iter().take_while(|value| is(value, 1.0)).count();
+        if all.len() as u64 != full / 2 || !all[turned..].iter().all(|value| is(value, 1e30)) {
+            return Err(damaged(ROPE_FREQS, divisors));
+        }
+        // Half of one more, which no rounding takes away.
+        let share = (turned as f64 + 0.5) / all.len().max(1) as f64;
+        let theta = |key: &str, default| -> Result<Value, ConfigError> {
+            Ok(self.get(key)?.cloned().unwrap_or(Value::Float(default)))
+        };
+        let text = |text: &str| Value::String(text.to_owned());
+        let rope = |all: &[(&str, Value)]| {
+            let entries = all.iter().map(|(entry, value)| ((*entry).to_owned(), value.clone()));
+            Value::Map(entries.collect::<BTreeMap<_, _>>())
+        };
+        let ropes = rope(&[
+            (
+                "full_attention",
+                rope(&[
+                    ("rope_type", text("proportional")),
+                    ("rope_theta", theta("rope.freq_base", 1e6)?),
+                    ("partial_rotary_factor", Value::Float(share.min(1.0))),
+                ]),
+            ),
+            (
+                "sliding_attention",
+                rope(&[
+                    ("rope_type", text("default")),
+                    ("rope_theta", theta("rope.freq_base_swa", 1e4)?),
+                ]),
+            ),
+        ]);
+        entries.insert("rope_parameters".to_owned(), ropes);
+        for entry in ["rope_theta", "partial_rotary_factor", ROPE_DIVISORS] {
+            entries.remove(entry);
+        }
+        Ok(())
+    }
+}
