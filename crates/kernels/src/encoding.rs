@@ -34,7 +34,7 @@ pub enum Encoding {
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 32] = [
+    pub const ALL: [Encoding; 39] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
@@ -55,6 +55,13 @@ impl Encoding {
         Encoding::Gguf(GgufBlocks::Q6K),
         Encoding::Gguf(GgufBlocks::Iq4Nl),
         Encoding::Gguf(GgufBlocks::Iq4Xs),
+        Encoding::Gguf(GgufBlocks::Iq1S),
+        Encoding::Gguf(GgufBlocks::Iq1M),
+        Encoding::Gguf(GgufBlocks::Iq2Xxs),
+        Encoding::Gguf(GgufBlocks::Iq2Xs),
+        Encoding::Gguf(GgufBlocks::Iq2S),
+        Encoding::Gguf(GgufBlocks::Iq3Xxs),
+        Encoding::Gguf(GgufBlocks::Iq3S),
         Encoding::Gguf(GgufBlocks::Mxfp4),
         Encoding::Published(Published::Fp8Bf16),
         Encoding::Published(Published::Fp8E8m0),

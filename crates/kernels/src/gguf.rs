@@ -1,5 +1,7 @@
 //! The block formats of GGUF files.
 
+pub(crate) mod points;
+
 /// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they
 /// share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +30,20 @@ pub enum GgufBlocks {
     Iq4Nl,
     /// Sixteen uneven values; scales of six bits for 32 weights.
     Iq4Xs,
+    /// One of 2048 points for 8 weights, shifted; scales of three bits for 32 weights.
+    Iq1S,
+    /// The same, with shifts for 8 weights and scales for 16.
+    Iq1M,
+    /// One of 256 points and seven signs for 8 weights; scales of four bits for 32 weights.
+    Iq2Xxs,
+    /// One of 512 points and seven signs for 8 weights; scales of four bits for 16 weights.
+    Iq2Xs,
+    /// One of 1024 points and eight signs for 8 weights; scales of four bits for 16 weights.
+    Iq2S,
+    /// One of 256 points for 4 weights, seven signs for 8; scales of four bits for 32 weights.
+    Iq3Xxs,
+    /// One of 512 points for 4 weights, eight signs for 8; scales of four bits for 32 weights.
+    Iq3S,
     /// e2m1 in blocks of 32 with an e8m0 scale, in another order than
     /// [`Encoding::Mxfp4`](crate::Encoding::Mxfp4).
     Mxfp4,
@@ -35,7 +51,7 @@ pub enum GgufBlocks {
 
 impl GgufBlocks {
     /// Every format, in the order in which tables list them.
-    pub const ALL: [GgufBlocks; 13] = [
+    pub const ALL: [GgufBlocks; 20] = [
         GgufBlocks::Q4_0,
         GgufBlocks::Q4_1,
         GgufBlocks::Q5_0,
@@ -48,6 +64,13 @@ impl GgufBlocks {
         GgufBlocks::Q6K,
         GgufBlocks::Iq4Nl,
         GgufBlocks::Iq4Xs,
+        GgufBlocks::Iq1S,
+        GgufBlocks::Iq1M,
+        GgufBlocks::Iq2Xxs,
+        GgufBlocks::Iq2Xs,
+        GgufBlocks::Iq2S,
+        GgufBlocks::Iq3Xxs,
+        GgufBlocks::Iq3S,
         GgufBlocks::Mxfp4,
     ];
 
@@ -66,6 +89,13 @@ impl GgufBlocks {
             GgufBlocks::Q6K => "q6_k",
             GgufBlocks::Iq4Nl => "iq4_nl",
             GgufBlocks::Iq4Xs => "iq4_xs",
+            GgufBlocks::Iq1S => "iq1_s",
+            GgufBlocks::Iq1M => "iq1_m",
+            GgufBlocks::Iq2Xxs => "iq2_xxs",
+            GgufBlocks::Iq2Xs => "iq2_xs",
+            GgufBlocks::Iq2S => "iq2_s",
+            GgufBlocks::Iq3Xxs => "iq3_xxs",
+            GgufBlocks::Iq3S => "iq3_s",
             GgufBlocks::Mxfp4 => "mxfp4_gguf",
         }
     }
@@ -85,7 +115,14 @@ impl GgufBlocks {
             | GgufBlocks::Q4K
             | GgufBlocks::Q5K
             | GgufBlocks::Q6K
-            | GgufBlocks::Iq4Xs => 256,
+            | GgufBlocks::Iq4Xs
+            | GgufBlocks::Iq1S
+            | GgufBlocks::Iq1M
+            | GgufBlocks::Iq2Xxs
+            | GgufBlocks::Iq2Xs
+            | GgufBlocks::Iq2S
+            | GgufBlocks::Iq3Xxs
+            | GgufBlocks::Iq3S => 256,
         }
     }
 
@@ -98,23 +135,37 @@ impl GgufBlocks {
             GgufBlocks::Q5_1 => 24,
             GgufBlocks::Q8_0 => 34,
             GgufBlocks::Q2K => 84,
-            GgufBlocks::Q3K => 110,
+            GgufBlocks::Q3K | GgufBlocks::Iq3S => 110,
             GgufBlocks::Q4K => 144,
             GgufBlocks::Q5K => 176,
             GgufBlocks::Q6K => 210,
             GgufBlocks::Iq4Xs => 136,
+            GgufBlocks::Iq1S => 50,
+            GgufBlocks::Iq1M => 56,
+            GgufBlocks::Iq2Xxs => 66,
+            GgufBlocks::Iq2Xs => 74,
+            GgufBlocks::Iq2S => 82,
+            GgufBlocks::Iq3Xxs => 98,
             GgufBlocks::Mxfp4 => 17,
         }
     }
 
-    /// Offsets in a block of the f16 numbers that scale its weights; none for powers of two.
+    /// Offsets in a block of the f16 numbers that scale its weights; none for powers of two. Of
+    /// [`Iq1M`](Self::Iq1M), which has its scale in parts, that of the upper four bits.
     pub const fn scales(self) -> &'static [usize] {
         match self {
             GgufBlocks::Q4_0
             | GgufBlocks::Q5_0
             | GgufBlocks::Q8_0
             | GgufBlocks::Iq4Nl
-            | GgufBlocks::Iq4Xs => &[0],
+            | GgufBlocks::Iq4Xs
+            | GgufBlocks::Iq1S
+            | GgufBlocks::Iq2Xxs
+            | GgufBlocks::Iq2Xs
+            | GgufBlocks::Iq2S
+            | GgufBlocks::Iq3Xxs
+            | GgufBlocks::Iq3S => &[0],
+            GgufBlocks::Iq1M => &[54],
             GgufBlocks::Q4_1 | GgufBlocks::Q5_1 | GgufBlocks::Q4K | GgufBlocks::Q5K => &[0, 2],
             GgufBlocks::Q2K => &[80, 82],
             GgufBlocks::Q3K => &[108],

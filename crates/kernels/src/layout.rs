@@ -51,8 +51,8 @@ const fn plain(suffix: &'static str, cols_per_unit: u64, bytes: u64) -> Part {
 }
 
 /// The one part of each block format, in the order of its variants.
-static GGUF: [[Part; 1]; 13] = {
-    let mut all = [[plain("", 1, 1)]; 13];
+static GGUF: [[Part; 1]; GgufBlocks::ALL.len()] = {
+    let mut all = [[plain("", 1, 1)]; GgufBlocks::ALL.len()];
     let mut i = 0;
     while i < all.len() {
         let blocks = GgufBlocks::ALL[i];

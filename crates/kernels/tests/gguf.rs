@@ -8,7 +8,7 @@ use sws_kernels::{Encoding, GgufBlocks, Matrix};
 const BLOCKS: usize = 256;
 
 /// Made by `tests/goldens/gguf_blocks.py`.
-const RECORDED: [(&str, &str); 13] = [
+const RECORDED: [(&str, &str); 20] = [
     ("q8_0", "ca87d535e5d6f265"),
     ("q4_0", "864165f2134aef25"),
     ("q4_1", "54364a62af9eca3f"),
@@ -21,6 +21,13 @@ const RECORDED: [(&str, &str); 13] = [
     ("q6_k", "361699362b008edb"),
     ("iq4_nl", "c1322a8952b17e25"),
     ("iq4_xs", "0ae32e43b7b84483"),
+    ("iq1_s", "9e0eb3345b373fa5"),
+    ("iq1_m", "039b67cf6fbffee5"),
+    ("iq2_xxs", "020d9317b5daed49"),
+    ("iq2_xs", "62c52b6981d9c8a5"),
+    ("iq2_s", "579fad256e751599"),
+    ("iq3_xxs", "4396b5212c046525"),
+    ("iq3_s", "3dac95f461921dc5"),
     ("mxfp4_gguf", "db64e4c24cb4a325"),
 ];
 

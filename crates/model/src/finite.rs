@@ -50,6 +50,10 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         Encoding::Gguf(format) => {
             let blocks = parts[0].chunks_exact(format.bytes());
             let powers = format == GgufBlocks::Mxfp4;
+            // The exponent of a scale that is in parts.
+            if format == GgufBlocks::Iq1M {
+                return blocks.clone().any(|b| b[55] & 0x70 == 0x70 && b[53] & 0xc0 == 0xc0);
+            }
             (powers && blocks.clone().any(|block| block[0] >= 126 + 127))
                 || format.scales().iter().any(|&at| {
                     blocks.clone().fold(false, |any, b| any | halves(&b[at..at + 2], 0x7c00))
@@ -183,10 +187,11 @@ mod tests {
         const NAN: f32 = f32::NAN;
         const INF: f32 = f32::INFINITY;
         const Q8_0: Encoding = Encoding::Gguf(GgufBlocks::Q8_0);
+        const IQ1_M: Encoding = Encoding::Gguf(GgufBlocks::Iq1M);
         const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
         const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
         #[rustfmt::skip]
-        let cases: [Case; 76] = [
+        let cases: [Case; 79] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
             (Encoding::Published(Published::Fp8Bf16), &[], None),
@@ -206,6 +211,9 @@ mod tests {
             (Encoding::Published(Published::Nvfp4Divided), &[(2, 0, &[0; 4])], Some((0, 0, INF))),
             (Encoding::Published(Published::Nvfp4Divided), &[(2, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
             (Encoding::Published(Published::Nvfp4Divided), &[], None),
+            (IQ1_M, &[], None),
+            (IQ1_M, &[(0, 53, &[0xe1, 0x11, 0x71])], Some((0, 0, NAN))),
+            (IQ1_M, &[(0, 56 + 53, &[0x81, 0x11, 0x71])], None),
             (Encoding::F32, &[], None),
             (Encoding::F32, &[(0, 4 * 5, &[0, 0, 0xc0, 0x7f])], Some((0, 5, NAN))),
             (Encoding::F32, &[(0, 4 * 70, &[1, 0, 0x80, 0xff])], Some((1, 6, NAN))),

@@ -81,6 +81,20 @@ pub enum Dtype {
     IQ4_NL,
     /// See [`GgufBlocks::Iq4Xs`].
     IQ4_XS,
+    /// See [`GgufBlocks::Iq1S`].
+    IQ1_S,
+    /// See [`GgufBlocks::Iq1M`].
+    IQ1_M,
+    /// See [`GgufBlocks::Iq2Xxs`].
+    IQ2_XXS,
+    /// See [`GgufBlocks::Iq2Xs`].
+    IQ2_XS,
+    /// See [`GgufBlocks::Iq2S`].
+    IQ2_S,
+    /// See [`GgufBlocks::Iq3Xxs`].
+    IQ3_XXS,
+    /// See [`GgufBlocks::Iq3S`].
+    IQ3_S,
     /// See [`GgufBlocks::Mxfp4`].
     MXFP4,
 }
@@ -113,6 +127,13 @@ impl Dtype {
             Dtype::Q6_K => Some(GgufBlocks::Q6K),
             Dtype::IQ4_NL => Some(GgufBlocks::Iq4Nl),
             Dtype::IQ4_XS => Some(GgufBlocks::Iq4Xs),
+            Dtype::IQ1_S => Some(GgufBlocks::Iq1S),
+            Dtype::IQ1_M => Some(GgufBlocks::Iq1M),
+            Dtype::IQ2_XXS => Some(GgufBlocks::Iq2Xxs),
+            Dtype::IQ2_XS => Some(GgufBlocks::Iq2Xs),
+            Dtype::IQ2_S => Some(GgufBlocks::Iq2S),
+            Dtype::IQ3_XXS => Some(GgufBlocks::Iq3Xxs),
+            Dtype::IQ3_S => Some(GgufBlocks::Iq3S),
             Dtype::MXFP4 => Some(GgufBlocks::Mxfp4),
             _ => None,
         }
@@ -122,8 +143,9 @@ impl Dtype {
     pub(crate) const fn bits(self) -> u64 {
         use Dtype::*;
         match self {
-            Q2_K => 2,
-            Q3_K => 3,
+            IQ1_S | IQ1_M => 1,
+            Q2_K | IQ2_XXS | IQ2_XS | IQ2_S => 2,
+            Q3_K | IQ3_XXS | IQ3_S => 3,
             F4 | Q4_0 | Q4_1 | Q4_K | IQ4_NL | IQ4_XS | MXFP4 => 4,
             Q5_0 | Q5_1 | Q5_K => 5,
             F6_E2M3 | F6_E3M2 | Q6_K => 6,

@@ -4,6 +4,7 @@
 //! 17 bits and no code more than 6. So it does not matter whether it is rounded in between.
 
 use super::{BLOCK, f16_to_f32};
+use crate::gguf::points::{self, Group};
 use crate::{GgufBlocks, Matrix};
 
 /// Decodes one block of at most 64 columns.
@@ -67,6 +68,17 @@ fn weight(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
             let low = b[4 + j / 2] >> (4 * (j % 2)) & 15;
             let high = b[2 + j / 4] >> (2 * (j % 4)) & 3;
             half(0) * signed(low | high << 4, 32) * IQ4[usize::from(quarter(8, 16))]
+        }
+        GgufBlocks::Iq1S
+        | GgufBlocks::Iq1M
+        | GgufBlocks::Iq2Xxs
+        | GgufBlocks::Iq2Xs
+        | GgufBlocks::Iq2S
+        | GgufBlocks::Iq3Xxs
+        | GgufBlocks::Iq3S => {
+            let (scale, power) = points::scale(format, b);
+            let Group { numbers, factor } = points::group(format, b, i / 8);
+            f16_to_f32(scale) * power * factor as f32 * f32::from(numbers[i % 8])
         }
         GgufBlocks::Mxfp4 => DOUBLE_E2M1[usize::from(nibble(1, 16))] * half_e8m0_to_f32(b[0]),
     }

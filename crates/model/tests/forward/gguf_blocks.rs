@@ -25,6 +25,13 @@ fn kind(format: GgufBlocks) -> u32 {
         GgufBlocks::Q6K => 14,
         GgufBlocks::Iq4Nl => 20,
         GgufBlocks::Iq4Xs => 23,
+        GgufBlocks::Iq1S => 19,
+        GgufBlocks::Iq1M => 29,
+        GgufBlocks::Iq2Xxs => 16,
+        GgufBlocks::Iq2Xs => 17,
+        GgufBlocks::Iq2S => 22,
+        GgufBlocks::Iq3Xxs => 18,
+        GgufBlocks::Iq3S => 21,
         GgufBlocks::Mxfp4 => 39,
     }
 }
@@ -36,7 +43,7 @@ fn mixed() -> [GgufFile; 2] {
     let mut matrices =
         vec![("token_embd".to_owned(), vec![32, 256]), ("output".to_owned(), vec![32, 256])];
     let mut vectors = vec![("output_norm".to_owned(), vec![256])];
-    for layer in 0..2 {
+    for layer in 0..3 {
         let name = |rest: &str| format!("blk.{layer}.{rest}");
         for (rest, rows) in [("q", 256), ("k", 128), ("v", 128), ("output", 256)] {
             matrices.push((name(&format!("attn_{rest}")), vec![rows, 256]));
@@ -53,7 +60,7 @@ fn mixed() -> [GgufFile; 2] {
             ("vocab_size", 32),
             ("context_length", 64),
             ("embedding_length", 256),
-            ("block_count", 2),
+            ("block_count", 3),
             ("feed_forward_length", 256),
             ("attention.head_count", 8),
             ("attention.head_count_kv", 4),

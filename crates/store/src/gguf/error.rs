@@ -80,7 +80,7 @@ pub enum GgufError {
     Alignment(String),
     /// The type of a tensor is none of those of the format.
     #[error(
-        "holds the tensor `{tensor}` in a format without a name, number {kind}; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4"
+        "holds the tensor `{tensor}` in a format without a name, number {kind}; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS and MXFP4"
     )]
     UnknownType {
         /// The tensor.
@@ -90,7 +90,7 @@ pub enum GgufError {
     },
     /// The type of a tensor is known and not supported.
     #[error(
-        "holds the tensor `{tensor}` in {kind}, which is not supported; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4"
+        "holds the tensor `{tensor}` in {kind}, which is not supported; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS and MXFP4"
     )]
     Type {
         /// The tensor.

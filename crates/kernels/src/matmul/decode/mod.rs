@@ -4,6 +4,7 @@ mod bf12;
 mod float;
 mod fp8;
 mod gguf;
+mod gguf_points;
 mod gguf_quarters;
 mod nibbles;
 mod quant;
@@ -77,6 +78,13 @@ fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
         GgufBlocks::Q6K => code.run::<Quarters<gguf_quarters::Q6K>>(s),
         GgufBlocks::Iq4Nl => code.run::<Units<Nibbles<S, gguf::Iq4Nl>>>(s),
         GgufBlocks::Iq4Xs => code.run::<Quarters<gguf_quarters::Iq4Xs<S>>>(s),
+        GgufBlocks::Iq1S => code.run::<Quarters<gguf_points::Iq1S>>(s),
+        GgufBlocks::Iq1M => code.run::<Quarters<gguf_points::Iq1M>>(s),
+        GgufBlocks::Iq2Xxs => code.run::<Quarters<gguf_points::Iq2Xxs>>(s),
+        GgufBlocks::Iq2Xs => code.run::<Quarters<gguf_points::Iq2Xs>>(s),
+        GgufBlocks::Iq2S => code.run::<Quarters<gguf_points::Iq2S>>(s),
+        GgufBlocks::Iq3Xxs => code.run::<Quarters<gguf_points::Iq3Xxs>>(s),
+        GgufBlocks::Iq3S => code.run::<Quarters<gguf_points::Iq3S>>(s),
         GgufBlocks::Mxfp4 => code.run::<Units<Nibbles<S, gguf::Mxfp4>>>(s),
     }
 }
