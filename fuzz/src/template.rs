@@ -10,8 +10,7 @@ pub(crate) fn check(data: &[u8]) -> bool {
 
 fn passes(config: Option<&[u8]>, template: Option<&[u8]>) -> bool {
     let Ok(Some(template)) = ChatTemplate::from_files(config, template) else { return false };
-    let say = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
-    let messages = [say("system", "Be brief."), say("user", "Hi <s> \u{e9}"), say("assistant", "")];
+    let messages = [Message::new("system", "Be brief."), Message::new("user", "Hi <s> \u{e9}"), Message::new("assistant", "")];
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
     let rendered = template.render(&messages, &options);
     if let Err(error) = &rendered {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use sws::{Generate, Generated, Pace, Progress};
+use sws::{Generate, Generated, Piece, Progress};
 
 use crate::interrupt::Interrupt;
 use crate::live::Live;
@@ -13,7 +13,7 @@ pub(crate) fn follow(
     generate: Generate<'_>,
     interrupt: &Interrupt,
     mut live: Live,
-    show: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
     let meter = Rc::new(Meter::quiet("processing the prompt", Unit::Tokens));
     let shown = Rc::clone(&meter);
@@ -27,9 +27,9 @@ pub(crate) fn follow(
     meter.finish();
     while let Some(piece) = next {
         let piece = piece?;
-        if !piece.text.is_empty() {
+        if !(piece.text.is_empty() && piece.thought.is_empty()) {
             live.clear();
-            show(&piece.text)?;
+            show(&piece)?;
         }
         if piece.token.is_some() {
             live.tick();
@@ -38,9 +38,4 @@ pub(crate) fn follow(
     }
     live.clear();
     Ok(generate.finish())
-}
-
-/// Formats a pace, as in `12 tokens at 34.5 tok/s`.
-pub(crate) fn pace(Pace { tokens, tokens_per_second, .. }: Pace, what: &str) -> String {
-    format!("{tokens} {what} at {tokens_per_second:.1} tok/s")
 }

@@ -1,5 +1,6 @@
 //! The `sws` command.
 
+mod account;
 mod answer;
 mod args;
 mod atomic_file;

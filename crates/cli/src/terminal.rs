@@ -45,6 +45,12 @@ pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)
 }
 
+/// Writes a control sequence of the program's own to standard output.
+pub(crate) fn raw(sequence: &'static str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).map_err(refused)
+}
+
 /// True if the reader of standard output has closed it, which is no error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();

@@ -113,7 +113,7 @@ impl App {
             defaults,
             stop_token,
             format,
-            shown: markers(&text, format),
+            shown: text.markers(format),
             text,
             lossy: lossy.map(Warning::to_string).collect(),
             model: model.model().clone(),
@@ -241,15 +241,6 @@ impl App {
         self.queue.push(jobs, limits.queue)?;
         Ok(Ticket::new(received, cancel, limits.queue_time, listed))
     }
-}
-
-/// The special tokens among the markers of a format.
-fn markers(text: &Text, format: ReplyFormat) -> Vec<u32> {
-    let Some(tokenizer) = text.tokenizer() else {
-        return Vec::new();
-    };
-    let ids = format.markers().into_iter().filter_map(|marker| tokenizer.id(marker));
-    ids.filter(|&id| tokenizer.is_special(id)).collect()
 }
 
 impl Served {

@@ -2,11 +2,12 @@
 
 use sws_model::check_tokens;
 use sws_model::text::{
-    ChatOptions, ChatTemplate, Generation, GenerationOptions, Message, Position,
+    ChatOptions, ChatTemplate, Generation, GenerationOptions, Json, Message, Position, ReplyFormat,
+    ReplyReader,
 };
 use sws_store::Clock;
 
-use crate::{Generate, LoadedModel, Result};
+use crate::{Generate, Generated, LoadedModel, Result};
 
 /// A conversation, independent of the model that answers: one model can serve several in turn. The
 /// part of a conversation still in the model's sequence is not computed again.
@@ -14,6 +15,9 @@ use crate::{Generate, LoadedModel, Result};
 pub struct Conversation {
     messages: Vec<Message>,
     template: ChatTemplate,
+    format: ReplyFormat,
+    /// Variables of the template.
+    variables: Vec<(String, Json)>,
     generation: Generation,
     /// Number of answers begun: each has its own random numbers.
     answers: u64,
@@ -23,13 +27,35 @@ impl Conversation {
     /// Creates an empty conversation. Without a limit of new tokens, an answer can fill the
     /// context.
     pub fn new(template: ChatTemplate, generation: Generation) -> Conversation {
-        Conversation { messages: Vec::new(), template, generation, answers: 0 }
+        Conversation {
+            messages: Vec::new(),
+            format: ReplyFormat::of(&template),
+            template,
+            variables: Vec::new(),
+            generation,
+            answers: 0,
+        }
     }
 
     /// Puts a system message before all others.
     pub fn system(mut self, text: impl Into<String>) -> Conversation {
-        self.messages.insert(0, message("system", text.into()));
+        self.set_system(text);
         self
+    }
+
+    /// Replaces the system message, which precedes all others.
+    pub fn set_system(&mut self, text: impl Into<String>) {
+        self.messages.retain(|message| message.role != SYSTEM);
+        self.messages.insert(0, Message::new(SYSTEM, text));
+    }
+
+    /// Makes the model think before its answers, or answer at once. Returns false if its template
+    /// has no such switch. Some models only think more or less.
+    pub fn set_thinking(&mut self, think: bool) -> bool {
+        let switch = self.template.thinking(think);
+        let has_switch = switch.is_some();
+        self.variables = switch.unwrap_or_default();
+        has_switch
     }
 
     /// The messages so far.
@@ -37,11 +63,27 @@ impl Conversation {
         &self.messages
     }
 
+    /// Replaces all messages.
+    pub fn set_messages(&mut self, messages: Vec<Message>) {
+        self.messages = messages;
+    }
+
     /// Removes all messages except the system message.
     pub fn reset(&mut self) {
-        self.messages.retain(|message| message.role == "system");
+        self.messages.retain(|message| message.role == SYSTEM);
+    }
+
+    /// Removes the last question and its answer. Returns the question, if there is one.
+    pub fn undo(&mut self) -> Option<String> {
+        let last = self.messages.iter().rposition(|message| message.role == USER)?;
+        let removed = self.messages.drain(last..).next();
+        removed.map(|question| question.content)
     }
 }
+
+const SYSTEM: &str = "system";
+const USER: &str = "user";
+const ASSISTANT: &str = "assistant";
 
 impl LoadedModel {
     /// Begins a conversation with the model's chat template.
@@ -61,21 +103,27 @@ impl LoadedModel {
         conversation: &'a mut Conversation,
         text: &str,
     ) -> Result<Generate<'a>> {
-        conversation.messages.push(message("user", text.to_owned()));
+        conversation.messages.push(Message::new(USER, text));
         let prompt = self.prompt(conversation);
-        let started = prompt
-            .and_then(|(tokens, generation)| self.start(tokens, &generation, Position::Start));
+        let started = prompt.and_then(|(tokens, generation, reader)| {
+            Ok((self.start(tokens, &generation, Position::Start)?, reader))
+        });
         if started.is_err() {
             conversation.messages.pop();
         }
-        Ok(started?.in_turn(Turn(&mut conversation.messages)))
+        let (generate, reader) = started?;
+        Ok(generate.in_turn(Turn(&mut conversation.messages), reader))
     }
 
-    /// Tokens of a conversation, and the options of the next answer.
-    fn prompt(&self, conversation: &mut Conversation) -> Result<(Vec<u32>, Generation)> {
+    /// Tokens of a conversation, and the options and the reader of the next answer.
+    fn prompt(
+        &self,
+        conversation: &mut Conversation,
+    ) -> Result<(Vec<u32>, Generation, ReplyReader)> {
         let options = ChatOptions {
             add_generation_prompt: true,
             now: Clock::real().unix_seconds(),
+            variables: conversation.variables.clone(),
             ..ChatOptions::default()
         };
         let prompt = conversation.template.render(&conversation.messages, &options);
@@ -84,8 +132,9 @@ impl LoadedModel {
         check_tokens(&tokens, 0, self.limit(), self.model.spec().vocab)?;
         let mut generation = conversation.generation.clone();
         generation.sampling.seed = generation.sampling.seed.wrapping_add(conversation.answers);
+        generation.shown_tokens = self.text.markers(conversation.format);
         conversation.answers += 1;
-        Ok((tokens, generation))
+        Ok((tokens, generation, conversation.format.reader(&prompt, None)))
     }
 }
 
@@ -95,16 +144,16 @@ pub(crate) struct Turn<'a>(&'a mut Vec<Message>);
 
 impl Turn<'_> {
     /// Adds the answer.
-    pub(crate) fn answered(self, text: &str) {
-        self.0.push(message("assistant", text.to_owned()));
+    pub(crate) fn answered(self, made: &Generated) {
+        let thoughts = Some(&made.thoughts).filter(|thoughts| !thoughts.is_empty());
+        self.0.push(Message {
+            reasoning_content: thoughts.cloned(),
+            ..Message::new(ASSISTANT, made.text.clone())
+        });
     }
 
     /// Removes the message that has no answer.
     pub(crate) fn failed(self) {
         self.0.pop();
     }
-}
-
-fn message(role: &str, content: String) -> Message {
-    Message { role: role.to_owned(), content }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
-use sws_model::text::{Generation, Position, Tokenizer};
+use sws_model::text::{Generation, Position, ReplyReader, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::shard::Progress;
 
@@ -102,8 +102,9 @@ impl<'m> Generate<'m> {
     }
 
     /// Makes the text an answer in a conversation.
-    pub(crate) fn in_turn(mut self, turn: Turn<'m>) -> Self {
+    pub(crate) fn in_turn(mut self, turn: Turn<'m>, reader: ReplyReader) -> Self {
         self.turn = Some(turn);
+        self.writer.read_by(reader);
         self
     }
 
@@ -216,7 +217,7 @@ impl<'m> Generate<'m> {
         if !std::mem::replace(&mut self.over, true) {
             self.hooks.cancel.detach();
             if let Some(turn) = self.turn.take() {
-                turn.answered(&self.writer.made.text);
+                turn.answered(&self.writer.made);
             }
             (self.writer.made.generation, self.writer.made.cost) = self.timing.end();
         }

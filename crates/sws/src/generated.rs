@@ -15,6 +15,8 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// All pieces of text, joined.
     pub text: String,
+    /// What the model thought before an answer in a conversation.
+    pub thoughts: String,
     /// The reason why the text ended.
     pub end: End,
     /// Time from the prompt to the first of the tokens.
@@ -52,6 +54,8 @@ pub struct Piece {
     pub token: Option<u32>,
     /// The text. Empty while a character or a possible stop string is incomplete.
     pub text: String,
+    /// Some of what the model thinks before its answer in a conversation; it precedes the text.
+    pub thought: String,
 }
 
 impl Deref for Piece {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sws_engine::RamBudget;
-use sws_model::text::{ChatTemplate, Tokenizer};
+use sws_model::text::{ChatTemplate, ReplyFormat, Tokenizer};
 
 use crate::error::Lacking;
 use crate::{Model, Result, process};
@@ -40,6 +40,15 @@ impl Text {
     /// The chat template, if it exists and is needed.
     pub fn template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()
+    }
+
+    /// The special tokens among the markers of a format, whose text a reader of answers needs.
+    pub fn markers(&self, format: ReplyFormat) -> Vec<u32> {
+        let Some(tokenizer) = self.tokenizer() else {
+            return Vec::new();
+        };
+        let ids = format.markers().into_iter().filter_map(|marker| tokenizer.id(marker));
+        ids.filter(|&id| tokenizer.is_special(id)).collect()
     }
 
     /// Size of the tokenizer on the heap.

@@ -1,7 +1,10 @@
 //! The choice of a text's tokens, and of its end.
 
 use sws_model::ForwardError;
-use sws_model::text::{Finish, Generation, Position, SampleError, Sampler, TextStream, Tokenizer};
+use sws_model::text::{
+    Finish, Generation, Position, ReplyPart, ReplyReader, SampleError, Sampler, TextStream,
+    Tokenizer,
+};
 
 use crate::{End, Error, Generated, Piece, Result};
 
@@ -13,6 +16,8 @@ pub(crate) struct Writer<'m> {
     most: usize,
     /// `None` without a tokenizer, and once the text has ended.
     text: Option<TextStream<'m>>,
+    /// Reader of an answer in a conversation.
+    reader: Option<ReplyReader>,
     pub(crate) made: Generated,
 }
 
@@ -41,6 +46,7 @@ impl<'m> Writer<'m> {
             stop_tokens: stop_tokens.clone(),
             most: generation.max_new_tokens.unwrap_or(usize::MAX),
             text,
+            reader: None,
             made: Generated::default(),
         })
     }
@@ -50,6 +56,11 @@ impl<'m> Writer<'m> {
         self.made.tokens.len() == self.most
     }
 
+    /// Takes the text apart with `reader`, as that of an answer.
+    pub(crate) fn read_by(&mut self, reader: ReplyReader) {
+        self.reader = Some(reader);
+    }
+
     /// Chooses the token at `position`. With an end, the text is over.
     pub(crate) fn choose(
         &mut self,
@@ -57,11 +68,10 @@ impl<'m> Writer<'m> {
         position: usize,
     ) -> Result<(Piece, Option<End>)> {
         let token = self.sampler.sample(logits, position)?;
-        let Generated { tokens, text, .. } = &mut self.made;
-        tokens.push(token);
-        let before = text.len();
+        self.made.tokens.push(token);
+        let mut text = String::new();
         let finish = match &mut self.text {
-            Some(stream) => stream.push(token, text),
+            Some(stream) => stream.push(token, &mut text),
             None if self.stop_tokens.contains(&token) => Some(Finish::Token(token)),
             None => None,
         };
@@ -73,19 +83,43 @@ impl<'m> Writer<'m> {
             self.text = None;
             self.made.end = end;
         }
-        Ok((Piece { token: Some(token), text: self.made.text[before..].to_owned() }, end))
+        Ok((self.piece(Some(token), text, end), end))
     }
 
     /// Ends the text, unless it has ended. Returns the text held back, if any.
     pub(crate) fn end(&mut self, end: End) -> Option<Piece> {
         self.made.end = end;
-        let before = self.made.text.len();
-        if let Some(mut text) = self.text.take()
-            && text.finish(&mut self.made.text) == Some(Finish::String)
+        let mut text = String::new();
+        if let Some(mut stream) = self.text.take()
+            && stream.finish(&mut text) == Some(Finish::String)
         {
             self.made.end = End::StopString;
         }
-        let text = &self.made.text[before..];
-        (!text.is_empty()).then(|| Piece { token: None, text: text.to_owned() })
+        let piece = self.piece(None, text, Some(self.made.end));
+        (!piece.text.is_empty() || !piece.thought.is_empty()).then_some(piece)
+    }
+
+    /// Adds a token's text.
+    fn piece(&mut self, token: Option<u32>, text: String, end: Option<End>) -> Piece {
+        let mut piece = Piece { token, text, thought: String::new() };
+        if let Some(reader) = &mut self.reader {
+            let mut parts = Vec::new();
+            reader.push(&std::mem::take(&mut piece.text), &mut parts);
+            if let Some(end) = end {
+                let is_complete = matches!(end, End::StopToken | End::StopString);
+                reader.finish(is_complete, &mut parts);
+            }
+            for part in parts {
+                match part {
+                    ReplyPart::Thought(more) => piece.thought += &more,
+                    ReplyPart::Text(more) => piece.text += &more,
+                    // Without tools, calls are text.
+                    ReplyPart::Call(_) => {}
+                }
+            }
+        }
+        self.made.text += &piece.text;
+        self.made.thoughts += &piece.thought;
+        piece
     }
 }

@@ -126,6 +126,9 @@ pub(crate) struct Run {
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Show where time and bytes went.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
 }
 
 impl Run {
@@ -142,6 +145,7 @@ impl Run {
             record_hidden: false,
             certify: None,
             json: false,
+            verbose: false,
         }
     }
 }
@@ -164,11 +168,27 @@ pub(crate) struct Certify {
 /// Chat with a model.
 ///
 /// Each line is a message. Ctrl-C stops an answer; /help lists the commands. Without a model, the
-/// newest one on this machine that was made for conversation answers.
+/// newest one on this machine that was made for conversation answers. Standard output gets the
+/// answers; what a model thinks before is shown, dimmed, on a terminal only.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chat {
     #[command(flatten)]
     pub(crate) model: Model,
+    /// Answer this question only; `-` for all of standard input.
+    pub(crate) question: Option<String>,
+    /// Let the model think before it answers, if its template has a switch for that [default: as in
+    /// the template].
+    #[arg(long, overrides_with = "no_think")]
+    pub(crate) think: bool,
+    /// Let the model answer at once.
+    #[arg(long, overrides_with = "think")]
+    pub(crate) no_think: bool,
+    /// Continue a conversation that /save wrote.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) load: Option<PathBuf>,
+    /// Show after each answer where time and bytes went.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
     /// System message, which precedes the conversation.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,

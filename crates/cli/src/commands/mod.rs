@@ -49,7 +49,7 @@ fn print_report(
 }
 
 /// Formats a count with its noun: `1 token`, `2 tokens`.
-fn count(number: impl TryInto<u64>, word: &str) -> String {
+pub(crate) fn count(number: impl TryInto<u64>, word: &str) -> String {
     match number.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {word}"),
         number => format!("{number} {word}s"),

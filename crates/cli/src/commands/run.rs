@@ -5,14 +5,15 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde::Serialize;
-use sws::{End, Generated, Model, NEW_TOKENS, Needs, RunMetrics, Text};
+use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, Text};
 use sws_engine::{Certificate, Witness};
 use sws_model::text::{SAMPLER, Sampling};
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::Pass;
 
-use super::{count, print, size};
-use crate::answer::{follow, pace};
+use super::print;
+use crate::account::{account, closing, ending};
+use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
@@ -50,7 +51,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
             "there is no tokenizer.json, which is needed to turn ids into text; copy the published one next to the weights, or give --tokens and --json without --stop",
         ).into());
     }
-    let (prompt, opening) = prompt(&mut args, &model, &text)?;
+    let Start { tokens: prompt, shown } = start(&mut args, &model, &text)?;
     model.check(&prompt)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Installed before the files are created: a signal that is not handled would leave them behind.
@@ -60,14 +61,11 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let needs = Needs { positions, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
-    if opening {
-        note!("sws: no prompt was given; the text begins with the words below\n");
-        if !args.json {
-            hint(format_args!("{OPENING}"));
-        }
+    if let Some(shown) = shown.filter(|_| !args.json) {
+        print(&shown)?;
     }
 
-    let mut show = |text: &str| if args.json { Ok(()) } else { print(text) };
+    let mut show = |piece: &Piece| if args.json { Ok(()) } else { print(&piece.text) };
     let live = Live::new(running.gauge(), !args.json);
     let generate = running.continued(prompt.clone(), &generation)?.observed_by(&mut watchers);
     let made = follow(generate, &interrupt, live, &mut show)?;
@@ -79,10 +77,16 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
 
     let seed = generation.sampling.seed;
     let end = made.end;
-    if !args.json && std::io::stdout().is_terminal() {
+    if !args.json {
         print("\n")?;
     }
-    note!("{}", summary(&made, &metrics, seed));
+    if args.verbose {
+        hint(format_args!("\n{}", account(&made, &metrics)));
+    }
+    note!("\n{}", closing(&made, &metrics, Some(format!("seed {seed}"))));
+    if let Some(ending) = ending(end, "") {
+        note!("{ending}");
+    }
     if args.json {
         let Generated { tokens, text, .. } = made;
         let text = has_text.then_some(text);
@@ -195,10 +199,16 @@ impl Observer for Watchers {
     }
 }
 
-/// The ids to continue, and true if they are those of the default prompt.
-fn prompt(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<(Vec<u32>, bool)> {
+/// The beginning of a text.
+struct Start {
+    tokens: Vec<u32>,
+    /// Its text, if it belongs before the new text on standard output.
+    shown: Option<String>,
+}
+
+fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Start> {
     if let Some(tokens) = args.tokens.take() {
-        return Ok((tokens, false));
+        return Ok(Start { tokens, shown: None });
     }
     if text.tokenizer().is_none() {
         bail!(
@@ -206,12 +216,16 @@ fn prompt(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<(V
             model.dir().display()
         );
     }
-    let given = match args.prompt.take() {
-        Some(text) => Some(text),
-        None => piped()?,
-    };
-    let ids = text.encode_first(model, given.as_deref().unwrap_or(OPENING))?;
-    Ok((ids, given.is_none()))
+    let typed = args.prompt.take();
+    let piped = if typed.is_none() { piped()? } else { None };
+    if let Some(prompt) = piped {
+        return Ok(Start { tokens: text.encode_first(model, &prompt)?, shown: None });
+    }
+    // Nobody has typed the default, so that it is shown wherever the text goes.
+    let is_shown = typed.is_none() || std::io::stdout().is_terminal();
+    let prompt = typed.unwrap_or_else(|| OPENING.to_owned());
+    let tokens = text.encode_first(model, &prompt)?;
+    Ok(Start { tokens, shown: is_shown.then_some(prompt) })
 }
 
 /// Reads standard input, without the line end that a shell adds. `None` if it is a terminal, or
@@ -244,55 +258,4 @@ pub(super) fn read_text(from: impl Read, name: &str) -> anyhow::Result<String> {
     }
     String::from_utf8(bytes)
         .map_err(|_| anyhow!("{name} is not UTF-8; convert it with `iconv -t UTF-8`"))
-}
-
-fn summary(made: &Generated, metrics: &RunMetrics, seed: u64) -> String {
-    let end = match made.end {
-        End::StopToken | End::StopString => "",
-        End::Length => "; more with --max-new-tokens",
-        End::Context => "; the context is full",
-        End::Cancelled => "; interrupted",
-    };
-    let memory = match metrics.peak_rss_bytes {
-        Some(bytes) => format!(", peak memory {}", size(bytes)),
-        None => String::new(),
-    };
-    let streamed = match &metrics.cost {
-        Some(cost) if metrics.ram_bytes.is_some() => streamed(&cost.generation),
-        _ => String::new(),
-    };
-    format!(
-        "\nsws: {}, {} new at {:.1} tok/s{streamed}{memory}, seed {seed}{end}",
-        pace(metrics.prompt, "prompt tokens"),
-        made.tokens.len(),
-        metrics.generation.tokens_per_second,
-    )
-}
-
-/// Describes the reads and stalls of a streaming model.
-fn streamed(metrics: &sws_engine::Metrics) -> String {
-    let read: f64 = metrics.bytes_per_token.values().sum();
-    let stalled = 100.0 * metrics.stalls.seconds / metrics.seconds.max(1e-9);
-    // There is no hit rate if experts stream like everything else, without a cache.
-    let hits = metrics
-        .experts
-        .hit_rate
-        .map_or(String::new(), |rate| format!("{:.0} % of experts in memory, ", 100.0 * rate));
-    format!(
-        " ({hits}{} read a token at {:.2} GB/s, {stalled:.0} % of the time waiting{})",
-        size(read as u64),
-        metrics.disk.gb_per_second_reading,
-        speculated(&metrics.speculation),
-    )
-}
-
-/// Explains why speculation stayed on, or was switched off.
-fn speculated(speculation: &sws_engine::Speculation) -> String {
-    let Some(inequality) = speculation.inequality() else { return String::new() };
-    let (on, off) = (speculation.windows_on, speculation.windows_off);
-    let windows = match on + off {
-        0 => String::new(),
-        windows => format!(", on in {on} of {}", count(windows, "window")),
-    };
-    format!("; read ahead: {inequality}{windows}")
 }

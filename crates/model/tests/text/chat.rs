@@ -13,7 +13,7 @@ fn template(text: &str) -> ChatTemplate {
 }
 
 fn says(role: &str, content: &str) -> Message {
-    Message { role: role.to_owned(), content: content.to_owned() }
+    Message::new(role, content)
 }
 
 fn render(text: &str) -> Result<String, ChatError> {
@@ -112,6 +112,27 @@ struct FormatCase {
     tools: Option<Json>,
     variables: std::collections::BTreeMap<String, Json>,
     prompt: String,
+}
+
+#[test]
+fn thoughts_are_switched_by_the_variables_that_a_template_takes() {
+    let cases = [
+        ("{% if enable_thinking is defined and not enable_thinking %}a{% endif %}", Some("enable_thinking=false")),
+        ("{% if not thinking is defined %}{% set thinking = false %}{% endif %}", Some("thinking=false")),
+        ("{% generation %}{{ reasoning_effort | default('medium') }}{% endgeneration %}", Some("reasoning_effort=low")),
+        ("{{ messages[0].thinking }} reasoning_effort", None),
+        ("{% for thinking in messages %}{{ thinking }}{% endfor %}", None),
+    ];
+    for (text, expected) in cases {
+        let template = ChatTemplate::from_files(None, Some(text.as_bytes())).unwrap().unwrap();
+        let set = template.thinking(false).map(|set| {
+            let words: Vec<_> = set.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            words.join(" ")
+        });
+        assert_eq!(set.as_deref(), expected, "{text}");
+    }
+    let template = ChatTemplate::of_model_type("deepseek_v32").unwrap();
+    assert!(template.thinking(true).is_some());
 }
 
 /// Models that are published with a program in place of a template.

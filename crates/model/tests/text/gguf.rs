@@ -171,7 +171,7 @@ fn templates_come_with_their_tokens() {
     });
     let config = tokenizer_config_json(&header).unwrap();
     let template = ChatTemplate::from_files(Some(&config), None).unwrap().unwrap();
-    let message = Message { role: "user".to_owned(), content: "hi".to_owned() };
+    let message = Message::new("user", "hi");
     let prompt = template.render(std::slice::from_ref(&message), &ChatOptions::default()).unwrap();
     assert_eq!(prompt, "hi<|im_end|>");
     let none = tokenizer_config_json(&GgufFile::default().header()).unwrap();

@@ -44,7 +44,7 @@ impl Outputs {
         let tokenizer = model.tokenizer()?.ok_or("no tokenizer")?;
         let template = model.chat_template()?;
         let ids = tokenizer.encode(TEXT, true)?;
-        let message = Message { role: "user".to_owned(), content: TEXT.to_owned() };
+        let message = Message::new("user", TEXT);
         let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
         let prompt = template.render(&[message], &options)?;
         let typed = GenerationOptions { seed: Some(1), ..GenerationOptions::default() };

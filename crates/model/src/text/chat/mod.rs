@@ -28,6 +28,12 @@ const MAX_CONFIG_BYTES: usize = 16 << 20;
 /// Maximum number of steps in a rendering. A conversation takes a few hundred per message.
 const STEPS: u64 = 1_000_000;
 
+/// Variables of templates that switch thoughts on or off.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// Variable of templates that says how much to think.
+const EFFORT: &str = "reasoning_effort";
+
 /// Stack size of the rendering thread. Within `STEPS` and `MAX_TEMPLATE_BYTES`, values and
 /// expressions can be nested too deeply for a usual stack, and they are dropped recursively. Only
 /// pages that are touched are ever allocated.
@@ -50,6 +56,16 @@ pub struct Message {
     pub role: String,
     /// The text of the message.
     pub content: String,
+    /// The model's thoughts before an answer, which most templates leave out later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+}
+
+impl Message {
+    /// A message of text alone.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
+        Message { role: role.into(), content: content.into(), reasoning_content: None }
+    }
 }
 
 /// Options for rendering.
@@ -206,6 +222,19 @@ impl ChatTemplate {
     /// True if the template shows tools to the model.
     pub fn has_tools(&self) -> bool {
         self.sources().any(|source| source.contains("tools"))
+    }
+
+    /// Variables that make the model think before it answers, or answer at once. `None` if the
+    /// template has no such switch. Some models only think more or less.
+    pub fn thinking(&self, think: bool) -> Option<Vec<(String, Json)>> {
+        let taken = on_large_stack(|| bounds::variables(&self.template)).ok()?;
+        let switches = SWITCHES.iter().filter(|name| taken.contains(**name));
+        let mut set: Vec<_> =
+            switches.map(|name| ((*name).to_owned(), Json::from(think))).collect();
+        if set.is_empty() && taken.contains(EFFORT) {
+            set.push((EFFORT.to_owned(), Json::from(if think { "high" } else { "low" })));
+        }
+        (!set.is_empty()).then_some(set)
     }
 
     /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template

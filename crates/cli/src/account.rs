@@ -1,0 +1,173 @@
+//! What a text cost: the closing lines, and the account of `-v`.
+
+use std::fmt::Write;
+
+use sws::{End, Generated, Pace, RunMetrics};
+use sws_engine::{Metrics, Speculation};
+
+use crate::commands::{count, size};
+
+/// The closing line: tokens, speed, memory, and more that belongs to the text.
+pub(crate) fn closing(made: &Generated, metrics: &RunMetrics, more: Option<String>) -> String {
+    let mut text = count(made.tokens.len() as u64, "token");
+    if metrics.generation.tokens > 0 {
+        let _ = write!(text, ", {}", speed(metrics.generation));
+    }
+    if let Some(first) = metrics.first_token_seconds {
+        let _ = write!(text, ", first after {}", seconds(first));
+    }
+    let memory = metrics.peak_rss_bytes.map(|bytes| format!("memory {}", size(bytes)));
+    let waiting = generation(metrics).map(|cost| share(cost.stalls.seconds, cost.seconds));
+    let waiting = waiting.map(|share| format!("{share} waiting for the disk"));
+    let parts: Vec<String> =
+        [Some(text), memory, waiting, more].into_iter().flatten().collect();
+    format!("[{}]", parts.join("; "))
+}
+
+/// The reason why a text ended, unless the model ended it. `full` says what to do about a full
+/// context.
+pub(crate) fn ending(end: End, full: &str) -> Option<String> {
+    match end {
+        End::StopToken | End::StopString => None,
+        End::Length => Some("[cut off by --max-new-tokens]".to_owned()),
+        End::Context => Some(format!("[the context is full{full}]")),
+        End::Cancelled => Some("[interrupted]".to_owned()),
+    }
+}
+
+/// Where time and bytes went, a line each.
+pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
+    let mut rows = vec![("prompt", paced(metrics.prompt))];
+    let Some(cost) = generation(metrics) else {
+        rows.push(("text", paced(metrics.generation)));
+        return table(&rows, metrics, made);
+    };
+    let time = &cost.time;
+    let of = |part: f64| share(part, time.compute + time.stall + time.other);
+    rows.push((
+        "text",
+        format!(
+            "{}; computing {}, waiting for the disk {}, other {}",
+            paced(metrics.generation),
+            of(time.compute),
+            of(time.stall),
+            of(time.other),
+        ),
+    ));
+    if metrics.ram_bytes.is_some() {
+        rows.push(("weights", weights(cost)));
+        rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
+    }
+    table(&rows, metrics, made)
+}
+
+/// Cost of the tokens after the prompt, if there are any.
+fn generation(metrics: &RunMetrics) -> Option<&Metrics> {
+    let cost = metrics.cost.as_ref().map(|cost| &cost.generation);
+    cost.filter(|cost| cost.tokens > 0 && cost.seconds > 0.0)
+}
+
+/// Reads of the tokens after the prompt.
+fn weights(cost: &Metrics) -> String {
+    // There is no hit rate if experts stream like everything else, without a cache.
+    let hits = cost.experts.hit_rate.map_or(String::new(), |rate| {
+        format!("{} of the experts were in memory; ", share(rate, 1.0))
+    });
+    let read: f64 = cost.bytes_per_token.values().sum();
+    let rate = match cost.disk.bytes {
+        0 => String::new(),
+        _ => format!(", at {:.1} GB/s", cost.disk.gb_per_second_reading),
+    };
+    format!("{hits}{} read per token{rate}", size(read as u64))
+}
+
+/// Balance of reads ahead of the router.
+fn prefetch(speculation: &Speculation) -> Option<String> {
+    let Speculation { useful, wasted, saved_ns, cost_ns, windows_on, windows_off, .. } = speculation;
+    if useful + wasted == 0 {
+        return None;
+    }
+    let ms = |nanos: f64| nanos / 1e6;
+    Some(format!(
+        "{useful} reads right, {wasted} wrong; saved {:.1} ms, cost {:.1} ms; on in {windows_on} of {}",
+        ms(*saved_ns),
+        ms(*cost_ns),
+        count(windows_on + windows_off, "window"),
+    ))
+}
+
+fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> String {
+    let mut text = String::new();
+    for (name, row) in rows {
+        let _ = writeln!(text, "{name:<10} {row}");
+    }
+    if !made.thoughts.is_empty() {
+        let _ = writeln!(text, "{:<10} {} bytes before the answer", "thoughts", made.thoughts.len());
+    }
+    let allowed = metrics.ram_bytes.map_or(String::new(), |ram| format!(" of {}", size(ram)));
+    let peak = metrics.peak_rss_bytes.map_or("unknown".to_owned(), size);
+    let _ = writeln!(text, "{:<10} {peak}{allowed} at most; loaded in {}", "memory", seconds(metrics.load_seconds));
+    text
+}
+
+/// Tokens, their time and speed: `5 tokens in 0.01 s (336 tok/s)`.
+fn paced(pace: Pace) -> String {
+    let text = count(pace.tokens as u64, "token");
+    match pace.tokens {
+        0 => text,
+        _ => format!("{text} in {} ({})", seconds(pace.seconds), speed(pace)),
+    }
+}
+
+/// Speed in tokens per second, or in seconds per token if that is the larger number.
+pub(crate) fn speed(pace: Pace) -> String {
+    rate(pace.tokens_per_second)
+}
+
+/// Like [`speed`], of a number of tokens per second.
+pub(crate) fn rate(tokens: f64) -> String {
+    match tokens {
+        rate if rate >= 100.0 => format!("{rate:.0} tok/s"),
+        rate if rate >= 1.0 => format!("{rate:.1} tok/s"),
+        rate if rate > 0.0 => format!("{:.1} s/token", 1.0 / rate),
+        _ => "0 tok/s".to_owned(),
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.2} s"),
+        s if s < 60.0 => format!("{s:.0} s"),
+        s => format!("{}:{:02} min", s as u64 / 60, s as u64 % 60),
+    }
+}
+
+fn share(part: f64, whole: f64) -> String {
+    format!("{:.0} %", 100.0 * part / whole.max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_speeds_are_seconds_per_token() {
+        let cases = [
+            (706.6, "707 tok/s"),
+            (12.34, "12.3 tok/s"),
+            (1.0, "1.0 tok/s"),
+            (0.14, "7.1 s/token"),
+            (0.0, "0 tok/s"),
+        ];
+        for (tokens, expected) in cases {
+            assert_eq!(rate(tokens), expected);
+        }
+    }
+
+    #[test]
+    fn times_have_the_digits_that_matter() {
+        for (time, expected) in [(0.016, "0.02 s"), (9.5, "9.50 s"), (42.4, "42 s"), (125.0, "2:05 min")] {
+            assert_eq!(seconds(time), expected);
+        }
+    }
+}

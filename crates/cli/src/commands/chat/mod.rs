@@ -1,0 +1,227 @@
+//! `sws chat`.
+
+mod saved;
+mod screen;
+mod words;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use sws::{Conversation, End, Generated, Lacking, LoadedModel, Model, RunMetrics, Text};
+use sws_model::ForwardError;
+
+use super::run::read_text;
+use super::{print, run};
+use crate::account::{account, closing, ending};
+use crate::answer::follow;
+use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::lines::{Line, Lines};
+use crate::live::Live;
+use crate::terminal::{hint, is_broken_pipe, note};
+use crate::{args, limits, model};
+use screen::Screen;
+use words::Word;
+
+pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
+    let model = match &args.model.model {
+        Some(typed) => model::open_or_pull(Some(typed))?,
+        None => match model::for_chat() {
+            Some(model) => model,
+            None => return tale(args),
+        },
+    };
+    let question = question(args.question.take())?;
+    let mut chat = Chat::load(&args, &model)?;
+    if let Some(question) = question {
+        let end = chat.answer(&question)?;
+        return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
+    }
+    let mut lines = Lines::open()?;
+    if lines.is_terminal() {
+        let limit = chat.running.limit();
+        note!("{}, a context of {limit} tokens; /help lists the commands", model.dir().display());
+    }
+    loop {
+        let line = match lines.next()? {
+            Line::Text(line) => line,
+            Line::Unreadable(why) => {
+                note!("sws: {why}");
+                continue;
+            }
+            Line::End => return Ok(ExitCode::SUCCESS),
+        };
+        let done = match Word::of(&line) {
+            None if line.trim().is_empty() => Ok(()),
+            None => chat.answer(line.trim()).map(drop),
+            Some(Ok(Word::Quit)) => return Ok(ExitCode::SUCCESS),
+            Some(word) => word.and_then(|word| chat.obey(word)),
+        };
+        // A person can go on after a failure; a script must learn of it.
+        match done {
+            Ok(()) => {}
+            Err(error) if lines.is_terminal() && !is_broken_pipe(&error) => note!("sws: {error}"),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The text of the question that was typed.
+fn question(typed: Option<String>) -> anyhow::Result<Option<String>> {
+    let Some(mut text) = typed else { return Ok(None) };
+    if text == "-" {
+        text = read_text(std::io::stdin().lock(), "the question on standard input")?;
+    }
+    match text.trim() {
+        "" => bail!("the question is empty; leave it out for a conversation"),
+        text => Ok(Some(text.to_owned())),
+    }
+}
+
+/// Tells a tale with the bundled model, which was not made for conversation.
+fn tale(args: args::Chat) -> anyhow::Result<ExitCode> {
+    note!(
+        "sws: there is no model for conversation on this machine; `sws pull` lists some, of which"
+    );
+    note!("sws: `sws pull ID` downloads one. Until then, the bundled model tells a tale:");
+    run::run(args::Run::of(args.model, args.sampling))
+}
+
+struct Chat {
+    running: LoadedModel,
+    interrupt: Interrupt,
+    conversation: Conversation,
+    /// True if thoughts were switched on, false if off; `None` for the template's default.
+    thinking: Option<bool>,
+    /// The last answer and its cost.
+    last: Option<(Generated, RunMetrics)>,
+    /// The file that /save and /load have used.
+    file: Option<PathBuf>,
+    verbose: bool,
+}
+
+impl Chat {
+    fn load(args: &args::Chat, model: &Model) -> anyhow::Result<Chat> {
+        let threads = limits::threads(args.model.threads)?;
+        let template = model.chat_template()?;
+        let text = Text::open(model)?;
+        if text.tokenizer().is_none() {
+            return Err(model.error(Lacking::Tokenizer).into());
+        }
+        let interrupt = Interrupt::of_an_answer()?;
+        let generation = model.generation(&args.sampling.options())?;
+        let mut conversation = Conversation::new(template, generation);
+        if let Some(file) = &args.load {
+            conversation.set_messages(saved::read(file)?);
+        }
+        if let Some(system) = &args.system {
+            conversation.set_system(system);
+        }
+        let thinking = (args.think || args.no_think).then_some(args.think);
+        if let Some(think) = thinking {
+            switch(&mut conversation, think)?;
+        }
+        let text = text.while_loaded(None);
+        let loader = model.with(args.model.options()).text(text).threads(&threads);
+        let running = model::load(loader, &interrupt)?;
+        let (file, verbose) = (args.load.clone(), args.verbose);
+        Ok(Chat { running, interrupt, conversation, thinking, last: None, file, verbose })
+    }
+
+    /// Does what a command says.
+    fn obey(&mut self, word: Word) -> anyhow::Result<()> {
+        match word {
+            Word::Help => hint(format_args!("{}", words::HELP)),
+            Word::Reset => {
+                self.conversation.reset();
+                note!("a new conversation");
+            }
+            Word::System(text) => {
+                self.conversation.set_system(text);
+                note!("the system message is changed");
+            }
+            Word::Think(think) => {
+                let think = think.unwrap_or(self.thinking != Some(true));
+                switch(&mut self.conversation, think)?;
+                self.thinking = Some(think);
+                note!("thoughts are {}", if think { "on" } else { "off" });
+            }
+            Word::Undo => match self.conversation.undo() {
+                Some(question) => note!("removed the question `{question}`, and its answer"),
+                None => bail!("there is no question to remove"),
+            },
+            Word::Retry => {
+                let before = self.conversation.messages().to_vec();
+                let Some(question) = self.conversation.undo() else {
+                    bail!("there is no question to answer again");
+                };
+                if let Err(error) = self.answer(&question) {
+                    self.conversation.set_messages(before);
+                    return Err(error);
+                }
+            }
+            Word::Save(file) => {
+                saved::write(&file, self.conversation.messages(), self.file.as_deref())?;
+                note!("saved {} messages to `{}`", self.conversation.messages().len(), file.display());
+                self.file = Some(file);
+            }
+            Word::Load(file) => {
+                let messages = saved::read(&file)?;
+                note!("a conversation of {} messages", messages.len());
+                self.conversation.set_messages(messages);
+                self.file = Some(file);
+            }
+            Word::Stats => match &self.last {
+                Some((made, metrics)) => hint(format_args!("{}", account(made, metrics))),
+                None => bail!("there is no answer yet"),
+            },
+            // It ends the loop.
+            Word::Quit => {}
+        }
+        Ok(())
+    }
+
+    /// Answers a message, and shows the answer.
+    fn answer(&mut self, text: &str) -> anyhow::Result<End> {
+        let Chat { running, interrupt, conversation, .. } = self;
+        let live = Live::new(running.gauge(), true);
+        let generate = running.chat(conversation, text).map_err(full)?;
+        interrupt.reset();
+        let mut screen = Screen::default();
+        let made = follow(generate, interrupt, live, &mut |piece| screen.show(piece));
+        interrupt.reset();
+        screen.end()?;
+        let made = made?;
+        print("\n")?;
+        let metrics = running.metrics(&made);
+        if self.verbose {
+            hint(format_args!("{}", account(&made, &metrics)));
+        }
+        note!("{}", closing(&made, &metrics, None));
+        if let Some(ending) = ending(made.end, ": /reset begins a new conversation") {
+            note!("{ending}");
+        }
+        let end = made.end;
+        self.last = Some((made, metrics));
+        Ok(end)
+    }
+}
+
+/// Switches the model's thoughts on or off.
+fn switch(conversation: &mut Conversation, think: bool) -> anyhow::Result<()> {
+    match conversation.set_thinking(think) {
+        true => Ok(()),
+        false => Err(anyhow!(
+            "this model's template has no switch for thoughts, so they stay as they are; leave out --think and --no-think"
+        )),
+    }
+}
+
+fn full(error: sws::Error) -> anyhow::Error {
+    match error {
+        sws::Error::Forward(ForwardError::ContextFull { asked, limit, .. }) => anyhow!(
+            "the conversation has {asked} tokens and the context {limit}; begin a new one with /reset, or give a larger --context if the model has one"
+        ),
+        error => error.into(),
+    }
+}

@@ -1,0 +1,61 @@
+//! Answers on standard output: thoughts are dim on a terminal, and left out elsewhere.
+
+use std::io::IsTerminal;
+
+use sws::Piece;
+
+use super::print;
+use crate::terminal::raw;
+
+/// Begins dim text.
+const DIM: &str = "\x1b[2m";
+/// Ends it.
+const PLAIN: &str = "\x1b[0m";
+
+/// Shows one answer.
+pub(super) struct Screen {
+    is_terminal: bool,
+    has_colours: bool,
+    /// True while thoughts are shown.
+    thinks: bool,
+}
+
+impl Default for Screen {
+    fn default() -> Screen {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_terminal = std::io::stdout().is_terminal();
+        Screen { is_terminal, has_colours: is_terminal && !no_colour, thinks: false }
+    }
+}
+
+impl Screen {
+    /// Shows a piece.
+    pub(super) fn show(&mut self, piece: &Piece) -> anyhow::Result<()> {
+        if self.is_terminal && !piece.thought.is_empty() {
+            if !std::mem::replace(&mut self.thinks, true) {
+                self.style(DIM)?;
+            }
+            print(&piece.thought)?;
+        }
+        if !piece.text.is_empty() {
+            if self.thinks {
+                self.end()?;
+                print("\n\n")?;
+            }
+            print(&piece.text)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the style of thoughts.
+    pub(super) fn end(&mut self) -> anyhow::Result<()> {
+        match std::mem::replace(&mut self.thinks, false) {
+            true => self.style(PLAIN),
+            false => Ok(()),
+        }
+    }
+
+    fn style(&self, code: &'static str) -> anyhow::Result<()> {
+        if self.has_colours { raw(code) } else { Ok(()) }
+    }
+}
