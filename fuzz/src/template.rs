@@ -10,7 +10,11 @@ pub(crate) fn check(data: &[u8]) -> bool {
 
 fn passes(config: Option<&[u8]>, template: Option<&[u8]>) -> bool {
     let Ok(Some(template)) = ChatTemplate::from_files(config, template) else { return false };
-    let messages = [Message::new("system", "Be brief."), Message::new("user", "Hi <s> \u{e9}"), Message::new("assistant", "")];
+    let messages = [
+        Message::new("system", "Be brief."),
+        Message::new("user", "Hi <s> \u{e9}"),
+        Message::new("assistant", ""),
+    ];
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
     let rendered = template.render(&messages, &options);
     if let Err(error) = &rendered {

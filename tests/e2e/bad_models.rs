@@ -80,12 +80,12 @@ fn prompts_and_options() {
     let nowhere = temp.path().join("nowhere/out").display().to_string();
     let here = temp.path().display().to_string();
     #[rustfmt::skip]
-    let cases: [(&str, &Path, &[&str], &[&str]); 14] = [
+    let cases: [(&str, &Path, &[&str], &[&str]); 16] = [
         ("run", &dir, &["--tokens", &long], &["257", "256", "shorten"]),
         ("run", &dir, &["--prompt", &longer], &["257", "256", "shorten"]),
         ("run", &dir, &["--prompt", ""], &["no tokens"]),
         ("run", &dir, &["--tokens", "1,173"], &["173", "172"]),
-        ("run", &dir, &["--tokens", "1", "--temperature", "-1"], &["temperature", "-1"]),
+        ("run", &dir, &["--tokens", "1", "--temperature", "-1"], &["temperature is -1", "must be 0"]),
         ("run", &dir, &["--tokens", "1", "--top-p", "nan"], &["top_p"]),
         ("run", &bare, &["--prompt", "a", "--json"], &["tokenizer.json", "--tokens"]),
         ("run", &bare, &["--tokens", "1"], &["tokenizer.json", "--json"]),
@@ -95,6 +95,8 @@ fn prompts_and_options() {
         ("forward", &dir, &["--tokens", "1", "--out", &nowhere], &["nowhere/out", "written"]),
         ("forward", &dir, &["--tokens", "1", "--out", &here], &["is a directory"]),
         ("chat", &dir, &[], &["chat template", "sws run"]),
+        ("run", Path::new("tell me a tale"), &[], &["tell me a tale", "--prompt"]),
+        ("chat", Path::new("why is it?"), &[], &["why is it?", "QUESTION"]),
     ];
     let before = tree(temp.path());
     for (command, model, options, words) in cases {
@@ -106,7 +108,7 @@ fn prompts_and_options() {
     assert!(tree(temp.path()) == before);
     #[rustfmt::skip]
     let usage: [(&[&str], &str); 6] = [
-        (&["run", "x", "--tokens", "1,,2"], "--tokens"),
+        (&["run", "x", "--tokens", "1,,2"], "separated by commas"),
         (&["run", "x", "--tokens", "-1"], "-1"),
         (&["run", "x", "--tokens", "1", "--prompt", "a"], "cannot be used with"),
         (&["run", "x", "--kv", "q8"], "f32 or bf16"),

@@ -41,12 +41,109 @@ fn a_conversation() {
     assert_ne!(answers("hello\n", &["--system", "be kind"]), once);
     // A backslash continues a line, commands are not messages, and nothing is read after /quit.
     assert_eq!(answers("hello\\\nagain\n", &[]).len(), 1);
-    let outcome = chat(&model, "/help\n\n/nonesuch\n/save x\n/quit\nhello\n", &greedy).succeeded();
+    let outcome = chat(&model, "/help\n\n/quit\nhello\n", &greedy).succeeded();
     assert_eq!(outcome.stdout, "");
-    assert!(outcome.stderr.contains("/reset") && outcome.stderr.contains("no command `/nonesuch`"));
-    assert!(outcome.stderr.contains("no command `/save x`"), "{outcome:?}");
+    assert!(outcome.stderr.contains("/reset"), "{outcome:?}");
+    // A script learns of a misspelt command.
+    chat(&model, "/nonesuch\nhello\n", &greedy).refused(2, &["no command `/nonesuch`", "/help"]);
+    chat(&model, "/save\n", &greedy).refused(2, &["/save", "file"]);
     // With a leading space it is a message.
     assert_eq!(answers(" /hello\n", &[]).len(), 1);
+}
+
+#[test]
+fn commands_change_the_conversation() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    copy("qwen3_moe", &model);
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let greedy = ["--temperature", "0", "--max-new-tokens", "6", "--ignore-eos"];
+    let last = |lines: &str, more: &[&str]| {
+        let outcome = chat(&model, lines, &[&greedy, more].concat()).succeeded();
+        outcome.stdout.trim_end().rsplit('\n').next().unwrap().to_owned()
+    };
+    let (hello, again) = (last("hello\n", &[]), last("hello\nagain\n", &[]));
+    // The question is answered as before: undone, retried, saved and loaded.
+    assert_eq!(last("hello\nother\n/undo\nagain\n", &[]), again);
+    assert_eq!(last("hello\nagain\n/retry\n", &[]), again);
+    let file = temp.path().join("talk.json");
+    let file = file.to_str().unwrap();
+    assert_eq!(
+        last(&format!("hello\n/save {file}\n/reset\nother\n/load {file}\nagain\n"), &[]),
+        again
+    );
+    assert_eq!(last("again\n", &["--load", file]), again);
+    let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(saved["messages"][0], serde_json::json!({"role": "user", "content": "hello"}));
+    assert_eq!(saved["messages"][1]["content"], hello.as_str());
+    // The system message is that of the option.
+    assert_eq!(last("/system be kind\nhello\n", &[]), last("hello\n", &["--system", "be kind"]));
+    let stats = chat(&model, "hello\n/stats\n", &greedy).succeeded();
+    assert!(stats.stderr.contains("prompt  ") && stats.stderr.contains("memory  "), "{stats:?}");
+
+    // Files of others stay as they are.
+    let other = temp.path().join("other");
+    std::fs::write(&other, "precious").unwrap();
+    let other = other.to_str().unwrap();
+    let refused = |lines: &str, words: &[&str]| chat(&model, lines, &greedy).refused(2, words);
+    refused(&format!("/save {other}\n"), &[other, "exists"]);
+    refused(&format!("/load {other}\n"), &[other, "no conversation"]);
+    assert_eq!(std::fs::read(other).unwrap(), b"precious");
+    refused(&format!("/save {file}\n"), &[file, "exists"]);
+    refused("/load /nowhere/x\n", &["/nowhere/x"]);
+    std::fs::write(other, "{\"messages\": [{\"role\": \"king\", \"content\": \"\"}]}").unwrap();
+    refused(&format!("/load {other}\n"), &[other, "king", "assistant"]);
+    for empty in ["/undo\n", "/retry\n", "/stats\n"] {
+        refused(empty, &["there is no"]);
+    }
+    // A conversation of one's own is written again.
+    let both = format!("/load {file}\nagain\n/save {file}\n");
+    chat(&model, &both, &greedy).succeeded();
+    let saved: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn one_question_is_answered_without_a_conversation() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    copy("qwen3_moe", &model);
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let greedy = ["--temperature", "0", "--max-new-tokens", "6", "--ignore-eos"];
+    let asked = chat(&model, "hello\n", &greedy).succeeded().stdout;
+    let once = |question: &str| chat(&model, "hello\n", &[&[question], &greedy[..]].concat());
+    assert_eq!(once("hello").succeeded().stdout, asked);
+    assert_eq!(once("-").succeeded().stdout, asked);
+    once(" ").refused(2, &["question is empty"]);
+}
+
+#[test]
+fn thoughts_are_switched_and_stay_off_standard_output() {
+    // A template whose answers begin with thoughts, unless they are switched off.
+    let switch = "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}";
+    let template = format!("{{{{ messages[-1].content }}}}<think>{switch}");
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    copy("qwen3_moe", &model);
+    std::fs::write(model.join("chat_template.jinja"), &template).unwrap();
+    let greedy = ["--temperature", "0", "--max-new-tokens", "6", "--ignore-eos"];
+    let stdout = |lines: &str, more: &[&str]| {
+        chat(&model, lines, &[&greedy, more].concat()).succeeded().stdout
+    };
+    // The model never ends its thoughts.
+    assert_eq!(stdout("hello\n", &[]), "\n");
+    assert_eq!(stdout("hello\n", &["--think"]), "\n");
+    let answer = stdout("hello\n", &["--no-think"]);
+    assert!(answer.len() > 1, "{answer:?}");
+    assert_eq!(stdout("/think off\nhello\n", &[]), answer);
+    assert_eq!(
+        stdout("hello\n/think\n/think\nhello\n", &["--no-think"]),
+        format!("{answer}{answer}")
+    );
+    chat(&model, "/think maybe\n", &greedy).refused(2, &["/think", "maybe"]);
+    // A template without a switch.
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    chat(&model, "hello\n", &["--no-think"]).refused(2, &["no switch", "--no-think"]);
 }
 
 #[test]

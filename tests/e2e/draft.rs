@@ -150,9 +150,9 @@ fn a_draft_is_trained_scored_and_used() {
     // it.
     let cases = [
         (&["--ram", "min"][..], false),
-        (&["--ram", "48MiB"], true),
-        (&["--ram", "48MiB", "--no-draft"], false),
-        (&["--ram", "48MiB", "--no-speculation"], false),
+        (&["--ram", "56MiB"], true),
+        (&["--ram", "56MiB", "--no-draft"], false),
+        (&["--ram", "56MiB", "--no-speculation"], false),
     ];
     for (more, expects) in cases {
         let found = run(more);
@@ -161,8 +161,8 @@ fn a_draft_is_trained_scored_and_used() {
     }
     // Such small experts do not justify an untrained draft.
     fs::remove_file(shards.join("draft.safetensors")).unwrap();
-    assert!(!asked(&run(&["--ram", "48MiB"])));
-    assert_eq!(run(&["--ram", "48MiB", "--draft", &draft])["tokens"], expected["tokens"]);
+    assert!(!asked(&run(&["--ram", "56MiB"])));
+    assert_eq!(run(&["--ram", "56MiB", "--draft", &draft])["tokens"], expected["tokens"]);
     let left_out = call(&["run", with, "--tokens", "5", "--ram", "min", "--draft", &draft]);
     let told = left_out.succeeded().stderr;
     assert!(

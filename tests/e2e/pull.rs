@@ -399,7 +399,7 @@ fn refusals_are_one_sentence() {
         Outcome::of(outcome).refused(2, &[name]);
     }
     user.sws(&[&"run", &"own/tiny"]).refused(2, &["own/tiny", "sws pull own/tiny"]);
-    user.sws(&[&"run", &"tell me a story"]).refused(2, &["tell me a story", "does not exist"]);
+    user.sws(&[&"run", &"tell me a story"]).refused(2, &["tell me a story", "--prompt"]);
 }
 
 #[test]

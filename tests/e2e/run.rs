@@ -201,20 +201,31 @@ fn a_prompt_in_text() {
     same(&run(&["--json"], Some("a b")));
     same(&run(&["--json"], Some("a b\n")));
     same(&run(&["--json", "--tokens", "1,27,2"], Some("never read")));
-    // Only the streamed text is on standard output.
-    let plain = run(&["--prompt", "a b"], None);
-    assert_eq!(plain.stdout, text);
-    assert!(plain.stderr.contains("tok/s") && plain.stderr.contains("peak memory"), "{plain:?}");
+    let file = temp.path().join("prompt.txt");
+    std::fs::write(&file, "a b\r\n").unwrap();
+    same(&run(&["--json", "--prompt-file", file.to_str().unwrap()], None));
+    same(&run(&["--json", "-f", "-"], Some("a b\n")));
+    // Only the streamed text is on standard output, and a line end.
+    let plain = run(&["-p", "a b"], None);
+    assert_eq!(plain.stdout, format!("{text}\n"));
+    let closing = plain.stderr.trim_end().lines().find(|line| line.starts_with('[')).unwrap();
+    assert!(closing.contains(" tokens, ") && closing.contains("memory "), "{plain:?}");
+    assert!(!plain.stderr.contains("prompt  "), "{plain:?}");
+    let verbose = run(&["-p", "a b", "-v"], None);
+    assert!(
+        verbose.stderr.contains("prompt  ") && verbose.stderr.contains("memory  "),
+        "{verbose:?}"
+    );
     // A stop string ends the text before it.
     let (before, after) = text.split_at(text.len() / 2);
     let stop: String = after.chars().take(6).collect();
     let stopped = run(&["--prompt", "a b", "--stop", &stop], None);
-    assert_eq!(stopped.stdout, text[..text.find(&stop).unwrap()]);
-    assert!(before.starts_with(&stopped.stdout) || stopped.stdout == before, "{stopped:?}");
-    // Without a prompt a default opening is used, with a note.
+    let stopped_text = stopped.stdout.strip_suffix('\n').unwrap();
+    assert_eq!(stopped_text, &text[..text.find(&stop).unwrap()]);
+    assert!(before.starts_with(stopped_text), "{stopped:?}");
+    // Without a prompt a default opening is used, which belongs to the text.
     let opening = run(&[], None);
-    assert!(opening.stderr.contains("no prompt was given"), "{opening:?}");
-    assert!(opening.stderr.contains("Once upon a time"), "{opening:?}");
+    assert!(opening.stdout.starts_with("Once upon a time"), "{opening:?}");
     // Lossy results are labelled.
     let lossy = run(&["--prompt", "a b", "--kv", "bf16", "--json"], None);
     assert!(lossy.stderr.contains("sws: lossy: "), "{lossy:?}");

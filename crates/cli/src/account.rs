@@ -19,8 +19,7 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics, more: Option<Strin
     let memory = metrics.peak_rss_bytes.map(|bytes| format!("memory {}", size(bytes)));
     let waiting = generation(metrics).map(|cost| share(cost.stalls.seconds, cost.seconds));
     let waiting = waiting.map(|share| format!("{share} waiting for the disk"));
-    let parts: Vec<String> =
-        [Some(text), memory, waiting, more].into_iter().flatten().collect();
+    let parts: Vec<String> = [Some(text), memory, waiting, more].into_iter().flatten().collect();
     format!("[{}]", parts.join("; "))
 }
 
@@ -83,7 +82,8 @@ fn weights(cost: &Metrics) -> String {
 
 /// Balance of reads ahead of the router.
 fn prefetch(speculation: &Speculation) -> Option<String> {
-    let Speculation { useful, wasted, saved_ns, cost_ns, windows_on, windows_off, .. } = speculation;
+    let Speculation { useful, wasted, saved_ns, cost_ns, windows_on, windows_off, .. } =
+        speculation;
     if useful + wasted == 0 {
         return None;
     }
@@ -102,11 +102,17 @@ fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> Str
         let _ = writeln!(text, "{name:<10} {row}");
     }
     if !made.thoughts.is_empty() {
-        let _ = writeln!(text, "{:<10} {} bytes before the answer", "thoughts", made.thoughts.len());
+        let _ =
+            writeln!(text, "{:<10} {} bytes before the answer", "thoughts", made.thoughts.len());
     }
     let allowed = metrics.ram_bytes.map_or(String::new(), |ram| format!(" of {}", size(ram)));
     let peak = metrics.peak_rss_bytes.map_or("unknown".to_owned(), size);
-    let _ = writeln!(text, "{:<10} {peak}{allowed} at most; loaded in {}", "memory", seconds(metrics.load_seconds));
+    let _ = writeln!(
+        text,
+        "{:<10} {peak}{allowed} at most; loaded in {}",
+        "memory",
+        seconds(metrics.load_seconds)
+    );
     text
 }
 
@@ -166,7 +172,9 @@ mod tests {
 
     #[test]
     fn times_have_the_digits_that_matter() {
-        for (time, expected) in [(0.016, "0.02 s"), (9.5, "9.50 s"), (42.4, "42 s"), (125.0, "2:05 min")] {
+        for (time, expected) in
+            [(0.016, "0.02 s"), (9.5, "9.50 s"), (42.4, "42 s"), (125.0, "2:05 min")]
+        {
             assert_eq!(seconds(time), expected);
         }
     }

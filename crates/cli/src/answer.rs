@@ -1,6 +1,6 @@
 //! Shows generated text on the terminal.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use sws::{Generate, Generated, Piece, Progress};
 
@@ -15,8 +15,8 @@ pub(crate) fn follow(
     mut live: Live,
     show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
-    let meter = Rc::new(Meter::quiet("processing the prompt", Unit::Tokens));
-    let shown = Rc::clone(&meter);
+    let meter = Arc::new(Meter::quiet("reading the prompt", Unit::Work));
+    let shown = Arc::clone(&meter);
     let report = move |progress: Progress| {
         if progress.done < progress.total {
             shown.show(progress);

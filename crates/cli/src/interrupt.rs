@@ -39,9 +39,9 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Handle that cancels a run between passes when the flag is set.
+    /// Handle that cancels a run between tokens, or a prompt at a layer, when the flag is set.
     pub(crate) fn cancel(&self) -> Cancel {
-        Cancel::between_passes(Arc::clone(&self.0))
+        Cancel::between_tokens(Arc::clone(&self.0))
     }
 
     pub(crate) fn reset(&self) {

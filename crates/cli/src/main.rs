@@ -5,6 +5,7 @@ mod answer;
 mod args;
 mod atomic_file;
 mod commands;
+mod config;
 mod here;
 mod interrupt;
 mod limits;
@@ -20,7 +21,7 @@ mod terminal;
 use std::process::ExitCode;
 
 use args::{Args, Command};
-use clap::Parser;
+use clap_complete::CompleteEnv;
 use interrupt::{INTERRUPTED, Interrupted};
 use sws_store::shard::ShardError;
 use terminal::{hint, is_broken_pipe, note};
@@ -42,14 +43,22 @@ fn main() -> ExitCode {
 /// Runs the command. Not inlined, because its frame must not be on the stack that `main` checks.
 #[inline(never)]
 fn start() -> ExitCode {
-    let args = match Args::try_parse() {
+    // Answers the shell, and ends the program, if it asks for completions.
+    CompleteEnv::with_factory(args::command).var("SWS_COMPLETE").complete();
+    let args = match Args::typed() {
         Ok(args) => args,
-        Err(error) if error.use_stderr() => {
-            // Printed as clap would, but escaped: the arguments may contain an untrusted file name.
-            hint(format_args!("{}", error.render()));
-            return ExitCode::from(REFUSED);
-        }
-        Err(help) => help.exit(),
+        Err(error) => match error.downcast::<clap::Error>() {
+            Ok(error) if error.use_stderr() => {
+                // Printed as clap would, but escaped: the arguments may contain an untrusted file name.
+                hint(format_args!("{}", error.render()));
+                return ExitCode::from(REFUSED);
+            }
+            Ok(help) => help.exit(),
+            Err(error) => {
+                note!("sws: {error}");
+                return ExitCode::from(REFUSED);
+            }
+        },
     };
     let done = limits::file_size().and_then(|()| match args.command {
         Command::Run(args) if args.prompts.is_some() => commands::prompts::run(&args),
@@ -70,6 +79,8 @@ fn start() -> ExitCode {
         Command::Plan(args) => commands::plan::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Draft(args) => limits::threads(None)?.run(|| commands::draft::run(&args)),
+        Command::Config => commands::config::run(args.config.as_deref()),
+        Command::Pages(args) => commands::pages::run(&args),
         Command::Replay(args) => limits::threads(None)?.run(|| commands::replay::run(&args)),
     });
     match done {

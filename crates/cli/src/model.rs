@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use sws::{LoadedModel, Loader, Model, Progress, Warning};
 use sws_store::MANIFEST_FILE;
 
@@ -22,6 +22,16 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
         Some(typed) => Model::open_counted(typed, process::heap)?,
         None => Model::open_counted(shipped()?, process::heap)?,
     })
+}
+
+/// Explains that a text was typed in place of a model, where `example` shows how to give one.
+pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::Error {
+    match error.downcast_ref::<sws::Error>() {
+        Some(sws::Error::NoPath { path }) if path.to_string_lossy().contains(' ') => {
+            anyhow!("`{}` is no model; a text is given as in `{example}`", path.display())
+        }
+        _ => error,
+    }
 }
 
 /// Like [`open`], but offers to download a model that is not on this machine, if there is a terminal.

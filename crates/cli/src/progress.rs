@@ -11,9 +11,12 @@ use sws_store::shard::Progress;
 /// Without a terminal, a line appears at least this often, and at every tenth of the work.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// Work that is done sooner shows no bar.
+const SOON: Duration = Duration::from_millis(200);
+
 /// Progress display of one operation.
 pub(crate) enum Meter {
-    Bar(ProgressBar),
+    Bar { bar: ProgressBar, clock: Clock },
     Lines { what: &'static str, unit: Unit, tenths: bool, clock: Clock, last: Mutex<Last> },
 }
 
@@ -22,6 +25,8 @@ pub(crate) enum Meter {
 pub(crate) enum Unit {
     Bytes,
     Tokens,
+    /// Work whose unit says nothing to people.
+    Work,
 }
 
 pub(crate) struct Last {
@@ -55,12 +60,14 @@ impl Meter {
                     "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left"
                 }
                 Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens  {per_sec}  {eta} left",
+                Unit::Work => "{prefix} {wide_bar} {percent} %  {eta} left",
             });
             let bar = ProgressBar::new(0).with_prefix(what);
-            Meter::Bar(match style {
+            let bar = match style {
                 Ok(style) => bar.with_style(style),
                 Err(_) => bar,
-            })
+            };
+            Meter::Bar { bar, clock: Clock::real() }
         } else {
             let last = Last { start: None, time: Duration::ZERO, tenth: 0 };
             Meter::Lines { what, unit, tenths, clock: Clock::real(), last: Mutex::new(last) }
@@ -69,7 +76,8 @@ impl Meter {
 
     pub(crate) fn show(&self, progress: Progress) {
         match self {
-            Meter::Bar(bar) => {
+            Meter::Bar { clock, .. } if clock.now() < SOON => {}
+            Meter::Bar { bar, .. } => {
                 if bar.length() != Some(progress.total) {
                     bar.set_length(progress.total);
                     // Progress of an earlier run says nothing about the rate of this one.
@@ -94,7 +102,7 @@ impl Meter {
     }
 
     pub(crate) fn finish(&self) {
-        if let Meter::Bar(bar) = self {
+        if let Meter::Bar { bar, .. } = self {
             bar.finish_and_clear();
         }
     }
@@ -105,17 +113,18 @@ fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String
     let rate = done.saturating_sub(start) as f64 / elapsed.as_secs_f64().max(1e-9);
     let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
     let left = Duration::try_from_secs_f64(left.ceil()).unwrap_or(Duration::MAX);
-    let amount = |n: u64| match unit {
-        Unit::Bytes => BinaryBytes(n).to_string(),
-        Unit::Tokens => format!("{n} tokens"),
-    };
-    format!(
-        "{} % of {}, {}/s, {} left",
-        done * 100 / total.max(1),
-        amount(total),
-        amount(rate as u64),
-        HumanDuration(left),
-    )
+    let percent = done * 100 / total.max(1);
+    let left = HumanDuration(left);
+    match unit {
+        Unit::Bytes => {
+            let [total, rate] = [total, rate as u64].map(BinaryBytes);
+            format!("{percent} % of {total}, {rate}/s, {left} left")
+        }
+        Unit::Tokens => {
+            format!("{percent} % of {total} tokens, {} tokens/s, {left} left", rate as u64)
+        }
+        Unit::Work => format!("{percent} %, {left} left"),
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +142,7 @@ mod tests {
             (Unit::Bytes, 75 * mib, 100 * mib, 50 * mib, 5, "75 % of 100.00 MiB, 5.00 MiB/s, 5 seconds left"),
             (Unit::Bytes, 100 * mib, 100 * mib, 50 * mib, 5, "100 % of 100.00 MiB, 10.00 MiB/s, 0 seconds left"),
             (Unit::Tokens, 50, 100, 0, 5, "50 % of 100 tokens, 10 tokens/s, 5 seconds left"),
+            (Unit::Work, 50, 100, 0, 5, "50 %, 5 seconds left"),
         ];
         for (unit, done, total, start, seconds, expected) in cases {
             let elapsed = Duration::from_secs(seconds);

@@ -158,13 +158,9 @@ impl Ways {
 
 /// The refusal of an option.
 fn refused(error: &sws::Error) -> Failure {
-    let cause = match error {
-        sws::Error::Model { cause, .. } => cause.downcast_ref::<GenerationError>(),
-        _ => None,
-    };
-    match cause {
-        Some(GenerationError::Absurd { key, value, expected, .. }) => {
-            Failure::field(key, format!("{key} is {value}, and must be {expected}"))
+    match error {
+        sws::Error::Generation(GenerationError::Option { key, .. }) => {
+            Failure::field(key, error.to_string())
         }
         _ => Failure::of(error),
     }

@@ -17,7 +17,7 @@ pub struct Cancel(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     flag: Arc<AtomicBool>,
-    /// True if a pass in progress is completed first.
+    /// True if a pass for a token is completed first.
     between: bool,
     /// Waiter of the pass in progress.
     waiter: Mutex<Option<Waiter>>,
@@ -30,10 +30,9 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Creates a handle that ends generation between passes only, when the flag is set: after a
-    /// token, or after a few hundred of a prompt. The sequence can be continued from there. A
-    /// signal can set the flag.
-    pub fn between_passes(flag: Arc<AtomicBool>) -> Cancel {
+    /// Creates a handle that ends a prompt at its next layer, and generation after a token, when the
+    /// flag is set. After a token the sequence can be continued from there. A signal can set the flag.
+    pub fn between_tokens(flag: Arc<AtomicBool>) -> Cancel {
         Cancel(Arc::new(Shared { flag, between: true, waiter: Mutex::default() }))
     }
 
@@ -50,7 +49,7 @@ impl Cancel {
         self.0.flag.load(Ordering::Relaxed)
     }
 
-    /// True if passes end early now.
+    /// True if passes for tokens end early now.
     pub(crate) fn ends_passes(&self) -> bool {
         !self.0.between && self.is_cancelled()
     }
@@ -84,7 +83,12 @@ impl Cancel {
 pub(crate) struct CancelObserver<'a> {
     pub(crate) cancel: &'a Cancel,
     pub(crate) observer: &'a mut dyn Observer,
+    /// Called at each layer of a prompt's pass; `None` in a pass for a token.
+    pub(crate) prompt: Option<&'a mut OnLayer<'a>>,
 }
+
+/// A function of the number of a layer.
+pub(crate) type OnLayer<'a> = dyn FnMut(usize) + Send + 'a;
 
 impl Observer for CancelObserver<'_> {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
@@ -97,8 +101,15 @@ impl Observer for CancelObserver<'_> {
         layer: usize,
         hidden: &[f32],
     ) -> Result<(), SourceError> {
-        if self.cancel.ends_passes() {
+        let ends = match &self.prompt {
+            Some(_) => self.cancel.is_cancelled(),
+            None => self.cancel.ends_passes(),
+        };
+        if ends {
             return Err("the pass was cancelled".into());
+        }
+        if let Some(on_layer) = &mut self.prompt {
+            on_layer(layer);
         }
         self.observer.layer_begins(pass, layer, hidden)
     }

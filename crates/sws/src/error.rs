@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sws_engine::UnknownBudget;
 use sws_hub::{ModelId, ModelName};
 use sws_model::ForwardError;
-use sws_model::text::SampleError;
+use sws_model::text::{GenerationError, SampleError};
 use sws_store::{CheckpointError, FetchError, Holder, LayoutError, ManifestError, SmallFileError};
 
 use crate::Size;
@@ -156,6 +156,9 @@ pub enum Error {
     /// Logits from which no token can be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// An option of generation out of range.
+    #[error(transparent)]
+    Generation(GenerationError),
     /// Cancelled by a [`Cancel`](crate::Cancel) handle before the model was loaded.
     #[error("it was cancelled while the model was still being loaded; load it again")]
     Cancelled,

@@ -7,15 +7,15 @@ use sws_model::text::{Generation, Position, ReplyReader, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::shard::Progress;
 
-use crate::cancel::CancelObserver;
+use crate::cancel::{CancelObserver, OnLayer};
 use crate::chat::Turn;
 use crate::sequence::Sequence;
 use crate::timing::Timing;
 use crate::writer::Writer;
 use crate::{Cancel, End, Generated, Pace, Piece, Result};
 
-/// Prompt tokens per pass, and so between two checks of a handle that cancels between passes: as
-/// many as go through the layers together where there is memory. The output does not depend on it.
+/// Prompt tokens per pass: as many as go through the layers together where there is memory. The output
+/// does not depend on it.
 const CHUNK: usize = 512;
 
 /// A text being generated: an iterator over its [pieces](Piece), which ends with the text.
@@ -25,6 +25,7 @@ const CHUNK: usize = 512;
 #[derive(Debug)]
 pub struct Generate<'m> {
     sequence: &'m mut Sequence,
+    layers: usize,
     /// Prompt tokens that are not in the sequence yet; empty once they are.
     prompt: Vec<u32>,
     writer: Writer<'m>,
@@ -42,11 +43,19 @@ struct Hooks<'m> {
     cancel: Cancel,
     waiter: Option<Waiter>,
     observer: Option<&'m mut dyn Observer>,
-    progress: Option<Box<dyn FnMut(Progress) + 'm>>,
+    progress: Option<Box<dyn FnMut(Progress) + Send + 'm>>,
+}
+
+/// A part of a prompt: the number of tokens before it, and of all.
+struct Part {
+    done: usize,
+    total: usize,
 }
 
 /// Prompt of a text, and the parts of the model that it needs.
 pub(crate) struct Start<'m, 'g> {
+    /// Number of layers.
+    pub(crate) layers: usize,
     pub(crate) tokens: Vec<u32>,
     pub(crate) generation: &'g Generation,
     pub(crate) tokenizer: Option<(&'m Tokenizer, Position)>,
@@ -56,7 +65,7 @@ pub(crate) struct Start<'m, 'g> {
 
 impl<'m> Generate<'m> {
     pub(crate) fn new(sequence: &'m mut Sequence, start: Start<'m, '_>) -> Result<Generate<'m>> {
-        let Start { mut tokens, generation, tokenizer, gauge, waiter } = start;
+        let Start { layers, mut tokens, generation, tokenizer, gauge, waiter } = start;
         let used = sequence.resume(&tokens);
         let prompt = tokens.split_off(used);
         let (limit, asked) = (sequence.limit(), prompt.len());
@@ -67,6 +76,7 @@ impl<'m> Generate<'m> {
         let writer = Writer::new(&[&tokens, &prompt], vocab, generation, tokenizer)?;
         Ok(Generate {
             sequence,
+            layers,
             prompt,
             writer,
             logits: Vec::new(),
@@ -95,8 +105,9 @@ impl<'m> Generate<'m> {
         self
     }
 
-    /// Sets a callback for the progress of the prompt, called after each of its passes.
-    pub fn reporting(mut self, progress: impl FnMut(Progress) + 'm) -> Self {
+    /// Sets a callback for the progress of the prompt, called at each layer of its passes. Its unit
+    /// is a token in a layer.
+    pub fn reporting(mut self, progress: impl FnMut(Progress) + Send + 'm) -> Self {
         self.hooks.progress = Some(Box::new(progress));
         self
     }
@@ -129,7 +140,7 @@ impl<'m> Generate<'m> {
         } else if self.sequence.len() == self.sequence.limit() {
             return Ok(self.ended(End::Context));
         } else if let Some(&last) = self.writer.made.tokens.last() {
-            if !self.pass(&[last])? {
+            if !self.pass(&[last], None)? {
                 return Ok(self.ended(End::Cancelled));
             }
             self.timing.computed += 1;
@@ -160,16 +171,14 @@ impl<'m> Generate<'m> {
         self.hooks.cancel.attach(self.hooks.waiter.as_ref());
         let prompt = std::mem::take(&mut self.prompt);
         let before = self.sequence.len();
-        let total = prompt.len() as u64;
         let mut done = 0;
         // An empty prompt is refused by the model.
         let completed = loop {
             let next = prompt.len().min(done + CHUNK);
-            if !self.pass(&prompt[done..next])? {
+            if !self.pass(&prompt[done..next], Some(Part { done, total: prompt.len() }))? {
                 break false;
             }
             done = next;
-            self.hooks.report(Progress { done: done as u64, total });
             if done == prompt.len() {
                 break true;
             }
@@ -186,15 +195,25 @@ impl<'m> Generate<'m> {
         Ok(completed)
     }
 
-    /// Computes tokens and the logits of the next one. Returns false if it was cancelled.
-    fn pass(&mut self, tokens: &[u32]) -> Result<bool> {
-        let Hooks { cancel, observer, .. } = &mut self.hooks;
+    /// Computes tokens, which may be a part of the prompt, and the logits of the next one. Returns
+    /// false if it was cancelled.
+    fn pass(&mut self, tokens: &[u32], part: Option<Part>) -> Result<bool> {
+        let (layers, count) = (self.layers, tokens.len());
+        let Hooks { cancel, observer, progress, .. } = &mut self.hooks;
         let mut unobserved = ();
         let observer: &mut dyn Observer = match observer {
             Some(observer) => &mut **observer,
             None => &mut unobserved,
         };
-        match self.sequence.observed(tokens, &mut CancelObserver { cancel, observer }) {
+        let mut report = |layer: usize| {
+            if let (Some(part), Some(progress)) = (&part, progress.as_mut()) {
+                let done = part.done * layers + count * layer;
+                progress(Progress { done: done as u64, total: (part.total * layers) as u64 });
+            }
+        };
+        let prompt: Option<&mut OnLayer<'_>> =
+            if part.is_some() { Some(&mut report) } else { None };
+        match self.sequence.observed(tokens, &mut CancelObserver { cancel, observer, prompt }) {
             Ok(logits) => {
                 self.logits.clear();
                 self.logits.extend_from_slice(logits);
@@ -247,14 +266,6 @@ impl Iterator for Generate<'_> {
 impl Drop for Generate<'_> {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl Hooks<'_> {
-    fn report(&mut self, done: Progress) {
-        if let Some(report) = &mut self.progress {
-            report(done);
-        }
     }
 }
 

@@ -109,7 +109,8 @@ impl LoadedModel {
     ) -> Result<Generate<'_>> {
         let tokenizer = self.text.tokenizer().map(|tokenizer| (tokenizer, position));
         let (gauge, waiter) = (self.gauge.clone(), self.waiter.clone());
-        let start = Start { tokens, generation, tokenizer, gauge, waiter };
+        let layers = self.model.spec().layers.len();
+        let start = Start { layers, tokens, generation, tokenizer, gauge, waiter };
         Generate::new(&mut self.sequence, start)
     }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sws_engine::{Plan, UnknownBudget};
+use sws_engine::{Plan, RamBudget, UnknownBudget};
 use sws_model::KvPrecision;
 use sws_store::shard::Progress;
-use sws_store::{Clock, ShardReader};
+use sws_store::{Clock, Memory, ShardReader};
 
 use crate::loaded::About;
 use crate::sequence::Sequence;
@@ -137,6 +137,7 @@ impl<'m> Loader<'m> {
         let loaded = self.options.backend.load(&mut self, &text, &threads)?;
         let load = clock.now() - started;
         self.warnings.extend(lossy.iter().cloned().map(Warning::Lossy));
+        self.warnings.extend(beyond_machine(self.options.ram));
         let streams = loaded.plan.is_some();
         let about = About {
             backend: self.options.backend,
@@ -198,6 +199,13 @@ impl<'m> Loader<'m> {
         };
         Ok((threads, text))
     }
+}
+
+/// The warning about a budget that is larger than the machine's memory.
+fn beyond_machine(ram: RamBudget) -> Option<Warning> {
+    let RamBudget::Bytes(asked) = ram else { return None };
+    let total = Memory::now()?.total;
+    (asked > total).then_some(Warning::BeyondMachine { asked, total })
 }
 
 impl fmt::Debug for Loader<'_> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json};
-use sws_model::text::{ChatTemplate, Generation, GenerationOptions, Tokenizer};
+use sws_model::text::{ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
     Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
@@ -59,7 +59,10 @@ impl Defaults {
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
         let Defaults { model, file } = self;
         let resolved = Generation::resolve(file.as_deref(), &model.0.config, options);
-        resolved.map_err(|e| model.error(e))
+        resolved.map_err(|e| match e {
+            GenerationError::Option { .. } => Error::Generation(e),
+            e => model.error(e),
+        })
     }
 }
 

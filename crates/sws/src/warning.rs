@@ -40,6 +40,18 @@ pub enum Warning {
         .0.display()
     )]
     DraftLeftOut(PathBuf),
+    /// A budget that the machine does not have.
+    #[error(
+        "the budget of {} is more than the {} of memory that there are; a model that needs all of it would be swapped or killed",
+        Size(*asked),
+        Size(*total)
+    )]
+    BeyondMachine {
+        /// Bytes of the budget.
+        asked: u64,
+        /// Bytes of the machine or its control group.
+        total: u64,
+    },
     /// A shorter context than the model was made for, or than requested.
     #[error("the context has {wanted} positions, and {holder} has memory left for {fits}")]
     Context {

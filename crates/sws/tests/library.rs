@@ -216,7 +216,7 @@ fn cancel_handle_ends_a_text_between_and_within_passes() {
         assert_eq!(again.tokens, whole.tokens, "after {token} {layer}");
     }
     // With a flag, as set by a signal, the pass in progress is completed.
-    let cancel = Cancel::between_passes(Arc::default());
+    let cancel = Cancel::between_tokens(Arc::default());
     let mut canceller = Canceller { cancel: cancel.clone(), position: position(3), layer: 0 };
     let generate = model.generate(wolf()).unwrap().cancelled_by(cancel.clone());
     let mut generate = generate.observed_by(&mut canceller);

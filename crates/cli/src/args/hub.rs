@@ -2,6 +2,8 @@
 
 use sws_hub::ModelName;
 
+use super::models;
+
 /// List the models on this machine.
 ///
 /// Shows the shards that ids find, and the models in the Hugging Face cache: the smallest --ram that
@@ -18,6 +20,7 @@ pub(crate) struct List {
 pub(crate) struct Rm {
     /// Id of the model; with an encoding, as in OWNER/NAME:q4, only these shards, and with the tag of
     /// a GGUF file only that file.
+    #[arg(add = models())]
     pub(crate) model: ModelName,
     /// Remove without a question.
     #[arg(long, short)]

@@ -1,5 +1,6 @@
 //! Command-line arguments.
 
+mod complete;
 mod hub;
 mod model;
 #[cfg(feature = "pull")]
@@ -9,19 +10,27 @@ mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
 mod shards;
+mod texts;
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use clap::{Parser, Subcommand};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use sws::Options;
 use sws_engine::RamBudget;
-use sws_kernels::TIER_VARIABLE;
+use sws_kernels::{TIER_VARIABLE, Tier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
+use crate::config::Config;
+use crate::terminal::note;
+
+use complete::models;
 pub(crate) use hub::{List, Rm};
 pub(crate) use model::Model;
-use model::{Chosen, chosen, kv, tiers};
+use model::{Chosen, TIERS, chosen, kv};
 #[cfg(feature = "pull")]
 pub(crate) use pull::{Form, Pull};
 pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
@@ -31,13 +40,96 @@ pub(crate) use serve::Serve;
 #[cfg(feature = "pull")]
 pub(crate) use shards::encoding;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
+pub(crate) use texts::{Certify, Chat, Forward, Run};
+
+/// Heading of options that few people need; `-h` leaves them out.
+const ADVANCED: &str = "Advanced";
 
 /// Runs language models that are larger than memory, by streaming their weights from disk.
 #[derive(Debug, Parser)]
-#[command(name = "sws", version)]
+#[command(name = "sws", version, long_version = VERSION.as_str(), after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// File with defaults for options; an empty name for none [default: ~/.config/sws/config.toml].
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "SWS_CONFIG",
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
+        global = true,
+        hide_short_help = true,
+        help_heading = ADVANCED
+    )]
+    pub(crate) config: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sws run                                     tell a tale with the bundled model
+  sws pull                                    list models to begin with
+  sws pull Qwen/Qwen3-30B-A3B                 download one, into shards
+  sws chat Qwen/Qwen3-30B-A3B                 talk to it
+  sws chat Qwen/Qwen3-30B-A3B \"Why is the sky blue?\"
+  sws plan Qwen/Qwen3-30B-A3B --ram 16GiB     how fast it will be
+  sws serve Qwen/Qwen3-30B-A3B                for other programs";
+
+/// The version with what was built in, and what this CPU offers. The commit is known if it was given
+/// to the compiler as `SWS_COMMIT`.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = [
+        ("candle", cfg!(feature = "candle")),
+        ("pull", cfg!(feature = "pull")),
+        ("serve", cfg!(feature = "serve")),
+        ("uring", cfg!(feature = "uring")),
+    ];
+    let features = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
+    let tiers = Tier::available().into_iter().map(Tier::name);
+    format!(
+        "{}{}\nfeatures: {}\ntiers of this CPU: {}",
+        env!("CARGO_PKG_VERSION"),
+        option_env!("SWS_COMMIT").map_or(String::new(), |commit| format!(" ({commit})")),
+        features.collect::<Vec<_>>().join(" "),
+        tiers.collect::<Vec<_>>().join(" "),
+    )
+});
+
+impl Args {
+    /// Parses the command line, with the defaults of the configuration file.
+    pub(crate) fn typed() -> anyhow::Result<Args> {
+        let mut words: Vec<OsString> = std::env::args_os().collect();
+        let mut command = command();
+        let mut matches = command.try_get_matches_from_mut(&words)?;
+        let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
+        if let Some(config) = Config::read(file)?
+            && let Some(name) = matches.subcommand_name().filter(|&name| name != "config")
+        {
+            config.check(&command)?;
+            let options = config.options(&command, &matches)?;
+            let name = words.iter().position(|word| word.as_os_str() == OsStr::new(name));
+            let after = name.map_or(words.len(), |at| at + 1);
+            words.splice(after..after, options);
+            matches = command.try_get_matches_from_mut(&words).inspect_err(|_| {
+                note!("sws: with the entries of `{}`:", config.path().display());
+            })?;
+        }
+        Ok(Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?)
+    }
+}
+
+/// The table of all commands and options.
+pub(crate) fn command() -> clap::Command {
+    hiding_advanced(Args::command())
+}
+
+/// Leaves advanced options out of `-h`.
+fn hiding_advanced(command: clap::Command) -> clap::Command {
+    let is_advanced = |arg: &clap::Arg| arg.get_help_heading() == Some(ADVANCED);
+    let command = command.mut_args(|arg| {
+        let hide = is_advanced(&arg) || arg.is_hide_short_help_set();
+        arg.hide_short_help(hide)
+    });
+    command.mut_subcommands(hiding_advanced)
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,147 +168,18 @@ pub(crate) enum Command {
     Replay(Replay),
     /// Train or score a draft, which forecasts the experts that a model will need.
     Draft(Draft),
+    /// Show the defaults that the configuration file sets.
+    Config,
+    /// Write the manual pages and a list of all options.
+    #[command(hide = true)]
+    Pages(Pages),
 }
 
-/// Continue a text.
-///
-/// The prompt is taken from --prompt, --tokens or standard input; without any of them the text
-/// begins with "Once upon a time". The new text goes to standard output, and everything else to
-/// standard error. With --prompts, several texts are continued together.
+/// Write the manual pages and a list of all options.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Run {
-    #[command(flatten)]
-    pub(crate) model: Model,
-    /// The text to continue.
-    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
-    pub(crate) prompt: Option<String>,
-    /// The text to continue, as token ids: 1,2,3.
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    pub(crate) tokens: Option<Vec<u32>>,
-    /// Continue each line of a file (`-` for standard input), several together. Prints a line of
-    /// JSON for each, in the order of the file: `line`, `tokens` (the new ids), `text`, `end`,
-    /// `seed`, `sampler`, or `line` and `error`. Each text is the one that --prompt gives.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["prompt", "tokens", "record", "certify", "json"]
-    )]
-    pub(crate) prompts: Option<PathBuf>,
-    /// Maximum number of texts at a time, with --prompts. Each expert is read once for all of them.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 4,
-        requires = "prompts",
-        value_parser = clap::value_parser!(u16).range(1..=1024)
-    )]
-    pub(crate) parallel: u16,
-    #[command(flatten)]
-    pub(crate) sampling: Sampling,
-    /// Record the chosen experts, as a trace for `sws replay`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) record: Option<PathBuf>,
-    /// Also record the training data of `sws draft train`: `hidden` and `attended` [tokens, layers,
-    /// hidden] f32, the inputs of each layer and of its router.
-    #[arg(long, requires = "record")]
-    pub(crate) record_hidden: bool,
-    /// Write a certificate of the answer, which `sws certify` can recompute.
-    #[arg(long, value_name = "FILE", conflicts_with = "tolerance")]
-    pub(crate) certify: Option<PathBuf>,
-    /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Show where time and bytes went.
-    #[arg(long, short)]
-    pub(crate) verbose: bool,
-}
-
-impl Run {
-    /// The arguments of `sws run MODEL`.
-    pub(crate) fn of(model: Model, sampling: Sampling) -> Run {
-        Run {
-            model,
-            prompt: None,
-            tokens: None,
-            prompts: None,
-            parallel: 1,
-            sampling,
-            record: None,
-            record_hidden: false,
-            certify: None,
-            json: false,
-            verbose: false,
-        }
-    }
-}
-
-/// Recompute a certified answer and compare every bit.
-///
-/// The result does not depend on --ram, --resident, --policy, --reader or --threads. Exits with 0
-/// if all bits agree, otherwise with 1 and the first step that differs.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Certify {
-    /// The certificate, written by `sws run --certify`.
-    pub(crate) file: PathBuf,
-    #[command(flatten)]
-    pub(crate) model: Model,
-    /// Print the outcome as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Chat with a model.
-///
-/// Each line is a message. Ctrl-C stops an answer; /help lists the commands. Without a model, the
-/// newest one on this machine that was made for conversation answers. Standard output gets the
-/// answers; what a model thinks before is shown, dimmed, on a terminal only.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Chat {
-    #[command(flatten)]
-    pub(crate) model: Model,
-    /// Answer this question only; `-` for all of standard input.
-    pub(crate) question: Option<String>,
-    /// Let the model think before it answers, if its template has a switch for that [default: as in
-    /// the template].
-    #[arg(long, overrides_with = "no_think")]
-    pub(crate) think: bool,
-    /// Let the model answer at once.
-    #[arg(long, overrides_with = "think")]
-    pub(crate) no_think: bool,
-    /// Continue a conversation that /save wrote.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) load: Option<PathBuf>,
-    /// Show after each answer where time and bytes went.
-    #[arg(long, short)]
-    pub(crate) verbose: bool,
-    /// System message, which precedes the conversation.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) system: Option<String>,
-    #[command(flatten)]
-    pub(crate) sampling: Sampling,
-}
-
-/// Write the logits of a sequence of tokens to a file.
-///
-/// Writes a safetensors file with `logits` [tokens, vocabulary] f32: row t predicts the token after
-/// token t. With --routes also `routes` [layers, tokens, k] u32: the experts chosen by the router
-/// of each layer with experts, first layer to last, most probable expert first.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Forward {
-    #[command(flatten)]
-    pub(crate) model: Model,
-    /// The token ids: 1,2,3.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
-    pub(crate) tokens: Vec<u32>,
-    /// Output file, which appears once it is complete.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: PathBuf,
-    /// Also write the chosen experts.
-    #[arg(long)]
-    pub(crate) routes: bool,
-    /// Print the outcome as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+pub(crate) struct Pages {
+    /// Output directory.
+    pub(crate) dir: PathBuf,
 }
 
 /// Show how a model would run within a memory budget.
@@ -229,6 +192,7 @@ pub(crate) struct Forward {
 pub(crate) struct Plan {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
     /// id of a model, downloaded or not [default: the model in `shards`].
+    #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.
@@ -243,7 +207,7 @@ pub(crate) struct Plan {
     /// Precision of keys and values: f32, or bf16 in half the memory.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
     pub(crate) kv: KvPrecision,
-    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen)]
     tier: Option<Chosen>,
     /// Compute threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -276,6 +240,7 @@ pub(crate) struct Plan {
 pub(crate) struct Doctor {
     /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
     /// Face cache [default: only checks that need no model].
+    #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]

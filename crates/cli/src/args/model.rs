@@ -10,22 +10,37 @@ use sws_kernels::{TIER_VARIABLE, Tier, UnknownTier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
+use super::{ADVANCED, models};
+
 /// Arguments that name a model and say how to run it, a field each.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Memory and speed")]
 pub(crate) struct Model {
     /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list`
     /// shows [default: the model in `shards`].
+    #[arg(help_heading = None, add = models())]
     pub(crate) model: Option<PathBuf>,
-    /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free. The
-    /// output does not depend on it.
+    /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
     pub(crate) ram: RamBudget,
     /// Load the whole model into memory before computing anything.
     #[arg(long)]
     pub(crate) resident: bool,
     /// Context length in tokens [default: as memory allows, up to 4096].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
+    /// Compute threads [default: one per core]. With candle the output
+    /// depends on their number.
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) advanced: Advanced,
+}
+
+/// Arguments that few people need.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = ADVANCED)]
+pub(crate) struct Advanced {
     /// Cache policy that evicts experts: expected or lru.
     #[arg(long, value_name = "POLICY", default_value = "expected")]
     pub(crate) policy: PolicyKind,
@@ -39,14 +54,14 @@ pub(crate) struct Model {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resident", "no_speculation"])]
     pub(crate) draft: Option<PathBuf>,
     /// Run without a draft. A draft takes up to a twentieth of --ram, or 1 MiB, if memory remains
-    /// for expert slots. The output does not depend on it.
+    /// for expert slots.
     #[arg(long, conflicts_with = "draft")]
     pub(crate) no_draft: bool,
     /// Stand-ins kept in memory, for a model sharded with stand-ins: all, off, or auto for as many
     /// as fit into an eighth of the experts' memory [default: off; auto with --tolerance].
     ///
     /// While an expert is being read, the pass runs ahead on stand-ins to learn which experts later
-    /// layers need; then it rewinds. The output does not depend on it.
+    /// layers need; then it rewinds.
     #[arg(long, value_name = "WHICH", value_parser = stand_in_use, conflicts_with = "resident")]
     pub(crate) stand_ins: Option<StandInUse>,
     /// Use a stand-in's result where it changes the state by at most this share of its norm. The
@@ -57,18 +72,14 @@ pub(crate) struct Model {
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
     pub(crate) tolerance: f64,
     /// Neither load nor save expert usage statistics of earlier runs, which are kept in the user's
-    /// cache directory, one small file per model. The output does not depend on them.
+    /// cache directory, one small file per model.
     #[arg(long)]
     pub(crate) no_warm_start: bool,
     /// Implementation of the layers.
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: Backend,
-    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = tiers(), value_parser = chosen)]
+    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen)]
     tier: Option<Chosen>,
-    /// Compute threads [default: one per core]. The output does not depend on their number, except
-    /// with candle.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
@@ -85,8 +96,9 @@ pub(super) struct Chosen(pub(super) Option<Tier>);
 impl Model {
     /// Options for loading the model.
     pub(crate) fn options(&self) -> Options {
-        let draft = match &self.draft {
-            _ if self.no_draft => DraftChoice::Off,
+        let advanced = &self.advanced;
+        let draft = match &advanced.draft {
+            _ if advanced.no_draft => DraftChoice::Off,
             Some(file) => DraftChoice::File(file.clone()),
             None => DraftChoice::Auto,
         };
@@ -95,29 +107,29 @@ impl Model {
             resident: self.resident,
             context: self.context.map(|n| n as usize),
             kv: self.kv(),
-            backend: self.backend,
-            tier: self.tier.and_then(|tier| tier.0),
-            reader: self.reader,
+            backend: advanced.backend,
+            tier: advanced.tier.and_then(|tier| tier.0),
+            reader: advanced.reader,
             streaming: Streaming {
-                policy: self.policy,
-                speculation: !self.no_speculation,
+                policy: advanced.policy,
+                speculation: !advanced.no_speculation,
                 draft,
-                stand_ins: self.stand_ins,
-                tolerance: self.tolerance,
-                warm_start: !self.no_warm_start,
+                stand_ins: advanced.stand_ins,
+                tolerance: advanced.tolerance,
+                warm_start: !advanced.no_warm_start,
             },
         }
     }
 
     /// Precision of keys and values.
     pub(crate) fn kv(&self) -> KvPrecision {
-        self.kv.unwrap_or(KvPrecision::F32)
+        self.advanced.kv.unwrap_or(KvPrecision::F32)
     }
 
     /// Sets the precision of keys and values, unless another one was typed; returns false in that
     /// case.
     pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
-        *self.kv.get_or_insert(kv) == kv
+        *self.advanced.kv.get_or_insert(kv) == kv
     }
 }
 
@@ -129,15 +141,9 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
     })
 }
 
-/// Help of `--tier`, which lists the tiers of this CPU.
-pub(super) fn tiers() -> String {
-    let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
-    format!(
-        "Tier of the kernels. Tiers of this CPU: {} [default: the first]. The output does not depend \
-         on it",
-        tiers.join(", ")
-    )
-}
+/// Help of `--tier`.
+pub(super) const TIERS: &str =
+    "Tier of the kernels; `sws --version` lists those of this CPU [default: the first]";
 
 pub(super) fn chosen(word: &str) -> Result<Chosen, UnknownTier> {
     let chosen = Some(word).filter(|word| !word.is_empty());

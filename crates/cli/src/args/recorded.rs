@@ -6,6 +6,8 @@ use clap::Subcommand;
 use sws_cache::replay::ReplayPolicy;
 use sws_engine::RamBudget;
 
+use super::models;
+
 /// Simulate an expert cache on recorded routes and count its misses.
 ///
 /// The first half of the sequences warms the cache and the second half is counted; a single
@@ -63,6 +65,7 @@ pub(crate) enum DraftCommand {
 pub(crate) struct Recorded {
     /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
     /// Face cache.
+    #[arg(add = models())]
     pub(crate) model: PathBuf,
     /// Recordings written by `sws run --record FILE --record-hidden`; any number of files.
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use sws_kernels::Encoding;
 
+use super::models;
+
 /// Convert a checkpoint into shards: smaller, faster to stream, checksummed.
 ///
 /// Needs less than 256 MiB of memory, whatever the size of the model. It can be interrupted at any
@@ -15,6 +17,7 @@ use sws_kernels::Encoding;
 pub(crate) struct Shard {
     /// Directory of a Hugging Face checkpoint in safetensors format, a GGUF file, or the id of a model
     /// in the Hugging Face cache.
+    #[arg(add = models())]
     pub(crate) checkpoint: PathBuf,
     /// Output directory: new, empty, or left by an interrupted run of the same command [default:
     /// where an id finds the shards, if the checkpoint is given by its id].
@@ -49,6 +52,7 @@ pub(crate) struct Shard {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
     /// A shard directory, or the id of a model.
+    #[arg(add = models())]
     pub(crate) dir: PathBuf,
     /// Print the outcome as JSON.
     #[arg(long)]
@@ -63,6 +67,7 @@ pub(crate) struct Verify {
 pub(crate) struct Inspect {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json, or the id of a model,
     /// downloaded or not.
+    #[arg(add = models())]
     pub(crate) model: PathBuf,
     /// Print JSON instead of tables.
     #[arg(long)]
@@ -76,6 +81,7 @@ pub(crate) struct Inspect {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unshard {
     /// A shard directory, or the id of a model.
+    #[arg(add = models())]
     pub(crate) dir: PathBuf,
     /// Output directory: new, empty, or left by an interrupted run of the same command.
     #[arg(long, value_name = "DIR")]

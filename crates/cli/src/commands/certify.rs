@@ -24,7 +24,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
     let shown = args.file.display().to_string();
     let says = |error: &dyn std::fmt::Display| anyhow!("`{shown}`: {error}");
-    if let Some(lossy) = args.model.backend.lossy() {
+    if let Some(lossy) = args.model.advanced.backend.lossy() {
         bail!("a certificate cannot be checked by a run {lossy}; leave out --backend");
     }
     let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;

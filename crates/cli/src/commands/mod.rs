@@ -2,6 +2,7 @@
 
 pub(crate) mod certify;
 pub(crate) mod chat;
+pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod draft;
 #[cfg(feature = "pull")]
@@ -11,6 +12,7 @@ pub(crate) mod inspect;
 pub(crate) mod list;
 mod machine;
 mod outline;
+pub(crate) mod pages;
 pub(crate) mod plan;
 pub(crate) mod prompts;
 #[cfg(feature = "pull")]

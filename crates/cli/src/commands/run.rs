@@ -1,6 +1,8 @@
 //! `sws run`.
 
+use std::fs::File;
 use std::io::{IsTerminal, Read};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -23,6 +25,7 @@ use crate::{args, limits, model};
 
 /// Default prompt.
 const OPENING: &str = "Once upon a time";
+const STDIN: &str = "the prompt on standard input";
 /// Size limit of a prompt, in bytes. No context holds as many.
 const MAX_PROMPT: u64 = 64 << 20;
 
@@ -41,7 +44,8 @@ struct Outcome {
 
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_or_pull(args.model.model.as_deref())?;
+    let model = model::open_or_pull(args.model.model.as_deref())
+        .map_err(|e| model::text_is_no_model(e, "sws run MODEL --prompt TEXT"))?;
     let mut generation = model.generation(&args.sampling.options())?;
     let text = Text::open(&model)?.within(&model, args.model.ram);
     let has_text = text.tokenizer().is_some();
@@ -111,7 +115,7 @@ impl Watchers {
         };
         let witness = match &args.certify {
             Some(path) => {
-                if let Some(lossy) = args.model.backend.lossy() {
+                if let Some(lossy) = args.model.advanced.backend.lossy() {
                     bail!("no certificate can be made of a run {lossy}; leave out --backend");
                 }
                 Some((Witness::new(model.spec(), prompt), AtomicFile::create_apart(path)?))
@@ -217,7 +221,11 @@ fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Sta
         );
     }
     let typed = args.prompt.take();
-    let piped = if typed.is_none() { piped()? } else { None };
+    let piped = match &args.prompt_file {
+        Some(path) => Some(from_file(path)?),
+        None if typed.is_none() => piped()?,
+        None => None,
+    };
     if let Some(prompt) = piped {
         return Ok(Start { tokens: text.encode_first(model, &prompt)?, shown: None });
     }
@@ -228,24 +236,35 @@ fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Sta
     Ok(Start { tokens, shown: is_shown.then_some(prompt) })
 }
 
-/// Reads standard input, without the line end that a shell adds. `None` if it is a terminal, or
-/// empty.
+/// Reads standard input, unless it is a terminal, or empty.
 fn piped() -> anyhow::Result<Option<String>> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(None);
     }
-    let mut text = read_text(stdin.lock(), "the prompt on standard input")?;
-    if text.is_empty() {
-        return Ok(None);
+    let text = without_line_end(read_text(stdin.lock(), STDIN)?);
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// Reads a prompt from a file, or from standard input.
+fn from_file(path: &Path) -> anyhow::Result<String> {
+    if path == "-" {
+        return Ok(without_line_end(read_text(std::io::stdin().lock(), STDIN)?));
     }
+    let name = format!("`{}`", path.display());
+    let file = File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}"))?;
+    Ok(without_line_end(read_text(file, &name)?))
+}
+
+/// Removes the line end that shells and editors add.
+fn without_line_end(mut text: String) -> String {
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
             text.pop();
         }
     }
-    Ok(Some(text))
+    text
 }
 
 /// Reads a text of limited size. `name` names it in errors.

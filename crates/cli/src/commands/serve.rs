@@ -19,7 +19,7 @@ use crate::{args, limits, model};
 pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
     let model = model::open(args.model.model.as_deref())?;
-    if !args.model.backend.continues_several() {
+    if !args.model.advanced.backend.continues_several() {
         bail!("this --backend continues one text at a time, and a server several; choose another");
     }
     // A model without a template continues texts only.

@@ -99,10 +99,20 @@ pub enum GenerationError {
         /// The error and its place.
         reason: String,
     },
-    /// A value out of range.
+    /// An option out of range.
+    #[error("{key} is {value}, and must be {expected}")]
+    Option {
+        /// The option.
+        key: &'static str,
+        /// Its value.
+        value: f32,
+        /// The values allowed.
+        expected: &'static str,
+    },
+    /// A value of a file out of range.
     #[error("{origin} gives {value} for {key}, which must be {expected}")]
     Absurd {
-        /// The file, or the command line.
+        /// The file.
         origin: String,
         /// The entry.
         key: &'static str,
@@ -119,7 +129,6 @@ const MAX_STOPS: usize = 1024;
 
 const FILE: &str = "generation_config.json";
 const EOS: &str = "eos_token_id";
-const TYPED: &str = "the command line";
 
 /// The part of `generation_config.json` that is used. Numbers are f64 because 50 is also written as
 /// 50.0.
@@ -212,7 +221,8 @@ impl Generation {
             presence_penalty,
             frequency_penalty,
             // The keys of `RandomState` are the standard library's source of random bits.
-            seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
+            // Of 32 bits: more would be rounded where JSON has no large integers.
+            seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
         };
 
         let mut stop_tokens = stop_ids(FILE, file.eos_token_id.as_ref())?;
@@ -260,12 +270,16 @@ fn pick(
     expected: &'static str,
     sane: impl Fn(f32) -> bool,
 ) -> Result<f32, GenerationError> {
-    let (origin, value) = match (typed, file) {
-        (Some(value), _) => (TYPED, value),
-        (None, Some(value)) => (FILE, value as f32),
-        (None, None) => return Ok(default),
-    };
-    if sane(value) { Ok(value) } else { Err(absurd(origin, key, value.to_string(), expected)) }
+    match (typed, file) {
+        (Some(value), _) if sane(value) => Ok(value),
+        (Some(value), _) => Err(GenerationError::Option { key, value, expected }),
+        (None, Some(value)) => {
+            let value = value as f32;
+            let refused = || absurd(FILE, key, value.to_string(), expected);
+            if sane(value) { Ok(value) } else { Err(refused()) }
+        }
+        (None, None) => Ok(default),
+    }
 }
 
 /// A whole number from the file.

@@ -117,9 +117,18 @@ struct FormatCase {
 #[test]
 fn thoughts_are_switched_by_the_variables_that_a_template_takes() {
     let cases = [
-        ("{% if enable_thinking is defined and not enable_thinking %}a{% endif %}", Some("enable_thinking=false")),
-        ("{% if not thinking is defined %}{% set thinking = false %}{% endif %}", Some("thinking=false")),
-        ("{% generation %}{{ reasoning_effort | default('medium') }}{% endgeneration %}", Some("reasoning_effort=low")),
+        (
+            "{% if enable_thinking is defined and not enable_thinking %}a{% endif %}",
+            Some("enable_thinking=False"),
+        ),
+        (
+            "{% if not thinking is defined %}{% set thinking = false %}{% endif %}",
+            Some("thinking=False"),
+        ),
+        (
+            "{% generation %}{{ reasoning_effort | default('medium') }}{% endgeneration %}",
+            Some("reasoning_effort=low"),
+        ),
         ("{{ messages[0].thinking }} reasoning_effort", None),
         ("{% for thinking in messages %}{{ thinking }}{% endfor %}", None),
     ];

@@ -123,5 +123,5 @@ fn absurd_values_are_refused_in_a_sentence() {
     }
     let typed = GenerationOptions { temperature: Some(f32::NAN), ..GenerationOptions::default() };
     let error = resolve(None, typed).unwrap_err();
-    assert!(error.starts_with("the command line gives NaN for temperature"), "{error}");
+    assert!(error.starts_with("temperature is NaN, and must be 0, or"), "{error}");
 }

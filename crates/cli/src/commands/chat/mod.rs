@@ -25,7 +25,8 @@ use words::Word;
 
 pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     let model = match &args.model.model {
-        Some(typed) => model::open_or_pull(Some(typed))?,
+        Some(typed) => model::open_or_pull(Some(typed))
+            .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
         None => match model::for_chat() {
             Some(model) => model,
             None => return tale(args),
@@ -162,7 +163,11 @@ impl Chat {
             }
             Word::Save(file) => {
                 saved::write(&file, self.conversation.messages(), self.file.as_deref())?;
-                note!("saved {} messages to `{}`", self.conversation.messages().len(), file.display());
+                note!(
+                    "saved {} messages to `{}`",
+                    self.conversation.messages().len(),
+                    file.display()
+                );
                 self.file = Some(file);
             }
             Word::Load(file) => {

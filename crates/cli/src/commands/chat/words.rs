@@ -56,9 +56,10 @@ impl Word {
             ("/save" | "/load", "") => bail!("{word} needs the name of a file"),
             ("/save", file) => Word::Save(path(file)),
             ("/load", file) => Word::Load(path(file)),
-            ("/reset" | "/clear" | "/undo" | "/retry" | "/stats" | "/quit" | "/exit" | "/bye", rest)
-                if !rest.is_empty() =>
-            {
+            (
+                "/reset" | "/clear" | "/undo" | "/retry" | "/stats" | "/quit" | "/exit" | "/bye",
+                rest,
+            ) if !rest.is_empty() => {
                 bail!("{word} takes nothing, not `{rest}`")
             }
             ("/reset" | "/clear", _) => Word::Reset,
@@ -86,7 +87,8 @@ mod tests {
 
     #[test]
     fn lines_with_a_slash_are_commands_or_refused() {
-        let refused = ["/nonesuch", "/save", "/load ", "/system", "/think maybe", "/undo 2", "/", "/Help"];
+        let refused =
+            ["/nonesuch", "/save", "/load ", "/system", "/think maybe", "/undo 2", "/", "/Help"];
         for line in refused {
             assert!(Word::of(line).unwrap().is_err(), "{line}");
         }

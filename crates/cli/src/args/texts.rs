@@ -1,0 +1,177 @@
+//! Arguments of the commands that make texts.
+
+use std::path::PathBuf;
+
+use super::{Model, Sampling};
+
+/// Heading of options about outputs.
+const OUTPUT: &str = "Output";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  sws run --prompt \"The wolf\" --seed 7          the bundled model
+  sws run Qwen/Qwen3-30B-A3B -p \"def sort(\" --ram 12GiB
+  sws run MODEL --prompt-file draft.txt -n 400 --json";
+
+const CHAT_EXAMPLES: &str = "\
+Examples:
+  sws chat                                       the newest model on this machine
+  sws chat Qwen/Qwen3-30B-A3B --ram 12GiB --no-think
+  sws chat MODEL \"Why is the sky blue?\"
+  sws chat MODEL - < question.txt";
+
+/// Continue a text.
+///
+/// The prompt is taken from --prompt, --prompt-file, --tokens or standard input; without any of them the text
+/// begins with "Once upon a time". The new text goes to standard output, and everything else to
+/// standard error. With --prompts, several texts are continued together. Only sampling, --kv,
+/// --tolerance and --backend change the text; no other option does.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct Run {
+    /// The text to continue.
+    #[arg(long, short, value_name = "TEXT", conflicts_with = "tokens")]
+    pub(crate) prompt: Option<String>,
+    /// File with the text to continue; `-` for standard input.
+    #[arg(long, short = 'f', value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// The text to continue, as token ids: 1,2,3.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token, hide_short_help = true)]
+    pub(crate) tokens: Option<Vec<u32>>,
+    /// Continue each line of a file (`-` for standard input), several together. Prints a line of
+    /// JSON for each, in the order of the file: `line`, `tokens` (the new ids), `text`, `end`,
+    /// `seed`, `sampler`, or `line` and `error`. Each text is the one that --prompt gives.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["prompt", "prompt_file", "tokens", "record", "certify", "json"],
+        hide_short_help = true
+    )]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Maximum number of texts at a time, with --prompts. Each expert is read once for all of them.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        requires = "prompts",
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+        hide_short_help = true
+    )]
+    pub(crate) parallel: u16,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// Record the chosen experts, as a trace for `sws replay`.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
+    pub(crate) record: Option<PathBuf>,
+    /// Also record the training data of `sws draft train`: `hidden` and `attended` [tokens, layers,
+    /// hidden] f32, the inputs of each layer and of its router.
+    #[arg(long, requires = "record", help_heading = OUTPUT, hide_short_help = true)]
+    pub(crate) record_hidden: bool,
+    /// Write a certificate of the answer, which `sws certify` can recompute.
+    #[arg(long, value_name = "FILE", conflicts_with = "tolerance", help_heading = OUTPUT)]
+    pub(crate) certify: Option<PathBuf>,
+    /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// Show where time and bytes went.
+    #[arg(long, short, help_heading = OUTPUT)]
+    pub(crate) verbose: bool,
+}
+
+impl Run {
+    /// The arguments of `sws run MODEL`.
+    pub(crate) fn of(model: Model, sampling: Sampling) -> Run {
+        Run {
+            model,
+            prompt: None,
+            prompt_file: None,
+            tokens: None,
+            prompts: None,
+            parallel: 1,
+            sampling,
+            record: None,
+            record_hidden: false,
+            certify: None,
+            json: false,
+            verbose: false,
+        }
+    }
+}
+
+/// Recompute a certified answer and compare every bit.
+///
+/// The result does not depend on --ram, --resident, --policy, --reader or --threads. Exits with 0
+/// if all bits agree, otherwise with 1 and the first step that differs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Certify {
+    /// The certificate, written by `sws run --certify`.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Chat with a model.
+///
+/// Each line is a message. Ctrl-C stops an answer; /help lists the commands. Without a model, the
+/// newest one on this machine that was made for conversation answers. Standard output gets the
+/// answers; what a model thinks before is shown, dimmed, on a terminal only.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CHAT_EXAMPLES)]
+pub(crate) struct Chat {
+    /// Answer this question only; `-` for all of standard input.
+    #[arg(index = 2)]
+    pub(crate) question: Option<String>,
+    /// Let the model think before it answers, if its template has a switch for that [default: as in
+    /// the template].
+    #[arg(long, overrides_with = "no_think")]
+    pub(crate) think: bool,
+    /// Let the model answer at once.
+    #[arg(long, overrides_with = "think")]
+    pub(crate) no_think: bool,
+    /// Continue a conversation that /save wrote.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) load: Option<PathBuf>,
+    /// Show after each answer where time and bytes went.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// System message, which precedes the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    #[command(flatten)]
+    pub(crate) sampling: Sampling,
+    #[command(flatten)]
+    pub(crate) model: Model,
+}
+
+/// Write the logits of a sequence of tokens to a file.
+///
+/// Writes a safetensors file with `logits` [tokens, vocabulary] f32: row t predicts the token after
+/// token t. With --routes also `routes` [layers, tokens, k] u32: the experts chosen by the router
+/// of each layer with experts, first layer to last, most probable expert first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Forward {
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// The token ids: 1,2,3.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token, required = true)]
+    pub(crate) tokens: Vec<u32>,
+    /// Output file, which appears once it is complete.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Also write the chosen experts.
+    #[arg(long)]
+    pub(crate) routes: bool,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Parses a token id.
+fn token(word: &str) -> Result<u32, String> {
+    word.trim().parse().map_err(|_| "token ids are numbers, separated by commas: 1,2,3".to_owned())
+}
