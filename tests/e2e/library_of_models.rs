@@ -206,3 +206,34 @@ fn without_a_model_pull_and_chat_say_which() {
     assert!(answered.stderr.contains(&format!("the model is `{ID}` (bf12)")), "{answered:?}");
     assert!(!answered.stdout.is_empty() && answered.stdout != told.stdout, "{answered:?}");
 }
+
+#[test]
+fn what_others_have_put_among_the_models_is_not_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = published(&temp.path().join("in"), &["config.json", "model.safetensors"]);
+    let user = User::of(&dir);
+    let mut models = user.command(&[&"rm", &"mymodel", &"--yes"]);
+    // A directory of checkpoints in place of the library.
+    models.env("SWS_MODELS", temp.path());
+    std::fs::create_dir(temp.path().join("mymodel")).unwrap();
+    std::fs::write(temp.path().join("mymodel/config.json"), "precious").unwrap();
+    Outcome::of(models.output().unwrap()).refused(2, &["mymodel", "sws list"]);
+    assert!(temp.path().join("mymodel/config.json").exists());
+}
+
+#[test]
+fn names_and_options_that_contradict_each_other_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = published(&temp.path().join("in"), &["config.json", "model.safetensors"]);
+    let user = User::of(&dir);
+    let q4 = format!("{ID}:q4");
+    user.sws(&[&"pull", &q4, &"--as", &"q8"]).refused(2, &["--as", "q4"]);
+    user.sws(&[&"pull", &q4, &"--as", &"stored"]).refused(2, &["--as", "q4"]);
+    user.sws(&[&"pull", &format!("{ID}@v1"), &"--revision", &"v2"]).refused(2, &["--revision"]);
+    // A directory that has other shards is not taken for these.
+    let out = temp.path().join("out");
+    user.sws(&[&"pull", &ID, &"--out", &out]).succeeded();
+    let again = user.sws(&[&"pull", &ID, &"--out", &out]).succeeded();
+    assert!(again.stdout.contains("there already"), "{again:?}");
+    user.sws(&[&"pull", &q4, &"--out", &out]).refused(2, &["out"]);
+}

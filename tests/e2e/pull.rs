@@ -394,7 +394,12 @@ fn refusals_are_one_sentence() {
         assert_eq!(outcome.code, Some(2), "{outcome:?}");
         assert!(outcome.stderr.contains(word), "{outcome:?}");
     }
-    for (name, value) in [("HF_ENDPOINT", "nothing"), ("HF_TOKEN", "a b"), ("HTTP_PROXY", "::")] {
+    for (name, value) in [
+        ("HF_ENDPOINT", "nothing"),
+        ("HF_TOKEN", "a b"),
+        ("HTTP_PROXY", "::"),
+        ("HTTP_PROXY", "socks5://h:1"),
+    ] {
         let outcome = user.command(&[&"pull", &ID]).env(name, value).output().unwrap();
         Outcome::of(outcome).refused(2, &[name]);
     }

@@ -10,7 +10,7 @@ use sws_store::MANIFEST_FILE;
 #[derive(Clone, Debug)]
 pub(crate) struct Here {
     pub(crate) id: ModelId,
-    /// Encoding of shards; else `checkpoint`, or the name of a GGUF file.
+    /// Encoding of shards, with their revision unless it is main; else `checkpoint`, or the name of a GGUF file.
     pub(crate) form: String,
     /// Its path; `None` while its download is not complete.
     pub(crate) path: Option<PathBuf>,
@@ -49,8 +49,8 @@ pub(crate) fn newest() -> Vec<Here> {
 
 fn sharded(shards: Shards) -> Here {
     let (bytes, complete) = (shards.size(), shards.is_complete());
-    let Shards { id, encoding, path } = shards;
-    Here { id, form: encoding, path: complete.then_some(path), bytes }
+    let Shards { id, form, path } = shards;
+    Here { id, form, path: complete.then_some(path), bytes }
 }
 
 /// The models of a repository in the cache.

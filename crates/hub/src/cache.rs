@@ -195,13 +195,14 @@ impl CachedModel {
         tree_size(&self.dir)
     }
 
-    /// Removes files of a snapshot, and those of their blobs that no other file has. Returns the bytes
-    /// freed.
+    /// Removes files of a snapshot, and those of their blobs that no other file has. What a link names
+    /// outside the model's directory stays. Returns the bytes freed.
     pub fn remove_files(&self, snapshot: &Path, names: &[&str]) -> Result<u64, HubError> {
+        let own = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
         let mut blobs = Vec::new();
         for name in names {
             let path = snapshot.join(name);
-            blobs.extend(path.canonicalize());
+            blobs.extend(path.canonicalize().into_iter().filter(|blob| blob.starts_with(&own)));
             std::fs::remove_file(&path).map_err(|e| HubError::write(&path, e))?;
         }
         let snapshots = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
@@ -329,6 +330,11 @@ mod tests {
         model.link(COMMIT, "sub/y.gguf", "two").unwrap();
         model.link(OTHER, "x.gguf", "one").unwrap();
         let snapshot = model.at(COMMIT);
+        let foreign = dir.path().join("foreign");
+        std::fs::write(&foreign, "precious").unwrap();
+        std::os::unix::fs::symlink(&foreign, snapshot.join("z.gguf")).unwrap();
+        assert_eq!(model.remove_files(&snapshot, &["z.gguf"]).unwrap(), 0);
+        assert!(foreign.exists());
         assert_eq!(snapshot_files(&snapshot), ["sub/y.gguf", "x.gguf"]);
         assert_eq!(model.remove_files(&snapshot, &["x.gguf", "sub/y.gguf"]).unwrap(), 3);
         assert!(model.blob("one").exists() && !model.blob("two").exists());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sws_store::Clock;
 use ureq::http::{HeaderMap, Response, StatusCode, Uri, header};
-use ureq::{Agent, Body, Proxy};
+use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
 use crate::{Environment, HubError, ModelId, Token};
 
@@ -56,6 +56,10 @@ impl Client {
                 let problem = "is no address of a proxy, like http://host:3128";
                 let wrong = || HubError::Variable { name: setting.variable, problem };
                 let proxy = Proxy::new(&setting.address).map_err(|_| wrong())?;
+                // Other protocols need features of `ureq`, which panics without them.
+                if !matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https) {
+                    return Err(wrong());
+                }
                 Some(match &setting.except {
                     Some(hosts) => except(&proxy, hosts).map_err(|_| wrong())?,
                     None => proxy,

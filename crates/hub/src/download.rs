@@ -187,6 +187,21 @@ pub(crate) fn starts_at(reply: &Reply, len: u64) -> Result<u64, String> {
     }
 }
 
+/// SHA-256 of all that a reader has, in hexadecimal digits.
+pub(crate) fn sha256(mut from: impl Read) -> std::io::Result<String> {
+    let (mut hash, mut buffer) = (Context::new(&SHA256), vec![0; BUFFER]);
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(hex(hash)),
+            read => hash.update(&buffer[..read]),
+        }
+    }
+}
+
+fn hex(hash: Context) -> String {
+    hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Reason to stop an attempt.
 enum Stop {
     Hub(Failure),
@@ -279,8 +294,7 @@ impl<'a> Partial<'a> {
         if !self.file.hashed {
             return Ok(None);
         }
-        let found: String =
-            self.hash.clone().finish().as_ref().iter().map(|b| format!("{b:02x}")).collect();
+        let found = hex(self.hash.clone());
         let expected = &self.file.etag;
         let differs = found != *expected;
         Ok(differs.then(|| format!("its SHA-256 is {found} instead of {expected}")))

@@ -114,12 +114,21 @@ impl Environment {
 /// The cache of the hub, as [`Environment::cache`], for commands that read nothing else.
 pub(crate) fn cache(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let typed = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
-    typed.map(PathBuf::from).or_else(|| Some(hub_home(get)?.join("hub")))
+    typed.map(|path| expanded(get, path)).or_else(|| Some(hub_home(get)?.join("hub")))
+}
+
+/// A path whose `~` no shell has replaced, as Python reads it.
+fn expanded(get: &impl Fn(&str) -> Option<OsString>, path: OsString) -> PathBuf {
+    let rest = path.to_str().and_then(|path| path.strip_prefix("~/"));
+    match (rest, get("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => path.into(),
+    }
 }
 
 fn hub_home(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(home) = get("HF_HOME") {
-        return Some(home.into());
+        return Some(expanded(get, home));
     }
     let absolute = |name| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
@@ -143,7 +152,7 @@ fn token(
             return Token::new(&value).ok_or(HubError::Variable { name, problem });
         }
     }
-    let typed = get("HF_TOKEN_PATH").map(PathBuf::from);
+    let typed = get("HF_TOKEN_PATH").map(|path| expanded(get, path));
     let Some(path) = typed.or_else(|| Some(home?.join("token"))) else { return Ok(None) };
     // A file that is missing or closed to this user means: no token. The hub says if it needs one.
     let Ok(file) = open_regular(&path) else { return Ok(None) };
@@ -206,6 +215,7 @@ mod tests {
         let xdg = [("HOME", "/h"), ("XDG_CACHE_HOME", "/x")];
         assert_eq!(cache(&xdg), path("/x/huggingface/hub"));
         assert_eq!(cache(&[("HF_HOME", "/f"), ("HOME", "/h")]), path("/f/hub"));
+        assert_eq!(cache(&[("HF_HOME", "~/f"), ("HOME", "/h")]), path("/h/f/hub"));
         assert_eq!(cache(&[("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")]), path("/c"));
 
         let hub = with(&[("HF_ENDPOINT", "http://127.0.0.1:80/"), ("HF_HUB_OFFLINE", "yes")]);

@@ -1,10 +1,13 @@
 //! Download of whole files, several at a time: into the cache, or into a directory.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use sws_store::open_regular;
+
 use crate::arriving::fetch;
-use crate::download::Watch;
+use crate::download::{Watch, sha256};
 use crate::{CachedModel, Client, HubError, HubFile, Listing};
 
 /// Files to download.
@@ -38,17 +41,35 @@ pub fn keep(job: &Job, cached: &CachedModel, revision: &str) -> Result<(), HubEr
     cached.point(revision, commit)
 }
 
-/// Downloads files into a directory, without the folders of the repository.
+/// Downloads files into a directory, without the folders of the repository. Refuses to replace other
+/// files of these names.
 pub fn save(job: &Job, dir: &Path) -> Result<(), HubError> {
     std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
     job.each(&|file, watch| {
         let path = dir.join(file.name.rsplit('/').next().unwrap_or(&file.name));
-        if is_there(&path, file) {
+        if path.symlink_metadata().is_err() {
+            return fetch(job.client, job.listing, file, &path, watch);
+        }
+        if is_there(&path, file) && is_same(job, file, &path)? {
             watch.moved(file.len as i64);
             return Ok(());
         }
-        fetch(job.client, job.listing, file, &path, watch)
+        let what = format!("another `{}`", file.name);
+        Err(HubError::Foreign { dir: dir.to_owned(), what })
     })
+}
+
+/// True if a file has the bytes that the hub lists, or has.
+fn is_same(job: &Job, file: &HubFile, path: &Path) -> Result<bool, HubError> {
+    let opened = || open_regular(path).map_err(|e| HubError::read(path, e));
+    if file.hashed {
+        return Ok(sha256(opened()?).map_err(|e| HubError::read(path, e))? == file.etag);
+    }
+    let published = job.client.read(job.listing, file)?;
+    let mut found = Vec::new();
+    let read = opened()?.take(file.len + 1).read_to_end(&mut found);
+    read.map_err(|e| HubError::read(path, e))?;
+    Ok(found == published)
 }
 
 fn is_there(path: &Path, file: &HubFile) -> bool {

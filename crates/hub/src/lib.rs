@@ -54,7 +54,7 @@ pub use error::HubError;
 pub use gguf::{UnclearTag, choose_gguf, gguf_models};
 #[cfg(feature = "client")]
 pub use keep::{Job, keep, save};
-pub use library::{Library, Shards, staging};
+pub use library::{Library, Shards, form, staging};
 #[cfg(feature = "client")]
 pub use listing::{HubFile, Listing};
 pub use name::{BadName, ModelId, ModelName};

@@ -1,19 +1,26 @@
 //! Shards of models, found by the models' ids.
 //!
 //! ```text
-//! OWNER--NAME/ENCODING    a directory of shards, or a link to one
+//! OWNER--NAME/ENCODING            a directory of shards, or a link to one
+//! OWNER--NAME/ENCODING@REVISION   the same of another revision than main
 //! ```
+//!
+//! Anything else in these directories is left alone.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use sws_store::MANIFEST_FILE;
+use sws_store::shard::JOURNAL;
 
 use crate::cache::{remove, tree_size};
 use crate::{HubError, ModelId};
 
 /// Encodings by preference, where none was asked for: exact ones first, and of those the smallest.
 const ORDER: [&str; 4] = ["bf12", "bf16", "f16", "f32"];
+
+/// The revision whose shards have no revision in their form.
+const MAIN: &str = "main";
 
 /// Ending of the directory of a download beside the shards made of it.
 const STAGING: &str = "pull";
@@ -34,8 +41,8 @@ pub struct Library {
 pub struct Shards {
     /// The model.
     pub id: ModelId,
-    /// Name of the encoding.
-    pub encoding: String,
+    /// Name of the encoding; with the revision, as in `bf12@v1`, unless that is main.
+    pub form: String,
     /// Their directory in the library, or the link there.
     pub path: PathBuf,
 }
@@ -63,27 +70,25 @@ impl Library {
         &self.dir
     }
 
-    /// Path for the shards of a model in an encoding.
-    pub fn path(&self, id: &ModelId, encoding: &str) -> PathBuf {
-        self.dir.join(id.flat()).join(encoding)
+    /// Path for the shards of a model in a [form](form()).
+    pub fn path(&self, id: &ModelId, form: &str) -> PathBuf {
+        self.dir.join(id.flat()).join(form)
     }
 
-    /// Complete shards of a model, in the encoding `tag` or in any.
-    pub fn find(&self, id: &ModelId, tag: Option<&str>) -> Option<PathBuf> {
+    /// Complete shards of a model, in the encoding `tag` or in any, of a revision or of main.
+    pub fn find(&self, id: &ModelId, tag: Option<&str>, revision: Option<&str>) -> Option<PathBuf> {
         let mut found = self.of(id);
-        found.retain(|shards| shards.is_complete());
+        found.retain(|shards| shards.is_complete() && shards.is(tag, revision));
         let rank = |shards: &Shards| {
-            let place = ORDER.iter().position(|encoding| *encoding == shards.encoding);
-            (place.unwrap_or(ORDER.len()), shards.encoding.clone())
+            let place = ORDER.iter().position(|encoding| *encoding == shards.encoding());
+            (place.unwrap_or(ORDER.len()), shards.form.clone())
         };
-        found.sort_by_key(rank);
-        let wanted = |shards: &Shards| tag.is_none_or(|tag| tag == shards.encoding);
-        found.into_iter().find(wanted).map(|shards| shards.path)
+        found.into_iter().min_by_key(rank).map(|shards| shards.path)
     }
 
     /// Records shards that lie elsewhere, so that the id finds them.
-    pub fn record(&self, id: &ModelId, encoding: &str, at: &Path) -> Result<(), HubError> {
-        let link = self.path(id, encoding);
+    pub fn record(&self, id: &ModelId, form: &str, at: &Path) -> Result<(), HubError> {
+        let link = self.path(id, form);
         let at = at.canonicalize().map_err(|e| HubError::read(at, e))?;
         if link.canonicalize().is_ok_and(|there| there == at) {
             return Ok(());
@@ -109,24 +114,52 @@ impl Library {
         ids.iter().flat_map(|id| self.of(id)).collect()
     }
 
-    /// Shards of a model, complete or not, sorted by the name of their encoding.
+    /// Shards of a model, complete or not, sorted by their form.
     pub fn of(&self, id: &ModelId) -> Vec<Shards> {
         let entries = self.dir.join(id.flat()).read_dir().into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let encoding = |name: String| match Path::new(&name).extension() {
+        let form = |name: String| match Path::new(&name).extension() {
             Some(ending) if ending == STAGING => name[..name.len() - STAGING.len() - 1].to_owned(),
             _ => name,
         };
-        let encodings: BTreeSet<String> = names.map(encoding).collect();
-        let shards = |encoding: String| {
-            let path = self.path(id, &encoding);
-            Shards { id: id.clone(), encoding, path }
+        let forms: BTreeSet<String> = names.map(form).collect();
+        let shards = |form: String| {
+            let path = self.path(id, &form);
+            Shards { id: id.clone(), form, path }
         };
-        encodings.into_iter().map(shards).collect()
+        forms.into_iter().map(shards).filter(Shards::is_ours).collect()
+    }
+}
+
+/// The form of shards in an encoding, of a revision or of main.
+pub fn form(encoding: &str, revision: Option<&str>) -> String {
+    match revision {
+        None | Some(MAIN) => encoding.to_owned(),
+        Some(revision) => format!("{encoding}@{}", revision.replace('/', "--")),
     }
 }
 
 impl Shards {
+    /// Name of the encoding.
+    pub fn encoding(&self) -> &str {
+        self.form.split_once('@').map_or(&self.form, |(encoding, _)| encoding)
+    }
+
+    /// True for shards in the encoding `tag` or in any, of a revision or of main.
+    pub fn is(&self, tag: Option<&str>, revision: Option<&str>) -> bool {
+        let encoding = self.encoding();
+        tag.is_none_or(|tag| tag == encoding) && self.form == form(encoding, revision)
+    }
+
+    /// True for what this crate or the sharder has made: a directory of shards, the beginning of one,
+    /// a link, or the place of a download.
+    fn is_ours(&self) -> bool {
+        let holds = |name| self.path.join(name).is_file();
+        self.path.is_symlink() && self.path.is_dir()
+            || self.path.is_dir() && (holds(MANIFEST_FILE) || holds(JOURNAL))
+            || staging(&self.path).is_dir()
+    }
+
     /// True if they can be run: a download leaves a directory without manifest when interrupted.
     pub fn is_complete(&self) -> bool {
         self.path.join(MANIFEST_FILE).is_file()
@@ -141,6 +174,10 @@ impl Shards {
     /// Removes them; of shards that lie elsewhere, only the record. Removes the directory of the
     /// model with the last.
     pub fn remove(&self) -> Result<(), HubError> {
+        if let Some(model) = self.path.parent().filter(|model| model.is_symlink()) {
+            let refused = std::io::Error::other("it is a link, which can be removed by hand");
+            return Err(HubError::write(model, refused));
+        }
         remove(&self.path)?;
         remove(&staging(&self.path))?;
         if let Some(model) = self.path.parent() {
@@ -168,14 +205,21 @@ mod tests {
             path
         };
         let q4 = shards("q4");
-        assert_eq!(library.find(&id, None).as_ref(), Some(&q4));
+        assert_eq!(library.find(&id, None, None).as_ref(), Some(&q4));
         let bf12 = shards("bf12");
-        assert_eq!(library.find(&id, None).as_ref(), Some(&bf12));
-        assert_eq!(library.find(&id, Some("q4")).as_ref(), Some(&q4));
-        assert_eq!(library.find(&id, Some("q8")), None);
+        assert_eq!(library.find(&id, None, None).as_ref(), Some(&bf12));
+        assert_eq!(library.find(&id, Some("q4"), Some("main")).as_ref(), Some(&q4));
+        assert_eq!(library.find(&id, Some("q8"), None), None);
+        let old = shards("q4@refs--pr--1");
+        assert_eq!(library.find(&id, None, Some("refs/pr/1")).as_ref(), Some(&old));
+        assert_eq!(library.find(&id, Some("bf12"), Some("refs/pr/1")), None);
+        // What others have put there is no model, and stays.
+        let foreign = library.path(&id, "notes.txt");
+        std::fs::write(&foreign, "precious").unwrap();
+        std::fs::create_dir(library.path(&id, "folder")).unwrap();
         std::fs::create_dir(library.path(&id, "a")).unwrap();
         std::fs::create_dir(staging(&library.path(&id, "a"))).unwrap();
-        assert_eq!(library.find(&id, Some("a")), None, "not complete");
+        assert_eq!(library.find(&id, Some("a"), None), None, "not complete");
 
         let other = dir.path().join("other");
         std::fs::create_dir(&other).unwrap();
@@ -183,14 +227,14 @@ mod tests {
         library.record(&id, "bf16", &other).unwrap();
         library.record(&id, "bf16", &other).unwrap();
         library.record(&id, "bf12", &other).unwrap();
-        assert_eq!(library.find(&id, Some("bf16")), Some(library.path(&id, "bf16")));
+        assert_eq!(library.find(&id, Some("bf16"), None), Some(library.path(&id, "bf16")));
         let all = library.all();
-        let names: Vec<&str> = all.iter().map(|shards| shards.encoding.as_str()).collect();
-        assert_eq!(names, ["a", "bf12", "bf16", "q4"]);
+        let names: Vec<&str> = all.iter().map(|shards| shards.form.as_str()).collect();
+        assert_eq!(names, ["a", "bf12", "bf16", "q4", "q4@refs--pr--1"]);
         for shards in &all {
             shards.remove().unwrap();
         }
         assert!(other.join(MANIFEST_FILE).exists(), "only the record of it is removed");
-        assert!(library.dir().read_dir().unwrap().next().is_none());
+        assert!(foreign.exists() && library.path(&id, "folder").exists());
     }
 }

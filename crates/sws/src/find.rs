@@ -29,8 +29,8 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
         return Err(Error::NoPath { path: path.to_owned() });
     };
     let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
-    if shards && revision.is_none() {
-        let found = Library::of_process().and_then(|library| library.find(&name.id, tag));
+    if shards {
+        let found = Library::of_process().and_then(|library| library.find(&name.id, tag, revision));
         if let Some(found) = found {
             return Ok(found);
         }

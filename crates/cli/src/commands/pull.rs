@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use anyhow::bail;
 use serde_json::json;
 use sws::Progress;
 use sws_hub::{
     Arrival, Arriving, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job, Library,
-    Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space, free_space,
+    Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space, form, free_space,
     has_safetensors, keep, save, select, staging,
 };
 use sws_kernels::Encoding;
@@ -32,10 +33,28 @@ const SKETCH: u64 = 2 << 20;
 
 pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
     let Some(name) = &args.model else { return first::print_all(args.json) };
+    check(args, name)?;
     let environment = Environment::of_process()?;
     let pull = Pull::new(args, name, &environment);
     pull.report(&pull.obtain(&environment)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a name and options that contradict each other.
+fn check(args: &args::Pull, name: &ModelName) -> anyhow::Result<()> {
+    let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
+    match (tagged, args.form) {
+        (Some(tagged), Some(form)) if form != Form::Shards(tagged) => {
+            bail!("`{name}` names another encoding than --as; leave out one of them")
+        }
+        _ => {}
+    }
+    match (&name.revision, &args.revision) {
+        (Some(named), Some(typed)) if named != typed => {
+            bail!("`{name}` names another revision than --revision; leave out one of them")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Offers to download a model that is not on this machine, if there is a terminal to ask on. Returns
@@ -106,7 +125,9 @@ impl<'a> Pull<'a> {
                 "sws: `{}` has changed since this download began, which goes on with {commit}",
                 self.revision,
             );
-            listing = client.list(self.id, commit)?;
+            listing = client.list(self.id, commit).inspect_err(|_| {
+                note!("sws: `sws rm {}` discards what was begun", self.id);
+            })?;
         }
         let selection = self.select(&client, &listing)?;
         match (&selection.weights, args.form, args.keep) {
@@ -144,7 +165,7 @@ impl<'a> Pull<'a> {
     fn out(&self) -> Result<PathBuf, HubError> {
         let path = match (&self.args.out, &self.library) {
             (Some(out), _) => out.clone(),
-            (None, Some(library)) => library.path(self.id, self.encoding.name()),
+            (None, Some(library)) => library.path(self.id, &self.form()),
             (None, None) => return Err(HubError::NoCache),
         };
         Ok(std::path::absolute(&path).unwrap_or(path))
@@ -154,10 +175,17 @@ impl<'a> Pull<'a> {
     fn finished(&self) -> Option<PathBuf> {
         let args = self.args;
         let stored = args.form == Some(Form::Stored) || self.gguf_tag().is_some();
-        let shards = !stored && !args.keep;
-        let shards = shards && self.revision == MAIN;
-        let out = self.out().ok().filter(|_| shards)?;
-        (out.join(MANIFEST_FILE).is_file() && !staging(&out).exists()).then_some(out)
+        let out = self.out().ok().filter(|_| !stored && !args.keep)?;
+        // A directory that was typed may have any shards; the library knows which.
+        let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
+        let is_ours = out.canonicalize().is_ok_and(|out| out == recorded);
+        let is_complete = out.join(MANIFEST_FILE).is_file() && !staging(&out).exists();
+        (is_ours && is_complete).then_some(out)
+    }
+
+    /// The form of the shards in the library.
+    fn form(&self) -> String {
+        form(self.encoding.name(), Some(self.revision))
     }
 
     /// The tag, unless it names an encoding of shards.
@@ -167,7 +195,10 @@ impl<'a> Pull<'a> {
 
     /// Shards what the cache has.
     fn offline(&self) -> anyhow::Result<Obtained> {
-        let found = sws::locate_checkpoint(self.name.to_string());
+        let revision = Some(self.revision).filter(|&revision| revision != MAIN);
+        let tag = self.gguf_tag().map(str::to_owned);
+        let (id, revision) = (self.id.clone(), revision.map(str::to_owned));
+        let found = sws::locate_checkpoint(ModelName { id, tag, revision }.to_string());
         let Ok(path) = found else {
             return Err(HubError::Offline { id: self.id.clone() }.into());
         };
@@ -255,7 +286,7 @@ impl<'a> Pull<'a> {
         let options = ShardOptions { encoding: self.encoding, threads, ..Default::default() };
         let done = shard(checkpoint, &*naming, out, &options, progress)?;
         if let (Some(_), Some(library)) = (&self.args.out, &self.library) {
-            library.record(self.id, self.encoding.name(), out)?;
+            library.record(self.id, &self.form(), out)?;
         }
         Ok(done)
     }

@@ -12,19 +12,25 @@ use crate::terminal::yes;
 
 pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let name = &args.model;
-    if name.revision.is_some() {
-        bail!("`{name}`: revisions cannot be removed one by one; leave out what follows the @");
-    }
-    let wanted = |shards: &Shards| name.tag.as_ref().is_none_or(|tag| *tag == shards.encoding);
+    let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
+    let wanted = |shards: &Shards| match (tag, revision) {
+        (None, None) => true,
+        _ => shards.is(tag, revision),
+    };
     let library = Library::of_process();
     let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
     shards.retain(wanted);
+    if revision.is_some() && shards.is_empty() {
+        bail!(
+            "`{name}`: there are no shards of it, and checkpoints cannot be removed by revision; leave out what follows the @"
+        );
+    }
     let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
     let cached = cached.filter(|model| model.dir().is_dir());
     if let (true, Some(tag), Some(model)) = (shards.is_empty(), &name.tag, &cached) {
         return remove_gguf(args, model, tag);
     }
-    let cached = cached.filter(|_| name.tag.is_none());
+    let cached = cached.filter(|_| tag.is_none() && revision.is_none());
     if shards.is_empty() && cached.is_none() {
         return Err(unknown(name));
     }

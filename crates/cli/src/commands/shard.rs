@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde_json::json;
-use sws_hub::{Library, ModelId, ModelName};
+use sws_hub::{Library, ModelName, form};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{open_checkpoint, user_cache};
 
@@ -27,8 +27,8 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let done = shard(&*checkpoint, &*naming, &out, &options, &|p| meter.show(p));
     meter.finish();
     let done = done?;
-    if let Some((library, id)) = recorded {
-        library.record(&id, args.encoding.name(), &out)?;
+    if let Some((library, name)) = recorded {
+        library.record(&name.id, &form(args.encoding.name(), name.revision.as_deref()), &out)?;
     }
     if args.json {
         print_json(&json!({
@@ -68,13 +68,19 @@ fn checkpoint(typed: &Path) -> anyhow::Result<PathBuf> {
 
 /// Directory of the shards. For a checkpoint that was given by its id, also the library that records
 /// them.
-fn out(args: &args::Shard, found: &Path) -> anyhow::Result<(PathBuf, Option<(Library, ModelId)>)> {
+fn out(
+    args: &args::Shard,
+    found: &Path,
+) -> anyhow::Result<(PathBuf, Option<(Library, ModelName)>)> {
     let typed = args.checkpoint.to_str().filter(|_| args.checkpoint != found);
-    let id = typed.and_then(|name| Some(name.parse::<ModelName>().ok()?.id));
-    let recorded = Library::of_process().zip(id);
+    let name = typed.and_then(|name| name.parse::<ModelName>().ok());
+    let recorded = Library::of_process().zip(name);
     match (&args.out, &recorded) {
         (Some(out), _) => Ok((out.clone(), recorded)),
-        (None, Some((library, id))) => Ok((library.path(id, args.encoding.name()), recorded)),
+        (None, Some((library, name))) => {
+            let form = form(args.encoding.name(), name.revision.as_deref());
+            Ok((library.path(&name.id, &form), recorded))
+        }
         (None, None) => bail!("there is no default directory for shards of a path; give --out DIR"),
     }
 }

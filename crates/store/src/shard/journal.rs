@@ -15,7 +15,7 @@ use super::ShardError;
 use crate::regular::open_regular;
 
 /// File name of the journal in the output directory.
-pub(super) const JOURNAL: &str = ".sws-journal";
+pub const JOURNAL: &str = ".sws-journal";
 /// Most bytes read of a journal; `sws` writes no longer ones. A line with all checksums of a piece
 /// has a few kilobytes; the experts of the largest published model make 100 MB.
 const MAX_BYTES: u64 = 1 << 30;

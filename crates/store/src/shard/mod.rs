@@ -31,6 +31,7 @@ use sws_kernels::Encoding;
 use crate::regular::open_regular;
 
 pub use error::ShardError;
+pub use journal::JOURNAL;
 pub use unshard::{Unsharded, unshard};
 pub use verify::{Damage, Verified, verify};
 pub use write::{Sharded, shard};
