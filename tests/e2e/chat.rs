@@ -136,14 +136,14 @@ fn thoughts_are_switched_and_stay_off_standard_output() {
     let answer = stdout("hello\n", &["--no-think"]);
     assert!(answer.len() > 1, "{answer:?}");
     assert_eq!(stdout("/think off\nhello\n", &[]), answer);
-    assert_eq!(
-        stdout("hello\n/think\n/think\nhello\n", &["--no-think"]),
-        format!("{answer}{answer}")
-    );
+    let switched = "hello\n/think on\n/think off\nhello\n";
+    assert_eq!(stdout(switched, &["--no-think"]), format!("{answer}{answer}"));
     chat(&model, "/think maybe\n", &greedy).refused(2, &["/think", "maybe"]);
     // A template without a switch.
     std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
-    chat(&model, "hello\n", &["--no-think"]).refused(2, &["no switch", "--no-think"]);
+    let told = chat(&model, "hello\n", &["--no-think", "--max-new-tokens", "2"]).succeeded();
+    assert!(told.stderr.contains("no switch"), "{told:?}");
+    chat(&model, "/think off\n", &[]).refused(2, &["no switch"]);
 }
 
 #[test]

@@ -43,6 +43,12 @@ fn entries_are_defaults_by_command_and_model() {
     assert_eq!(tokens(run(&file, &model, &[])), 5);
     write(&format!("{all}[model.\"other\"]\nmax-new-tokens = 5\n"));
     assert_eq!(tokens(run(&file, &model, &[])), 3);
+    // A specific entry takes the place of those that it excludes, and one that needs another option
+    // waits for it.
+    write(&format!("{all}[model.\"MODEL\"]\nresident = true\n[command.run]\nparallel = 8\n"));
+    assert_eq!(tokens(run(&file, &model, &[])), 3);
+    write(&format!("{all}[command.\"draft score\"]\nbudget = 20\n"));
+    assert_eq!(tokens(run(&file, &model, &[])), 3);
     // Commands without the option have none of it, and --config is SWS_CONFIG.
     let inspect = sws(&[&"inspect", &model, &"--config", &file]).succeeded();
     assert!(inspect.stdout.contains("qwen3_moe"), "{inspect:?}");
@@ -61,8 +67,8 @@ fn wrong_files_are_refused_with_one_sentence() {
         ("[all]\n\nram = ", &["config.toml", "line 3"]),
         ("[everything]\n", &["config.toml", "everything"]),
         ("[all]\nrum = \"8GiB\"\n", &["[all]", "rum", "no option"]),
-        ("[command.rum]\nram = \"8GiB\"\n", &["command.rum", "no command"]),
-        ("[command.list]\nram = \"8GiB\"\n", &["command.list", "ram"]),
+        ("[command.rum]\nram = \"8GiB\"\n", &["command.\"rum\"", "no command"]),
+        ("[command.list]\nram = \"8GiB\"\n", &["command.\"list\"", "ram"]),
         ("[all]\nresident = 3\n", &["resident", "true or false"]),
         ("[all]\nram = { a = 1 }\n", &["ram", "a number or a text"]),
     ];

@@ -210,6 +210,7 @@ fn a_prompt_in_text() {
     assert_eq!(plain.stdout, format!("{text}\n"));
     let closing = plain.stderr.trim_end().lines().find(|line| line.starts_with('[')).unwrap();
     assert!(closing.contains(" tokens, ") && closing.contains("memory "), "{plain:?}");
+    assert!(closing.len() <= 80 && plain.stderr.contains("[seed 7"), "{plain:?}");
     assert!(!plain.stderr.contains("prompt  "), "{plain:?}");
     let verbose = run(&["-p", "a b", "-v"], None);
     assert!(

@@ -7,8 +7,8 @@ use sws_engine::{Metrics, Speculation};
 
 use crate::commands::{count, size};
 
-/// The closing line: tokens, speed, memory, and more that belongs to the text.
-pub(crate) fn closing(made: &Generated, metrics: &RunMetrics, more: Option<String>) -> String {
+/// The closing line, of at most 80 columns: tokens, speed, memory.
+pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
     let mut text = count(made.tokens.len() as u64, "token");
     if metrics.generation.tokens > 0 {
         let _ = write!(text, ", {}", speed(metrics.generation));
@@ -18,20 +18,25 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics, more: Option<Strin
     }
     let memory = metrics.peak_rss_bytes.map(|bytes| format!("memory {}", size(bytes)));
     let waiting = generation(metrics).map(|cost| share(cost.stalls.seconds, cost.seconds));
-    let waiting = waiting.map(|share| format!("{share} waiting for the disk"));
-    let parts: Vec<String> = [Some(text), memory, waiting, more].into_iter().flatten().collect();
+    let waiting = waiting.map(|share| format!("{share} waiting"));
+    let parts: Vec<String> = [Some(text), memory, waiting].into_iter().flatten().collect();
     format!("[{}]", parts.join("; "))
 }
 
-/// The reason why a text ended, unless the model ended it. `full` says what to do about a full
-/// context.
-pub(crate) fn ending(end: End, full: &str) -> Option<String> {
-    match end {
+/// The line after it, if there is more to say: the seed, and the reason why the text ended, unless
+/// the model ended it. `full` says what to do about a full context.
+pub(crate) fn ending(made: &Generated, seed: Option<u64>, full: &str) -> Option<String> {
+    let end = match made.end {
         End::StopToken | End::StopString => None,
-        End::Length => Some("[cut off by --max-new-tokens]".to_owned()),
-        End::Context => Some(format!("[the context is full{full}]")),
-        End::Cancelled => Some("[interrupted]".to_owned()),
-    }
+        End::Length => Some("cut off by --max-new-tokens".to_owned()),
+        End::Context => Some(format!("the context is full{full}")),
+        End::Cancelled => Some("interrupted".to_owned()),
+    };
+    let only_thoughts = made.text.is_empty() && !made.thoughts.is_empty();
+    let thoughts = only_thoughts.then(|| "there are thoughts and no answer".to_owned());
+    let seed = seed.map(|seed| format!("seed {seed}"));
+    let parts: Vec<String> = [seed, end, thoughts].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("[{}]", parts.join("; ")))
 }
 
 /// Where time and bytes went, a line each.

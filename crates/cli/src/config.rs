@@ -1,17 +1,19 @@
 //! The configuration file: defaults for options, by command and by model.
 //!
 //! Its entries are put on the command line, before what was typed, so that they mean the same and are
-//! checked alike. An entry is left out if its option, or one that excludes it, was typed.
+//! checked alike. An entry is left out if its option, or one that excludes it, was typed or stands in
+//! a more specific section.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
+use sws_store::open_regular;
 use toml::{Table, Value};
 
 /// Size limit of the file.
@@ -59,12 +61,15 @@ impl Config {
             },
         };
         let name = path.display();
-        let unreadable = |e| anyhow!("`{name}` cannot be read: {e}; give --config another file");
-        let len = path.metadata().map_err(unreadable)?.len();
-        if len > MAX_BYTES {
-            bail!("`{name}` has {len} bytes, and a configuration at most {MAX_BYTES}");
+        let unreadable = |e| {
+            anyhow!("`{name}` cannot be read: {e}; give another file with --config or SWS_CONFIG")
+        };
+        let mut text = String::new();
+        let file = open_regular(&path).map_err(unreadable)?;
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+        if text.len() as u64 > MAX_BYTES {
+            bail!("`{name}` has more than the {MAX_BYTES} bytes of a configuration");
         }
-        let text = std::fs::read_to_string(&path).map_err(unreadable)?;
         let contents = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             anyhow!("`{name}`, line {line}: {}; correct it", e.message().replace('\n', " "))
@@ -79,27 +84,22 @@ impl Config {
 
     /// Checks that every entry is an option.
     pub(crate) fn check(&self, command: &Command) -> anyhow::Result<()> {
-        let any = |name: &str| command.get_subcommands().any(|child| option(child, name).is_some());
         for (name, entries) in &self.contents.command {
-            let Some(child) = command.find_subcommand(name) else {
-                bail!("`{}`: [command.{name}] names no command", self.path.display());
+            let Some(child) = name.split(' ').try_fold(command, Command::find_subcommand) else {
+                bail!("`{}`: [command.\"{name}\"] names no command", self.path.display());
             };
-            self.known(entries, &format!("command.{name}"), &|name| option(child, name).is_some())?;
+            self.known(entries, &format!("command.\"{name}\""), child)?;
         }
-        self.known(&self.contents.all, "all", &any)?;
+        self.known(&self.contents.all, "all", command)?;
         for (model, entries) in &self.contents.model {
-            self.known(entries, &format!("model.\"{model}\""), &any)?;
+            self.known(entries, &format!("model.\"{model}\""), command)?;
         }
         Ok(())
     }
 
-    fn known(
-        &self,
-        entries: &Table,
-        section: &str,
-        is_option: &dyn Fn(&str) -> bool,
-    ) -> anyhow::Result<()> {
-        match entries.keys().find(|name| !is_option(name)) {
+    /// Checks that entries are options of a command, or of one below it.
+    fn known(&self, entries: &Table, section: &str, command: &Command) -> anyhow::Result<()> {
+        match entries.keys().find(|name| !has_option(command, name)) {
             None => Ok(()),
             Some(name) => Err(anyhow!(
                 "`{}`: [{section}] has `{name}`, which is no option there; `--help` lists them, here without dashes",
@@ -108,40 +108,26 @@ impl Config {
         }
     }
 
-    /// The entries that apply to a command line, as options.
+    /// The entries that apply to a command and a model, as options, the most specific ones first.
     pub(crate) fn options(
         &self,
         command: &Command,
-        typed: &ArgMatches,
-    ) -> anyhow::Result<Vec<OsString>> {
-        let Some((name, typed)) = typed.subcommand() else { return Ok(Vec::new()) };
-        let Some(command) = command.find_subcommand(name) else { return Ok(Vec::new()) };
+        name: &str,
+        model: Option<&str>,
+    ) -> anyhow::Result<Vec<Vec<OsString>>> {
         let Contents { all, command: commands, model: models } = &self.contents;
-        let model = typed.try_get_one::<PathBuf>("model").ok().flatten();
-        let model = model.and_then(|model| models.get(&*model.to_string_lossy()));
-        // Later ones replace earlier ones.
-        let sections = [Some(all), commands.get(name), model].into_iter().flatten();
-        let entries: BTreeMap<&String, &Value> = sections.flatten().collect();
-        let is_typed = |arg: &Arg| {
-            let source = typed.value_source(arg.get_id().as_str());
-            matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-        };
-        let excluded = |arg: &Arg| {
-            let excludes = |a: &Arg, b: &Arg| {
-                command.get_arg_conflicts_with(a).iter().any(|other| other.get_id() == b.get_id())
-            };
-            let mut others = command.get_arguments().filter(|other| is_typed(other));
-            others.any(|other| excludes(arg, other) || excludes(other, arg))
-        };
-        let mut options = Vec::new();
-        for (name, value) in entries {
+        let model = model.and_then(|model| models.get(model));
+        let sections = [model, commands.get(name), Some(all)].into_iter().flatten();
+        let mut options: Vec<(&str, Vec<OsString>)> = Vec::new();
+        for (name, value) in sections.flatten() {
             let Some(arg) = option(command, name) else { continue };
-            if is_typed(arg) || excluded(arg) {
-                continue;
+            if !options.iter().any(|(known, _)| known == name) {
+                let mut words = Vec::new();
+                self.add(arg, name, value, &mut words)?;
+                options.push((name, words));
             }
-            self.add(arg, name, value, &mut options)?;
         }
-        Ok(options)
+        Ok(options.into_iter().map(|(_, words)| words).collect())
     }
 
     fn add(
@@ -183,6 +169,15 @@ impl fmt::Display for Config {
 
 /// The option of this name, without dashes.
 fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
-    let is_own = |arg: &&Arg| arg.get_long() == Some(name) && !arg.is_global_set();
+    let is_own = |arg: &&Arg| {
+        let is_other = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
+        arg.get_long() == Some(name) && !is_other
+    };
     command.get_arguments().find(is_own)
+}
+
+/// True if a command or one below it has the option.
+fn has_option(command: &Command, name: &str) -> bool {
+    option(command, name).is_some()
+        || command.get_subcommands().any(|child| has_option(child, name))
 }

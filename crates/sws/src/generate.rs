@@ -217,6 +217,7 @@ impl<'m> Generate<'m> {
             Ok(logits) => {
                 self.logits.clear();
                 self.logits.extend_from_slice(logits);
+                report(layers);
                 Ok(true)
             }
             Err(ForwardError::Source(_)) if cancel.is_cancelled() => Ok(false),

@@ -17,7 +17,9 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sws::Options;
 use sws_engine::RamBudget;
 use sws_kernels::{TIER_VARIABLE, Tier};
@@ -97,24 +99,66 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 impl Args {
     /// Parses the command line, with the defaults of the configuration file.
     pub(crate) fn typed() -> anyhow::Result<Args> {
-        let mut words: Vec<OsString> = std::env::args_os().collect();
+        let words: Vec<OsString> = std::env::args_os().collect();
         let mut command = command();
         let mut matches = command.try_get_matches_from_mut(&words)?;
         let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
         if let Some(config) = Config::read(file)?
-            && let Some(name) = matches.subcommand_name().filter(|&name| name != "config")
+            && matches.subcommand_name() != Some("config")
         {
             config.check(&command)?;
-            let options = config.options(&command, &matches)?;
-            let name = words.iter().position(|word| word.as_os_str() == OsStr::new(name));
-            let after = name.map_or(words.len(), |at| at + 1);
-            words.splice(after..after, options);
-            matches = command.try_get_matches_from_mut(&words).inspect_err(|_| {
-                note!("sws: with the entries of `{}`:", config.path().display());
-            })?;
+            matches = with_defaults(&mut command, words, matches, &config)?;
         }
         Ok(Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?)
     }
+}
+
+/// Parses a command line again, with the entries of a configuration file that apply to it.
+fn with_defaults(
+    command: &mut clap::Command,
+    words: Vec<OsString>,
+    typed: ArgMatches,
+    config: &Config,
+) -> anyhow::Result<ArgMatches> {
+    let (mut at, mut child, mut found, mut path) = (1, &*command, &typed, Vec::new());
+    while let Some((name, below)) = found.subcommand() {
+        // A file may have the name of a command.
+        while words.get(at).is_some_and(|word| word != OsStr::new(name)) {
+            at += if words[at] == "--config" { 2 } else { 1 };
+        }
+        at += 1;
+        path.push(name);
+        found = below;
+        child = child.find_subcommand(name).unwrap_or(child);
+    }
+    let model = found.try_get_one::<PathBuf>("model").ok().flatten();
+    let model = model.map(|model| model.to_string_lossy());
+    let from_environment = |word: &OsString| {
+        let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
+        let arg = child.get_arguments().find(|arg| arg.get_long() == long);
+        let source = arg.and_then(|arg| found.value_source(arg.get_id().as_str()));
+        source == Some(ValueSource::EnvVariable)
+    };
+    let mut options = config.options(child, &path.join(" "), model.as_deref())?;
+    options.retain(|option| !option.first().is_some_and(from_environment));
+    let mut matches = typed.clone();
+    let mut words = words;
+    for option in options {
+        let mut more = words.clone();
+        let at = at.min(more.len());
+        more.splice(at..at, option);
+        match command.try_get_matches_from_mut(&more) {
+            Ok(parsed) => (words, matches) = (more, parsed),
+            // Typed, excluded by what was, or of no use without another option.
+            Err(e) if e.kind() == ErrorKind::ArgumentConflict => {}
+            Err(e) if e.kind() == ErrorKind::MissingRequiredArgument => {}
+            Err(error) => {
+                note!("sws: with the entries of `{}`:", config.path().display());
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(matches)
 }
 
 /// The table of all commands and options.
@@ -134,43 +178,26 @@ fn hiding_advanced(command: clap::Command) -> clap::Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Continue a text.
     Run(Run),
-    /// Chat with a model.
     Chat(Chat),
-    /// Serve a model to programs that speak the interfaces of OpenAI.
     #[cfg(feature = "serve")]
     Serve(Serve),
-    /// Write the logits of a sequence of tokens to a file.
     Forward(Forward),
-    /// Recompute a certified answer and compare every bit.
     Certify(Certify),
-    /// Download a model from the Hugging Face hub, straight into shards.
     #[cfg(feature = "pull")]
     Pull(Pull),
-    /// List the models on this machine.
     List(List),
-    /// Remove a model from this machine.
     Rm(Rm),
-    /// Convert a checkpoint into shards: smaller, faster to stream, checksummed.
     Shard(Shard),
-    /// Read every byte of a shard directory and report damage.
     Verify(Verify),
-    /// Show the contents of a shard directory or a checkpoint.
     Inspect(Inspect),
-    /// Restore the checkpoint that shards were made from.
     Unshard(Unshard),
-    /// Show how a model would run within a memory budget.
     Plan(Plan),
-    /// Check this machine, and the disk of a model.
     Doctor(Doctor),
-    /// Simulate an expert cache on recorded routes and count its misses.
     Replay(Replay),
-    /// Train or score a draft, which forecasts the experts that a model will need.
     Draft(Draft),
     /// Show the defaults that the configuration file sets.
     Config,
-    /// Write the manual pages and a list of all options.
     #[command(hide = true)]
     Pages(Pages),
 }

@@ -17,7 +17,7 @@ use super::{ADVANCED, models};
 #[command(next_help_heading = "Memory and speed")]
 pub(crate) struct Model {
     /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list`
-    /// shows [default: the model in `shards`].
+    /// shows [default: the model in `shards`; for a chat the newest made for conversation].
     #[arg(help_heading = None, add = models())]
     pub(crate) model: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free.

@@ -53,10 +53,7 @@ pub(crate) struct Draft {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DraftCommand {
-    /// Train a draft and save it in the model's directory, where `sws run` finds it; needs the feature
-    /// candle.
     Train(DraftTrain),
-    /// Compare the forecasts of a draft with the experts used and with other forecasts.
     Score(DraftScore),
 }
 

@@ -29,6 +29,7 @@ const EXAMPLE: &str = "\
 # [command.chat]
 # system = \"Answer briefly.\"
 #
+# # where this is typed as the model
 # [model.\"Qwen/Qwen3-30B-A3B\"]
 # context = 8192
 # no-think = true

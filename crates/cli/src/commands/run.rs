@@ -87,8 +87,8 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     if args.verbose {
         hint(format_args!("\n{}", account(&made, &metrics)));
     }
-    note!("\n{}", closing(&made, &metrics, Some(format!("seed {seed}"))));
-    if let Some(ending) = ending(end, "") {
+    note!("\n{}", closing(&made, &metrics));
+    if let Some(ending) = ending(&made, Some(seed), "") {
         note!("{ending}");
     }
     if args.json {
@@ -252,7 +252,8 @@ fn from_file(path: &Path) -> anyhow::Result<String> {
         return Ok(without_line_end(read_text(std::io::stdin().lock(), STDIN)?));
     }
     let name = format!("`{}`", path.display());
-    let file = File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}"))?;
+    let file =
+        File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}; give another file"))?;
     Ok(without_line_end(read_text(file, &name)?))
 }
 

@@ -115,22 +115,35 @@ struct FormatCase {
 }
 
 #[test]
-fn thoughts_are_switched_by_the_variables_that_a_template_takes() {
+fn thoughts_are_switched_by_variables_that_change_the_prompt() {
     let cases = [
         (
             "{% if enable_thinking is defined and not enable_thinking %}a{% endif %}",
             Some("enable_thinking=False"),
         ),
         (
-            "{% if not thinking is defined %}{% set thinking = false %}{% endif %}",
+            "{% set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}",
+            Some("enable_thinking=False"),
+        ),
+        (
+            "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}",
             Some("thinking=False"),
         ),
         (
             "{% generation %}{{ reasoning_effort | default('medium') }}{% endgeneration %}",
             Some("reasoning_effort=low"),
         ),
-        ("{{ messages[0].thinking }} reasoning_effort", None),
-        ("{% for thinking in messages %}{{ thinking }}{% endfor %}", None),
+        (
+            "{% if reasoning_effort == 'none' %}a{% else %}b{% endif %}",
+            Some("reasoning_effort=none"),
+        ),
+        (
+            "{% if reasoning_effort not in ['none', 'high'] %}{{ raise_exception('no') }}{% endif %}{{ reasoning_effort }}",
+            Some("reasoning_effort=none"),
+        ),
+        ("{{ messages[0].thinking }} reasoning_effort enable_thinking", None),
+        ("{% set enable_thinking = true %}{{ enable_thinking }}", None),
+        ("{{ raise_exception('never') }}", None),
     ];
     for (text, expected) in cases {
         let template = ChatTemplate::from_files(None, Some(text.as_bytes())).unwrap().unwrap();
@@ -140,8 +153,9 @@ fn thoughts_are_switched_by_the_variables_that_a_template_takes() {
         });
         assert_eq!(set.as_deref(), expected, "{text}");
     }
-    let template = ChatTemplate::of_model_type("deepseek_v32").unwrap();
-    assert!(template.thinking(true).is_some());
+    for format in ["deepseek_v32", "deepseek_v4"] {
+        assert!(ChatTemplate::of_model_type(format).unwrap().thinking(true).is_some());
+    }
 }
 
 /// Models that are published with a program in place of a template.

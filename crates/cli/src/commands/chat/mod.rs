@@ -29,13 +29,18 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
             .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
         None => match model::for_chat() {
             Some(model) => model,
+            None if args.question.is_some() || args.load.is_some() || args.system.is_some() => {
+                bail!(
+                    "there is no model for conversation on this machine; `sws pull` lists some to begin with"
+                )
+            }
             None => return tale(args),
         },
     };
     let question = question(args.question.take())?;
     let mut chat = Chat::load(&args, &model)?;
     if let Some(question) = question {
-        let end = chat.answer(&question)?;
+        let end = chat.answer(&question, "")?;
         return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
     }
     let mut lines = Lines::open()?;
@@ -54,7 +59,7 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
         };
         let done = match Word::of(&line) {
             None if line.trim().is_empty() => Ok(()),
-            None => chat.answer(line.trim()).map(drop),
+            None => chat.answer(line.trim(), FULL).map(drop),
             Some(Ok(Word::Quit)) => return Ok(ExitCode::SUCCESS),
             Some(word) => word.and_then(|word| chat.obey(word)),
         };
@@ -92,8 +97,6 @@ struct Chat {
     running: LoadedModel,
     interrupt: Interrupt,
     conversation: Conversation,
-    /// True if thoughts were switched on, false if off; `None` for the template's default.
-    thinking: Option<bool>,
     /// The last answer and its cost.
     last: Option<(Generated, RunMetrics)>,
     /// The file that /save and /load have used.
@@ -119,14 +122,17 @@ impl Chat {
             conversation.set_system(system);
         }
         let thinking = (args.think || args.no_think).then_some(args.think);
-        if let Some(think) = thinking {
-            switch(&mut conversation, think)?;
+        // No error: the choice may be that of the configuration, for other models.
+        if let Some(think) = thinking
+            && !conversation.set_thinking(think)
+        {
+            note!("sws: {NO_SWITCH}");
         }
         let text = text.while_loaded(None);
         let loader = model.with(args.model.options()).text(text).threads(&threads);
         let running = model::load(loader, &interrupt)?;
         let (file, verbose) = (args.load.clone(), args.verbose);
-        Ok(Chat { running, interrupt, conversation, thinking, last: None, file, verbose })
+        Ok(Chat { running, interrupt, conversation, last: None, file, verbose })
     }
 
     /// Does what a command says.
@@ -142,13 +148,21 @@ impl Chat {
                 note!("the system message is changed");
             }
             Word::Think(think) => {
-                let think = think.unwrap_or(self.thinking != Some(true));
-                switch(&mut self.conversation, think)?;
-                self.thinking = Some(think);
-                note!("thoughts are {}", if think { "on" } else { "off" });
+                if !self.conversation.set_thinking(think) {
+                    bail!("{NO_SWITCH}");
+                }
+                note!(
+                    "the model is asked to {}",
+                    if think { "think first" } else { "answer at once" }
+                );
             }
             Word::Undo => match self.conversation.undo() {
-                Some(question) => note!("removed the question `{question}`, and its answer"),
+                Some(question) => {
+                    let line = question.lines().next().unwrap_or("");
+                    let shown: String = line.chars().take(60).collect();
+                    let more = if shown == question { "" } else { ".." };
+                    note!("removed the question `{shown}{more}`, and its answer");
+                }
                 None => bail!("there is no question to remove"),
             },
             Word::Retry => {
@@ -156,10 +170,12 @@ impl Chat {
                 let Some(question) = self.conversation.undo() else {
                     bail!("there is no question to answer again");
                 };
-                if let Err(error) = self.answer(&question) {
+                // The earlier answer stays unless there is a new one.
+                let end = self.answer(&question, FULL);
+                if !end.as_ref().is_ok_and(|end| *end != End::Cancelled) {
                     self.conversation.set_messages(before);
-                    return Err(error);
                 }
+                return end.map(drop);
             }
             Word::Save(file) => {
                 saved::write(&file, self.conversation.messages(), self.file.as_deref())?;
@@ -186,8 +202,8 @@ impl Chat {
         Ok(())
     }
 
-    /// Answers a message, and shows the answer.
-    fn answer(&mut self, text: &str) -> anyhow::Result<End> {
+    /// Answers a message, and shows the answer. `full_context` says what to do about one.
+    fn answer(&mut self, text: &str, full_context: &str) -> anyhow::Result<End> {
         let Chat { running, interrupt, conversation, .. } = self;
         let live = Live::new(running.gauge(), true);
         let generate = running.chat(conversation, text).map_err(full)?;
@@ -195,15 +211,14 @@ impl Chat {
         let mut screen = Screen::default();
         let made = follow(generate, interrupt, live, &mut |piece| screen.show(piece));
         interrupt.reset();
-        screen.end()?;
         let made = made?;
         print("\n")?;
         let metrics = running.metrics(&made);
         if self.verbose {
             hint(format_args!("{}", account(&made, &metrics)));
         }
-        note!("{}", closing(&made, &metrics, None));
-        if let Some(ending) = ending(made.end, ": /reset begins a new conversation") {
+        note!("{}", closing(&made, &metrics));
+        if let Some(ending) = ending(&made, None, full_context) {
             note!("{ending}");
         }
         let end = made.end;
@@ -212,15 +227,11 @@ impl Chat {
     }
 }
 
-/// Switches the model's thoughts on or off.
-fn switch(conversation: &mut Conversation, think: bool) -> anyhow::Result<()> {
-    match conversation.set_thinking(think) {
-        true => Ok(()),
-        false => Err(anyhow!(
-            "this model's template has no switch for thoughts, so they stay as they are; leave out --think and --no-think"
-        )),
-    }
-}
+const NO_SWITCH: &str =
+    "this model's template has no switch for thoughts, so they stay as they are";
+
+/// Remedy for a full context in a conversation.
+const FULL: &str = ": /reset begins a new conversation";
 
 fn full(error: sws::Error) -> anyhow::Error {
     match error {

@@ -23,7 +23,8 @@ struct Saving<'a> {
 /// Reads a conversation.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Message>> {
     let name = format!("`{}`", path.display());
-    let file = File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}"))?;
+    let file =
+        File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}; give another file"))?;
     let text = read_text(file, &name)?;
     let Saved { messages } = serde_json::from_str(&text).map_err(|e| {
         anyhow!("{name} is no conversation ({e}); give a file that /save has written")
@@ -43,7 +44,10 @@ const ROLES: [&str; 3] = ["system", "user", "assistant"];
 
 /// Writes a conversation. A file that is there is only replaced if it is `own`.
 pub(super) fn write(path: &Path, messages: &[Message], own: Option<&Path>) -> anyhow::Result<()> {
-    if path.exists() && own != Some(path) {
+    let is_own = |path: &Path, own: &Path| {
+        path.canonicalize().is_ok_and(|path| own.canonicalize().is_ok_and(|own| own == path))
+    };
+    if path.exists() && !own.is_some_and(|own| is_own(path, own)) {
         bail!("`{}` exists; name a new file", path.display());
     }
     let mut file = AtomicFile::create(path)?;

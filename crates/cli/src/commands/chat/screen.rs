@@ -32,27 +32,19 @@ impl Screen {
     /// Shows a piece.
     pub(super) fn show(&mut self, piece: &Piece) -> anyhow::Result<()> {
         if self.is_terminal && !piece.thought.is_empty() {
-            if !std::mem::replace(&mut self.thinks, true) {
-                self.style(DIM)?;
-            }
+            self.thinks = true;
+            // Piece by piece, so that a signal never leaves the terminal dim.
+            self.style(DIM)?;
             print(&piece.thought)?;
+            self.style(PLAIN)?;
         }
         if !piece.text.is_empty() {
-            if self.thinks {
-                self.end()?;
+            if std::mem::replace(&mut self.thinks, false) {
                 print("\n\n")?;
             }
             print(&piece.text)?;
         }
         Ok(())
-    }
-
-    /// Ends the style of thoughts.
-    pub(super) fn end(&mut self) -> anyhow::Result<()> {
-        match std::mem::replace(&mut self.thinks, false) {
-            true => self.style(PLAIN),
-            false => Ok(()),
-        }
     }
 
     fn style(&self, code: &'static str) -> anyhow::Result<()> {

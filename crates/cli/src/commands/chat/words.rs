@@ -15,8 +15,8 @@ pub(super) const HELP: &str = "\
 /load FILE      continue a conversation from a file
 /stats          where the time and bytes of the last answer went
 /quit           leave; so does Ctrl-D
-Ctrl-C stops an answer. A line that ends in \\ continues on the next. Put a space before a message
-that begins with /.
+Ctrl-C stops an answer. A line that ends in \\ continues on the next. Put a
+space before a message that begins with /.
 ";
 
 /// A command.
@@ -27,8 +27,7 @@ pub(super) enum Word {
     System(String),
     Undo,
     Retry,
-    /// On, off, or the other of both.
-    Think(Option<bool>),
+    Think(bool),
     Save(PathBuf),
     Load(PathBuf),
     Stats,
@@ -49,9 +48,8 @@ impl Word {
             ("/help" | "/?", _) => Word::Help,
             ("/system", "") => bail!("/system needs the message"),
             ("/system", text) => Word::System(text.to_owned()),
-            ("/think", "") => Word::Think(None),
-            ("/think", "on") => Word::Think(Some(true)),
-            ("/think", "off") => Word::Think(Some(false)),
+            ("/think", "on") => Word::Think(true),
+            ("/think", "off") => Word::Think(false),
             ("/think", other) => bail!("/think takes on or off, not `{other}`"),
             ("/save" | "/load", "") => bail!("{word} needs the name of a file"),
             ("/save", file) => Word::Save(path(file)),
@@ -87,8 +85,17 @@ mod tests {
 
     #[test]
     fn lines_with_a_slash_are_commands_or_refused() {
-        let refused =
-            ["/nonesuch", "/save", "/load ", "/system", "/think maybe", "/undo 2", "/", "/Help"];
+        let refused = [
+            "/nonesuch",
+            "/save",
+            "/load ",
+            "/system",
+            "/think",
+            "/think maybe",
+            "/undo 2",
+            "/",
+            "/Help",
+        ];
         for line in refused {
             assert!(Word::of(line).unwrap().is_err(), "{line}");
         }
@@ -97,8 +104,7 @@ mod tests {
             ("/? quit", Word::Help),
             ("/clear  ", Word::Reset),
             ("/system  be kind ", Word::System("be kind".to_owned())),
-            ("/think", Word::Think(None)),
-            ("/think off", Word::Think(Some(false))),
+            ("/think off", Word::Think(false)),
             ("/save a b.json", Word::Save(PathBuf::from("a b.json"))),
             ("/bye", Word::Quit),
         ];

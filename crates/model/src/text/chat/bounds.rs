@@ -5,7 +5,6 @@
 //! compares strings and lists becomes a call of a function that first pays from a [`Budget`] for
 //! the size of its operands. Literal text becomes an expression, which pays when it is printed.
 
-use std::collections::HashSet;
 use std::fmt::Write;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -114,17 +113,6 @@ impl Write for Text<'_> {
 pub(super) fn check(template: &str) -> Result<(), Error> {
     let template = without_generation_marks(template);
     rebuild(&parse(&template, NAME, syntax()?)?).map(drop)
-}
-
-/// Names of the variables that a template takes. Empty if it is not a valid template.
-pub(super) fn variables(template: &str) -> HashSet<String> {
-    let mut environment = Environment::new();
-    if let Ok(syntax) = syntax() {
-        environment.set_syntax(syntax);
-    }
-    let template = without_generation_marks(template);
-    let parsed = environment.template_from_str(&template);
-    parsed.map_or_else(|_| HashSet::new(), |template| template.undeclared_variables(false))
 }
 
 /// Renders a template with the operations of [`OPERATIONS`], which `environment` must have.

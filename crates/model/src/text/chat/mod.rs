@@ -227,14 +227,29 @@ impl ChatTemplate {
     /// Variables that make the model think before it answers, or answer at once. `None` if the
     /// template has no such switch. Some models only think more or less.
     pub fn thinking(&self, think: bool) -> Option<Vec<(String, Json)>> {
-        let taken = on_large_stack(|| bounds::variables(&self.template)).ok()?;
-        let switches = SWITCHES.iter().filter(|name| taken.contains(**name));
-        let mut set: Vec<_> =
-            switches.map(|name| ((*name).to_owned(), Json::from(think))).collect();
-        if set.is_empty() && taken.contains(EFFORT) {
-            set.push((EFFORT.to_owned(), Json::from(if think { "high" } else { "low" })));
+        // A variable is a switch if the prompt depends on it.
+        let prompt = |name: &str, value: &Json| {
+            let variables = vec![(name.to_owned(), value.clone())];
+            let options =
+                ChatOptions { add_generation_prompt: true, variables, ..ChatOptions::default() };
+            self.render(&[Message::new("user", "a")], &options).ok()
+        };
+        let switches = |name: &str, value: &Json, other: &Json| {
+            let (prompt, other) = (prompt(name, value), prompt(name, other));
+            prompt.is_some() && other.is_some() && prompt != other
+        };
+        let set = |name: &str, value| vec![(name.to_owned(), value)];
+        let (on, off) = (Json::from(think), Json::from(!think));
+        let switch = SWITCHES.into_iter().find(|name| switches(name, &on, &off));
+        if let Some(name) = switch {
+            return Some(set(name, on));
         }
-        (!set.is_empty()).then_some(set)
+        // Models that know no effort of none would only be confused by the word.
+        let has_none = ["\"none\"", "'none'"].iter().any(|word| self.template.contains(word));
+        let much = Json::from("high");
+        let little = Json::from(if has_none { "none" } else { "low" });
+        let (effort, other) = if think { (much, little) } else { (little, much) };
+        switches(EFFORT, &effort, &other).then(|| set(EFFORT, effort))
     }
 
     /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template
