@@ -60,7 +60,12 @@ impl Configuration {
     ) -> Result<Configuration, DamagedConfiguration> {
         let origin = origin.into();
         let parsed = serde_json::from_slice(json);
-        let parsed = parsed.or_else(|error| serde_json::from_slice(&quoted(json)).or(Err(error)));
+        let parsed = parsed.or_else(|error: serde_json::Error| {
+            if !error.is_syntax() || json.len() > MAX_QUOTED {
+                return Err(error);
+            }
+            serde_json::from_slice(&quoted(json)).or(Err(error))
+        });
         let entries = match parsed {
             Ok(Value::Map(entries)) => Ok(entries),
             Ok(_) => Err("it is no object".to_owned()),
@@ -72,6 +77,10 @@ impl Configuration {
         }
     }
 }
+
+/// Size limit of a configuration with words for numbers, which is copied: published ones have some
+/// kilobytes.
+const MAX_QUOTED: usize = 1 << 20;
 
 /// The same text with quotes around the words that Python writes for infinite numbers and NaN.
 fn quoted(json: &[u8]) -> Vec<u8> {
