@@ -1,8 +1,8 @@
 #![no_main]
 
-#[path = "../src/bf12.rs"]
-mod check;
+#[path = "../src/patches.rs"]
+mod patches;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    check::check(data);
+    patches::bf12(data);
 });

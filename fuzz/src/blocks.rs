@@ -1,4 +1,5 @@
-//! Any bytes as the parts of a matrix, in any encoding but bf12, which has a target of its own.
+//! Any bytes as the parts of a matrix, in any encoding without patches, which have targets of their
+//! own.
 
 use sws_kernels::{Encoding, Matrix, PartLen, Scratch, Tier, matmul};
 

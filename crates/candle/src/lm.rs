@@ -81,6 +81,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
             return Err(unknown("divided angles of rotary embeddings"));
         }
+        if attention.fused {
+            return Err(unknown("queries, keys and values in one matrix"));
+        }
         if attention.paired_rows {
             return Err(unknown("queries and keys in the order of GGUF files"));
         }

@@ -18,6 +18,9 @@ pub enum Encoding {
     Bf16,
     /// bf16 with its exponent packed into four bits: lossless, 12 bits a weight.
     Bf12,
+    /// bf16 with its exponent packed into two bits where it is frequent: lossless, 10.7 to 11 bits a
+    /// weight.
+    Bf11,
     /// Signed bytes in groups of 64 with a bf16 scale: lossy.
     Q8,
     /// Four-bit codes in groups of 64 with a bf16 scale: lossy.
@@ -34,11 +37,12 @@ pub enum Encoding {
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 39] = [
+    pub const ALL: [Encoding; 46] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
         Encoding::Bf12,
+        Encoding::Bf11,
         Encoding::Q8,
         Encoding::Q4,
         Encoding::Fp8,
@@ -72,6 +76,12 @@ impl Encoding {
         Encoding::Published(Published::Mxfp8),
         Encoding::Published(Published::Int4),
         Encoding::Published(Published::Int4By128),
+        Encoding::Published(Published::Int4Zeros32),
+        Encoding::Published(Published::Int4Zeros64),
+        Encoding::Published(Published::Int4Zeros128),
+        Encoding::Published(Published::Int4ActOrder32),
+        Encoding::Published(Published::Int4ActOrder64),
+        Encoding::Published(Published::Int4ActOrder128),
         Encoding::Published(Published::Nvfp4),
         Encoding::Published(Published::Nvfp4Divided),
     ];
@@ -83,6 +93,7 @@ impl Encoding {
             Encoding::F16 => "f16",
             Encoding::Bf16 => "bf16",
             Encoding::Bf12 => "bf12",
+            Encoding::Bf11 => "bf11",
             Encoding::Q8 => "q8",
             Encoding::Q4 => "q4",
             Encoding::Fp8 => "fp8",
@@ -101,7 +112,9 @@ impl fmt::Display for Encoding {
 
 /// A word that names no encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, q8, q4, fp8, mxfp4, q8_0")]
+#[error(
+    "`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, bf11, q8, q4, fp8, mxfp4, q8_0"
+)]
 pub struct UnknownEncoding(pub String);
 
 impl FromStr for Encoding {

@@ -22,7 +22,8 @@ impl Avx2 {
     }
 }
 
-/// Proof that this CPU has AVX-512 F, BW, DQ and VL, and everything that [`Avx2`] proves.
+/// Proof that this CPU has AVX-512 F, BW, DQ and VL, BMI1, BMI2 and POPCNT, and everything that
+/// [`Avx2`] proves.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
@@ -35,7 +36,10 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl"))
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("popcnt"))
         .then_some(Avx512(()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Encoding, GgufBlocks, Published};
+use crate::{Encoding, GgufBlocks, Offsets, Published};
 
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,17 @@ enum Cut {
     Rows { rows: u64, cols_per_unit: u64, bytes: u64 },
     /// The codes of bf12: a byte and a nibble per column.
     Bf12Codes,
-    /// This many bytes that all rows share: the exponent table of bf12, or a scale.
+    /// The codes of bf11: a byte per column, and two bits in planes.
+    Bf11Codes,
+    /// This many bytes that all rows share: a table of exponents, or a scale.
     Shared { bytes: u64 },
-    /// The patches of bf12.
-    Patches,
+    /// This many bytes for each column, which all rows share.
+    Columns { bytes: u64 },
+    /// The patches of bf12 or bf11.
+    Patches { of: Encoding },
 }
 
-/// Bytes of the exponent table of a bf12 matrix.
+/// Bytes of the table of exponents of a bf12 or bf11 matrix.
 pub(crate) const TABLE_LEN: usize = 16;
 
 /// Length of a part in bytes.
@@ -33,7 +37,7 @@ pub(crate) const TABLE_LEN: usize = 16;
 pub enum PartLen {
     /// Exactly this many bytes.
     Exact(u64),
-    /// This many bytes plus one per escape; the total is known only once the matrix is encoded.
+    /// At least this many bytes, and patches behind them; the total is known only once the matrix is encoded.
     AtLeast(u64),
 }
 
@@ -71,6 +75,17 @@ const fn shared(suffix: &'static str, bytes: u64) -> Part {
     Part { suffix, cut: Cut::Shared { bytes } }
 }
 
+/// The parts of four-bit codes with zero points, with a unit of groups for so many columns.
+static ZEROS: [[Part; 3]; 3] = {
+    const CODES: Part = plain(".codes", 2, 1);
+    const ORDER: Part = Part { suffix: ".order", cut: Cut::Columns { bytes: 2 } };
+    [
+        [CODES, plain(".groups", 32, 4), ORDER],
+        [CODES, plain(".groups", 64, 4), ORDER],
+        [CODES, plain(".groups", 128, 4), ORDER],
+    ]
+};
+
 impl Published {
     const fn parts(self) -> &'static [Part] {
         const E4M3: Part = plain("", 1, 1);
@@ -88,6 +103,12 @@ impl Published {
             Published::Mxfp8 => const { &[E4M3, plain("_scale", 32, 1)] },
             Published::Int4 => const { &[INTEGERS, plain("_scale", 32, 2)] },
             Published::Int4By128 => const { &[INTEGERS, plain("_scale", 128, 2)] },
+            Published::Int4Zeros32 => ZEROS[0].first_chunk::<2>().expect("two parts"),
+            Published::Int4Zeros64 => ZEROS[1].first_chunk::<2>().expect("two parts"),
+            Published::Int4Zeros128 => ZEROS[2].first_chunk::<2>().expect("two parts"),
+            Published::Int4ActOrder32 => &ZEROS[0],
+            Published::Int4ActOrder64 => &ZEROS[1],
+            Published::Int4ActOrder128 => &ZEROS[2],
             Published::Nvfp4 => const { &[PAIRS, plain("_scale", 16, 1), shared("_scale_2", 4)] },
             Published::Nvfp4Divided => {
                 const { &[PAIRS, plain("_scale", 16, 1), shared("_global_scale", 4)] }
@@ -104,7 +125,12 @@ impl Encoding {
         const BF12: &[Part] = &[
             Part { suffix: ".codes", cut: Cut::Bf12Codes },
             Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
-            Part { suffix: ".patches", cut: Cut::Patches },
+            Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Bf12 } },
+        ];
+        const BF11: &[Part] = &[
+            Part { suffix: ".codes", cut: Cut::Bf11Codes },
+            Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
+            Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Bf11 } },
         ];
         const Q8: &[Part] = &[plain(".codes", 1, 1), plain(".scales", 64, 2)];
         const Q4: &[Part] = &[plain(".codes", 2, 1), plain(".scales", 64, 2)];
@@ -114,6 +140,7 @@ impl Encoding {
             Encoding::F32 => F32,
             Encoding::F16 | Encoding::Bf16 => HALF,
             Encoding::Bf12 => BF12,
+            Encoding::Bf11 => BF11,
             Encoding::Q8 => Q8,
             Encoding::Q4 => Q4,
             Encoding::Fp8 => FP8,
@@ -140,10 +167,27 @@ impl Encoding {
         }
     }
 
+    /// True if rows have patches, whose number is known only once they are encoded.
+    pub const fn has_patches(self) -> bool {
+        matches!(self, Encoding::Bf12 | Encoding::Bf11)
+    }
+
+    /// Weights for each byte of patches in a trained model, rounded down for safety: in bf12 one in
+    /// 5,000 is an escape, and bf11 has .096 bytes for each weight of a Gaussian. No weights are so
+    /// many in an encoding without patches.
+    pub const fn typical_patches(self) -> u64 {
+        match self {
+            Encoding::Bf12 => 1024,
+            Encoding::Bf11 => 9,
+            _ => u64::MAX,
+        }
+    }
+
     /// True if a decoded weight may differ from the original.
     pub const fn is_lossy(self) -> bool {
         match self {
-            Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Bf12 => false,
+            Encoding::F32 | Encoding::F16 => false,
+            Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 => false,
             Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
             Encoding::Gguf(_) | Encoding::Published(_) => true,
         }
@@ -155,8 +199,9 @@ impl Part {
     pub fn len(&self, rows: u64, cols: u64) -> Option<PartLen> {
         match self.cut {
             Cut::Shared { bytes } => Some(PartLen::Exact(bytes)),
-            Cut::Patches => Some(PartLen::AtLeast(rows.checked_add(1)?.checked_mul(4)?)),
-            Cut::Rows { .. } | Cut::Bf12Codes => {
+            Cut::Columns { bytes } => Some(PartLen::Exact(cols.checked_mul(bytes)?)),
+            Cut::Patches { of } => Some(PartLen::AtLeast(Offsets::of(of, cols).len(rows)?)),
+            Cut::Rows { .. } | Cut::Bf12Codes | Cut::Bf11Codes => {
                 Some(PartLen::Exact(self.step_bytes(cols)?.checked_mul(self.steps(rows))?))
             }
         }
@@ -175,7 +220,7 @@ impl Part {
 
     /// True if any range of rows needs all of this part.
     pub fn is_whole(&self) -> bool {
-        matches!(self.cut, Cut::Shared { .. } | Cut::Patches)
+        matches!(self.cut, Cut::Shared { .. } | Cut::Columns { .. } | Cut::Patches { .. })
     }
 
     /// Number of rows that share the part's smallest unit.
@@ -197,7 +242,12 @@ impl Part {
                 cols.div_ceil(cols_per_unit).checked_mul(bytes)
             }
             Cut::Bf12Codes => cols.checked_add(cols.div_ceil(2)),
-            Cut::Shared { .. } | Cut::Patches => Some(0),
+            Cut::Bf11Codes => {
+                let tail = cols % 64;
+                let planes = (cols / 64 * 16).checked_add(2 * tail.div_ceil(8))?;
+                cols.checked_add(planes)
+            }
+            Cut::Shared { .. } | Cut::Columns { .. } | Cut::Patches { .. } => Some(0),
         }
     }
 }

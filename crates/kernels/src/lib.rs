@@ -7,8 +7,9 @@
 //!   bytes it consists of and which of them belong to which rows ([`Part`]). `docs/format.md` draws
 //!   them.
 //! - [`Encoder`] turns rows of a checkpoint into encoded rows, a block at a time, on any number of
-//!   threads. [`Tally`] joins what spans the blocks. bf12 needs a first pass: a [`Histogram`] gives
-//!   its [`ExponentTable`].
+//!   threads. [`Tally`] joins what spans the blocks. bf12 and bf11 need a first pass: a
+//!   [`Histogram`] gives their [`ExponentTable`] or [`ExponentTiers`]. [`Offsets`] lead to the
+//!   patches of a row.
 //! - [`Matrix`] is a checked view of encoded bytes, at any address, in borrowed memory. Wrong bytes
 //!   give wrong numbers, never an access out of bounds.
 //! - [`Tier`] is an implementation together with the proof that this CPU can run it.
@@ -39,8 +40,8 @@
 //! Every tier, any number of threads, any split of the rows, and a token alone or in a batch give
 //! the same bits (all NaNs count as equal). The order of every sum is fixed: 32 partial sums, one
 //! for each column mod 32, are chains of fused multiply-adds over ascending columns, folded by a
-//! fixed tree. Every encoding decodes to one f32 before it is multiplied, so bf12, bf16 and the
-//! same values in f32 agree too. This rests on the default floating-point environment: a caller
+//! fixed tree. Every encoding decodes to one f32 before it is multiplied, so bf11, bf12, bf16 and
+//! the same values in f32 agree too. This rests on the default floating-point environment: a caller
 //! that sets flush-to-zero or another rounding mode breaks it.
 //!
 //! # Threads
@@ -58,12 +59,14 @@ mod isa;
 mod layout;
 mod matmul;
 mod matrix;
+mod offsets;
 mod published;
 mod reference;
 mod simd;
 
 pub use encode::{
-    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, Histogram, Source, Tally,
+    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, ExponentTiers, Histogram, Source,
+    Tally,
 };
 pub use encoding::{Encoding, UnknownEncoding};
 pub use gguf::GgufBlocks;
@@ -76,4 +79,5 @@ pub use matmul::{
     matmul_transposed, threads_for,
 };
 pub use matrix::{Matrix, MatrixError};
+pub use offsets::{OffsetWriter, Offsets};
 pub use published::Published;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::layout::{PartLen, PartRows, TABLE_LEN};
-use crate::{Encoding, Published, reference};
+use crate::{Encoding, Offsets, Published, reference};
 
 /// An encoded matrix, or a block of its rows, in borrowed bytes.
 ///
@@ -16,8 +16,8 @@ pub struct Matrix<'a> {
     cols: usize,
     /// Offset of this view's first row in the parts that are not split at every row.
     first_row: usize,
-    /// Rows of the whole matrix, which give the end of the offsets in the patches of bf12.
-    all_rows: usize,
+    /// Bytes of the offsets before the patches of bf12 and bf11, which are those of all rows.
+    offsets_len: usize,
     /// Bytes per row of the parts that are split at every row. Stored because a division per row
     /// costs too much when rows are short.
     steps: [usize; 2],
@@ -77,14 +77,14 @@ pub enum MatrixError {
         /// Rows of the matrix.
         rows: usize,
     },
-    /// The patches of a bf12 row do not match its codes.
-    #[error("row {row} of a bf12 matrix has {codes} escapes and {patches} patches")]
+    /// The patches of a row do not match its codes.
+    #[error("row {row} needs patches of {codes} bytes and has {patches}")]
     Patches {
         /// The row.
         row: usize,
-        /// Escapes among its codes.
+        /// Bytes of the patches that its codes need.
         codes: usize,
-        /// Patches in the list.
+        /// Bytes of its patches.
         patches: usize,
     },
 }
@@ -155,13 +155,16 @@ impl<'a> Matrix<'a> {
             }
             *held = part;
         }
-        let first_row = match encoding {
-            Encoding::Bf12 => range.start,
-            _ => range.start % encoding.row_multiple(),
+        let first_row = match encoding.has_patches() {
+            true => range.start,
+            false => range.start % encoding.row_multiple(),
         };
+        // `Part::len` has computed it above.
+        let offsets = Offsets::of(encoding, cols as u64).len(rows as u64);
+        let offsets_len = if encoding.has_patches() { offsets.unwrap_or(0) as usize } else { 0 };
         let steps = [0, 1].map(|part: usize| held[part].len() / range.len().max(1));
-        let (count, all_rows) = (range.len(), rows);
-        Ok(Matrix { encoding, rows: count, cols, first_row, all_rows, steps, parts: held })
+        let rows = range.len();
+        Ok(Matrix { encoding, rows, cols, first_row, offsets_len, steps, parts: held })
     }
 
     /// Views a block of these rows, which shares tables and patches with the whole.
@@ -182,9 +185,9 @@ impl<'a> Matrix<'a> {
             }
         }
         let from = self.first_row + range.start;
-        cut.first_row = match self.encoding {
-            Encoding::Bf12 => from,
-            _ => from % self.encoding.row_multiple(),
+        cut.first_row = match self.encoding.has_patches() {
+            true => from,
+            false => from % self.encoding.row_multiple(),
         };
         cut
     }
@@ -219,14 +222,19 @@ impl<'a> Matrix<'a> {
         reference::decode_row(self, row, out);
     }
 
-    /// Checks that the patches of a bf12 matrix match its codes, in a pass over all codes. Meant
-    /// for verifying files. Nothing else about the bytes can be wrong.
+    /// Checks that the patches of a bf12 or bf11 matrix match its codes, in a pass over all codes.
+    /// Meant for verifying files. Nothing else about the bytes can be wrong.
     pub fn check(&self) -> Result<(), MatrixError> {
-        if self.encoding != Encoding::Bf12 {
+        if !self.encoding.has_patches() {
             return Ok(());
         }
         for row in 0..self.rows {
-            let codes = reference::count_escapes(self, row);
+            let codes = match self.encoding {
+                Encoding::Bf11 => {
+                    reference::patches_of(self, row, self.patches(Encoding::Bf11, row)).0
+                }
+                _ => reference::count_escapes(self, row),
+            };
             let patches = self.escapes(row).len();
             if codes != patches {
                 return Err(MatrixError::Patches { row, codes, patches });
@@ -270,20 +278,53 @@ impl<'a> Matrix<'a> {
         table
     }
 
-    /// The patches of a bf12 row in view: the exponents of its escapes. Wrong offsets are clamped
-    /// to the bytes that exist.
+    /// The exponents of the three tiers of a bf11 matrix.
+    pub(crate) fn tiers(&self) -> [u8; 9] {
+        std::array::from_fn(|i| self.parts[1][i])
+    }
+
+    /// True if an escape of a bf11 row in view has the exponent of infinity and NaN, or lacks its
+    /// patch.
     ///
     /// # Panics
     ///
-    /// If the row does not exist, or the encoding is not bf12.
+    /// If the row does not exist, or the encoding is not bf11.
+    pub fn has_infinite_escape(&self, row: usize) -> bool {
+        assert_eq!(self.encoding, Encoding::Bf11);
+        reference::patches_of(self, row, self.patches(Encoding::Bf11, row)).1
+    }
+
+    /// The patches of a row in view. Wrong offsets are clamped to the bytes that exist.
+    ///
+    /// # Panics
+    ///
+    /// If the row does not exist, or the encoding has no patches.
     #[inline]
     pub fn escapes(&self, row: usize) -> &'a [u8] {
-        let patches = self.parts[2];
-        let (offsets, list) = patches.split_at(4 * (self.all_rows + 1));
-        let offset = |r: usize| u32::from_le_bytes(offsets.as_chunks().0[r]) as usize;
-        let row = self.first_row + row;
-        let start = offset(row).min(list.len());
-        let end = offset(row + 1).clamp(start, list.len());
-        &list[start..end]
+        let [start, end] = [0, 1].map(|next| self.offset(self.encoding, row + next));
+        let list = &self.parts[2][self.offsets_len..];
+        let start = start.min(list.len());
+        &list[start..end.clamp(start, list.len())]
+    }
+
+    /// The bytes from which a decoder takes the patches of a row: its own in bf12, and also those of
+    /// the rows behind it in bf11, which need no end; empty for other encodings. The encoding is a
+    /// constant when a kernel is compiled.
+    #[inline(always)]
+    pub(crate) fn patches(&self, encoding: Encoding, row: usize) -> &'a [u8] {
+        match encoding {
+            Encoding::Bf12 => self.escapes(row),
+            Encoding::Bf11 => {
+                let list = &self.parts[2][self.offsets_len..];
+                &list[self.offset(encoding, row).min(list.len())..]
+            }
+            _ => &[],
+        }
+    }
+
+    #[inline(always)]
+    fn offset(&self, encoding: Encoding, row: usize) -> usize {
+        let offsets = Offsets::of(encoding, self.cols as u64);
+        offsets.get(&self.parts[2][..self.offsets_len], self.first_row + row)
     }
 }

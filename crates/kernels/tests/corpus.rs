@@ -5,10 +5,10 @@
 use std::fs;
 use std::path::Path;
 
-#[path = "../../../fuzz/src/bf12.rs"]
-mod bf12;
 #[path = "../../../fuzz/src/blocks.rs"]
 mod blocks;
+#[path = "../../../fuzz/src/patches.rs"]
+mod patches;
 
 fn replay(target: &str, check: fn(&[u8]) -> bool) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -19,7 +19,12 @@ fn replay(target: &str, check: fn(&[u8]) -> bool) {
 
 #[test]
 fn bf12_matrices() {
-    replay("bf12", bf12::check);
+    replay("bf12", patches::bf12);
+}
+
+#[test]
+fn bf11_matrices() {
+    replay("bf11", patches::bf11);
 }
 
 #[test]

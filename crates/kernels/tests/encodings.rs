@@ -24,31 +24,67 @@ const SHAPES: [(usize, usize); 12] = [
     (1, 1000),
 ];
 
+const PACKED: [Encoding; 2] = [Encoding::Bf12, Encoding::Bf11];
+
 #[test]
-fn every_bf16_bit_pattern_survives_bf12() {
+fn every_bf16_bit_pattern_survives() {
     let all: Vec<u16> = (0..=u16::MAX).collect();
-    for cols in [1, 37, 64, 100, 256, 4096] {
-        let rows = all.len() / cols;
-        let source = bf16_bytes(&all[..rows * cols]);
-        let encoded = Encoded::bf12(&source, cols);
-        encoded.matrix().check().unwrap();
-        let mut back = Vec::new();
-        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
-        assert!(back == source, "{cols} columns");
+    for encoding in PACKED {
+        for cols in [1, 37, 64, 100, 256, 4096] {
+            let rows = all.len() / cols;
+            survives(encoding, &bf16_bytes(&all[..rows * cols]), cols);
+        }
     }
 }
 
+/// Encodes and decodes. Returns bits of a weight.
+fn survives(encoding: Encoding, source: &[u8], cols: usize) -> f64 {
+    let encoded = Encoded::packed(encoding, source, cols);
+    encoded.matrix().check().unwrap();
+    let mut back = Vec::new();
+    encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+    assert!(back == source, "{encoding}: {cols} columns");
+    encoded.matrix().bytes() as f64 * 16.0 / source.len() as f64
+}
+
 #[test]
-fn a_matrix_in_which_everything_escapes_survives_bf12() {
-    // A table of fifteen exponents that do not occur.
-    let table = ExponentTable::from_histogram(&Histogram::default());
-    assert_eq!(table.bytes()[..3], [0, 1, 2]);
-    for (rows, cols) in SHAPES {
+fn weights_as_models_have_them_take_less_than_eleven_bits() {
+    let uniform = |i: u64| {
+        let once = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let twice = (once ^ once >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((twice ^ twice >> 32) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    // The sum of twelve uniform numbers is about Gaussian.
+    let normal = |i: u64| (0..12).map(|k| uniform(12 * i + k)).sum::<f64>() - 6.0;
+    for (spread, cols, most) in [(0.0, 2048, 10.8), (0.4, 2048, 11.0), (0.0, 192, 10.9)] {
+        let rows = (1 << 17) / cols as u64;
+        let scale = |row: u64| 0.02 * (spread * normal(1 << 40 | row)).exp();
+        let weights = (0..rows * cols as u64).map(|i| scale(i / cols as u64) * normal(i));
+        let bits: Vec<u16> = weights.map(|w| ((w as f32).to_bits() >> 16) as u16).collect();
+        let taken = survives(Encoding::Bf11, &bf16_bytes(&bits), cols);
+        assert!(taken > 10.5 && taken < most, "{taken}");
+    }
+    // A constant needs no patches.
+    let taken = survives(Encoding::Bf11, &bf16_bytes(&[0x3e80; 1 << 16]), 4096);
+    assert!(taken < 10.02, "{taken}");
+}
+
+#[test]
+fn a_matrix_in_which_everything_escapes_survives() {
+    // Tables of exponents that do not occur.
+    let none = Histogram::default();
+    for (encoding, rows_cols) in PACKED.into_iter().flat_map(|e| SHAPES.map(|shape| (e, shape))) {
+        let (rows, cols) = rows_cols;
+        let encoder = Encoder::counted(encoding, cols, &none).unwrap();
+        assert_eq!(encoder.table().unwrap()[..3], [0, 1, 2]);
         let bits: Vec<u16> = (0..rows * cols).map(|i| 0x3f80 ^ (i as u16 * 0x8007)).collect();
         let bits: Vec<u16> = bits.iter().map(|b| b | 0x4000).collect();
         let source = bf16_bytes(&bits);
-        let encoded = Encoded::with(&Encoder::bf12(cols, table.clone()), &source, rows, cols, rows);
-        assert_eq!(encoded.escapes, rows * cols);
+        let encoded = Encoded::with(&encoder, &source, rows, cols, rows);
+        // bf11 has four bits before each.
+        let blocks = [cols / 64 * 32, (cols % 64).div_ceil(2)].iter().sum::<usize>();
+        let before = if encoding == Encoding::Bf11 { rows * blocks } else { 0 };
+        assert_eq!(encoded.escapes, rows * cols + before);
         encoded.matrix().check().unwrap();
         let mut back = Vec::new();
         encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
@@ -154,9 +190,10 @@ fn exact_encodings_give_back_the_source() {
         (Source::Bf16, Encoding::Bf16),
         (Source::Bf16, Encoding::F32),
         (Source::Bf16, Encoding::Bf12),
+        (Source::Bf16, Encoding::Bf11),
     ] {
         let encoder = match encoding {
-            Encoding::Bf12 => common::encoder(encoding, &halves, cols),
+            _ if encoding.has_patches() => common::encoder(encoding, &halves, cols),
             _ => Encoder::new(encoding, source, cols).unwrap(),
         };
         let encoded = Encoded::with(&encoder, &halves, 256, cols, 256);
@@ -362,6 +399,8 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         (Source::F16, Encoding::Bf16),
         (Source::F16, Encoding::Bf12),
         (Source::F32, Encoding::Bf12),
+        (Source::F16, Encoding::Bf11),
+        (Source::F32, Encoding::Bf11),
     ] {
         let error = Encoder::new(to, from, 10).unwrap_err();
         assert_eq!(error, EncodeError::NotFrom { from, to });
@@ -387,7 +426,8 @@ fn wrong_lengths_and_absurd_shapes_are_refused() {
                 }
                 let mut broken = parts.clone();
                 let mut bytes = broken[i].to_vec();
-                let short = 4 * 6 - 1;
+                // Six entries, which share a base in bf11.
+                let short = if encoding == Encoding::Bf11 { 4 + 2 * 6 } else { 4 * 6 };
                 let len = if kind.suffix == ".patches" { short } else { bytes.len() };
                 bytes.resize(len.wrapping_add_signed(change), 0);
                 broken[i] = &bytes;
@@ -428,6 +468,7 @@ fn absurdly_wide_matrices_without_rows_are_accepted() {
         (Encoding::F32, &[none][..]),
         (Encoding::Q8, &[none, none]),
         (Encoding::Bf12, &[none, &[0; 16], &[0; 4]]),
+        (Encoding::Bf11, &[none, &[0; 16], &[0; 4]]),
     ] {
         let matrix = Matrix::new(encoding, 0, 1 << 55, parts).unwrap();
         matrix.check().unwrap();
@@ -461,7 +502,7 @@ fn errors_name_what_is_wrong() {
 fn wrong_patches_are_detected_and_harmless() {
     let cols = 70;
     let source = bf16_bytes(&(0..210u16).map(|i| i * 311).collect::<Vec<_>>());
-    let encoded = Encoded::bf12(&source, cols);
+    let encoded = Encoded::packed(Encoding::Bf12, &source, cols);
     let parts = encoded.parts();
     assert!(encoded.escapes > 3);
     for (offset, value) in [(1, u32::MAX), (1, 0), (2, 0), (0, 7), (3, u32::MAX), (3, 0)] {
@@ -482,11 +523,44 @@ fn wrong_patches_are_detected_and_harmless() {
 }
 
 #[test]
+fn wrong_patches_of_bf11_are_detected_and_harmless() {
+    let cols = 70;
+    let source = bf16_bytes(&(0..210u16).map(|i| i * 311).collect::<Vec<_>>());
+    let encoded = Encoded::packed(Encoding::Bf11, &source, cols);
+    let parts = encoded.parts();
+    assert!(encoded.escapes > 90);
+    // Base, then starts of three rows and the end of the last.
+    for (place, value) in [(3, 0xff), (4, 1), (6, 0), (7, 0xff), (8, 0), (10, 0), (11, 0xff)] {
+        let mut patches = parts[2].to_vec();
+        patches[place] = value;
+        let matrix = Matrix::new(Encoding::Bf11, 3, cols, &[parts[0], parts[1], &patches]).unwrap();
+        // An end behind the list is clamped to the true one.
+        let error = matrix.check();
+        assert!(place == 11 || matches!(error, Err(MatrixError::Patches { .. })), "{place}");
+        (0..3).for_each(|r| drop(common::decode(&matrix, r)));
+    }
+    // An escape without a patch is infinite or NaN.
+    let bare = Matrix::new(Encoding::Bf11, 3, cols, &[parts[0], parts[1], &parts[2][..12]]);
+    let bare = bare.unwrap();
+    let mut escapes = 0;
+    for row in 0..3 {
+        assert!(bare.has_infinite_escape(row));
+        for (was, is) in
+            common::decode(&encoded.matrix(), row).into_iter().zip(common::decode(&bare, row))
+        {
+            assert!(was == is || !f32::from_bits(is).is_finite());
+            escapes += u32::from(was != is);
+        }
+    }
+    assert!(escapes > 90);
+}
+
+#[test]
 fn error_sums_are_those_of_the_decoded_matrix() {
     let source = f32_bytes(&[3.0, 4.0, 0.0, 0.0]);
     let encoder = Encoder::new(Encoding::Mxfp4, Source::F32, 4).unwrap();
     let mut rows = EncodedRows::default();
-    let mut tally = Tally::default();
+    let mut tally = Tally::new(&encoder);
     encoder.encode(&source, &mut rows).unwrap();
     tally.push(&rows).unwrap();
     assert_eq!((tally.error.difference, tally.error.total, tally.error.max), (0.0, 25.0, 0.0));
@@ -498,14 +572,32 @@ fn error_sums_are_those_of_the_decoded_matrix() {
 
 proptest! {
     #[test]
-    fn random_bf16_survives_bf12(bits in prop::collection::vec(any::<u16>(), 1..600), cols in 1usize..200) {
+    fn random_bf16_survives(bits in prop::collection::vec(any::<u16>(), 1..600), cols in 1usize..200) {
         let rows = bits.len() / cols;
         let source = bf16_bytes(&bits[..rows * cols]);
-        let encoded = Encoded::bf12(&source, cols);
-        prop_assert!(encoded.matrix().check().is_ok());
-        let mut back = Vec::new();
-        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
-        prop_assert_eq!(back, source);
+        for encoding in PACKED {
+            survives(encoding, &source, cols);
+        }
+    }
+
+    /// Few exponents, so that tiers are of every size, and rows on both sides of the width from
+    /// which each has an offset of its own.
+    #[test]
+    fn few_exponents_survive_bf11(
+        exponents in prop::collection::vec(0u16..256, 1..12),
+        picks in prop::collection::vec(any::<u16>(), 400),
+        cols in prop_oneof![1usize..200, 2040usize..2060],
+        rows in 1usize..40,
+    ) {
+        let bits: Vec<u16> = (0..rows * cols)
+            .map(|i| {
+                let pick = picks[i % 400].wrapping_add((i / 400) as u16 * 77);
+                // The first are the most frequent.
+                let rank = pick.trailing_zeros() as usize % exponents.len();
+                pick & 0x807f | exponents[rank] << 7
+            })
+            .collect();
+        survives(Encoding::Bf11, &bf16_bytes(&bits), cols);
     }
 
     #[test]

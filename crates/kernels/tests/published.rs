@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Encoded, decode, random};
-use sws_kernels::{Encoding, Published};
+use common::{Encoded, decode, order, random};
+use sws_kernels::{Encoding, PartLen, Published};
 
 /// e4m3 by its fields.
 fn e4m3(code: u8) -> f32 {
@@ -38,6 +38,12 @@ fn single(bytes: &[u8], at: usize) -> f32 {
     f32::from_le_bytes(bytes[4 * at..][..4].try_into().unwrap())
 }
 
+/// The value of a code under the unit of its group: a scale, whose lowest bits are a zero point.
+fn less_zero(code: u8, units: &[u8], at: usize) -> f32 {
+    let unit = u32::from_le_bytes(units[4 * at..][..4].try_into().unwrap());
+    (f32::from(code) - (unit & 15) as f32) * f32::from_bits(unit & !0x1fff)
+}
+
 fn half(bytes: &[u8], at: usize) -> f32 {
     half::bf16::from_le_bytes(bytes[2 * at..][..2].try_into().unwrap()).to_f32()
 }
@@ -51,8 +57,10 @@ fn weights_are_those_of_the_formulas() {
                 .parts()
                 .iter()
                 .map(|part| match part.len(rows as u64, cols as u64).unwrap() {
-                    sws_kernels::PartLen::Exact(len) => random(len as usize),
-                    sws_kernels::PartLen::AtLeast(_) => unreachable!(),
+                    // The groups of columns: few indices are too large.
+                    PartLen::Exact(len) if part.suffix == ".order" => order(len as usize),
+                    PartLen::Exact(len) => random(len as usize),
+                    PartLen::AtLeast(_) => unreachable!(),
                 })
                 .collect();
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
@@ -76,6 +84,24 @@ fn weights_are_those_of_the_formulas() {
                         Published::Int4By128 => {
                             let scale = half(scales, r * squares + c / 128);
                             (f32::from(nibble(codes, at)) - 8.0) * scale
+                        }
+                        Published::Int4Zeros32
+                        | Published::Int4Zeros64
+                        | Published::Int4Zeros128
+                        | Published::Int4ActOrder32
+                        | Published::Int4ActOrder64
+                        | Published::Int4ActOrder128 => {
+                            let columns = layout.zeros_group().unwrap() as usize;
+                            let groups = cols.div_ceil(columns);
+                            let group = match slices.get(2) {
+                                // Past the last group is the last.
+                                Some(order) => {
+                                    let index = [order[2 * c], order[2 * c + 1]];
+                                    usize::from(u16::from_le_bytes(index)).min(groups - 1)
+                                }
+                                None => c / columns,
+                            };
+                            less_zero(nibble(codes, at), scales, r * groups + group)
                         }
                         Published::Nvfp4 => {
                             e2m1(nibble(codes, at)) * e4m3(scales[at / 16]) * single(slices[2], 0)

@@ -6,9 +6,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Input, Matrix, Output, PartLen,
-    Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
-    matmul_transposed,
+    Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output, PartLen, Published, Scratch,
+    Source, Strided, ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -36,13 +35,13 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
     match encoding {
         Encoding::F32 => Encoded::from_parts(encoding, rows, cols, &[&singles]),
         Encoding::F16 | Encoding::Bf16 => Encoded::from_parts(encoding, rows, cols, &[&bf16]),
-        Encoding::Bf12 => {
+        Encoding::Bf12 | Encoding::Bf11 => {
             let mut histogram = Histogram::default();
             if plain {
                 histogram.add(&bf16);
             }
-            let table = ExponentTable::from_histogram(&histogram);
-            Encoded::with(&Encoder::bf12(cols, table), &bf16, rows, cols, rows)
+            let encoder = Encoder::counted(encoding, cols, &histogram).unwrap();
+            Encoded::with(&encoder, &bf16, rows, cols, rows)
         }
         _ => {
             // Codes of any value; scales taken from the numbers, or any bits for e8m0.
@@ -71,6 +70,9 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                         (0, _) => (0..len).map(|i| (cell(i) >> 16) as u8).collect(),
                         (_, Encoding::Q8 | Encoding::Q4) => {
                             bf16.iter().copied().cycle().take(len).collect()
+                        }
+                        (2, Encoding::Published(layout)) if layout.has_order() => {
+                            common::order(len)
                         }
                         (_, Encoding::Published(_)) if common::scale_bytes(encoding, p) == 2 => {
                             bf16.iter().copied().cycle().take(len).collect()
@@ -218,13 +220,14 @@ proptest! {
     }
 
     #[test]
-    fn bf12_bf16_and_f32_agree(
+    fn bf11_bf12_bf16_and_f32_agree(
         (rows, cols, tokens) in shape(),
         bits in prop::collection::vec(number(), 300..400),
         plain in any::<bool>(),
     ) {
         let bf16 = encoded(Encoding::Bf16, rows, cols, &bits, plain);
         let bf12 = encoded(Encoding::Bf12, rows, cols, &bits, plain);
+        let bf11 = encoded(Encoding::Bf11, rows, cols, &bits, plain);
         let wide: Vec<f32> = (0..rows)
             .flat_map(|r| common::decode(&bf16.matrix(), r))
             .map(f32::from_bits)
@@ -237,6 +240,7 @@ proptest! {
             let expected = product(tier, &single.matrix(), &x, tokens);
             same(&product(tier, &bf16.matrix(), &x, tokens), &expected, (tier, "bf16"));
             same(&product(tier, &bf12.matrix(), &x, tokens), &expected, (tier, "bf12"));
+            same(&product(tier, &bf11.matrix(), &x, tokens), &expected, (tier, "bf11"));
         }
     }
 }
@@ -406,6 +410,7 @@ fn bits_match_every_other_architecture() {
         ("f16", "e1ab14bde1203c20"),
         ("bf16", "ad7276c49ad3dee6"),
         ("bf12", "ad7276c49ad3dee6"),
+        ("bf11", "ad7276c49ad3dee6"),
         ("q8", "1e7eb09c86ee0057"),
         ("q4", "82e94c39b6cca686"),
         ("fp8", "539e1170c79c7f61"),
@@ -439,6 +444,12 @@ fn bits_match_every_other_architecture() {
         ("mxfp8", "11ff67f7d907a160"),
         ("int4", "d12f3ea81fdf70eb"),
         ("int4_128", "4c440897379ad07b"),
+        ("int4_zeros_32", "24f6e6db95afdbb2"),
+        ("int4_zeros_64", "e850fd827ea31692"),
+        ("int4_zeros_128", "9b10420ad96dfbb2"),
+        ("int4_act_order_32", "c1b03a8e5bbcf9c2"),
+        ("int4_act_order_64", "db91bb6f8c38e1f6"),
+        ("int4_act_order_128", "c16bf202a899f722"),
         ("nvfp4", "d8452608a07d5cbe"),
         ("nvfp4_divided", "ff1f753a5a5afc8d"),
     ];

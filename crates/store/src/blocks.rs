@@ -37,11 +37,11 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
 }
 
 /// Number of rows of a part, for the placement of checksums. What all rows share is read whole, but
-/// there can be many patches of bf12, so each of their bytes counts as a row.
+/// there can be many patches, so each of their bytes counts as a row.
 #[cfg(feature = "io")]
 pub(crate) fn part_rows(encoding: Option<Encoding>, index: usize, rows: u64, len: u64) -> u64 {
     match encoding.and_then(|encoding| encoding.parts().get(index)) {
-        Some(_) if (encoding, index) == (Some(Encoding::Bf12), 2) => len,
+        Some(_) if index == 2 && encoding.is_some_and(Encoding::has_patches) => len,
         Some(part) if part.is_whole() => 1,
         Some(part) => rows.div_ceil(part.step_rows()),
         None => rows,

@@ -94,8 +94,8 @@ pub use gguf::{Gguf, GgufError};
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use manifest::{
-    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Origin, Piece, Slice,
-    StandIn, Tensor,
+    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Origin, Packed, Packing,
+    Piece, Slice, StandIn, Tensor,
 };
 #[cfg(feature = "io")]
 pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};

@@ -6,7 +6,10 @@ mod check;
 #[cfg(feature = "io")]
 mod file;
 #[cfg(feature = "io")]
+mod geometry;
+#[cfg(feature = "io")]
 mod in_place;
+mod packed;
 #[cfg(feature = "io")]
 mod small;
 
@@ -17,6 +20,9 @@ use crate::{Dtype, PieceId};
 
 #[cfg(feature = "io")]
 pub use file::{InvalidManifest, MANIFEST_FILE, ManifestError};
+#[cfg(feature = "io")]
+pub(crate) use geometry::{Geometry, PARTS};
+pub use packed::{Packed, Packing};
 #[cfg(feature = "io")]
 pub use small::{SMALL_FILES, SmallFileError};
 
@@ -108,6 +114,10 @@ pub struct Tensor {
     /// and so are the bytes of a shard; those of a checkpoint in place cannot be computed with.
     #[serde(default, skip_serializing_if = "is_false")]
     pub transposed: bool,
+    /// How the checkpoint packs the codes of this matrix along columns, if it does. Shards have rows
+    /// of them; those of a checkpoint in place cannot be computed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packing: Option<Packing>,
     /// Position in a stacked tensor, if it is a slice of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<Slice>,
@@ -205,10 +215,19 @@ impl Tensor {
         self.parts.iter().map(|extent| extent.len).sum()
     }
 
+    /// True if the checkpoint has the matrix in an order that only shards bring by rows.
+    pub fn is_turned(&self) -> bool {
+        self.transposed || self.packing.is_some()
+    }
+
     /// Size in the checkpoint. A tensor that came with scales is stored unchanged, so its size is
     /// that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
+            _ if self.packing.is_some() => {
+                let len = |origin: &Origin| origin.dtype.byte_len(&origin.shape).unwrap_or(0);
+                self.origins.iter().map(len).sum()
+            }
             _ if !self.origins.is_empty() => self.stored_bytes(),
             dtype if dtype.blocks().is_some() => self.stored_bytes(),
             dtype => self.shape.iter().product::<u64>() * dtype.bits() / 8,

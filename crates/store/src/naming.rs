@@ -1,6 +1,6 @@
 //! Mapping of a family's tensor names to pieces, implemented by `sws-model`.
 
-use crate::PieceId;
+use crate::{Packed, PieceId};
 
 /// Maps the tensor names of one model to pieces.
 pub trait Naming: Sync {
@@ -9,6 +9,11 @@ pub trait Naming: Sync {
 
     /// Returns the placement of a tensor of the checkpoint.
     fn place(&self, name: &str, shape: &[u64]) -> Placement;
+
+    /// Returns how the checkpoint packs four-bit codes along columns, if it does.
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
 
     /// Returns the name of a tensor in the manifest, for a checkpoint with names of its own: of one
     /// expert's part if `expert` is given. None leaves the name as it is.

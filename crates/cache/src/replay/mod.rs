@@ -224,6 +224,11 @@ impl Residency {
         self.player.cache.begin_pass(pass);
     }
 
+    /// True if an expert is in the cache. `layer` is an index among the layers with experts.
+    pub fn holds(&self, layer: usize, expert: u32) -> bool {
+        self.player.cache.contains(PieceId::expert(layer as u32, expert))
+    }
+
     /// Applies the choice of a layer for all rows of the pass. Returns the misses, ascending.
     /// `layer` is an index among the layers with experts.
     pub fn layer(&mut self, layer: usize, experts: &[u32]) -> &[u32] {

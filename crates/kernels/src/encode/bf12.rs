@@ -42,6 +42,13 @@ impl Histogram {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
     }
 
+    /// All exponents, the most frequent first; of equally frequent ones the smaller.
+    pub(super) fn by_frequency(&self) -> Vec<u8> {
+        let mut order: Vec<u8> = (0..=255).collect();
+        order.sort_by_key(|e| std::cmp::Reverse(self.0[usize::from(*e)]));
+        order
+    }
+
     /// Number of counted values that would be escapes.
     pub fn escapes(&self, table: &ExponentTable) -> u64 {
         let kept: u64 = table.0.iter().map(|e| self.0[usize::from(*e)]).sum();
@@ -56,8 +63,7 @@ pub struct ExponentTable([u8; 15]);
 impl ExponentTable {
     /// The most frequent exponents; of equally frequent ones the smaller.
     pub fn from_histogram(histogram: &Histogram) -> Self {
-        let mut order: Vec<u8> = (0..=255).collect();
-        order.sort_by_key(|e| std::cmp::Reverse(histogram.0[usize::from(*e)]));
+        let order = histogram.by_frequency();
         let mut table: [u8; 15] = std::array::from_fn(|i| order[i]);
         table.sort();
         ExponentTable(table)
@@ -129,10 +135,10 @@ fn push_escapes(codes: &[u8; 256], source: &[u8], out: &mut Vec<u8>) {
     out.extend(exponents.filter(|e| codes[*e] == 15).map(|e| e as u8));
 }
 
-fn exponent(bits: u16) -> usize {
+pub(super) fn exponent(bits: u16) -> usize {
     usize::from(bits >> 7 & 255)
 }
 
-fn sign_mantissa(bits: u16) -> u8 {
+pub(super) fn sign_mantissa(bits: u16) -> u8 {
     (bits >> 8 & 0x80 | bits & 0x7f) as u8
 }

@@ -1,11 +1,12 @@
 //! Decoding of encoded rows to the bytes of a checkpoint.
 
+use crate::Matrix;
 use crate::encode::{EncodeError, Source};
 use crate::reference::{self, BLOCK, f16_to_f32};
-use crate::{Encoding, Matrix};
 
 impl Matrix<'_> {
-    /// Appends all rows in view as the checkpoint had them, bit for bit: bf12 gives back its bf16,
+    /// Appends all rows in view as the checkpoint had them, bit for bit: bf12 and bf11 give back their
+    /// bf16,
     /// f32 the type it was widened from.
     ///
     /// # Errors
@@ -22,13 +23,13 @@ impl Matrix<'_> {
             return Ok(());
         }
         out.reserve(self.row_count() * self.cols() * to.size());
-        if (encoding, to) == (Encoding::Bf12, Source::Bf16) {
+        if encoding.has_patches() && to == Source::Bf16 {
             let mut bits = [0; BLOCK];
             for row in 0..self.row_count() {
-                let mut escapes = reference::escapes(self, row);
+                let mut patches = self.patches(encoding, row);
                 for block in 0..self.cols().div_ceil(BLOCK) {
                     let n = BLOCK.min(self.cols() - block * BLOCK);
-                    reference::bf12_block(self, row, block, &mut escapes, &mut bits[..n]);
+                    reference::bits(self, row, block, &mut patches, &mut bits[..n]);
                     out.extend(bits[..n].iter().flat_map(|b| b.to_le_bytes()));
                 }
             }

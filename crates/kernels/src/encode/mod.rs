@@ -2,17 +2,20 @@
 //!
 //! Rows are encoded in independent blocks, so several threads can work on one tensor:
 //! [`Encoder::encode`] is a pure function of a block's bytes, and [`Tally`] joins what spans blocks
-//! (the patches of bf12, the error of a lossy encoding) in their order.
+//! (the patches of bf12 and bf11, the error of a lossy encoding) in their order.
 
+mod bf11;
 mod bf12;
 mod decode;
 mod error;
 mod mx;
 mod quant;
 
+use crate::layout::TABLE_LEN;
 use crate::reference::{bf16_to_f32, f16_to_f32};
-use crate::{Encoding, GgufBlocks};
+use crate::{Encoding, GgufBlocks, OffsetWriter, Offsets};
 
+pub use bf11::ExponentTiers;
 pub use bf12::{ExponentTable, Histogram};
 pub use error::ErrorSums;
 
@@ -107,8 +110,8 @@ pub enum EncodeError {
         /// The column.
         col: usize,
     },
-    /// More escapes than a u32 can count.
-    #[error("a matrix with more than 4294967295 bf12 escapes; keep it in bf16")]
+    /// More patches than a u32 can count.
+    #[error("a matrix with more than 4294967295 bytes of patches; keep it in bf16")]
     TooManyEscapes,
 }
 
@@ -118,9 +121,9 @@ pub struct Encoder {
     encoding: Encoding,
     source: Source,
     cols: usize,
-    /// For bf12, the code of each exponent.
+    /// For bf12 and bf11, the code of each exponent.
     codes: [u8; 256],
-    table: Option<ExponentTable>,
+    table: Option<[u8; TABLE_LEN]>,
 }
 
 /// One encoded block of rows. Its buffers are kept for reuse.
@@ -129,9 +132,9 @@ pub struct EncodedRows {
     /// The bytes of these rows in each part that is split by rows, in the order of
     /// [`Encoding::parts`].
     pub parts: [Vec<u8>; 2],
-    /// bf12: number of escapes of each row.
+    /// bf12 and bf11: bytes of the patches of each row.
     pub escapes: Vec<u32>,
-    /// bf12: the exponents of the escapes.
+    /// bf12 and bf11: the patches: the exponents of the escapes, or their codes.
     pub exponents: Vec<u8>,
     /// Error of a lossy encoding.
     pub error: ErrorSums,
@@ -139,13 +142,14 @@ pub struct EncodedRows {
 }
 
 impl Encoder {
-    /// An encoder for rows of `cols` numbers. bf12 needs an exponent table; see [`Encoder::bf12`].
+    /// An encoder for rows of `cols` numbers. bf12 and bf11 need exponent
+    /// tables; see [`Encoder::bf12`] and [`Encoder::bf11`].
     pub fn new(encoding: Encoding, source: Source, cols: usize) -> Result<Self, EncodeError> {
         let takes = match encoding {
             Encoding::F32 => true,
             Encoding::F16 => source == Source::F16,
             Encoding::Bf16 => source == Source::Bf16,
-            Encoding::Bf12 => false,
+            Encoding::Bf12 | Encoding::Bf11 => false,
             Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
             Encoding::Gguf(_) if encoding.is_made() => true,
             Encoding::Gguf(_) | Encoding::Published(_) => {
@@ -165,7 +169,32 @@ impl Encoder {
             source: Source::Bf16,
             cols,
             codes: table.codes(),
-            table: Some(table),
+            table: Some(table.bytes()),
+        }
+    }
+
+    /// An encoder from bf16 to bf11, with the exponents of the whole tensor.
+    pub fn bf11(cols: usize, tiers: ExponentTiers) -> Self {
+        Encoder {
+            encoding: Encoding::Bf11,
+            source: Source::Bf16,
+            cols,
+            codes: tiers.codes(),
+            table: Some(tiers.bytes()),
+        }
+    }
+
+    /// An encoder to bf12 or bf11 with the most frequent exponents, and [`Encoder::new`] from bf16 to
+    /// all other encodings.
+    pub fn counted(
+        encoding: Encoding,
+        cols: usize,
+        histogram: &Histogram,
+    ) -> Result<Self, EncodeError> {
+        match encoding {
+            Encoding::Bf12 => Ok(Self::bf12(cols, ExponentTable::from_histogram(histogram))),
+            Encoding::Bf11 => Ok(Self::bf11(cols, ExponentTiers::from_histogram(histogram))),
+            _ => Self::new(encoding, Source::Bf16, cols),
         }
     }
 
@@ -174,9 +203,10 @@ impl Encoder {
         self.encoding
     }
 
-    /// The bytes of the part that belongs to no row and is known beforehand: the table of bf12.
-    pub fn table(&self) -> Option<[u8; 16]> {
-        self.table.as_ref().map(ExponentTable::bytes)
+    /// The bytes of the part that belongs to no row and is known beforehand: the table of bf12
+    /// or bf11.
+    pub fn table(&self) -> Option<[u8; TABLE_LEN]> {
+        self.table
     }
 
     /// Encodes a block of rows, replacing the content of `out`. Every block but the last must have
@@ -197,6 +227,7 @@ impl Encoder {
         match self.encoding {
             e if e == self.source.encoding() => out.parts[0].extend_from_slice(rows),
             Encoding::Bf12 => bf12::encode(&self.codes, self.cols, rows, out),
+            Encoding::Bf11 => bf11::encode(&self.codes, self.cols, rows, out),
             _ => {
                 let mut wide = std::mem::take(&mut out.wide);
                 self.source.widen(rows, &mut wide);
@@ -233,6 +264,7 @@ impl Encoder {
             | Encoding::F16
             | Encoding::Bf16
             | Encoding::Bf12
+            | Encoding::Bf11
             | Encoding::Gguf(_)
             | Encoding::Published(_) => {
                 unreachable!("no encoding that rounds")
@@ -245,39 +277,41 @@ impl Encoder {
 /// Joins what spans the blocks of a tensor. Blocks must be pushed in the order of their rows.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    offsets: Vec<u32>,
-    exponents: Vec<u8>,
+    writer: OffsetWriter,
+    offsets: Vec<u8>,
+    patches: Vec<u8>,
     /// The error so far.
     pub error: ErrorSums,
 }
 
-impl Default for Tally {
-    fn default() -> Self {
-        Tally { offsets: vec![0], exponents: Vec::new(), error: ErrorSums::default() }
-    }
-}
-
 impl Tally {
+    /// A tally of no rows.
+    pub fn new(encoder: &Encoder) -> Self {
+        let offsets = Offsets::of(encoder.encoding, encoder.cols as u64);
+        let mut writer = OffsetWriter::new(offsets);
+        let offsets = writer.push(0).to_vec();
+        Tally { writer, offsets, patches: Vec::new(), error: ErrorSums::default() }
+    }
+
     /// Adds the next block.
     pub fn push(&mut self, block: &EncodedRows) -> Result<(), EncodeError> {
-        let mut end = self.offsets[self.offsets.len() - 1];
+        let mut end = self.patches.len() as u32;
         for n in &block.escapes {
             end = end.checked_add(*n).ok_or(EncodeError::TooManyEscapes)?;
-            self.offsets.push(end);
+            self.offsets.extend_from_slice(self.writer.push(end));
         }
-        self.exponents.extend_from_slice(&block.exponents);
+        self.patches.extend_from_slice(&block.exponents);
         self.error.add(&block.error);
         Ok(())
     }
 
-    /// Escapes so far, which take one byte of memory each.
+    /// Bytes of patches so far, without offsets.
     pub fn escapes(&self) -> usize {
-        self.exponents.len()
+        self.patches.len()
     }
 
-    /// The patches of bf12, once all rows are pushed.
+    /// The patches of bf12 or bf11 behind their offsets, once all rows are pushed.
     pub fn patches(&self) -> Vec<u8> {
-        let offsets = self.offsets.iter().flat_map(|o| o.to_le_bytes());
-        offsets.chain(self.exponents.iter().copied()).collect()
+        [&self.offsets[..], &self.patches].concat()
     }
 }

@@ -124,6 +124,12 @@ pub(super) fn decay(x: f32, rate: f32) -> f32 {
     exp(rate * softplus(x))
 }
 
+/// e^(`bound` · sigmoid(`factor` · x)), the same within a bound.
+#[inline(always)]
+pub(super) fn bounded_decay(x: f32, factor: f32, bound: f32) -> f32 {
+    exp(bound * sigmoid(factor * x))
+}
+
 /// x · Φ(x) with the tanh approximation of Φ: 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))).
 /// It is computed as x · sigmoid(2 · …), which is equivalent and loses no precision for negative x.
 #[inline(always)]

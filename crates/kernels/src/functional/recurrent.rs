@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use super::elementary::{decay, exp, silu, softplus};
+use super::elementary::{bounded_decay, decay, exp, silu, softplus};
 use super::lanes::{LANES, Lanes, dot, padded};
 use super::vector::Wide;
 use super::{reference, tiered};
@@ -187,33 +187,36 @@ pub fn l2_norm(tier: Tier, x: &mut [f32], width: usize, eps: f32, scale: f32) {
     l2_norm_tiered(tier, x, width, eps, scale);
 }
 
-/// Rates of decays, as checkpoints have them.
+/// Rates of decays, as checkpoints have them, and what is made of them.
 #[derive(Clone, Copy, Debug)]
 pub enum Rates<'a> {
-    /// The logarithm of each.
+    /// The logarithm of each: e^(−e^rate · softplus(x)).
     Logarithms(&'a [f32]),
-    /// Each times −1.
+    /// Each times −1: e^(rate · softplus(x)).
     Negative(&'a [f32]),
+    /// The logarithm of each, and a bound below zero: e^(bound · sigmoid(e^rate · x)).
+    Bounded(&'a [f32], f32),
 }
 
 impl Rates<'_> {
     fn len(&self) -> usize {
-        let (Rates::Logarithms(all) | Rates::Negative(all)) = self;
+        let (Rates::Logarithms(all) | Rates::Negative(all) | Rates::Bounded(all, _)) = self;
         all.len()
     }
 
-    /// A rate times −1.
+    /// The factor of a rate: of softplus(x), or of x within a bound.
     #[inline(always)]
-    pub(super) fn negative(&self, i: usize) -> f32 {
+    pub(super) fn factor(&self, i: usize) -> f32 {
         match self {
             Rates::Logarithms(all) => -exp(all[i]),
             Rates::Negative(all) => all[i],
+            Rates::Bounded(all, _) => exp(all[i]),
         }
     }
 }
 
-/// x = e^(−rate · softplus(x + `bias`)) for each row of `x` [rows, `bias`], in place. A rate serves
-/// as many consecutive elements as there are for each.
+/// x = the decay of x + `bias` for each row of `x` [rows, `bias`], in place. A rate serves as many
+/// consecutive elements as there are for each.
 pub fn decays(tier: Tier, x: &mut [f32], rates: Rates, bias: &[f32]) {
     let count = rates.len();
     assert!(
@@ -352,12 +355,29 @@ fn l2_norm_lanes(x: &mut [f32], width: usize, eps: f32, scale: f32) {
 
 #[inline(always)]
 fn decays_lanes(x: &mut [f32], bias: &[f32], each: usize, rates: Rates) {
+    // A loop that matches per element would not be vectorised.
+    match rates {
+        Rates::Bounded(_, bound) => {
+            each_decay(x, bias, each, rates, |x, factor| bounded_decay(x, factor, bound));
+        }
+        _ => each_decay(x, bias, each, rates, decay),
+    }
+}
+
+#[inline(always)]
+fn each_decay(
+    x: &mut [f32],
+    bias: &[f32],
+    each: usize,
+    rates: Rates,
+    decay: impl Fn(f32, f32) -> f32,
+) {
     for row in x.chunks_exact_mut(bias.len()) {
         let parts = row.chunks_exact_mut(each).zip(bias.chunks_exact(each));
         for (i, (row, bias)) in parts.enumerate() {
-            let rate = rates.negative(i);
+            let factor = rates.factor(i);
             for (x, bias) in row.iter_mut().zip(bias) {
-                *x = decay(*x + bias, rate);
+                *x = decay(*x + bias, factor);
             }
         }
     }

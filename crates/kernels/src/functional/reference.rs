@@ -310,7 +310,11 @@ pub(super) fn l2_norm(x: &mut [f32], width: usize, eps: f32, scale: f32) {
 pub(super) fn decays(x: &mut [f32], bias: &[f32], each: usize, rates: Rates) {
     for (i, x) in x.iter_mut().enumerate() {
         let i = i % bias.len();
-        *x = elementary::decay(*x + bias[i], rates.negative(i / each));
+        let (at, factor) = (*x + bias[i], rates.factor(i / each));
+        *x = match rates {
+            Rates::Bounded(_, bound) => elementary::bounded_decay(at, factor, bound),
+            _ => elementary::decay(at, factor),
+        };
     }
 }
 

@@ -207,7 +207,7 @@ fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut Thr
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     by_encoding(s, m, x, y, scratch);
 }

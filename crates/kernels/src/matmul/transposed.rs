@@ -78,7 +78,7 @@ fn avx2(s: crate::Avx2, job: Job) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn avx512(s: crate::Avx512, job: Job) {
     by_encoding(s, job);
 }

@@ -4,7 +4,7 @@ use super::{BLOCK, interleaved, nibble};
 use crate::Matrix;
 
 /// Decodes one block of a bf12 row to bf16 bits.
-pub(crate) fn bf12_block(
+pub(super) fn bf12_block(
     m: &Matrix,
     row: usize,
     block: usize,

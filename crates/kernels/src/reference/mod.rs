@@ -1,6 +1,7 @@
 //! The scalar reference: the meaning of every encoding and the canonical reduction, written as
 //! plainly as possible. All other tiers are tested against this module, bit for bit.
 
+mod bf11;
 mod bf12;
 mod float;
 mod gguf;
@@ -10,9 +11,11 @@ mod quant;
 
 use crate::{Encoding, Matrix};
 
-pub(crate) use bf12::{bf12_block, count_escapes};
+pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
+pub(crate) use bf12::count_escapes;
 pub(crate) use gguf::{DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
+pub(crate) use published::{group_scale, zero_point};
 
 /// Columns in a block, the unit of decoding.
 pub(crate) const BLOCK: usize = 64;
@@ -76,34 +79,37 @@ pub(crate) fn reduce(mut acc: [f32; LANES]) -> f32 {
 
 /// Decodes all weights of a row.
 pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
-    let mut escapes = escapes(m, row);
+    let mut patches = m.patches(m.encoding(), row);
     for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-        decode_block(m, row, block, &mut escapes, out);
+        decode_block(m, row, block, &mut patches, out);
     }
 }
 
-/// The patches of a row; empty for all encodings but bf12.
-pub(crate) fn escapes<'a>(m: &Matrix<'a>, row: usize) -> &'a [u8] {
-    if m.encoding() == Encoding::Bf12 { m.escapes(row) } else { &[] }
+/// Decodes one block of a row of bf12 or bf11 to bf16 bits.
+pub(crate) fn bits(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], out: &mut [u16]) {
+    match m.encoding() {
+        Encoding::Bf11 => bf11::bf11_block(m, row, block, patches, out),
+        _ => bf12::bf12_block(m, row, block, patches, out),
+    }
 }
 
-/// Decodes one block of at most 64 columns. `escapes` holds the patches from this block on and is
-/// advanced past those used.
+/// Decodes one block of at most 64 columns. `patches` are those from this block on and are advanced
+/// past those used.
 pub(crate) fn decode_block(
     m: &Matrix,
     row: usize,
     block: usize,
-    escapes: &mut &[u8],
+    patches: &mut &[u8],
     out: &mut [f32],
 ) {
     match m.encoding() {
         Encoding::F32 => float::f32(m, row, block, out),
         Encoding::F16 => float::f16(m, row, block, out),
         Encoding::Bf16 => float::bf16(m, row, block, out),
-        Encoding::Bf12 => {
-            let mut bits = [0; BLOCK];
-            bf12_block(m, row, block, escapes, &mut bits[..out.len()]);
-            for (out, bits) in out.iter_mut().zip(bits) {
+        Encoding::Bf12 | Encoding::Bf11 => {
+            let mut numbers = [0; BLOCK];
+            bits(m, row, block, patches, &mut numbers[..out.len()]);
+            for (out, bits) in out.iter_mut().zip(numbers) {
                 *out = bf16_to_f32(bits);
             }
         }
@@ -119,6 +125,13 @@ pub(crate) fn decode_block(
 /// Position of column `c` in a whole block of bf12 or q4: `4i + k` for column `16k + i`.
 pub(crate) fn interleaved(c: usize) -> usize {
     4 * (c % 16) + c / 16
+}
+
+/// Position of column `c` in a whole block of bf11. Bytes that are unpacked to pairs of neighbours
+/// within each sixteen bytes then have their columns in order.
+pub(crate) const fn paired(c: usize) -> usize {
+    let (k, i) = (c / 16, c % 16);
+    16 * (i / 4) + 8 * (k / 2) + 2 * (i % 4) + k % 2
 }
 
 /// Nibble `at`, the low one of a byte first.

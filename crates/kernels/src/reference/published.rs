@@ -20,6 +20,13 @@ pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, ou
         }
         Published::Int4 => int4(m, row, block, out, |c| bf16_at(scales, (BLOCK * block + c) / 32)),
         Published::Int4By128 => int4(m, row, block, out, |_| bf16_at(scales, block / 2)),
+        Published::Int4Zeros32 => zeros(m, row, block, out, |c| c / 32),
+        Published::Int4Zeros64 => zeros(m, row, block, out, |c| c / 64),
+        Published::Int4Zeros128 => zeros(m, row, block, out, |c| c / 128),
+        Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
+            let (order, last) = (m.part(2).as_chunks().0, (scales.len() / 4).saturating_sub(1));
+            zeros(m, row, block, out, |c| usize::from(u16::from_le_bytes(order[c])).min(last));
+        }
         Published::Nvfp4 => {
             let second = f32_at(m.part(2), 0);
             e2m1(m, row, block, out, |c, value| {
@@ -49,11 +56,34 @@ fn int4(m: &Matrix, row: usize, block: usize, out: &mut [f32], scale: impl Fn(us
     }
 }
 
+/// Codes less the zero point of their group; `group` has that of each column of the matrix.
+fn zeros(m: &Matrix, row: usize, block: usize, out: &mut [f32], group: impl Fn(usize) -> usize) {
+    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
+    let units = m.row_bytes(1, row).as_chunks().0;
+    for (c, out) in out.iter_mut().enumerate() {
+        let unit = u32::from_le_bytes(units[group(BLOCK * block + c)]);
+        *out = (f32::from(nibble(codes, c)) - zero_point(unit)) * group_scale(unit);
+    }
+}
+
 fn e2m1(m: &Matrix, row: usize, block: usize, out: &mut [f32], of: impl Fn(usize, f32) -> f32) {
     let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
     for (c, out) in out.iter_mut().enumerate() {
         *out = of(c, E2M1[nibble(codes, c) as usize]);
     }
+}
+
+/// The bits of a unit below those of a scale that was f16 or bf16.
+const BELOW_SCALE: u32 = 0x1fff;
+
+/// The scale of a group, from its unit.
+pub(crate) fn group_scale(unit: u32) -> f32 {
+    f32::from_bits(unit & !BELOW_SCALE)
+}
+
+/// The zero point of a group, from its unit.
+pub(crate) fn zero_point(unit: u32) -> f32 {
+    (unit & 15) as f32
 }
 
 fn f32_at(bytes: &[u8], index: usize) -> f32 {

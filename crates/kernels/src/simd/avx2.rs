@@ -3,9 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::portable::patch_lanes;
-use super::{Simd, bf12_by_lanes, exponent_lanes};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
 use crate::Avx2;
 use crate::matmul::{Decode, Operands, decode, tile};
+use crate::reference::BLOCK;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -21,6 +22,7 @@ impl Simd for Avx2 {
     type U = [__m256i; 2];
     type T = __m256;
     type Exponents = Self::F;
+    type Tiers = Tiers;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
@@ -148,6 +150,23 @@ impl Simd for Avx2 {
     ) -> [Self::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe { bf12_by_lanes(self, exponents, p, patches) }
+    }
+    #[inline(always)]
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
+        *tiers
+    }
+    #[inline(always)]
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK] {
+        allowed!(bf11::avx2::exponents(tiers, planes, patches))
+    }
+    #[inline(always)]
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
+        allowed!(bf11::avx2::join(p, &bf11::avx2::exponents(tiers, bf11_planes(p), patches)))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {

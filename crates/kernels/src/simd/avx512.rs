@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, bf12_by_lanes};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes};
 use crate::Avx512;
 use crate::matmul::{Decode, Operands, decode, tile};
+use crate::reference::BLOCK;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -22,6 +23,7 @@ impl Simd for Avx512 {
     /// 32 × u16: each exponent twice, at bits 7 to 14; the entries of code 15 also have [`ESCAPE`]
     /// set.
     type Exponents = __m512i;
+    type Tiers = bf11::avx512::Tiers512;
     const TILE_LANES: usize = 16;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 4;
@@ -155,6 +157,26 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
+        allowed!(bf11::avx512::tiers(tiers))
+    }
+    #[inline(always)]
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK] {
+        allowed!(bf11::avx512::stored(bf11::avx512::exponents(tiers, planes, patches)))
+    }
+    #[inline(always)]
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
+        allowed! {
+            let exponents = bf11::avx512::exponents(tiers, bf11_planes(p), patches);
+            bf11::avx512::join(_mm512_loadu_epi8(p.cast()), exponents)
+        }
+    }
+    #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
         allowed!(_mm512_loadu_ps(p))
     }
@@ -234,7 +256,7 @@ impl Simd for Avx512 {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
 fn decode512(s: Avx512, job: Decode<'_, '_>) {
     decode(s, job);
@@ -248,7 +270,7 @@ const ESCAPE: u16 = 1;
 /// # Safety
 ///
 /// As for [`Simd::bf12`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[cold]
 #[inline(never)]
 unsafe fn bf12_escaped(
@@ -267,7 +289,7 @@ unsafe fn bf12_escaped(
 /// 5 % slower; 8 by 3 was as fast.
 const ROWS: usize = 6;
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
 unsafe fn tile512(
     s: Avx512,
@@ -288,7 +310,7 @@ unsafe fn tile512(
     }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[cold]
 #[inline(never)]
 fn patch512(s: Avx512, exponents: &mut [__m512i; 4], codes: &[__m512i; 4], patches: &mut &[u8]) {

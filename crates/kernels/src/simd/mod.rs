@@ -9,8 +9,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bf11;
 mod portable;
 
+pub(crate) use bf11::{Tiers, bf11_tail};
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};
@@ -33,6 +35,8 @@ pub(crate) trait Simd: Copy {
     type T: Copy;
     /// Lookup table of the exponents of bf12.
     type Exponents: Copy;
+    /// Lookup table of the exponents of bf11.
+    type Tiers: Copy;
     /// Lanes of `T`.
     const TILE_LANES: usize;
     /// Rows of a tile.
@@ -87,6 +91,19 @@ pub(crate) trait Simd: Copy {
         p: *const u8,
         patches: &mut &[u8],
     ) -> [Self::F; 4];
+
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers;
+    /// Decodes the exponents of 64 columns of bf11, given the planes of their codes, in the order of
+    /// these. Escapes consume `patches`.
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK];
+    /// Decodes the 64 columns of a whole block of bf11, whose 80 bytes are at `p`. Escapes consume
+    /// `patches`.
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4];
 
     /// Reads 64 bytes.
     unsafe fn load(self, p: *const f32) -> Self::F;
@@ -171,19 +188,10 @@ pub(crate) fn bf12_tail<S: Simd>(
     n: usize,
     patches: &mut &[u8],
 ) -> [S::F; 4] {
-    static KEPT: [u32; 2 * BLOCK] = {
-        let mut kept = [0; 2 * BLOCK];
-        let mut i = 0;
-        while i < BLOCK {
-            kept[i] = u32::MAX;
-            i += 1;
-        }
-        kept
-    };
     let (mut bytes, mut codes) = ([0; BLOCK], [0; BLOCK / 2]);
     bytes[..n].copy_from_slice(&tail[..n]);
     codes[..n.div_ceil(2)].copy_from_slice(&tail[n..]);
-    let kept = &KEPT[BLOCK - n..][..BLOCK];
+    let kept = kept(n);
     let fifteen = s.splat_u(15);
     let (b, c) = (bytes.as_ptr(), codes.as_ptr());
     // Arranged like the words of a whole block.
@@ -212,6 +220,35 @@ pub(crate) fn bf12_tail<S: Simd>(
             s.float(s.and(s.bits(w[2]), s.load_u32(kept.add(128)))),
             s.float(s.and(s.bits(w[3]), s.load_u32(kept.add(192)))),
         ]
+    }
+}
+
+/// All bits of the first `n` numbers of a block, and none of the others.
+#[inline(always)]
+fn kept(n: usize) -> &'static [u32] {
+    static KEPT: [u32; 2 * BLOCK] = {
+        let mut kept = [0; 2 * BLOCK];
+        let mut i = 0;
+        while i < BLOCK {
+            kept[i] = u32::MAX;
+            i += 1;
+        }
+        kept
+    };
+    &KEPT[BLOCK - n..][..BLOCK]
+}
+
+/// The planes of a whole block of bf11.
+///
+/// # Safety
+///
+/// 80 bytes at `p` must be readable.
+#[inline(always)]
+unsafe fn bf11_planes(p: *const u8) -> [u64; 2] {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let [low, high] = p.add(64).cast::<[u64; 2]>().read_unaligned();
+        [u64::from_le(low), u64::from_le(high)]
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::array::from_fn;
 
-use super::{Simd, bf12_by_lanes, exponent_lanes};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
 use crate::matmul::{Decode, Operands, decode, tile};
-use crate::reference::{f16_to_f32, reduce};
+use crate::reference::{BLOCK, bf16_to_f32, f16_to_f32, paired, reduce};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -22,6 +22,7 @@ impl Simd for Portable {
     type U = [u32; 16];
     type T = [f32; 8];
     type Exponents = Self::F;
+    type Tiers = Tiers;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = 4;
     const TILE_TOKENS: usize = 2;
@@ -116,6 +117,30 @@ impl Simd for Portable {
     ) -> [Self::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe { bf12_by_lanes(self, exponents, p, patches) }
+    }
+    #[inline(always)]
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
+        *tiers
+    }
+    #[inline(always)]
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK] {
+        bf11::exponents(tiers, planes, patches)
+    }
+    #[inline(always)]
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
+        // SAFETY: by the contract of the trait.
+        let (bytes, planes) = unsafe { (read::<BLOCK>(p), bf11_planes(p)) };
+        let exponents = bf11::exponents(tiers, planes, patches);
+        let weight = |c: usize| {
+            let (byte, exponent) = (u16::from(bytes[paired(c)]), u16::from(exponents[paired(c)]));
+            bf16_to_f32((byte & 0x80) << 8 | exponent << 7 | byte & 0x7f)
+        };
+        from_fn(|k| from_fn(|i| weight(16 * k + i)))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {

@@ -2,8 +2,8 @@
 #![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix, PartLen,
-    Published, Source, Tally,
+    EncodedRows, Encoder, Encoding, GgufBlocks, Histogram, Matrix, PartLen, Published, Source,
+    Tally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -43,7 +43,7 @@ impl Encoded {
         block: usize,
     ) -> Self {
         let mut out = EncodedRows::default();
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(encoder);
         let mut parts = [Vec::new(), Vec::new()];
         let row = source.len() / rows.max(1);
         for chunk in source.chunks((row * block).max(1)) {
@@ -63,8 +63,9 @@ impl Encoded {
         Encoded { escapes: tally.escapes(), ..Encoded::from_parts(encoding, rows, cols, parts) }
     }
 
-    pub(crate) fn bf12(source: &[u8], cols: usize) -> Self {
-        let encoder = encoder(Encoding::Bf12, source, cols);
+    /// A matrix with patches, with exponents counted in itself.
+    pub(crate) fn packed(encoding: Encoding, source: &[u8], cols: usize) -> Self {
+        let encoder = encoder(encoding, source, cols);
         let rows = source.len() / (2 * cols);
         Self::with(&encoder, source, rows, cols, rows)
     }
@@ -88,6 +89,9 @@ impl Encoded {
                 let PartLen::Exact(len) = part.len(rows as u64, cols as u64).unwrap() else {
                     unreachable!("no patches")
                 };
+                if part.suffix == ".order" {
+                    return order(len as usize);
+                }
                 let mut bytes = random(len as usize);
                 match (index, scale_bytes(encoding, index)) {
                     // No code of e4m3 that is NaN.
@@ -121,11 +125,18 @@ pub(crate) fn scale_bytes(encoding: Encoding, part: usize) -> usize {
     let Encoding::Published(layout) = encoding else { panic!("{encoding}") };
     match layout {
         Published::Fp8Rows | Published::Fp8Whole => 4,
+        layout if layout.zeros_group().is_some() && part == 1 => 4,
         Published::Nvfp4 | Published::Nvfp4Divided if part == 2 => 4,
         Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4 | Published::Nvfp4Divided => 1,
-        Published::Fp8Bf16 | Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => 2,
-        Published::Int4 | Published::Int4By128 => 2,
+        _ => 2,
     }
+}
+
+/// Groups of columns in any order. Some are past the last.
+pub(crate) fn order(len: usize) -> Vec<u8> {
+    let mut bytes = random(len);
+    bytes.chunks_mut(2).for_each(|index| index.copy_from_slice(&[index[0] % 5, 0]));
+    bytes
 }
 
 /// Any bytes.
@@ -141,10 +152,10 @@ pub(crate) fn random(len: usize) -> Vec<u8> {
 /// The encoder of `encoding` for rows made by [`sample_source`].
 pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder {
     match encoding {
-        Encoding::Bf12 => {
+        _ if encoding.has_patches() => {
             let mut histogram = Histogram::default();
             histogram.add(source);
-            Encoder::bf12(cols, ExponentTable::from_histogram(&histogram))
+            Encoder::counted(encoding, cols, &histogram).unwrap()
         }
         _ => Encoder::new(encoding, source_of(encoding), cols).unwrap(),
     }
@@ -152,13 +163,13 @@ pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder
 
 fn source_of(encoding: Encoding) -> Source {
     match encoding {
-        Encoding::Bf12 | Encoding::Bf16 => Source::Bf16,
+        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 => Source::Bf16,
         Encoding::F16 => Source::F16,
         _ => Source::F32,
     }
 }
 
-/// Numbers of many magnitudes, so that bf12 has escapes and scales differ.
+/// Numbers of many magnitudes, so that bf12 and bf11 have escapes and scales differ.
 pub(crate) fn sample_source(encoding: Encoding, rows: usize, cols: usize) -> Vec<u8> {
     let mut state = (rows * 1000 + cols) as u64;
     let mut bytes = Vec::new();

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use sws_kernels::PartLen;
 
 use super::in_place::{MAX_STACKED, MAX_TRANSPOSED};
-use super::{Extent, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Origin, Piece, Tensor};
+use super::{
+    Extent, Geometry, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Origin, Packing, Piece, Tensor,
+};
 use crate::Dtype;
 use crate::header::{MAX_DIMS, MAX_TENSORS, good_name};
 use crate::path::{is_plain_name, is_plain_path};
@@ -110,7 +112,10 @@ impl Manifest {
             check_transposed(tensor)?;
         }
         check_parts(tensor)?;
-        check_origins(tensor)?;
+        match tensor.packing {
+            Some(packing) => check_packed(packing, tensor)?,
+            None => check_origins(tensor)?,
+        }
         tensor.parts.iter().try_for_each(|part| self.check_extent(part, checksums))
     }
 
@@ -190,6 +195,14 @@ fn check_transposed(tensor: &Tensor) -> Result<(), &'static str> {
     let small = tensor.shape.iter().all(|&dim| dim <= MAX_TRANSPOSED);
     if !plain || !small || tensor.shape.len() != 2 || tensor.encoding.is_none() {
         return Err("is transposed, and no matrix that can be");
+    }
+    Ok(())
+}
+
+fn check_packed(packing: Packing, tensor: &Tensor) -> Result<(), &'static str> {
+    let named = tensor.origins.iter().all(|origin| good_name(&origin.name));
+    if !named || tensor.slice.is_some() || Geometry::of_tensor(packing, tensor).is_none() {
+        return Err("does not fit the tensors that it was packed in");
     }
     Ok(())
 }

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use sws_kernels::Encoding;
 
-use super::{Extent, FileEntry, Manifest, ModelIdentity, Origin, Piece, Slice, Tensor};
+use super::{
+    Extent, FileEntry, Geometry, Manifest, ModelIdentity, Origin, PARTS, Packed, Packing, Piece,
+    Slice, Tensor,
+};
 use crate::blocks::{check_len, part_rows};
 use crate::checkpoint::{Checkpoint, CheckpointError, WeightFile};
 use crate::header::{HeaderTensor, MAX_TENSORS};
@@ -30,7 +33,7 @@ impl Manifest {
         checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,
     ) -> Result<Manifest, CheckpointError> {
-        let source = Source::new(checkpoint.files());
+        let source = Source::new(checkpoint.files(), naming.packed());
         let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
         let mut count = 0;
         let limit = most_tensors(checkpoint.files());
@@ -134,6 +137,13 @@ struct Stored<'a> {
     tensor: &'a HeaderTensor,
 }
 
+impl Stored<'_> {
+    fn origin(&self) -> Origin {
+        let HeaderTensor { name, dtype, shape, .. } = self.tensor;
+        Origin { name: name.clone(), dtype: *dtype, shape: shape.clone() }
+    }
+}
+
 impl Logical<'_> {
     /// Number of experts, if the first dimension can be cut into them: no part is empty, and every
     /// part has the same whole number of bytes for each expert.
@@ -145,6 +155,7 @@ impl Logical<'_> {
                 && part.tensor.len.is_multiple_of(count)
         };
         let fits = self.shape.len() > 1
+            && self.packing.is_none()
             && (1..=MAX_STACKED).contains(&count)
             && self.parts.iter().all(even);
         fits.then_some(count as u32)
@@ -178,10 +189,10 @@ impl Logical<'_> {
                 checks: Vec::new(),
             }
         };
-        let origin = |part: &Stored<'_>| Origin {
-            name: part.tensor.name.clone(),
-            dtype: part.tensor.dtype,
-            shape: part.tensor.shape[skipped..].to_vec(),
+        let origin = |part: &Stored<'_>| {
+            let mut origin = part.origin();
+            origin.shape.drain(..skipped);
+            origin
         };
         let several = self.parts.iter().filter(|_| self.parts.len() > 1);
         Tensor {
@@ -189,6 +200,7 @@ impl Logical<'_> {
             dtype: self.dtype,
             shape,
             transposed: false,
+            packing: self.packing,
             slice,
             source: source.to_owned(),
             encoding: self.encoding,

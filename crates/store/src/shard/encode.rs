@@ -1,5 +1,7 @@
 //! Encoding of a tensor from the checkpoint into a shard, in blocks of rows.
 
+mod repack;
+
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -7,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use sws_kernels::{EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, Histogram};
+use sws_kernels::{
+    EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, ExponentTiers, Histogram,
+};
 
 use super::ShardError;
 use super::direct::{ALIGN, Source, buffer};
@@ -34,6 +38,11 @@ const SAMPLE: usize = 256 << 10;
 /// If more than one weight in this many is an escape, bf12 does not gain enough for a slower
 /// kernel.
 const ESCAPES: u64 = 32;
+/// Most bits of a weight of bf11, without padding: bf12 takes no more, and is faster.
+const BITS: u64 = 12;
+/// Weights for each byte of patches, at most. Where a sample of the weights promised less, bf11 does
+/// not gain enough.
+const PATCHES: u64 = 3;
 
 /// State shared by all workers.
 pub(super) struct Context<'a> {
@@ -114,7 +123,8 @@ impl<'a> Worker<'a> {
         else {
             return self.copy(tensor, target);
         };
-        let matrix = Matrix { tensor, encoding, rows, cols, row_len: cols * kind.size() as u64 };
+        let row_len = cols * kind.size() as u64;
+        let mut matrix = Matrix { tensor, encoding, rows, cols, row_len };
         if matrix.row_len == 0 || rows == 0 {
             return self.copy(tensor, target);
         }
@@ -124,14 +134,13 @@ impl<'a> Worker<'a> {
             false => None,
         };
         let encoder = match encoding {
-            Encoding::Bf12 => {
+            Encoding::Bf12 | Encoding::Bf11 => {
                 let histogram = self.histogram(&matrix, whole.clone())?;
-                let table = ExponentTable::from_histogram(&histogram);
-                let counted: u64 = histogram.0.iter().sum();
-                if histogram.escapes(&table) > counted / ESCAPES {
+                let Some(encoder) = packing(encoding, cols as usize, &histogram) else {
                     return self.copy(tensor, target);
-                }
-                Recoder::Kernel(Box::new(Encoder::bf12(cols as usize, table)))
+                };
+                matrix.encoding = encoder.encoding();
+                Recoder::Kernel(Box::new(encoder))
             }
             Encoding::F16 | Encoding::Bf16 => Recoder::Narrow { from: kind, to: encoding },
             _ => {
@@ -143,7 +152,7 @@ impl<'a> Worker<'a> {
         let mark = target.out.mark();
         match self.encode(&matrix, &encoder, whole, target)? {
             Some(stored) => Ok(stored),
-            // The sample underestimated the escapes.
+            // The sample underestimated the patches.
             None => {
                 target.out.rewind(mark);
                 self.copy(tensor, target)
@@ -151,8 +160,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Writes the parts of a tensor unchanged, but for the order of a transposed one's numbers.
+    /// Writes the parts of a tensor unchanged, but for the order of numbers of a transposed or packed
+    /// one.
     fn copy(&mut self, tensor: &Tensor, target: &mut Target) -> Result<Tensor, ShardError> {
+        if let Some(packing) = tensor.packing {
+            return self.repack(tensor, packing, target);
+        }
         if tensor.transposed
             && let (Some(encoding), Some(kind), &[rows, cols]) =
                 (tensor.encoding, numbers(tensor.encoding), tensor.shape.as_slice())
@@ -193,7 +206,7 @@ impl<'a> Worker<'a> {
         Ok(Tensor { parts, ..matrix.tensor.clone() })
     }
 
-    /// Encodes and writes all rows; `None` if bf12 meets too many escapes.
+    /// Encodes and writes all rows; `None` if they need too many patches.
     fn encode(
         &mut self,
         matrix: &Matrix,
@@ -204,7 +217,7 @@ impl<'a> Worker<'a> {
         let stored = Tensor { encoding: Some(matrix.encoding), ..matrix.tensor.clone() };
         let first_len = least_len(matrix.encoding, 0, matrix.rows, matrix.cols).unwrap_or(0);
         let mut first = Writing::begin(&stored, 0, first_len, target);
-        let mut side = Side::new(matrix.encoding, recoder.loses(), target.path);
+        let mut side = Side::new(matrix.encoding, matrix.cols, recoder.loses(), target.path);
         let mut norms = target.norms.then(Norms::default);
         let step = matrix.group(STEP as u64);
         let mut row = 0;
@@ -227,7 +240,8 @@ impl<'a> Worker<'a> {
                 first.write(target.out, &block.parts[0])?;
                 side.push(block)?;
             }
-            if side.escaped > (matrix.rows * matrix.cols / ESCAPES).min(u64::from(u32::MAX)) {
+            let per_byte = if matrix.encoding == Encoding::Bf11 { PATCHES } else { ESCAPES };
+            if side.escaped > (matrix.rows * matrix.cols / per_byte).min(u64::from(u32::MAX)) {
                 return Ok(None);
             }
             row += rows;
@@ -327,7 +341,7 @@ impl<'a> Worker<'a> {
     ) -> Result<Range<usize>, ShardError> {
         let part = &matrix.tensor.parts[0];
         let len = rows * matrix.row_len;
-        if matrix.tensor.transposed {
+        if matrix.tensor.is_turned() {
             if row < self.band.start || row + rows > self.band.end {
                 self.read_band(matrix, row)?;
             }
@@ -431,6 +445,18 @@ impl Matrix<'_> {
             cause => ShardError::Encode { path, tensor, cause },
         }
     }
+}
+
+/// The encoder of numbers with these exponents: to bf11 if that was wanted and is smaller, or else to
+/// bf12; `None` if there are too many exponents.
+fn packing(wanted: Encoding, cols: usize, histogram: &Histogram) -> Option<Encoder> {
+    let count: u64 = histogram.0.iter().sum();
+    let tiers = ExponentTiers::from_histogram(histogram);
+    if wanted == Encoding::Bf11 && tiers.bits(histogram) < BITS * count {
+        return Some(Encoder::bf11(cols, tiers));
+    }
+    let table = ExponentTable::from_histogram(histogram);
+    (histogram.escapes(&table) <= count / ESCAPES).then(|| Encoder::bf12(cols, table))
 }
 
 /// Converts rows of the checkpoint to rows of a shard.

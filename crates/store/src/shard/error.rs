@@ -159,6 +159,16 @@ pub enum ShardError {
         /// The encoding.
         encoding: Encoding,
     },
+    /// A tensor of a packed matrix does not fit the others.
+    #[error("`{}` holds `{tensor}`, {reason}; download it again", path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What does not fit.
+        reason: String,
+    },
     /// A tensor cannot be encoded or decoded.
     #[error("`{}` holds the tensor `{tensor}`: {cause}", path.display())]
     Encode {

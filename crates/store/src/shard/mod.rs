@@ -15,6 +15,7 @@ mod journal;
 mod layout;
 mod narrow;
 mod outdir;
+mod packed;
 mod parts;
 mod plan;
 mod spectral;

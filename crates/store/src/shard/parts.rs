@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use sws_kernels::{EncodedRows, Encoding, ErrorSums};
+use sws_kernels::{EncodedRows, Encoding, ErrorSums, OffsetWriter, Offsets};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::ShardError;
@@ -87,32 +87,34 @@ impl Writing {
 /// Data that accumulates with the rows and is stored after them: scales and patches. Also sums up
 /// the errors.
 pub(super) struct Side {
-    /// bf12: offset of each row's patches.
+    /// Offset of each row's patches.
     offsets: Spill,
-    /// The patches of bf12, or the scales of other encodings.
+    writer: OffsetWriter,
+    /// The patches of bf12 or bf11, or the scales of other encodings.
     rest: Spill,
     error: Option<ErrorSums>,
-    /// bf12: escapes so far.
+    /// Bytes of patches so far.
     pub(super) escaped: u64,
 }
 
 impl Side {
     /// Creates empty parts. The names of spill files derive from `shard`.
-    pub(super) fn new(encoding: Encoding, measured: bool, shard: &Path) -> Side {
+    pub(super) fn new(encoding: Encoding, cols: u64, measured: bool, shard: &Path) -> Side {
         let mut offsets = Spill::new(shard, "offsets");
-        if encoding == Encoding::Bf12 {
-            offsets.memory.extend(0u32.to_le_bytes());
+        let mut writer = OffsetWriter::new(Offsets::of(encoding, cols));
+        if encoding.has_patches() {
+            offsets.memory.extend(writer.push(0));
         }
         let rest = Spill::new(shard, "rest");
-        Side { offsets, rest, error: measured.then(ErrorSums::default), escaped: 0 }
+        Side { offsets, writer, rest, error: measured.then(ErrorSums::default), escaped: 0 }
     }
 
     /// Adds the next rows.
     pub(super) fn push(&mut self, block: &EncodedRows) -> Result<(), ShardError> {
         for n in &block.escapes {
             self.escaped += u64::from(*n);
-            // The caller gives up on bf12 before this wraps.
-            self.offsets.push(&(self.escaped as u32).to_le_bytes())?;
+            // The caller gives up before this wraps.
+            self.offsets.push(self.writer.push(self.escaped as u32))?;
         }
         self.rest.push(&block.exponents)?;
         self.rest.push(&block.parts[1])?;

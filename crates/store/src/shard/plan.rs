@@ -10,9 +10,6 @@ use super::layout::{self, PAD, TENSOR_ALIGN};
 use super::{ShardError, ShardOptions};
 use crate::{Manifest, Naming, Piece, PieceKind, Placement, Tensor};
 
-/// Space planned for bf12 escapes: one weight in this many. In trained models it was one in 5,000.
-const TYPICAL_ESCAPES: u64 = 1024;
-
 /// A shard to write.
 pub(super) struct Job<'a> {
     /// File name, relative to the directory.
@@ -25,7 +22,7 @@ pub(super) struct Job<'a> {
     pub(super) encodings: Vec<Option<Encoding>>,
     /// Offset of the first tensor.
     pub(super) data_start: u64,
-    /// Length of the file, exact except for the escapes of bf12.
+    /// Length of the file, exact except for patches.
     pub(super) len: u64,
     /// Bytes of the source tensors.
     pub(super) source_len: u64,
@@ -100,7 +97,7 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
     let group =
         cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
     let possible = match encoding {
-        Encoding::Bf12 => kind == Source::Bf16,
+        Encoding::Bf12 | Encoding::Bf11 => kind == Source::Bf16,
         _ => true,
     };
     if possible && group <= WINDOW as u64 && is_matrix(tensor, naming) {
@@ -134,7 +131,7 @@ pub(super) fn numbers(encoding: Option<Encoding>) -> Option<Source> {
     }
 }
 
-/// Length of a part; for the patches of bf12, without escapes.
+/// Length of a part, without patches.
 pub(super) fn least_len(encoding: Encoding, part: usize, rows: u64, cols: u64) -> Option<u64> {
     match encoding.parts().get(part)?.len(rows, cols)? {
         PartLen::Exact(len) | PartLen::AtLeast(len) => Some(len),
@@ -147,14 +144,11 @@ fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
     let encoded = |encoding: Encoding| {
         let (rows, cols) = tensor.matrix_shape();
         let parts = (0..encoding.parts().len()).map(|i| least_len(encoding, i, rows, cols));
-        let escapes = match encoding {
-            Encoding::Bf12 => rows.checked_mul(cols)? / TYPICAL_ESCAPES,
-            _ => 0,
-        };
-        parts.chain([Some(escapes)]).try_fold(0u64, |sum, len| sum.checked_add(aligned(len?)?))
+        let patches = rows.checked_mul(cols)? / encoding.typical_patches();
+        parts.chain([Some(patches)]).try_fold(0u64, |sum, len| sum.checked_add(aligned(len?)?))
     };
     match encoding {
-        Some(encoding) if Some(encoding) != tensor.encoding => {
+        Some(encoding) if Some(encoding) != tensor.encoding || tensor.packing.is_some() => {
             encoded(encoding).unwrap_or(u64::MAX)
         }
         _ => tensor.parts.iter().filter_map(|part| aligned(part.len)).sum(),

@@ -1,5 +1,6 @@
 //! Conversion of shards back to the checkpoint they were made from.
 
+mod packed;
 mod part;
 
 use std::collections::{BTreeMap, HashSet};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use sws_kernels::{EncodeError, Encoding, Matrix, Source as Numbers};
+use sws_kernels::{EncodeError, Encoding, Matrix, OffsetWriter, Offsets, Source as Numbers};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{ALIGN, Output, Source, buffer};
@@ -217,7 +218,7 @@ fn restore<'a>(
             tensor.slice.is_none_or(|slice| slice.index == index && Some(slice.count) == count)
                 && (&tensor.shape, tensor.dtype) == (&first.shape, first.dtype)
                 && tensor.transposed == first.transposed
-                && tensor.origins == first.origins
+                && (&tensor.origins, tensor.packing) == (&first.origins, first.packing)
                 && tensor.slice.is_some() == first.slice.is_some()
                 && (raw_encoding(tensor) || numbers(tensor.dtype).is_some())
         });
@@ -332,6 +333,9 @@ impl Work<'_> {
         for tensor in &file.tensors {
             for &(piece, from) in &tensor.from {
                 match tensor.part {
+                    Some(part) if from.packing.is_some() => {
+                        self.pack(piece, from, part, &mut out)?
+                    }
                     Some(part) => self.copy(piece, from, part, &mut out, &mut buffer)?,
                     None if from.transposed => self.turn(piece, from, &mut out)?,
                     None if raw_encoding(from) => {
@@ -483,25 +487,30 @@ impl Work<'_> {
                 sws_kernels::PartRows::Whole if part.extent.len <= 16 => {
                     part.read(0..part.extent.len)?
                 }
-                // The patches of bf12: the offsets of these rows, relative to the first, and the
-                // escapes between them.
+                // The offsets of these rows, relative to the first, and the patches between them.
                 sws_kernels::PartRows::Whole => {
-                    let list = 4 * (all + 1);
-                    let offsets = part.read(4 * rows.start..4 * (rows.end + 1))?;
-                    let Some(offsets) = offsets else { return Err(damaged()) };
-                    let offsets: Vec<u32> = offsets
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|&bytes| u32::from_le_bytes(bytes))
-                        .collect();
-                    let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
-                    let listed = u64::from(start)..u64::from(end);
-                    if !offsets.is_sorted() || listed.end > part.extent.len - list {
+                    let kind = Offsets::of(encoding, cols);
+                    let list = kind.len(all).ok_or_else(damaged)?;
+                    let first = kind.first(rows.start);
+                    let place = kind.place(first);
+                    let len = kind.len(rows.end - first).ok_or_else(damaged)?;
+                    let Some(read) = part.read(place..place + len)? else {
+                        return Err(damaged());
+                    };
+                    let offsets = rows.start - first..rows.end - first + 1;
+                    let offsets: Vec<u64> =
+                        offsets.map(|row| kind.get(&read, row as usize) as u64).collect();
+                    let listed = offsets[0]..offsets[offsets.len() - 1];
+                    // A row has at most twice as many bytes of patches as columns.
+                    let fit = |[a, b]: &[u64; 2]| a <= b && b - a <= 2 * cols;
+                    if !offsets.array_windows().all(fit) || listed.end > part.extent.len - list {
                         return Err(damaged());
                     }
-                    let mut bytes: Vec<u8> =
-                        offsets.iter().flat_map(|o| (o - start).to_le_bytes()).collect();
+                    let mut writer = OffsetWriter::new(kind);
+                    let mut bytes = Vec::new();
+                    for offset in &offsets {
+                        bytes.extend_from_slice(writer.push((offset - listed.start) as u32));
+                    }
                     let escapes = part.read(list + listed.start..list + listed.end)?;
                     bytes.extend(escapes.ok_or_else(damaged)?);
                     Some(bytes)

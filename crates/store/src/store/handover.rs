@@ -57,6 +57,7 @@ fn manifest() -> Manifest {
             dtype: Dtype::BF16,
             shape: vec![1, len / 2],
             transposed: false,
+            packing: None,
             slice: None,
             source: "model.safetensors".into(),
             encoding: Some(Encoding::Bf16),

@@ -127,7 +127,9 @@ fn rows_are_rounded_out_to_checksum_runs() {
 
 #[test]
 fn first_part_and_the_rest_can_be_read_separately() {
-    for (encoding, all) in [(Encoding::Bf16, 1), (Encoding::Q8, 2), (Encoding::Bf12, 3)] {
+    for (encoding, all) in
+        [(Encoding::Bf16, 1), (Encoding::Q8, 2), (Encoding::Bf12, 3), (Encoding::Bf11, 3)]
+    {
         let model = encoded(encoding, 12, 100);
         let present = |parts| {
             let read = Read::Rows { piece: ID, tensor: 0, rows: 0..1, parts };

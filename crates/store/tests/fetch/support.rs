@@ -93,6 +93,7 @@ impl Model {
             dtype: sws_store::Dtype::BF16,
             shape: vec![rows as u64, cols as u64],
             transposed: false,
+            packing: None,
             slice: None,
             source: "model.safetensors".into(),
             encoding: Some(Encoding::Bf16),

@@ -131,13 +131,20 @@ pub struct Selected<'a> {
     pub positions: &'a [u32],
     /// The largest number of positions for a query.
     pub most: usize,
+    /// Positions that are selected together, from 0 on. A query that does not see `most` positions
+    /// or less has whole groups of them, as many as there is room for before the last `group` - 1,
+    /// and those that are in no whole group.
+    pub group: usize,
 }
 
 impl<'a> Selected<'a> {
     /// The positions of a token.
     #[inline(always)]
     pub fn of(&self, token: usize) -> &'a [u32] {
-        &self.positions[token * self.most..][..self.most.min(self.first + token + 1)]
+        let &Selected { positions, most, group, .. } = self;
+        let seen = self.first + token + 1;
+        let count = if seen > most { most - (group - 1) + seen % group } else { seen };
+        &positions[token * most..][..count]
     }
 }
 
@@ -216,6 +223,7 @@ fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usiz
         );
         let most = tokens.checked_mul(selected.most).expect("attention: positions");
         assert!(selected.first == first && selected.positions.len() >= most, "attention: selected");
+        assert!((1..=selected.most).contains(&selected.group), "attention: groups");
     }
     for (layout, dim, (pages, shortest)) in
         [(cache.keys, key_dim, keys), (cache.values, value_dim, values)]

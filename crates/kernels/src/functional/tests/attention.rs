@@ -354,7 +354,7 @@ fn selected_positions_alone_are_attended() {
             let positions = most.map(|most| some_positions(first, tokens, most));
             let selected = positions.as_ref().map(|positions| {
                 let most = most.unwrap();
-                Selected { first, positions, most }
+                Selected { first, positions, most, group: 1 }
             });
             let mut y = vec![f32::NAN; tokens * heads * case.value_dim];
             let new = || AttentionScratch::new(case.value_dim, 150);

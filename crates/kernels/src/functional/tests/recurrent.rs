@@ -183,6 +183,8 @@ proptest! {
         let of = |rates| super::in_all_tiers(&x, |tier, x| decays(tier, x, rates, &bias));
         let of_negative = of(Rates::Negative(&negative));
         assert_same(&of_negative, &of(Rates::Logarithms(&rate)), "the same rates");
+        let bounded = of(Rates::Bounded(&rate, -5.0));
+        assert!(bounded.iter().all(|share| (0.006..=1.0).contains(share)), "{bounded:?}");
         super::in_all_tiers(&x, |tier, x| steps(tier, x, &bias));
     }
 }

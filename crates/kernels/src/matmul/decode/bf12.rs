@@ -26,7 +26,7 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add((BLOCK + BLOCK / 2) * b);
-            s.bf12(self.exponents, p, &mut at.patches)
+            s.bf12(self.exponents, p, &mut at.beside)
         }
     }
     /// Vectorised, because the scalar reference took more than a quarter of the run time of a model
@@ -35,6 +35,6 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
     fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
         let tail = &m.row_bytes(0, at.row)[whole * (BLOCK + BLOCK / 2)..];
-        bf12_tail(s, self.of_tail, tail, n, &mut at.patches)
+        bf12_tail(s, self.of_tail, tail, n, &mut at.beside)
     }
 }

@@ -1,5 +1,6 @@
 //! Decoders from blocks of 64 columns to f32, one per encoding, for any instruction set.
 
+mod bf11;
 mod bf12;
 mod float;
 mod fp8;
@@ -19,6 +20,7 @@ use crate::reference::{self, BLOCK};
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix, Published};
 
+pub(super) use bf11::Bf11;
 pub(super) use bf12::Bf12;
 pub(super) use float::{Bf16, F16, F32};
 use gguf::{Nibbles, Units};
@@ -54,6 +56,7 @@ pub(super) fn for_common_decoder<S: Simd, C: ForDecoder<S>>(
         Encoding::F16 => code.run::<F16>(s),
         Encoding::Bf16 => code.run::<Bf16>(s),
         Encoding::Bf12 => code.run::<Bf12<S>>(s),
+        Encoding::Bf11 => code.run::<Bf11<S>>(s),
         Encoding::Q8 => code.run::<Q8>(s),
         Encoding::Q4 => code.run::<Q4<S>>(s),
         Encoding::Fp8 => code.run::<Fp8<fp8::BlocksF32>>(s),
@@ -101,6 +104,12 @@ fn for_published<S: Simd>(s: S, layout: Published, code: impl ForDecoder<S>) {
         Published::Mxfp8 => code.run::<Fp8<fp8::Thirtytwos>>(s),
         Published::Int4 => code.run::<Pairs<S, nibbles::Int4>>(s),
         Published::Int4By128 => code.run::<Pairs<S, nibbles::Int4By128>>(s),
+        Published::Int4Zeros32 | Published::Int4Zeros64 | Published::Int4Zeros128 => {
+            code.run::<Pairs<S, nibbles::Zeros>>(s);
+        }
+        Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
+            code.run::<nibbles::ActOrder<S>>(s);
+        }
         Published::Nvfp4 => code.run::<Pairs<S, nibbles::Nvfp4>>(s),
         Published::Nvfp4Divided => code.run::<Pairs<S, nibbles::Nvfp4Divided>>(s),
     }
@@ -112,8 +121,9 @@ pub(in crate::matmul) struct Cursor<'a> {
     row: usize,
     codes: *const u8,
     scales: *const u8,
-    /// bf12: the patches from the next block on.
-    patches: &'a [u8],
+    /// bf12 and bf11: the patches from the next block on. With an order of columns: the group of
+    /// each.
+    beside: &'a [u8],
     bytes: PhantomData<&'a [u8]>,
 }
 
@@ -130,7 +140,10 @@ impl<'a> Cursor<'a> {
             row,
             codes: m.row_bytes(0, row).as_ptr(),
             scales: scales.as_ptr(),
-            patches: if encoding == Encoding::Bf12 { m.escapes(row) } else { &[] },
+            beside: match encoding {
+                Encoding::Published(layout) if layout.has_order() => m.part(2),
+                _ => m.patches(encoding, row),
+            },
             bytes: PhantomData,
         }
     }
@@ -145,7 +158,7 @@ impl<'a> Cursor<'a> {
     fn tail(&mut self, m: &Matrix<'a>) -> [f32; BLOCK] {
         let mut out = [0.0; BLOCK];
         let n = m.cols() % BLOCK;
-        reference::decode_block(m, self.row, m.cols() / BLOCK, &mut self.patches, &mut out[..n]);
+        reference::decode_block(m, self.row, m.cols() / BLOCK, &mut self.beside, &mut out[..n]);
         out
     }
 }

@@ -2,7 +2,8 @@
 
 use super::fp8::{bf16_at, e8m0_at};
 use super::{Cursor, Decoder};
-use crate::reference::{BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32};
+use crate::matmul::one::load_block;
+use crate::reference::{BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, group_scale, zero_point};
 use crate::simd::Simd;
 use crate::{Encoding, Matrix, Published};
 
@@ -137,6 +138,106 @@ impl Tables for Nvfp4Divided {
         let table = |k: usize| s.mul(values, s.splat(first[k] / self.0));
         [table(0), table(1), table(2), table(3)]
     }
+}
+
+/// Codes from 0 to 15.
+const INTEGERS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+
+/// Groups with zero points, of 32, 64 or 128 columns.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Zeros {
+    /// Logarithm of the columns of a group.
+    shift: u32,
+}
+
+impl Tables for Zeros {
+    /// One of three, whose rows lie alike.
+    const ENCODING: Encoding = Encoding::Published(Published::Int4Zeros128);
+    const VALUES: [f32; 16] = INTEGERS;
+
+    #[inline(always)]
+    fn new(m: &Matrix) -> Self {
+        let shift = match m.encoding() {
+            Encoding::Published(Published::Int4Zeros32) => 5,
+            Encoding::Published(Published::Int4Zeros64) => 6,
+            _ => 7,
+        };
+        Zeros { shift }
+    }
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4] {
+        let table = |col: usize| {
+            // SAFETY: by the contract of the trait.
+            let unit = unsafe { unit_at(scales, col >> self.shift) };
+            let codes = s.fma(values, s.splat(1.0), s.splat(-zero_point(unit)));
+            s.mul(codes, s.splat(group_scale(unit)))
+        };
+        let (low, high) = (table(BLOCK * b), table(BLOCK * b + BLOCK / 2));
+        [low, low, high, high]
+    }
+}
+
+/// Groups with zero points, in which columns lie in any order.
+///
+/// Columns are summed in their own order, so each looks up its group. Sorting columns by group would
+/// need activations in the order of each matrix, and give sums in another order.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct ActOrder<S: Simd> {
+    values: S::F,
+    /// The last group.
+    last: usize,
+}
+
+impl<S: Simd> Decoder<S> for ActOrder<S> {
+    /// One of three, whose rows lie alike.
+    const ENCODING: Encoding = Encoding::Published(Published::Int4ActOrder128);
+    const BYTES: usize = BLOCK / 2;
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    fn new(s: S, m: &Matrix) -> Self {
+        let group = match m.encoding() {
+            Encoding::Published(Published::Int4ActOrder32) => 32,
+            Encoding::Published(Published::Int4ActOrder64) => 64,
+            _ => 128,
+        };
+        let last = m.cols().div_ceil(group).saturating_sub(1);
+        // SAFETY: 16 × f32 are 64 bytes.
+        ActOrder { values: unsafe { s.load(INTEGERS.as_ptr()) }, last }
+    }
+    #[inline(always)]
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+        let mut zeros = [0.0; BLOCK];
+        let mut scales = [0.0; BLOCK];
+        let order = at.beside[2 * BLOCK * b..].first_chunk::<{ 2 * BLOCK }>();
+        let order = order.expect("a whole block").as_chunks().0;
+        for c in 0..BLOCK {
+            let group = usize::from(u16::from_le_bytes(order[c])).min(self.last);
+            // SAFETY: by the contract of the trait, and a row has a unit for every group.
+            let unit = unsafe { unit_at(at.scales, group) };
+            zeros[c] = -zero_point(unit);
+            scales[c] = group_scale(unit);
+        }
+        let (mut zeros, scales) = (load_block(s, &zeros), load_block(s, &scales));
+        for k in 0..4 {
+            // SAFETY: by the contract of the trait.
+            let codes = unsafe { s.load_nibbles(at.codes.add(BLOCK / 2 * b + 8 * k)) };
+            let less = s.fma(s.lookup(self.values, codes), s.splat(1.0), zeros[k]);
+            zeros[k] = s.mul(less, scales[k]);
+        }
+        zeros
+    }
+}
+
+/// The unit of a group: a scale, and a zero point in its lowest bits.
+///
+/// # Safety
+///
+/// There must be so many units.
+#[inline(always)]
+unsafe fn unit_at(units: *const u8, index: usize) -> u32 {
+    // SAFETY: by this function's contract.
+    u32::from_le_bytes(unsafe { units.add(4 * index).cast::<[u8; 4]>().read_unaligned() })
 }
 
 /// The number of a whole matrix of nvfp4.

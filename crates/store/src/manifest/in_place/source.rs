@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sws_kernels::{Encoding, Published};
 
-use super::Stored;
+use super::{Geometry, Origin, PARTS, Packed, Packing, Stored};
 use crate::Dtype;
 use crate::checkpoint::WeightFile;
 use crate::header::HeaderTensor;
@@ -15,6 +15,8 @@ pub(super) struct Logical<'a> {
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<u64>,
     pub(super) encoding: Option<Encoding>,
+    /// How the codes lie along columns, if they do.
+    pub(super) packing: Option<Packing>,
     /// The checkpoint's tensors that hold the parts, in the order of the encoding.
     pub(super) parts: Vec<Stored<'a>>,
 }
@@ -23,6 +25,7 @@ pub(super) struct Logical<'a> {
 pub(super) struct Source<'a> {
     pub(super) tensors: Vec<Stored<'a>>,
     by_name: HashMap<&'a str, Stored<'a>>,
+    packed: Option<Packed>,
     /// Names of scales that belong to the codes of a matrix.
     scales: HashSet<&'a str>,
 }
@@ -38,7 +41,7 @@ pub(super) enum Found<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(files: &'a [WeightFile]) -> Source<'a> {
+    pub(super) fn new(files: &'a [WeightFile], packed: Option<Packed>) -> Source<'a> {
         let tensors: Vec<Stored<'a>> = (0..)
             .zip(files)
             .flat_map(|(file, entry)| {
@@ -46,7 +49,7 @@ impl<'a> Source<'a> {
             })
             .collect();
         let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
-        let mut source = Source { tensors, by_name, scales: HashSet::new() };
+        let mut source = Source { tensors, by_name, packed, scales: HashSet::new() };
         for stored in &source.tensors {
             if let Found::Quantised(matrix) = source.find(stored) {
                 source
@@ -69,6 +72,7 @@ impl<'a> Source<'a> {
             dtype: stored.tensor.dtype,
             shape: stored.tensor.shape.clone(),
             encoding: stored.tensor.dtype.encoding(),
+            packing: None,
             parts: vec![*stored],
         }
     }
@@ -76,6 +80,9 @@ impl<'a> Source<'a> {
     /// The matrix whose codes these are, by the names of the tensors beside them.
     pub(super) fn find(&self, codes: &Stored<'a>) -> Found<'a> {
         let name = codes.tensor.name.as_str();
+        if let (Some(packed), Some(stem)) = (self.packed, name.strip_suffix(PARTS[0])) {
+            return self.find_packed(codes, stem, packed);
+        }
         let shape = codes.tensor.shape.as_slice();
         let (name, outer, per_element) = match codes.tensor.dtype {
             Dtype::F8_E4M3 => (name, shape, 1),
@@ -134,7 +141,58 @@ impl<'a> Source<'a> {
             dtype: codes.tensor.dtype,
             shape,
             encoding: Some(encoding),
+            packing: None,
             parts: [*codes, scales].into_iter().chain(third.filter(|_| three)).collect(),
+        })
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The matrix whose packed codes these are.
+    fn find_packed(&self, codes: &Stored<'a>, stem: &str, packed: Packed) -> Found<'a> {
+        let name = format!("{stem}.weight");
+        let part = |suffix: &str| self.by_name.get(format!("{stem}{suffix}").as_str()).copied();
+        let shape = codes.tensor.shape.clone();
+        let misfit = |reason| Found::Misfit { name: name.clone(), shape: shape.clone(), reason };
+        let mut parts = vec![*codes];
+        for (suffix, needed) in PARTS[1..].iter().zip([true, true, packed.act_order]) {
+            match part(suffix) {
+                Some(part) => parts.push(part),
+                None if needed => return misfit(format!("and `{stem}{suffix}` is missing")),
+                None => {}
+            }
+        }
+        // AWQ knows no order of columns.
+        if packed.packing == Packing::Awq {
+            parts.truncate(3);
+        }
+        let origins: Vec<Origin> = parts.iter().map(Stored::origin).collect();
+        let geometry = Geometry::of(packed.packing, &origins).and_then(|found| {
+            let agrees = packed.group.is_none_or(|group| found.has_groups_of(group));
+            if agrees { Ok(found) } else { Err(2) }
+        });
+        let geometry = match geometry {
+            Ok(geometry) => geometry,
+            Err(0) => return misfit("whose type or shape is not that of packed codes".to_owned()),
+            Err(part) => {
+                let other = parts[part].tensor;
+                return misfit(format!(
+                    "which `{}`, as {} of shape {:?}, does not fit",
+                    other.name, other.dtype, other.shape
+                ));
+            }
+        };
+        // A name that another tensor has cannot be given to the matrix.
+        if self.by_name.contains_key(name.as_str()) {
+            return misfit(format!("and `{name}` is there, too"));
+        }
+        Found::Quantised(Logical {
+            name,
+            dtype: codes.tensor.dtype,
+            shape: vec![geometry.rows, geometry.cols],
+            encoding: Some(geometry.encoding(packed.act_order)),
+            packing: Some(packed.packing),
+            parts,
         })
     }
 }

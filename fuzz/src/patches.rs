@@ -1,36 +1,51 @@
-//! Any bytes as the parts of a bf12 matrix, and any bf16 matrix encoded and decoded.
+//! Any bytes as the parts of a matrix with patches, and any bf16 matrix encoded and decoded.
+
+#![allow(dead_code)] // each target uses one of the two
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Scratch, Tally, Tier, matmul,
+    EncodedRows, Encoder, Encoding, Histogram, Matrix, PartLen, Scratch, Tally, Tier, matmul,
 };
 
-/// True if the bytes made a matrix.
-pub fn check(data: &[u8]) -> bool {
+/// True if the bytes made a matrix of bf12.
+pub fn bf12(data: &[u8]) -> bool {
+    check(Encoding::Bf12, data)
+}
+
+/// True if the bytes made a matrix of bf11.
+pub fn bf11(data: &[u8]) -> bool {
+    check(Encoding::Bf11, data)
+}
+
+fn check(encoding: Encoding, data: &[u8]) -> bool {
     let [rows, cols, first, rest @ ..] = data else { return false };
     let (rows, cols) = (usize::from(*rows % 9), usize::from(*cols));
-    there_and_back(cols, rest);
-    decode(rows, cols, usize::from(*first), rest)
+    there_and_back(encoding, cols, rest);
+    decode(encoding, rows, cols, usize::from(*first), rest)
 }
 
 /// Decodes arbitrary codes, table and patches; the patches may be invalid in any way.
-fn decode(rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
-    let codes_len = rows * (cols + cols.div_ceil(2));
-    let Some((codes, rest)) = bytes.split_at_checked(codes_len) else { return false };
+fn decode(encoding: Encoding, rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
+    let len = |part: usize, rows: usize| match encoding.parts()[part]
+        .len(rows as u64, cols as u64)
+        .expect("a small matrix")
+    {
+        PartLen::Exact(len) | PartLen::AtLeast(len) => len as usize,
+    };
+    let Some((codes, rest)) = bytes.split_at_checked(len(0, rows)) else { return false };
     let Some((table, patches)) = rest.split_at_checked(16) else { return false };
-    let Ok(whole) = Matrix::new(Encoding::Bf12, rows, cols, &[codes, table, patches]) else {
-        assert!(patches.len() < 4 * (rows + 1), "only missing offsets are refused");
+    let Ok(whole) = Matrix::new(encoding, rows, cols, &[codes, table, patches]) else {
+        assert!(patches.len() < len(2, rows), "only missing offsets are refused");
         return false;
     };
     let honest = whole.check().is_ok();
 
     let first = first % (rows + 1);
-    let row_len = cols + cols.div_ceil(2);
     let block = Matrix::block(
-        Encoding::Bf12,
+        encoding,
         rows,
         cols,
         first..rows,
-        &[&codes[first * row_len..], table, patches],
+        &[&codes[len(0, first)..], table, patches],
     )
     .expect("a block of a matrix is one too");
     let mut row = vec![0.0; cols];
@@ -66,7 +81,7 @@ fn multiply(matrix: &Matrix) {
     }
 }
 
-fn there_and_back(cols: usize, bytes: &[u8]) {
+fn there_and_back(encoding: Encoding, cols: usize, bytes: &[u8]) {
     if cols == 0 {
         return;
     }
@@ -74,14 +89,14 @@ fn there_and_back(cols: usize, bytes: &[u8]) {
     let bf16 = &bytes[..rows * 2 * cols];
     let mut histogram = Histogram::default();
     histogram.add(bf16);
-    let encoder = Encoder::bf12(cols, ExponentTable::from_histogram(&histogram));
+    let encoder = Encoder::counted(encoding, cols, &histogram).expect("it has patches");
     let mut encoded = EncodedRows::default();
-    let mut tally = Tally::default();
+    let mut tally = Tally::new(&encoder);
     encoder.encode(bf16, &mut encoded).expect("whole rows");
-    tally.push(&encoded).expect("few escapes");
-    let (table, patches) = (encoder.table().expect("bf12 has one"), tally.patches());
+    tally.push(&encoded).expect("few patches");
+    let (table, patches) = (encoder.table().expect("it has one"), tally.patches());
     let parts = [&encoded.parts[0][..], &table, &patches];
-    let matrix = Matrix::new(Encoding::Bf12, rows, cols, &parts).expect("its own encoding");
+    let matrix = Matrix::new(encoding, rows, cols, &parts).expect("its own encoding");
     matrix.check().expect("its own patches");
     let mut row = vec![0.0; cols];
     for (r, expected) in bf16.chunks_exact(2 * cols).enumerate() {

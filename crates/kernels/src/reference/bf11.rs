@@ -1,0 +1,137 @@
+//! bf11: signs and mantissas, planes of codes, and patches in two more tiers and bytes.
+
+use super::{BLOCK, paired};
+use crate::Matrix;
+
+/// Bytes of a whole block: signs and mantissas, and two planes.
+pub(crate) const BF11_BLOCK: usize = BLOCK + BLOCK / 4;
+
+/// Decodes one block of a bf11 row to bf16 bits.
+pub(super) fn bf11_block(
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    patches: &mut &[u8],
+    out: &mut [u16],
+) {
+    let n = out.len();
+    let bytes = &m.row_bytes(0, row)[block * BF11_BLOCK..];
+    let planes = &bytes[n..];
+    let code = |at: usize| pair(planes, at, 8 * n.div_ceil(8) + at);
+    let mut exponents = [0; BLOCK];
+    decode_exponents(&m.tiers(), code, patches, &mut exponents[..n]);
+    for (c, out) in out.iter_mut().enumerate() {
+        let at = if n == BLOCK { paired(c) } else { c };
+        let byte = u16::from(bytes[at]);
+        *out = (byte & 0x80) << 8 | u16::from(exponents[at]) << 7 | byte & 0x7f;
+    }
+}
+
+/// The exponents of a block whose codes in the first tier are given. Advances the patches past those
+/// used; behind their end all bits are ones.
+fn decode_exponents(
+    tiers: &[u8; 9],
+    first: impl Fn(usize) -> usize,
+    patches: &mut &[u8],
+    out: &mut [u8],
+) {
+    let n = (0..out.len()).filter(|&i| first(i) == 3).count();
+    let second = |i| pair(patches, i, n + i);
+    let m = (0..n).filter(|&i| second(i) == 3).count();
+    let third = |i| pair(patches, 2 * n + i, 2 * n + m + i);
+    let (mut i, mut j) = (0, 0);
+    let mut used = (2 * n + 2 * m).div_ceil(8);
+    for (at, out) in out.iter_mut().enumerate() {
+        let (mut tier, mut code) = (0, first(at));
+        if code == 3 {
+            (tier, code) = (1, second(i));
+            i += 1;
+        }
+        if (tier, code) == (1, 3) {
+            (tier, code) = (2, third(j));
+            j += 1;
+        }
+        *out = if (tier, code) == (2, 3) {
+            used += 1;
+            patches.get(used - 1).copied().unwrap_or(255)
+        } else {
+            tiers[3 * tier + code]
+        };
+    }
+    *patches = &patches[used.min(patches.len())..];
+}
+
+/// Length of the patches that a row needs, and whether any of its bytes is 255.
+pub(crate) fn patches_of(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+    let (mut used, mut any) = (0, false);
+    for (block, bytes) in m.row_bytes(0, row).chunks(BF11_BLOCK).enumerate() {
+        let n = BLOCK.min(m.cols() - block * BLOCK);
+        let tiers = Escapes::new(planes(&bytes[n..], n), &patches[used.min(patches.len())..]);
+        let bytes = used + tiers.bits_len()..used + tiers.len();
+        any |= bytes.clone().any(|at| patches.get(at).is_none_or(|byte| *byte == 255));
+        used = bytes.end;
+    }
+    (used, any)
+}
+
+/// The two planes of a block of `n` columns.
+#[inline(always)]
+pub(crate) fn planes(bytes: &[u8], n: usize) -> [u64; 2] {
+    let len = n.div_ceil(8);
+    let kept = u64::MAX >> (BLOCK - n);
+    [&bytes[..len], &bytes[len..2 * len]].map(|plane| {
+        let mut word = [0; 8];
+        word[..len].copy_from_slice(plane);
+        u64::from_le_bytes(word) & kept
+    })
+}
+
+/// Codes in the second and third tier of a block, each in two planes without gaps.
+pub(crate) struct Escapes {
+    pub(crate) second: [u64; 2],
+    pub(crate) third: [u64; 2],
+    counts: [usize; 3],
+}
+
+impl Escapes {
+    /// The codes of a block with these planes, at the start of `patches`.
+    #[inline(always)]
+    pub(crate) fn new(planes: [u64; 2], patches: &[u8]) -> Escapes {
+        /// Maximum bytes of the bits of a block, and what is read behind them.
+        const MOST: usize = BLOCK / 2 + 16;
+        let mut padded = [0xff; MOST];
+        let bits = patches.first_chunk().unwrap_or_else(|| {
+            padded[..patches.len()].copy_from_slice(patches);
+            &padded
+        });
+        let read = |at: usize, n: usize| {
+            let word: &[u8; 16] = bits[at / 8..].first_chunk().expect("16 bytes");
+            let kept = u64::MAX.checked_shr(BLOCK as u32 - n as u32).unwrap_or(0);
+            (u128::from_le_bytes(*word) >> (at % 8)) as u64 & kept
+        };
+        let count = |[low, high]: [u64; 2]| (low & high).count_ones() as usize;
+        let n = count(planes);
+        let second = [read(0, n), read(n, n)];
+        let m = count(second);
+        let third = [read(2 * n, m), read(2 * n + m, m)];
+        Escapes { second, third, counts: [n, m, count(third)] }
+    }
+
+    /// Length of the bits of both tiers.
+    #[inline(always)]
+    pub(crate) fn bits_len(&self) -> usize {
+        (self.counts[0] + self.counts[1]).div_ceil(4)
+    }
+
+    /// The same with the bytes behind them.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.bits_len() + self.counts[2]
+    }
+}
+
+/// The number of two bits whose places are given; beyond the end they are ones.
+fn pair(bytes: &[u8], low: usize, high: usize) -> usize {
+    let bit = |at: usize| bytes.get(at / 8).map_or(1, |byte| usize::from(byte >> (at % 8) & 1));
+    bit(low) | bit(high) << 1
+}
