@@ -12,7 +12,7 @@ from safetensors import safe_open
 from variants import Tensor, Variant
 
 # The gain of a matrix by its name (see `tensors` in variants.py); the first pattern that matches counts.
-ROUTER = r"(mlp|moe|feed_forward|router|mixer)\.(gate|wg|router|layer|proj|router\.gate|gate\.wg)(\.weight)?$"
+ROUTER = r"(mlp|moe|feed_forward|router|mixer)\.(gate|wg|router|layer|proj|router\.gate|gate\.wg|router\.classifier)(\.weight)?$"
 BACK = r"(o_proj|down_proj|w2|output_linear|dense|out_proj)(\.weight)?$"
 SHARED_GATE = r"shared_expert_gate"
 LOGIT_GAIN = 1.3
@@ -21,6 +21,7 @@ LOGIT_GAIN = 1.3
 for config, model in (
     (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
     (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
+    (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
 ):
     transformers.AutoModelForCausalLM.register(config, model, exist_ok=True)
 
@@ -51,6 +52,13 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     if name.endswith("A_log"):
         # States that last for some ten tokens.
         return Tensor(shape, 0.5, mean=-2.0, f32=f32)
+    if re.search(r"hc_\w+_(fn|base|scale)$|_hc\.(fn|base|scale)$", name):
+        # Weights of residual streams.
+        if len(shape) == 2:
+            return Tensor(shape, 1.0 / shape[-1] ** 0.5, f32=f32)
+        return Tensor(shape, 0.2, mean=1.0, f32=f32) if name.endswith("scale") else Tensor(shape, 0.5, f32=f32)
+    if name.endswith("compress_ape"):
+        return Tensor(shape, 0.5, f32=f32)
     if len(shape) == 1:
         if variant.scaled and name == "model.norm.weight":
             # The head is small, so that the embedding does not outweigh the layers.

@@ -291,6 +291,37 @@ STEP: Config = {
     },
 }
 
+LONGCAT: Config = without(
+    spelled_v4(
+        "longcat_flash",
+        "LongcatFlashForCausalLM",
+        **sizes(40, 2, 3, 3, 0, 113),
+        attention_bias=False,
+        attention_method="MLA",
+        expert_ffn_hidden_size=17,
+        ffn_hidden_size=46,
+        head_dim=6,
+        kv_lora_rank=22,
+        mla_scale_kv_lora=True,
+        mla_scale_q_lora=True,
+        moe_topk=3,
+        n_routed_experts=6,
+        num_layers=2,
+        q_lora_rank=26,
+        qk_nope_head_dim=14,
+        qk_rope_head_dim=6,
+        rope_theta=10000000.0,
+        routed_scaling_factor=6.0,
+        router_bias=False,
+        v_head_dim=13,
+        zero_expert_num=3,
+        zero_expert_type="identity",
+    ),
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_key_value_heads",
+)
+
 FURTHER: list[Variant] = [
     variant(
         "afmoe",
@@ -420,5 +451,22 @@ FURTHER: list[Variant] = [
         norm_mean=0.0,
         router_std=1.2,
         f32=(r"router_bias$",),
+    ),
+    variant(
+        "longcat_flash",
+        "two latent attentions in a layer, scaled latents; experts beside two MLPs; choices that return their input",
+        LONGCAT,
+        controls=[{"kv_lora_rank": 22, "routed_scaling_factor": 1.0}, {"rope_theta": 100.0}],
+        router_std=1.2,
+        f32=(r"correction_bias$", r"classifier"),
+    ),
+    variant(
+        "longcat_flash_few",
+        "tokens without any expert; latent queries as long as the state",
+        LONGCAT
+        | {"hidden_size": 36, "moe_topk": 2, "n_routed_experts": 3, "num_layers": 3, "q_lora_rank": 36, "vocab_size": 101}
+        | {"zero_expert_num": 4},
+        controls=[{"routed_scaling_factor": 1.0}],
+        router_std=1.2,
     ),
 ]

@@ -27,13 +27,15 @@ from safetensors.torch import load_file, save_file
 from derived import derived, published
 from further import FURTHER
 from grouped import GROUPED
+from ling import LING
+from patched import correct, known_to_transformers, layers_of, readable
 from quantised import quantised
 from recurrent import RECURRENT
 from streams import STREAMS
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING
 
 HERE = Path(__file__).resolve().parent
 
@@ -160,14 +162,14 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     """Runs the checkpoint in float32, refuses weights that would make a poor test, and returns goldens and facts."""
     config = json.loads((checkpoint / "config.json").read_text())
     model = load(checkpoint)
-    layers = [int(name.split("layers.")[1].split(".")[0]) for name, _ in routers(model)]
+    layers = [layers_of(model, name) for name, _ in routers(model)]
 
     with routers_watched(model) as routed, indexers_watched(model) as selected:
         logits = forward(model, prompt)
     check_suits(index_gap(selected) > INDEX_GAP)
     routes, facts = torch.empty(0), {}
     if layers:
-        routes = torch.stack([choice.chosen for choice in routed])
+        routes = torch.stack([readable(model, choice.chosen) for choice in routed])
         if routes.shape[:2] != (len(layers), len(prompt)):
             raise SystemExit(f"{variant.name}: transformers routes {routes.shape}, expected layers {layers}")
         check_suits(router_gap(routed) > GAP)
@@ -221,23 +223,20 @@ def check_suits(condition: bool) -> None:
 
 def load(checkpoint: Path) -> Any:
     """The model in float32, widened from the bf16 on disk, with the plain implementations of attention and experts."""
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        checkpoint,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        output_loading_info=True,
-    )
+    with known_to_transformers(checkpoint) as folder:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            output_loading_info=True,
+        )
     wrong = {kind: names for kind, names in info.items() if names}
     if wrong:
         raise SystemExit(f"{checkpoint.name}: transformers reads this checkpoint otherwise: {wrong}")
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32
-    for module in model.modules():
-        # Prompts in transformers raise the steps of Nemotron's recurrences to the least of those that training began
-        # with; its single tokens and the kernels that the model was made with do not.
-        if type(module).__name__ == "NemotronHMamba2Mixer":
-            module.time_step_limit = (0.0, float("inf"))
+    correct(model, json.loads((checkpoint / "config.json").read_text()))
     return model.eval()
 
 

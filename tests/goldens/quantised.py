@@ -3,6 +3,7 @@
 Scales are chosen simply; what a file's codes and scales mean is what is tested, not how well they were chosen.
 """
 
+import zlib
 from collections.abc import Callable
 
 import torch
@@ -29,7 +30,7 @@ def quantised(scheme: str, weights: Tensors) -> tuple[Tensors, Tensors]:
 def takes(scheme: str, name: str, tensor: torch.Tensor) -> bool:
     if scheme == "mxfp4":
         return name.endswith((".gate_up_proj", ".down_proj"))
-    if scheme == "int4":
+    if scheme in ("int4", "gptq"):
         return ".mlp.experts." in name
     if scheme == "dsv4":
         pooled = ".compressor." in name or name.endswith(("weights_proj.weight", "gate.weight"))
@@ -129,7 +130,87 @@ def dsv4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return {name: codes, f"{stem}.scale": scales.to(torch.float8_e8m0fnu)}, codes.float() * wide
 
 
+EIGHT = torch.arange(0, 32, 4)
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def integers(nibbles: torch.Tensor) -> torch.Tensor:
+    """Eight codes of the last dimension to an integer, the first in its lowest bits."""
+    packed = (nibbles.long().unflatten(-1, (-1, 8)) << EIGHT).sum(-1)
+    return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+
+
+def nibbles(packed: torch.Tensor) -> torch.Tensor:
+    return (packed.long()[..., None] >> EIGHT & 15).flatten(-2)
+
+
+def coded(tensor: torch.Tensor, order: torch.Tensor, symmetric: bool, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Codes [columns, rows], and zero points and scales [groups, rows], where `order` is the group of each column."""
+    columns = tensor.T
+    shape = int(order.max()) + 1, columns.shape[1]
+    zeros, scales = torch.empty(shape), torch.empty(shape)
+    for group in range(shape[0]):
+        held = columns[order == group]
+        low, high = held.amin(0).clamp(max=0), held.amax(0).clamp(min=0)
+        if symmetric:
+            scales[group], zeros[group] = torch.maximum(-low / 8, high / 7), 8
+        else:
+            scales[group] = (high - low) / 15
+            zeros[group] = (-low / scales[group]).round()
+    scales = scales.to(dtype)
+    codes = (columns / scales.float()[order] + zeros[order]).round().clamp(0, 15)
+    return codes, zeros, scales
+
+
+def awq(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """AutoAWQ, gemm: an integer holds eight outputs, in an order of its own."""
+    order = torch.arange(tensor.shape[1]) // 32
+    codes, zeros, scales = coded(tensor, order, False, torch.float16)
+
+    def pack(values: torch.Tensor) -> torch.Tensor:
+        return integers(values.unflatten(-1, (-1, 8))[..., AWQ].flatten(-2))
+
+    def unpack(packed: torch.Tensor) -> torch.Tensor:
+        return nibbles(packed).unflatten(-1, (-1, 8))[..., [0, 4, 1, 5, 2, 6, 3, 7]].flatten(-2)
+
+    stem = name.removesuffix(".weight")
+    parts = {"qweight": pack(codes), "qzeros": pack(zeros), "scales": scales}
+    differences = unpack(parts["qweight"]) - unpack(parts["qzeros"])[order]
+    exact = differences * scales.float()[order]
+    return {f"{stem}.{part}": tensor for part, tensor in parts.items()}, exact.T.contiguous()
+
+
+def gptq(
+    group: int, symmetric: bool, act_order: bool, version: int, dtype: torch.dtype
+) -> Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]:
+    """An integer holds eight inputs. The first version stores zero points less one, with borrows, as GPTQModel does."""
+
+    def store(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        columns = tensor.shape[1]
+        order = torch.arange(columns) // group
+        if act_order:
+            seed = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            order = order[torch.randperm(columns, generator=seed)]
+        codes, zeros, scales = coded(tensor, order, symmetric, dtype)
+        offset = 0x11111111 if version == 1 else 0
+        qzeros = integers(zeros).long() - offset
+        qzeros = torch.where(qzeros < -(1 << 31), qzeros + (1 << 32), qzeros).to(torch.int32)
+        qweight = integers(codes.T).T
+        differences = nibbles(qweight.T).T - nibbles(qzeros.long() + offset)[order]
+        exact = differences * scales.float()[order]
+        stem = name.removesuffix(".weight")
+        parts = {"qweight": qweight, "qzeros": qzeros, "scales": scales, "g_idx": order.to(torch.int32)}
+        return {f"{stem}.{part}": tensor for part, tensor in parts.items()}, exact.T.contiguous()
+
+    return store
+
+
 SCHEMES = {
+    "awq": awq,
+    "gptq": gptq(64, True, False, 1, torch.bfloat16),
+    "gptq_asymmetric": gptq(128, False, False, 1, torch.float16),
+    "gptq_act_order": gptq(32, False, True, 1, torch.float16),
+    "gptq_v2": gptq(32, False, True, 2, torch.float16),
     "dsv4": dsv4,
     "mxfp4": mxfp4,
     "fp8": fp8(torch.float32),

@@ -1,6 +1,7 @@
 """Tiny checkpoints of families whose residual is several streams, beyond those of variants.py."""
 
-from variants import Config, Tensor, Variant, spelled_v4, spelled_v5
+from grouped import variant as derived_variant
+from variants import Config, Tensor, Variant, sizes, spelled_v4, spelled_v5
 
 DEEPSEEK_V4: Config = spelled_v4(
     "deepseek_v4",
@@ -88,6 +89,65 @@ FP4: Config = DEEPSEEK_V4 | {
         "weight_block_size": [128, 128],
     },
     "vocab_size": 89,
+}
+
+GLM_TEXT: Config = spelled_v4(
+    "glm5_next_text",
+    "Glm5NextForConditionalGeneration",
+    **sizes(32, 4, 3, 3, 46, 113),
+    attention_bias=False,
+    first_k_dense_replace=1,
+    hc_eps=1e-6,
+    hc_mult=3,
+    hc_sinkhorn_iters=5,
+    index_head_dim=14,
+    index_kpool=4,
+    index_kpool_always_select_tail=True,
+    index_n_heads=8,
+    index_topk=12,
+    kv_lora_rank=22,
+    layer_types=["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],
+    linear_attn_config={
+        "gate_lower_bound": -5.0,
+        "head_dim": 12,
+        "num_heads": 3,
+        "safe_gate": True,
+        "short_conv_kernel_size": 4,
+    },
+    mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+    moe_intermediate_size=17,
+    n_group=1,
+    n_routed_experts=6,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    num_experts_per_tok=2,
+    pad_token_id=0,
+    q_lora_rank=26,
+    qk_nope_head_dim=14,
+    qk_rope_head_dim=0,
+    routed_scaling_factor=2.5,
+    swiglu_limit=1.5,
+    topk_group=1,
+    v_head_dim=16,
+)
+GLM_NEXT: Config = {
+    "architectures": ["Glm5NextForConditionalGeneration"],
+    "image_token_id": 110,
+    "model_type": "glm5_next",
+    "text_config": GLM_TEXT,
+    "tie_word_embeddings": False,
+    "transformers_version": "5.23.0",
+    "vision_config": {
+        "depth": 1,
+        "hidden_size": 16,
+        "in_channels": 3,
+        "intermediate_size": 16,
+        "model_type": "glm5_next_vision",
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 2,
+        "projection_intermediate_size": 16,
+    },
 }
 
 
@@ -222,5 +282,41 @@ STREAMS: list[Variant] = [
         router_std=3.0,
         quantised="dsv4",
         table=tensors,
+    ),
+    derived_variant(
+        "glm5_next",
+        "the text of a model that sees images: delta nets and latent attention to groups of 4 positions and those after "
+        "them, three residual streams whose mean counts, limits of activations everywhere",
+        GLM_NEXT,
+        controls=[
+            {"text_config": {"hc_sinkhorn_iters": 1}},
+            {"text_config": {"index_topk": 8}},
+            {"text_config": {"linear_attn_config": GLM_TEXT["linear_attn_config"] | {"gate_lower_bound": -2.0}}},
+            {"text_config": {"routed_scaling_factor": 1.0}},
+            {"text_config": {"swiglu_limit": 0.7}},
+        ],
+        router_std=1.2,
+        tokens=67,
+    ),
+    derived_variant(
+        "glm5_next_shared",
+        "the spelling of transformers 5: a layer with the positions that the last selected, in groups of 3; decays "
+        "without a bound; two residual streams",
+        GLM_NEXT
+        | {
+            "text_config": {key: value for key, value in GLM_TEXT.items() if key != "linear_attn_config"}
+            | sizes(36, 4, 2, 2, 40, 97)
+            | {"hc_mult": 2, "index_kpool": 3, "index_topk": 9, "index_n_heads": 9, "n_group": 2, "topk_group": 1}
+            | {"indexer_types": ["full", "full", "full", "shared"], "linear_conv_kernel_dim": 3, "linear_head_dim": 10}
+            | {"layer_types": ["indexed_attention", "linear_attention", "full_attention", "indexed_attention"]}
+            | {"linear_lower_bound": None, "linear_num_heads": 2},
+            "vision_config": GLM_NEXT["vision_config"] | {"out_hidden_size": 36},
+        },
+        controls=[
+            {"text_config": {"index_topk": 6}},
+            {"text_config": {"linear_lower_bound": -3.0}},
+            {"text_config": {"n_group": 1}},
+        ],
+        router_std=1.2,
     ),
 ]

@@ -945,6 +945,67 @@ VARIANTS: list[Variant] = [
         controls=[{"rope_theta": 10000.0}],
         quantised="nvfp4",
     ),
+    Variant(
+        "qwen3_moe_awq",
+        "AWQ in groups of 32, with zero points; routers and head stay as they are",
+        QWEN3_MOE
+        | sizes(96, 2, 6, 2, 54, 101)
+        | {"moe_intermediate_size": 64, "head_dim": 16}
+        | {"quantization_config": {"bits": 4, "group_size": 32, "modules_to_not_convert": ["mlp.gate"], "quant_method": "awq", "version": "gemm", "zero_point": True}},
+        controls=[{"rope_theta": 10000.0}],
+        quantised="awq",
+    ),
+    Variant(
+        "qwen3_moe_gptq",
+        "experts in symmetric GPTQ, in groups of 64 of which the last has 32 columns",
+        QWEN3_MOE
+        | sizes(96, 2, 6, 2, 54, 101)
+        | {"moe_intermediate_size": 40, "head_dim": 16}
+        | {"quantization_config": {"bits": 4, "checkpoint_format": "gptq", "desc_act": False, "dynamic": {"-:.*mlp\\.gate$": {}, "-:.*self_attn.*": {}}, "group_size": 64, "lm_head": False, "pack_dtype": "int32", "quant_method": "gptq", "sym": True}},
+        controls=[{"rope_theta": 10000.0}],
+        quantised="gptq",
+    ),
+    Variant(
+        "qwen3_gptq",
+        "GPTQ with zero points less one, in groups of 128 of which the last has 32 columns",
+        spelled_v4(
+            "qwen3",
+            "Qwen3ForCausalLM",
+            **sizes(160, 2, 4, 2, 136, 101),
+            attention_bias=False,
+            head_dim=32,
+            max_window_layers=2,
+            rms_norm_eps=1e-6,
+            rope_scaling=None,
+            rope_theta=1000000.0,
+            sliding_window=None,
+            use_sliding_window=False,
+        )
+        | {"quantization_config": {"bits": 4, "checkpoint_format": "gptq", "desc_act": False, "group_size": 128, "quant_method": "gptq", "sym": False}},
+        controls=[{"rope_theta": 10000.0}],
+        quantised="gptq_asymmetric",
+    ),
+    Variant(
+        "qwen3_moe_gptq_act_order",
+        "GPTQ whose columns lie in groups in any order, with zero points less one",
+        QWEN3_MOE
+        | sizes(96, 2, 6, 2, 54, 101)
+        | {"moe_intermediate_size": 64, "head_dim": 16}
+        | {"quantization_config": {"bits": 4, "desc_act": True, "group_size": 32, "quant_method": "gptq", "sym": False}},
+        controls=[{"rope_theta": 10000.0}],
+        quantised="gptq_act_order",
+    ),
+    Variant(
+        "deepseek_v3_gptq_v2",
+        "the second version of GPTQ, columns in any order, also in the matrices of latents",
+        DEEPSEEK_V3
+        | sizes(96, 2, 4, 4, 64, 101)
+        | {"kv_lora_rank": 64, "q_lora_rank": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"qk_nope_head_dim": 24, "qk_rope_head_dim": 8, "v_head_dim": 32}
+        | {"quantization_config": {"bits": 4, "checkpoint_format": "gptq_v2", "desc_act": True, "group_size": 32, "quant_method": "gptq", "sym": False}},
+        controls=[{"num_experts_per_tok": 3}],
+        quantised="gptq_v2",
+    ),
 ]
 
 

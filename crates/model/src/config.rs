@@ -66,7 +66,7 @@ pub enum ConfigError {
     },
     /// An unknown family.
     #[error(
-        "names the model type `{model_type}`, which is not supported; the README names those that are, under Limits"
+        "names the model type `{model_type}`, which is not supported; docs/supported.md names those that are"
     )]
     Unsupported {
         /// The type given.
@@ -195,6 +195,10 @@ impl<'a> Config<'a> {
             // Transformers 5 then leaves the number out.
             Some(list) if self.get("num_hidden_layers").is_none() => {
                 Ok(list.list()?.len().min(MAX_COUNT as usize) as u32)
+            }
+            // Each has two attentions and two MLPs.
+            _ if self.model_type == "longcat_flash" && self.get("num_layers").is_some() => {
+                Ok(2 * self.need("num_layers")?.count(MAX_COUNT / 2)? as u32)
             }
             _ => Ok(self.need("num_hidden_layers")?.count(MAX_COUNT)? as u32),
         }

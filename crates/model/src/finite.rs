@@ -40,6 +40,10 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
                 || (0..matrix.row_count()).any(patched)
                 || lacks_patches(matrix, parts)
         }
+        Encoding::Bf11 => {
+            bytes(&parts[1][..9], 0xff)
+                || (0..matrix.row_count()).any(|row| matrix.has_infinite_escape(row))
+        }
         // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
         // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
@@ -95,6 +99,13 @@ fn published_may_hold_one(layout: Published, parts: &[&[u8]]) -> bool {
             bytes(parts[0], 0x7f) || scales.iter().any(|&n| n >= 119 + 127)
         }
         Published::Int4 | Published::Int4By128 => halves(scales, (125 + 127) << 7),
+        // Codes less zero points are at most 15.
+        Published::Int4Zeros32
+        | Published::Int4Zeros64
+        | Published::Int4Zeros128
+        | Published::Int4ActOrder32
+        | Published::Int4ActOrder64
+        | Published::Int4ActOrder128 => large(scales, 2f32.powi(123)),
         Published::Nvfp4 => bytes(scales, 0x7f) || large(parts[2], 2f32.powi(116)),
         Published::Nvfp4Divided => {
             let small = |n: &[u8; 4]| f32::from_le_bytes(*n).abs() <= 2f32.powi(-116);
@@ -155,6 +166,7 @@ mod tests {
             Encoding::F32 => &[4 * ROWS * COLS],
             Encoding::F16 | Encoding::Bf16 => &[2 * ROWS * COLS],
             Encoding::Bf12 => &[ROWS * (COLS + COLS / 2), 16, 4 * (ROWS + 1) + 1],
+            Encoding::Bf11 => &[ROWS * (COLS + COLS / 4), 16, 4 + 2 * (ROWS + 1) + 2],
             Encoding::Q8 => &[ROWS * COLS, 2 * ROWS],
             Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
             Encoding::Fp8 => &[ROWS * COLS, 4],
@@ -167,6 +179,12 @@ mod tests {
             Encoding::Published(Mxfp8) => &[ROWS * COLS, ROWS * COLS / 32],
             Encoding::Published(Int4) => &[ROWS * COLS / 2, ROWS * COLS / 16],
             Encoding::Published(Int4By128) => &[ROWS * COLS / 2, 2 * ROWS],
+            Encoding::Published(Int4Zeros32) => &[ROWS * COLS / 2, 8 * ROWS],
+            Encoding::Published(Int4Zeros64 | Int4Zeros128) => &[ROWS * COLS / 2, 4 * ROWS],
+            Encoding::Published(Int4ActOrder32) => &[ROWS * COLS / 2, 8 * ROWS, 2 * COLS],
+            Encoding::Published(Int4ActOrder64 | Int4ActOrder128) => {
+                &[ROWS * COLS / 2, 4 * ROWS, 2 * COLS]
+            }
             Encoding::Published(Nvfp4 | Nvfp4Divided) => &[ROWS * COLS / 2, ROWS * COLS / 16, 4],
             Encoding::Gguf(format) => &[ROWS * COLS.div_ceil(format.cols()) * format.bytes()],
         };
@@ -176,6 +194,10 @@ mod tests {
             parts[0].fill(0);
             parts[1][15] = 0;
             parts[2][..4 * (ROWS + 1)].fill(0);
+        }
+        if encoding == Encoding::Bf11 {
+            parts[0].fill(0);
+            parts[2][..4 + 2 * (ROWS + 1)].fill(0);
         }
         parts
     }
@@ -191,7 +213,7 @@ mod tests {
         const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
         const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
         #[rustfmt::skip]
-        let cases: [Case; 79] = [
+        let cases: [Case; 91] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
             (Encoding::Published(Published::Fp8Bf16), &[], None),
@@ -205,6 +227,12 @@ mod tests {
             (Encoding::Published(Published::Mxfp8), &[(1, 3, &[0xff])], Some((1, 32, NAN))),
             (Encoding::Published(Published::Int4), &[], None),
             (Encoding::Published(Published::Int4), &[(1, 6, &[0xc0, 0x7f])], Some((1, 32, NAN))),
+            (Encoding::Published(Published::Int4Zeros32), &[], None),
+            (Encoding::Published(Published::Int4Zeros32), &[(1, 12, &[0, 0, 0xc0, 0x7f])], Some((1, 32, NAN))),
+            (Encoding::Published(Published::Int4Zeros128), &[(1, 4, &[1, 0, 0x80, 0x7f])], Some((1, 0, NAN))),
+            // The group of column 0, and of others, is the last.
+            (Encoding::Published(Published::Int4ActOrder32), &[(1, 4, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+            (Encoding::Published(Published::Int4ActOrder32), &[(1, 0, &[0, 0, 0x80, 0x7f]), (2, 6, &[0, 0])], Some((0, 3, INF))),
             (Encoding::Published(Published::Int4By128), &[(1, 2, &[0x80, 0x7f])], Some((1, 0, -INF))),
             (Encoding::Published(Published::Nvfp4), &[(1, 4, &[0x7f])], Some((1, 0, NAN))),
             (Encoding::Published(Published::Nvfp4), &[(2, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
@@ -239,6 +267,15 @@ mod tests {
             (Encoding::Bf12, &[(0, 96, &[1]), (0, 160, &[15])], Some((1, 0, NAN))),
             (Encoding::Bf12, &[(0, 160, &[15]), (2, 8, &[1]), (2, 12, &[0xff])], Some((1, 0, INF))),
             (Encoding::Bf12, &[(0, 160, &[15])], Some((1, 0, INF))),
+            (Encoding::Bf11, &[], None),
+            (Encoding::Bf11, &[(1, 0, &[0xff])], Some((0, 0, INF))),
+            (Encoding::Bf11, &[(1, 8, &[0xff])], None),
+            // Row 1, column 0 is an escape: in the second tier, with a byte, with one that is not
+            // finite, with none.
+            (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1])], None),
+            (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1]), (2, 10, &[0x0f])], None),
+            (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1]), (2, 10, &[0x0f, 0xff])], Some((1, 0, INF))),
+            (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1]), (2, 6, &[2])], Some((1, 0, INF))),
             (Encoding::Q8, &[], None),
             (Encoding::Q8, &[(1, 2, &[0xc0, 0x7f])], Some((1, 0, NAN))),
             (Encoding::Q8, &[(1, 0, &[0x80, 0x7f])], Some((0, 0, INF))),

@@ -85,6 +85,14 @@ pub enum WeightsError {
         /// The tensor.
         name: String,
     },
+    /// A matrix of a checkpoint in place whose codes are packed along columns.
+    #[error(
+        "the tensor `{name}` is packed along its columns, as AWQ and GPTQ do, and cannot be read in place; make shards with `sws shard` and use those"
+    )]
+    Packed {
+        /// The tensor.
+        name: String,
+    },
     /// A weight that is NaN or infinite.
     #[error(
         "the tensor `{name}` holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again"
@@ -205,6 +213,9 @@ impl Search<'_> {
                     // Shards have the rows, whatever the checkpoint has.
                     if tensor.transposed && self.manifest.encoding.is_none() {
                         return Err(WeightsError::Transposed { name });
+                    }
+                    if tensor.packing.is_some() && self.manifest.encoding.is_none() {
+                        return Err(WeightsError::Packed { name });
                     }
                     held.push(check(piece, index, wanted)?);
                 }

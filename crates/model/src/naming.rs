@@ -1,6 +1,6 @@
 //! Maps tensor names to pieces, by the table of the family.
 
-use sws_store::{Configuration, Naming, PieceId, PieceKind, Placement};
+use sws_store::{Configuration, Naming, Packed, PieceId, PieceKind, Placement};
 
 use crate::config::{Config, ConfigError, InvalidConfig};
 use crate::families::{self, Names, Rule, Target};
@@ -25,6 +25,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
         layers: config.layers()?,
         experts: experts.unwrap_or(0),
         gguf: config.is_gguf(),
+        packed: families::packed(config)?,
     })
 }
 
@@ -35,6 +36,7 @@ struct FamilyNaming {
     experts: u32,
     /// True if tensors have the names of GGUF files.
     gguf: bool,
+    packed: Option<Packed>,
 }
 
 impl Naming for FamilyNaming {
@@ -51,6 +53,10 @@ impl Naming for FamilyNaming {
             None => self.place_outside(name),
         }
         .unwrap_or(Placement::Extra)
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        self.packed
     }
 
     fn name(&self, name: &str, expert: Option<u32>) -> Option<String> {
@@ -106,7 +112,8 @@ impl FamilyNaming {
     /// multi-token prediction.
     fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
         let (layer, rest) = rest.split_once('.')?;
-        let layer = number_below(layer, self.layers)?;
+        let parts = self.names.family.parts();
+        let layer = number_below(layer, self.layers / parts)? * parts;
         for &Rule { name, target, role, matrix } in
             self.names.family.layer.iter().copied().flatten()
         {
@@ -121,12 +128,29 @@ impl FamilyNaming {
                     Some(expert) => PieceKind::Expert(expert),
                     None => continue,
                 },
-                Target::Kind(kind) if name == rest => kind,
-                _ => continue,
+                Target::Kind(kind) => match part_of(name, rest, parts) {
+                    Some(part) => {
+                        let id = PieceId::new(layer + part, kind);
+                        return Some(Placement::Piece { id, rank, matrix });
+                    }
+                    None => continue,
+                },
+                Target::Experts { .. } => continue,
             };
             return Some(Placement::Piece { id: PieceId::new(layer, kind), rank, matrix });
         }
         None
+    }
+}
+
+/// The number in `name`, which matches `pattern` with the number in place of `@`; 0 if the pattern has
+/// none.
+fn part_of(pattern: &str, name: &str, parts: u32) -> Option<u32> {
+    match pattern.split_once('@') {
+        Some((before, after)) => {
+            number_below(name.strip_prefix(before)?.strip_suffix(after)?, parts)
+        }
+        None => (name == pattern).then_some(0),
     }
 }
 

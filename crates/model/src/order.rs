@@ -131,7 +131,9 @@ impl ModelSpec {
 
     /// What turns residual streams into the state that is normed.
     fn head_streams(&self) -> Vec<TensorSpec> {
-        let Some(streams) = self.streams else { return Vec::new() };
+        let Some(streams) = self.streams.filter(|_| !self.mean_of_streams) else {
+            return Vec::new();
+        };
         let (rows, cols) = (streams.count, self.state_width());
         vec![
             TensorSpec { role: Role::HeadStreams, rows, cols },
@@ -203,10 +205,10 @@ impl LayerSpec {
         match self.ffn {
             Ffn::Dense(spec) => read(PieceKind::Mlp, mlp(spec, hidden)),
             Ffn::Moe(moe) => {
-                let router = TensorSpec::matrix(Role::Router, moe.experts, hidden);
-                let bias = TensorSpec::vector(Role::RouterBias, moe.experts);
+                let router = TensorSpec::matrix(Role::Router, moe.scored(), hidden);
+                let bias = TensorSpec::vector(Role::RouterBias, moe.scored());
                 let bias = moe.router_bias.then_some(bias);
-                let correction = TensorSpec::vector(Role::RouterCorrection, moe.experts);
+                let correction = TensorSpec::vector(Role::RouterCorrection, moe.scored());
                 let correction = moe.has_correction().then_some(correction);
                 let factors = TensorSpec::vector(Role::RouterFactors, moe.experts);
                 let factors = (moe.router == Router::SoftmaxScaled).then_some(factors);

@@ -40,16 +40,13 @@ const MAX_CHECKS: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 /// Alignment of the parts of a tensor in a shard.
 const PART: u64 = 64;
-/// Escapes of bf12: one weight in this many, as the sharder plans.
-const TYPICAL_ESCAPES: u64 = 1024;
 
 impl ModelSpec {
     /// The manifest that shards of this model would have. `encoding` returns that of a matrix of a
     /// kind of piece; norms, routers and biases are bf16. Offsets are those of one file, which does
     /// not exist.
     ///
-    /// Lengths are exact but for the escapes of bf12, of which trained models have fewer than are
-    /// counted here.
+    /// Lengths are exact but for patches, of which trained models have fewer than are counted here.
     pub fn outline(
         &self,
         encoding: impl Fn(PieceKind) -> Encoding,
@@ -171,12 +168,14 @@ fn blank(
     end: &mut u64,
 ) -> Option<Tensor> {
     let (rows, cols) = (spec.rows as u64, spec.cols as u64);
-    let len = |part: &Part| match part.len(rows, cols)? {
+    let len = |part: &Part, encoding: Encoding| match part.len(rows, cols)? {
         PartLen::Exact(len) => Some(len),
-        PartLen::AtLeast(len) => len.checked_add(rows.checked_mul(cols)? / TYPICAL_ESCAPES),
+        PartLen::AtLeast(len) => {
+            len.checked_add(rows.checked_mul(cols)? / encoding.typical_patches())
+        }
     };
     let lens: Vec<Option<u64>> = match encoding {
-        Some(encoding) => encoding.parts().iter().map(len).collect(),
+        Some(encoding) => encoding.parts().iter().map(|part| len(part, encoding)).collect(),
         None => vec![rows.checked_mul(cols).and_then(|numbers| numbers.checked_mul(8))],
     };
     let parts = lens.into_iter().map(|len| {
@@ -194,6 +193,7 @@ fn blank(
         dtype: if encoding.is_some() { Dtype::BF16 } else { Dtype::I64 },
         shape: spec.shape(),
         transposed: false,
+        packing: None,
         slice: None,
         source: String::new(),
         encoding,

@@ -53,7 +53,7 @@ pub enum Role {
     ValueUp,
     Key,
     Value,
-    /// Queries, keys and values of a delta net.
+    /// Queries, keys and values in one matrix.
     Mixed,
     /// The same and the gates, by key heads.
     MixedGate,

@@ -136,7 +136,7 @@ pub trait Weights {
 }
 
 /// The experts chosen by a layer's router for the tokens of a batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Routed {
     /// Number of experts per token.
     pub top_k: usize,
@@ -144,6 +144,9 @@ pub struct Routed {
     pub choices: Vec<u32>,
     /// The weight of each expert's output: [tokens, top_k].
     pub weights: Vec<f32>,
+    /// The weight of each token's own input: `[tokens]`; empty where no choice returns it. Such a
+    /// choice appears as the first expert of the token once more, with the weight 0.
+    pub identity: Vec<f32>,
     /// The experts that at least one token uses, ascending.
     pub distinct: Vec<u32>,
 }

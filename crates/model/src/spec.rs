@@ -43,6 +43,8 @@ pub struct ModelSpec {
     /// The streams that the hidden state of a token consists of; None if it is one. Each begins as
     /// the embedding, and all branches read a mix of them and are added to each.
     pub streams: Option<Streams>,
+    /// True if the final norm reads the mean of streams, not a mix by weights.
+    pub mean_of_streams: bool,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
     /// The norm before the head.

@@ -49,6 +49,8 @@ pub struct Saved {
     progress: Progress,
     /// The inputs of the experts, if saved in the middle of a layer.
     middle: Option<Middle>,
+    /// What is added at the end of the next layer, if anything is.
+    later: Vec<f32>,
     /// The positions that sparse attention has selected, if saved in the middle of a pass.
     selection: Option<Selection>,
     sequences: Vec<Snapshot>,
@@ -266,6 +268,7 @@ impl State {
                     Some(self.work.middle(self.hidden.len()))
                 }
             },
+            later: self.work.later(self.hidden.len()),
             selection: match self.hidden.is_empty() {
                 true => None,
                 false => self.work.selected(self.pass.len()),
@@ -293,7 +296,7 @@ impl State {
     ///
     /// If sequences have been added or removed since.
     pub fn rewind(&mut self, saved: Saved) {
-        let Saved { hidden, pass, progress, middle, selection, sequences, changes } = saved;
+        let Saved { hidden, pass, progress, middle, later, selection, sequences, changes } = saved;
         assert_eq!(changes, self.changes, "sequences were added or removed since the save");
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
@@ -305,6 +308,7 @@ impl State {
         if let Some(middle) = middle {
             self.work.resume(middle);
         }
+        self.work.restore_later(&later);
         self.work.reselect(selection);
     }
 

@@ -44,7 +44,8 @@ fn tensors_of_every_family() {
         ("", "extra"),
     ];
     // Other names of their own.
-    let own = ["lfm2_moe", "deepseek_v4", "nemotron_h"];
+    const LING: &[&str] = &["bailing_hybrid", "bailing_moe", "bailing_moe_v2"];
+    let own = [&["lfm2_moe", "deepseek_v4", "nemotron_h", "longcat_flash"], LING].concat();
     for model_type in supported().filter(|model_type| !own.contains(model_type)) {
         for (name, expected) in everywhere {
             assert_eq!(place(&config(model_type), name), expected, "{model_type} {name}");
@@ -142,6 +143,35 @@ fn tensors_of_every_family() {
         (&["gemma4_text"], "model.layers.2.layer_scalar", "layer_2/norms"),
         (&["gemma4_text"], "model.layers.2.router.per_expert_scale", "layer_2/router"),
         (&["gemma4_text"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
+        (&["glm5_next_text"], "model.layers.1.hc_ffn_fn", "layer_1/router"),
+        (&["glm5_next_text"], "model.layers.1.hc_attn_scale", "layer_1/attention"),
+        (&["glm5_next_text"], "model.layers.1.self_attn.f_b_proj.weight", "layer_1/attention*"),
+        (&["glm5_next_text"], "model.layers.1.self_attn.indexer.index_kpool_compress_ape", "layer_1/attention"),
+        (&["glm5_next_text"], "model.layers.1.self_attn.indexer.index_kpool_compress_gate", "layer_1/attention"),
+        (&["longcat_flash"], "model.embed_tokens.weight", "embed*"),
+        (&["longcat_flash"], "model.layers.0.self_attn.0.q_a_proj.weight", "layer_0/attention*"),
+        (&["longcat_flash"], "model.layers.0.self_attn.1.q_a_proj.weight", "layer_1/attention*"),
+        (&["longcat_flash"], "model.layers.0.self_attn.2.q_a_proj.weight", "extra"),
+        (&["longcat_flash"], "model.layers.1.input_layernorm.1.weight", "layer_3/norms"),
+        (&["longcat_flash"], "model.layers.1.mlps.0.gate_proj.weight", "layer_2/mlp*"),
+        (&["longcat_flash"], "model.layers.1.mlp.router.classifier.weight", "layer_2/router"),
+        (&["longcat_flash"], "model.layers.1.mlp.experts.15.up_proj.weight", "layer_2/expert_15*"),
+        (&["longcat_flash"], "model.layers.1.mlp.experts.16.up_proj.weight", "extra"),
+        (&["longcat_flash"], "model.layers.2.mlps.0.gate_proj.weight", "extra"),
+        (&["longcat_flash"], "model.mtp.layers.0.norm.weight", "extra"),
+        (LING, "model.word_embeddings.weight", "embed*"),
+        (LING, "model.norm.weight", "final_norm"),
+        (LING, "lm_head.weight", "lm_head*"),
+        (LING, "model.layers.1.attention.dense.weight", "layer_1/attention*"),
+        (LING, "model.layers.1.mlp.gate.expert_bias", "layer_1/router"),
+        (LING, "model.layers.1.mlp.experts.3.up_proj.weight", "layer_1/expert_3*"),
+        (LING, "model.layers.9.mlp.gate.weight", "extra"),
+        (&LING[1..], "model.layers.1.attention.query_key_value.weight", "layer_1/attention*"),
+        (&LING[1..], "model.layers.1.attention.query_layernorm.weight", "layer_1/attention"),
+        (&LING[1..], "model.layers.1.mlp.shared_experts.down_proj.weight", "layer_1/shared_expert*"),
+        (&["bailing_hybrid"], "model.layers.1.attention.q_b_proj.weight", "layer_1/attention*"),
+        (&["bailing_hybrid"], "model.layers.1.attention.q_conv1d.weight", "layer_1/attention"),
+        (&["bailing_hybrid"], "model.layers.1.attention.o_proj.weight", "layer_1/attention*"),
         (&["afmoe"], "model.layers.2.pre_mlp_layernorm.weight", "layer_2/norms"),
         (&["afmoe"], "model.layers.2.post_mlp_layernorm.weight", "layer_2/norms"),
         (&["afmoe"], "model.layers.2.self_attn.gate_proj.weight", "layer_2/attention*"),
@@ -417,7 +447,7 @@ fn other_configurations_are_refused_with_a_sentence() {
         (r#"{"model_type":"kimi_k25","num_hidden_layers":2}"#, "no `text_config`"),
         (r#"{"model_type":"kimi_k25","text_config":{}}"#, "no `model_type` in `text_config`"),
         (r#"{"model_type":"kimi_k25","text_config":{"model_type":"kimi_k25"}}"#, "`kimi_k25`, which is not supported"),
-        (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; the README names "),
+        (r#"{"model_type":"bert\n","num_hidden_layers":2}"#, r"`bert\n`, which is not supported; docs/supported.md names "),
     ];
     for (config, expected) in cases {
         let Err(error) = naming(config) else { panic!("{config} was accepted") };

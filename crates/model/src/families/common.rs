@@ -44,6 +44,7 @@ pub(super) struct Decoder<'a> {
     /// The way in which all layers add their branches.
     pub(super) residual: Residual,
     pub(super) streams: Option<Streams>,
+    pub(super) mean_of_streams: bool,
     pub(super) embedding_scale: f32,
     pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
@@ -94,6 +95,7 @@ impl<'a> Decoder<'a> {
             norm,
             residual: Residual::default(),
             streams: None,
+            mean_of_streams: false,
             embedding_scale: 1.0,
             head_bias: false,
             logit_scale: 1.0,
@@ -123,6 +125,7 @@ impl<'a> Decoder<'a> {
             layers: (0..self.layers).map(layer).collect(),
             ropes,
             streams: self.streams,
+            mean_of_streams: self.mean_of_streams,
             embedding_scale: self.embedding_scale,
             final_norm: self.norm,
             head_bias: self.head_bias,
@@ -212,6 +215,7 @@ impl<'a> Common<'a> {
                 kv_heads,
                 head_dim,
                 value_dim: head_dim,
+                fused: false,
                 qkv_bias: false,
                 output_bias: false,
                 qk_norm: QkNorm::None,
@@ -283,6 +287,13 @@ pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
         return Err(entry.invalid(format!("and there are only {experts} experts to choose from")));
     }
     Ok((experts, top_k))
+}
+
+/// The share of a head that is rotated by the entry `rotary_dim`, which gives the elements.
+pub(super) fn rotated_share(config: &Config, head_dim: usize) -> Result<Option<f64>, ConfigError> {
+    let Some(entry) = config.get("rotary_dim") else { return Ok(None) };
+    let head_dim = config.get("head_dim").map_or(Ok(head_dim), |e| e.size(MAX_HEAD_DIM))?;
+    Ok(Some(entry.size(MAX_HEAD_DIM)? as f64 / head_dim as f64))
 }
 
 /// The width of an MLP.

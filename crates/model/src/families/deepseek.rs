@@ -44,7 +44,7 @@ pub(super) const LATENT_ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Output, "self_attn.o_proj.weight"),
 ];
 
-const INDEXER: &[Rule] = &[
+pub(super) const INDEXER: &[Rule] = &[
     matrix(PieceKind::Attention, Role::IndexKey, "self_attn.indexer.wk.weight"),
     small(PieceKind::Attention, Role::IndexWeights, "self_attn.indexer.weights_proj.weight"),
     matrix(PieceKind::Attention, Role::IndexQuery, "self_attn.indexer.wq_b.weight"),
@@ -123,9 +123,11 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         value_dim: config.size("v_head_dim", MAX_HEAD_DIM)?,
         // Whatever the eps of the other norms.
         eps: 1e-6,
+        latent_scale: 1.0,
         scale: scale as f32,
         rope: Some(0),
         split: config.flag(SPLIT_LATENTS, false)?,
+        gated: false,
         temperature: if is_mistral { mistral::temperature(config)? } else { None },
         sparse: None,
     };
@@ -154,7 +156,7 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.
-fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError> {
+pub(super) fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError> {
     let key = "mscale_all_dim";
     let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
     let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());

@@ -154,7 +154,7 @@ fn entry_of<'a>(config: &Config<'a>, key: &'static str) -> Result<Entry<'a>, Con
     config.get(key).map_or_else(|| config.need("num_attention_heads"), Ok)
 }
 
-fn streams(config: &Config) -> Result<Streams, ConfigError> {
+pub(super) fn streams(config: &Config) -> Result<Streams, ConfigError> {
     let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
     let entry = config.get("hc_sinkhorn_iters");
     let iterations = entry.map_or(Ok(20), |entry| entry.size(MAX_ITERATIONS))?;
@@ -232,7 +232,7 @@ fn pools(config: &Config, attention: &CompressedSpec) -> Result<[PoolSpec; 2], C
 }
 
 /// The first `layers` values of a list, which may go on for layers that predict further tokens.
-fn of_layers<T>(
+pub(super) fn of_layers<T>(
     entry: Entry<'_>,
     layers: usize,
     of: impl Fn(&Value) -> Option<T>,

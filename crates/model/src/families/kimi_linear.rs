@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const DELTA: &[Rule] = &[
+pub(super) const DELTA: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
     matrix(PieceKind::Attention, Role::Value, "self_attn.v_proj.weight"),
     small(PieceKind::Attention, Role::Beta, "self_attn.b_proj.weight"),
@@ -86,7 +86,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     let full = full(config, decoder.layers)?;
     let latent = full.contains(&true).then(|| latent(config, decoder.heads)).transpose()?;
-    let delta = full.contains(&false).then(|| delta(config, decoder.norm.eps())).transpose()?;
+    let delta = full.contains(&false).then(|| delta(config, 32, decoder.norm.eps())).transpose()?;
     let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
     decoder.model(Vec::new(), |l| {
         let mixer = match full[l] {
@@ -98,7 +98,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// An entry of `linear_attn_config`, or one beside it in the spelling of transformers 5.
-fn linear<'a>(
+pub(super) fn linear<'a>(
     config: &Config<'a>,
     key: &'static str,
     beside: &'static str,
@@ -134,7 +134,8 @@ fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     kinds.ok_or_else(|| full.invalid("and some layers are of neither kind"))
 }
 
-fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
+/// Latent attention in which nothing is rotated.
+pub(super) fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
     let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_HEAD_DIM));
     let (plain, rotated) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
     let query_rank = config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?;
@@ -149,8 +150,10 @@ fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
         rotated,
         value_dim,
         eps: 1e-6,
+        latent_scale: 1.0,
         scale,
         rope: None,
+        gated: false,
         temperature: None,
         split: false,
         sparse: None,
@@ -163,11 +166,12 @@ fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
     Ok(spec)
 }
 
-fn delta(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
+/// A delta net with this many heads where nothing is said.
+pub(super) fn delta(config: &Config, heads: usize, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let size = |key, beside, default, limit| {
         linear(config, key, beside)?.map_or(Ok(default), |entry| entry.size(limit))
     };
-    let heads = size("num_heads", "linear_num_heads", 32, MAX_COUNT)?;
+    let heads = size("num_heads", "linear_num_heads", heads, MAX_COUNT)?;
     let dim = size("head_dim", "linear_head_dim", 128, MAX_HEAD_DIM)?;
     let taps = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4, MAX_COUNT)?;
     if let Some(entry) = linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim")?
@@ -177,7 +181,7 @@ fn delta(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
     }
     let inputs = DeltaInputs::PerElement { rank: dim };
     let (key_heads, key_dim, value_dim) = (heads, dim, dim);
-    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs };
+    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound: None };
     if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = linear(config, "num_heads", "linear_num_heads")?.or(linear(
             config,

@@ -2,12 +2,11 @@
 
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, chosen, same_window, switched_on, width};
+use super::common::{Common, Defaults, chosen, rotated_share, same_window, switched_on, width};
 use super::ranked::only;
 use super::{ATTENTION, ENDS, Family, NORMS, Rule, mixtral, small};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
-use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router};
 
 pub(super) const FAMILY: Family = Family {
@@ -41,14 +40,12 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "1 for every layer"));
     }
-    let rotated = config.get("rotary_dim").map(|entry| entry.size(MAX_HEAD_DIM)).transpose()?;
-    let head_dim = config.get("head_dim").map_or(Ok(HEAD_DIM), |e| e.size(MAX_HEAD_DIM))?;
     let defaults = Defaults {
         eps: 1e-6,
         theta: 5e6,
         kv_heads: Some(8),
         head_dim: Some(HEAD_DIM),
-        rotated: Some(rotated.map_or(1.0, |rotated| rotated as f64 / head_dim as f64)),
+        rotated: Some(rotated_share(config, HEAD_DIM)?.unwrap_or(1.0)),
         context: 196_608,
     };
     let common = Common::read(config, &defaults)?;

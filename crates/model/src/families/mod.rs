@@ -2,6 +2,7 @@
 //! A new family is a new file and a line in [`ALL`].
 
 mod afmoe;
+mod bailing;
 mod cohere;
 mod common;
 mod deepseek;
@@ -12,19 +13,23 @@ mod exaone;
 mod gemma;
 mod gemma4;
 mod glm;
+mod glm5_next;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
+mod ling;
 mod llama4;
+mod longcat;
 mod mellum;
 mod mimo;
 mod minimax;
 mod mistral;
 mod mixtral;
 mod nemotron;
+mod packed;
 mod per_layer;
 mod phimoe;
 mod quantised;
@@ -40,6 +45,8 @@ use sws_store::{PieceId, PieceKind};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::spec::ModelSpec;
+
+pub(crate) use packed::packed;
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
@@ -86,9 +93,10 @@ struct Wrapper {
     head: &'static str,
 }
 
-const WRAPPERS: [Wrapper; 8] = [
+const WRAPPERS: [Wrapper; 9] = [
     Wrapper { model_type: "gemma3", prefix: "language_model.model.", head: "language_model." },
     Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "" },
+    Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "" },
     Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." },
     Wrapper { model_type: "llama4", prefix: "language_model.model.", head: "language_model." },
     Wrapper { model_type: "mistral3", prefix: "language_model.model.", head: "language_model." },
@@ -111,7 +119,8 @@ pub(crate) struct Names {
 
 /// The place of one tensor in a layer.
 pub(crate) struct Rule {
-    /// The name after `layers.N.`, with `#` for the number of an expert.
+    /// The name after `layers.N.`, with `#` for the number of an expert, and `@` for that of a layer
+    /// within one of the checkpoint.
     pub(crate) name: &'static str,
     pub(crate) target: Target,
     /// Role of the tensor in its piece.
@@ -133,15 +142,17 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 31] = [
+const ALL: [&Family; 35] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
+    &bailing::FAMILY,
     &cohere::FAMILY,
     &deepseek::LATENT,
     &deepseek_v4::FAMILY,
     &gemma::FAMILY,
     &gemma4::FAMILY,
     &glm::FAMILY,
+    &glm5_next::FAMILY,
     &granite::FAMILY,
     &granite::HYBRID,
     &ernie::FAMILY,
@@ -152,7 +163,9 @@ const ALL: [&Family; 31] = [
     &kimi_linear::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,
+    &ling::FAMILY,
     &llama4::FAMILY,
+    &longcat::FAMILY,
     &mellum::FAMILY,
     &mimo::FAMILY,
     &minimax::FAMILY,
@@ -253,10 +266,11 @@ impl Names {
         let &Names { family, prefix, .. } = self;
         let rules = id.layer().map(|layer| (layer, family.rules(id.kind(), role)));
         rules.into_iter().flat_map(move |(layer, rules)| {
+            let (layer, part) = (layer / family.parts(), layer % family.parts());
             rules.map(move |rule| {
                 let name = match id.kind() {
                     PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
-                    _ => rule.name.to_owned(),
+                    _ => rule.name.replace('@', &part.to_string()),
                 };
                 format!("{prefix}layers.{layer}.{name}")
             })
@@ -265,6 +279,12 @@ impl Names {
 }
 
 impl Family {
+    /// Layers in one of the checkpoint. Tensors whose names do not say which belong to the first.
+    pub(crate) fn parts(&self) -> u32 {
+        let in_parts = self.layer.iter().copied().flatten().any(|rule| rule.name.contains('@'));
+        if in_parts { 2 } else { 1 }
+    }
+
     /// The first rule for the tensor with `role` in a piece of this kind.
     pub(crate) fn rule(&self, kind: PieceKind, role: Role) -> Option<&'static Rule> {
         self.rules(kind, role).next()

@@ -3,10 +3,11 @@
 //! Tensors name their own encoding, so only entries are read that could contradict them or that ask
 //! for arithmetic beside them.
 
+use super::packed;
 use crate::config::{Config, ConfigError, Entry};
 
 const METHODS: &str =
-    "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors and modelopt";
+    "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq";
 
 /// The formats of compressed-tensors that are read.
 const FORMATS: [&str; 4] =
@@ -22,6 +23,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     match method.word()? {
         "mxfp4" => Ok(()),
         "fp8" => check_fp8(config, entry),
+        // Names of tensors depend on it.
+        "awq" | "gptq" => packed::packed(config).map(|_| ()),
         "compressed-tensors" => check_compressed_tensors(config, entry),
         "modelopt" => match within(entry, "quant_algo")? {
             Some(name) if !matches!(name.word()?, "FP8" | "NVFP4" | "MIXED_PRECISION") => {
@@ -88,7 +91,10 @@ fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), Con
 }
 
 /// An entry of an object; null counts as absent.
-fn within<'a>(of: Entry<'a>, key: &'static str) -> Result<Option<Entry<'a>>, ConfigError> {
+pub(super) fn within<'a>(
+    of: Entry<'a>,
+    key: &'static str,
+) -> Result<Option<Entry<'a>>, ConfigError> {
     let value = of.object()?.get(key).filter(|value| !value.is_null());
     Ok(value.map(|value| Entry { key, value }))
 }

@@ -3,7 +3,7 @@
 
 use sws_kernels::functional::RopePairs;
 
-use super::common::MAX_WIDTH;
+use super::common::{MAX_WIDTH, switched_on};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{IndexerSpec, SparseSpec};
@@ -18,6 +18,8 @@ struct Defaults {
 
 /// The largest number of positions that may be selected.
 const MAX_SELECTED: u64 = 1 << 20;
+/// The largest number of positions that are scored together.
+const MAX_GROUP: u64 = 4096;
 
 /// The sparse attention of each layer; None if the family has none.
 pub(super) fn read(
@@ -43,6 +45,18 @@ pub(super) fn read(
     }
     fixed(config, "rope_interleave", true)?;
     fixed(config, "indexer_rope_interleave", defaults.pairs == RopePairs::Interleaved)?;
+    let (most, indexer) = indexer(config, &defaults, rotated)?;
+    let own = if defaults.shares { own(config, layers, 0)? } else { vec![true; layers] };
+    let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
+    Ok(Some(own.into_iter().map(sparse).collect()))
+}
+
+/// The number of positions that are selected, and an indexer.
+fn indexer(
+    config: &Config,
+    defaults: &Defaults,
+    rotated: usize,
+) -> Result<(usize, IndexerSpec), ConfigError> {
     let size = |key, limit, default| config.get(key).map_or(Ok(default), |entry| entry.size(limit));
     let heads = size("index_n_heads", MAX_COUNT, defaults.heads)?;
     let dim = size("index_head_dim", MAX_HEAD_DIM, 128)?;
@@ -57,10 +71,29 @@ pub(super) fn read(
         let reason = format!("which with {dim} elements each no model has");
         return Err(config.need("index_n_heads")?.invalid(reason));
     }
-    let indexer = IndexerSpec { heads, dim, eps: 1e-6, pairs: defaults.pairs };
-    let own = if defaults.shares { own(config, layers)? } else { vec![true; layers] };
+    let indexer = IndexerSpec { heads, dim, eps: 1e-6, pairs: defaults.pairs, group: 1 };
+    Ok((most, indexer))
+}
+
+/// The sparse attention of layers whose indexer scores groups of positions.
+pub(super) fn grouped(config: &Config, full: &[bool]) -> Result<Vec<SparseSpec>, ConfigError> {
+    switched_on(config, "index_kpool_always_select_tail")?;
+    let defaults = Defaults { heads: 32, pairs: RopePairs::HalfSplit, shares: true };
+    let (most, indexer) = indexer(config, &defaults, 0)?;
+    let entry = config.get("index_kpool");
+    let group = entry.map_or(Ok(16), |entry| entry.size(MAX_GROUP))?;
+    if !most.is_multiple_of(group) {
+        let entry =
+            entry.or(config.get("index_topk")).ok_or(ConfigError::MissingKey("index_kpool"))?;
+        return Err(entry.invalid(format!("and {most} positions are no multiple of {group}")));
+    }
+    let indexer = IndexerSpec { group, ..indexer };
+    // The positions of whole groups, and those after them.
+    let most = most + group - 1;
+    let first = full.iter().position(|full| *full).unwrap_or(0);
+    let own = own(config, full.len(), first)?;
     let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
-    Ok(Some(own.into_iter().map(sparse).collect()))
+    Ok(own.into_iter().map(sparse).collect())
 }
 
 /// Refuses an entry with another value.
@@ -73,16 +106,16 @@ fn fixed(config: &Config, key: &'static str, value: bool) -> Result<(), ConfigEr
     }
 }
 
-/// True for each layer with an indexer of its own. Lists may go on for layers that predict further
+/// True for each layer with an indexer of its own, as the layer `first` must have. Lists may go on for layers that predict further
 /// tokens, which are not part of the model.
-fn own(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn own(config: &Config, layers: usize, first: usize) -> Result<Vec<bool>, ConfigError> {
     let listed = |entry: Entry<'_>, own: Vec<Option<bool>>| {
         if own.len() < layers {
             return Err(entry.invalid(format!("of {} entries for {layers} layers", own.len())));
         }
         let own: Option<Vec<bool>> = own.into_iter().take(layers).collect();
         let own = own.ok_or_else(|| config.unsupported(entry, "full and shared"))?;
-        match own[0] {
+        match own[first] {
             true => Ok(own),
             false => Err(entry.invalid("and the first layer has no selection to share")),
         }

@@ -191,7 +191,7 @@ fn windowed_heads(config: &Config, full: &AttentionSpec) -> Result<usize, Config
 }
 
 /// The activation of each layer. A limit of 0 is none.
-fn limits(
+pub(super) fn limits(
     config: &Config,
     key: &'static str,
     layers: usize,

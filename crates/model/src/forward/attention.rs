@@ -46,7 +46,8 @@ pub(super) fn attention(
     let q = grown(q, tokens * q_width);
     let k = grown(k, tokens * k_width);
     let v = grown(v, tokens * v_width);
-    let mixed = grown(mixed, tokens * q_width.max(out_width));
+    let fused = spec.fused_rows();
+    let mixed = grown(mixed, tokens * q_width.max(out_width).max(fused));
     let gated = grown(gated, tokens * spec.gate_room());
     let with_queries = spec.gate == Some(AttentionGate::WithQueries);
     let (queries, gates) = match with_queries {
@@ -56,14 +57,34 @@ pub(super) fn attention(
     let rows = spec.gate_rows();
     // The product of a matrix with a row for each head is in the last part of the buffer.
     let gates = rows.map(|rows| (rows, &mut gates[tokens * (spec.gate_room() - rows)..]));
-    let mut products = [
-        Some(Product::new(id, Role::Query, input, &mut *queries, spec.query_rows())),
-        Some(Product::new(id, Role::Key, input, &mut *k, k_width)),
-        (!spec.values_are_keys).then(|| Product::new(id, Role::Value, input, &mut *v, v_width)),
-        gates.map(|(rows, gates)| Product::new(id, Role::OutputGate, input, gates, rows)),
-    ];
+    let gates = gates.map(|(rows, gates)| Product::new(id, Role::OutputGate, input, gates, rows));
+    let product = |role, y, rows| Some(Product::new(id, role, input, y, rows));
+    let mut products = if spec.fused {
+        [product(Role::Mixed, &mut mixed[..tokens * fused], fused), None, None, gates]
+    } else {
+        let values =
+            if spec.values_are_keys { None } else { product(Role::Value, &mut *v, v_width) };
+        [
+            product(Role::Query, &mut *queries, spec.query_rows()),
+            product(Role::Key, &mut *k, k_width),
+            values,
+            gates,
+        ]
+    };
     multiply(tier, Threads::All, weights, &mut products, scratch)?;
-    if spec.qkv_bias {
+    if spec.fused {
+        let all = &mut mixed[..tokens * fused];
+        if spec.qkv_bias {
+            add_bias(tier, weights.vector(id, Role::MixedBias), all);
+        }
+        let mut first = 0;
+        for (part, rows) in
+            [(&mut *queries, spec.query_rows()), (&mut *k, k_width), (&mut *v, v_width)]
+        {
+            part_of_rows((all, fused), first, part, rows);
+            first += rows;
+        }
+    } else if spec.qkv_bias {
         add_bias(tier, weights.vector(id, Role::QueryBias), queries);
         add_bias(tier, weights.vector(id, Role::KeyBias), k);
         if !spec.values_are_keys {
@@ -245,6 +266,16 @@ fn part_of_heads(both: &[f32], part: usize, to: &mut [f32], head_dim: usize) {
         let both = both[2 * first * head_dim..].chunks_exact(2 * head_dim);
         for (to, both) in to.chunks_exact_mut(head_dim).zip(both) {
             to.copy_from_slice(&both[part * head_dim..][..head_dim]);
+        }
+    });
+}
+
+/// Copies `width` elements of each row of `all`, from `first` on.
+fn part_of_rows((all, rows): (&[f32], usize), first: usize, to: &mut [f32], width: usize) {
+    by_rows(to, width, |row, to| {
+        let all = all[row * rows..].chunks_exact(rows);
+        for (to, all) in to.chunks_exact_mut(width).zip(all) {
+            to.copy_from_slice(&all[first..first + width]);
         }
     });
 }

@@ -80,6 +80,19 @@ pub(super) fn delta(
             multiply(tier, Threads::All, weights, &mut products, scratch)?;
             take_apart(pairs, (key_heads, heads), [&mut *beta, &mut *decay]);
         }
+        DeltaInputs::Apart => {
+            let (queries, others) = raw.split_at_mut(tokens * keys);
+            let (own_keys, own_values) = others.split_at_mut(tokens * keys);
+            let mut products = [
+                Some(Product::new(id, Role::Query, input, queries, keys)),
+                Some(Product::new(id, Role::Key, input, own_keys, keys)),
+                Some(Product::new(id, Role::Value, input, own_values, values)),
+                Some(Product::new(id, Role::OutputGate, input, &mut *gates, values)),
+                Some(Product::new(id, Role::Beta, input, &mut *beta, heads)),
+                Some(Product::new(id, Role::Decay, input, &mut *decay, spec.decays())),
+            ];
+            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+        }
         DeltaInputs::PerElement { rank } => {
             let (queries, others) = raw.split_at_mut(tokens * keys);
             let (own_keys, own_values) = others.split_at_mut(tokens * keys);
@@ -122,9 +135,10 @@ pub(super) fn delta(
         before += width;
     }
     let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
-    let rates = match spec.inputs {
-        DeltaInputs::Tiled | DeltaInputs::Pairs => Rates::Negative(rate),
-        _ => Rates::Logarithms(rate),
+    let rates = match (spec.inputs, spec.bound) {
+        (DeltaInputs::Tiled | DeltaInputs::Pairs, _) => Rates::Negative(rate),
+        (_, Some(bound)) => Rates::Bounded(rate, bound),
+        (_, None) => Rates::Logarithms(rate),
     };
     by_rows(decay, spec.decays(), |_, rows| decays(tier, rows, rates, bias));
     // Queries, keys and values lie side by side in rows, or one after another.

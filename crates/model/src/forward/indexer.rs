@@ -5,11 +5,15 @@
 //! lower positions first among equals. They are listed in ascending order, so that sums of attention
 //! do not depend on scores. Layers without an indexer use the last list.
 //!
+//! An indexer may pool the keys of groups of positions, and score these: each element of a group's key
+//! is a mean of those of its positions, weighted by the softmax of their gates. Positions that are in
+//! no whole group are always seen.
+//!
 //! A token that sees no more positions than may be selected sees all of them, and nothing is scored.
 
 use rayon::prelude::*;
 use sws_kernels::functional::{
-    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, rope, top_k,
+    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, rope, top_k,
 };
 use sws_kernels::{Input, Tier, threads_for};
 use sws_store::{PieceId, Span};
@@ -17,7 +21,7 @@ use sws_store::{PieceId, Span};
 use super::attention::{Context, rows_of};
 use super::linear::Product;
 use super::work::{by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::{LatentState, Sequence};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
 
@@ -34,6 +38,11 @@ pub(super) struct IndexWork {
     q: Vec<f32>,
     /// [tokens, dim]
     k: Vec<f32>,
+    /// The logits of the weights of pooled keys: [tokens, dim]
+    gates: Vec<f32>,
+    /// The keys of a group, the logits of their weights [positions, dim], and the key that they are
+    /// pooled into.
+    parts: [Vec<f32>; 3],
     /// [tokens, heads]
     weights: Vec<f32>,
     /// [tokens scored together, positions]
@@ -47,6 +56,8 @@ pub(crate) struct Selection {
     /// [tokens, most]; unspecified for sequences whose tokens see all positions.
     positions: Vec<u32>,
     most: usize,
+    /// Positions that are selected together.
+    group: usize,
 }
 
 impl Selection {
@@ -62,12 +73,13 @@ impl Selection {
 
     /// A copy for the first `rows` tokens.
     pub(super) fn first(&self, rows: usize) -> Selection {
-        Selection { positions: self.positions[..rows * self.most].to_vec(), most: self.most }
+        let &Selection { most, group, .. } = self;
+        Selection { positions: self.positions[..rows * most].to_vec(), most, group }
     }
 
     /// Returns to what was copied.
     pub(super) fn restore(&mut self, copy: Selection) {
-        self.most = copy.most;
+        (self.most, self.group) = (copy.most, copy.group);
         // A longer buffer stays as it is, since a budget counts on its length.
         match self.positions.get_mut(..copy.positions.len()) {
             Some(positions) => positions.copy_from_slice(&copy.positions),
@@ -78,11 +90,11 @@ impl Selection {
     /// The selection for the tokens of a sequence; None if they see all positions, or if no layer
     /// has selected.
     pub(crate) fn of(&self, span: &Span) -> Option<Selected<'_>> {
-        let Selection { positions, most } = self;
-        let (first, most) = (span.first_position, *most);
+        let &Selection { ref positions, most, group } = self;
+        let first = span.first_position;
         let positions = || &positions[span.first_row * most..][..span.tokens * most];
         let is_narrowed = self.is_made() && first + span.tokens > most;
-        is_narrowed.then(|| Selected { first, positions: positions(), most })
+        is_narrowed.then(|| Selected { first, positions: positions(), most, group })
     }
 }
 
@@ -93,12 +105,17 @@ impl IndexWork {
         spec: &LatentSpec,
         id: PieceId,
         x: &'a Input,
-    ) -> [Option<Product<'a>>; 2] {
-        let Some(&IndexerSpec { heads, dim, .. }) = spec.indexer() else { return [None, None] };
+    ) -> [Option<Product<'a>>; 3] {
+        let Some(indexer) = spec.indexer() else { return [None, None, None] };
+        let &IndexerSpec { heads, dim, .. } = indexer;
         let (k, by) =
             (grown(&mut self.k, x.tokens() * dim), grown(&mut self.weights, x.tokens() * heads));
+        let gates = indexer.is_pooled().then(|| {
+            let gates = grown(&mut self.gates, x.tokens() * dim);
+            Product::new(id, Role::IndexPoolGate, x, gates, dim)
+        });
         let key = Product::new(id, Role::IndexKey, x, k, dim);
-        [Some(key), Some(Product::new(id, Role::IndexWeights, x, by, heads))]
+        [gates, Some(key), Some(Product::new(id, Role::IndexWeights, x, by, heads))]
     }
 
     /// The product with the latent query: the queries.
@@ -114,8 +131,9 @@ impl IndexWork {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let IndexWork { q, k, weights, scores, selection } = self;
-        let floats: usize = [q, k, weights, scores].map(Vec::capacity).iter().sum();
+        let IndexWork { q, k, weights, gates, parts, scores, selection } = self;
+        let floats = [q, k, weights, gates, scores].into_iter().chain(parts);
+        let floats: usize = floats.map(Vec::capacity).sum();
         floats * size_of::<f32>() + selection.positions.capacity() * size_of::<u32>()
     }
 
@@ -123,9 +141,11 @@ impl IndexWork {
     pub(super) fn bytes_for(spec: &LatentSpec, tokens: usize, positions: usize) -> usize {
         let Some(sparse) = spec.sparse else { return 0 };
         let Some(indexer) = sparse.indexer else { return 0 };
-        let of_token = indexer.width() + indexer.dim + indexer.heads;
+        let pooled = usize::from(indexer.is_pooled());
+        let of_token = indexer.width() + (1 + pooled) * indexer.dim + indexer.heads;
+        let parts = pooled * (2 * indexer.group + 1) * indexer.dim;
         let scores = TOGETHER.min(tokens) * positions;
-        (tokens * of_token + scores) * size_of::<f32>()
+        (tokens * of_token + parts + scores) * size_of::<f32>()
             + tokens * sparse.most.min(positions) * size_of::<u32>()
     }
 }
@@ -134,14 +154,14 @@ impl IndexWork {
 pub(super) fn select(
     context: &Context<'_>,
     (spec, indexer): (&LatentSpec, &IndexerSpec),
-    [weight, bias]: [&[f32]; 2],
+    [pool_bias, weight, bias]: [&[f32]; 3],
     sequences: &mut [Sequence],
     work: &mut IndexWork,
     tables: &[[Vec<f32>; 2]],
 ) {
     let &Context { tier, layer: l, ropes, spans, .. } = context;
-    let &IndexerSpec { heads, dim, eps, pairs } = indexer;
-    let IndexWork { q, k, weights, scores, selection } = work;
+    let &IndexerSpec { heads, dim, eps, pairs, group } = indexer;
+    let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
     let q = &mut q[..tokens * indexer.width()];
     let k = &mut k[..tokens * dim];
@@ -163,9 +183,20 @@ pub(super) fn select(
 
     for span in spans {
         let cache = sequences[span.sequence].layers[l].latent();
-        cache.append_index(span.first_position, rows_of(span, k, dim));
+        match indexer.is_pooled() {
+            false => cache.append_index(span.first_position, rows_of(span, k, dim)),
+            true => {
+                let rows = [rows_of(span, k, dim), rows_of(span, gates, dim)];
+                cache.append_parts(span.first_position, rows);
+                let groups = (span.first_position + span.tokens) / group;
+                for number in span.first_position / group..groups {
+                    let key = pooled(tier, cache, (number, group), pool_bias, parts);
+                    cache.append_index(number, key);
+                }
+            }
+        }
         let most = spec.sparse.map_or(0, |sparse| sparse.most).min(cache.capacity());
-        selection.most = most;
+        (selection.most, selection.group) = (most, group);
         if selection.positions.len() < tokens * most {
             // Exactly as long as needed: a budget counts on it.
             selection.positions = Vec::new();
@@ -188,16 +219,64 @@ pub(super) fn select(
             let rows = scores.zip(lists.par_chunks_mut(selection.most)).enumerate();
             rows.for_each(|(row, (scores, list))| {
                 let token = first + row;
-                let scores = &mut scores[..span.first_position + token + 1];
+                let seen = span.first_position + token + 1;
+                // All, unless there are more than may be listed.
+                let all = seen <= list.len();
+                let scores = &mut scores[..if all { seen } else { seen / group }];
                 let q = &q[token * heads * dim..][..heads * dim];
                 let query = IndexQuery { q, weights: &weights[token * heads..][..heads] };
-                if scores.len() > list.len() {
+                if all {
+                    return best(scores, list);
+                }
+                let kept = (list.len() + 1 - group) / group;
+                if scores.len() > kept {
                     score(tier, query, &keys, scores);
                 }
-                best(scores, list);
+                best(scores, &mut list[..kept]);
+                expand(list, (kept, group), seen);
             });
         }
     }
+}
+
+/// The key that those of a group are pooled into.
+fn pooled<'p>(
+    tier: Tier,
+    cache: &LatentState,
+    (number, group): (usize, usize),
+    bias: &[f32],
+    [keys, logits, key]: &'p mut [Vec<f32>; 3],
+) -> &'p [f32] {
+    let dim = bias.len() / group;
+    let (keys, logits) = (grown(keys, group * dim), grown(logits, group * dim));
+    let rows = keys.chunks_exact_mut(dim).zip(logits.chunks_exact_mut(dim));
+    for (place, (key, logits)) in rows.enumerate() {
+        let [of_key, gates] = cache.parts(number * group + place);
+        key.copy_from_slice(of_key);
+        let sums = gates.iter().zip(&bias[place * dim..]).map(|(gate, bias)| gate + bias);
+        logits.iter_mut().zip(sums).for_each(|(logit, sum)| *logit = sum);
+    }
+    let key = grown(key, dim);
+    pool(tier, keys, logits, key);
+    key
+}
+
+/// Replaces the numbers of groups at the front of a list by their positions, and adds those of `seen`
+/// positions that are in no whole group.
+fn expand(list: &mut [u32], (kept, group): (usize, usize), seen: usize) {
+    if group == 1 {
+        return;
+    }
+    for place in (0..kept).rev() {
+        let first = list[place] * group as u32;
+        let positions = &mut list[place * group..][..group];
+        (first..).zip(positions).for_each(|(position, place)| *place = position);
+    }
+    let rest = seen % group;
+    let first = (seen - rest) as u32;
+    (first..)
+        .zip(&mut list[kept * group..][..rest])
+        .for_each(|(position, place)| *place = position);
 }
 
 /// Scores all positions for a query, on several threads if there is enough work.
@@ -246,9 +325,19 @@ mod tests {
     }
 
     #[test]
+    fn groups_and_the_positions_in_none_are_listed() {
+        // Two of the groups of 3 positions, at the front of a list of 8 positions.
+        for (seen, expected) in [(9, &[3, 4, 5, 6, 7, 8][..]), (11, &[3, 4, 5, 6, 7, 8, 9, 10])] {
+            let mut list = [1, 2, 0, 0, 0, 0, 0, 0];
+            expand(&mut list, (2, 3), seen);
+            assert_eq!(&list[..expected.len()], expected);
+        }
+    }
+
+    #[test]
     fn copies_have_the_rows_of_the_pass_alone() {
         let span = |tokens| Span { sequence: 0, first_row: 0, first_position: 9, tokens };
-        let mut selection = Selection { positions: (0..30).collect(), most: 3 };
+        let mut selection = Selection { positions: (0..30).collect(), most: 3, group: 1 };
         let copy = selection.first(2);
         assert_eq!(copy.positions, [0, 1, 2, 3, 4, 5]);
         selection.positions.fill(7);

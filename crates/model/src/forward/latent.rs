@@ -21,7 +21,7 @@
 mod heads;
 
 use sws_kernels::Matrix;
-use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope};
+use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope, sigmoid};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, rows_of, temper};
@@ -67,7 +67,7 @@ pub(super) fn latent(
     let &Context { tier, layer: l, hidden, ropes, spans, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, packed, tables, latent, index, .. } = own;
+    let AttentionWork { q, k, v, mixed, gated, packed, tables, latent, index, .. } = own;
     let tokens = input.tokens();
     let (q_width, width) = (spec.query_width(), spec.width());
     let q = grown(q, tokens * q_width);
@@ -81,8 +81,8 @@ pub(super) fn latent(
         Some(rank) => {
             let low = grown(v, tokens * rank);
             let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
-            let [key, by] = index.of_hidden(spec, id, input);
-            let mut products = [Some(query), Some(down), key, by];
+            let [gates, key, by] = index.of_hidden(spec, id, input);
+            let mut products = [Some(query), Some(down), gates, key, by];
             multiply(tier, Threads::All, weights, &mut products, scratch)?;
             let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
             by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
@@ -95,7 +95,11 @@ pub(super) fn latent(
     let weight = NormWeight::Plain(weights.vector(id, Role::KvDownNorm));
     by_rows(latents, width, |_, rows| {
         for row in rows.chunks_exact_mut(width) {
-            rms_norm(tier, &mut row[..spec.rank], spec.rank, weight, spec.eps);
+            let latent = &mut row[..spec.rank];
+            rms_norm(tier, latent, spec.rank, weight, spec.eps);
+            if spec.latent_scale != 1.0 {
+                latent.iter_mut().for_each(|x| *x *= spec.latent_scale);
+            }
         }
     });
     if let Some(index) = spec.rope {
@@ -118,9 +122,12 @@ pub(super) fn latent(
         sequences[span.sequence].layers[l].latent().append(span.first_position, rows);
     }
     if let Some(indexer) = spec.indexer() {
-        let norm =
-            [Role::IndexKeyNorm, Role::IndexKeyNormBias].map(|role| weights.vector(id, role));
-        indexer::select(context, (spec, indexer), norm, sequences, index, tables);
+        let roles = [Role::IndexPoolBias, Role::IndexKeyNorm, Role::IndexKeyNormBias];
+        let vectors = roles.map(|role| match role {
+            Role::IndexPoolBias if !indexer.is_pooled() => &[][..],
+            role => weights.vector(id, role),
+        });
+        indexer::select(context, (spec, indexer), vectors, sequences, index, tables);
     }
 
     let mixed = grown(mixed, tokens * spec.value_width());
@@ -157,6 +164,17 @@ pub(super) fn latent(
         }
     }
 
+    if spec.gated {
+        let gates = grown(gated, tokens * spec.heads);
+        let product = Product::new(id, Role::OutputGate, input, &mut *gates, spec.heads);
+        multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+        sigmoid(tier, gates);
+        by_rows(mixed, spec.value_dim, |first, x| {
+            for (x, gate) in x.chunks_exact_mut(spec.value_dim).zip(&gates[first..]) {
+                x.iter_mut().for_each(|x| *x *= gate);
+            }
+        });
+    }
     packed.pack(tier, mixed, tokens, spec.value_width());
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);

@@ -20,7 +20,7 @@ mod table;
 mod work;
 
 use sws_kernels::Tier;
-use sws_kernels::functional::soft_cap;
+use sws_kernels::functional::{add, soft_cap};
 use sws_store::{PieceId, PieceKind};
 
 use crate::order::Site;
@@ -327,6 +327,15 @@ impl Model {
         } else if layer.ffn != Ffn::None {
             self.add_branch(layer, None, (&mut work.branch, &work.streams), hidden);
         }
+        if l.checked_sub(1)
+            .and_then(|last| self.spec.layers[last].moe())
+            .is_some_and(|it| it.added_later)
+        {
+            let later = &work.later;
+            by_rows(hidden, self.spec.hidden, |first, rows| {
+                add(self.tier, &later[first * self.spec.hidden..][..rows.len()], rows);
+            });
+        }
         if layer.residual.scaled_state {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 scale(weights.vector(norms, Role::StateScale)[0], hidden);
@@ -411,7 +420,9 @@ impl Model {
         let moe = layer.moe();
         let (norms, of_router) = (id(PieceKind::Norms), id(PieceKind::Router));
         let has_mixer = layer.mixer != Mixer::None;
-        let pieces: &[PieceKind] = match (has_mixer, moe.is_some()) {
+        // The weights of streams of a feed-forward block lie with its router.
+        let has_router = moe.is_some() || self.spec.streams.is_some();
+        let pieces: &[PieceKind] = match (has_mixer, has_router) {
             (true, true) => &[PieceKind::Norms, PieceKind::Attention, PieceKind::Router],
             (true, false) => &[PieceKind::Norms, PieceKind::Attention],
             (false, true) => &[PieceKind::Norms, PieceKind::Router],
@@ -448,7 +459,7 @@ impl Model {
             }
             if let Some(moe) = moe {
                 let Workspace { input, router, ranks, routed, scratch, .. } = &mut *work;
-                let logits = grown(router, tokens * moe.experts);
+                let logits = grown(router, tokens * moe.scored());
                 let how = (tier, Threads::All);
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
                 match moe.router {
@@ -459,7 +470,7 @@ impl Model {
                     }
                     Router::Ranked(router) | Router::Table(router) => {
                         let ranks = grown(ranks, logits.len());
-                        router::rank(tier, (l, router, moe.experts), weights, logits, ranks);
+                        router::rank(tier, (l, router, moe.scored()), weights, logits, ranks);
                     }
                 }
                 if moe.has_table() {

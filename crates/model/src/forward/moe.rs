@@ -39,7 +39,7 @@ impl Model {
     /// Selects the experts of a layer, into `work.routed`.
     pub(super) fn route(&self, spec: &MoeSpec, state: &mut State) {
         let Workspace { input, router, ranks, routed, experts, .. } = &mut state.work;
-        let logits = &mut router[..input.tokens() * spec.experts];
+        let logits = &mut router[..input.tokens() * spec.scored()];
         router::select(self.tier, spec, logits, ranks, routed);
         group(routed, experts);
     }
@@ -108,7 +108,8 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
-        let Workspace { x, input, branch, routed, mlp, experts, scratch, .. } = &mut state.work;
+        let Workspace { x, input, branch, routed, mlp, experts, scratch, later, .. } =
+            &mut state.work;
         let tokens = state.hidden.len() / self.spec.state_width();
         let width = spec.latent.unwrap_or(hidden);
         if spec.weighted_inputs {
@@ -121,8 +122,9 @@ impl Model {
         }
         grown(&mut experts.outputs, tokens * spec.top_k * width);
         let ExpertWork { starts, rows, done, outputs, inputs, latent, packed, .. } = experts;
+        let normed = &x[..tokens * hidden];
         let (x, input) = match spec.latent {
-            None => (&x[..tokens * hidden], &*input),
+            None => (normed, &*input),
             Some(_) => (&latent[..tokens * width], &*packed),
         };
         let batch = ExpertBatch {
@@ -174,6 +176,19 @@ impl Model {
         } else {
             sum(tier, routed, experts, hidden, y);
         }
+        if !routed.identity.is_empty() {
+            by_rows(y, hidden, |first, y| {
+                let own =
+                    normed[first * hidden..].chunks_exact(hidden).zip(&routed.identity[first..]);
+                for (y, (x, weight)) in y.chunks_exact_mut(hidden).zip(own) {
+                    axpy(tier, *weight, x, y);
+                }
+            });
+        }
+        if spec.added_later {
+            grown(later, tokens * hidden).copy_from_slice(y);
+            y.fill(0.0);
+        }
         let layer = &self.spec.layers[l];
         if layer.residual.split {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
@@ -198,7 +213,13 @@ impl Model {
 pub(super) fn group(routed: &Routed, work: &mut ExpertWork) {
     let ExpertWork { starts, rows, by_token, found, done, .. } = work;
     rows.clear();
-    rows.extend(0..routed.choices.len());
+    // Repeated choices stand for the input of their token, and have no weight.
+    let is_first = |place: &usize| {
+        let own = &routed.choices[place - place % routed.top_k..];
+        let place = place % routed.top_k;
+        routed.identity.is_empty() || !own[..place].contains(&own[place])
+    };
+    rows.extend((0..routed.choices.len()).filter(is_first));
     rows.sort_unstable_by_key(|&place| (routed.choices[place], place));
     starts.clear();
     for (row, &place) in rows.iter().enumerate() {
@@ -207,9 +228,9 @@ pub(super) fn group(routed: &Routed, work: &mut ExpertWork) {
         }
     }
     starts.push(rows.len());
-    by_token.resize(rows.len(), 0);
+    by_token.resize(routed.choices.len(), 0);
     found.clear();
-    found.resize(rows.len() / routed.top_k, 0);
+    found.resize(routed.choices.len() / routed.top_k, 0);
     for (row, place) in rows.iter().enumerate() {
         let token = place / routed.top_k;
         by_token[token * routed.top_k + found[token]] = row;
@@ -232,12 +253,12 @@ fn together(ready: &[u32], layer: &ExpertBatch<'_>) -> usize {
 /// y = Σ weight · output for each token, in ascending order of experts. The sum does not depend on
 /// when, or with which other tokens, the outputs were computed.
 fn sum(tier: Tier, routed: &Routed, work: &ExpertWork, hidden: usize, y: &mut [f32]) {
-    let ExpertWork { rows, by_token, outputs, .. } = work;
+    let ExpertWork { rows, by_token, found, outputs, .. } = work;
     by_rows(y, hidden, |first, y| {
         y.fill(0.0);
         let own = by_token[first * routed.top_k..].chunks_exact(routed.top_k);
-        for (y, own) in y.chunks_exact_mut(hidden).zip(own) {
-            for &row in own {
+        for ((y, own), &count) in y.chunks_exact_mut(hidden).zip(own).zip(&found[first..]) {
+            for &row in &own[..count] {
                 let output = &outputs[row * hidden..][..hidden];
                 axpy(tier, routed.weights[rows[row]], output, y);
             }
@@ -267,6 +288,7 @@ mod tests {
                 top_k: 3,
                 choices: choices.to_vec(),
                 weights: vec![1e8, -1e8, 1.0],
+                identity: Vec::new(),
                 distinct: vec![0, 1, 2],
             };
             let mut work = ExpertWork { outputs: vec![1.0; 3], ..ExpertWork::default() };

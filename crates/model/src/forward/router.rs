@@ -33,7 +33,7 @@ pub(super) fn logits(
     scratch: &mut Vec<ThreadScratch>,
 ) -> Result<(), SourceError> {
     let piece = PieceId::new(l as u32, PieceKind::Router);
-    let product = Product::new(piece, Role::Router, input, &mut *logits, spec.experts);
+    let product = Product::new(piece, Role::Router, input, &mut *logits, spec.scored());
     multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
     if spec.router_bias {
         add_bias(tier, weights.vector(piece, Role::RouterBias), logits);
@@ -114,7 +114,7 @@ pub(super) fn select(
     ranks: &[f32],
     routed: &mut Routed,
 ) {
-    let (experts, k) = (spec.experts, spec.top_k);
+    let (experts, k) = (spec.scored(), spec.top_k);
     let choices = logits.len() / experts * k;
     routed.top_k = k;
     routed.choices.resize(choices, 0);
@@ -200,10 +200,38 @@ pub(super) fn select(
             }
         }
     });
+    take_identities(spec, routed);
     routed.distinct.clear();
     routed.distinct.extend_from_slice(&routed.choices);
     routed.distinct.sort_unstable();
     routed.distinct.dedup();
+}
+
+/// Adds up the weights of the choices of each token that return its input. The first expert of the
+/// token takes their places, so that all choices have weights that can be read.
+fn take_identities(spec: &MoeSpec, routed: &mut Routed) {
+    routed.identity.clear();
+    if spec.identities == 0 {
+        return;
+    }
+    let Routed { choices, weights, identity, .. } = routed;
+    let tokens = choices.chunks_exact_mut(spec.top_k).zip(weights.chunks_exact_mut(spec.top_k));
+    identity.reserve_exact(tokens.len());
+    for (choices, weights) in tokens {
+        let is_expert = |choice: &u32| (*choice as usize) < spec.experts;
+        let place = choices.iter().position(is_expert);
+        let first = place.map_or(0, |place| choices[place]);
+        let mut own = 0.0;
+        for (choice, weight) in choices.iter_mut().zip(&mut *weights) {
+            if !is_expert(choice) {
+                own += std::mem::take(weight);
+                *choice = first;
+            }
+        }
+        // The weight of an expert is at the first of its places.
+        weights.swap(0, place.unwrap_or(0));
+        identity.push(own);
+    }
 }
 
 /// Σ exp(y - best) over the logits y that are near the best.
@@ -218,8 +246,8 @@ pub struct RouterProbe {
     tier: Tier,
     normed: Vec<f32>,
     input: Input,
-    /// The scores of routers that rank.
-    ranked: Vec<f32>,
+    /// The scores and ranks of routers that rank.
+    ranked: [Vec<f32>; 2],
     /// The weights of residual streams, and the streams themselves, normed.
     streams: [Vec<f32>; 2],
     scratch: Vec<ThreadScratch>,
@@ -234,7 +262,8 @@ impl RouterProbe {
 
     /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
     /// experts if its attention had produced `state` [tokens, width of the state]. Experts of dropped
-    /// groups come just below the last of the others, so that all are finite. Returns false, leaving
+    /// groups come just below the last of the others, so that all are finite. Choices that return
+    /// their input have no score: a layer may choose fewer experts. Returns false, leaving
     /// `scores` unchanged, if the layer has no experts or another number of them, if a table gives
     /// them, or if the router is not in memory.
     ///
@@ -296,12 +325,19 @@ impl RouterProbe {
                 logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
             }
             Router::Ranked(router) | Router::Table(router) => {
-                ranked.clear();
-                ranked.resize(scores.len(), 0.0);
+                let [ranked, ranks] = ranked;
+                for own in [&mut *ranked, &mut *ranks] {
+                    own.clear();
+                    own.resize(tokens * moe.scored(), 0.0);
+                }
                 let done = logits(how, (layer, moe), weights, input, ranked, scratch).is_ok();
                 if done {
-                    rank(*tier, (layer, router, moe.experts), weights, ranked, scores);
-                    scores.chunks_exact_mut(moe.experts).for_each(restore_dropped);
+                    rank(*tier, (layer, router, moe.scored()), weights, ranked, ranks);
+                    let rows = scores.chunks_exact_mut(moe.experts);
+                    for (scores, ranks) in rows.zip(ranks.chunks_exact(moe.scored())) {
+                        scores.copy_from_slice(&ranks[..moe.experts]);
+                        restore_dropped(scores);
+                    }
                 }
                 done
             }

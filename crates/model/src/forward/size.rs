@@ -58,7 +58,9 @@ impl ModelSpec {
                 Ffn::Moe(moe) => {
                     mlps.add(moe.expert, hidden);
                     experts.mlps.add(moe.expert, hidden);
-                    experts.count = experts.count.max(moe.experts);
+                    experts.count = experts.count.max(moe.scored());
+                    experts.later = experts.later.max(usize::from(moe.added_later));
+                    experts.identity = experts.identity.max(usize::from(moe.identities > 0));
                     experts.ranked = experts.ranked.max(ranked(&moe));
                     experts.top_k = experts.top_k.max(moe.top_k);
                     experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
@@ -100,7 +102,7 @@ impl ModelSpec {
 fn ranked(moe: &MoeSpec) -> usize {
     match moe.router {
         Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => 0,
-        Router::Ranked(_) | Router::Table(_) | Router::SoftmaxScaled => moe.experts,
+        Router::Ranked(_) | Router::Table(_) | Router::SoftmaxScaled => moe.scored(),
     }
 }
 
@@ -134,7 +136,8 @@ impl Mixers {
     fn add_attention(&mut self, spec: &AttentionSpec) {
         let (q, outputs) = (spec.q_width(), spec.output_width());
         let (keys, values) = (spec.key_width(), spec.value_width());
-        self.add([q, keys, values, q.max(outputs), outputs, spec.value_dim]);
+        let mixed = q.max(outputs).max(spec.fused_rows());
+        self.add([q, keys, values, mixed, outputs, spec.value_dim]);
         self.sees_all = true;
         self.gated = self.gated.max(spec.gate_room());
     }
@@ -146,6 +149,7 @@ impl Mixers {
             DeltaInputs::Separate | DeltaInputs::Tiled => (mixed, outputs, values),
             DeltaInputs::Pairs => (mixed, outputs.max(2 * spec.heads), values),
             DeltaInputs::ByKeyHead => (channels + values, outputs.max(2 * spec.heads), values),
+            DeltaInputs::Apart => (mixed, outputs, values),
             DeltaInputs::PerElement { rank } => (mixed.max(2 * rank), outputs, values.max(rank)),
         };
         self.add([channels, channels, values, mixed, packed, 0]);
@@ -166,6 +170,7 @@ impl Mixers {
         self.sees_all = true;
         let rows = rows_together(tokens, spec.heads);
         let queries = if spec.split { tokens * spec.heads } else { rows };
+        self.gated = self.gated.max(if spec.gated { spec.heads } else { 0 });
         self.absorbed = self.absorbed.max(queries * spec.width() + rows * spec.rank);
         self.rank = self.rank.max(if spec.split { spec.rank.max(spec.plain) } else { spec.rank });
         self.heads = self.heads.max(spec.heads);
@@ -228,6 +233,10 @@ struct Experts {
     /// Of those that are ranked apart from their scores.
     ranked: usize,
     top_k: usize,
+    /// 1 if the sum of any layer is added later, otherwise 0.
+    later: usize,
+    /// 1 if choices of any layer return their input, otherwise 0.
+    identity: usize,
     /// Elements of the projection that experts read.
     latent: usize,
     /// 1 if any layer has a shared expert, otherwise 0.
@@ -242,7 +251,7 @@ impl Experts {
         }
         let float = size_of::<f32>();
         let chosen = tokens * self.top_k;
-        let outputs = (chosen + self.shared * tokens) * hidden * float;
+        let outputs = (chosen + (self.shared + self.later) * tokens) * hidden * float;
         // An expert that all tokens chose uses the input as it is.
         let packed = Input::bytes_for(tokens - 1, hidden);
         // Of several experts computed together, those after the first.
@@ -255,7 +264,7 @@ impl Experts {
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
         let (number, place) = (size_of::<u32>(), size_of::<usize>());
-        let choices = tokens * (self.count + self.ranked + self.shared) * float
+        let choices = tokens * (self.count + self.ranked + self.shared + self.identity) * float
             + 2 * chosen * (2 * number + float + 2 * place)
             + 2 * tokens * place
             + 2 * (self.count + 4) * (place + 1);

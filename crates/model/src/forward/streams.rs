@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use sws_kernels::functional::{
-    NormWeight, StreamBias, StreamHead, Streams, head_of_streams, read_streams, rms_norm,
+    NormWeight, StreamBias, StreamHead, Streams, add, head_of_streams, read_streams, rms_norm,
     stream_weights, write_streams,
 };
 use sws_kernels::{Input, ThreadScratch, Tier};
@@ -111,7 +111,12 @@ pub(super) fn write(tier: Tier, spec: &ModelSpec, own: &[f32], branch: &[f32], h
 
 /// Mixes the streams of one token, as the final norm reads them.
 pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
-    let Some(Streams { eps, .. }) = spec.streams else { return };
+    let Some(Streams { eps, count, .. }) = spec.streams else { return };
+    if spec.mean_of_streams {
+        y.fill(0.0);
+        x.chunks_exact(y.len()).for_each(|x| add(tier, x, y));
+        return y.iter_mut().for_each(|y| *y /= count as f32);
+    }
     let norm_eps = spec.final_norm.eps();
     let vector = |role| weights.vector(PieceId::FINAL_NORM, role);
     let rows = vector(Role::HeadStreams);

@@ -24,6 +24,8 @@ pub(crate) struct Workspace {
     pub(super) input: Input,
     /// The output of a branch, to be added to the hidden state: [tokens, hidden].
     pub(super) branch: Vec<f32>,
+    /// What is added at the end of the next layer: [tokens, hidden].
+    pub(super) later: Vec<f32>,
     /// The weights of residual streams, of the branch that is added next: [tokens, weights].
     pub(super) streams: Vec<f32>,
     pub(super) attention: AttentionWork,
@@ -110,7 +112,7 @@ pub(super) struct MlpWork {
 pub(super) struct ExpertWork {
     /// Start in `rows` of the rows of each expert in `Routed::distinct`, followed by the end.
     pub(super) starts: Vec<usize>,
-    /// Indices into `Routed::choices`, by expert, then by token.
+    /// Indices into `Routed::choices`, by expert, then by token, without repeated choices.
     pub(super) rows: Vec<usize>,
     /// Flag for each expert of `Routed::distinct`: true once it has been computed.
     pub(super) done: Vec<bool>,
@@ -118,7 +120,7 @@ pub(super) struct ExpertWork {
     pub(super) outputs: Vec<f32>,
     /// Indices of each token's rows in `rows`: [tokens, top_k], ascending.
     pub(super) by_token: Vec<usize>,
-    /// Number of entries of `by_token` filled so far, for each token.
+    /// Number of entries of `by_token` for each token.
     pub(super) found: Vec<usize>,
     pub(super) inputs: Vec<Input>,
     /// Where experts read a projection: [tokens, elements], the same packed, and the elements.
@@ -155,11 +157,9 @@ impl Workspace {
     /// Copies the inputs of the experts, of a batch with `numbers` elements in its hidden state.
     pub(crate) fn middle(&self, numbers: usize) -> Middle {
         let first = |of: &[f32]| of[..numbers.min(of.len())].to_vec();
-        let Routed { top_k, choices, weights, distinct } = &self.routed;
-        let (choices, weights, distinct) = (choices.clone(), weights.clone(), distinct.clone());
-        let routed = Routed { top_k: *top_k, choices, weights, distinct };
+        let routed = self.routed.clone();
         let ExpertWork { shared, latent, latent_width, .. } = &self.experts;
-        let latents = self.routed.choices.len() / top_k.max(&1) * latent_width;
+        let latents = routed.choices.len() / routed.top_k.max(1) * latent_width;
         let latent = latent[..latents.min(latent.len())].to_vec();
         let (x, shared) = (first(&self.x), first(shared));
         Middle { x, routed, shared, streams: self.streams.clone(), latent }
@@ -173,6 +173,17 @@ impl Workspace {
         self.experts.latent[..middle.latent.len()].copy_from_slice(&middle.latent);
         self.routed = middle.routed;
         self.resumed = true;
+    }
+
+    /// A copy of what is added at the end of the next layer, of a batch with `numbers` elements in
+    /// its hidden state.
+    pub(crate) fn later(&self, numbers: usize) -> Vec<f32> {
+        self.later[..numbers.min(self.later.len())].to_vec()
+    }
+
+    /// Restores it.
+    pub(crate) fn restore_later(&mut self, later: &[f32]) {
+        self.later[..later.len()].copy_from_slice(later);
     }
 
     /// The positions selected for the batch; None without sparse attention.
@@ -258,10 +269,10 @@ impl Workspace {
             packed: of_latents,
             latent_width: _,
         } = &self.experts;
-        let Routed { choices, weights, distinct, .. } = &self.routed;
+        let Routed { choices, weights, identity, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
-        let floats = floats.chain([&self.ranks, absorbed, attended]);
+        let floats = floats.chain([&self.ranks, absorbed, attended, identity, &self.later]);
         let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());

@@ -13,6 +13,10 @@ use crate::spec::LatentSpec;
 pub(crate) struct LatentState {
     latents: Rows,
     index: Option<Rows>,
+    /// Where these are pooled, the keys of positions, and their gates. They are never rounded.
+    parts: Option<[Rows; 2]>,
+    /// Positions that are pooled.
+    group: usize,
 }
 
 impl LatentState {
@@ -24,8 +28,15 @@ impl LatentState {
         page: usize,
     ) -> Self {
         let rows = |width| Rows::new(width, limit, precision, page);
-        let index = spec.indexer().map(|indexer| rows(indexer.dim));
-        LatentState { latents: rows(spec.width()), index }
+        let index = spec.indexer().map(|indexer| {
+            let keys = (limit / indexer.group).max(1);
+            Rows::new(indexer.dim, keys, precision, page)
+        });
+        let pooled = spec.indexer().filter(|indexer| indexer.is_pooled());
+        let part = |dim| Rows::new(dim, limit, KvPrecision::F32, page);
+        let parts = pooled.map(|indexer| [indexer.dim; 2].map(part));
+        let group = spec.indexer().map_or(1, |indexer| indexer.group);
+        LatentState { latents: rows(spec.width()), index, parts, group }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -36,17 +47,27 @@ impl LatentState {
         page: usize,
     ) -> u64 {
         let rows = |width| Rows::bytes_for(width, limit, precision, page);
-        rows(spec.width()) + spec.indexer().map_or(0, |indexer| rows(indexer.dim))
+        let of_index = spec.indexer().map_or(0, |indexer| {
+            let keys = (limit / indexer.group).max(1);
+            let parts = if indexer.is_pooled() { 2 * indexer.dim } else { 0 };
+            Rows::bytes_for(indexer.dim, keys, precision, page)
+                + Rows::bytes_for(parts, limit, KvPrecision::F32, page)
+        });
+        rows(spec.width()) + of_index
     }
 
     /// Bytes held, including shared pages.
     pub(super) fn bytes(&self) -> u64 {
-        self.latents.bytes() + self.index.as_ref().map_or(0, Rows::bytes)
+        let others = self.index.iter().chain(self.parts.iter().flatten());
+        self.latents.bytes() + others.map(Rows::bytes).sum::<u64>()
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        self.each(|rows| rows.reserve(end));
+        let groups = end / self.group;
+        self.latents.reserve(end);
+        self.index.iter_mut().for_each(|index| index.reserve(groups));
+        self.parts.iter_mut().flatten().for_each(|parts| parts.reserve(end));
     }
 
     /// Empties the cache and keeps its memory, except for shared pages, which are left to the other
@@ -71,7 +92,27 @@ impl LatentState {
         self.latents.capacity()
     }
 
-    /// Stores keys [tokens, dim] of the indexer.
+    /// Stores keys and gates [tokens, dim] of positions whose keys are pooled.
+    ///
+    /// # Panics
+    ///
+    /// If the layer pools none.
+    pub(crate) fn append_parts(&mut self, first: usize, parts: [&[f32]; 2]) {
+        let rows = self.parts.as_mut().expect("a layer with pooled keys");
+        rows.iter_mut().zip(parts).for_each(|(rows, part)| rows.append(first, part));
+    }
+
+    /// The key of a position, and its gates.
+    ///
+    /// # Panics
+    ///
+    /// If the layer pools none.
+    pub(crate) fn parts(&self, position: usize) -> [&[f32]; 2] {
+        let [keys, gates] = self.parts.as_ref().expect("a layer with pooled keys");
+        [keys.row(position), gates.row(position)]
+    }
+
+    /// Stores keys [tokens, dim] of the indexer, or of groups from the number `first` on.
     ///
     /// # Panics
     ///
@@ -91,6 +132,6 @@ impl LatentState {
 
     fn each(&mut self, f: impl Fn(&mut Rows)) {
         f(&mut self.latents);
-        self.index.iter_mut().for_each(f);
+        self.index.iter_mut().chain(self.parts.iter_mut().flatten()).for_each(f);
     }
 }

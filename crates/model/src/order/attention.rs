@@ -6,16 +6,21 @@ use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
-    let mut tensors = vec![
-        TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
-        TensorSpec::matrix(Role::Key, keys, hidden),
-        TensorSpec::matrix(Role::Value, values, hidden),
-    ];
+    let mut tensors = match spec.fused {
+        true => vec![TensorSpec::matrix(Role::Mixed, spec.fused_rows(), hidden)],
+        false => vec![
+            TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
+            TensorSpec::matrix(Role::Key, keys, hidden),
+            TensorSpec::matrix(Role::Value, values, hidden),
+        ],
+    };
     if spec.values_are_keys {
         tensors.pop();
     }
     tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
-    if spec.qkv_bias {
+    if spec.qkv_bias && spec.fused {
+        tensors.push(TensorSpec::vector(Role::MixedBias, spec.fused_rows()));
+    } else if spec.qkv_bias {
         let biases = [
             (Role::QueryBias, spec.query_rows()),
             (Role::KeyBias, keys),
@@ -53,8 +58,10 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
                 let down = TensorSpec::matrix(Role::QueryDown, query_rank, hidden);
                 let mut tensors = vec![down, kv_down];
                 tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-                    [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)]
-                        .map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
+                    let gate = indexer.is_pooled().then_some((Role::IndexPoolGate, indexer.dim));
+                    let own = [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)];
+                    let all = gate.into_iter().chain(own);
+                    all.map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
                 }));
                 tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
                 tensors.push(TensorSpec::matrix(Role::QueryUp, queries, query_rank));
@@ -66,8 +73,10 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
         };
     tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
     tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-        [Role::IndexKeyNorm, Role::IndexKeyNormBias]
-            .map(|role| TensorSpec::vector(role, indexer.dim))
+        let (role, rows) = (Role::IndexPoolBias, indexer.group);
+        let bias = indexer.is_pooled().then_some(TensorSpec { role, rows, cols: indexer.dim });
+        let norm = [Role::IndexKeyNorm, Role::IndexKeyNormBias];
+        bias.into_iter().chain(norm.map(|role| TensorSpec::vector(role, indexer.dim)))
     }));
     if spec.split {
         tensors.push(TensorSpec::matrix(Role::KeyUp, spec.heads * rank, spec.plain));
@@ -75,6 +84,7 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
     } else {
         tensors.push(TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank));
     }
+    tensors.extend(spec.gated.then(|| TensorSpec::matrix(Role::OutputGate, spec.heads, hidden)));
     tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.value_width()));
     tensors
 }

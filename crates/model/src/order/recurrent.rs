@@ -36,6 +36,14 @@ pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
             TensorSpec::matrix(Role::OutputGate, values, hidden),
             TensorSpec::matrix(Role::BetaDecay, 2 * heads, hidden),
         ],
+        DeltaInputs::Apart => vec![
+            TensorSpec::matrix(Role::Query, spec.key_width(), hidden),
+            TensorSpec::matrix(Role::Key, spec.key_width(), hidden),
+            TensorSpec::matrix(Role::Value, values, hidden),
+            TensorSpec::matrix(Role::OutputGate, values, hidden),
+            TensorSpec::matrix(Role::Beta, heads, hidden),
+            TensorSpec::matrix(Role::Decay, spec.decays(), hidden),
+        ],
         DeltaInputs::PerElement { rank } => vec![
             TensorSpec::matrix(Role::Query, spec.key_width(), hidden),
             TensorSpec::matrix(Role::Key, spec.key_width(), hidden),

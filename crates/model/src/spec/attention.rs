@@ -15,6 +15,8 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
+    /// True if one matrix computes all queries, then all keys, then all values.
+    pub fused: bool,
     /// True if queries, keys and values have biases.
     pub qkv_bias: bool,
     /// True if the output has a bias.
@@ -126,6 +128,11 @@ impl AttentionSpec {
                 self.output_width() + if per_head { self.heads } else { 0 }
             }
         }
+    }
+
+    /// Rows of the matrix of queries, keys and values, where it is one; otherwise 0.
+    pub(crate) fn fused_rows(&self) -> usize {
+        if self.fused { self.query_rows() + self.key_width() + self.value_width() } else { 0 }
     }
 
     /// Elements of all queries of a position.

@@ -7,6 +7,9 @@ use super::{MlpSpec, SharedSpec};
 pub struct MoeSpec {
     /// Number of routed experts.
     pub experts: usize,
+    /// Number of further choices of the router that return their input, and have no weights. They
+    /// come after the experts.
+    pub identities: usize,
     /// Number of routed experts per token.
     pub top_k: usize,
     /// The computation of an expert.
@@ -22,6 +25,8 @@ pub struct MoeSpec {
     /// Elements of a projection of the normed state, which routed experts read in its place; another
     /// matrix brings the sum of their outputs back. None if they read the state.
     pub latent: Option<usize>,
+    /// True if the sum of the experts is added to the state at the end of the next layer.
+    pub added_later: bool,
 }
 
 /// The rule that turns the router's logits into a choice of experts and their weights.
@@ -133,6 +138,7 @@ impl MoeSpec {
     pub const fn of((experts, top_k): (usize, usize), expert: MlpSpec, router: Router) -> MoeSpec {
         MoeSpec {
             experts,
+            identities: 0,
             top_k,
             expert,
             router,
@@ -140,7 +146,13 @@ impl MoeSpec {
             weighted_inputs: false,
             shared: None,
             latent: None,
+            added_later: false,
         }
+    }
+
+    /// Choices of the router: rows of its matrix.
+    pub const fn scored(&self) -> usize {
+        self.experts + self.identities
     }
 
     /// True if the router has a correction.

@@ -22,8 +22,12 @@ pub struct LatentSpec {
     pub value_dim: usize,
     /// Eps of the norms of both latents.
     pub eps: f32,
+    /// The factor applied to normed latents.
+    pub latent_scale: f32,
     /// The factor applied to products of queries and keys.
     pub scale: f32,
+    /// True if the output of each head is multiplied by the sigmoid of a gate.
+    pub gated: bool,
     /// The growth of queries.
     pub temperature: Option<Temperature>,
     /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes); None if nothing is rotated.
@@ -40,6 +44,7 @@ pub struct LatentSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SparseSpec {
     /// The largest number of positions. A query that has no more before it, with its own, sees all.
+    /// Of an indexer of groups it is one less than a multiple of their length.
     pub most: usize,
     /// None: the positions selected by the last layer before this one that has an indexer.
     pub indexer: Option<IndexerSpec>,
@@ -57,6 +62,9 @@ pub struct IndexerSpec {
     pub eps: f32,
     /// The pairing of rotated elements.
     pub pairs: RopePairs,
+    /// Positions that are scored together, by a key that theirs are pooled into; 1 if each has its
+    /// own.
+    pub group: usize,
 }
 
 impl LatentSpec {
@@ -87,6 +95,11 @@ impl LatentSpec {
 }
 
 impl IndexerSpec {
+    /// True if keys are pooled.
+    pub fn is_pooled(&self) -> bool {
+        self.group > 1
+    }
+
     /// Elements of all queries of a position.
     pub fn width(&self) -> usize {
         self.heads * self.dim

@@ -25,6 +25,8 @@ pub struct DeltaSpec {
     pub eps: f32,
     /// The matrices that compute the inputs.
     pub inputs: DeltaInputs,
+    /// Bound of the exponents of decays, below zero.
+    pub bound: Option<f32>,
 }
 
 /// The matrices that compute the inputs of a gated delta net.
@@ -42,9 +44,11 @@ pub enum DeltaInputs {
     /// One for all queries, keys and values, one for gates, and one for corrections and decays, which
     /// has the rows of each key head together. Rates are stored as with `Tiled`.
     Pairs,
-    /// One each for queries, keys, values and corrections, with a convolution each for the first
-    /// three. Decays and gates are made of a latent each; every element of a key has a decay of its
-    /// own, and gates are applied by their sigmoid, not by silu.
+    /// One each for queries, keys, values, gates, corrections and decays, with a convolution each for
+    /// the first three. Every element of a key has a decay of its own, and gates are applied by their
+    /// sigmoid, not by silu.
+    Apart,
+    /// The same, with decays and gates made of a latent each.
     PerElement {
         /// Elements of each latent.
         rank: usize,
@@ -129,7 +133,7 @@ impl DeltaSpec {
 
     /// True if each element of a key has a decay, and queries, keys and values are apart.
     pub(crate) fn decay_per_key(&self) -> bool {
-        matches!(self.inputs, DeltaInputs::PerElement { .. })
+        matches!(self.inputs, DeltaInputs::Apart | DeltaInputs::PerElement { .. })
     }
 }
 

@@ -128,18 +128,20 @@ fn any_order_of_experts_and_rows() {
 }
 
 #[test]
-fn shards_in_bf12() {
-    for name in variants() {
+fn shards_in_bf12_and_bf11() {
+    for (index, name) in variants().into_iter().enumerate() {
+        let encoding = [Encoding::Bf12, Encoding::Bf11][index % 2];
         let fixture = Fixture::open(&name);
         let tokens = tokens(&fixture);
         let checkpoint = open_checkpoint(goldens().join(&name), None).unwrap();
         let naming = sws_model::naming(checkpoint.config()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("shards");
-        shard(&*checkpoint, &*naming, &out, &ShardOptions::default(), &|_| ()).unwrap();
+        let options = ShardOptions { encoding, ..ShardOptions::default() };
+        shard(&*checkpoint, &*naming, &out, &options, &|_| ()).unwrap();
         let sharded = Fixture::at(&out);
         let encodings = sharded.manifest.pieces.iter().flat_map(|p| &p.tensors).map(|t| t.encoding);
-        assert!(encodings.filter(|e| *e == Some(Encoding::Bf12)).count() > 1, "{name}");
+        assert!(encodings.filter(|e| *e == Some(encoding)).count() > 1, "{name}");
         let found = score(session(&fixture, Tier::best(), sharded.source()), &tokens, tokens.len());
         assert!(found == score(fixture.session(), &tokens, tokens.len()), "{name}");
     }

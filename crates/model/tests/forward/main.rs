@@ -17,6 +17,7 @@ mod long;
 mod options;
 mod order;
 mod outline;
+mod packed;
 mod probe;
 mod quantised;
 mod rewind;

@@ -55,6 +55,8 @@ fn hub_tensors_are_those_of_published_checkpoints() {
         "gpt_oss",
         "llama",
         "deepseek_v4",
+        "longcat_flash",
+        "bailing_moe",
     ] {
         let checkpoint = open_checkpoint(golden_dir(name), None).unwrap();
         let spec = ModelSpec::of(checkpoint.config()).unwrap();

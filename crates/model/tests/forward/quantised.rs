@@ -14,7 +14,7 @@ use sws_testing::goldens::Tensors;
 use crate::support::{Fixture, Recorder};
 
 /// Type, shape and bytes.
-type Stored = (Dtype, Vec<usize>, Vec<u8>);
+pub(crate) type Stored = (Dtype, Vec<usize>, Vec<u8>);
 
 /// A tensor of a matrix of `r × c`: what replaces `.weight` in its name, and what it is like.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ fn spellings() -> Vec<(Encoding, Vec<Part>)> {
 }
 
 /// Random bytes that are small finite numbers of the type.
-fn numbers(dtype: Dtype, count: usize, random: &mut impl FnMut() -> u8) -> Vec<u8> {
+pub(crate) fn numbers(dtype: Dtype, count: usize, random: &mut impl FnMut() -> u8) -> Vec<u8> {
     let one = |_| match dtype {
         Dtype::F32 => vec![random(), random(), random() & 0x7f, 0x3c],
         Dtype::BF16 => vec![random(), 0x3c | random() & 0x80],
@@ -87,7 +87,7 @@ fn numbers(dtype: Dtype, count: usize, random: &mut impl FnMut() -> u8) -> Vec<u
 }
 
 /// The matrices of a small model, and its other tensors.
-const MATRICES: [(&str, usize, usize); 7] = [
+pub(crate) const MATRICES: [(&str, usize, usize); 7] = [
     ("self_attn.q_proj", 256, 128),
     ("self_attn.k_proj", 128, 128),
     ("self_attn.v_proj", 128, 128),
@@ -97,7 +97,7 @@ const MATRICES: [(&str, usize, usize); 7] = [
     ("mlp.down_proj", 128, 384),
 ];
 
-const OTHERS: [(&str, &[usize]); 7] = [
+pub(crate) const OTHERS: [(&str, &[usize]); 7] = [
     ("lm_head.weight", &[60, 128]),
     ("model.embed_tokens.weight", &[60, 128]),
     ("model.layers.0.input_layernorm.weight", &[128]),
@@ -107,7 +107,7 @@ const OTHERS: [(&str, &[usize]); 7] = [
     ("model.norm.weight", &[128]),
 ];
 
-fn config(dir: &Path) {
+pub(crate) fn config(dir: &Path) {
     let config = json!({
         "model_type": "qwen3", "hidden_size": 128, "num_hidden_layers": 1, "head_dim": 64,
         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 384,
@@ -162,7 +162,7 @@ fn checkpoint(encoding: Encoding, parts: &[Part]) -> [Vec<(String, Stored)>; 2] 
     [stored, wide]
 }
 
-fn logits(dir: &Path) -> Vec<u32> {
+pub(crate) fn logits(dir: &Path) -> Vec<u32> {
     let mut seen = Recorder::default();
     Fixture::at(dir).session().score(&[3, 1, 4, 1, 5, 9, 2, 6], &mut seen).unwrap();
     seen.logits.iter().map(|logit| logit.to_bits()).collect()

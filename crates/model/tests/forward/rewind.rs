@@ -11,9 +11,10 @@ use crate::support::Fixture;
 
 /// The second has a window in every layer, the third and the fifth in every other; the sixth has
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
-/// another has selected. Then there are aligned windows, and values shorter than keys. The last two
-/// have several streams, and entries of pooled positions.
-const VARIANTS: [&str; 16] = [
+/// another has selected. Then there are aligned windows, and values shorter than keys. The next two
+/// have several streams, and entries of pooled positions; then the sum of experts waits for the next
+/// layer, and groups of positions are selected.
+const VARIANTS: [&str; 19] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -30,6 +31,9 @@ const VARIANTS: [&str; 16] = [
     "mimo_v2_flash",
     "deepseek_v4",
     "deepseek_v4_v5cfg",
+    "longcat_flash",
+    "glm5_next",
+    "glm5_next_shared",
 ];
 
 /// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.

@@ -311,6 +311,7 @@ mod tests {
     #[test]
     fn absorbed_queries_do_not_depend_on_threads_or_blocks() {
         let spec = LatentSpec {
+            gated: false,
             temperature: None,
             heads: 7,
             query_rank: None,
@@ -319,6 +320,7 @@ mod tests {
             rotated: 2,
             value_dim: 3,
             eps: 1e-6,
+            latent_scale: 1.0,
             scale: 1.0,
             rope: Some(0),
             split: false,

@@ -33,8 +33,14 @@ enum Kind {
 type Thoughts = [&'static str; 2];
 
 /// All markers around thoughts.
-const THOUGHTS: [Thoughts; 3] =
-    [["<think>", "</think>"], ["[THINK]", "[/THINK]"], ["<seed:think>", "</seed:think>"]];
+const THOUGHTS: [Thoughts; 6] = [
+    ["<think>", "</think>"],
+    ["[THINK]", "[/THINK]"],
+    ["<seed:think>", "</seed:think>"],
+    ["<mm:think>", "</mm:think>"],
+    ["<|START_THINKING|>", "<|END_THINKING|>"],
+    ["<|channel>thought", "<channel|>"],
+];
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +101,10 @@ impl ReplyFormat {
         match self.0 {
             Kind::Tagged { thoughts, calls } => {
                 let calls = calls.map_or(&[][..], CallFormat::markers);
-                thoughts.into_iter().flatten().chain(calls.iter().copied()).collect()
+                // The name of a channel is text.
+                let thoughts = thoughts.into_iter().flatten();
+                let thoughts = thoughts.map(|it| it.strip_suffix("thought").unwrap_or(it));
+                thoughts.chain(calls.iter().copied()).collect()
             }
             Kind::Harmony => harmony::MARKERS.to_vec(),
         }

@@ -86,6 +86,9 @@ const DEEPSEEK: &str = "<think></think><｜tool▁call▁begin｜>";
 const KIMI: &str = "<|tool_call_begin|>";
 const MISTRAL: &str = "[THINK][/THINK][TOOL_CALLS]";
 const LLAMA: &str = "<|python_tag|>";
+const COHERE: &str = "<|START_THINKING|><|END_THINKING|><|START_ACTION|>";
+const GEMMA: &str = "<|channel>thought\n<channel|><|tool_call>call:";
+const MINIMAX_M3: &str = "<mm:think></mm:think>";
 const HARMONY: &str = "<|channel|><|message|>";
 
 #[test]
@@ -96,11 +99,28 @@ fn thoughts_come_before_the_answer() {
     check(QWEN, "<thin", ("", "<thin", &[]));
     check(QWEN, "<think>cut off ", ("cut off ", "", &[]));
     check(MISTRAL, "[THINK]a [b]\n[/THINK]c", ("a [b]", "c", &[]));
+    check(COHERE, "<|START_THINKING|>so<|END_THINKING|>Yes.", ("so", "Yes.", &[]));
+    check(COHERE, "Yes.<|END_THINKING|>", ("", "Yes.<|END_THINKING|>", &[]));
+    check(GEMMA, "<|channel>thought\nso\n<channel|>Yes.", ("so", "Yes.", &[]));
+    check(GEMMA, "<|channel>thought\n<channel|>Yes.", ("", "Yes.", &[]));
+    check(GEMMA, "<|channel>other", ("", "<|channel>other", &[]));
+    check(MINIMAX_M3, "<mm:think>so</mm:think>\n\nYes.", ("so", "Yes.", &[]));
     check("no markers", " <think>a</think>\n", ("", " <think>a</think>\n", &[]));
     let begun = whole(QWEN, "<|im_start|>assistant\n<think>\n", "so\n</think>\n\nYes.", true);
     assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
     let over = whole(QWEN, "<think>\n\n</think>\n\n", "Yes.", true);
     assert_eq!((over.thoughts.as_str(), over.text.as_str()), ("", "Yes."));
+    let over = whole(GEMMA, "<|turn>model\n<|channel>thought\n<channel|>", "Yes.", true);
+    assert_eq!((over.thoughts.as_str(), over.text.as_str()), ("", "Yes."));
+    let begun =
+        whole(COHERE, "<|CHATBOT_TOKEN|><|START_THINKING|>", "so<|END_THINKING|>Yes.", true);
+    assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
+}
+
+#[test]
+fn tokens_of_markers_are_text() {
+    assert_eq!(format(GEMMA).markers(), ["<|channel>", "<channel|>"]);
+    assert_eq!(format(COHERE).markers(), ["<|START_THINKING|>", "<|END_THINKING|>"]);
 }
 
 #[test]

@@ -1,0 +1,187 @@
+//! Ling 3: delta nets with a bounded decay for each element of a key in most layers, latent attention
+//! with a gate for each head in the others, and the experts of DeepSeek V3.
+
+use sws_kernels::functional::{MAX_TAPS, RopePairs};
+use sws_store::PieceKind;
+
+use super::common::{
+    Decoder, Defaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
+};
+use super::deepseek::sharpened;
+use super::ranked::{Layers, RankedKeys, sigmoid};
+use super::step::limits;
+use super::{ENDS, EXPERTS, Ends, Family, MLP, NORMS, Rule, glm, kimi_linear, matrix, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::{MAX_HEAD_DIM, Rope};
+use crate::spec::{DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, ModelSpec};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["bailing_hybrid"],
+    prefix: "model.",
+    ends: WORDS,
+    layer: &[NORMS, ATTENTION, CORRECTION, MLP, glm::MOE, EXPERTS],
+    spec,
+};
+
+/// The ends of all models of the makers.
+pub(super) const WORDS: Ends = Ends { embedding: "word_embeddings.weight", ..ENDS };
+
+/// The last matrix has another name in latent attention than in delta nets.
+const ATTENTION: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::Query, "attention.q_proj.weight"),
+    matrix(PieceKind::Attention, Role::QueryDown, "attention.q_a_proj.weight"),
+    small(PieceKind::Attention, Role::QueryDownNorm, "attention.q_a_layernorm.weight"),
+    matrix(PieceKind::Attention, Role::QueryUp, "attention.q_b_proj.weight"),
+    matrix(PieceKind::Attention, Role::KvDown, "attention.kv_a_proj_with_mqa.weight"),
+    small(PieceKind::Attention, Role::KvDownNorm, "attention.kv_a_layernorm.weight"),
+    matrix(PieceKind::Attention, Role::KvUp, "attention.kv_b_proj.weight"),
+    matrix(PieceKind::Attention, Role::Key, "attention.k_proj.weight"),
+    matrix(PieceKind::Attention, Role::Value, "attention.v_proj.weight"),
+    matrix(PieceKind::Attention, Role::OutputGate, "attention.g_proj.weight"),
+    small(PieceKind::Attention, Role::Beta, "attention.b_proj.weight"),
+    matrix(PieceKind::Attention, Role::Decay, "attention.f_proj.weight"),
+    small(PieceKind::Attention, Role::QueryConv, "attention.q_conv1d.weight"),
+    small(PieceKind::Attention, Role::KeyConv, "attention.k_conv1d.weight"),
+    small(PieceKind::Attention, Role::ValueConv, "attention.v_conv1d.weight"),
+    small(PieceKind::Attention, Role::DecayRate, "attention.A_log"),
+    small(PieceKind::Attention, Role::DecayBias, "attention.dt_bias"),
+    small(PieceKind::Attention, Role::MixedNorm, "attention.o_norm.weight"),
+    matrix(PieceKind::Attention, Role::Output, "attention.dense.weight"),
+    matrix(PieceKind::Attention, Role::Output, "attention.o_proj.weight"),
+];
+
+pub(super) const CORRECTION: &[Rule] =
+    &[small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.expert_bias")];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 6e6,
+    kv_heads: None,
+    head_dim: None,
+    rotated: None,
+    context: 262_144,
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    // Ling 2.5, whose linear attention is another, has the same model type.
+    if config.any(&["kda_lower_bound", "kda_safe_gate", "no_kda_lora"]).is_none() {
+        return Err(ConfigError::MissingKey("kda_lower_bound"));
+    }
+    for key in ["moe_router_enable_expert_bias", "no_kda_lora"] {
+        switched_on(config, key)?;
+    }
+    switched_off(config, "attention_bias")?;
+    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    if let Some(entry) = config.get("model_max_length") {
+        decoder.context = entry.size(1 << 32)?;
+    }
+    if let Some(entry) = config.get("num_key_value_heads")
+        && entry.size(MAX_COUNT)? != decoder.heads
+    {
+        return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
+    }
+    let count = decoder.layers;
+    let full = full(config, count)?;
+    let (latent, rope) = latent(config, &decoder)?;
+    let delta = full.contains(&false).then(|| delta(config, &decoder)).transpose()?;
+    let renormalise = config.any(&["moe_renormalize", "norm_topk_prob"]);
+    let keys = RankedKeys {
+        dense: ("first_k_dense_replace", 2),
+        shared: ("num_shared_experts", 1),
+        scale: ("routed_scaling_factor", 2.5),
+        renormalise: (renormalise.map_or("norm_topk_prob", |entry| entry.key), true),
+        groups: [8, 4],
+    };
+    let layers = Layers::ranked(config, &keys, sigmoid(config, &keys)?, count)?;
+    let of_experts = limits(config, "expert_swiglu_limit_list", count)?;
+    let of_shared = limits(config, "share_expert_swiglu_limit_list", count)?;
+    decoder.model(vec![rope], |l| {
+        let mixer = if full[l] { Some(Mixer::Latent(latent)) } else { delta.map(Mixer::Delta) };
+        let mut ffn = layers.ffn(l);
+        if let Ffn::Moe(moe) = &mut ffn {
+            moe.expert.activation = of_experts[l];
+            moe.shared = moe.shared.map(|mut shared| {
+                shared.mlp.activation = of_shared[l];
+                shared
+            });
+        }
+        (mixer.expect("every layer is of one kind or the other"), ffn)
+    })
+}
+
+/// True for the layers with latent attention: the last of each group.
+fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let listed = full_layers(config, layers, "linear_attention", &|entry| {
+        config.unsupported(entry, "full_attention and linear_attention")
+    })?;
+    let entry = config.get("layer_group_size");
+    let each = entry.map_or(Ok(6), |entry| entry.size(MAX_COUNT))?;
+    match (listed, entry) {
+        (Some(listed), _) => Ok(listed),
+        // Implementations differ in what remains.
+        (None, Some(entry)) if !layers.is_multiple_of(each) => {
+            Err(config.unsupported(entry, "a divisor of the number of layers"))
+        }
+        _ => Ok((0..layers).map(|l| (l + 1).is_multiple_of(each)).collect()),
+    }
+}
+
+fn latent(config: &Config, decoder: &Decoder<'_>) -> Result<(LatentSpec, Rope), ConfigError> {
+    let (spec, rope) = turned(config, decoder, DEFAULTS.theta)?;
+    Ok((LatentSpec { gated: true, ..spec }, rope))
+}
+
+/// Latent attention with a rotary embedding of neighbours.
+pub(super) fn turned(
+    config: &Config,
+    decoder: &Decoder<'_>,
+    theta: f64,
+) -> Result<(LatentSpec, Rope), ConfigError> {
+    let spec = kimi_linear::latent(config, decoder.heads)?;
+    if spec.rotated % 2 == 1 {
+        let entry = config.need("qk_rope_head_dim")?;
+        return Err(entry.invalid("and a rotary embedding turns pairs: it must be even"));
+    }
+    let mut rope = Rope::of(config, spec.rotated, (theta, None), decoder.context)?;
+    rope.pairs = RopePairs::Interleaved;
+    let scale = 1.0 / ((spec.plain + spec.rotated) as f64).sqrt() * sharpened(config, &rope)?;
+    Ok((LatentSpec { scale: scale as f32, rope: Some(0), ..spec }, rope))
+}
+
+fn delta(config: &Config, decoder: &Decoder<'_>) -> Result<DeltaSpec, ConfigError> {
+    let size = |keys: [&'static str; 2], default, limit| {
+        config.any(&keys).map_or(Ok(default), |entry| entry.size(limit))
+    };
+    let heads = size(["linear_num_heads"; 2], decoder.heads, MAX_COUNT)?;
+    let dim = size(["linear_head_dim", "head_dim"], 128, MAX_HEAD_DIM)?;
+    let of_conv = ["linear_conv_kernel_dim", "short_conv_kernel_size"];
+    let taps = size(of_conv, 4, MAX_COUNT)?;
+    if let Some(entry) = config.any(&of_conv).filter(|_| taps > MAX_TAPS) {
+        return Err(config.unsupported(entry, "up to 8"));
+    }
+    let bound = match config.flag("kda_safe_gate", true)? {
+        false => None,
+        true => match config.get("kda_lower_bound") {
+            None => Some(-5.0),
+            Some(entry) => Some(bound_of(entry)?),
+        },
+    };
+    let (key_heads, key_dim, value_dim) = (heads, dim, dim);
+    let (eps, inputs) = (decoder.norm.eps(), DeltaInputs::Apart);
+    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound };
+    if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
+        && let Some(entry) = config.any(&["linear_head_dim", "head_dim", "num_attention_heads"])
+    {
+        return Err(entry.invalid("which with so many heads no model has"));
+    }
+    Ok(spec)
+}
+
+/// A bound of decays.
+pub(super) fn bound_of(entry: Entry<'_>) -> Result<f32, ConfigError> {
+    match entry.value.as_f64() {
+        Some(bound) if (-1e3..0.0).contains(&bound) => Ok(bound as f32),
+        _ => Err(entry.invalid("which must be a number from -1000 up to 0")),
+    }
+}

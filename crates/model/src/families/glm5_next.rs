@@ -1,0 +1,151 @@
+//! GLM 5.3 Flash: delta nets in most layers, sparse latent attention without rotary embedding in the
+//! others, and several residual streams.
+
+use sws_kernels::functional::Activation;
+use sws_store::{PieceKind, Value};
+
+use super::bailing::bound_of;
+use super::common::{Decoder, Defaults, MAX_WIDTH, switched_off};
+use super::deepseek::{INDEXER, LATENT_ATTENTION};
+use super::deepseek_v4::{of_layers, streams};
+use super::kimi_linear::{DELTA, delta, linear};
+use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small, sparse};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{DeltaSpec, Ffn, LatentSpec, Mixer, ModelSpec};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["glm5_next_text"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, STREAMS, DELTA, LATENT_ATTENTION, INDEXER, POOLS, MLP, glm::MOE, EXPERTS],
+    spec,
+};
+
+const STREAMS: &[Rule] = &[
+    small(PieceKind::Attention, Role::MixerStreams, "hc_attn_fn"),
+    small(PieceKind::Attention, Role::MixerStreamsBase, "hc_attn_base"),
+    small(PieceKind::Attention, Role::MixerStreamsScale, "hc_attn_scale"),
+    small(PieceKind::Router, Role::FfnStreams, "hc_ffn_fn"),
+    small(PieceKind::Router, Role::FfnStreamsBase, "hc_ffn_base"),
+    small(PieceKind::Router, Role::FfnStreamsScale, "hc_ffn_scale"),
+];
+
+const POOLS: &[Rule] = &[
+    small(PieceKind::Attention, Role::IndexPoolBias, "self_attn.indexer.index_kpool_compress_ape"),
+    small(PieceKind::Attention, Role::IndexPoolGate, "self_attn.indexer.index_kpool_compress_gate"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-5,
+    theta: 10_000.0,
+    kv_heads: None,
+    head_dim: None,
+    rotated: None,
+    context: 1 << 20,
+};
+
+const KEYS: RankedKeys = RankedKeys {
+    dense: ("first_k_dense_replace", 3),
+    scale: ("routed_scaling_factor", 2.5),
+    ..RANKED
+};
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    switched_off(config, "attention_bias")?;
+    only(config, "scoring_func", "sigmoid")?;
+    only(config, "topk_method", "noaux_tc")?;
+    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    if let Some(entry) = config.get("num_key_value_heads")
+        && entry.size(MAX_COUNT)? != decoder.heads
+    {
+        return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
+    }
+    (decoder.streams, decoder.mean_of_streams) = (Some(streams(config)?), true);
+    let (count, eps) = (decoder.layers, decoder.norm.eps());
+    let full = match config.get("layer_types") {
+        None => (0..count).map(|l| l % 4 == 3).collect(),
+        Some(entry) => {
+            let kind = |value: &Value| match value.as_str()? {
+                "linear_attention" => Some(false),
+                "indexed_attention" | "full_attention" => Some(true),
+                _ => None,
+            };
+            let supported = "linear_attention and indexed_attention";
+            of_layers(entry, count, kind, || config.unsupported(entry, supported))?
+        }
+    };
+    let latent = latent(config, decoder.heads, eps)?;
+    let sparse = sparse::grouped(config, &full)?;
+    let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
+    let limit = config.get("swiglu_limit").map_or(Ok(10.0), Entry::positive)? as f32;
+    let activation = Activation::SiluClamped(limit);
+    decoder.model(Vec::new(), |l| {
+        let mixer = match full[l] {
+            true => Some(Mixer::Latent(LatentSpec { sparse: Some(sparse[l]), ..latent })),
+            false => delta.map(Mixer::Delta),
+        };
+        let mut ffn = layers.ffn(l);
+        match &mut ffn {
+            Ffn::Dense(mlp) => mlp.activation = activation,
+            Ffn::Moe(moe) => {
+                moe.expert.activation = activation;
+                moe.shared.iter_mut().for_each(|shared| shared.mlp.activation = activation);
+            }
+            Ffn::None => {}
+        }
+        (mixer.expect("every layer is of one kind or the other"), ffn)
+    })
+}
+
+fn latent(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
+    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
+    if let Some(entry) = config.get("qk_rope_head_dim")
+        && entry.count(MAX_HEAD_DIM)? != 0
+    {
+        return Err(config.unsupported(entry, "0, no rotary embedding"));
+    }
+    let plain = size("qk_nope_head_dim", 256, MAX_HEAD_DIM)?;
+    let spec = LatentSpec {
+        heads,
+        query_rank: Some(size("q_lora_rank", 1536, MAX_WIDTH)?),
+        rank: size("kv_lora_rank", 512, MAX_WIDTH)?,
+        plain,
+        rotated: 0,
+        value_dim: size("v_head_dim", 256, MAX_HEAD_DIM)?,
+        eps,
+        latent_scale: 1.0,
+        scale: (1.0 / (plain as f64).sqrt()) as f32,
+        rope: None,
+        gated: false,
+        temperature: None,
+        split: false,
+        sparse: None,
+    };
+    let widest = spec.query_width().max(spec.heads * spec.head_rows());
+    if widest as u64 > MAX_WIDTH {
+        let reason = format!("which with {} elements each no model has", widest / heads);
+        return Err(config.need("num_attention_heads")?.invalid(reason));
+    }
+    Ok(spec)
+}
+
+/// A delta net whose decays have a bound, unless the configuration says that they have none.
+fn bounded(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
+    let spec = delta(config, 64, eps)?;
+    let none = config.raw("linear_lower_bound").is_some_and(Value::is_null);
+    let bound = match linear(config, "gate_lower_bound", "linear_lower_bound")? {
+        Some(entry) => Some(bound_of(entry)?),
+        None if none => None,
+        None => match linear(config, "safe_gate", "safe_gate")? {
+            Some(entry) if !entry.flag()? => {
+                return Err(config.unsupported(entry, "true, or a bound"));
+            }
+            _ => Some(-5.0),
+        },
+    };
+    Ok(DeltaSpec { bound, ..spec })
+}
