@@ -50,6 +50,7 @@ mod speculation;
 mod stand_ins;
 mod streamer;
 mod wait;
+pub mod watch;
 
 pub use budget::{
     Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory, RamBudget,
@@ -72,3 +73,4 @@ pub use streamer::{
     TimeSplit, memory, peak_memory,
 };
 pub use wait::{Kind, Stalls, WaitError, Waiter};
+pub use watch::Watch;

@@ -18,6 +18,8 @@ struct Shared {
     cancelled: AtomicBool,
     nanos: AtomicU64,
     count: AtomicU64,
+    /// Start of the wait that is under way, in nanoseconds of the clock; 0 if there is none.
+    since: AtomicU64,
     /// Bytes that have arrived, by [`Kind`].
     bytes: [AtomicU64; Kind::ALL.len()],
 }
@@ -118,6 +120,7 @@ impl Waiter {
             cancelled: AtomicBool::new(false),
             nanos: AtomicU64::new(0),
             count: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             bytes: Default::default(),
         }))
     }
@@ -142,7 +145,7 @@ impl Waiter {
         if let Some(completion) = self.poll(from)? {
             return Ok(completion);
         }
-        self.stalled(|| {
+        self.counted(|| {
             loop {
                 match store.wait_timeout(from, CANCEL_POLL_INTERVAL) {
                     Ok(completion) => break Ok(self.arrived(completion)),
@@ -167,7 +170,7 @@ impl Waiter {
             Err(NotLanded::Over) => return Ok(None),
             Err(NotLanded::Later) => {}
         }
-        self.stalled(|| {
+        self.counted(|| {
             loop {
                 match store.landed(fetch, len, CANCEL_POLL_INTERVAL) {
                     Ok(landed) => break Ok(Some(landed)),
@@ -179,9 +182,11 @@ impl Waiter {
     }
 
     /// Runs `wait` and counts it as a stall.
-    fn stalled<T>(&self, wait: impl FnOnce() -> T) -> T {
+    fn counted<T>(&self, wait: impl FnOnce() -> T) -> T {
         let started = self.0.clock.now();
+        self.0.since.store(started.as_nanos() as u64, Ordering::Relaxed);
         let result = wait();
+        self.0.since.store(0, Ordering::Relaxed);
         let waited = self.0.clock.now().saturating_sub(started);
         self.0.nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
         self.0.count.fetch_add(1, Ordering::Relaxed);
@@ -220,6 +225,15 @@ impl Waiter {
     pub fn stalls(&self) -> Stalls {
         let time = Duration::from_nanos(self.0.nanos.load(Ordering::Relaxed));
         Stalls { time, count: self.0.count.load(Ordering::Relaxed) }
+    }
+
+    /// Time of all stalls, including the one that is under way.
+    pub(crate) fn stalled(&self) -> Duration {
+        let over = self.stalls().time;
+        match self.0.since.load(Ordering::Relaxed) {
+            0 => over,
+            since => over + self.0.clock.now().saturating_sub(Duration::from_nanos(since)),
+        }
     }
 
     /// Counts as a stall time that was spent on other work instead of waiting.

@@ -39,7 +39,7 @@ pub fn runnable(name: &str) -> Runnable {
 
 /// A checkpoint like a golden, as it can be run.
 pub fn runnable_from(dir: &Path) -> Runnable {
-    if !has_transposed(dir) {
+    if !has_turned(dir) {
         return Runnable { dir: dir.to_owned(), _shards: None };
     }
     let temp = tempfile::tempdir().unwrap();
@@ -52,9 +52,10 @@ pub fn runnable_from(dir: &Path) -> Runnable {
     Runnable { dir: shards, _shards: Some(temp) }
 }
 
-/// False for checkpoints with transposed matrices, which only shards of them bring in order.
+/// False for checkpoints with transposed or packed matrices, which only shards of them bring in
+/// order.
 pub fn is_readable_in_place(name: &str) -> bool {
-    !has_transposed(&golden_dir(name))
+    !has_turned(&golden_dir(name))
 }
 
 /// True for checkpoints whose weights are published quantised.
@@ -63,9 +64,9 @@ pub fn is_quantised(name: &str) -> bool {
     config.contains("quantization_config")
 }
 
-fn has_transposed(dir: &Path) -> bool {
+fn has_turned(dir: &Path) -> bool {
     let (manifest, _) = crate::open(dir).unwrap();
-    manifest.pieces.iter().flat_map(|piece| &piece.tensors).any(|tensor| tensor.transposed)
+    manifest.pieces.iter().flat_map(|piece| &piece.tensors).any(sws_store::Tensor::is_turned)
 }
 
 /// Names of all checkpoints among the goldens.

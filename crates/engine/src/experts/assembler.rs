@@ -19,6 +19,7 @@ use crate::reads::{Computed, Loaded, Reads};
 use crate::speculation::{Account, Chosen, Forecaster, Moment, Prefetcher, Speculation, WarmFill};
 use crate::stand_ins::{RunAheadCounts, RunAheadState, StandIns};
 use crate::wait::Waiter;
+use crate::watch::{Place, Watch};
 
 /// Serves the routed experts of a model from a cache, and reads those that are not in it.
 ///
@@ -43,6 +44,7 @@ pub struct DynamicAssembler {
     account: Account,
     run_ahead: RunAheadState,
     ablations: Ablations,
+    watch: Option<Watch>,
 }
 
 /// Configuration of a [`DynamicAssembler`].
@@ -126,6 +128,7 @@ impl DynamicAssembler {
             account: Account::new(spec.layers.len(), governed),
             run_ahead: RunAheadState::default(),
             ablations: Ablations::default(),
+            watch: None,
         }
     }
 
@@ -150,9 +153,17 @@ impl DynamicAssembler {
         self
     }
 
+    /// Reports choices and reads of experts.
+    pub(crate) fn report_to(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
     /// Starts a pass.
     pub fn begin(&mut self, pass: &Pass) {
         self.run_ahead.forget();
+        if let Some(watch) = &self.watch {
+            watch.compare(|| self.places());
+        }
         self.cache.begin_pass(pass);
         if !self.prefetcher.enabled {
             return;
@@ -296,7 +307,7 @@ impl DynamicAssembler {
     /// memory returns to the arena.
     pub fn trim_to_budget(&mut self, bytes: usize) {
         drop(self.cache.trim_to_budget(bytes));
-        self.account.slots_changed();
+        self.slots_changed();
     }
 
     /// Adds slots, until they are [taken back](Self::take_back). Returns the number of slots
@@ -323,7 +334,22 @@ impl DynamicAssembler {
             self.cache.unpin(id);
         }
         drop(self.cache.truncate(slots));
+        self.slots_changed();
+    }
+
+    fn slots_changed(&mut self) {
         self.account.slots_changed();
+        if let Some(watch) = &self.watch {
+            watch.set_stale();
+        }
+    }
+
+    /// Pieces that are in memory, or on their way to it.
+    fn places(&self) -> impl Iterator<Item = (PieceId, Place)> {
+        self.cache.pieces().map(|id| match self.cache.find(id) {
+            Lookup::Ready => (id, Place::Memory),
+            _ => (id, Place::Reading),
+        })
     }
 
     /// Saves the learned state of the policy and the draft for the next start.
@@ -427,6 +453,10 @@ impl DynamicAssembler {
         self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
         if self.prefetcher.enabled {
             self.account_choice(layer, &routed.distinct);
+        }
+        if let Some(watch) = &self.watch {
+            let is_ready = |expert| self.cache.get(PieceId::expert(number, expert)).is_some();
+            watch.routed(layer, &routed.distinct, is_ready);
         }
         let (cache, stand_ins) = (&mut self.cache, &self.run_ahead.stand_ins);
         let real = RealPath { layer, experts: &routed.distinct };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_kernels::{Encoding, Matrix};
+use sws_kernels::Matrix;
 use sws_model::{Held, LoadError, WeightsError, first_not_finite};
 use sws_store::{
     Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
@@ -17,7 +17,7 @@ use crate::wait::Waiter;
 #[derive(Debug)]
 pub(crate) struct EmbeddingRows {
     held: Held,
-    /// Table and patches of bf12, which every row needs.
+    /// Table and patches of bf12 or bf11, which every row needs.
     rest: Option<(Slot, Arc<PieceLayout>)>,
     buffer: RingBuffer,
     reply: Sender<Completion>,
@@ -41,12 +41,12 @@ impl EmbeddingRows {
 
     /// Minimum bytes that it takes.
     pub(crate) fn least(manifest: &Manifest, held: &Held) -> Result<usize, StreamError> {
-        let rest = match held.encoding {
-            Encoding::Bf12 => {
+        let rest = match held.encoding.has_patches() {
+            true => {
                 let read = read(held, 0..held.rows as u64, Parts::Rest);
                 PieceLayout::new(manifest, read)?.slot_len()
             }
-            _ => 0,
+            false => 0,
         };
         Ok(rest + row_bytes(manifest, held)?)
     }
@@ -58,8 +58,7 @@ impl EmbeddingRows {
         held: Held,
         share: usize,
     ) -> Result<EmbeddingRows, StreamError> {
-        let is_bf12 = held.encoding == Encoding::Bf12;
-        let rest = match is_bf12 {
+        let rest = match held.encoding.has_patches() {
             true => {
                 let done = store.read(read(&held, 0..held.rows as u64, Parts::Rest), arena)?;
                 Some((done.slot, done.layout))
@@ -213,7 +212,7 @@ fn read(held: &Held, rows: std::ops::Range<u64>, parts: Parts) -> Read {
 /// Maximum bytes of a slot for one row. Runs begin and end within pages, and are read together with
 /// the bytes between them if these are few.
 fn row_bytes(manifest: &Manifest, held: &Held) -> Result<usize, StreamError> {
-    let parts = if held.encoding == Encoding::Bf12 { Parts::First } else { Parts::All };
+    let parts = if held.encoding.has_patches() { Parts::First } else { Parts::All };
     let layout = PieceLayout::new(manifest, read(held, 0..1, parts))?;
     const BETWEEN: usize = 64 << 10;
     let runs = layout.tensors()[0].parts.iter().flatten().count();

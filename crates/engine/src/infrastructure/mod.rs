@@ -58,13 +58,15 @@ const LOOKUP_SHARE: usize = 8;
 const BLOCKS: usize = 4;
 
 impl Infrastructure {
-    /// Takes the memory of `plan` out of `arena`, and reads the resident pieces.
+    /// Takes the memory of `plan` out of `arena`, and reads the resident pieces. `report` is told of
+    /// the bytes of each.
     pub fn open(
         model: &Model,
         store: Arc<NVMeWeightStore>,
         arena: &Arena,
         plan: &InfrastructurePlan,
         waiter: Waiter,
+        report: &mut dyn FnMut(u64),
     ) -> Result<Infrastructure, StreamError> {
         let (spec, manifest) = (model.spec(), store.manifest());
         let inventory = Inventory::new(spec, manifest)?;
@@ -74,7 +76,8 @@ impl Infrastructure {
         let spare = plan.ring.checked_sub(least_lookup + least_ring);
         let need = least_lookup + least_ring;
         let spare = spare.ok_or(StreamError::RingTooSmall { need, have: plan.ring })?;
-        let weights = ResidentPieces::load(&store, arena, &inventory, |id| pinned.contains(&id))?;
+        let kept = |id| pinned.contains(&id);
+        let weights = ResidentPieces::load(&store, arena, &inventory, kept, report)?;
         let lookup = match streams.lookup() {
             None => None,
             Some(held) => {

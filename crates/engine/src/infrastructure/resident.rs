@@ -38,6 +38,7 @@ impl ResidentPieces {
         arena: &Arena,
         inventory: &Inventory,
         kept: impl Fn(PieceId) -> bool,
+        report: &mut dyn FnMut(u64),
     ) -> Result<ResidentPieces, StreamError> {
         let (mut vectors, mut pieces) = (Vec::new(), Vec::new());
         for id in inventory.pieces() {
@@ -51,9 +52,8 @@ impl ResidentPieces {
         }
         let mut pinned = ResidentPieces::default();
         // Vectors first: their slots are free again before the first piece that stays.
-        for reads in [vectors, pieces] {
-            pinned.read(store, arena, inventory, &reads)?;
-        }
+        pinned.read(store, arena, inventory, &vectors, &mut |_| ())?;
+        pinned.read(store, arena, inventory, &pieces, report)?;
         Ok(pinned)
     }
 
@@ -66,7 +66,7 @@ impl ResidentPieces {
     ) -> Result<ResidentPieces, StreamError> {
         let reads: Vec<Read> = experts.iter().copied().map(Read::StandIn).collect();
         let mut pinned = ResidentPieces::default();
-        pinned.read(store, arena, inventory, &reads)?;
+        pinned.read(store, arena, inventory, &reads, &mut |_| ())?;
         Ok(pinned)
     }
 
@@ -76,9 +76,11 @@ impl ResidentPieces {
         arena: &Arena,
         inventory: &Inventory,
         reads: &[Read],
+        report: &mut dyn FnMut(u64),
     ) -> Result<(), StreamError> {
         let mut failure = None;
         store.extract_pieces(reads, arena, |completion| {
+            report(completion.layout.slot_len() as u64);
             if failure.is_none() {
                 failure = self.add(inventory, completion).err();
             }

@@ -4,7 +4,7 @@ use sws_store::Slot;
 
 /// A slot that is cut on demand. Slots are taken only behind the previous one, or from the start
 /// after the end. As they are returned in the order in which they were taken, free memory is in one
-/// run, or two.
+/// run, or two. One slot may stay while others come and go: it is passed wherever it lies.
 #[derive(Debug)]
 pub(crate) struct RingBuffer {
     bytes: usize,
@@ -13,6 +13,8 @@ pub(crate) struct RingBuffer {
     free: Vec<Slot>,
     /// End address of the last slot taken.
     next: usize,
+    /// Slots taken and not returned.
+    out: usize,
 }
 
 impl RingBuffer {
@@ -22,6 +24,7 @@ impl RingBuffer {
             start: whole.as_ref().map_or(0, address),
             free: whole.into_iter().collect(),
             next: 0,
+            out: 0,
         }
     }
 
@@ -41,17 +44,24 @@ impl RingBuffer {
             let at = self.free.binary_search_by_key(&place, address).ok()?;
             (self.free[at].len() >= len).then_some(at)
         };
-        let at = [self.next, self.start].iter().find_map(fits)?;
+        // No order is left to keep around a single slot, and memory may begin behind it.
+        let anywhere = || match self.out {
+            0 | 1 => self.free.iter().position(|slot| slot.len() >= len),
+            _ => None,
+        };
+        let at = [self.next, self.start].iter().find_map(fits).or_else(anywhere)?;
         let mut taken = self.free.remove(at);
         if let Some(rest) = taken.split_off(len) {
             self.free.insert(at, rest);
         }
         self.next = address(&taken) + taken.len();
+        self.out += 1;
         Some(taken)
     }
 
     /// Returns a slot: the oldest one, or the last one taken, which undoes the take.
     pub(crate) fn give(&mut self, slot: Slot) {
+        self.out -= 1;
         if address(&slot) + slot.len() == self.next {
             self.next = address(&slot);
         }
@@ -126,5 +136,22 @@ mod tests {
                 held.push_back(slot);
             }
         }
+    }
+
+    #[test]
+    fn memory_behind_a_slot_that_stays_is_found() {
+        let mut buffer = buffer();
+        let pages = |n: usize| n * SLOT_ALIGN;
+        let first = buffer.take(pages(20)).unwrap();
+        let stays = buffer.take(pages(10)).unwrap();
+        buffer.give(first);
+        let long = buffer.take(pages(30)).unwrap();
+        let last = buffer.take(pages(4)).unwrap();
+        buffer.give(long);
+        buffer.give(last);
+        // Before it are 20 pages, behind it 34, where neither the last slot ended nor all begins.
+        let found = buffer.take(pages(25)).unwrap();
+        assert_eq!(address(&found), address(&stays) + pages(10));
+        assert!(buffer.take(pages(25)).is_none());
     }
 }

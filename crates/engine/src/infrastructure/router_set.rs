@@ -30,7 +30,8 @@ impl RouterSet {
             bytes += layout?.slot_len();
         }
         let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
-        let pinned = ResidentPieces::load(store, &arena, &inventory, |id| router(&id))?;
+        let pinned =
+            ResidentPieces::load(store, &arena, &inventory, |id| router(&id), &mut |_| ())?;
         let probe = RouterProbe::new(Tier::best());
         Ok(RouterSet { spec: spec.clone(), pinned, probe })
     }

@@ -14,6 +14,7 @@ use sws_model::{
     BatchLm, CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
     Observer, ResidentSource, Session, Step,
 };
+use sws_store::shard::Progress;
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
 use crate::budget::{MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page};
@@ -23,6 +24,7 @@ use crate::infrastructure::{Infrastructure, InfrastructurePlan};
 use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
+use crate::watch::Watch;
 pub use meter::ComputeCosts;
 pub use metrics::{
     Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, StallMetrics, StandInMetrics,
@@ -71,7 +73,7 @@ pub struct SpeculativeWeightStreamer {
 }
 
 /// Totals of all passes, and the counters before the first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Totals {
     began: Counters,
     tokens: u64,
@@ -93,17 +95,25 @@ struct Lending {
 const WORTH_LENDING: u32 = 16;
 
 /// Counters of a run as of the last pass, readable from another thread.
-#[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<Mutex<Counters>>);
+#[derive(Clone, Debug)]
+pub struct Gauge {
+    counters: Arc<Mutex<Counters>>,
+    watch: Watch,
+}
 
 impl Gauge {
+    /// The view of the pass that is running.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     /// Returns a copy of the counters.
     pub fn read(&self) -> Counters {
         self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Counters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -151,6 +161,18 @@ impl SpeculativeWeightStreamer {
         plan: Plan,
         options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
+        SpeculativeWeightStreamer::reporting(model, store, plan, options, &mut |_| ())
+    }
+
+    /// Like [`with_plan`](Self::with_plan), and reports the progress of the weights that stay in
+    /// memory.
+    pub fn reporting(
+        model: Model,
+        store: Arc<NVMeWeightStore>,
+        plan: Plan,
+        options: Options,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         options.exactness.check(model.spec())?;
         // From here on, memory that passes free has to return to the system.
         release_freed_memory();
@@ -163,8 +185,14 @@ impl SpeculativeWeightStreamer {
             ring: plan.ring,
             experts: plan.experts_stream,
         };
+        let (mut done, total) = (0, plan.ledger.get(MemoryUse::Pinned));
+        let mut loaded = |bytes| {
+            done = total.min(done + bytes);
+            report(Progress { done, total });
+        };
+        let (weights, waiting) = (Arc::clone(&store), waiter.clone());
         let infrastructure =
-            Infrastructure::open(&model, Arc::clone(&store), &arena, &kept, waiter.clone())?;
+            Infrastructure::open(&model, weights, &arena, &kept, waiting, &mut loaded)?;
         let fingerprint = &store.manifest().model.fingerprint;
         let warm_start = options.warm_start.map(|path| WarmStart::new(path, fingerprint));
         let mut passed_over = None;
@@ -217,11 +245,14 @@ impl SpeculativeWeightStreamer {
     }
 
     fn around(
-        session: Session<StreamingSource>,
+        mut session: Session<StreamingSource>,
         streaming: Option<(Arc<NVMeWeightStore>, Plan)>,
         sampling: Sampling,
     ) -> SpeculativeWeightStreamer {
         let (store, plan) = streaming.unzip();
+        let waiter = session.source().meter().waiter().clone();
+        let watch = Watch::new(session.model().spec(), waiter, store.as_ref());
+        session.source().report_to(watch.clone());
         let mut streamer = SpeculativeWeightStreamer {
             session,
             store,
@@ -229,7 +260,12 @@ impl SpeculativeWeightStreamer {
             sampling,
             plan,
             lending: Lending::default(),
-            totals: Totals::default(),
+            totals: Totals {
+                began: Counters::default(),
+                tokens: 0,
+                passes: Duration::ZERO,
+                gauge: Gauge { counters: Arc::default(), watch },
+            },
             logits: Vec::new(),
             warm_start: None,
             passed_over: None,
@@ -418,6 +454,7 @@ impl SpeculativeWeightStreamer {
             false => self.take_back(),
         }
         let (result, done) = pass(&mut self.session);
+        self.totals.gauge.watch.pass_ends(clock.now());
         self.totals.passes += clock.now().saturating_sub(started);
         self.totals.tokens += done as u64;
         *self.totals.gauge.lock() = self.counters();

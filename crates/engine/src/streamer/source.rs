@@ -12,6 +12,7 @@ use super::meter::{ComputeCosts, Meter};
 use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
+use crate::watch::Watch;
 
 /// Supplies the forward pass with weights within a budget: infrastructure from memory or through
 /// the ring, routed experts from cache slots. Alternatively all weights are resident, and measured
@@ -23,6 +24,7 @@ use crate::wait::Waiter;
 pub struct StreamingSource {
     holder: Holder,
     meter: Meter,
+    watch: Option<Watch>,
 }
 
 /// The holder of the weights.
@@ -44,17 +46,26 @@ impl StreamingSource {
     pub fn new(infrastructure: Infrastructure, assembler: Option<DynamicAssembler>) -> Self {
         let meter = Meter::new(infrastructure.waiter().clone());
         let streamed = Box::new(Streamed { infrastructure, assembler });
-        StreamingSource { holder: Holder::Streamed(streamed), meter }
+        StreamingSource { holder: Holder::Streamed(streamed), meter, watch: None }
     }
 
     /// Creates a source with all weights in memory. `waiter` has the clock.
     pub fn resident(source: ResidentSource, waiter: Waiter) -> Self {
-        StreamingSource { holder: Holder::Resident(source), meter: Meter::new(waiter) }
+        let holder = Holder::Resident(source);
+        StreamingSource { holder, meter: Meter::new(waiter), watch: None }
     }
 
     /// Makes computing take virtual time of `store`.
     pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: ComputeCosts) {
         self.meter.pace(store, costs);
+    }
+
+    /// Reports passes, and what becomes of experts in them.
+    pub(crate) fn report_to(&mut self, watch: Watch) {
+        if let Some(assembler) = self.assembler() {
+            assembler.report_to(watch.clone());
+        }
+        self.watch = Some(watch);
     }
 
     /// Meter of the time spent.
@@ -84,7 +95,7 @@ impl StreamingSource {
         &mut self,
         step: impl FnOnce(&mut Holder, &mut Meter) -> Result<T, SourceError>,
     ) -> Result<T, SourceError> {
-        let StreamingSource { holder, meter } = self;
+        let StreamingSource { holder, meter, .. } = self;
         let started = meter.enter();
         let result = step(holder, meter);
         meter.leave(started);
@@ -174,6 +185,12 @@ impl WeightSource for StreamingSource {
 
 impl Observer for StreamingSource {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
+        if let Some(watch) = &self.watch {
+            watch.pass_begins(self.meter.waiter().clock().now(), pass.len());
+            if matches!(self.holder, Holder::Resident(_)) {
+                watch.compare_resident();
+            }
+        }
         self.streamed(|infrastructure, assembler| {
             let Some(assembler) = assembler else { return Ok(()) };
             assembler.begin(pass);
@@ -185,6 +202,9 @@ impl Observer for StreamingSource {
     }
 
     fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        if let Some(watch) = &self.watch {
+            watch.layer_begins(layer);
+        }
         self.streamed(|infrastructure, assembler| {
             infrastructure.read_ahead()?;
             let Some(assembler) = assembler else { return Ok(()) };
@@ -193,6 +213,12 @@ impl Observer for StreamingSource {
     }
 
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        // With slots, the assembler reports what it finds in them.
+        let has_slots = self.assembler().is_some();
+        if let Some(watch) = self.watch.as_ref().filter(|_| !has_slots) {
+            let is_resident = matches!(self.holder, Holder::Resident(_));
+            watch.routed(layer, &routed.distinct, |_| is_resident);
+        }
         self.streamed(|infrastructure, assembler| match assembler {
             Some(assembler) => Ok(assembler.routed(pass, layer, routed)?),
             None => Ok(infrastructure.routed(layer, &routed.distinct)?),

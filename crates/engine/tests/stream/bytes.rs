@@ -16,6 +16,7 @@ fn tokens_read_only_what_does_not_fit() {
     let fixtures = [
         Fixture::in_place(dir.path()),
         Fixture::sharded(dir.path(), Encoding::Bf12),
+        Fixture::sharded(dir.path(), Encoding::Bf11),
         Fixture::sharded(dir.path(), Encoding::Q8),
     ];
     for fixture in fixtures {

@@ -105,7 +105,7 @@ impl Fixture {
         // Vectors need room while they are loaded.
         let arena = Arena::new((kept + plan.ring).max(4096)).unwrap();
         let model = Model::new(self.spec.clone());
-        let infra = Infrastructure::open(&model, store, &arena, plan, waiter)?;
+        let infra = Infrastructure::open(&model, store, &arena, plan, waiter, &mut |_| ())?;
         Ok(self.session(StreamingSource::new(infra, None)))
     }
 

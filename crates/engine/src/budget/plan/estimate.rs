@@ -26,10 +26,18 @@ impl PerToken {
         let misses = (self.experts as f64 * (1.0 - self.hit_rate)).ceil() as u64;
         self.infrastructure + self.embedding + misses
     }
+
+    /// Tokens per second from a disk and a memory of these speeds, in bytes per second, if reads and
+    /// computation overlap and computation is bound by memory.
+    pub fn pace(&self, disk: f64, memory: f64) -> f64 {
+        let reading = self.read() as f64 / disk;
+        let computing = self.active as f64 / memory;
+        1.0 / reading.max(computing)
+    }
 }
 
 /// Share of the experts that have a slot, and hit rate: the routes of DeepSeek-V2-Lite under the
-/// default policy (docs/benchmarks.md). Of the measured models it reuses experts least.
+/// default policy (docs/benchmarks/caches.md). Of the measured models it reuses experts least.
 const HITS: [(f64, f64); 9] = [
     (0.0, 0.0),
     (0.1, 0.352),

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use sws_kernels::Encoding;
 use sws_model::{Held, Inventory, ModelSpec};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
 
@@ -39,9 +38,9 @@ impl EmbeddingSizes {
             PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
         };
         // Escapes are stored for the whole matrix.
-        let (parts, rest) = match held.encoding {
-            Encoding::Bf12 => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
-            _ => (Parts::All, 0),
+        let (parts, rest) = match held.encoding.has_patches() {
+            true => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
+            false => (Parts::All, 0),
         };
         Ok(Some(EmbeddingSizes { len, row: read(0..1, parts)? + EDGES, rest }))
     }

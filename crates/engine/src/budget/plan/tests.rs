@@ -138,6 +138,7 @@ impl Shape {
                 dtype: sws_store::Dtype::BF16,
                 shape,
                 transposed: false,
+                packing: None,
                 slice: None,
                 source: "model.safetensors".to_owned(),
                 encoding: Some(Encoding::Bf16),

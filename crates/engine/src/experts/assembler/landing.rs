@@ -6,6 +6,7 @@ use sws_store::{FetchError, PieceId, Priority};
 use super::DynamicAssembler;
 use crate::error::StreamError;
 use crate::reads::{Arrival, GivenUp, Loaded, Origin};
+use crate::watch::Place;
 
 /// Number of slots that the experts of a layer share in turn during a sweep, so that experts of
 /// later layers stay resident: enough to compute one while others are read.
@@ -42,8 +43,12 @@ impl DynamicAssembler {
     ) -> Result<(), StreamError> {
         let Claim { payload, evicted, .. } = claim;
         self.account.issued(id, origin.is_speculative(), evicted, &self.cache);
+        if let Some(evicted) = evicted {
+            self.moved(evicted, Place::Disk);
+        }
+        self.moved(id, Place::Reading);
         self.reads.issue(id, payload, priority, origin).map_err(|(memory, error)| {
-            self.cache.failed(id, memory);
+            self.failed(id, memory);
             error
         })
     }
@@ -73,6 +78,7 @@ impl DynamicAssembler {
         match result {
             Ok(loaded) => {
                 self.cache.ready(id, loaded);
+                self.moved(id, Place::Memory);
                 match read {
                     Some(read) if read.is_unasked() => {
                         self.account.landed_unasked(read.bytes);
@@ -86,7 +92,7 @@ impl DynamicAssembler {
                 Ok(())
             }
             Err((memory, error)) => {
-                self.cache.failed(id, memory);
+                self.failed(id, memory);
                 match error {
                     StreamError::Fetch(FetchError::Cancelled) => Ok(()),
                     error if self.demand.needs(id) && self.demand.fails_again(id) => Err(error),
@@ -103,7 +109,20 @@ impl DynamicAssembler {
             self.account.given_up(id, begun, read.bytes);
         }
         if let Some(slot) = slot {
-            self.cache.failed(id, slot);
+            self.failed(id, slot);
+        }
+    }
+
+    /// Empties the slot of a piece whose read has failed.
+    fn failed(&mut self, id: PieceId, memory: Loaded) {
+        self.cache.failed(id, memory);
+        self.moved(id, Place::Disk);
+    }
+
+    /// Reports the new place of a piece.
+    fn moved(&self, id: PieceId, place: Place) {
+        if let Some(watch) = &self.watch {
+            watch.moved(id, place);
         }
     }
 

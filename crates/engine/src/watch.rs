@@ -1,0 +1,380 @@
+//! What a run does at the moment, for readers in other threads.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use sws_model::ModelSpec;
+use sws_store::{NVMeWeightStore, PieceId, PieceKind};
+
+use crate::wait::Waiter;
+
+/// A view of a run from other threads, also in the middle of a pass. Clones share it.
+///
+/// Before [`begin`](Self::begin), events cost the run one comparison each. From then on it stores
+/// them in atomic numbers, without a lock or an allocation.
+#[derive(Clone, Debug)]
+pub struct Watch(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// The first cell of each layer, and the number of all cells.
+    firsts: Vec<usize>,
+    board: OnceLock<Board>,
+    waiter: Waiter,
+    store: Weak<NVMeWeightStore>,
+}
+
+/// The numbers that the run writes. Only the thread of the pass does.
+#[derive(Debug)]
+struct Board {
+    /// A cell for each expert of each layer: its [`Place`] in two bits, a bit that is set if its last
+    /// use had to wait, and the number of the pass that used it last.
+    cells: Box<[AtomicU32]>,
+    /// True until the cells have been compared with the cache.
+    is_stale: AtomicBool,
+    /// Passes begun.
+    pass: AtomicU32,
+    /// Tokens of the pass that is running; 0 between passes.
+    tokens: AtomicU32,
+    layer: AtomicU32,
+    /// Nanoseconds spent in passes that are over, and the start of the one that is running.
+    in_passes: AtomicU64,
+    since: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+const PLACE: u32 = 0b11;
+const WAITED: u32 = 0b100;
+const PASS_SHIFT: u32 = 3;
+
+/// Where the weights of an expert are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// On the disk only.
+    #[default]
+    Disk,
+    /// On their way to memory.
+    Reading,
+    /// In memory.
+    Memory,
+}
+
+/// An expert at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// Where its weights are.
+    pub place: Place,
+    /// Its use by the pass that is running, or by the last one.
+    pub used: Option<Use>,
+}
+
+/// Use of an expert by a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It was in memory when the router chose it.
+    Hit,
+    /// It had to be read, or its read had not ended.
+    Waited,
+}
+
+/// A layer with experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Number of the layer.
+    pub layer: usize,
+    /// Number of its experts.
+    pub experts: usize,
+}
+
+/// Totals of a run at one moment; the hits and misses are those since the watch began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// The time.
+    pub now: Duration,
+    /// Passes begun.
+    pub passes: u64,
+    /// The pass that is running.
+    pub running: Option<Running>,
+    /// Time spent in passes, waits included.
+    pub in_passes: Duration,
+    /// Time spent waiting for reads.
+    pub stalled: Duration,
+    /// Time during which at least one read was on the device.
+    pub device_busy: Duration,
+    /// Bytes read from the device.
+    pub device_bytes: u64,
+    /// Experts that were in memory when a router chose them.
+    pub hits: u64,
+    /// Experts that were not.
+    pub misses: u64,
+}
+
+/// A pass that is running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// Number of its tokens.
+    pub tokens: usize,
+    /// The layer that it has reached.
+    pub layer: usize,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        spec: &ModelSpec,
+        waiter: Waiter,
+        store: Option<&Arc<NVMeWeightStore>>,
+    ) -> Watch {
+        let mut firsts = vec![0];
+        let mut all = 0;
+        for layer in &spec.layers {
+            all += layer.moe().map_or(0, |moe| moe.experts);
+            firsts.push(all);
+        }
+        let store = store.map_or_else(Weak::new, Arc::downgrade);
+        Watch(Arc::new(Shared { firsts, board: OnceLock::new(), waiter, store }))
+    }
+
+    /// Bytes of the cells of a model.
+    pub fn bytes_for(spec: &ModelSpec) -> u64 {
+        let cells: usize = spec.moes().map(|moe| moe.experts).sum();
+        (cells * size_of::<AtomicU32>()) as u64
+    }
+
+    /// Makes the run report its events. Cells are known from its next pass on.
+    pub fn begin(&self) {
+        let cells = self.0.firsts.last().copied().unwrap_or(0);
+        self.0.board.get_or_init(|| Board {
+            cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
+            is_stale: AtomicBool::new(true),
+            pass: AtomicU32::new(0),
+            tokens: AtomicU32::new(0),
+            layer: AtomicU32::new(0),
+            in_passes: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        });
+    }
+
+    /// The layers with experts.
+    pub fn rows(&self) -> impl Iterator<Item = Row> {
+        let layers = self.0.firsts.windows(2).enumerate();
+        let rows = layers.map(|(layer, ends)| Row { layer, experts: ends[1] - ends[0] });
+        rows.filter(|row| row.experts > 0)
+    }
+
+    /// Copies the cells of all rows, in their order.
+    pub fn cells(&self, into: &mut Vec<Cell>) {
+        into.clear();
+        let Some(board) = self.0.board.get() else { return };
+        let pass = board.pass.load(Relaxed);
+        into.extend(board.cells.iter().map(|cell| {
+            let cell = cell.load(Relaxed);
+            let place = match cell & PLACE {
+                0 => Place::Disk,
+                1 => Place::Reading,
+                _ => Place::Memory,
+            };
+            let is_used = pass > 0 && cell >> PASS_SHIFT == numbered(pass);
+            let used = match cell & WAITED {
+                0 => Use::Hit,
+                _ => Use::Waited,
+            };
+            Cell { place, used: is_used.then_some(used) }
+        }));
+    }
+
+    /// Current totals.
+    pub fn tally(&self) -> Tally {
+        let Shared { board, waiter, store, .. } = &*self.0;
+        let now = waiter.clock().now();
+        let stats = store.upgrade().map(|store| store.stats());
+        let mut tally = Tally { now, stalled: waiter.stalled(), ..Tally::default() };
+        if let Some(stats) = stats {
+            let traffic = [&stats.demanded, &stats.ahead, &stats.speculative];
+            tally.device_bytes = traffic.map(|traffic| traffic.bytes).iter().sum();
+            tally.device_busy = stats.busy;
+        }
+        let Some(board) = board.get() else { return tally };
+        let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
+        tally.passes = board.pass.load(Relaxed).into();
+        tally.in_passes = nanos(&board.in_passes);
+        let tokens = board.tokens.load(Relaxed) as usize;
+        if tokens > 0 {
+            tally.in_passes += now.saturating_sub(nanos(&board.since));
+            let layer = board.layer.load(Relaxed) as usize;
+            tally.running = Some(Running { tokens, layer });
+        }
+        tally.hits = board.hits.load(Relaxed);
+        tally.misses = board.misses.load(Relaxed);
+        tally
+    }
+
+    /// Stores that a pass begins, and that the one before it is over.
+    pub(crate) fn pass_begins(&self, now: Duration, tokens: usize) {
+        self.pass_ends(now);
+        let Some(board) = self.0.board.get() else { return };
+        board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
+        board.layer.store(0, Relaxed);
+        board.since.store(now.as_nanos() as u64, Relaxed);
+        board.tokens.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// Stores that the pass is over, if one is running.
+    pub(crate) fn pass_ends(&self, now: Duration) {
+        let Some(board) = self.0.board.get() else { return };
+        if board.tokens.swap(0, Relaxed) > 0 {
+            let took = (now.as_nanos() as u64).saturating_sub(board.since.load(Relaxed));
+            board.in_passes.store(board.in_passes.load(Relaxed) + took, Relaxed);
+        }
+    }
+
+    /// Stores that the pass has reached a layer.
+    pub(crate) fn layer_begins(&self, layer: usize) {
+        let Some(board) = self.0.board.get() else { return };
+        board.layer.store(layer as u32, Relaxed);
+    }
+
+    /// Stores the choice of a layer's router. `hit` tells which experts are in memory.
+    pub(crate) fn routed(&self, layer: usize, experts: &[u32], hit: impl Fn(u32) -> bool) {
+        let Some(board) = self.0.board.get() else { return };
+        let pass = numbered(board.pass.load(Relaxed)) << PASS_SHIFT;
+        let (mut hits, mut misses) = (0, 0);
+        for &expert in experts {
+            let Some(cell) = self.cell(board, layer, expert) else { continue };
+            let waited = match hit(expert) {
+                true => 0,
+                false => WAITED,
+            };
+            match waited {
+                0 => hits += 1,
+                _ => misses += 1,
+            }
+            cell.store(cell.load(Relaxed) & PLACE | waited | pass, Relaxed);
+        }
+        board.hits.store(board.hits.load(Relaxed) + hits, Relaxed);
+        board.misses.store(board.misses.load(Relaxed) + misses, Relaxed);
+    }
+
+    /// Stores the new place of a piece.
+    pub(crate) fn moved(&self, id: PieceId, place: Place) {
+        let Some(board) = self.0.board.get() else { return };
+        if let (Some(layer), PieceKind::Expert(expert)) = (id.layer(), id.kind())
+            && let Some(cell) = self.cell(board, layer as usize, expert)
+        {
+            cell.store(cell.load(Relaxed) & !PLACE | place as u32, Relaxed);
+        }
+    }
+
+    /// Makes [`compare`](Self::compare) due.
+    pub(crate) fn set_stale(&self) {
+        if let Some(board) = self.0.board.get() {
+            board.is_stale.store(true, Relaxed);
+        }
+    }
+
+    /// Stores the places of all pieces, if that is due; `pieces` lists those that are not on the disk.
+    pub(crate) fn compare<P: Iterator<Item = (PieceId, Place)>>(&self, pieces: impl FnOnce() -> P) {
+        let Some(board) = self.0.board.get() else { return };
+        if board.is_stale.swap(false, Relaxed) {
+            board.cells.iter().for_each(|cell| cell.store(cell.load(Relaxed) & !PLACE, Relaxed));
+            pieces().for_each(|(id, place)| self.moved(id, place));
+        }
+    }
+
+    /// Stores that all pieces are in memory, if that is due.
+    pub(crate) fn compare_resident(&self) {
+        let Some(board) = self.0.board.get() else { return };
+        if board.is_stale.swap(false, Relaxed) {
+            let resident = Place::Memory as u32;
+            board.cells.iter().for_each(|cell| {
+                cell.store(cell.load(Relaxed) & !PLACE | resident, Relaxed);
+            });
+        }
+    }
+
+    fn cell<'b>(&self, board: &'b Board, layer: usize, expert: u32) -> Option<&'b AtomicU32> {
+        let (first, end) = (*self.0.firsts.get(layer)?, *self.0.firsts.get(layer + 1)?);
+        let at = first.checked_add(expert as usize).filter(|&at| at < end)?;
+        board.cells.get(at)
+    }
+}
+
+/// The number of a pass as a cell keeps it.
+const fn numbered(pass: u32) -> u32 {
+    pass & (u32::MAX >> PASS_SHIFT)
+}
+
+#[cfg(test)]
+mod tests {
+    use sws_store::Clock;
+
+    use super::*;
+
+    fn watch(firsts: &[usize]) -> Watch {
+        let waiter = Waiter::new(Clock::real());
+        let board = OnceLock::new();
+        Watch(Arc::new(Shared { firsts: firsts.to_vec(), board, waiter, store: Weak::new() }))
+    }
+
+    fn cells(watch: &Watch) -> String {
+        let mut cells = Vec::new();
+        watch.cells(&mut cells);
+        let letter = |cell: &Cell| match (cell.used, cell.place) {
+            (Some(Use::Hit), _) => 'h',
+            (Some(Use::Waited), _) => 'w',
+            (None, Place::Disk) => '.',
+            (None, Place::Reading) => 'r',
+            (None, Place::Memory) => 'm',
+        };
+        cells.iter().map(letter).collect()
+    }
+
+    #[test]
+    fn nothing_is_stored_before_it_begins() {
+        let watch = watch(&[0, 0, 3, 5]);
+        watch.pass_begins(Duration::ZERO, 1);
+        watch.moved(PieceId::expert(1, 0), Place::Memory);
+        watch.routed(1, &[0], |_| true);
+        assert_eq!((cells(&watch).as_str(), watch.tally().passes), ("", 0));
+        assert_eq!(watch.0.board.get().map(|_| ()), None);
+        watch.begin();
+        assert_eq!(cells(&watch), ".....");
+        let rows: Vec<Row> = watch.rows().collect();
+        assert_eq!(rows, [Row { layer: 1, experts: 3 }, Row { layer: 2, experts: 2 }]);
+    }
+
+    #[test]
+    fn cells_follow_reads_and_choices() {
+        let watch = watch(&[0, 0, 3, 5]);
+        watch.begin();
+        let held = PieceId::expert(1, 2);
+        watch.compare(|| [(held, Place::Memory)].into_iter());
+        watch.compare(|| [(PieceId::expert(2, 0), Place::Memory)].into_iter());
+        assert_eq!(cells(&watch), "..m..", "compared once");
+        watch.pass_begins(Duration::from_secs(1), 7);
+        watch.layer_begins(2);
+        watch.routed(1, &[0, 2], |expert| expert == 2);
+        watch.moved(PieceId::expert(2, 1), Place::Reading);
+        assert_eq!(cells(&watch), "w.h.r");
+        let tally = watch.tally();
+        assert_eq!((tally.hits, tally.misses), (1, 1));
+        assert_eq!(tally.running, Some(Running { tokens: 7, layer: 2 }));
+        watch.pass_ends(Duration::from_secs(3));
+        let tally = watch.tally();
+        assert_eq!((tally.running, tally.in_passes), (None, Duration::from_secs(2)));
+        assert_eq!(cells(&watch), "w.h.r", "the last pass is shown");
+        watch.pass_begins(Duration::from_secs(4), 1);
+        watch.moved(PieceId::expert(1, 0), Place::Memory);
+        assert_eq!(cells(&watch), "m.m.r");
+        // Beyond the layer, or the model.
+        watch.moved(PieceId::expert(1, 3), Place::Memory);
+        watch.routed(9, &[0], |_| true);
+        assert_eq!(cells(&watch), "m.m.r");
+        watch.set_stale();
+        watch.compare_resident();
+        assert_eq!(cells(&watch), "mmmmm");
+    }
+}

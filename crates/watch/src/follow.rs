@@ -1,0 +1,40 @@
+//! Reads what a run does.
+
+use sws_engine::Watch;
+use sws_engine::watch::{Cell, Row, Tally};
+
+use crate::{State, Step, Wall};
+
+/// Reads the watch of a run, from any thread.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    watch: Watch,
+    last: Tally,
+    cells: Vec<Cell>,
+}
+
+impl Follower {
+    /// Begins to watch a run.
+    pub fn new(watch: &Watch) -> Follower {
+        watch.begin();
+        Follower { watch: watch.clone(), last: watch.tally(), cells: Vec::new() }
+    }
+
+    /// Layers with experts.
+    pub fn rows(&self) -> Vec<Row> {
+        self.watch.rows().collect()
+    }
+
+    /// The step since the last call.
+    pub fn step(&mut self) -> Step {
+        let now = self.watch.tally();
+        Step::between(&std::mem::replace(&mut self.last, now), &now)
+    }
+
+    /// Reads the state of all experts.
+    pub fn look(&mut self, wall: &mut Wall) {
+        self.watch.cells(&mut self.cells);
+        let states = self.cells.iter().map(|&cell| State::from(cell));
+        wall.states.iter_mut().zip(states).for_each(|(to, state)| *to = state);
+    }
+}

@@ -1,0 +1,30 @@
+//! Pictures of a run: frames for a terminal, and one page that needs nothing else.
+//!
+//! A [`Follower`] reads the [`Watch`](sws_engine::Watch) of a run: a [`Wall`] has the state of every
+//! expert, a [`Step`] the cost of a while. A [`Story`] keeps them, with the text, within a bounded
+//! amount of memory; [`recorded`] makes one of recorded routes, of which no times are known. Pictures
+//! are functions of a story: [`screen::draw`] of a buffer of styled cells, [`page::html`] of a page.
+//! Nothing here knows a terminal, a file or a thread.
+//!
+//! ```
+//! use sws_watch::{About, Step, Story};
+//!
+//! let mut story = Story::new(About { model: "tales".to_owned(), ..About::default() }, Vec::new());
+//! story.token("Once", Step { seconds: 0.5, computing: 0.2, waiting: 0.3, ..Step::default() });
+//! assert!(sws_watch::page::html(&story).contains("Once"));
+//! ```
+#![deny(missing_docs)]
+
+mod follow;
+pub mod page;
+mod recorded;
+pub mod screen;
+mod step;
+mod story;
+mod wall;
+
+pub use follow::Follower;
+pub use recorded::{Simulated, recorded};
+pub use step::Step;
+pub use story::{About, Frame, MAX_FRAME_BYTES, MAX_TOKENS, Story, Token};
+pub use wall::{Folded, State, Wall};

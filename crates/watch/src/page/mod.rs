@@ -1,0 +1,217 @@
+//! A page of one file: its styles, its program and a story. It loads nothing.
+
+use serde::Serialize;
+
+use crate::story::LEVELS;
+use crate::{Step, Story, Token};
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Returns the page of a story.
+pub fn html(story: &Story) -> String {
+    let data = embedded(&json(story));
+    let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
+    let mut rest = PAGE;
+    let parts = [("<!--style-->", STYLE), ("<!--data-->", &data), ("<!--script-->", SCRIPT)];
+    for (place, part) in parts {
+        let (before, after) = rest.split_once(place).unwrap_or((rest, ""));
+        page.push_str(before);
+        page.push_str(part.trim_end());
+        rest = after;
+    }
+    page + rest
+}
+
+/// The data of a page: columns, as long as there are tokens, or frames.
+#[derive(Serialize)]
+struct Data<'s> {
+    version: u32,
+    model: &'s str,
+    summary: String,
+    notes: &'s [String],
+    /// The number of each layer with experts, and of its experts.
+    rows: Vec<[usize; 2]>,
+    budget: Option<u64>,
+    timed: bool,
+    has_places: bool,
+    /// Multiples of the usual cost above which a token has a level.
+    levels: [f64; 3],
+    opening: &'s str,
+    /// Tokens before the first of the columns.
+    left_out: u64,
+    tokens: Tokens<'s>,
+    frames: Frames<'s>,
+}
+
+#[derive(Serialize)]
+struct Tokens<'s> {
+    text: Vec<&'s str>,
+    level: Vec<usize>,
+    seconds: Vec<f64>,
+    computing: Vec<f64>,
+    waiting: Vec<f64>,
+    reading: Vec<f64>,
+    bytes: Vec<u64>,
+    hits: Vec<u64>,
+    misses: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Frames<'s> {
+    /// Number of the tokens up to then.
+    tokens: Vec<u64>,
+    memory: Vec<Option<u64>>,
+    /// The states of all experts, two in a letter: `A` + first + 5 × second.
+    states: Vec<&'s str>,
+}
+
+fn json(story: &Story) -> String {
+    let usual = story.usual();
+    let tokens = story.tokens();
+    let texts = || tokens.iter().map(|token| token.text.as_str()).collect();
+    let numbers = |of: fn(&Step) -> u64| tokens.iter().map(|token| of(&token.step)).collect();
+    // Columns of times that nobody knows would say nothing.
+    let times = |of: fn(&Step) -> f64| match story.about.is_timed {
+        true => tokens.iter().map(|Token { step, .. }| (of(step) * 1e6).round() / 1e6).collect(),
+        false => Vec::new(),
+    };
+    let frames = story.frames();
+    let data = Data {
+        version: 1,
+        model: &story.about.model,
+        summary: summary(story),
+        notes: &story.about.notes,
+        rows: story.rows.iter().map(|row| [row.layer, row.experts]).collect(),
+        budget: story.about.budget,
+        timed: story.about.is_timed,
+        has_places: story.about.has_places,
+        levels: LEVELS,
+        opening: story.opening(),
+        left_out: story.left_out(),
+        tokens: Tokens {
+            text: texts(),
+            level: (0..tokens.len()).map(|number| story.level(number, usual)).collect(),
+            seconds: times(|step| step.seconds),
+            computing: times(|step| step.computing),
+            waiting: times(|step| step.waiting),
+            reading: times(|step| step.reading),
+            bytes: if story.about.is_timed { numbers(|step| step.bytes) } else { Vec::new() },
+            hits: numbers(|step| step.hits),
+            misses: numbers(|step| step.misses),
+        },
+        frames: Frames {
+            tokens: frames.iter().map(|frame| frame.tokens).collect(),
+            memory: frames.iter().map(|frame| frame.memory).collect(),
+            states: frames.iter().map(|frame| frame.states.as_str()).collect(),
+        },
+    };
+    serde_json::to_string(&data).unwrap_or_default()
+}
+
+/// The story in a line.
+fn summary(story: &Story) -> String {
+    let total = story.total();
+    let mut parts = vec![match story.all_tokens() {
+        1 => "1 token".to_owned(),
+        tokens => format!("{tokens} tokens"),
+    }];
+    if story.about.is_timed {
+        parts.push(format!("{:.1} s with the prompt", total.seconds));
+        parts.push(format!("{:.2} GB read", total.bytes as f64 / 1e9));
+    }
+    if let Some(rate) = total.hit_rate().filter(|_| story.about.is_timed || story.about.has_places)
+    {
+        parts.push(format!("{:.0} % hits", 100.0 * rate));
+    }
+    parts.join(", ")
+}
+
+/// JSON that no part of a page ends, begins or breaks, whatever texts are in it.
+fn embedded(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' => safe.push_str("\\u003c"),
+            '>' => safe.push_str("\\u003e"),
+            '&' => safe.push_str("\\u0026"),
+            '\u{2028}' => safe.push_str("\\u2028"),
+            '\u{2029}' => safe.push_str("\\u2029"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use sws_engine::watch::Row;
+
+    use super::*;
+    use crate::{About, MAX_FRAME_BYTES, MAX_TOKENS, State, Wall};
+
+    fn data(page: &str) -> serde_json::Value {
+        let (_, rest) = page.split_once("id=\"data\">").unwrap();
+        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+    }
+
+    #[test]
+    fn hostile_texts_stay_data() {
+        let hostile = "</script><script>alert(1)</script><!-- & \u{2028} <!--script--> \u{1b}[31m";
+        let about = About {
+            model: hostile.to_owned(),
+            notes: vec![hostile.to_owned()],
+            is_timed: true,
+            ..About::default()
+        };
+        let mut story = Story::new(about, Vec::new());
+        story.set_opening(hostile);
+        story.token(hostile, Step::default());
+        let page = html(&story);
+        assert_eq!(page.matches("</script>").count(), 2);
+        assert!(!page.contains("alert(1)<") && !page.contains("<!--"));
+        let data = data(&page);
+        for text in
+            [&data["model"], &data["notes"][0], &data["opening"], &data["tokens"]["text"][0]]
+        {
+            assert_eq!(text, hostile);
+        }
+        for external in ["http:", "https:", "src=", "@import", "url("] {
+            assert!(!page.contains(external), "{external}");
+        }
+    }
+
+    #[test]
+    fn unknown_times_are_left_out() {
+        let about = About { has_places: true, ..About::default() };
+        let mut story = Story::new(about, vec![Row { layer: 3, experts: 3 }]);
+        story.token(" 7", Step { hits: 3, misses: 1, ..Step::default() });
+        let mut wall = Wall::new(story.rows.clone());
+        wall.states[2] = State::Waited;
+        story.frame(&wall, None);
+        let data = data(&html(&story));
+        assert_eq!(data["timed"], false);
+        assert_eq!(data["tokens"]["seconds"], serde_json::json!([]));
+        assert_eq!(
+            data["frames"],
+            serde_json::json!({"tokens": [1], "memory": [null], "states": ["AE"]})
+        );
+        assert_eq!(data["rows"], serde_json::json!([[3, 3]]));
+        assert_eq!(data["summary"], "1 token, 75 % hits");
+    }
+
+    #[test]
+    fn size_of_a_page_is_bounded() {
+        let rows = vec![Row { layer: 0, experts: 30_000 }];
+        let mut story = Story::new(About::default(), rows.clone());
+        let wall = Wall::new(rows);
+        for _ in 0..MAX_TOKENS + 5 {
+            story.token(&"<".repeat(500), Step::default());
+            story.frame(&wall, Some(1 << 40));
+        }
+        let page = html(&story);
+        // Each of the texts in six letters a byte, and what the columns have beside.
+        assert!(page.len() < MAX_FRAME_BYTES + MAX_TOKENS * (6 * 256 + 200), "{}", page.len());
+    }
+}

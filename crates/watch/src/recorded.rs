@@ -1,0 +1,142 @@
+//! Stories of recorded routes.
+
+use sws_cache::Trace;
+use sws_cache::policy::PolicyKind;
+use sws_cache::replay::Residency;
+use sws_engine::watch::Row;
+use sws_store::Pass;
+
+use crate::{About, State, Step, Story, Wall};
+
+/// A cache that is simulated beside recorded routes, which say nothing about one.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulated {
+    /// Its policy.
+    pub policy: PolicyKind,
+    /// Number of its slots.
+    pub slots: usize,
+}
+
+/// Makes a story of recorded routes: which experts each pass used, in a simulated cache if there is
+/// one. Times and texts are not recorded. Layers are numbered among those with experts.
+pub fn recorded(model: &str, trace: &Trace, cache: Option<Simulated>) -> Story {
+    let shape = trace.shape();
+    let rows: Vec<Row> =
+        (0..shape.layers).map(|layer| Row { layer, experts: shape.experts }).collect();
+    let mut about = About { model: model.to_owned(), ..About::default() };
+    about.notes.push(
+        "Recorded routes: which experts were used. No times, bytes or texts are recorded."
+            .to_owned(),
+    );
+    if let Some(Simulated { policy, slots }) = cache {
+        let all = shape.layers * shape.experts;
+        about.notes.push(format!(
+            "What is in memory is simulated: {slots} slots for {all} experts, policy {}, empty at first.",
+            policy.name(),
+        ));
+        about.has_places = true;
+    }
+    let mut story = Story::new(about, rows.clone());
+    let mut wall = Wall::new(rows);
+    let mut residency =
+        cache.map(|Simulated { policy, slots }| Residency::new(shape, policy, slots, 1));
+    for sequence in trace.sequences() {
+        let first = sequence.start;
+        for tokens in trace.passes(sequence) {
+            let mut pass = Pass::default();
+            match trace.tokens().get(tokens.clone()) {
+                Some(ids) if !ids.is_empty() => pass.push(0, tokens.start - first, ids),
+                _ => pass.push_unknown(0, tokens.start - first, tokens.len()),
+            }
+            let step = play(trace, tokens.clone(), &pass, residency.as_mut(), &mut wall);
+            for token in tokens.clone() {
+                let text = match trace.tokens().get(token) {
+                    Some(id) => format!(" {id}"),
+                    None => format!(" #{token}"),
+                };
+                // The choices of a pass are those of all its tokens.
+                let is_last = token + 1 == tokens.end;
+                story.token(&text, if is_last { step } else { Step::default() });
+            }
+            story.frame(&wall, None);
+        }
+    }
+    story
+}
+
+/// Lets a pass go through the layers.
+fn play(
+    trace: &Trace,
+    tokens: std::ops::Range<usize>,
+    pass: &Pass,
+    mut residency: Option<&mut Residency>,
+    wall: &mut Wall,
+) -> Step {
+    let shape = trace.shape();
+    let mut step = Step::default();
+    if let Some(residency) = &mut residency {
+        residency.begin(pass);
+    }
+    wall.states.fill(State::Disk);
+    let mut experts = Vec::new();
+    for layer in 0..shape.layers {
+        experts.clear();
+        for token in tokens.clone() {
+            experts.extend(trace.experts(token, layer).iter().map(|&expert| u32::from(expert)));
+        }
+        let row = &mut wall.states[layer * shape.experts..(layer + 1) * shape.experts];
+        let missing = match &mut residency {
+            Some(residency) => residency.layer(layer, &experts),
+            None => &[],
+        };
+        experts.iter().for_each(|&expert| row[expert as usize] = State::Used);
+        missing.iter().for_each(|&expert| row[expert as usize] = State::Waited);
+        step.misses += missing.len() as u64;
+        step.hits += row.iter().filter(|&&state| state == State::Used).count() as u64;
+    }
+    if let Some(residency) = residency {
+        for (number, state) in wall.states.iter_mut().enumerate() {
+            let (layer, expert) = (number / shape.experts, number % shape.experts);
+            if *state == State::Disk && residency.holds(layer, expert as u32) {
+                *state = State::Memory;
+            }
+        }
+    }
+    step
+}
+
+#[cfg(test)]
+mod tests {
+    use sws_cache::history::Shape;
+
+    use super::*;
+
+    #[test]
+    fn a_story_of_routes_has_no_times() {
+        let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 1 }).unwrap();
+        trace.push(&[11, 12], &[[0, 1], [2, 2]]).unwrap();
+        trace.push(&[13], &[[0], [3]]).unwrap();
+        trace.end_sequence();
+        let bare = recorded("routes", &trace, None);
+        assert!(!bare.about.is_timed && !bare.about.has_places);
+        assert_eq!(
+            bare.tokens().iter().map(|token| token.text.as_str()).collect::<String>(),
+            " 11 12 13"
+        );
+        let states: Vec<&str> = bare.frames().iter().map(|frame| frame.states.as_str()).collect();
+        let cells = |states: &[u8]| -> Vec<u8> {
+            states.iter().flat_map(|letter| [(letter - b'A') % 5, (letter - b'A') / 5]).collect()
+        };
+        let (disk, memory, used, waited) =
+            (State::Disk as u8, State::Memory as u8, State::Used as u8, State::Waited as u8);
+        assert_eq!(cells(states[0].as_bytes()), [used, used, disk, disk, disk, disk, used, disk]);
+        assert_eq!(bare.total(), Step { hits: 5, ..Step::default() });
+
+        let cache = Simulated { policy: PolicyKind::default(), slots: 8 };
+        let cached = recorded("routes", &trace, Some(cache));
+        assert_eq!((cached.total().hits, cached.total().misses), (1, 4));
+        let last = cells(cached.frames()[1].states.as_bytes());
+        assert_eq!(last, [used, memory, disk, disk, disk, disk, memory, waited]);
+        assert!(cached.about.notes[1].contains("8 slots for 8 experts"));
+    }
+}

@@ -1,0 +1,125 @@
+//! The title, the lanes, and figures.
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::text::Span;
+
+use super::style::Palette;
+use super::text::plain;
+use super::{Now, Phase, WIDE, put};
+use crate::{Step, Story};
+
+/// Columns for the name of a lane.
+const NAMES: u16 = 9;
+/// Levels of a lane, each an eighth.
+const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+/// Number of steps that figures cover.
+const WINDOW: usize = 20;
+
+/// The model on the left, what it does on the right.
+pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
+    let tokens = story.all_tokens();
+    let doing = match now.phase {
+        Phase::Prompt(share) => format!("reading the prompt, {:.0} %", 100.0 * share),
+        Phase::Text => {
+            let pace = now.pace.map(|pace| match pace {
+                pace if pace < 1.0 => format!(", {:.1} s/token", 1.0 / pace.max(1e-9)),
+                pace => format!(", {pace:.1} tok/s"),
+            });
+            format!("token {tokens}{}", pace.unwrap_or_default())
+        }
+    };
+    let width = u16::try_from(Span::raw(&*doing).width()).unwrap_or(u16::MAX);
+    let start = line.right().saturating_sub(width).max(line.x);
+    put(buffer, line, start, &doing, Style::new());
+    let left = Rect { width: (start - line.x).saturating_sub(2), ..line };
+    let model = plain(&story.about.model);
+    put(buffer, left, left.x, &model, Style::new().add_modifier(Modifier::BOLD));
+}
+
+/// The share of the time that the disk was busy and that passes computed, the latest on the right.
+pub(super) fn lanes(story: &Story, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    type Part = fn(&Step) -> f64;
+    let lanes: [(&str, Part, Style); 2] = [
+        ("disk", |step| step.share(step.reading), palette.disk()),
+        ("compute", |step| step.share(step.computing), palette.compute()),
+    ];
+    for (line, (name, part, style)) in area.rows().zip(lanes) {
+        put(buffer, line, line.x, name, palette.quiet());
+        let room = usize::from(line.width.saturating_sub(NAMES));
+        let steps = story.steps();
+        let shown = steps.iter().skip(steps.len().saturating_sub(room));
+        let mut x = line.right() - u16::try_from(steps.len().min(room)).unwrap_or(0);
+        for step in shown {
+            let eighths = (8.0 * part(step).clamp(0.0, 1.0)).round() as usize;
+            x = put(buffer, line, x, EIGHTHS[eighths], style);
+        }
+    }
+}
+
+/// Hit rate, throughput, waits, and memory within the budget.
+pub(super) fn figures(
+    story: &Story,
+    now: &Now,
+    palette: &Palette,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    let steps = story.steps();
+    let recent = Step::sum(steps.iter().skip(steps.len().saturating_sub(WINDOW)));
+    let hits = match recent.hit_rate() {
+        Some(rate) => format!("hits {:>3.0} %", 100.0 * rate),
+        None => "hits   -  ".to_owned(),
+    };
+    let waits = 100.0 * recent.share(recent.waiting);
+    let text = format!("{hits}  {:>5.2} GB/s  waits {waits:>3.0} %", recent.gb_per_second());
+    let mut lines = area.rows();
+    let Some(first) = lines.next() else { return };
+    let end = put(buffer, first, first.x, &text, Style::new());
+    let rest = match lines.next() {
+        Some(second) => second,
+        None if first.width >= WIDE => {
+            let x = end + 3;
+            Rect { x, width: first.right().saturating_sub(x), ..first }
+        }
+        None => return,
+    };
+    budget(story, now, palette, rest, buffer);
+}
+
+/// The memory of the process as a bar within its budget.
+fn budget(story: &Story, now: &Now, palette: &Palette, line: Rect, buffer: &mut Buffer) {
+    let Some(memory) = now.memory else { return };
+    let Some(budget) = story.about.budget.filter(|&budget| budget > 0) else {
+        put(buffer, line, line.x, &format!("memory {}", size(memory)), Style::new());
+        return;
+    };
+    let words = format!(" {} of {}", size(memory), size(budget));
+    let x = put(buffer, line, line.x, "memory ", Style::new());
+    let taken = u16::try_from(words.len()).unwrap_or(u16::MAX);
+    let room = line.right().saturating_sub(x).saturating_sub(taken).min(MOST_BAR);
+    let share = (memory as f64 / budget as f64).clamp(0.0, 1.0);
+    let full = (f64::from(room) * share).round() as u16;
+    let mut x = x;
+    for at in 0..room {
+        let (mark, style) = match at < full {
+            true => ("█", palette.compute()),
+            false => ("░", palette.quiet()),
+        };
+        x = put(buffer, line, x, mark, style);
+    }
+    put(buffer, line, x, &words, Style::new());
+}
+
+/// Columns of the longest bar.
+const MOST_BAR: u16 = 40;
+
+/// An amount of memory.
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        _ if bytes >= 1024.0 * 1024.0 * 1024.0 => format!("{:.2} GiB", bytes / (1u64 << 30) as f64),
+        _ => format!("{:.1} MiB", bytes / (1u64 << 20) as f64),
+    }
+}

@@ -1,0 +1,116 @@
+//! Frames for a terminal.
+
+mod meters;
+mod style;
+mod text;
+mod wall;
+mod writer;
+
+pub use ratatui_core::buffer::Buffer;
+pub use ratatui_core::layout::Rect;
+use ratatui_core::style::Style;
+
+pub use writer::changes;
+
+use crate::{Story, Wall};
+use style::Palette;
+
+/// The state of a run, which a frame shows with the story.
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// State of all experts.
+    pub wall: Wall,
+    /// Its phase.
+    pub phase: Phase,
+    /// Tokens per second; `None` before the second token.
+    pub pace: Option<f64>,
+    /// Memory of the process in bytes, if known.
+    pub memory: Option<u64>,
+    /// False for styles without colours.
+    pub has_colours: bool,
+}
+
+/// Phase of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Phase {
+    /// It reads the prompt, of which this share is done.
+    Prompt(f64),
+    /// It writes the text.
+    #[default]
+    Text,
+}
+
+/// Draws a frame over the whole buffer, as far as it has room.
+pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
+    buffer.reset();
+    let area = buffer.area;
+    if area.width < 8 || area.height < 2 {
+        return;
+    }
+    let palette = Palette::new(now.has_colours);
+    let frame = Layout::of(area, now.wall.rows.len());
+    meters::title(story, now, frame.title, buffer);
+    wall::draw(&now.wall, &palette, frame.wall, buffer);
+    if frame.legend.height > 0 {
+        wall::legend(&now.wall, &palette, [frame.wall, frame.legend], buffer);
+    }
+    meters::lanes(story, &palette, frame.lanes, buffer);
+    meters::figures(story, now, &palette, frame.figures, buffer);
+    text::draw(story, &palette, frame.text, buffer);
+}
+
+/// Places of the parts of a frame, from top to bottom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    title: Rect,
+    wall: Rect,
+    legend: Rect,
+    lanes: Rect,
+    figures: Rect,
+    text: Rect,
+}
+
+impl Layout {
+    fn of(area: Rect, layers: usize) -> Layout {
+        let mut y = area.y;
+        let mut take = |lines: u16| {
+            let lines = lines.min(area.bottom().saturating_sub(y));
+            let part = Rect { y, height: lines, ..area };
+            y += lines;
+            part
+        };
+        // On wide screens all figures fit one line.
+        let figures = if area.width >= WIDE { 1 } else { 2 };
+        let is_high = area.height >= 16;
+        let (legend, lanes) = (u16::from(is_high), 2);
+        let fixed = 1 + legend + lanes + figures;
+        let left = area.height.saturating_sub(fixed);
+        let most = if is_high { left.saturating_sub(6).max(left / 2) } else { left / 2 };
+        // No more lines than the folded wall has.
+        let down = layers.div_ceil(usize::from(most.max(1))).max(1);
+        let wall = most.min(u16::try_from(layers.div_ceil(down)).unwrap_or(u16::MAX));
+        Layout {
+            title: take(1),
+            wall: take(wall),
+            legend: take(legend),
+            lanes: take(lanes),
+            figures: take(figures),
+            text: take(u16::MAX),
+        }
+    }
+}
+
+/// Columns from which all figures fit one line.
+const WIDE: u16 = 76;
+
+/// Writes within a line, from a column of it on. Returns the column after the text.
+fn put(buffer: &mut Buffer, line: Rect, x: u16, text: &str, style: Style) -> u16 {
+    let room = usize::from(line.right().saturating_sub(x));
+    if room == 0 || line.height == 0 {
+        return x;
+    }
+    buffer.set_stringn(x, line.y, text, room, style).0
+}
+
+#[cfg(test)]
+mod tests;

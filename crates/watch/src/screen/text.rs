@@ -1,0 +1,118 @@
+//! The text, in colours that show what each token cost.
+
+use std::borrow::Cow;
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::Style;
+use ratatui_core::text::Span;
+
+use super::put;
+use super::style::Palette;
+use crate::Story;
+
+/// A grapheme with its style; none at the end of a line.
+type Mark = Option<(String, Style)>;
+
+/// Draws the end of the text, wrapped at words.
+pub(super) fn draw(story: &Story, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    // A line is kept empty above it.
+    let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
+    if area.height == 0 || area.width == 0 {
+        return;
+    }
+    let most = usize::from(area.width) * usize::from(area.height);
+    let usual = story.usual();
+    // From the end back to more than the place holds.
+    let mut parts: Vec<(Cow<'_, str>, Style)> = Vec::new();
+    let mut room = most;
+    for (number, token) in story.tokens().iter().enumerate().rev() {
+        if room == 0 {
+            break;
+        }
+        let text = plain(&token.text);
+        room = room.saturating_sub(text.chars().count());
+        parts.push((text, palette.level(story.level(number, usual))));
+    }
+    if room > 0 && story.left_out() == 0 {
+        parts.push((plain(story.opening()), palette.quiet()));
+    }
+    parts.reverse();
+    let lines = wrapped(&parts, area.width);
+    let shown = lines.len().saturating_sub(usize::from(area.height));
+    for (line, marks) in area.rows().zip(&lines[shown..]) {
+        let mut x = line.x;
+        for (mark, style) in marks {
+            x = put(buffer, line, x, mark, *style);
+        }
+    }
+}
+
+/// Breaks parts into lines: at the last space that fits, or within a word that is longer than a line.
+fn wrapped(parts: &[(Cow<'_, str>, Style)], width: u16) -> Vec<Vec<(String, Style)>> {
+    let mut lines = vec![Vec::new()];
+    let (mut line, mut used) = (Vec::new(), 0);
+    let mut end_line = |line: &mut Vec<(String, Style)>| {
+        if let Some(last) = lines.last_mut() {
+            last.append(line);
+        }
+        lines.push(Vec::new());
+    };
+    for mark in parts.iter().flat_map(|(text, style)| marks(text, *style)) {
+        let Some((mark, style)) = mark else {
+            end_line(&mut line);
+            used = 0;
+            continue;
+        };
+        let columns = Span::raw(mark.as_str()).width();
+        if used + columns > usize::from(width) {
+            if mark == " " {
+                end_line(&mut line);
+                used = 0;
+                continue;
+            }
+            let space = line.iter().rposition(|(mark, _): &(String, Style)| mark == " ");
+            let mut rest = space.map_or_else(Vec::new, |at| line.split_off(at + 1));
+            end_line(&mut line);
+            line.append(&mut rest);
+            used = line.iter().map(|(mark, _)| Span::raw(mark.as_str()).width()).sum();
+        }
+        used += columns;
+        line.push((mark, style));
+    }
+    if let Some(last) = lines.last_mut() {
+        last.append(&mut line);
+    }
+    lines
+}
+
+/// The graphemes of a text with their style, and the ends of its lines.
+fn marks(text: &str, style: Style) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            marks.push(None);
+        }
+        let span = Span::raw(line);
+        let graphemes = span.styled_graphemes(style);
+        marks.extend(graphemes.map(|grapheme| Some((grapheme.symbol.to_owned(), style))));
+    }
+    marks
+}
+
+/// A text without control characters, which a terminal would obey.
+pub(super) fn plain(text: &str) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '\t' => plain.push_str("    "),
+            c if is_obeyed(c) => plain.extend(c.escape_default()),
+            c => plain.push(c),
+        }
+    }
+    Cow::Owned(plain)
+}

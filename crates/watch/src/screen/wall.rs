@@ -1,0 +1,45 @@
+//! The wall of experts.
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+
+use super::put;
+use super::style::{Palette, mark};
+use crate::{Folded, State, Wall};
+
+/// Columns for the number of a layer.
+const NUMBERS: u16 = 4;
+
+/// Folds the wall to its place.
+fn fold(wall: &Wall, area: Rect) -> Folded {
+    wall.fold(usize::from(area.width.saturating_sub(NUMBERS)), usize::from(area.height))
+}
+
+pub(super) fn draw(wall: &Wall, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    for (line, (layer, marks)) in area.rows().zip(fold(wall, area).lines) {
+        put(buffer, line, line.x, &format!("{layer:>3} "), palette.quiet());
+        let mut x = line.x + NUMBERS;
+        for state in marks {
+            x = put(buffer, line, x, mark(state), palette.state(state));
+        }
+    }
+}
+
+/// Explains the marks, and how many experts one stands for.
+pub(super) fn legend(wall: &Wall, palette: &Palette, areas: [Rect; 2], buffer: &mut Buffer) {
+    let [of, line] = areas;
+    if wall.rows.is_empty() {
+        put(buffer, line, line.x, "a model without experts", palette.quiet());
+        return;
+    }
+    let mut x = line.x + NUMBERS;
+    for state in State::ALL {
+        x = put(buffer, line, x, mark(state), palette.state(state));
+        x = put(buffer, line, x, &format!(" {}  ", state.name()), palette.quiet());
+    }
+    let folded = fold(wall, of);
+    if folded.across * folded.down > 1 {
+        let experts = format!("a mark: {} × {}", folded.across, folded.down);
+        put(buffer, line, x, &experts, palette.quiet());
+    }
+}

@@ -1,0 +1,99 @@
+//! Cost of a part of a run.
+
+use sws_engine::watch::Tally;
+
+/// A part of a run, such as a pass, or the time between two frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Its duration in seconds; 0 if no times are known.
+    pub seconds: f64,
+    /// Seconds of passes, without waits.
+    pub computing: f64,
+    /// Seconds of waits for reads.
+    pub waiting: f64,
+    /// Seconds during which a read was on the device.
+    pub reading: f64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Experts that were in memory when a router chose them.
+    pub hits: u64,
+    /// Experts that were not.
+    pub misses: u64,
+}
+
+impl Step {
+    /// The step between two readings.
+    pub fn between(before: &Tally, after: &Tally) -> Step {
+        let seconds = |of: fn(&Tally) -> std::time::Duration| {
+            of(after).saturating_sub(of(before)).as_secs_f64()
+        };
+        let waiting = seconds(|tally| tally.stalled);
+        Step {
+            seconds: seconds(|tally| tally.now),
+            computing: (seconds(|tally| tally.in_passes) - waiting).max(0.0),
+            waiting,
+            reading: seconds(|tally| tally.device_busy),
+            bytes: after.device_bytes.saturating_sub(before.device_bytes),
+            hits: after.hits.saturating_sub(before.hits),
+            misses: after.misses.saturating_sub(before.misses),
+        }
+    }
+
+    /// The sum of steps.
+    pub fn sum<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Step {
+        steps.into_iter().fold(Step::default(), |sum, step| Step {
+            seconds: sum.seconds + step.seconds,
+            computing: sum.computing + step.computing,
+            waiting: sum.waiting + step.waiting,
+            reading: sum.reading + step.reading,
+            bytes: sum.bytes + step.bytes,
+            hits: sum.hits + step.hits,
+            misses: sum.misses + step.misses,
+        })
+    }
+
+    /// Share of the chosen experts that were in memory; `None` if none was chosen.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let all = self.hits + self.misses;
+        (all > 0).then(|| self.hits as f64 / all as f64)
+    }
+
+    /// Gigabytes read in a second.
+    pub fn gb_per_second(&self) -> f64 {
+        self.share(self.bytes as f64 / 1e9)
+    }
+
+    /// A part of the duration, from 0 to 1 for times within it.
+    pub(crate) fn share(&self, part: f64) -> f64 {
+        if self.seconds > 0.0 { part / self.seconds } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_differences_of_readings() {
+        let seconds = Duration::from_secs;
+        let before = Tally { now: seconds(10), hits: 5, ..Tally::default() };
+        let after = Tally {
+            now: seconds(14),
+            in_passes: seconds(3),
+            stalled: seconds(1),
+            device_busy: seconds(2),
+            device_bytes: 8_000_000_000,
+            hits: 8,
+            misses: 1,
+            ..before
+        };
+        let step = Step::between(&before, &after);
+        assert_eq!((step.computing, step.waiting, step.reading), (2.0, 1.0, 2.0));
+        assert_eq!((step.hit_rate(), step.gb_per_second()), (Some(0.75), 2.0));
+        assert_eq!(Step::sum([&step, &step]).gb_per_second(), 2.0);
+        let nothing = Step::between(&after, &after);
+        assert_eq!((nothing.hit_rate(), nothing.gb_per_second()), (None, 0.0));
+    }
+}

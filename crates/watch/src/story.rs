@@ -1,0 +1,264 @@
+//! The course of a run, in a bounded amount of memory.
+
+use std::collections::VecDeque;
+
+use sws_engine::watch::Row;
+
+use crate::{State, Step, Wall};
+
+/// Most tokens that a story keeps: the latest.
+pub const MAX_TOKENS: usize = 8192;
+/// Most bytes of the frames that a story keeps.
+pub const MAX_FRAME_BYTES: usize = 2 << 20;
+/// Most bytes that are kept of the text of a token, and of the text before all tokens.
+const MAX_TEXT: usize = 256;
+const MAX_OPENING: usize = 4096;
+/// Steps kept for the lanes of a screen, as many as the widest has columns.
+const MAX_STEPS: usize = 512;
+/// Tokens whose median is the usual cost.
+const USUAL: usize = 256;
+
+/// Subject of a story.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct About {
+    /// Name of the model, or of a recording.
+    pub model: String,
+    /// Sentences about how it was made.
+    pub notes: Vec<String>,
+    /// The memory budget in bytes, if there is one.
+    pub budget: Option<u64>,
+    /// True if times are known.
+    pub is_timed: bool,
+    /// True if it is known which experts were in memory.
+    pub has_places: bool,
+}
+
+/// A token, and what it cost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Token {
+    /// The text that it completes.
+    pub text: String,
+    /// The pass that computed it, and work around that; of the first token, the prompt.
+    pub step: Step,
+}
+
+/// The wall after a token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frame {
+    /// Number of the tokens up to then.
+    pub tokens: u64,
+    /// Memory of the process in bytes, if known.
+    pub memory: Option<u64>,
+    /// Two states in a letter.
+    pub states: String,
+}
+
+/// The course of a run: its text, the cost of that, and the walls on the way.
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    /// Its subject.
+    pub about: About,
+    /// Layers with experts.
+    pub rows: Vec<Row>,
+    opening: String,
+    tokens: VecDeque<Token>,
+    left_out: u64,
+    steps: VecDeque<Step>,
+    frames: Vec<Frame>,
+    /// Every how many tokens a frame is kept.
+    every: u64,
+    total: Step,
+}
+
+impl Story {
+    /// An empty story.
+    pub fn new(about: About, rows: Vec<Row>) -> Story {
+        Story { about, rows, every: 1, ..Story::default() }
+    }
+
+    /// Most bytes that a story takes about a wall of so many experts and a text of so many tokens;
+    /// without frames if it is only for a screen.
+    pub fn bytes_for(experts: usize, tokens: usize, frames: bool) -> u64 {
+        let tokens = tokens.min(MAX_TOKENS);
+        let frame = experts.div_ceil(2) + size_of::<Frame>() + 16;
+        let frames = match frames {
+            true => (frame * (tokens + 1)).min(frame * 4 + MAX_FRAME_BYTES),
+            false => 0,
+        };
+        // Twice what grows, as a list that grows takes twice its length at last.
+        let grows = 2 * tokens * (size_of::<Token>() + 64) + 2 * frames;
+        (grows + MAX_STEPS * size_of::<Step>() + MAX_OPENING + 2 * experts) as u64
+    }
+
+    /// Sets the text before the tokens, of which the end is kept.
+    pub fn set_opening(&mut self, text: &str) {
+        let start = (0..=text.len())
+            .find(|&at| text.is_char_boundary(at) && text.len() - at <= MAX_OPENING);
+        self.opening = text[start.unwrap_or(text.len())..].to_owned();
+    }
+
+    /// The text before the tokens.
+    pub fn opening(&self) -> &str {
+        &self.opening
+    }
+
+    /// Appends a token.
+    pub fn token(&mut self, text: &str, step: Step) {
+        if self.tokens.len() == MAX_TOKENS {
+            self.tokens.pop_front();
+            self.left_out += 1;
+        }
+        let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at));
+        self.tokens.push_back(Token { text: text[..end.unwrap_or(0)].to_owned(), step });
+        self.total = Step::sum([&self.total, &step]);
+    }
+
+    /// Keeps the wall after the last token, unless frames have to be fewer to be kept.
+    pub fn frame(&mut self, wall: &Wall, memory: Option<u64>) {
+        let tokens = self.all_tokens();
+        let bytes = wall.states.len().div_ceil(2).max(1);
+        let most = (MAX_FRAME_BYTES / bytes).clamp(4, MAX_TOKENS);
+        if !tokens.is_multiple_of(self.every) {
+            return;
+        }
+        if self.frames.len() >= most {
+            self.every *= 2;
+            let every = self.every;
+            self.frames.retain(|frame| frame.tokens.is_multiple_of(every));
+        }
+        if tokens.is_multiple_of(self.every) {
+            self.frames.push(Frame { tokens, memory, states: packed(&wall.states) });
+        }
+    }
+
+    /// Appends a while to the lanes.
+    pub fn step(&mut self, step: Step) {
+        if self.steps.len() == MAX_STEPS {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    /// The tokens that are kept.
+    pub fn tokens(&self) -> &VecDeque<Token> {
+        &self.tokens
+    }
+
+    /// Number of all tokens.
+    pub fn all_tokens(&self) -> u64 {
+        self.left_out + self.tokens.len() as u64
+    }
+
+    /// Number of tokens that are not kept any more.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// The frames that are kept.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The latest whiles, for lanes.
+    pub fn steps(&self) -> &VecDeque<Step> {
+        &self.steps
+    }
+
+    /// Sum of all tokens.
+    pub fn total(&self) -> Step {
+        self.total
+    }
+
+    /// Median cost of the latest tokens, without the first, which is the prompt's; 0 if there is none.
+    pub fn usual(&self) -> f64 {
+        let first = usize::from(self.left_out == 0);
+        let costs = self.tokens.iter().skip(first).rev().take(USUAL);
+        let mut costs: Vec<f64> = costs.map(|token| self.cost(token)).collect();
+        let middle = costs.len() / 2;
+        if costs.is_empty() {
+            return 0.0;
+        }
+        *costs.select_nth_unstable_by(middle, f64::total_cmp).1
+    }
+
+    /// Cost of a token: seconds, or if none are known, misses.
+    pub fn cost(&self, token: &Token) -> f64 {
+        match self.about.is_timed {
+            true => token.step.seconds,
+            false => token.step.misses as f64,
+        }
+    }
+
+    /// Level of a token's cost compared with the usual: 0 to 3. The first is the prompt's, and so never dear.
+    pub fn level(&self, number: usize, usual: f64) -> usize {
+        let Some(token) = self.tokens.get(number) else { return 0 };
+        let is_first = number == 0 && self.left_out == 0 && self.about.is_timed;
+        if usual <= 0.0 || is_first {
+            return 0;
+        }
+        LEVELS.iter().filter(|&&level| self.cost(token) > level * usual).count()
+    }
+}
+
+/// Multiples of the usual cost above which a token is dear.
+pub(crate) const LEVELS: [f64; 3] = [1.25, 2.0, 4.0];
+
+/// Two states in a letter.
+fn packed(states: &[State]) -> String {
+    let letter = |pair: &[State]| {
+        let second = pair.get(1).map_or(0, |&state| state as u8);
+        char::from(b'A' + pair[0] as u8 + 5 * second)
+    };
+    states.chunks(2).map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story() -> Story {
+        Story::new(About { is_timed: true, ..About::default() }, Vec::new())
+    }
+
+    #[test]
+    fn memory_of_a_story_is_bounded() {
+        let mut story = story();
+        let mut wall = Wall::new(vec![Row { layer: 0, experts: 1000 }]);
+        wall.states[0] = State::Waited;
+        for number in 0..3 * MAX_TOKENS as u64 {
+            story.token(&"ü".repeat(1000), Step { seconds: 1.0, ..Step::default() });
+            story.frame(&wall, Some(number));
+            story.step(Step::default());
+        }
+        assert_eq!(story.tokens().len(), MAX_TOKENS);
+        assert_eq!((story.left_out(), story.all_tokens()), (2 * 8192, 3 * 8192));
+        assert!(story.tokens()[0].text.len() <= MAX_TEXT);
+        let frames = story.frames();
+        assert!(frames.len() * 500 <= MAX_FRAME_BYTES && frames.len() > 1000, "{}", frames.len());
+        assert!(frames.iter().all(|frame| frame.states.starts_with('E')));
+        let gaps: Vec<u64> = frames.windows(2).map(|two| two[1].tokens - two[0].tokens).collect();
+        assert!(gaps.iter().all(|&gap| gap == gaps[0]), "evenly spaced");
+        assert_eq!(story.steps().len(), MAX_STEPS);
+        story.set_opening(&"ü".repeat(MAX_OPENING));
+        assert_eq!(story.opening().len(), MAX_OPENING);
+    }
+
+    #[test]
+    fn dear_tokens_stand_out_from_the_usual_ones() {
+        let mut story = story();
+        for seconds in [50.0, 1.0, 1.0, 1.0, 1.5, 3.0, 9.0] {
+            story.token("a", Step { seconds, ..Step::default() });
+        }
+        let usual = story.usual();
+        assert_eq!(usual, 1.0 + 0.5, "the middle of six");
+        let levels: Vec<usize> = (0..7).map(|number| story.level(number, 1.0)).collect();
+        assert_eq!(levels, [0, 0, 0, 0, 1, 2, 3], "the prompt is none of them");
+        assert_eq!(super::Story::default().usual(), 0.0);
+    }
+
+    #[test]
+    fn states_are_packed_in_pairs() {
+        use State::{Disk, Memory, Reading, Waited};
+        assert_eq!(packed(&[Disk, Disk, Memory, Reading, Waited, Waited, Waited]), "ALYE");
+    }
+}

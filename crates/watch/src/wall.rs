@@ -1,0 +1,155 @@
+//! The wall: the state of every expert, a row for each layer.
+
+use sws_engine::watch::{Cell, Place, Row, Use};
+
+/// State of an expert. Where one mark stands for several experts, the last of these states that one
+/// of them is in counts, but a mark is in memory only if most of its experts are; if half of them are,
+/// the first decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// On the disk.
+    #[default]
+    Disk,
+    /// In memory.
+    Memory,
+    /// Being read.
+    Reading,
+    /// In memory when the pass chose it.
+    Used,
+    /// Not in memory when the pass chose it.
+    Waited,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [State; 5] =
+        [State::Disk, State::Memory, State::Reading, State::Used, State::Waited];
+
+    /// A word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Disk => "on disk",
+            State::Memory => "in memory",
+            State::Reading => "being read",
+            State::Used => "used",
+            State::Waited => "waited for",
+        }
+    }
+}
+
+impl From<Cell> for State {
+    fn from(cell: Cell) -> State {
+        match (cell.used, cell.place) {
+            (Some(Use::Hit), _) => State::Used,
+            (Some(Use::Waited), _) => State::Waited,
+            (None, Place::Reading) => State::Reading,
+            (None, Place::Memory) => State::Memory,
+            (None, Place::Disk) => State::Disk,
+        }
+    }
+}
+
+/// The states of all experts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wall {
+    /// Layers with experts.
+    pub rows: Vec<Row>,
+    /// The states, row after row.
+    pub states: Vec<State>,
+}
+
+/// A wall that is folded to fit a screen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Folded {
+    /// Most experts of a layer that share a mark.
+    pub across: usize,
+    /// Layers that share a line.
+    pub down: usize,
+    /// The number of the first layer of each line, and the marks of the line.
+    pub lines: Vec<(usize, Vec<State>)>,
+}
+
+impl Wall {
+    /// A wall of experts that are all on the disk.
+    pub fn new(rows: Vec<Row>) -> Wall {
+        let cells = rows.iter().map(|row| row.experts).sum();
+        Wall { rows, states: vec![State::Disk; cells] }
+    }
+
+    /// Folds the wall to so many columns and lines.
+    pub fn fold(&self, columns: usize, lines: usize) -> Folded {
+        let widest = self.rows.iter().map(|row| row.experts).max().unwrap_or(0);
+        if widest == 0 || columns == 0 || lines == 0 {
+            return Folded::default();
+        }
+        let (across, down) = (widest.div_ceil(columns), self.rows.len().div_ceil(lines));
+        let mut firsts = Vec::with_capacity(self.rows.len());
+        let mut first = 0;
+        for row in &self.rows {
+            firsts.push(first);
+            first += row.experts;
+        }
+        let fold = |line: &[Row], at: usize| {
+            let experts = line.iter().map(|row| row.experts).max().unwrap_or(0);
+            let mark = |mark: usize| {
+                let of = mark * across..(mark + 1) * across;
+                let cells = line.iter().zip(&firsts[at..]).flat_map(|(row, first)| {
+                    let (start, end) = (of.start.min(row.experts), of.end.min(row.experts));
+                    self.states.get(first + start..first + end).unwrap_or_default()
+                });
+                folded(cells)
+            };
+            (line[0].layer, (0..experts.div_ceil(across)).map(mark).collect())
+        };
+        let lines = self.rows.chunks(down).enumerate();
+        Folded { across, down, lines: lines.map(|(at, line)| fold(line, at * down)).collect() }
+    }
+
+    /// Number of experts in each state, in the order of [`State::ALL`].
+    pub fn counts(&self) -> [usize; 5] {
+        let mut counts = [0; 5];
+        self.states.iter().for_each(|&state| counts[state as usize] += 1);
+        counts
+    }
+}
+
+/// The state of a mark that stands for several experts.
+fn folded<'a>(states: impl Iterator<Item = &'a State>) -> State {
+    let (mut excess, mut first, mut last) = (0, None, State::Disk);
+    for &state in states {
+        excess += if state == State::Disk { 1 } else { -1 };
+        first.get_or_insert(state);
+        last = last.max(state);
+    }
+    match last {
+        State::Memory if excess > 0 || excess == 0 && first == Some(State::Disk) => State::Disk,
+        state => state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_several_experts_show_the_most_important() {
+        let rows = [(1, 4), (2, 4), (5, 3)].map(|(layer, experts)| Row { layer, experts });
+        let mut wall = Wall::new(rows.to_vec());
+        use State::{Disk, Memory, Reading, Used, Waited};
+        wall.states =
+            vec![Memory, Disk, Memory, Memory, Disk, Used, Disk, Disk, Reading, Waited, Disk];
+        assert_eq!(wall.counts(), [5, 3, 1, 1, 1]);
+        let whole = wall.fold(80, 24);
+        assert_eq!((whole.across, whole.down, whole.lines.len()), (1, 1, 3));
+        assert_eq!(whole.lines[2], (5, vec![Reading, Waited, Disk]));
+        let narrow = wall.fold(2, 24);
+        assert_eq!(narrow.lines[0], (1, vec![Memory, Memory]));
+        assert_eq!(narrow.lines[1], (2, vec![Used, Disk]));
+        assert_eq!(narrow.lines[2], (5, vec![Waited, Disk]));
+        let low = wall.fold(2, 2);
+        assert_eq!(low.lines, [(1, vec![Used, Memory]), (5, vec![Waited, Disk])]);
+        assert_eq!((low.across, low.down), (2, 2));
+        assert_eq!(wall.fold(0, 5), Folded::default());
+        assert_eq!(Wall::new(Vec::new()).fold(80, 24), Folded::default());
+    }
+}
