@@ -49,6 +49,19 @@ fn entries_are_defaults_by_command_and_model() {
     assert_eq!(tokens(run(&file, &model, &[])), 3);
     write(&format!("{all}[command.\"draft score\"]\nbudget = 20\n"));
     assert_eq!(tokens(run(&file, &model, &[])), 3);
+    // The same model by another name, and a model by the command.
+    write(&format!("{all}[model.\"MODEL/../model\"]\nmax-new-tokens = 6\n"));
+    assert_eq!(tokens(run(&file, &model, &[])), 6);
+    let sections = "[command.run]\nmodel = \"MODEL\"\n[model.\"MODEL\"]\nmax-new-tokens = 7\n";
+    write(&format!("{all}{sections}"));
+    let mut alone = command(&[&"run", &"--tokens=1,2", &"--json"]);
+    assert_eq!(tokens(Outcome::of(alone.env("SWS_CONFIG", &file).output().unwrap())), 7);
+    // What is typed replaces all values of an option that may be given several times.
+    let letters: Vec<String> = ('a'..='z').map(String::from).collect();
+    write(&format!("{all}stop = {letters:?}\n"));
+    assert!(tokens(run(&file, &model, &["--seed=1"])) < 3);
+    assert_eq!(tokens(run(&file, &model, &["--seed=1", "--stop=no such text"])), 3);
+    write(all);
     // Commands without the option have none of it, and --config is SWS_CONFIG.
     let inspect = sws(&[&"inspect", &model, &"--config", &file]).succeeded();
     assert!(inspect.stdout.contains("qwen3_moe"), "{inspect:?}");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use safetensors::Dtype;
-use sws_kernels::{EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Source, Tally};
+use sws_kernels::{EncodedRows, Encoder, Encoding, Histogram, Tally};
 use sws_store::Manifest;
 
 use crate::checkpoints::{Checkpoint, Random, Tensor, tiny};
@@ -85,15 +85,10 @@ fn parts_too_large_for_memory_are_spilled() {
         let bytes = std::fs::read(file).unwrap();
 
         let mut rows = EncodedRows::default();
-        let mut tally = Tally::default();
-        let encoder = match encoding {
-            Encoding::Bf12 => {
-                let mut histogram = Histogram::default();
-                histogram.add(&tall.bytes);
-                Encoder::bf12(1, ExponentTable::from_histogram(&histogram))
-            }
-            _ => Encoder::new(encoding, Source::Bf16, 1).unwrap(),
-        };
+        let mut histogram = Histogram::default();
+        histogram.add(&tall.bytes);
+        let encoder = Encoder::counted(encoding, 1, &histogram).unwrap();
+        let mut tally = Tally::new(&encoder);
         encoder.encode(&tall.bytes, &mut rows).unwrap();
         tally.push(&rows).unwrap();
         let [codes, scales] = rows.parts;

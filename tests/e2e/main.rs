@@ -1,5 +1,6 @@
 //! End-to-end tests of the `sws` command, one module per subject.
 
+mod bad_input;
 mod bad_models;
 mod budget;
 mod candle;
@@ -7,12 +8,14 @@ mod cgroup;
 mod chat;
 mod checkpoints;
 mod config;
+mod downloads;
 mod draft;
 mod faults;
 mod full_disk;
 mod help;
 mod kill;
 mod large;
+mod launch;
 mod library;
 mod library_of_models;
 mod limits;
@@ -21,6 +24,7 @@ mod memory;
 mod old_versions;
 mod outline;
 mod outputs;
+mod packages;
 mod pipes;
 mod prompts;
 mod pull;
@@ -35,5 +39,6 @@ mod sws;
 mod tales;
 mod terminal;
 mod tokenizers;
+mod watch;
 
 use sws_testing::goldens;

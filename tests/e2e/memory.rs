@@ -96,7 +96,7 @@ fn peak_of_sharding_verifying_and_unsharding() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("in");
     large(&dir);
-    let cases = [["bf12", "q8"], ["f32", "q4"], ["q4", ""], ["fp8", ""]];
+    let cases = [["bf12", "q8"], ["bf11", ""], ["f32", "q4"], ["q4", ""], ["fp8", ""]];
     check(temp.path(), &dir, &cases);
     std::fs::remove_dir_all(&dir).unwrap();
     transposed(&dir);
@@ -122,7 +122,7 @@ fn check(temp: &Path, dir: &Path, cases: &[[&str; 2]]) {
             assert!(bytes > 0 && bytes < LIMIT, "{what} in {encoding} took {} MiB", bytes >> 20);
         }
         sws(&[&"inspect", &out]).succeeded();
-        if ["bf12", "bf16"].contains(encoding) {
+        if ["bf12", "bf11", "bf16"].contains(encoding) {
             let data = |dir: &Path| {
                 let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
                 let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

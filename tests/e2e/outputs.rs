@@ -143,3 +143,38 @@ fn two_outputs_of_one_name_are_refused() {
     outcome.refused(2, &["--record and --certify", "name two"]);
     assert_eq!(temp.path().read_dir().unwrap().count(), 1, "only the link is there");
 }
+
+#[test]
+fn inputs_are_never_replaced() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let model = dir.join("model");
+    copied(&golden_dir(MODEL), &model);
+    let recording = dir.join("recording");
+    let run = |words: &[&dyn AsRef<std::ffi::OsStr>]| {
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> =
+            vec![&"run", &model, &"--tokens", &"1,2,3", &"-n", &"4", &"--json", &"--no-warm-start"];
+        args.extend(words);
+        sws(&args)
+    };
+    run(&[&"--record", &recording]).succeeded();
+    let before = tree(dir);
+    let config = model.join("config.json");
+    for refused in [
+        run(&[&"--report", &config]),
+        run(&[&"--record", &config]),
+        run(&[&"--certify", &config]),
+        sws(&[&"replay", &recording, &"--html", &recording]),
+        sws(&[&"forward", &model, &"--tokens", &"1,2,3", &"--out", &config]),
+    ] {
+        refused.refused(2, &["is an input of this command", "name another file"]);
+    }
+    assert!(tree(dir) == before);
+}
+
+fn copied(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for (name, bytes) in tree(from) {
+        std::fs::write(to.join(name), bytes).unwrap();
+    }
+}

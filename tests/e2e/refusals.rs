@@ -30,7 +30,7 @@ fn invalid_checkpoints_are_refused() {
         ("no model type", |dir| std::fs::write(dir.join("config.json"), r#"{"num_hidden_layers":1}"#).unwrap(), &["config.json", "model_type"]),
         ("unknown family", |dir| {
             std::fs::write(dir.join("config.json"), r#"{"model_type":"x","num_hidden_layers":1}"#).unwrap();
-        }, &["`x`", "README"]),
+        }, &["`x`", "docs/supported.md"]),
         ("config is no JSON", |dir| std::fs::write(dir.join("config.json"), "{").unwrap(), &["config.json"]),
         ("a name that shards need", |dir| {
             let mut model = tiny("llama", Dtype::BF16, 1);
@@ -161,8 +161,9 @@ fn unencodable_weights_are_refused() {
 #[test]
 fn usage() {
     #[rustfmt::skip]
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&[], "Usage"),
+        (&["rnu"], "'run'"),
         (&["shard"], "CHECKPOINT"),
         (&["shard", "x", "--out", "y", "--encoding", "int8"], "choose one of"),
         (&["shard", "x", "--out", "y", "--stand-ins", "bf16"], "q8 or q4"),

@@ -46,7 +46,8 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     let mut original = tiny(family, dtype, 7);
-    let keeps_all = matches!(encoding, Encoding::F32 | Encoding::Bf12)
+    let keeps_all = encoding == Encoding::F32
+        || encoding.has_patches()
         || encoding.name() == dtype.to_string().to_lowercase();
     if keeps_all && stand_ins.is_none() {
         add_oddities(&mut original);
@@ -83,7 +84,7 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
     }
     let reencoded = |t: &Tensor| t.encoding == Some(encoding);
     let count = manifest.pieces.iter().flat_map(|p| &p.tensors).filter(|t| reencoded(t)).count();
-    assert!(count > 0 || encoding == Encoding::Bf12 && dtype != Dtype::BF16, "{case}");
+    assert!(count > 0 || encoding.has_patches() && dtype != Dtype::BF16, "{case}");
 
     let refused = unshard(&at("one"), &at("exact"), false, None, &|_| ());
     assert_eq!(refused.is_err(), changed > 0, "{case}: {changed} tensors changed");
@@ -388,7 +389,7 @@ fn tensors_with_scales_are_kept() {
     checkpoint.write(&at("in"), 1);
     let source = sws_store::open_checkpoint(at("in"), None).unwrap();
     let naming = sws_model::naming(source.config()).unwrap();
-    for encoding in [Encoding::Bf12, Encoding::F32] {
+    for encoding in [Encoding::Bf12, Encoding::Bf11, Encoding::F32] {
         let out = at(encoding.name());
         let options = ShardOptions { encoding, ..ShardOptions::default() };
         shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();

@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -12,18 +14,18 @@ use sws_testing::tales;
 use crate::sws::{command, sws};
 
 /// A client of a server at an address.
-struct Client(String);
+pub(crate) struct Client(pub(crate) String);
 
 /// A running server.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    client: Client,
+    pub(crate) client: Client,
     /// Lines of the log so far, and to come.
     lines: Box<dyn Iterator<Item = String>>,
 }
 
 impl Server {
-    fn start(more: &[&str]) -> Server {
+    pub(crate) fn start(more: &[&str]) -> Server {
         let model = tales();
         let mut args: Vec<&dyn AsRef<OsStr>> =
             vec![&"serve", &model, &"--port", &"0", &"--no-warm-start"];
@@ -80,6 +82,21 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn a_manager_of_services_is_told_when_requests_are_answered() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut server = command(&[&"serve", &tales(), &"--port", &"0", &"--no-warm-start"]);
+    let mut server = server.env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    let mut message = [0; 64];
+    let length = manager.recv(&mut message);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(&message[..length.unwrap()], b"READY=1");
 }
 
 #[test]

@@ -57,6 +57,12 @@ impl Terminal {
         command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
     }
 
+    /// With messages on the terminal, and standard output elsewhere.
+    pub(crate) fn start_with_output(&self, command: &mut Command, output: Stdio) -> Child {
+        let end = || Stdio::from(self.inside.try_clone().unwrap());
+        command.stdin(end()).stdout(output).stderr(end()).spawn().unwrap()
+    }
+
     /// Output up to these words.
     pub(crate) fn until(&self, words: &str) -> String {
         let mut all = Vec::new();
@@ -71,7 +77,7 @@ impl Terminal {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    fn modes(&self) -> LocalModes {
+    pub(crate) fn modes(&self) -> LocalModes {
         tcgetattr(&self.inside).unwrap().local_modes
     }
 
@@ -92,7 +98,7 @@ pub(crate) fn ended(mut child: Child) -> ExitStatus {
     panic!("the child is still running");
 }
 
-fn conversational(dir: &Path) {
+pub(crate) fn conversational(dir: &Path) {
     copy("qwen3_moe", dir);
     std::fs::write(dir.join("chat_template.jinja"), "{{ messages[-1].content }}").unwrap();
 }

@@ -93,11 +93,14 @@ fn prefetch(speculation: &Speculation) -> Option<String> {
         return None;
     }
     let ms = |nanos: f64| nanos / 1e6;
+    let on = match windows_on + windows_off {
+        0 => String::new(),
+        all => format!("; on in {windows_on} of {}", count(all, "window")),
+    };
     Some(format!(
-        "{useful} reads right, {wasted} wrong; saved {:.1} ms, cost {:.1} ms; on in {windows_on} of {}",
+        "{useful} reads right, {wasted} wrong; saved {:.1} ms, cost {:.1} ms{on}",
         ms(*saved_ns),
         ms(*cost_ns),
-        count(windows_on + windows_off, "window"),
     ))
 }
 

@@ -1,5 +1,6 @@
 //! Shows generated text on the terminal.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 
 use sws::{Generate, Generated, Piece, Progress};
@@ -7,15 +8,21 @@ use sws::{Generate, Generated, Piece, Progress};
 use crate::interrupt::Interrupt;
 use crate::live::Live;
 use crate::progress::{Meter, Unit};
+use crate::watch::Watcher;
 
-/// Shows a text while it is generated, until it ends or Ctrl-C ends it.
+/// Shows a text while it is generated, until it ends or Ctrl-C ends it. Text that a screen covers is
+/// shown at the end.
 pub(crate) fn follow(
     generate: Generate<'_>,
     interrupt: &Interrupt,
     mut live: Live,
+    watcher: &mut Option<Watcher<'_>>,
     show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
-    let meter = Arc::new(Meter::quiet("reading the prompt", Unit::Work));
+    if let Some(watcher) = watcher.as_mut().filter(|watcher| watcher.covers()) {
+        return covered(generate, interrupt, watcher, show);
+    }
+    let meter = Arc::new(Meter::quiet("prompt", Unit::Work));
     let shown = Arc::clone(&meter);
     let report = move |progress: Progress| {
         if progress.done < progress.total {
@@ -25,17 +32,88 @@ pub(crate) fn follow(
     let mut generate = generate.cancelled_by(interrupt.cancel()).reporting(report);
     let mut next = generate.next();
     meter.finish();
+    // Above the line, text that comes within a moment is shown together.
+    let mut held = NOTHING;
+    let mut shown: anyhow::Result<()> = Ok(());
     while let Some(piece) = next {
-        let piece = piece?;
-        if !(piece.text.is_empty() && piece.thought.is_empty()) {
-            live.clear();
-            show(&piece)?;
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) => {
+                shown = Err(error.into());
+                break;
+            }
+        };
+        if let Some(watcher) = watcher {
+            watcher.piece(&piece);
         }
-        if piece.token.is_some() {
-            live.tick();
+        let Piece { token, text, thought } = piece;
+        if token.is_some() {
+            live.count();
+        }
+        if !(thought.is_empty() || held.text.is_empty()) {
+            show_all(&mut held, &mut live, show)?;
+        }
+        held.text.push_str(&text);
+        held.thought.push_str(&thought);
+        let is_due = live.is_due();
+        if is_due || !live.is_below_text() {
+            show_all(&mut held, &mut live, show)?;
+        }
+        if is_due {
+            live.show();
         }
         next = generate.next();
     }
+    show_all(&mut held, &mut live, show)?;
     live.clear();
+    shown?;
     Ok(generate.finish())
+}
+
+const NOTHING: Piece = Piece { token: None, text: String::new(), thought: String::new() };
+
+/// Shows what was held back.
+fn show_all(
+    held: &mut Piece,
+    live: &mut Live,
+    show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let piece = std::mem::replace(held, NOTHING);
+    if piece.text.is_empty() && piece.thought.is_empty() {
+        return Ok(());
+    }
+    if live.is_below_text() {
+        live.clear();
+    }
+    show(&piece)
+}
+
+/// Follows a text under a screen. Standard output gets it at once only where that is not covered.
+fn covered(
+    generate: Generate<'_>,
+    interrupt: &Interrupt,
+    watcher: &mut Watcher<'_>,
+    show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
+) -> anyhow::Result<Generated> {
+    let is_covered = std::io::stdout().is_terminal();
+    let mut later = Vec::new();
+    let mut generate = generate.cancelled_by(interrupt.cancel()).reporting(watcher.prompt());
+    let mut result = Ok(());
+    for piece in generate.by_ref() {
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) => {
+                result = Err(error.into());
+                break;
+            }
+        };
+        watcher.piece(&piece);
+        match is_covered {
+            true => later.push(piece),
+            false => show(&piece)?,
+        }
+    }
+    watcher.close();
+    later.iter().try_for_each(show)?;
+    result.map(|()| generate.finish())
 }

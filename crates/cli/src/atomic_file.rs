@@ -91,6 +91,20 @@ impl AtomicFile {
         }
     }
 
+    /// Refuses to replace an input: a file, or one within a directory.
+    pub(crate) fn check_apart(&self, input: &Path) -> anyhow::Result<()> {
+        let Pending::Replace { target, .. } = &self.file else { return Ok(()) };
+        if let (Ok(target), Ok(input)) = (target.canonicalize(), input.canonicalize())
+            && target.starts_with(input)
+        {
+            bail!(
+                "`{}` is an input of this command, or lies among the files of its model; name another file",
+                self.path.display()
+            );
+        }
+        Ok(())
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = self.file.get().write_all(bytes);
         written.map_err(|e| refused(&self.path, &e))

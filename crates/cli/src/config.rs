@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
+use sws_hub::{HubCache, Library, ModelName};
 use sws_store::open_regular;
 use toml::{Table, Value};
+
+use crate::model;
 
 /// Size limit of the file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -29,7 +32,7 @@ struct Contents {
     /// Entries by command.
     #[serde(default)]
     command: BTreeMap<String, Table>,
-    /// Entries by model, as it is typed.
+    /// Entries by model: its id, with or without encoding and revision, or its path.
     #[serde(default)]
     model: BTreeMap<String, Table>,
 }
@@ -85,7 +88,8 @@ impl Config {
     /// Checks that every entry is an option.
     pub(crate) fn check(&self, command: &Command) -> anyhow::Result<()> {
         for (name, entries) in &self.contents.command {
-            let Some(child) = name.split(' ').try_fold(command, Command::find_subcommand) else {
+            let found = name.split(' ').try_fold(command, Command::find_subcommand);
+            let Some(child) = found.filter(|child| child.get_name() != "help") else {
                 bail!("`{}`: [command.\"{name}\"] names no command", self.path.display());
             };
             self.known(entries, &format!("command.\"{name}\""), child)?;
@@ -108,20 +112,32 @@ impl Config {
         }
     }
 
+    /// The model that the entries of a command name.
+    pub(crate) fn model(&self, command: &str) -> Option<PathBuf> {
+        let Contents { all, command: commands, .. } = &self.contents;
+        let named = |section: &Table| section.get("model")?.as_str().map(PathBuf::from);
+        commands.get(command).and_then(named).or_else(|| named(all))
+    }
+
     /// The entries that apply to a command and a model, as options, the most specific ones first.
     pub(crate) fn options(
         &self,
         command: &Command,
         name: &str,
-        model: Option<&str>,
+        model: Option<PathBuf>,
     ) -> anyhow::Result<Vec<Vec<OsString>>> {
         let Contents { all, command: commands, model: models } = &self.contents;
-        let model = model.and_then(|model| models.get(model));
-        let sections = [model, commands.get(name), Some(all)].into_iter().flatten();
+        // The default may have to be looked for.
+        let model = if models.is_empty() { Named::default() } else { Named::of(model, name) };
+        let mut of_model: Vec<(u8, &Table)> =
+            models.iter().filter_map(|(key, section)| Some((model.rank(key)?, section))).collect();
+        of_model.sort_by_key(|(rank, _)| *rank);
+        let of_model = of_model.into_iter().map(|(_, section)| section);
+        let others = [commands.get(name), Some(all)].into_iter().flatten();
         let mut options: Vec<(&str, Vec<OsString>)> = Vec::new();
-        for (name, value) in sections.flatten() {
+        for (name, value) in of_model.chain(others).flatten() {
             let Some(arg) = option(command, name) else { continue };
-            if !options.iter().any(|(known, _)| known == name) {
+            if !options.iter().any(|(known, _)| *known == name.as_str()) {
                 let mut words = Vec::new();
                 self.add(arg, name, value, &mut words)?;
                 options.push((name, words));
@@ -137,13 +153,16 @@ impl Config {
         value: &Value,
         to: &mut Vec<OsString>,
     ) -> anyhow::Result<()> {
-        let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+        let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
         let wrong = |what| anyhow!("`{}`: `{name}` needs {what}", self.path.display());
         match value {
             Value::Boolean(on) if is_switch => {
                 if *on {
                     to.push(format!("--{name}").into());
                 }
+            }
+            Value::Integer(times @ 0..=3) if matches!(arg.get_action(), ArgAction::Count) => {
+                to.extend((0..*times).map(|_| OsString::from(format!("--{name}"))));
             }
             _ if is_switch => return Err(wrong("true or false")),
             Value::Array(values) => {
@@ -160,6 +179,61 @@ impl Config {
     }
 }
 
+/// A model by its name and its place, to find the entries about it.
+#[derive(Debug, Default)]
+struct Named {
+    typed: Option<PathBuf>,
+    name: Option<ModelName>,
+    /// Its path without links, if it is on this machine.
+    path: Option<PathBuf>,
+}
+
+impl Named {
+    /// The model that was typed, or that a command takes where none was.
+    fn of(typed: Option<PathBuf>, command: &str) -> Named {
+        let path = match (&typed, command) {
+            (Some(typed), _) => sws::locate(typed).ok(),
+            (None, "chat") => model::newest_for_chat().map(|(here, _)| here),
+            (None, "run" | "serve" | "forward" | "certify" | "plan") => model::bundled().ok(),
+            (None, _) => None,
+        };
+        let path = path.and_then(|path| path.canonicalize().ok());
+        let name = typed.as_deref().and_then(|typed| typed.to_str()?.parse().ok());
+        Named { typed, name, path }
+    }
+
+    /// How much the entries of a section are about this model, with the closest first. `None` if they
+    /// are about another one.
+    fn rank(&self, key: &str) -> Option<u8> {
+        if self.typed.as_deref() == Some(Path::new(key)) {
+            return Some(0);
+        }
+        let place = || sws::locate(key).ok()?.canonicalize().ok();
+        if self.path.is_some() && place() == self.path {
+            return Some(1);
+        }
+        let key: ModelName = key.parse().ok()?;
+        let ModelName { id, tag, revision } = &key;
+        let whole = tag.is_none() && revision.is_none();
+        let agrees = |name: &ModelName| {
+            name.id == *id
+                && (tag.is_none() || *tag == name.tag)
+                && (revision.is_none() || *revision == name.revision)
+        };
+        if self.name.as_ref().is_some_and(agrees) {
+            return Some(if whole { 3 } else { 2 });
+        }
+        let library = Library::of_process().map(|library| library.dir().join(id.flat()));
+        let cached = HubCache::of_process().map(|cache| cache.model(id).dir().to_owned());
+        let below = |dir: PathBuf| {
+            let path = self.path.as_ref()?;
+            path.starts_with(dir.canonicalize().ok()?).then_some(())
+        };
+        let is_below = [library, cached].into_iter().flatten().any(|dir| below(dir).is_some());
+        (whole && is_below).then_some(3)
+    }
+}
+
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = toml::to_string(&self.contents).map_err(|_| fmt::Error)?;
@@ -170,7 +244,7 @@ impl fmt::Display for Config {
 /// The option of this name, without dashes.
 fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let is_own = |arg: &&Arg| {
-        let is_other = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
+        let is_other = matches!(arg.get_id().as_str(), "config" | "help" | "version");
         arg.get_long() == Some(name) && !is_other
     };
     command.get_arguments().find(is_own)

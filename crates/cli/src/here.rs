@@ -1,10 +1,18 @@
 //! The models on this machine: shards that ids find, and the Hugging Face cache.
 
+use std::collections::HashMap;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use sws_hub::{CachedModel, HubCache, Library, ModelId, Shards, gguf_models, snapshot_files};
-use sws_store::MANIFEST_FILE;
+use sws_hub::{
+    CachedModel, HubCache, Library, ModelId, Shards, gguf_models, is_whole, snapshot_files,
+};
+use sws_store::{MANIFEST_FILE, open_regular};
+
+/// The list of the files of a checkpoint, and its size limit.
+const INDEX: &str = "model.safetensors.index.json";
+const MAX_INDEX: u64 = 64 << 20;
 
 /// A model on this machine, in one form.
 #[derive(Clone, Debug)]
@@ -61,9 +69,8 @@ fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
         path,
         bytes,
     };
-    let Some(dir) = model.snapshot(None).filter(|_| !model.is_partial()) else {
-        return vec![here("checkpoint", None, model.size())];
-    };
+    let incomplete = || vec![here("checkpoint", None, model.size())];
+    let Some(dir) = model.snapshot(None) else { return incomplete() };
     let names = snapshot_files(&dir);
     let is_weights = |name: &&str| Path::new(name).extension().is_some_and(|e| e == "safetensors");
     let size = |names: &[&str]| {
@@ -73,10 +80,27 @@ fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
     let weights: Vec<&str> = names.iter().map(String::as_str).filter(is_weights).collect();
     let mut found = Vec::new();
     if !weights.is_empty() && names.iter().any(|name| name == "config.json") {
-        found.push(here("checkpoint", Some(dir.clone()), size(&weights)));
+        let path = has_all_weights(&dir, &names).then(|| dir.clone());
+        found.push(here("checkpoint", path, size(&weights)));
     }
     for (name, files) in gguf_models(names.iter().map(String::as_str)) {
-        found.push(here(name, files.first().map(|first| dir.join(first)), size(&files)));
+        let first = files.first().filter(|_| is_whole(&files));
+        found.push(here(name, first.map(|first| dir.join(first)), size(&files)));
     }
-    found
+    if found.is_empty() && model.is_partial() { incomplete() } else { found }
+}
+
+/// False for a snapshot without a file that its index lists.
+fn has_all_weights(dir: &Path, names: &[String]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let read = || {
+        let file = open_regular(dir.join(INDEX)).ok()?;
+        serde_json::from_reader::<_, Index>(BufReader::new(file.take(MAX_INDEX))).ok()
+    };
+    // Without an index, or with a damaged one, the checkpoint itself says what is wrong with it.
+    let listed = read().map_or(HashMap::new(), |index| index.weight_map);
+    listed.values().all(|file| names.binary_search(file).is_ok())
 }

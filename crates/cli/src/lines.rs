@@ -13,6 +13,8 @@ use rustyline::{Config, Editor};
 use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::watch::restore;
+
 /// Size limit of a line, in bytes. No context holds as many.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -132,6 +134,7 @@ fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
                 let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
                 let _ = std::io::stdout().write_all(PASTES_ARE_TYPED);
             }
+            restore();
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };

@@ -3,15 +3,18 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use sws_engine::{Counters, Gauge, Metrics};
+use rustix::termios::tcgetwinsize;
+use sws_engine::{Counters, Gauge, Metrics, memory};
 use sws_store::Clock;
 
-use crate::commands::size;
+use crate::account::rate;
 
 /// Interval between updates of the line.
-const EVERY: Duration = Duration::from_millis(250);
+const EVERY: Duration = Duration::from_millis(100);
 /// Duration that the figures of the line cover.
 const WINDOW: Duration = Duration::from_secs(2);
+/// Most columns of the line.
+const COLUMNS: usize = 80;
 
 /// Position of the line relative to the generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +33,24 @@ pub(crate) struct Live {
     gauge: Option<Gauge>,
     clock: Clock,
     drawn: Option<Duration>,
-    /// Counters at the start of the current window and of the next.
-    since: [Counters; 2],
+    /// Number of tokens so far, if one text is shown, and of those that were asked for.
+    tokens: Option<usize>,
+    most: Option<usize>,
+    budget: Option<u64>,
+    /// Counters at the start of the current window and of the next, from the first token on: the
+    /// prompt has another pace.
+    since: Option<[Counters; 2]>,
+}
+
+/// Figures of the line that change.
+#[derive(Clone, Copy, Debug, Default)]
+struct Figures {
+    /// `None` before there is a pace.
+    tokens_per_second: Option<f64>,
+    hit_rate: Option<f64>,
+    gb_per_second: f64,
+    memory: Option<u64>,
+    elapsed: Duration,
 }
 
 impl Live {
@@ -42,8 +61,21 @@ impl Live {
             (true, true) if text => Place::BelowText,
             (true, _) => Place::Alone,
         };
-        let since = std::array::from_fn(|_| gauge.as_ref().map(Gauge::read).unwrap_or_default());
-        Live { place, gauge, clock: Clock::real(), drawn: None, since }
+        Live {
+            place,
+            gauge,
+            clock: Clock::real(),
+            drawn: None,
+            tokens: None,
+            most: None,
+            budget: None,
+            since: None,
+        }
+    }
+
+    /// Shows the number of tokens of one text, beside that which was asked for, and the memory budget.
+    pub(crate) fn of(self, most: Option<usize>, budget: Option<u64>) -> Live {
+        Live { tokens: Some(0), most, budget, ..self }
     }
 
     /// Erases the line before text is printed.
@@ -57,19 +89,46 @@ impl Live {
         }
     }
 
-    /// Shows the line, if it is due.
-    pub(crate) fn tick(&mut self) {
-        let (Some(gauge), true) = (&self.gauge, self.place != Place::Nowhere) else { return };
-        let now = self.clock.now();
-        if self.drawn.is_some_and(|drawn| now < drawn + EVERY) && self.place == Place::Alone {
-            return;
+    /// Counts a token.
+    pub(crate) fn count(&mut self) {
+        self.tokens = self.tokens.map(|tokens| tokens + 1);
+        if self.since.is_none()
+            && self.place != Place::Nowhere
+            && let Some(gauge) = &self.gauge
+        {
+            let now = gauge.read();
+            self.since = Some([now.clone(), now]);
         }
-        let counters = gauge.read();
-        let line = line(&Metrics::between(&self.since[0], &counters));
-        if counters.clocks.now > self.since[1].clocks.now + WINDOW {
-            self.since.rotate_left(1);
-            self.since[1] = counters;
+    }
+
+    /// True if text is printed above the line.
+    pub(crate) fn is_below_text(&self) -> bool {
+        self.place == Place::BelowText
+    }
+
+    /// True unless the line, and the text above it, were drawn a moment ago.
+    pub(crate) fn is_due(&self) -> bool {
+        self.place == Place::Nowhere
+            || self.drawn.is_none_or(|drawn| self.clock.now() >= drawn + EVERY)
+    }
+
+    /// Draws the line.
+    pub(crate) fn show(&mut self) {
+        let (Some(gauge), Some(since)) = (&self.gauge, &mut self.since) else { return };
+        let (now, counters) = (self.clock.now(), gauge.read());
+        let metrics = Metrics::between(&since[0], &counters);
+        if counters.clocks.now > since[1].clocks.now + WINDOW {
+            since.rotate_left(1);
+            since[1] = counters;
         }
+        let figures = Figures {
+            tokens_per_second: (metrics.tokens > 0).then_some(metrics.tokens_per_second),
+            hit_rate: metrics.experts.hit_rate,
+            gb_per_second: metrics.disk.gb_per_second,
+            memory: memory(),
+            elapsed: now,
+        };
+        let line = self.line(&figures, columns());
         self.drawn = Some(now);
         match self.place {
             Place::Nowhere => {}
@@ -79,6 +138,48 @@ impl Live {
             Place::BelowText => draw(&format!("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K{line}\x1b8")),
         }
     }
+
+    /// Text of the line. Where it would be too long, the disk is left out first, then the memory.
+    fn line(&self, figures: &Figures, columns: usize) -> String {
+        let tokens = self.tokens.map(|tokens| match self.most {
+            Some(most) => format!("{tokens}/{most}"),
+            None => tokens.to_string(),
+        });
+        let seconds = figures.elapsed.as_secs();
+        let mut parts = [
+            figures.tokens_per_second.map(rate),
+            tokens,
+            figures.hit_rate.map(|rate| format!("{:.0} % cached", 100.0 * rate)),
+            figures.hit_rate.map(|_| format!("disk {:.1} GB/s", figures.gb_per_second)),
+            figures.memory.map(|used| format!("RAM {}", of_budget(used, self.budget))),
+            Some(format!("{}:{:02}", seconds / 60, seconds % 60)),
+        ];
+        for dispensable in [3, 4, 2, 5, 1] {
+            let shown: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
+            let line = shown.join("  ");
+            if line.len() < columns {
+                return line;
+            }
+            parts[dispensable] = None;
+        }
+        String::new()
+    }
+}
+
+/// Memory beside its limit, in one unit: `3.0/8.0 GiB`.
+fn of_budget(used: u64, budget: Option<u64>) -> String {
+    let (unit, name) = match budget.unwrap_or(used) >> 30 {
+        0 => (f64::from(1 << 20), "MiB"),
+        _ => (f64::from(1 << 30), "GiB"),
+    };
+    let budget = budget.map_or(String::new(), |all| format!("/{:.1}", all as f64 / unit));
+    format!("{:.1}{budget} {name}", used as f64 / unit)
+}
+
+/// Columns of the terminal, as far as the line uses them.
+fn columns() -> usize {
+    let wide = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    if wide == 0 { COLUMNS } else { wide.min(COLUMNS) }
 }
 
 /// Writes to the terminal, ignoring errors.
@@ -87,27 +188,49 @@ fn draw(text: &str) {
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// Text of the line, shorter than any terminal is wide.
-fn line(metrics: &Metrics) -> String {
-    let memory = metrics.peak_rss_bytes.map_or(String::new(), |b| format!(", {} RAM", size(b)));
-    let hits = metrics.experts.hit_rate;
-    let hits = hits.map_or(String::new(), |rate| format!(", {:.0} % hits", 100.0 * rate));
-    format!(
-        "[{:.1} tok/s{hits}, {:.2} GB/s{memory}]",
-        metrics.tokens_per_second, metrics.disk.gb_per_second,
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn line_shows_speed_hits_disk_and_memory() {
-        let mut metrics = Metrics { tokens_per_second: 12.34, ..Metrics::default() };
-        metrics.experts.hit_rate = Some(0.876);
-        metrics.disk.gb_per_second = 1.234;
-        metrics.peak_rss_bytes = Some(3 << 30);
-        assert_eq!(line(&metrics), "[12.3 tok/s, 88 % hits, 1.23 GB/s, 3.00 GiB RAM]");
+    fn line_shows_progress_speed_hits_disk_and_memory() {
+        let mut live = Live::new(None, true).of(Some(400), Some(8 << 30));
+        live.tokens = Some(214);
+        let first = Figures { elapsed: Duration::from_secs(77), ..Figures::default() };
+        assert_eq!(live.line(&first, 80), "214/400  1:17");
+        let figures = Figures {
+            tokens_per_second: Some(12.34),
+            hit_rate: Some(0.876),
+            gb_per_second: 1.234,
+            memory: Some(3 << 30),
+            elapsed: Duration::from_secs(17),
+        };
+        let whole = live.line(&figures, 80);
+        assert_eq!(whole, "12.3 tok/s  214/400  88 % cached  disk 1.2 GB/s  RAM 3.0/8.0 GiB  0:17");
+        let slow = Figures { tokens_per_second: Some(0.14), ..figures };
+        assert!(live.line(&slow, 80).starts_with("7.1 s/token  214/400"));
+        assert_eq!(
+            live.line(&figures, 70),
+            "12.3 tok/s  214/400  88 % cached  RAM 3.0/8.0 GiB  0:17"
+        );
+        assert_eq!(live.line(&figures, 20), "12.3 tok/s  214/400");
+        assert_eq!(live.line(&figures, 5), "");
+        live.most = None;
+        assert!(live.line(&figures, 80).starts_with("12.3 tok/s  214  88 %"));
+        let long = Figures { memory: Some(200 << 30), hit_rate: Some(1.0), ..figures };
+        (live.tokens, live.most, live.budget) = (Some(131_072), Some(131_072), Some(1 << 40));
+        assert!(live.line(&long, 80).len() < 80);
+    }
+
+    #[test]
+    fn memory_has_the_unit_of_its_limit() {
+        for (used, budget, expected) in [
+            (3 << 30, Some(8 << 30), "3.0/8.0 GiB"),
+            (300 << 20, Some(8 << 30), "0.3/8.0 GiB"),
+            (30 << 20, Some(40 << 20), "30.0/40.0 MiB"),
+            (5 << 30, None, "5.0 GiB"),
+        ] {
+            assert_eq!(of_budget(used, budget), expected);
+        }
     }
 }

@@ -11,12 +11,14 @@ mod interrupt;
 mod limits;
 mod lines;
 mod live;
+mod logs;
 mod model;
 mod process;
 mod progress;
 mod record;
 mod table;
 mod terminal;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -60,12 +62,18 @@ fn start() -> ExitCode {
             }
         },
     };
+    if let Err(error) = logs::start(args.verbose) {
+        note!("sws: {error}");
+        return ExitCode::from(REFUSED);
+    }
     let done = limits::file_size().and_then(|()| match args.command {
         Command::Run(args) if args.prompts.is_some() => commands::prompts::run(&args),
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(args),
         #[cfg(feature = "serve")]
         Command::Serve(args) => commands::serve::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Launch(args) => commands::launch::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "pull")]

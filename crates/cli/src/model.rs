@@ -1,6 +1,5 @@
 //! The MODEL argument: finding and loading the model.
 
-use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
@@ -13,14 +12,18 @@ use crate::process;
 use crate::progress::{Meter, Unit};
 use crate::terminal::note;
 
-/// Directory of the bundled model.
-const SHARDS: &str = "shards";
+/// Directory of the bundled model: in the project, and where the command is installed.
+const SHARDS: [&str; 2] = ["shards", "share/sws/shards"];
 
 /// Opens the model that was typed, or the bundled one.
 pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
     Ok(match typed {
         Some(typed) => Model::open_counted(typed, process::heap)?,
-        None => Model::open_counted(shipped()?, process::heap)?,
+        None => {
+            let bundled = bundled()?;
+            note!("sws: the model is `{}`", bundled.display());
+            Model::open_counted(bundled, process::heap)?
+        }
     })
 }
 
@@ -50,25 +53,27 @@ pub(crate) fn open_or_pull(typed: Option<&Path>) -> anyhow::Result<Model> {
 
 /// The newest model on this machine that was made for conversation.
 pub(crate) fn for_chat() -> Option<Model> {
-    newest().into_iter().find_map(|Here { id, form, path, .. }| {
-        let model = Model::open_counted(path?, process::heap).ok()?;
+    let (_, (model, Here { id, form, .. })) = newest_for_chat()?;
+    note!("sws: the model is `{id}` ({form})");
+    Some(model)
+}
+
+/// Path of the newest model that was made for conversation, and that model.
+pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
+    newest().into_iter().find_map(|here| {
+        let path = here.path.clone()?;
+        let model = Model::open_counted(&path, process::heap).ok()?;
         model.chat_template().ok()?;
-        note!("sws: the model is `{id}` ({form})");
-        Some(model)
+        Some((path, (model, here)))
     })
 }
 
 /// Loads a model and prints its warnings.
 pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<LoadedModel> {
-    // Created on the first report only: a bar that shows nothing would still be cleared.
-    let meter = OnceCell::new();
-    let loader = loader.cancelled_by(interrupt.cancel()).reporting(|progress: Progress| {
-        meter.get_or_init(|| Meter::quiet("loading", Unit::Bytes)).show(progress);
-    });
-    let loaded = loader.load();
-    if let Some(meter) = meter.get() {
-        meter.finish();
-    }
+    let meter = Meter::quiet("loading", Unit::Bytes);
+    let report = |progress: Progress| meter.show(progress);
+    let loaded = loader.cancelled_by(interrupt.cancel()).reporting(report).load();
+    meter.finish();
     let loaded = loaded.map_err(|e| match e {
         sws::Error::Cancelled => Interrupted("the model was still being loaded").into(),
         e => anyhow::Error::from(e),
@@ -82,11 +87,12 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
     Ok(loaded)
 }
 
-/// Finds the model in `shards/`, below the working directory or a parent directory of the program.
-fn shipped() -> anyhow::Result<PathBuf> {
+/// Finds the bundled model, below the working directory or a parent directory of the program.
+pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let places = [Path::new("")].into_iter().chain(above).map(|dir| dir.join(SHARDS));
+    let places = [Path::new("")].into_iter().chain(above);
+    let places = places.flat_map(|dir| SHARDS.map(|shards| dir.join(shards)));
     for place in places {
         let Ok(entries) = place.read_dir() else { continue };
         let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -98,11 +104,10 @@ fn shipped() -> anyhow::Result<PathBuf> {
             bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
         }
         if let Some(model) = models.pop() {
-            note!("sws: the model is `{}`", model.display());
             return Ok(model);
         }
     }
     bail!(
-        "no model was given, and there is none in `{SHARDS}`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
+        "no model was given, and there is none in `shards`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
     )
 }

@@ -2,22 +2,42 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{
+    BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle,
+};
 use sws_store::Clock;
 use sws_store::shard::Progress;
 
 /// Without a terminal, a line appears at least this often, and at every tenth of the work.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// Without a terminal, work that is done sooner shows no line.
+const BRIEF: Duration = Duration::from_secs(2);
+
 /// Work that is done sooner shows no bar.
 const SOON: Duration = Duration::from_millis(200);
 
+/// Interval between redraws of a bar.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// Stack of the thread that redraws a bar.
+const STACK: usize = 128 << 10;
+
 /// Progress display of one operation.
 pub(crate) enum Meter {
-    Bar { bar: ProgressBar, clock: Clock },
+    Bar(Bar),
     Lines { what: &'static str, unit: Unit, tenths: bool, clock: Clock, last: Mutex<Last> },
+}
+
+/// A bar that a thread redraws: time passes also where nothing is reported.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    over: Sender<()>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Unit of progress.
@@ -55,29 +75,15 @@ impl Meter {
 
     fn with(what: &'static str, unit: Unit, tenths: bool) -> Meter {
         if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template(match unit {
-                Unit::Bytes => {
-                    "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left"
-                }
-                Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens  {per_sec}  {eta} left",
-                Unit::Work => "{prefix} {wide_bar} {percent} %  {eta} left",
-            });
-            let bar = ProgressBar::new(0).with_prefix(what);
-            let bar = match style {
-                Ok(style) => bar.with_style(style),
-                Err(_) => bar,
-            };
-            Meter::Bar { bar, clock: Clock::real() }
-        } else {
-            let last = Last { start: None, time: Duration::ZERO, tenth: 0 };
-            Meter::Lines { what, unit, tenths, clock: Clock::real(), last: Mutex::new(last) }
+            return Meter::Bar(Bar::new(what, unit));
         }
+        let last = Last { start: None, time: Duration::ZERO, tenth: 0 };
+        Meter::Lines { what, unit, tenths, clock: Clock::real(), last: Mutex::new(last) }
     }
 
     pub(crate) fn show(&self, progress: Progress) {
         match self {
-            Meter::Bar { clock, .. } if clock.now() < SOON => {}
-            Meter::Bar { bar, .. } => {
+            Meter::Bar(Bar { bar, .. }) => {
                 if bar.length() != Some(progress.total) {
                     bar.set_length(progress.total);
                     // Progress of an earlier run says nothing about the rate of this one.
@@ -91,7 +97,8 @@ impl Meter {
                 let start = *last.start.get_or_insert(progress.done);
                 let now = clock.now();
                 let tenth = progress.done * 10 / progress.total.max(1);
-                if !(*tenths && tenth > last.tenth) && now < last.time + INTERVAL {
+                let is_next = *tenths && tenth > last.tenth && now >= BRIEF;
+                if !is_next && now < last.time + INTERVAL {
                     return;
                 }
                 last.time = now;
@@ -102,10 +109,68 @@ impl Meter {
     }
 
     pub(crate) fn finish(&self) {
-        if let Meter::Bar { bar, .. } = self {
-            bar.finish_and_clear();
+        if let Meter::Bar(bar) = self {
+            bar.finish();
         }
     }
+}
+
+impl Bar {
+    fn new(what: &'static str, unit: Unit) -> Bar {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        let bar = bar.with_prefix(format!("{what:<10}"));
+        let bar = match ProgressStyle::with_template(match unit {
+            Unit::Bytes => {
+                "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {left}"
+            }
+            Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens  {per_sec}  {left}",
+            Unit::Work => "{prefix} {wide_bar} {percent} %  {left}",
+        }) {
+            Ok(style) => bar.with_style(style.with_key("left", left)),
+            Err(_) => bar,
+        };
+        let (over, ended) = mpsc::channel();
+        let shown = bar.clone();
+        let redraw = move || {
+            let mut wait = SOON;
+            while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                if wait == SOON {
+                    shown.set_draw_target(ProgressDrawTarget::stderr());
+                }
+                wait = REDRAW;
+                shown.tick();
+            }
+        };
+        // Without a thread there is no bar, and the work goes on.
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(redraw).ok();
+        Bar { bar, over, thread: Mutex::new(thread) }
+    }
+
+    /// Removes the bar, once the thread has ended.
+    fn finish(&self) {
+        let _ = self.over.send(());
+        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        if let Some(thread) = thread {
+            // It has no more to say than that it ended.
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Time left, or the time so far while nothing is done.
+fn left(state: &ProgressState, to: &mut dyn std::fmt::Write) {
+    let (time, what) = match state.pos() {
+        0 => (state.elapsed(), ""),
+        _ => (state.eta(), " left"),
+    };
+    let _ = write!(to, "{}:{:02}{what}", time.as_secs() / 60, time.as_secs() % 60);
 }
 
 fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String {

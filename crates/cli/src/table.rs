@@ -1,4 +1,29 @@
-//! Plain-text tables.
+//! Plain-text tables, and sentences beside them.
+
+/// Most columns of what is printed.
+const COLUMNS: usize = 80;
+
+/// Breaks lines at spaces, so that they have at most 80 columns where words permit. Begins further
+/// lines as far to the right as the text of the first.
+pub(crate) fn wrapped(text: &str) -> String {
+    let mut all = String::with_capacity(text.len() + 8);
+    for line in text.split_inclusive('\n') {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let mut column = 0;
+        for word in line.split_inclusive(' ') {
+            let len = word.trim_end().chars().count();
+            if column > indent && column + len > COLUMNS {
+                all.truncate(all.trim_end_matches(' ').len());
+                all.push('\n');
+                all.extend(std::iter::repeat_n(' ', indent));
+                column = indent;
+            }
+            all.push_str(word);
+            column += word.chars().count();
+        }
+    }
+    all
+}
 
 /// Formats rows of cells under a heading, with columns as wide as their widest cell. The first
 /// column and those whose heading begins with `<` are left-aligned.
@@ -30,6 +55,21 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_break_at_spaces() {
+        let word = "x".repeat(30);
+        let cases = [
+            ("short\nlines\n".to_owned(), "short\nlines\n".to_owned()),
+            (format!("{word} {word} {word}\n"), format!("{word} {word}\n{word}\n")),
+            (format!("  {word} {word} {word}\n"), format!("  {word} {word}\n  {word}\n")),
+            ("y".repeat(100), "y".repeat(100)),
+            (format!("{} z\n", "y".repeat(80)), format!("{}\nz\n", "y".repeat(80))),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(wrapped(&text), expected);
+        }
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

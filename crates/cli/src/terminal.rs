@@ -51,6 +51,11 @@ pub(crate) fn raw(sequence: &'static str) -> anyhow::Result<()> {
     out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).map_err(refused)
 }
 
+/// Erases the line of the cursor on a terminal.
+pub(crate) fn erase_line() {
+    let _ = io::stderr().write_all(b"\r\x1b[2K");
+}
+
 /// True if the reader of standard output has closed it, which is no error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
@@ -65,9 +70,14 @@ fn refused(error: io::Error) -> anyhow::Error {
     anyhow!("standard output cannot be written: {error}; {remedy}")
 }
 
-/// Escapes all control characters except line feeds and tabs.
+/// True for characters that turn the direction of what follows, so that a name reads as another.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Escapes all control characters except line feeds and tabs, and those that turn the direction.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let obeyed = |c: char| (c.is_control() && c != '\n' && c != '\t') || turns(c);
     if !text.contains(obeyed) {
         return Cow::Borrowed(text);
     }
@@ -92,6 +102,7 @@ mod tests {
             ("\x1b]0;title\x07", "\\u{1b}]0;title\\u{7}"),
             ("\u{9b}31m", "\\u{9b}31m"),
             ("a\rb\x7f\0", "a\\rb\\u{7f}\\u{0}"),
+            ("a\u{202e}fdp.exe", "a\\u{202e}fdp.exe"),
         ];
         for (text, expected) in cases {
             assert_eq!(escaped(text), expected);

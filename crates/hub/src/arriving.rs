@@ -10,8 +10,9 @@ use sws_store::{
     Checkpoint, CheckpointError, Configuration, DirectReader, Manifest, ShardReader, WeightFile,
     open_checkpoint,
 };
+use tracing::info;
 
-use crate::download::Watch;
+use crate::download::{Watch, sha256};
 use crate::sketch::agrees;
 use crate::staging::{SKETCH, WHOLE};
 use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
@@ -201,18 +202,29 @@ impl Files {
     }
 
     fn obtain(&self, file: &HubFile, place: &Place) -> Result<(), HubError> {
-        match place.ours {
-            true => self.client.download(&self.listing, file, &place.path, &*self.watch)?,
-            false => self.watch.moved(file.len as i64),
+        if place.ours {
+            self.client.download(&self.listing, file, &place.path, &*self.watch)?;
+        } else {
+            // Others have made it.
+            info!("`{}` is taken from the Hugging Face cache", file.name);
+            let refused = |e| HubError::read(&place.path, e);
+            let found = File::open(&place.path).and_then(sha256).map_err(refused)?;
+            if file.hashed && found != file.etag {
+                return Err(HubError::DamagedBlob { path: place.path.clone() });
+            }
+            self.watch.moved(file.len as i64);
         }
-        match agrees(&self.sketch.join(&file.name), &place.path)? {
-            true => Ok(()),
-            false => Err(HubError::Damaged {
-                id: self.listing.id.clone(),
-                file: file.name.clone(),
-                problem: "its header differs between requests".to_owned(),
-            }),
+        let sketch = self.sketch.join(&file.name);
+        if agrees(&sketch, &place.path)? {
+            return Ok(());
         }
+        // The hash is right, so the sketch is wrong. The next attempt makes it anew.
+        std::fs::remove_file(&sketch).map_err(|e| HubError::write(&sketch, e))?;
+        Err(HubError::Damaged {
+            id: self.listing.id.clone(),
+            file: file.name.clone(),
+            problem: "its header differs between requests".to_owned(),
+        })
     }
 
     /// Removes a file that is needed no more. The reader may have it open still, so it is emptied,

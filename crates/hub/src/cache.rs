@@ -134,9 +134,7 @@ impl CachedModel {
         let refused = |e| HubError::write(&path, e);
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(&path).map_err(refused)?;
-        // On a file system without locks another writer goes unnoticed; the hash finds out.
-        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+        if !lock_alone(&file) {
             busy();
             let wait = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
             rustix::io::retry_on_intr(wait).map_err(|e| refused(e.into()))?;
@@ -221,11 +219,23 @@ impl CachedModel {
         Ok(freed)
     }
 
-    /// Removes the model from the cache, with all its revisions.
+    /// Removes the model from the cache, with all its revisions. Refused while a download is under way.
     pub fn remove(&self) -> Result<(), HubError> {
+        for entry in self.locks.read_dir().into_iter().flatten().flatten() {
+            if open_regular(entry.path()).is_ok_and(|lock| !lock_alone(&lock)) {
+                return Err(HubError::InUse { dir: self.dir.clone() });
+            }
+        }
         remove(&self.dir)?;
         remove(&self.locks)
     }
+}
+
+/// Locks an open file or directory until it is closed. False if another process has locked it; on a
+/// file system without locks that goes unnoticed.
+pub(crate) fn lock_alone(file: &File) -> bool {
+    let locked = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+    locked != Err(rustix::io::Errno::WOULDBLOCK)
 }
 
 /// Files of a snapshot, with those of its folders, by their names in the repository.

@@ -4,10 +4,12 @@ use std::io::Read;
 use std::time::Duration;
 
 use sws_store::Clock;
+use tracing::{debug, info};
 use ureq::http::{HeaderMap, Response, StatusCode, Uri, header};
 use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
-use crate::{Environment, HubError, ModelId, Token};
+use crate::retry_after::pause_asked;
+use crate::{Environment, HubError, HubFile, Listing, ModelId, Token};
 
 /// Most redirects of one request.
 const REDIRECTS: usize = 5;
@@ -142,7 +144,11 @@ impl Client {
         if asked.is_some_and(|wait| wait > LONGEST_PAUSE) {
             return Err(failure.clone());
         }
-        self.clock.sleep(asked.unwrap_or(PAUSE * 2u32.pow(attempt.min(8))));
+        let pause = asked.unwrap_or(PAUSE * 2u32.pow(attempt.min(8)));
+        let asked = asked.is_some();
+        info!("attempt {} failed ({}); again in {pause:?}", attempt + 1, failure.reason());
+        debug!(asked, "the pause");
+        self.clock.sleep(pause);
         Ok(())
     }
 
@@ -194,7 +200,17 @@ impl Client {
             let last = last.map_or(String::new(), |last| last.to_string());
             request = request.header("range", format!("bytes={first}-{last}"));
         }
-        request.call().map_err(|e| Failure::Connection { url: shown(to), reason: e.to_string() })
+        let answer = request.call().map_err(|e| {
+            let proxy = self.agent.config().proxy().filter(|proxy| !proxy.is_no_proxy(to));
+            let through = proxy.map_or(String::new(), |proxy| {
+                format!(", through the proxy {}:{}", proxy.host(), proxy.port())
+            });
+            Failure::Connection { url: shown(to), reason: format!("{e}{through}") }
+        });
+        if let Ok(reply) = &answer {
+            debug!("GET {} from {bytes:?}: {}", shown(to), reply.status());
+        }
+        answer
     }
 
     /// Turns every status but success into a failure.
@@ -205,7 +221,8 @@ impl Client {
         }
         let code = text(reply.headers(), "x-error-code").unwrap_or("").to_owned();
         let wait = text(reply.headers(), header::RETRY_AFTER.as_str());
-        let wait = wait.and_then(|wait| wait.trim().parse().ok()).map(Duration::from_secs);
+        let sent = text(reply.headers(), header::DATE.as_str());
+        let wait = wait.and_then(|wait| pause_asked(wait, sent));
         let (url, status) = (address.shown(), status.as_u16());
         Err(Failure::Status { url, status, code, wait })
     }
@@ -215,7 +232,9 @@ impl Client {
         let (id, page, token) = (about.id.clone(), self.page(about.id), self.token.is_some());
         let (url, status, code, wait) = match failure {
             Failure::Answer { url, reason } => return HubError::Answer { url, reason },
-            Failure::Connection { url, reason } => return HubError::Connection { url, reason },
+            Failure::Connection { url, reason } => {
+                return HubError::Connection { url, reason, begun: about.begun };
+            }
             Failure::Status { url, status, code, wait } => (url, status, code, wait),
         };
         match (status, code.as_str(), about.file) {
@@ -229,8 +248,8 @@ impl Client {
             // Without a token the hub does not tell whether a model is private or missing.
             (401, _, _) if !token => HubError::NoModel { id, page },
             (401 | 403, ..) => HubError::Refused { id, status, page, token },
-            (429, ..) => HubError::TooMany { wait },
-            _ => HubError::Status { url, status },
+            (429, ..) => HubError::TooMany { wait, begun: about.begun },
+            _ => HubError::Status { url, status, begun: about.begun },
         }
     }
 }
@@ -240,6 +259,15 @@ pub(crate) struct About<'a> {
     pub(crate) id: &'a ModelId,
     pub(crate) revision: &'a str,
     pub(crate) file: Option<&'a str>,
+    /// True if it is a part of a download that can be continued.
+    pub(crate) begun: bool,
+}
+
+impl<'a> About<'a> {
+    /// A file of a listing.
+    pub(crate) fn of(listing: &'a Listing, file: &'a HubFile, begun: bool) -> About<'a> {
+        About { id: &listing.id, revision: &listing.commit, file: Some(&file.name), begun }
+    }
 }
 
 /// Failure of one request.
@@ -251,6 +279,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The reason in a few words, without an address.
+    fn reason(&self) -> String {
+        match self {
+            Failure::Status { status, .. } => format!("status {status}"),
+            Failure::Connection { reason, .. } | Failure::Answer { reason, .. } => reason.clone(),
+        }
+    }
+
     /// True if the same request may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
@@ -264,14 +300,16 @@ impl Failure {
 impl Address {
     /// The address for messages.
     pub(crate) fn shown(&self) -> String {
-        self.storage.as_ref().map_or_else(|| self.url.clone(), shown)
+        let whole = || self.url.split('?').next().unwrap_or("").to_owned();
+        self.storage.as_ref().map_or_else(whole, shown)
     }
 }
 
 /// An address without its query, which may hold a signature.
 fn shown(uri: &Uri) -> String {
     let host = uri.host().unwrap_or("");
-    format!("{}://{host}{}", uri.scheme_str().unwrap_or("http"), uri.path())
+    let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
+    format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or("http"), uri.path())
 }
 
 /// A header's value, if it is text.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use ring::digest::{Context, SHA256};
 use rustix::fs::OFlags;
+use tracing::info;
 use ureq::http::{StatusCode, header};
 
 use crate::client::{ATTEMPTS, About, Address, Bytes, Failure, Reply, text};
@@ -43,8 +44,9 @@ impl Client {
         watch: &dyn Watch,
     ) -> Result<(), HubError> {
         let mut partial = Partial::open(path, file, watch)?;
+        info!("`{}` has {} bytes, of which {} are there", file.name, file.len, partial.len);
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About { id: &listing.id, revision: &listing.commit, file: Some(&file.name) };
+        let about = About::of(listing, file, true);
         let mut first_problem = None;
         loop {
             self.fill(&mut partial, &mut address).map_err(|stop| match stop {
@@ -67,7 +69,7 @@ impl Client {
     /// Downloads a small file into memory.
     pub fn read(&self, listing: &Listing, file: &HubFile) -> Result<Vec<u8>, HubError> {
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About { id: &listing.id, revision: &listing.commit, file: Some(&file.name) };
+        let about = About::of(listing, file, false);
         if file.len > MAX_IN_MEMORY {
             let problem = format!("has a file {:?} of {} bytes, too many", file.name, file.len);
             return Err(HubError::Contents { id: listing.id.clone(), problem });

@@ -104,31 +104,36 @@ pub enum HubError {
         page: String,
     },
     /// Too many requests.
-    #[error("the hub refuses more requests for now (status 429){}; try again later, the download goes on where it stopped",
-            wait.map_or(String::new(), |wait| format!(", for {} s", wait.as_secs())))]
+    #[error("the hub refuses more requests for now (status 429){}; try again later{}",
+            wait.map_or(String::new(), |wait| format!(", for {} s", wait.as_secs())), goes_on(*begun))]
     TooMany {
         /// Time to wait, if the hub gave one.
         wait: Option<Duration>,
+        /// True if a download was begun, which can be continued.
+        begun: bool,
     },
     /// A failure of the hub, after all attempts.
-    #[error(
-        "{url} answers with status {status}; try again later, the download goes on where it stopped"
-    )]
+    #[error("{url} answers with status {status}; try again later{}", goes_on(*begun))]
     Status {
         /// The address, without its query.
         url: String,
         /// The status.
         status: u16,
+        /// True if a download was begun, which can be continued.
+        begun: bool,
     },
     /// No connection, or one that breaks, after all attempts.
     #[error(
-        "{url} cannot be reached ({reason}); check the network and the proxy and try again, the download goes on where it stopped"
+        "{url} cannot be reached ({reason}); check the network and the proxy and try again{}",
+        goes_on(*begun)
     )]
     Connection {
         /// The address, without its query.
         url: String,
         /// Reason of the last failure.
         reason: String,
+        /// True if a download was begun, which can be continued.
+        begun: bool,
     },
     /// An answer that makes no sense.
     #[error("{url} answers with something unexpected: {reason}; check that HF_ENDPOINT is a hub")]
@@ -150,9 +155,16 @@ pub enum HubError {
         /// Description of the damage.
         problem: String,
     },
+    /// A file of the cache that is not the file of its name.
+    #[error("`{}` is damaged, as its SHA-256 is not its name; remove it, and run the command again", path.display())]
+    DamagedBlob {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file name that leads out of its directory, or is no file name.
     #[error(
-        "`{id}` lists a file named {file:?}, which is no name for a file here; do not use this model"
+        "`{id}` lists a file named {:?}, which is no name for a file here; do not use this model",
+        clipped(file)
     )]
     FileName {
         /// The model.
@@ -206,6 +218,12 @@ pub enum HubError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A model that another process writes, and that cannot be removed therefore.
+    #[error("`{}` is being written by another command; wait for it, or end it", dir.display())]
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A directory with something else in place of a download.
     #[error("`{}` holds {what}; remove it, or name another directory with --out", dir.display())]
     Foreign {
@@ -226,10 +244,50 @@ impl HubError {
     }
 }
 
+/// Most characters of a name in a message, and most names of a list.
+const LONGEST: usize = 100;
+const MOST: usize = 20;
+
+/// The beginning of a name that may be of any length.
+pub(crate) fn clipped(name: &str) -> String {
+    match name.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}..", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+/// The first of any number of names, for a message.
+pub fn some_of(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(MOST).map(|name| clipped(name)).collect();
+    match names.len().saturating_sub(MOST) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// The comfort after a failure in the middle of a download.
+fn goes_on(begun: bool) -> &'static str {
+    if begun { ", the download goes on where it stopped" } else { "" }
+}
+
 /// Formats a number of bytes.
 fn gib(bytes: u64) -> String {
     match bytes >> 30 {
         0 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_lists_of_any_length_are_clipped() {
+        assert_eq!(clipped("short"), "short");
+        assert_eq!(clipped(&"\u{fc}".repeat(200)), "\u{fc}".repeat(100) + "..");
+        let names = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(some_of(&names(3)), "0, 1, 2");
+        assert!(some_of(&names(20_000)).ends_with("19 and 19980 more"));
     }
 }

@@ -59,15 +59,23 @@ fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Name of a model without the number of a part: `-00001-of-00002`.
+/// True if these files of one model are all of its parts.
+pub fn is_whole(files: &[&str]) -> bool {
+    let first = files.first().and_then(|file| parts(file.strip_suffix(ENDING)?));
+    first.is_none_or(|(_, count)| count == files.len())
+}
+
+/// Name of a model without the number of a part.
 fn without_part(model: &str) -> &str {
-    let cut = || {
-        let (rest, count) = model.rsplit_once("-of-")?;
-        let (rest, number) = rest.rsplit_once('-')?;
-        let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
-        (digits(number) && digits(count)).then_some(rest)
-    };
-    cut().unwrap_or(model)
+    parts(model).map_or(model, |(name, _)| name)
+}
+
+/// Name of a model in parts, `NAME-00001-of-00002`, and their number.
+fn parts(model: &str) -> Option<(&str, usize)> {
+    let (rest, count) = model.rsplit_once("-of-")?;
+    let (name, number) = rest.rsplit_once('-')?;
+    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    Some((name, count.parse().ok()?)).filter(|_| digits(number) && digits(count))
 }
 
 /// True if the name of a model ends in the tag, lies in a folder of that name, or equals it.
@@ -117,5 +125,14 @@ mod tests {
         assert_eq!(choose_gguf(["a.gguf", "b.md"], None).unwrap(), ["a.gguf"]);
         assert_eq!(choose_gguf(["b.md"], None).unwrap(), [""; 0]);
         assert!(choose_gguf(["b.md"], Some("Q4")).unwrap_err().none);
+    }
+
+    #[test]
+    fn models_in_parts_need_all_of_them() {
+        let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        assert!(is_whole(&parts));
+        assert!(!is_whole(&parts[..1]));
+        assert!(is_whole(&["m.gguf"]));
+        assert!(is_whole(&[]));
     }
 }

@@ -35,6 +35,8 @@ mod library;
 mod listing;
 mod name;
 #[cfg(feature = "client")]
+mod retry_after;
+#[cfg(feature = "client")]
 mod selection;
 #[cfg(feature = "client")]
 mod sketch;
@@ -50,8 +52,8 @@ pub use client::Client;
 #[cfg(feature = "client")]
 pub use download::Watch;
 pub use environment::{Environment, ProxySetting, Token};
-pub use error::HubError;
-pub use gguf::{UnclearTag, choose_gguf, gguf_models};
+pub use error::{HubError, some_of};
+pub use gguf::{UnclearTag, choose_gguf, gguf_models, is_whole};
 #[cfg(feature = "client")]
 pub use keep::{Job, keep, save};
 pub use library::{Library, Shards, form, staging};

@@ -8,16 +8,17 @@
 //! Anything else in these directories is left alone.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use sws_store::MANIFEST_FILE;
 use sws_store::shard::JOURNAL;
 
-use crate::cache::{remove, tree_size};
+use crate::cache::{lock_alone, remove, tree_size};
 use crate::{HubError, ModelId};
 
-/// Encodings by preference, where none was asked for: exact ones first, and of those the smallest.
-const ORDER: [&str; 4] = ["bf12", "bf16", "f16", "f32"];
+/// Encodings by preference, where none was asked for: exact ones, of which bf12 is fast and small.
+const ORDER: [&str; 5] = ["bf12", "bf11", "bf16", "f16", "f32"];
 
 /// The revision whose shards have no revision in their form.
 const MAIN: &str = "main";
@@ -172,8 +173,14 @@ impl Shards {
     }
 
     /// Removes them; of shards that lie elsewhere, only the record. Removes the directory of the
-    /// model with the last.
+    /// model with the last. Refused while another process writes them.
     pub fn remove(&self) -> Result<(), HubError> {
+        // Downloads lock the one, sharders the other.
+        for dir in [staging(&self.path), self.path.clone()] {
+            if File::open(&dir).is_ok_and(|dir| !lock_alone(&dir)) {
+                return Err(HubError::InUse { dir });
+            }
+        }
         if let Some(model) = self.path.parent().filter(|model| model.is_symlink()) {
             let refused = std::io::Error::other("it is a link, which can be removed by hand");
             return Err(HubError::write(model, refused));

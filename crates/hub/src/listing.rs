@@ -68,7 +68,7 @@ impl Client {
             "/api/models/{id}/revision/{}?blobs=true",
             escaped(revision).replace('/', "%2F")
         );
-        let about = About { id, revision, file: None };
+        let about = About { id, revision, file: None, begun: false };
         let bytes = self.json(&path, MAX_LISTING).map_err(|e| self.explained(e, &about))?;
         Listing::from_json(id, &format!("{}/api/models/{id}", self.endpoint()), &bytes)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use sws_store::{is_plain_name, is_small_file};
 
+use crate::error::{clipped, some_of};
 use crate::{HubError, HubFile, Listing, choose_gguf};
 
 const SINGLE: &str = "model.safetensors";
@@ -83,7 +84,7 @@ pub fn select(
             true => {
                 return contents("has no GGUF file; leave out what follows the colon".to_owned());
             }
-            false => unclear.models.join(", "),
+            false => some_of(&unclear.models),
         };
         contents(match (unclear.none, tag) {
             (true, Some(tag)) => format!("has no `{tag}` among {models}; choose one of them"),
@@ -117,7 +118,10 @@ fn listed(listing: &Listing, json: &[u8]) -> Result<Vec<HubFile>, HubError> {
     }
     let find = |name: String| match listing.file(&name).filter(|_| is_plain_name(&name)) {
         Some(file) => Ok(file.clone()),
-        None => Err(contents(format!("has no {name:?}, though {INDEX} lists it; report it there"))),
+        None => Err(contents(format!(
+            "has no {:?}, though {INDEX} lists it; report it there",
+            clipped(&name)
+        ))),
     };
     names.into_iter().map(find).collect()
 }

@@ -27,7 +27,7 @@ impl Client {
         path: &Path,
     ) -> Result<(), HubError> {
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About { id: &listing.id, revision: &listing.commit, file: Some(&file.name) };
+        let about = About::of(listing, file, true);
         let mut fetch = |range: Range<u64>| {
             self.range(&mut address, file, range).map_err(|e| self.explained(e, &about))
         };

@@ -10,10 +10,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::remove;
+use crate::cache::{lock_alone, remove};
 use crate::{HubError, Listing, ModelId};
 
 const RECORD: &str = "pull.json";
@@ -43,9 +42,7 @@ impl Staging {
     pub fn open(dir: &Path) -> Result<Staging, HubError> {
         std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
         let lock = File::open(dir).map_err(|e| HubError::read(dir, e))?;
-        // On a file system without locks another process goes unnoticed; the hashes find out.
-        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
-        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+        if !lock_alone(&lock) {
             return Err(HubError::Busy { dir: dir.to_owned() });
         }
         Ok(Staging { dir: dir.to_owned(), _lock: lock })

@@ -9,9 +9,10 @@ use sws_engine::{Gauge, MemoryUse, Plan, SpeculativeWeightStreamer, Waiter};
 use sws_kernels::Tier;
 use sws_model::{CausalLm, State};
 use sws_store::Memory;
+use tracing::{debug, info};
 
 use crate::cancel::Opening;
-use crate::{Error, Loader, Planning, Result, Text, Threads, Warning, resident};
+use crate::{Error, Loader, Planning, Result, Size, Text, Threads, Warning, resident};
 
 /// An implementation of all the layers of a model, from linear layers to routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +120,18 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     let model = loader.model;
     let planning = Planning::new(loader, text, threads)?;
     let plan = planning.plan(loader)?;
+    info!(
+        "a budget of {}: {} of {} bytes of weights stay in memory, {} slots for experts, a context of {}, {} tokens of a prompt at once",
+        Size(plan.ledger.budget()),
+        plan.ledger.get(MemoryUse::Pinned),
+        planning.planner.weights(),
+        plan.slots.iter().map(|class| class.count).sum::<usize>(),
+        plan.context,
+        plan.chunk,
+    );
+    for (what, bytes) in plan.ledger.lines() {
+        debug!("{}: {bytes} bytes", what.words());
+    }
     let draft = planning.draft(loader, &plan)?;
     let streaming = &loader.options.streaming;
     let options = sws_engine::Options {
@@ -135,13 +148,12 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     let forward = sws_model::Model::with_tier(model.spec().clone(), tier(loader));
     let bytes = plan.arena_bytes() as u64;
     let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
-    let streamer =
-        SpeculativeWeightStreamer::with_plan(forward, store, plan, options).map_err(|e| {
-            match loader.cancel.is_cancelled() {
-                true => Error::Cancelled,
-                false => model.error(e),
-            }
-        })?;
+    let mut report = |progress| loader.report(progress);
+    let streamer = SpeculativeWeightStreamer::reporting(forward, store, plan, options, &mut report);
+    let streamer = streamer.map_err(|e| match loader.cancel.is_cancelled() {
+        true => Error::Cancelled,
+        false => model.error(e),
+    })?;
     reader.set_open();
     loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
     let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
@@ -154,6 +166,7 @@ fn into_loaded(
     mut streamer: SpeculativeWeightStreamer,
     weight_bytes: u64,
 ) -> Loaded {
+    info!("kernels of the tier {}", tier(loader));
     Loaded {
         tier: tier(loader).to_string(),
         reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use sws_engine::UnknownBudget;
-use sws_hub::{ModelId, ModelName};
+use sws_hub::{ModelId, ModelName, some_of};
 use sws_model::ForwardError;
 use sws_model::text::{GenerationError, SampleError};
 use sws_store::{CheckpointError, FetchError, Holder, LayoutError, ManifestError, SmallFileError};
@@ -52,7 +52,7 @@ pub enum Error {
     /// Several models under one name.
     #[error(
         "`{name}` has several models: {}; choose one, as in `{}:Q4_K_M`",
-        models.join(", "),
+        some_of(models),
         name.id
     )]
     Several {

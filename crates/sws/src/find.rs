@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sws_hub::{HubCache, Library, ModelId, ModelName, choose_gguf, snapshot_files};
+use tracing::{debug, info};
 
 use crate::{Error, Result};
 
@@ -22,6 +23,7 @@ pub fn locate_checkpoint(name: impl AsRef<Path>) -> Result<PathBuf> {
 
 fn find(path: &Path, shards: bool) -> Result<PathBuf> {
     if path.exists() {
+        info!("the model is named by its path");
         return Ok(path.to_owned());
     }
     let name = path.to_str().and_then(|name| name.parse::<ModelName>().ok());
@@ -32,12 +34,16 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
     if shards {
         let found = Library::of_process().and_then(|library| library.find(&name.id, tag, revision));
         if let Some(found) = found {
+            info!("`{name}` has shards on this machine");
+            debug!("they are in `{}`", found.display());
             return Ok(found);
         }
     }
     let cache = HubCache::of_process();
     let snapshot = cache.as_ref().and_then(|cache| cache.model(&name.id).snapshot(revision));
     if let Some(found) = snapshot.map(|dir| in_snapshot(&dir, &name)).transpose()?.flatten() {
+        info!("`{name}` is in the Hugging Face cache");
+        debug!("it is `{}`", found.display());
         return Ok(found);
     }
     let similar = similar(&name.id, cache.as_ref());

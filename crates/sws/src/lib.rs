@@ -95,3 +95,8 @@ pub use sws_model::text::{GenerationOptions, Message};
 pub use sws_model::{KvPrecision, Observer};
 pub use sws_store::shard::Progress;
 pub use sws_store::{ReaderKind, ShardReader};
+
+/// Compiles the examples of docs/library.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+pub struct Guide;

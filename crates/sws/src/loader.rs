@@ -7,6 +7,7 @@ use sws_engine::{Plan, RamBudget, UnknownBudget};
 use sws_model::KvPrecision;
 use sws_store::shard::Progress;
 use sws_store::{Clock, Memory, ShardReader};
+use tracing::info;
 
 use crate::loaded::About;
 use crate::sequence::Sequence;
@@ -174,8 +175,15 @@ impl<'m> Loader<'m> {
     /// Opens a reader of the model's files.
     pub(crate) fn open_reader(&self) -> Result<Arc<dyn ShardReader>> {
         match &self.reader {
-            Some(reader) => Ok(Arc::clone(reader)),
-            None => self.model.reader(self.options.reader),
+            Some(reader) => {
+                info!("files are read by `{}`, which the caller has chosen", reader.name());
+                Ok(Arc::clone(reader))
+            }
+            None => {
+                let reader = self.model.reader(self.options.reader)?;
+                info!("files are read by `{}`, as --reader says", reader.name());
+                Ok(reader)
+            }
         }
     }
 

@@ -136,12 +136,12 @@ impl Outline {
     /// The formats that the model can have: first the checkpoint's, then those that `sws shard` makes.
     /// Empty for a model that is not supported, and where the checkpoint's format is not known.
     pub fn formats(&self) -> Vec<Format> {
-        let plain = [Encoding::Bf16, Encoding::Bf12, Encoding::Q8, Encoding::Q4];
+        let plain = [Encoding::Bf16, Encoding::Bf12, Encoding::Bf11, Encoding::Q8, Encoding::Q4];
         plain.into_iter().filter_map(|plain| self.format(plain)).collect()
     }
 
     /// The format whose matrices have the encoding `plain` where they are published in plain floats;
-    /// see [`formats`](Self::formats). It is lossless for bf16 and for bf12, the default of shards.
+    /// see [`formats`](Self::formats). It is lossless for bf16, bf11 and bf12, the default of shards.
     pub fn format(&self, plain: Encoding) -> Option<Format> {
         self.spec.as_ref()?;
         Some(Format { plain, quantised: self.quantised.ok()? })

@@ -3,6 +3,7 @@
 use sws_engine::{ResidentLoad, StreamError};
 use sws_model::ResidentSource;
 use sws_store::remedy;
+use tracing::info;
 
 use crate::{Error, Loader, Result};
 
@@ -22,6 +23,7 @@ pub(crate) fn load(loader: &mut Loader<'_>) -> Result<ResidentSource> {
     let weights = ResidentLoad::new(model.spec(), &store).map_err(failed)?;
     let otherwise = "shard it in a smaller encoding (`sws shard --encoding q4`)";
     model.check_memory(weights.needed(), otherwise)?;
+    info!("all {} bytes of weights are loaded", weights.needed());
     let report = |progress| {
         let goes_on = !cancel.is_cancelled();
         if goes_on {

@@ -42,7 +42,7 @@ pub enum Warning {
     DraftLeftOut(PathBuf),
     /// A budget that the machine does not have.
     #[error(
-        "the budget of {} is more than the {} of memory that there is; a model that needs all of it would be swapped or killed",
+        "the budget of {} is more than the {} of memory here; a model that needs all of it would be swapped or killed",
         Size(*asked),
         Size(*total)
     )]

@@ -2,6 +2,8 @@
 
 mod complete;
 mod hub;
+#[cfg(feature = "serve")]
+mod launch;
 mod model;
 #[cfg(feature = "pull")]
 mod pull;
@@ -16,10 +18,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use anyhow::bail;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sws::Options;
 use sws_engine::RamBudget;
 use sws_kernels::{TIER_VARIABLE, Tier};
@@ -31,6 +34,8 @@ use crate::terminal::note;
 
 use complete::models;
 pub(crate) use hub::{List, Rm};
+#[cfg(feature = "serve")]
+pub(crate) use launch::{Client, Launch};
 pub(crate) use model::Model;
 use model::{Chosen, TIERS, chosen, kv};
 #[cfg(feature = "pull")]
@@ -64,6 +69,9 @@ pub(crate) struct Args {
         help_heading = ADVANCED
     )]
     pub(crate) config: Option<PathBuf>,
+    /// Show where time and bytes went, and log what the program decides; -vv logs every request.
+    #[arg(long, short, action = ArgAction::Count, global = true, help_heading = ADVANCED)]
+    pub(crate) verbose: u8,
 }
 
 const EXAMPLES: &str = "\
@@ -101,7 +109,8 @@ impl Args {
     pub(crate) fn typed() -> anyhow::Result<Args> {
         let words: Vec<OsString> = std::env::args_os().collect();
         let mut command = command();
-        let mut matches = command.try_get_matches_from_mut(&words)?;
+        let parsed = command.try_get_matches_from_mut(&words);
+        let mut matches = parsed.map_err(|error| with_suggestion(error, &command))?;
         let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
         if let Some(config) = Config::read(file)?
             && matches.subcommand_name() != Some("config")
@@ -109,8 +118,31 @@ impl Args {
             config.check(&command)?;
             matches = with_defaults(&mut command, words, matches, &config)?;
         }
-        Ok(Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?)
+        let mut args = Args::from_arg_matches(&matches).map_err(|e| e.format(&mut command))?;
+        args.command.name_model()?;
+        Ok(args)
     }
+}
+
+/// Suggests a command of the same letters, which clap finds too far away: `rnu`.
+fn with_suggestion(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    let letters = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+    {
+        let (names, typed) =
+            (command.get_subcommands().map(clap::Command::get_name), typed.clone());
+        let similar = names.filter(|name| letters(name) == letters(&typed));
+        let similar: Vec<String> = similar.map(str::to_owned).collect();
+        if !similar.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
+        }
+    }
+    error
 }
 
 /// Parses a command line again, with the entries of a configuration file that apply to it.
@@ -131,16 +163,22 @@ fn with_defaults(
         found = below;
         child = child.find_subcommand(name).unwrap_or(child);
     }
-    let model = found.try_get_one::<PathBuf>("model").ok().flatten();
-    let model = model.map(|model| model.to_string_lossy());
-    let from_environment = |word: &OsString| {
+    let value = |id: &str| Some(PathBuf::from(found.try_get_raw(id).ok()??.next()?));
+    let typed_model = ["named", "model", "checkpoint", "dir"].into_iter().find_map(value);
+    // Also of an option that may be given several times: what was typed replaces the entry.
+    let is_given = |word: &OsString| {
         let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
         let arg = child.get_arguments().find(|arg| arg.get_long() == long);
-        let source = arg.and_then(|arg| found.value_source(arg.get_id().as_str()));
-        source == Some(ValueSource::EnvVariable)
+        let id = arg.map_or("", |arg| arg.get_id().as_str());
+        let source = found.try_contains_id(id).ok().and_then(|_| found.value_source(id));
+        id == "named" && typed_model.is_some()
+            || matches!(source, Some(ValueSource::EnvVariable | ValueSource::CommandLine))
     };
-    let mut options = config.options(child, &path.join(" "), model.as_deref())?;
-    options.retain(|option| !option.first().is_some_and(from_environment));
+    let path = path.join(" ");
+    let by_command = config.model(&path).filter(|_| typed_model.is_none());
+    let model = typed_model.clone().or(by_command);
+    let mut options = config.options(child, &path, model)?;
+    options.retain(|option| !option.first().is_some_and(is_given));
     let mut matches = typed.clone();
     let mut words = words;
     for option in options {
@@ -182,6 +220,8 @@ pub(crate) enum Command {
     Chat(Chat),
     #[cfg(feature = "serve")]
     Serve(Serve),
+    #[cfg(feature = "serve")]
+    Launch(Launch),
     Forward(Forward),
     Certify(Certify),
     #[cfg(feature = "pull")]
@@ -221,6 +261,9 @@ pub(crate) struct Plan {
     /// id of a model, downloaded or not [default: the model in `shards`].
     #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
+    /// The same, as an option.
+    #[arg(long = "model", short = 'm', value_name = "MODEL", add = models())]
+    pub(crate) named: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
@@ -269,6 +312,9 @@ pub(crate) struct Doctor {
     /// Face cache [default: only checks that need no model].
     #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
+    /// The same, as an option.
+    #[arg(long = "model", short = 'm', value_name = "MODEL", add = models())]
+    pub(crate) named: Option<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
@@ -284,6 +330,41 @@ impl Plan {
             tier: self.tier.and_then(|tier| tier.0),
             ..Options::default()
         }
+    }
+}
+
+impl Command {
+    /// Takes the model from -m where it is not in its own place.
+    fn name_model(&mut self) -> anyhow::Result<()> {
+        let (model, named) = match self {
+            Command::Run(args) => (&mut args.model.model, args.model.named.take()),
+            Command::Chat(args) => {
+                let named = args.model.named.take();
+                // What stands in its place is the question then.
+                if named.is_some() && args.question.is_none() {
+                    let question = args.model.model.take();
+                    args.question = question.map(|text| text.to_string_lossy().into_owned());
+                }
+                (&mut args.model.model, named)
+            }
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => (&mut args.model.model, args.model.named.take()),
+            Command::Forward(args) => (&mut args.model.model, args.model.named.take()),
+            Command::Certify(args) => (&mut args.model.model, args.model.named.take()),
+            Command::Plan(args) => (&mut args.model, args.named.take()),
+            Command::Doctor(args) => (&mut args.model, args.named.take()),
+            _ => return Ok(()),
+        };
+        match (&model, named) {
+            (_, None) => {}
+            (None, named) => *model = named,
+            (Some(model), Some(named)) => bail!(
+                "two models are named, `{}` and `{}` with -m; leave out one of them",
+                model.display(),
+                named.display()
+            ),
+        }
+        Ok(())
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) struct Model {
     /// shows [default: the model in `shards`; for a chat the newest made for conversation].
     #[arg(help_heading = None, add = models())]
     pub(crate) model: Option<PathBuf>,
+    /// The same, as an option.
+    #[arg(long = "model", short = 'm', value_name = "MODEL", help_heading = None, add = models())]
+    pub(crate) named: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
     pub(crate) ram: RamBudget,

@@ -35,6 +35,10 @@ pub(crate) struct Replay {
     /// Sequences processed together.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
+    /// Also write a page with the experts of each pass, for a browser. What is in memory is simulated
+    /// with the first of the cache sizes, and the default policy or the first other one but belady.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

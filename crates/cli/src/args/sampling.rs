@@ -1,6 +1,8 @@
 //! Arguments for sampling.
 
-use sws_model::text::GenerationOptions;
+use anyhow::anyhow;
+use sws::Model;
+use sws_model::text::{Generation, GenerationError, GenerationOptions};
 
 /// Arguments for sampling. The defaults come from the model's `generation_config.json`.
 #[derive(Debug, clap::Args)]
@@ -43,7 +45,17 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    pub(crate) fn options(&self) -> GenerationOptions {
+    /// How the model samples with these options. Errors name them as they are typed.
+    pub(crate) fn generation(&self, model: &Model) -> anyhow::Result<Generation> {
+        model.generation(&self.options()).map_err(|error| match &error {
+            sws::Error::Generation(GenerationError::Option { key, value, expected }) => {
+                anyhow!("--{} is {value}, and must be {expected}", key.replace('_', "-"))
+            }
+            _ => error.into(),
+        })
+    }
+
+    fn options(&self) -> GenerationOptions {
         GenerationOptions {
             temperature: self.temperature,
             top_k: self.top_k,

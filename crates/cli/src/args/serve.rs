@@ -22,7 +22,8 @@ pub(crate) struct Serve {
     /// Port to listen on; 0 for any free one.
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub(crate) port: u16,
-    /// Id of the model for clients [default: the name of its directory].
+    /// Id of the model for clients [default: the id that was typed, or the name
+    /// of its directory].
     #[arg(long, value_name = "ID")]
     pub(crate) name: Option<String>,
     /// Another id that clients may use, or `*` for any; can be given more than once.

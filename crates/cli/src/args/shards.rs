@@ -25,8 +25,9 @@ pub(crate) struct Shard {
     pub(crate) out: Option<PathBuf>,
     /// Encoding of the matrices of experts, attention, dense layers, embedding and head.
     ///
-    /// bf12 keeps every bit of bf16 weights in three quarters of the space. f32 keeps everything.
-    /// f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy; `sws inspect`
+    /// bf12 keeps every bit of bf16 weights in three quarters of the space. bf11 does so in two
+    /// thirds, for models that are read from disk by a CPU with AVX-512; it is slower in memory. f32
+    /// keeps everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy; `sws inspect`
     /// shows the error. Tensors that are published quantised are left unchanged.
     #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
     pub(crate) encoding: Encoding,

@@ -62,6 +62,12 @@ pub(crate) struct Run {
     pub(crate) sampling: Sampling,
     #[command(flatten)]
     pub(crate) model: Model,
+    /// Draw on the terminal what happens: experts, disk, computing, memory, and the cost of tokens.
+    #[arg(long, conflicts_with = "prompts", help_heading = OUTPUT)]
+    pub(crate) watch: bool,
+    /// Write a page of what happened, for a browser.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompts", help_heading = OUTPUT, hide_short_help = true)]
+    pub(crate) report: Option<PathBuf>,
     /// Record the chosen experts, as a trace for `sws replay`.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT, hide_short_help = true)]
     pub(crate) record: Option<PathBuf>,
@@ -75,9 +81,6 @@ pub(crate) struct Run {
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
-    /// Show where time and bytes went.
-    #[arg(long, short, help_heading = OUTPUT)]
-    pub(crate) verbose: bool,
 }
 
 impl Run {
@@ -91,11 +94,12 @@ impl Run {
             prompts: None,
             parallel: 1,
             sampling,
+            watch: false,
+            report: None,
             record: None,
             record_hidden: false,
             certify: None,
             json: false,
-            verbose: false,
         }
     }
 }
@@ -123,9 +127,6 @@ pub(crate) struct Certify {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHAT_EXAMPLES)]
 pub(crate) struct Chat {
-    /// Answer this question only; `-` for all of standard input.
-    #[arg(index = 2)]
-    pub(crate) question: Option<String>,
     /// Let the model think before it answers, if its template has a switch for that [default: as in
     /// the template].
     #[arg(long, overrides_with = "no_think")]
@@ -136,9 +137,9 @@ pub(crate) struct Chat {
     /// Continue a conversation that /save wrote.
     #[arg(long, value_name = "FILE")]
     pub(crate) load: Option<PathBuf>,
-    /// Show after each answer where time and bytes went.
-    #[arg(long, short)]
-    pub(crate) verbose: bool,
+    /// Draw on the terminal what happens during an answer, which is shown afterwards.
+    #[arg(long)]
+    pub(crate) watch: bool,
     /// System message, which precedes the conversation.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
@@ -146,6 +147,9 @@ pub(crate) struct Chat {
     pub(crate) sampling: Sampling,
     #[command(flatten)]
     pub(crate) model: Model,
+    /// Answer this question only; `-` for all of standard input.
+    #[arg(index = 2, help_heading = None)]
+    pub(crate) question: Option<String>,
 }
 
 /// Write the logits of a sequence of tokens to a file.

@@ -10,7 +10,9 @@ use crate::config::{Config, place};
 pub(crate) fn run(typed: Option<&Path>) -> anyhow::Result<ExitCode> {
     let text = match Config::read(typed)? {
         Some(config) => {
-            config.check(&args::command())?;
+            let mut command = args::command();
+            command.build();
+            config.check(&command)?;
             format!("# {}\n{config}", config.path().display())
         }
         None => match place() {
@@ -29,7 +31,7 @@ const EXAMPLE: &str = "\
 # [command.chat]
 # system = \"Answer briefly.\"
 #
-# # where this is typed as the model
+# # whichever way it is typed, also by its path
 # [model.\"Qwen/Qwen3-30B-A3B\"]
 # context = 8192
 # no-think = true

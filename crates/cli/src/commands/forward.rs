@@ -30,6 +30,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         true => AtomicFile::create_apart(&args.out)?,
         false => AtomicFile::create(&args.out)?,
     };
+    file.check_apart(model.dir())?;
     let is_stdout = file.is_stdout();
     file.write(&shapes.header(args.routes))?;
 

@@ -10,7 +10,7 @@ use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::{outline, print_report, remote, size};
 use crate::args;
-use crate::table::table;
+use crate::table::{table, wrapped};
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     let path = sws::locate(&args.model);
@@ -140,7 +140,7 @@ impl Report {
             Some(encoding) => format!("shards in {encoding}"),
             None => "checkpoint".to_owned(),
         };
-        let mut text = format!(
+        let mut text = wrapped(&format!(
             "{}, {encoding}: {} layers, {} experts a layer, {} pieces, {}\nfingerprint {}\n\n",
             self.model_type,
             self.layers,
@@ -148,21 +148,10 @@ impl Report {
             self.pieces,
             size(self.file_bytes),
             self.fingerprint,
-        );
-        let heading = [
-            "pieces",
-            "count",
-            "<encoding",
-            "tensors",
-            "bytes",
-            "in checkpoint",
-            "share",
-            "rel. error",
-            "max error",
-            "spectral",
-        ];
+        ));
+        let heading =
+            ["pieces", "count", "<encoding", "tensors", "bytes", "in checkpoint", "share"];
         let cells = |row: &Row, kind: String| {
-            let number = |n: Option<f64>| n.map_or(String::new(), |n| format!("{n:.2e}"));
             vec![
                 kind,
                 row.pieces.to_string(),
@@ -171,9 +160,6 @@ impl Report {
                 size(row.stored_bytes),
                 size(row.source_bytes),
                 share(row.stored_bytes, row.source_bytes),
-                number(row.relative_error),
-                number(row.max_error),
-                number(row.spectral_error),
             ]
         };
         let mut rows: Vec<_> = self.kinds.iter().map(|r| cells(r, r.kind.to_owned())).collect();
@@ -188,6 +174,7 @@ impl Report {
         ]);
         rows.extend(self.stand_ins.iter().map(|r| cells(r, format!("stand-ins of {}", r.kind))));
         text.push_str(&table(&heading, &rows));
+        text.push_str(&self.errors());
         if !self.lossy_tensors.is_empty() {
             text.push_str(&format!(
                 "\n{} tensors are not exactly what the checkpoint had; the worst:\n",
@@ -206,6 +193,22 @@ impl Report {
             text.push_str(&table(&["name", "tensors", "bytes"], &rows));
         }
         text
+    }
+
+    /// The largest errors by kind, if there are any.
+    fn errors(&self) -> String {
+        let number = |n: Option<f64>| n.map_or(String::new(), |n| format!("{n:.2e}"));
+        let cells = |row: &Row, kind: String| {
+            let errors = [row.relative_error, row.max_error, row.spectral_error];
+            vec![kind, row.encoding.clone()].into_iter().chain(errors.map(number)).collect()
+        };
+        let lossy = |row: &&Row| row.relative_error.is_some();
+        let kinds = self.kinds.iter().filter(lossy).map(|row| cells(row, row.kind.to_owned()));
+        let stand_ins = self.stand_ins.iter().filter(lossy);
+        let stand_ins = stand_ins.map(|row| cells(row, format!("stand-ins of {}", row.kind)));
+        let rows: Vec<Vec<String>> = kinds.chain(stand_ins).collect();
+        let heading = ["pieces", "<encoding", "rel. error", "max error", "spectral"];
+        if rows.is_empty() { String::new() } else { format!("\n{}", table(&heading, &rows)) }
     }
 
     fn worst(&self) -> String {

@@ -1,19 +1,30 @@
 //! `sws list`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
-use sws_store::read_config;
+use sws_hub::Library;
+use sws_store::{read_config, remedy};
 
-use super::{print_report, size};
+use super::machine::about;
+use super::print_report;
 use crate::args;
 use crate::here::{Here, all};
-use crate::table::table;
+use crate::table::{table, wrapped};
+use crate::terminal::note;
 
 pub(crate) fn run(args: &args::List) -> anyhow::Result<ExitCode> {
+    if let Some(dir) = Library::of_process().map(|library| library.dir().to_owned())
+        && let Err(error) = dir.read_dir()
+        && error.kind() != ErrorKind::NotFound
+    {
+        let remedy = remedy(&error, "check SWS_MODELS");
+        note!("sws: `{}` cannot be read ({error}); {remedy}", dir.display());
+    }
     let rows: Vec<Row> = all().into_iter().map(Row::of).collect();
     print_report(args.json, &rows, || text(&rows))
 }
@@ -67,21 +78,27 @@ impl Row {
     }
 
     fn cells(&self) -> Vec<String> {
-        let known = |bytes: Option<u64>| bytes.map_or(String::new(), size);
-        let state = match (self.complete, &self.problem) {
-            (false, _) => "incomplete",
-            (true, Some(_)) => "cannot be run",
-            (true, None) => "",
-        };
+        let known = |bytes: Option<u64>| bytes.map_or(String::new(), about);
         vec![
             self.model.clone(),
             self.form.clone(),
             self.model_type.clone().unwrap_or_default(),
-            size(self.bytes),
+            about(self.bytes),
             known(self.smallest_budget),
             known(self.in_memory_budget),
-            state.to_owned(),
         ]
+    }
+
+    /// What hinders its use.
+    fn remark(&self) -> Option<String> {
+        let (model, form) = (&self.model, &self.form);
+        match (self.complete, &self.problem) {
+            (false, _) => {
+                Some(format!("{model} ({form}) is incomplete; `sws pull {model}` continues it\n"))
+            }
+            (true, Some(problem)) => Some(format!("{model} ({form}) cannot be run: {problem}\n")),
+            (true, None) => None,
+        }
     }
 }
 
@@ -96,12 +113,10 @@ fn text(rows: &[Row]) -> String {
         return "no models yet; `sws pull` lists some to begin with\n".to_owned();
     }
     let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-    let heading = ["model", "<as", "<family", "size", "smallest --ram", "all in memory", "<"];
+    let heading = ["model", "<as", "<family", "size", "least --ram", "in memory"];
     let mut text = table(&heading, &cells);
-    for row in rows {
-        if let Some(problem) = &row.problem {
-            text += &format!("\n{}: {problem}\n", row.model);
-        }
+    for remark in rows.iter().filter_map(Row::remark) {
+        text += &format!("\n{}", wrapped(&remark));
     }
     text
 }

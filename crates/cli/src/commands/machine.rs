@@ -2,7 +2,8 @@
 
 use std::io::Read;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
@@ -12,10 +13,18 @@ use sws_store::{
     Arena, Clock, FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular, probe,
 };
 
+use sws_hub::Library;
+
 use super::size;
+use crate::here::newest;
 
 /// Bytes read to measure the speed of memory: more than caches hold.
 const MEMORY_PROBE: usize = 128 << 20;
+/// Fastest pace that is shown, in tokens per second: above it the fixed costs of a token count, of
+/// which a plan knows nothing.
+const FASTEST: f64 = 100.0;
+/// Smallest file whose speed says something about a disk.
+const PROBED: u64 = 16 << 20;
 /// Largest description.
 const MOST_BYTES: u64 = 64 << 10;
 /// Bounds of what a description says.
@@ -33,18 +42,22 @@ pub(crate) struct Machine {
     pub(crate) threads: Option<u16>,
     pub(crate) disk_bytes_per_second: Option<f64>,
     pub(crate) memory_bytes_per_second: Option<f64>,
+    /// True if the disk is not the one of models, of which nothing could be read.
+    #[serde(skip)]
+    pub(crate) is_of_the_program: bool,
 }
 
 impl Machine {
-    /// This machine, with the speed of the disk of a model, or else of this program.
+    /// This machine, with the speed of the disk of a model, or else of the disk where models are.
     pub(crate) fn measure(model: Option<&Model>, reader: ReaderKind, threads: &Threads) -> Machine {
         let clock = Clock::real();
-        let disk = match model {
-            Some(model) => disk_speed(model.manifest(), model.dir(), reader, &clock),
-            None => own_disk_speed(reader, &clock),
+        let (disk, is_of_the_program) = match model {
+            Some(model) => (disk_speed(model.manifest(), model.dir(), reader, &clock), false),
+            None => disk_of_models(reader, &clock),
         };
         Machine {
             disk_bytes_per_second: disk,
+            is_of_the_program,
             memory_bytes_per_second: threads.run(|| memory_speed(&clock)),
             ..Machine::unmeasured(threads)
         }
@@ -101,15 +114,12 @@ impl Machine {
         ram.resolve(self.ram_bytes, self.free_bytes.unwrap_or(self.ram_bytes), least)
     }
 
-    /// Tokens per second if reads and computation overlap, and computation is bound by memory
-    /// bandwidth.
+    /// Tokens per second, by the estimate of a plan.
     pub(crate) fn pace(&self, token: &PerToken) -> Option<f64> {
-        let reading = token.read() as f64 / self.disk_bytes_per_second?;
-        let computing = token.active as f64 / self.memory_bytes_per_second?;
-        Some(1.0 / reading.max(computing))
+        Some(token.pace(self.disk_bytes_per_second?, self.memory_bytes_per_second?))
     }
 
-    /// Seconds to the first token of a prompt, which needs nearly all weights once.
+    /// Seconds that a long prompt takes at least, as it needs nearly all weights once.
     pub(crate) fn first_token(&self, weights: u64) -> Option<f64> {
         Some(weights as f64 / self.disk_bytes_per_second?)
     }
@@ -118,18 +128,14 @@ impl Machine {
     /// where it can have several.
     pub(crate) fn answer(&self, form: &str, ram: u64, [pace, first]: [Option<f64>; 2]) -> String {
         let mut answer = format!("runs{form} within {}", size(ram));
+        answer.extend(pace.map(|pace| format!(": {} (planned, not measured)", speed(pace))));
+        answer.push('\n');
         if ram > self.ram_bytes {
-            answer += &format!(", more than the {} of this machine", size(self.ram_bytes));
+            answer += &format!("that is more than its {} of memory\n", size(self.ram_bytes));
         }
-        answer.extend(pace.map(|pace| format!(": about {}", speed(pace))));
-        answer.extend(first.map(|first| match pace {
-            Some(_) => format!(", the first after {} or more", time(first)),
-            None => format!(": the first token after {} or more", time(first)),
+        answer.extend(first.filter(|first| *first >= 1.0).map(|first| {
+            format!("a long prompt takes {} or more, as it reads nearly all weights\n", time(first))
         }));
-        answer += match pace.or(first) {
-            Some(_) => " (planned, not measured)\n",
-            None => "\n",
-        };
         answer
     }
 
@@ -139,7 +145,8 @@ impl Machine {
         let mut line = format!("machine: {} of memory", size(self.ram_bytes));
         line.extend(self.free_bytes.map(|free| format!(", {} of it free", size(free))));
         line.extend(self.memory_bytes_per_second.map(|speed| format!(", read at {}", rate(speed))));
-        line.extend(self.disk_bytes_per_second.map(|speed| format!("; disk {}", rate(speed))));
+        let which = if self.is_of_the_program { " (of this program)" } else { "" };
+        line.extend(self.disk_bytes_per_second.map(|at| format!("; disk {}{which}", rate(at))));
         line.extend(self.threads.map(|threads| format!("; {threads} threads")));
         line
     }
@@ -157,15 +164,22 @@ pub(crate) fn digits(number: f64) -> String {
 
 /// Tokens per second, or seconds per token where that is the larger number.
 fn speed(pace: f64) -> String {
-    match pace >= 1.0 {
-        true => format!("{} tokens a second", digits(pace)),
-        false => format!("{} a token", time(1.0 / pace)),
+    match pace {
+        _ if pace > FASTEST => format!("over {FASTEST} tokens a second"),
+        _ if pace >= 1.0 => format!("about {} tokens a second", digits(pace)),
+        _ => format!("about {} a token", time(1.0 / pace)),
     }
+}
+
+/// A pace for a table.
+pub(crate) fn paced(pace: f64) -> String {
+    if pace > FASTEST { format!("> {FASTEST}") } else { digits(pace) }
 }
 
 /// A time in the largest unit of which there are two.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
+        _ if seconds < 0.1 => "< 0.1 s".to_owned(),
         _ if seconds < 120.0 => format!("{} s", digits(seconds)),
         _ if seconds < 7200.0 => format!("{} min", digits(seconds / 60.0)),
         _ => format!("{} h", digits(seconds / 3600.0)),
@@ -193,17 +207,43 @@ fn disk_speed(manifest: &Manifest, dir: &Path, reader: ReaderKind, clock: &Clock
     figures.map(|figure| figure.bytes_per_second).max_by(f64::total_cmp)
 }
 
-/// The speed of the disk that this program lies on. Weights may lie on another one.
-fn own_disk_speed(reader: ReaderKind, clock: &Clock) -> Option<f64> {
-    let program = std::env::current_exe().ok()?;
-    let file = FileEntry {
-        path: program.file_name()?.to_str()?.to_owned(),
-        len: program.metadata().ok()?.len(),
+/// The speed of the disk where models are: of a file of the newest, or of this program, whose disk it
+/// may be. True if it is not known to be.
+fn disk_of_models(reader: ReaderKind, clock: &Clock) -> (Option<f64>, bool) {
+    let files = newest().into_iter().filter_map(|here| largest_file(&here.path?));
+    let known = files
+        .filter(|(_, len)| *len >= PROBED)
+        .find_map(|(file, _)| speed_of_file(&file, reader, clock));
+    if known.is_some() {
+        return (known, false);
+    }
+    let Ok(program) = std::env::current_exe() else { return (None, false) };
+    let device = |path: &Path| {
+        let existing = path.ancestors().find(|path| path.exists())?;
+        Some(existing.metadata().ok()?.dev())
     };
+    let models = Library::of_process().and_then(|library| device(library.dir()));
+    let is_elsewhere = models.is_none() || models != device(&program);
+    (speed_of_file(&program, reader, clock), is_elsewhere)
+}
+
+/// The largest file of a directory, or the file itself.
+fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
+    let entries = path.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let sized = |file: PathBuf| {
+        let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((file, about.len()))
+    };
+    entries.chain([path.to_owned()]).filter_map(sized).max_by_key(|(_, len)| *len)
+}
+
+fn speed_of_file(path: &Path, reader: ReaderKind, clock: &Clock) -> Option<f64> {
+    let (dir, name) = (path.parent()?, path.file_name()?.to_str()?.to_owned());
+    let file = FileEntry { path: name, len: path.metadata().ok()?.len() };
     let model = ModelIdentity { model_type: String::new(), fingerprint: String::new() };
     let (pieces, copies) = (Vec::new(), Vec::new());
     let manifest = Manifest { model, encoding: None, files: vec![file], pieces, copies };
-    disk_speed(&manifest, program.parent()?, reader, clock)
+    disk_speed(&manifest, dir, reader, clock)
 }
 
 /// Speed at which all threads together read memory, in bytes per second.
@@ -298,12 +338,17 @@ mod tests {
             (
                 16 << 30,
                 [Some(0.141), Some(150.0)],
-                "runs in bf12 within 16.00 GiB: about 7.1 s a token, the first after 2.5 min or more (planned, not measured)\n",
+                "runs in bf12 within 16.00 GiB: about 7.1 s a token (planned, not measured)\na long prompt takes 2.5 min or more, as it reads nearly all weights\n",
             ),
             (
                 64 << 30,
                 [Some(12.34), None],
-                "runs in bf12 within 64.00 GiB, more than the 32.00 GiB of this machine: about 12 tokens a second (planned, not measured)\n",
+                "runs in bf12 within 64.00 GiB: about 12 tokens a second (planned, not measured)\nthat is more than its 32.00 GiB of memory\n",
+            ),
+            (
+                16 << 30,
+                [Some(160_000.0), None],
+                "runs in bf12 within 16.00 GiB: over 100 tokens a second (planned, not measured)\n",
             ),
             (16 << 30, [None, None], "runs in bf12 within 16.00 GiB\n"),
         ] {

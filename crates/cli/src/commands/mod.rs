@@ -9,8 +9,12 @@ pub(crate) mod draft;
 mod first;
 pub(crate) mod forward;
 pub(crate) mod inspect;
+#[cfg(feature = "serve")]
+pub(crate) mod launch;
 pub(crate) mod list;
 mod machine;
+#[cfg(feature = "serve")]
+mod notify;
 mod outline;
 pub(crate) mod pages;
 pub(crate) mod plan;

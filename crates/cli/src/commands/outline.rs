@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::{Outline, SequenceBytes};
 use sws_engine::{PerToken, PlanOptions};
+use sws_kernels::Encoding;
 
-use super::machine::{Machine, about, digits, time};
+use super::machine::{Machine, about, paced as paced_cell, time};
 use super::remote::Remote;
 use super::{count, print_report, size};
-use crate::table::table;
+use crate::table::{table, wrapped};
 
 const GIB: u64 = 1 << 30;
 /// Budgets of common machines.
@@ -78,6 +79,9 @@ struct Row {
     format: String,
     /// False if weights differ from the published ones.
     exact: bool,
+    /// True for what `sws shard` makes unless told otherwise, and for what it starts from.
+    #[serde(skip)]
+    usual: bool,
     bytes: u64,
     infrastructure_bytes: u64,
     smallest_budget: u64,
@@ -109,6 +113,7 @@ impl Report {
             Ok(Row {
                 format: format.to_string(),
                 exact: !format.plain.is_lossy(),
+                usual: format.plain != Encoding::Bf11,
                 bytes: footprint.bytes,
                 infrastructure_bytes: footprint.infrastructure,
                 smallest_budget: footprint.smallest(),
@@ -146,22 +151,27 @@ impl Report {
         text.extend(self.hub.iter().map(Remote::line));
         text.extend(self.machine.iter().map(|machine| machine.line() + "\n"));
         if let Some(reason) = &self.reason {
-            text += &format!("not supported: {reason}\n");
+            text += &format!("not supported yet: {reason}\n");
         }
         if self.formats.is_empty() {
-            return text;
+            return wrapped(&text);
         }
         if let (Some(position), Some(fixed)) = (self.kv_bytes_per_position, self.kv_fixed_bytes) {
             text += &sequence(SequenceBytes { position, fixed });
         }
         let paced = self.paced();
-        text += &format!(
-            "no weights here: sizes follow from the configuration. {} by --ram:\n\n",
-            if paced { "Tokens per second" } else { "Bytes read per token" },
-        );
+        text += match paced {
+            true => {
+                "no weights here: sizes follow from the configuration. The least --ram, the time of a long prompt, and tokens per second by --ram:\n\n"
+            }
+            false => {
+                "no weights here: sizes follow from the configuration. Bytes besides those of experts, the least --ram, and bytes read per token by --ram:\n\n"
+            }
+        };
+        let mut text = wrapped(&text);
         let fixed: &[&str] = match paced {
-            true => &["format", "weights", "<exact", "needs --ram", "first token"],
-            false => &["format", "weights", "not of experts", "needs --ram"],
+            true => &["format", "weights", "<exact", "--ram", "prompt"],
+            false => &["format", "weights", "besides", "--ram"],
         };
         let budget = |ram: &u64| match ram % GIB {
             0 => format!("{} GiB", ram / GIB),
@@ -169,23 +179,48 @@ impl Report {
         };
         let budgets: Vec<String> = self.budgets.iter().map(budget).collect();
         let heading: Vec<&str> =
-            fixed.iter().copied().chain(budgets.iter().map(String::as_str)).chain(["<"]).collect();
-        let rows = self.formats.iter().map(|row| {
-            let no_room = self.hub.as_ref().filter(|hub| !hub.fits(row.bytes));
-            let remark = no_room.map(|_| "does not fit this disk".to_owned());
-            row.cells(paced).into_iter().chain(remark).collect()
-        });
-        let rows: Vec<Vec<String>> = rows.collect();
-        text += &format!("{}\n{ESTIMATES}", table(&heading, &rows));
-        text.extend(self.hub.iter().map(Remote::next));
-        text
+            fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
+        let rows: Vec<Vec<String>> = self.formats.iter().map(|row| row.cells(paced)).collect();
+        text += &table(&heading, &rows);
+        if let Some(hub) = &self.hub {
+            let names = |fits| {
+                let rows = self.formats.iter().filter(move |row| hub.fits(row.bytes) == fits);
+                rows.map(|row| row.format.as_str()).collect::<Vec<_>>()
+            };
+            let (none, some) = (names(false), names(true));
+            if !none.is_empty() {
+                text += &wrapped(&format!(
+                    "no room on this disk for shards, with the largest file beside them: {}\n",
+                    none.join(", ")
+                ));
+            }
+            text += &format!("\n{ESTIMATES}");
+            // Of quantised models only what is not quantised has a choice.
+            let made = |name: &&str| name.rsplit(' ').next().unwrap_or(name).to_owned();
+            let default = || self.smallest_exact().is_some_and(|row| hub.fits(row.bytes));
+            text += &match some.last().map(made) {
+                _ if default() => hub.next(None),
+                Some(form) => hub.next(Some(&form)),
+                None => "next: make room, or sws pull --out DIR on another disk\n".to_owned(),
+            };
+            return text;
+        }
+        text + &format!("\n{ESTIMATES}")
     }
 
-    /// Whether the model runs on a machine, and how fast, in the smallest format that is exact.
+    /// The smallest format that is exact and needs no option.
+    fn smallest_exact(&self) -> Option<&Row> {
+        self.formats.iter().filter(|row| row.exact && row.usual).min_by_key(|row| row.bytes)
+    }
+
+    /// Whether the model runs on a machine, and how fast, in the smallest usual format that is exact.
     fn answer(&self) -> String {
-        let (Some(machine), Some(ram)) = (&self.machine, self.asked) else { return String::new() };
-        let exact = self.formats.iter().filter(|row| row.exact).min_by_key(|row| row.bytes);
-        let Some(row) = exact else { return String::new() };
+        let (Some(machine), Some(row)) = (&self.machine, self.smallest_exact()) else {
+            return String::new();
+        };
+        let Some(ram) = self.asked else {
+            return format!("runs in {} with --ram {}MiB\n", row.format, row.smallest_budget >> 20);
+        };
         let at = self.budgets.iter().position(|&budget| budget == ram).unwrap_or(0);
         if row.read_bytes_per_token[at].is_none() {
             let (format, least) = (&row.format, row.smallest_budget >> 20);
@@ -233,17 +268,18 @@ impl Report {
 
 impl Row {
     fn cells(&self, paced: bool) -> Vec<String> {
-        let mut cells = vec![self.format.clone(), size(self.bytes)];
+        let format = self.format.replace(", as published", "").replace(" and ", "+");
+        let mut cells = vec![format, about(self.bytes)];
         let least = format!("{}MiB", self.smallest_budget >> 20);
-        let none = || "too small".to_owned();
+        let none = || "-".to_owned();
         if paced {
             let exact = if self.exact { "yes" } else { "no" };
             let first = self.first_token_seconds.map_or_else(String::new, time);
             cells.extend([exact.to_owned(), least, first]);
             let paces = self.tokens_per_second.iter();
-            cells.extend(paces.map(|pace| pace.map_or_else(none, digits)));
+            cells.extend(paces.map(|pace| pace.map_or_else(none, paced_cell)));
         } else {
-            cells.extend([size(self.infrastructure_bytes), least]);
+            cells.extend([about(self.infrastructure_bytes), least]);
             let reads = self.read_bytes_per_token.iter();
             cells.extend(reads.map(|read| read.map_or_else(none, about)));
         }
@@ -262,6 +298,7 @@ pub(crate) fn sequence(bytes: SequenceBytes) -> String {
 
 fn billions(number: u64) -> String {
     match number as f64 / 1e9 {
+        _ if number < 10_000_000 => format!("{:.1} M", number as f64 / 1e6),
         small if small < 10.0 => format!("{small:.2} B"),
         large => format!("{large:.1} B"),
     }

@@ -8,16 +8,17 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use sws::{Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
-use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner};
+use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::{Manifest, PieceKind, PieceLayout, Read};
 
-use super::machine::{Machine, about, digits};
+use super::machine::{Machine, about, paced};
 use super::outline::{self, Asked};
 use super::remote::{self, Remote};
 use super::{print, print_json, size};
-use crate::table::table;
+use crate::table::{table, wrapped};
+use crate::terminal::note;
 use crate::{args, limits, model};
 
 /// Maximum number of steps between the smallest budget and one that is large enough.
@@ -116,9 +117,9 @@ fn outlined(error: sws::Error, name: &Path) -> anyhow::Result<(Outline, Option<R
     if let sws::Error::NotHere { name, .. } = &error
         && let Some((outline, remote)) = remote::ask(name)?
     {
-        return Ok((outline.supported()?, Some(remote)));
+        return Ok((outline, Some(remote)));
     }
-    Ok((Outline::instead(error, &sws::locate(name)?)?.supported()?, None))
+    Ok((Outline::instead(error, &sws::locate(name)?)?, None))
 }
 
 /// Plans the model of a configuration without weights.
@@ -137,7 +138,15 @@ fn without_weights(
         threads: threads.count(),
         ..PlanOptions::default()
     };
-    let ram = Some(machine.budget(args.ram, 0)).filter(|&ram| ram > 0);
+    let ram = match machine.budget(args.ram, 0) {
+        _ if args.ram == RamBudget::Min => None,
+        // Less than what the system keeps for itself.
+        0 => Some(machine.ram_bytes),
+        ram => Some(ram),
+    };
+    if args.memory {
+        note!("sws: --memory needs the weights, and is left out");
+    }
     outline::print(outline, options, Some(Asked { machine, ram, remote }), args.json)
 }
 
@@ -188,7 +197,7 @@ fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[
     let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
     let mut text = machine.answer("", asked, [pace, machine.first_token(planner.weights())]);
     text += &format!(
-        "{}: {} of weights; the smallest --ram that works is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
+        "{}: {} of weights\nthe smallest --ram is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
         model.dir().display(),
         size(planner.weights()),
         planner.smallest() >> 20,
@@ -201,7 +210,7 @@ fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[
             row.context.to_string(),
             row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),
             about(row.read_bytes_per_token),
-            row.tokens_per_second.map_or("-".to_owned(), digits),
+            row.tokens_per_second.map_or("-".to_owned(), paced),
             if row.budget == asked { "this plan".to_owned() } else { String::new() },
         ]
     };
@@ -210,9 +219,9 @@ fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[
     text += "\n";
     text += outline::ESTIMATES;
     if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
-        text += &format!(
+        text += &wrapped(&format!(
             "an expert takes up to {reads} reads, as its parts lie apart; `sws shard` gathers them into one\n"
-        );
+        ));
     }
     text
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
         );
     }
     // One seed for all texts, as each is the one that `--prompt` gives with this seed.
-    let mut generation = model.generation(&args.sampling.options())?;
+    let mut generation = args.sampling.generation(&model)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     let seed = generation.sampling.seed;
     let text = Text::open(&model)?.within(&model, args.model.ram);
@@ -63,7 +63,13 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let (lines, prompts): (Vec<usize>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
     let read: usize = prompts.iter().map(Vec::len).sum();
     let texts = running.continued_all(prompts, &generation)?;
-    let texts = texts.cancelled_by(interrupt.cancel()).reporting(|| live.borrow_mut().tick());
+    let texts = texts.cancelled_by(interrupt.cancel()).reporting(|| {
+        let mut live = live.borrow_mut();
+        live.count();
+        if live.is_due() {
+            live.show();
+        }
+    });
     let mut ended = BTreeMap::new();
     let (mut shown, mut new, mut failed, mut cancelled) = (0, 0, 0, false);
     for (number, made) in texts {

@@ -1,18 +1,19 @@
 //! `sws pull`.
 
+mod checks;
+mod watch;
+
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use anyhow::bail;
 use serde_json::json;
 use sws::Progress;
 use sws_hub::{
     Arrival, Arriving, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job, Library,
-    Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space, form, free_space,
-    has_safetensors, keep, save, select, staging,
+    Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space, choose_gguf,
+    form, free_space, has_safetensors, is_whole, keep, save, select, snapshot_files, staging,
 };
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, shard};
@@ -23,6 +24,8 @@ use crate::args;
 use crate::args::{Form, encoding};
 use crate::progress::Meter;
 use crate::terminal::{note, yes};
+use checks::check;
+use watch::{Downloaded, present};
 
 /// Revision of a model whose name has none.
 const MAIN: &str = "main";
@@ -38,23 +41,6 @@ pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
     let pull = Pull::new(args, name, &environment);
     pull.report(&pull.obtain(&environment)?)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses a name and options that contradict each other.
-fn check(args: &args::Pull, name: &ModelName) -> anyhow::Result<()> {
-    let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
-    match (tagged, args.form) {
-        (Some(tagged), Some(form)) if form != Form::Shards(tagged) => {
-            bail!("`{name}` names another encoding than --as; leave out one of them")
-        }
-        _ => {}
-    }
-    match (&name.revision, &args.revision) {
-        (Some(named), Some(typed)) if named != typed => {
-            bail!("`{name}` names another revision than --revision; leave out one of them")
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Offers to download a model that is not on this machine, if there is a terminal to ask on. Returns
@@ -130,14 +116,18 @@ impl<'a> Pull<'a> {
             })?;
         }
         let selection = self.select(&client, &listing)?;
+        self.check_supported(&client, &listing, &selection)?;
         match (&selection.weights, args.form, args.keep) {
             (_, Some(Form::Stored), _) | (Weights::Gguf(_), None, _) => {
                 let path = self.store(&client, &listing, &selection)?;
                 Ok(Obtained { path, sharded: None, how: "downloaded" })
             }
             (Weights::Gguf(_), Some(Form::Shards(_)), _) | (_, _, true) => {
+                self.check_out()?;
                 let path = self.store(&client, &listing, &selection)?;
-                self.shard(&path)
+                let obtained = self.shard(&path)?;
+                self.forget_begun()?;
+                Ok(obtained)
             }
             (Weights::Safetensors(_), ..) => {
                 let staging = match begun {
@@ -179,8 +169,11 @@ impl<'a> Pull<'a> {
         // A directory that was typed may have any shards; the library knows which.
         let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
         let is_ours = out.canonicalize().is_ok_and(|out| out == recorded);
-        let is_complete = out.join(MANIFEST_FILE).is_file() && !staging(&out).exists();
-        (is_ours && is_complete).then_some(out)
+        let is_complete = out.join(MANIFEST_FILE).is_file();
+        // An empty directory is left where the removal of the last one was interrupted.
+        let begun = staging(&out);
+        let is_over = || !begun.exists() || std::fs::remove_dir(&begun).is_ok();
+        (is_ours && is_complete && is_over()).then_some(out)
     }
 
     /// The form of the shards in the library.
@@ -196,16 +189,38 @@ impl<'a> Pull<'a> {
     /// Shards what the cache has.
     fn offline(&self) -> anyhow::Result<Obtained> {
         let revision = Some(self.revision).filter(|&revision| revision != MAIN);
-        let tag = self.gguf_tag().map(str::to_owned);
-        let (id, revision) = (self.id.clone(), revision.map(str::to_owned));
-        let found = sws::locate_checkpoint(ModelName { id, tag, revision }.to_string());
-        let Ok(path) = found else {
+        let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
+        let found = snapshot.and_then(|dir| match self.gguf_tag() {
+            None if dir.join("config.json").exists() => Some(dir),
+            tag => {
+                let names = snapshot_files(&dir);
+                let files = choose_gguf(names.iter().map(String::as_str), tag).ok()?;
+                Some(dir.join(files.first().filter(|_| is_whole(&files))?))
+            }
+        });
+        let Some(path) = found else {
             return Err(HubError::Offline { id: self.id.clone() }.into());
         };
-        match self.args.form {
-            Some(Form::Stored) => Ok(Obtained { path, sharded: None, how: "there already" }),
-            _ => self.shard(&path),
+        let is_stored = match self.args.form {
+            None => path.is_file(),
+            Some(form) => form == Form::Stored,
+        };
+        match is_stored {
+            true => Ok(Obtained { path, sharded: None, how: "there already" }),
+            false => self.shard(&path),
         }
+    }
+
+    /// Removes what an earlier download straight into these shards left.
+    fn forget_begun(&self) -> anyhow::Result<()> {
+        let at = staging(&self.out()?);
+        if at.is_dir() {
+            let staging = Staging::open(&at)?;
+            if staging.commit(self.id)?.is_some() {
+                staging.remove()?;
+            }
+        }
+        Ok(())
     }
 
     fn select(&self, client: &Client, listing: &Listing) -> Result<Selection, HubError> {
@@ -286,7 +301,10 @@ impl<'a> Pull<'a> {
         let options = ShardOptions { encoding: self.encoding, threads, ..Default::default() };
         let done = shard(checkpoint, &*naming, out, &options, progress)?;
         if let (Some(_), Some(library)) = (&self.args.out, &self.library) {
-            library.record(self.id, &self.form(), out)?;
+            // The shards are there, and can be used by their path.
+            if let Err(error) = library.record(self.id, &self.form(), out) {
+                note!("sws: `{}` will not find these shards: {error}", self.id);
+            }
         }
         Ok(done)
     }
@@ -366,36 +384,14 @@ impl<'a> Pull<'a> {
         let what = sharded.map_or(String::new(), |done| {
             format!("{} shards, {}, ", done.shards, size(done.stored_bytes))
         });
-        print(&format!("{what}{how}: {}\nsws run {}\n", path.display(), self.name))
-    }
-}
-
-/// Bytes of a file that an earlier download left.
-fn present(path: &Path, len: u64) -> u64 {
-    let of = |path: &Path| path.metadata().map_or(0, |about| about.len());
-    of(path).max(of(&path.with_added_extension("incomplete"))).min(len)
-}
-
-/// Shows the progress of downloads.
-struct Downloaded {
-    meter: Meter,
-    done: AtomicI64,
-    total: u64,
-}
-
-impl Downloaded {
-    fn new(what: &'static str, total: u64) -> Downloaded {
-        Downloaded { meter: Meter::new(what), done: AtomicI64::new(0), total }
-    }
-}
-
-impl Watch for Downloaded {
-    fn moved(&self, bytes: i64) {
-        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.meter.show(Progress { done: done.max(0) as u64, total: self.total });
-    }
-
-    fn waiting(&self, file: &str) {
-        note!("sws: another process downloads `{file}`; waiting for it");
+        // The id finds what lies in its own place.
+        let found = sws::locate(self.name.to_string()).map(|found| found.canonicalize().ok());
+        let by_id = found
+            .ok()
+            .flatten()
+            .is_some_and(|found| path.canonicalize().is_ok_and(|at| at == found));
+        let path = path.display().to_string();
+        let model = if by_id { self.name.to_string() } else { path.clone() };
+        print(&format!("{what}{how}: {path}\nsws run {model}\n"))
     }
 }

@@ -11,6 +11,9 @@ use super::size;
 pub(crate) struct Remote {
     model: String,
     download_bytes: u64,
+    /// Bytes of the largest file, which the disk has beside the shards for a while.
+    #[serde(skip)]
+    largest_bytes: u64,
     /// Free where `sws pull` makes shards.
     disk_free_bytes: Option<u64>,
 }
@@ -31,14 +34,16 @@ impl Remote {
         Remote { disk_free_bytes: None, ..self }
     }
 
-    /// False if the disk has no room for shards of this size.
+    /// False if the disk has no room for shards of this size and a file of the checkpoint.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
-        self.disk_free_bytes.is_none_or(|free| bytes <= free)
+        let needed = bytes.saturating_add(self.largest_bytes);
+        self.disk_free_bytes.is_none_or(|free| needed <= free)
     }
 
-    /// The command that downloads it.
-    pub(crate) fn next(&self) -> String {
-        format!("next: sws pull {}\n", self.model)
+    /// The command that downloads it, in a format that is not the default one where only that fits.
+    pub(crate) fn next(&self, form: Option<&str>) -> String {
+        let form = form.map_or(String::new(), |form| format!(" --as {form}"));
+        format!("next: sws pull {}{form}\n", self.model)
     }
 }
 
@@ -69,6 +74,7 @@ pub(crate) fn ask(name: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>>
     let remote = Remote {
         model: name.to_string(),
         download_bytes: selection.weights.len(),
+        largest_bytes: selection.weights.files().iter().map(|file| file.len).max().unwrap_or(0),
         disk_free_bytes: free,
     };
     Ok(Some((outline, remote)))
@@ -89,11 +95,13 @@ mod tests {
         let remote = |free| Remote {
             model: "own/model".to_owned(),
             download_bytes: 2 << 30,
+            largest_bytes: 1 << 20,
             disk_free_bytes: free,
         };
         let cases = [
             (Some(1 << 30), false, "2.00 GiB to download, 1.00 GiB free for its shards\n"),
-            (Some(2 << 30), true, "2.00 GiB to download, 2.00 GiB free for its shards\n"),
+            (Some(2 << 30), false, "2.00 GiB to download, 2.00 GiB free for its shards\n"),
+            (Some(3 << 30), true, "2.00 GiB to download, 3.00 GiB free for its shards\n"),
             (None, true, "2.00 GiB to download\n"),
         ];
         for (free, fits, line) in cases {

@@ -13,9 +13,11 @@ use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Outcome, Replay, ReplayPolicy};
 use sws_store::shard::Progress;
 use sws_store::{Clock, open_regular};
+use sws_watch::{Simulated, page, recorded};
 
 use super::{count, print_report, size};
 use crate::args;
+use crate::atomic_file::AtomicFile;
 use crate::progress::{Meter, Unit};
 use crate::table::table;
 
@@ -46,6 +48,13 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
         );
     }
 
+    let page = args.html.as_deref().map(AtomicFile::create).transpose()?;
+    if page.as_ref().is_some_and(AtomicFile::is_stdout) {
+        bail!("standard output holds the table; name a file for --html");
+    }
+    if let Some(page) = &page {
+        page.check_apart(&args.trace)?;
+    }
     let meter = Meter::quiet("replaying", Unit::Tokens);
     let (done, total) = (AtomicU64::new(0), (runs.len() * trace.token_count()) as u64);
     let clock = Clock::real();
@@ -61,9 +70,30 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
         })
         .collect();
     meter.finish();
+    if let Some(mut file) = page {
+        let name = args.trace.file_name().unwrap_or_default().to_string_lossy();
+        let story = recorded(&name, &trace, simulated(&args.policies, &slots));
+        file.write(page::html(&story).as_bytes())?;
+        file.publish()?;
+    }
 
     let report = Report::new(&trace, args.batch, &runs, &outcomes);
     print_report(args.json, &report, || report.text())
+}
+
+/// The cache of the page: the default policy if it is among those, or else the first that looks only
+/// back.
+fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simulated> {
+    let mut policies: Vec<PolicyKind> = policies
+        .iter()
+        .filter_map(|policy| match policy {
+            ReplayPolicy::Engine(kind) => Some(*kind),
+            _ => None,
+        })
+        .collect();
+    policies.sort_by_key(|policy| *policy != PolicyKind::default());
+    let (&policy, &(_, slots)) = (policies.first()?, slots.first()?);
+    Some(Simulated { policy, slots })
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {

@@ -4,7 +4,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use sws_hub::{CachedModel, HubCache, Library, ModelName, Shards, choose_gguf, snapshot_files};
+use sws_hub::{
+    CachedModel, HubCache, Library, ModelName, Shards, choose_gguf, snapshot_files, some_of,
+};
 
 use super::{print, size};
 use crate::args;
@@ -38,7 +40,8 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let paths: Vec<_> = paths.chain(cached.iter().map(|model| model.dir())).collect();
     let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
     let freed = |shards: &Shards| if shards.path.is_symlink() { 0 } else { shards.size() };
-    let bytes: u64 = shards.iter().map(freed).chain(cached.iter().map(|model| model.size())).sum();
+    let cached_size = |model: &CachedModel| if model.dir().is_symlink() { 0 } else { model.size() };
+    let bytes: u64 = shards.iter().map(freed).chain(cached.iter().map(cached_size)).sum();
     if !args.yes && !asked(&format!("remove {}, {}? [y/N] ", paths.join(" and "), size(bytes)))? {
         return Ok(ExitCode::SUCCESS);
     }
@@ -67,7 +70,7 @@ fn remove_gguf(args: &args::Rm, model: &CachedModel, tag: &str) -> anyhow::Resul
                 true => unknown(name),
                 false => anyhow!(
                     "`{name}` may be any of {}; name one of them whole",
-                    unclear.models.join(", ")
+                    some_of(&unclear.models)
                 ),
             },
         )?;

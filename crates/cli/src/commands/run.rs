@@ -21,7 +21,8 @@ use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
 use crate::record::Recorder;
 use crate::terminal::{hint, note};
-use crate::{args, limits, model};
+use crate::watch::{self, Wanted, Watcher};
+use crate::{args, limits, logs, model};
 
 /// Default prompt.
 const OPENING: &str = "Once upon a time";
@@ -43,10 +44,14 @@ struct Outcome {
 }
 
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
+    let wanted = Wanted { screen: args.watch, report: args.report.is_some() };
+    if wanted.screen {
+        watch::check()?;
+    }
     let threads = limits::threads(args.model.threads)?;
     let model = model::open_or_pull(args.model.model.as_deref())
         .map_err(|e| model::text_is_no_model(e, "sws run MODEL --prompt TEXT"))?;
-    let mut generation = model.generation(&args.sampling.options())?;
+    let mut generation = args.sampling.generation(&model)?;
     let text = Text::open(&model)?.within(&model, args.model.ram);
     let has_text = text.tokenizer().is_some();
     let tokens_only = args.json && generation.stop_strings.is_empty();
@@ -55,39 +60,51 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
             "there is no tokenizer.json, which is needed to turn ids into text; copy the published one next to the weights, or give --tokens and --json without --stop",
         ).into());
     }
-    let Start { tokens: prompt, shown } = start(&mut args, &model, &text)?;
+    let Start { tokens: prompt, text: opening, is_shown } = start(&mut args, &model, &text)?;
     model.check(&prompt)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Installed before the files are created: a signal that is not handled would leave them behind.
     let interrupt = Interrupt::of_the_program()?;
+    let report = args.report.as_deref().map(AtomicFile::create_apart).transpose()?;
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
+    watchers.check_apart(report.as_ref(), [Some(model.dir()), args.prompt_file.as_deref()])?;
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
-    let needs = Needs { positions, ..Needs::default() };
+    let heap = wanted.bytes(&model, most);
+    let needs = Needs { positions, heap, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
-    if let Some(shown) = shown.filter(|_| !args.json) {
-        print(&shown)?;
+    if is_shown && !args.json {
+        print(&opening)?;
     }
 
     let mut show = |piece: &Piece| if args.json { Ok(()) } else { print(&piece.text) };
-    let live = Live::new(running.gauge(), !args.json);
+    let budget = running.plan().map(|plan| plan.ledger.budget());
+    let live = Live::new(running.gauge(), !args.json).of(Some(most), budget);
+    let mut watcher = Watcher::begin(wanted, &running, &opening, &interrupt)?;
     let generate = running.continued(prompt.clone(), &generation)?.observed_by(&mut watchers);
-    let made = follow(generate, &interrupt, live, &mut show)?;
+    let made = follow(generate, &interrupt, live, &mut watcher, &mut show)?;
     let metrics = running.metrics(&made);
     // Dropped before the outputs are complete: saving the learned statistics takes memory, and may
     // fail for lack of it.
     drop(running);
     watchers.finish(&args, &model, &generation.sampling, &prompt, &made)?;
+    if let (Some(mut file), Some(watcher)) = (report, watcher) {
+        file.write(watcher.page().as_bytes())?;
+        file.publish()?;
+    }
 
     let seed = generation.sampling.seed;
     let end = made.end;
     if !args.json {
         print("\n")?;
     }
-    if args.verbose {
+    if logs::is_verbose() {
         hint(format_args!("\n{}", account(&made, &metrics)));
     }
-    note!("\n{}", closing(&made, &metrics));
+    if !args.json {
+        hint(format_args!("\n"));
+    }
+    note!("{}", closing(&made, &metrics));
     if let Some(ending) = ending(&made, Some(seed), "") {
         note!("{ending}");
     }
@@ -128,6 +145,26 @@ impl Watchers {
             bail!("--record and --certify name the same file; name two");
         }
         Ok(Watchers { recorder, witness })
+    }
+
+    /// Refuses outputs that would replace each other, or an input.
+    fn check_apart(
+        &self,
+        report: Option<&AtomicFile>,
+        inputs: [Option<&Path>; 2],
+    ) -> anyhow::Result<()> {
+        let recording = self.recorder.as_ref().map(Recorder::file);
+        let certificate = self.witness.as_ref().map(|(_, file)| file);
+        let others = [recording, certificate];
+        for output in others.into_iter().chain([report]).flatten() {
+            inputs.into_iter().flatten().try_for_each(|input| output.check_apart(input))?;
+        }
+        if let Some(report) = report
+            && others.into_iter().flatten().any(|other| report.is_same(other))
+        {
+            bail!("--report names the file of another output; name another");
+        }
+        Ok(())
     }
 
     fn finish(
@@ -206,13 +243,15 @@ impl Observer for Watchers {
 /// The beginning of a text.
 struct Start {
     tokens: Vec<u32>,
-    /// Its text, if it belongs before the new text on standard output.
-    shown: Option<String>,
+    /// Its text; empty if only the tokens are known.
+    text: String,
+    /// True if the text belongs before the new text on standard output.
+    is_shown: bool,
 }
 
 fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Start> {
     if let Some(tokens) = args.tokens.take() {
-        return Ok(Start { tokens, shown: None });
+        return Ok(Start { tokens, text: String::new(), is_shown: false });
     }
     if text.tokenizer().is_none() {
         bail!(
@@ -227,13 +266,14 @@ fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Sta
         None => None,
     };
     if let Some(prompt) = piped {
-        return Ok(Start { tokens: text.encode_first(model, &prompt)?, shown: None });
+        let tokens = text.encode_first(model, &prompt)?;
+        return Ok(Start { tokens, text: prompt, is_shown: false });
     }
     // Nobody has typed the default, so that it is shown wherever the text goes.
     let is_shown = typed.is_none() || std::io::stdout().is_terminal();
     let prompt = typed.unwrap_or_else(|| OPENING.to_owned());
     let tokens = text.encode_first(model, &prompt)?;
-    Ok(Start { tokens, shown: is_shown.then_some(prompt) })
+    Ok(Start { tokens, text: prompt, is_shown })
 }
 
 /// Reads standard input, unless it is a terminal, or empty.

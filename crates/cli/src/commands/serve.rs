@@ -11,6 +11,7 @@ use anyhow::{anyhow, bail};
 use sws::{Model, Needs, Text};
 use sws_serve::{Config, Limits, Server};
 
+use super::notify;
 use super::run::read_text;
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let ready = || {
         let texts = super::count(args.parallel, "text");
         note!("sws: ready: {limit} positions for each of {texts}");
+        notify::ready();
     };
     server.run(&mut running, needs, ready)?;
     note!("sws: all texts are over");
@@ -52,7 +54,10 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
     let stop = Arc::clone(interrupt);
     let quiet = args.quiet;
     let dir = model.dir().canonicalize().unwrap_or_else(|_| model.dir().to_owned());
-    let name = dir.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+    // Clients know a model by the id that found it.
+    let typed = args.model.model.as_deref().filter(|typed| !typed.exists());
+    let name = typed.or(dir.file_name().map(Path::new)).unwrap_or(Path::new("model"));
+    let name = name.to_string_lossy().into_owned();
     let limits = Limits {
         body: args.body,
         new_tokens: args.max_tokens,

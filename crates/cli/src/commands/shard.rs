@@ -12,6 +12,7 @@ use sws_store::{open_checkpoint, user_cache};
 use super::{print, print_json, size};
 use crate::args;
 use crate::progress::Meter;
+use crate::terminal::note;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let path = checkpoint(&args.checkpoint)?;
@@ -28,7 +29,11 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     meter.finish();
     let done = done?;
     if let Some((library, name)) = recorded {
-        library.record(&name.id, &form(args.encoding.name(), name.revision.as_deref()), &out)?;
+        // The shards are there, and can be used by their path.
+        let form = form(args.encoding.name(), name.revision.as_deref());
+        if let Err(error) = library.record(&name.id, &form, &out) {
+            note!("sws: `{}` will not find these shards: {error}", name.id);
+        }
     }
     if args.json {
         print_json(&json!({

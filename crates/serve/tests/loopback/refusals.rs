@@ -1,11 +1,12 @@
 //! Malformed and hostile requests.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use sws_serve::{Config, ServeError, Server};
-use sws_testing::tales;
+use sws_testing::{root, tales};
 
 use crate::client::{Response, config, serve};
 
@@ -147,4 +148,14 @@ fn models_properties_and_metrics_are_shown() {
         metrics.contains("sws_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 1"),
         "{metrics}"
     );
+
+    // The dashboard asks for nothing else.
+    let dashboard = std::fs::read_to_string(root().join("deploy/grafana.json")).unwrap();
+    let asked = dashboard.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+    let asked: BTreeSet<_> = asked.filter(|word| word.starts_with("sws_")).collect();
+    assert!(asked.len() > 12, "{asked:?}");
+    let shown: BTreeSet<_> = metrics.split(['{', ' ', '\n']).collect();
+    // The model streams nothing here, so it has no budget.
+    let absent: Vec<_> = asked.difference(&shown).collect();
+    assert_eq!(absent, [&"sws_budget_bytes"]);
 }

@@ -93,8 +93,52 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
             (blocks == square).then_some((Encoding::Fp8, Scope::Layers))
         }
         "compressed-tensors" => packed(config),
+        method @ ("awq" | "gptq") => along_columns(config, method == "gptq"),
         _ => None,
     }
+}
+
+/// AWQ and GPTQ: all matrices of layers but those of excluded modules. Shards of them have about as
+/// many bytes.
+fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encoding, Scope)> {
+    let number = |keys: [&str; 2]| keys.iter().find_map(|key| config.get(*key));
+    let (bits, group) = (number(["bits", "w_bit"]), number(["group_size", "q_group_size"]));
+    if bits.is_none_or(|bits| bits.as_u64() != Some(4)) {
+        return None;
+    }
+    let order = gptq && config.get("desc_act").and_then(Value::as_bool).unwrap_or(false);
+    let layout = match (group?.as_f64()? as i64, order) {
+        (32, false) => Published::Int4Zeros32,
+        (64, false) => Published::Int4Zeros64,
+        (-1 | 128.., false) => Published::Int4Zeros128,
+        (32, true) => Published::Int4ActOrder32,
+        (64, true) => Published::Int4ActOrder64,
+        (-1 | 128.., true) => Published::Int4ActOrder128,
+        _ => return None,
+    };
+    let excluded: Vec<&str> = match gptq {
+        // Patterns of excluded modules begin with a minus; all others have formats of their own.
+        true => match config.get("dynamic").and_then(Value::as_map) {
+            Some(rules) if !rules.keys().all(|rule| rule.starts_with('-')) => return None,
+            Some(rules) => rules.keys().map(String::as_str).collect(),
+            None => Vec::new(),
+        },
+        false => match config.get("modules_to_not_convert").and_then(Value::as_list) {
+            Some(names) => names.iter().flat_map(Value::as_str).collect(),
+            None => Vec::new(),
+        },
+    };
+    // Routers and gates are small.
+    let is_large = |name: &&str| !name.trim_end_matches('.').ends_with("gate");
+    let large: Vec<&str> = excluded.into_iter().filter(is_large).collect();
+    let has = |part: &str| large.iter().any(|name| name.contains(part));
+    let scope = match (has("self_attn"), has("shared_expert")) {
+        (true, true) => Scope::Experts,
+        (false, false) => Scope::Layers,
+        _ => return None,
+    };
+    let single_layers = large.iter().any(|name| name.bytes().any(|byte| byte.is_ascii_digit()));
+    (!single_layers).then_some((Encoding::Published(layout), scope))
 }
 
 /// One group of matrices: all but those whose names are to be ignored.
@@ -163,6 +207,34 @@ mod tests {
             ),
             (r#"{"quant_method": "fp8"}"#.into(), None),
             (r#"{"quant_method": "gptq"}"#.into(), None),
+            (
+                r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true}"#.into(),
+                named(Published::Int4ActOrder32, Scope::Layers),
+            ),
+            (
+                r#"{"quant_method": "gptq", "bits": 4, "group_size": -1,
+                    "dynamic": {"-:.*self_attn.*": {}, "-:.*shared_expert.*": {}}}"#
+                    .into(),
+                named(Published::Int4Zeros128, Scope::Experts),
+            ),
+            (
+                r#"{"quant_method": "gptq", "bits": 4, "group_size": 64, "dynamic": {"+:up": {}}}"#
+                    .into(),
+                None,
+            ),
+            (r#"{"quant_method": "gptq", "bits": 8, "group_size": 128}"#.into(), None),
+            (
+                r#"{"quant_method": "awq", "bits": 4, "group_size": 64,
+                    "modules_to_not_convert": ["mlp.gate", "mlp.shared_expert_gate."]}"#
+                    .into(),
+                named(Published::Int4Zeros64, Scope::Layers),
+            ),
+            (
+                r#"{"quant_method": "awq", "bits": 4, "group_size": 128,
+                    "modules_to_not_convert": ["model.layers.0."]}"#
+                    .into(),
+                None,
+            ),
             ("7".into(), None),
             (int4(4, 32, experts), named(Published::Int4, Scope::Experts)),
             (int4(4, 128, r#"["lm_head"]"#), named(Published::Int4By128, Scope::Layers)),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use sws::{Conversation, End, Generated, Lacking, LoadedModel, Model, RunMetrics, Text};
+use sws::{Conversation, End, Generated, Lacking, LoadedModel, Model, Needs, RunMetrics, Text};
 use sws_model::ForwardError;
 
 use super::run::read_text;
@@ -19,11 +19,15 @@ use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::lines::{Line, Lines};
 use crate::live::Live;
 use crate::terminal::{hint, is_broken_pipe, note};
-use crate::{args, limits, model};
+use crate::watch::{self, Wanted, Watcher};
+use crate::{args, limits, logs, model};
 use screen::Screen;
 use words::Word;
 
 pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
+    if args.watch {
+        watch::check()?;
+    }
     let model = match &args.model.model {
         Some(typed) => model::open_or_pull(Some(typed))
             .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
@@ -90,7 +94,7 @@ fn tale(args: args::Chat) -> anyhow::Result<ExitCode> {
         "sws: there is no model for conversation on this machine; `sws pull` lists some, of which"
     );
     note!("sws: `sws pull ID` downloads one. Until then, the bundled model tells a tale:");
-    run::run(args::Run::of(args.model, args.sampling))
+    run::run(args::Run { watch: args.watch, ..args::Run::of(args.model, args.sampling) })
 }
 
 struct Chat {
@@ -101,7 +105,7 @@ struct Chat {
     last: Option<(Generated, RunMetrics)>,
     /// The file that /save and /load have used.
     file: Option<PathBuf>,
-    verbose: bool,
+    wanted: Wanted,
 }
 
 impl Chat {
@@ -113,7 +117,8 @@ impl Chat {
             return Err(model.error(Lacking::Tokenizer).into());
         }
         let interrupt = Interrupt::of_an_answer()?;
-        let generation = model.generation(&args.sampling.options())?;
+        let generation = args.sampling.generation(model)?;
+        let generation_limit = generation.max_new_tokens.unwrap_or(usize::MAX);
         let mut conversation = Conversation::new(template, generation);
         if let Some(file) = &args.load {
             conversation.set_messages(saved::read(file)?);
@@ -129,10 +134,13 @@ impl Chat {
             note!("sws: {NO_SWITCH}");
         }
         let text = text.while_loaded(None);
-        let loader = model.with(args.model.options()).text(text).threads(&threads);
+        let wanted = Wanted { screen: args.watch, report: false };
+        let heap = wanted.bytes(model, generation_limit);
+        let needs = Needs { heap, ..Needs::default() };
+        let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
         let running = model::load(loader, &interrupt)?;
-        let (file, verbose) = (args.load.clone(), args.verbose);
-        Ok(Chat { running, interrupt, conversation, last: None, file, verbose })
+        let file = args.load.clone();
+        Ok(Chat { running, interrupt, conversation, last: None, file, wanted })
     }
 
     /// Does what a command says.
@@ -204,17 +212,19 @@ impl Chat {
 
     /// Answers a message, and shows the answer. `full_context` says what to do about one.
     fn answer(&mut self, text: &str, full_context: &str) -> anyhow::Result<End> {
-        let Chat { running, interrupt, conversation, .. } = self;
-        let live = Live::new(running.gauge(), true);
-        let generate = running.chat(conversation, text).map_err(full)?;
+        let Chat { running, interrupt, conversation, wanted, .. } = self;
+        let budget = running.plan().map(|plan| plan.ledger.budget());
+        let live = Live::new(running.gauge(), true).of(None, budget);
         interrupt.reset();
+        let mut watcher = Watcher::begin(*wanted, running, &format!("{text}\n\n"), interrupt)?;
+        let generate = running.chat(conversation, text).map_err(|e| full(e, full_context))?;
         let mut screen = Screen::default();
-        let made = follow(generate, interrupt, live, &mut |piece| screen.show(piece));
+        let made = follow(generate, interrupt, live, &mut watcher, &mut |piece| screen.show(piece));
         interrupt.reset();
         let made = made?;
         print("\n")?;
         let metrics = running.metrics(&made);
-        if self.verbose {
+        if logs::is_verbose() {
             hint(format_args!("{}", account(&made, &metrics)));
         }
         note!("{}", closing(&made, &metrics));
@@ -233,10 +243,11 @@ const NO_SWITCH: &str =
 /// Remedy for a full context in a conversation.
 const FULL: &str = ": /reset begins a new conversation";
 
-fn full(error: sws::Error) -> anyhow::Error {
+fn full(error: sws::Error, remedy: &str) -> anyhow::Error {
+    let or = if remedy.is_empty() { ": give" } else { ", or give" };
     match error {
         sws::Error::Forward(ForwardError::ContextFull { asked, limit, .. }) => anyhow!(
-            "the conversation has {asked} tokens and the context {limit}; begin a new one with /reset, or give a larger --context if the model has one"
+            "the conversation has {asked} tokens and the context {limit}{remedy}{or} a larger --context if the model has one"
         ),
         error => error.into(),
     }

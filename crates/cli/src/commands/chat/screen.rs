@@ -23,8 +23,10 @@ pub(super) struct Screen {
 impl Default for Screen {
     fn default() -> Screen {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
         let is_terminal = std::io::stdout().is_terminal();
-        Screen { is_terminal, has_colours: is_terminal && !no_colour, thinks: false }
+        let has_colours = is_terminal && !no_colour && !is_dumb;
+        Screen { is_terminal, has_colours, thinks: false }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The self-test of the kernels: products in every encoding, on every tier of this CPU.
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix, PartLen, Scratch,
-    Tally, Tier, matmul,
+    EncodedRows, Encoder, Encoding, GgufBlocks, Histogram, Matrix, PartLen, Scratch, Tally, Tier,
+    matmul,
 };
 
 use super::Line;
@@ -58,8 +58,8 @@ fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
 
 /// The parts of a matrix of fixed bytes, which decode to finite numbers.
 fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
-    if encoding == Encoding::Bf12 {
-        return bf12(cols);
+    if encoding.has_patches() {
+        return packed(encoding, cols);
     }
     let plain = matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
     let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
@@ -87,14 +87,14 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     parts.collect()
 }
 
-/// Rows of bf12 with escapes: bf16 numbers of sixteen exponents.
-fn bf12(cols: usize) -> Vec<Vec<u8>> {
+/// Rows of bf12 or bf11 with escapes: bf16 numbers of sixteen exponents.
+fn packed(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     let mut numbers = noise(2 * ROWS * cols);
     numbers.chunks_exact_mut(2).for_each(|number| about_one(&mut number[1]));
     let mut histogram = Histogram::default();
     histogram.add(&numbers);
-    let encoder = Encoder::bf12(cols, ExponentTable::from_histogram(&histogram));
-    let (mut rows, mut tally) = (EncodedRows::default(), Tally::default());
+    let encoder = Encoder::counted(encoding, cols, &histogram).expect("an encoding with patches");
+    let (mut rows, mut tally) = (EncodedRows::default(), Tally::new(&encoder));
     let encoded = encoder.encode(&numbers, &mut rows).and_then(|()| tally.push(&rows));
     encoded.expect("whole rows of finite numbers");
     let table = encoder.table().unwrap_or_default().to_vec();

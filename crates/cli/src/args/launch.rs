@@ -1,0 +1,40 @@
+//! Arguments of `sws launch`.
+
+use std::ffi::OsString;
+
+/// Start a program that works with a model, against a running `sws serve`.
+///
+/// Asks the server for its model, and starts the program with the settings that it needs. Nothing is
+/// written: the program's own configuration stays as it is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Launch {
+    /// The program.
+    #[arg(value_enum)]
+    pub(crate) client: Client,
+    /// Address of the server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub(crate) url: String,
+    /// Id of the model [default: the server's].
+    #[arg(long, value_name = "ID")]
+    pub(crate) name: Option<String>,
+    /// Key of the server, if it has keys.
+    #[arg(long, value_name = "KEY", env = "SWS_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Print the settings and the command instead of starting it.
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Arguments of the program, after --.
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    pub(crate) rest: Vec<OsString>,
+}
+
+/// A program.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Client {
+    /// Claude Code.
+    Claude,
+    /// Codex.
+    Codex,
+    /// aider.
+    Aider,
+}

@@ -1,0 +1,144 @@
+//! `--watch` and `--report`: a run as it happens on the terminal, and as a page afterwards.
+
+mod screen;
+mod terminal;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::bail;
+use sws::{LoadedModel, Model, Piece, Progress};
+use sws_engine::{Watch, memory};
+use sws_watch::{About, Follower, Step, Story, Wall, page};
+
+use crate::interrupt::Interrupt;
+use screen::Screen;
+pub(crate) use terminal::{check, restore};
+
+/// Pictures that are wanted of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) screen: bool,
+    pub(crate) report: bool,
+}
+
+impl Wanted {
+    /// True if a run is followed at all.
+    pub(crate) fn is_any(self) -> bool {
+        self.screen || self.report
+    }
+
+    /// Bytes on the heap that following a text of so many tokens takes.
+    pub(crate) fn bytes(self, model: &Model, tokens: usize) -> u64 {
+        if !self.is_any() {
+            return 0;
+        }
+        let experts = model.spec().moes().map(|moe| moe.experts).sum();
+        let screen = if self.screen { screen::BYTES } else { 0 };
+        // The reader of the cells has a copy of them, on each of two threads.
+        let cells = 3 * Watch::bytes_for(model.spec());
+        cells + screen + Story::bytes_for(experts, tokens, self.report)
+    }
+}
+
+/// A run that is followed.
+pub(crate) struct Watcher<'i> {
+    follower: Follower,
+    wall: Wall,
+    shared: Arc<Shared>,
+    wanted: Wanted,
+    screen: Option<Screen<'i>>,
+}
+
+/// State that the drawing thread reads.
+struct Shared {
+    story: Mutex<Story>,
+    /// Share of the prompt that is done, in thousandths; [`TEXT`] afterwards.
+    prompt: AtomicU32,
+}
+
+const TEXT: u32 = u32::MAX;
+
+impl Shared {
+    fn story(&self) -> MutexGuard<'_, Story> {
+        self.story.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<'i> Watcher<'i> {
+    /// Begins to follow a run of a loaded model, whose text continues `opening`. `None` if nothing is
+    /// wanted.
+    pub(crate) fn begin(
+        wanted: Wanted,
+        running: &LoadedModel,
+        opening: &str,
+        interrupt: &'i Interrupt,
+    ) -> anyhow::Result<Option<Watcher<'i>>> {
+        if !wanted.is_any() {
+            return Ok(None);
+        }
+        let Some(gauge) = running.gauge() else {
+            bail!("this backend reports nothing that could be watched; leave out --backend");
+        };
+        let follower = Follower::new(gauge.watch());
+        let about = About {
+            model: running.model().dir().display().to_string(),
+            notes: Vec::new(),
+            budget: running.plan().map(|plan| plan.ledger.budget()),
+            is_timed: true,
+            has_places: true,
+        };
+        let rows = follower.rows();
+        let mut story = Story::new(about, rows.clone());
+        story.set_opening(opening);
+        let shared = Arc::new(Shared { story: Mutex::new(story), prompt: AtomicU32::new(0) });
+        let screen = match wanted.screen {
+            true => {
+                Some(Screen::open(Arc::clone(&shared), Follower::new(gauge.watch()), interrupt)?)
+            }
+            false => None,
+        };
+        Ok(Some(Watcher { follower, wall: Wall::new(rows), shared, wanted, screen }))
+    }
+
+    /// True while the screen covers what is printed.
+    pub(crate) fn covers(&self) -> bool {
+        self.screen.is_some()
+    }
+
+    /// A function that takes note of the progress of the prompt.
+    pub(crate) fn prompt(&self) -> impl FnMut(Progress) + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        move |Progress { done, total }| {
+            let thousandths = done.saturating_mul(1000) / total.max(1);
+            shared.prompt.store(thousandths.min(1000) as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes note of a piece, and of what has happened since the one before.
+    pub(crate) fn piece(&mut self, piece: &Piece) {
+        self.shared.prompt.store(TEXT, Ordering::Relaxed);
+        // Text that was held back until the end was computed before.
+        let step = piece.token.map_or_else(Step::default, |_| self.follower.step());
+        let text = [piece.thought.as_str(), &piece.text].concat();
+        if piece.token.is_none() && text.is_empty() {
+            return;
+        }
+        let mut story = self.shared.story();
+        story.token(&text, step);
+        if self.wanted.report {
+            self.follower.look(&mut self.wall);
+            story.frame(&self.wall, memory());
+        }
+    }
+
+    /// Uncovers the terminal.
+    pub(crate) fn close(&mut self) {
+        self.screen = None;
+    }
+
+    /// The page of the run so far.
+    pub(crate) fn page(&self) -> String {
+        page::html(&self.shared.story())
+    }
+}

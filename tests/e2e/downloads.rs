@@ -1,0 +1,136 @@
+//! Downloads that meet damage, other families, or another command.
+
+use std::time::Duration;
+
+use safetensors::Dtype;
+use sws_store::Clock;
+use sws_testing::hub::Fault;
+
+use crate::checkpoints::tiny;
+use crate::goldens::{copy, golden_dir};
+use crate::pull::{ID, User};
+use crate::sws::{Outcome, sws};
+
+#[test]
+fn a_damaged_file_of_the_cache_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    user.sws(&[&"pull", &ID, &"--keep"]).succeeded();
+    user.sws(&[&"rm", &format!("{ID}:bf12"), &"--yes"]).succeeded();
+    let snapshots = user.at("huggingface/hub/models--own--tiny-model/snapshots");
+    let snapshot = snapshots.read_dir().unwrap().next().unwrap().unwrap().path();
+    let blob = snapshot.join("model.safetensors").canonicalize().unwrap();
+    let whole = std::fs::read(&blob).unwrap();
+    let mut damaged = whole.clone();
+    let middle = damaged.len() / 2 + 1;
+    damaged[middle] ^= 1;
+    std::fs::write(&blob, &damaged).unwrap();
+    let name = blob.file_name().unwrap().to_str().unwrap();
+    for _ in 0..2 {
+        user.sws(&[&"pull", &ID]).refused(2, &[name, "damaged", "remove it"]);
+    }
+    std::fs::remove_file(&blob).unwrap();
+    user.sws(&[&"pull", &ID]).succeeded();
+    user.sws(&[&"verify", &ID]).succeeded();
+}
+
+#[test]
+fn a_family_that_is_not_supported_is_refused_before_its_weights() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let config = r#"{"model_type": "unheard_of", "num_hidden_layers": 1}"#;
+    std::fs::write(temp.path().join("config.json"), config).unwrap();
+    let user = User::of(temp.path());
+    for more in ["--as=q8", "--keep"] {
+        user.sws(&[&"pull", &ID, &more]).refused(2, &[ID, "unheard_of"]);
+    }
+    assert!(user.hub.requests("model.safetensors").is_empty());
+    assert!(!user.at("models").exists());
+    // As published, it may be for other programs.
+    user.sws(&[&"pull", &ID, &"--as=stored"]).succeeded();
+}
+
+#[test]
+fn a_model_is_not_removed_while_it_is_downloaded() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    for keep in [false, true] {
+        let user = User::of(temp.path());
+        user.hub.fault("model.safetensors", Fault::Silent(10_000), 99);
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"pull", &ID];
+        args.extend(keep.then_some(&"--keep" as &dyn AsRef<std::ffi::OsStr>));
+        let mut pull = user.command(&args).spawn().unwrap();
+        let begun = match keep {
+            true => user.at("huggingface/hub/.locks/models--own--tiny-model"),
+            false => user.at("models/own--tiny-model/bf12.pull/pull.json"),
+        };
+        for _ in 0..600 {
+            let locks = begun.read_dir().into_iter().flatten().count();
+            if begun.is_file() || locks > 0 && !user.hub.requests("model.safetensors").is_empty() {
+                break;
+            }
+            Clock::real().sleep(Duration::from_millis(50));
+        }
+        user.sws(&[&"rm", &ID, &"--yes"]).refused(2, &["being written"]);
+        pull.kill().unwrap();
+        pull.wait().unwrap();
+        user.sws(&[&"rm", &ID, &"--yes"]).succeeded();
+    }
+}
+
+#[test]
+fn models_are_listed_while_another_file_arrives() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = sws_testing::gguf::converted(&golden_dir("qwen2_moe")).unwrap();
+    file.write(&temp.path().join("Tiny-BF16.gguf"));
+    let user = User::of(temp.path());
+    user.sws(&[&"pull", &ID]).succeeded();
+    let blobs = user.at("huggingface/hub/models--own--tiny-model/blobs");
+    std::fs::write(blobs.join(format!("{}.incomplete", "1".repeat(64))), "begun").unwrap();
+    let listed = user.sws(&[&"list"]).succeeded().stdout;
+    assert!(listed.contains("Tiny-BF16") && !listed.contains("incomplete"), "{listed}");
+    assert!(listed.lines().all(|line| line.chars().count() <= 80), "{listed}");
+}
+
+#[test]
+fn an_encoding_for_which_the_library_is_closed_is_still_made() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    let out = user.at("out");
+    let mut pull = user.command(&[&"pull", &ID, &"--out", &out]);
+    let outcome = Outcome::of(pull.env("SWS_MODELS", "/proc/nonesuch").output().unwrap());
+    let outcome = outcome.succeeded();
+    assert!(outcome.stderr.contains("will not find these shards"), "{outcome:?}");
+    assert!(outcome.stdout.contains(&format!("sws run {}", out.display())), "{outcome:?}");
+    sws(&[&"verify", &out]).succeeded();
+}
+
+#[test]
+fn logs_have_requests_and_nothing_private() {
+    let temp = tempfile::tempdir().unwrap();
+    copy("qwen2_moe", temp.path());
+    let user = User::of(temp.path());
+    let logged = |words: &[&str], level: &str| {
+        let words: Vec<&dyn AsRef<std::ffi::OsStr>> = words.iter().map(|word| word as _).collect();
+        let mut command = user.command(&words);
+        command.env("HF_TOKEN", "hf_secret").env("SWS_LOG", level);
+        Outcome::of(command.output().unwrap()).succeeded().stderr
+    };
+    assert!(!logged(&["pull", ID, "--as=q4"], "").contains("info: "));
+    let pulled = logged(&["pull", ID, "-vv"], "");
+    for words in ["info: `model.safetensors` has ", "debug: GET http://127.0.0.1:", ": 206"] {
+        assert!(pulled.contains(words), "no {words:?} in {pulled}");
+    }
+    let run = ["run", ID, "-p", "fox", "-n1", "-v"];
+    let run = logged(&run, "");
+    for words in ["info: `own/tiny-model` has shards", "info: a budget of ", "info: files are read"]
+    {
+        assert!(run.contains(words), "no {words:?} in {run}");
+    }
+    assert!(!run.contains("debug: ") && !run.contains(user.at("").to_str().unwrap()), "{run}");
+    for log in [pulled, run, logged(&["run", ID, "-p", "fox", "-n1"], "trace")] {
+        assert!(!log.contains("hf_secret") && !log.contains("fox"), "{log}");
+    }
+}
