@@ -6,6 +6,7 @@
 //! [`checkpoint::Output`], which streams, and gives a checkpoint its final name only when it is
 //! complete. `sws-bench` is the command-line program.
 
+pub mod bits;
 pub mod checkpoint;
 pub mod fio;
 pub mod gaussian;
@@ -17,6 +18,7 @@ pub mod paired;
 pub mod progress;
 pub mod published;
 pub mod random;
+pub mod report;
 pub mod resident;
 pub mod shapes;
 pub mod sharding;

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
+use sws_benchmarks::bits::{self, BitsArguments};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::kernels;
 use sws_benchmarks::models;
 use sws_benchmarks::published::{self, Published};
 use sws_benchmarks::random::write_random;
+use sws_benchmarks::report;
 use sws_benchmarks::resident::{self, ResidentArguments};
 use sws_benchmarks::shapes::Shape;
 use sws_benchmarks::sharding::{Settings, measure};
@@ -96,6 +98,17 @@ enum Command {
     Versions(VersionsArguments),
     /// Print the page of published models, docs/models.md
     Models,
+    /// Draw the figures of docs/evidence.md
+    Report {
+        /// Results to draw [default: benchmarks/results]
+        #[arg(long, value_name = "DIR")]
+        results: Option<PathBuf>,
+        /// Directory for the figures [default: docs/figures]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Print bits of a weight in the lossless encodings of bf16
+    Bits(BitsArguments),
     /// Print the kernel table: every encoding and tier next to a plain sum, candle and gemm
     Kernels(kernels::Options),
 }
@@ -152,6 +165,11 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Versions(arguments) => return versions::run(&arguments),
         Command::Models => print!("{}", models::page(&published::configs())?),
+        Command::Report { results, out } => {
+            let results = results.unwrap_or_else(report::results);
+            report::write(&results, &out.unwrap_or_else(report::figures))?;
+        }
+        Command::Bits(arguments) => print!("{}", bits::table(&arguments)?),
         Command::Kernels(options) => kernels::run(options)?,
     }
     Ok(true)

@@ -14,6 +14,9 @@ use sws_store::read_config;
 /// Budgets of common machines, in GiB.
 const MACHINES: [u64; 3] = [16, 32, 64];
 
+/// Bytes per second that the machines of the table of speeds read from disk and from memory.
+const SPEEDS: [f64; 2] = [3.5e9, 5e10];
+
 /// Threads of the plans, so that the page is the same from any machine.
 const THREADS: usize = 8;
 
@@ -21,7 +24,8 @@ const OPENING: &str = "\
 # Published models
 
 Sizes of models, and how much each token reads from disk. They follow from the configurations in
-[configs](../configs), which have only the entries that matter here: nothing on this page was measured. `sws plan
+[configs](../configs), which have only the entries that matter here: nothing on this page was measured, its speeds are
+planned. `sws plan
 configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model of these families.
 
 `sws-bench models > docs/models.md` writes this page, and a test fails when it is not up to date.
@@ -31,6 +35,13 @@ configs/NAME.json` prints more of one of them, and takes the `config.json` of an
   quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves quantised ones as they are.
 - The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The share of
   experts found in memory is the one measured for DeepSeek-V2-Lite.
+";
+
+const SPEED: &str = "\
+Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory: **planned, not measured**, as `sws
+plan --describe` plans (its [assumptions](design/budget.md#estimates)). The last columns are values of `--ram`, so less
+than the machine's memory. Models of some GiB are several times slower than this.
+
 ";
 
 const CONTEXT: &str = "\
@@ -45,6 +56,8 @@ struct Entry {
     name: String,
     /// Origin of the figures.
     source: String,
+    /// False if the number of positions is unknown.
+    has_context: bool,
     outline: Outline,
 }
 
@@ -60,6 +73,9 @@ pub fn page(dir: &Path) -> Result<String> {
     page += "\n## Memory\n\nOf each model the default of `sws shard`, which is lossless, and `q4`. Every token needs what is not of experts, but for the embedding, \
         of which it reads a row. A dash: the budget is too small.\n\n";
     page += &memory(&supported)?;
+    page += "\n## Speed\n\n";
+    page += SPEED;
+    page += &speed(&supported)?;
     page += "\n## Context\n\n";
     page += CONTEXT;
     page += &context(&supported);
@@ -117,7 +133,9 @@ fn entries(dir: &Path) -> Result<Vec<Entry>> {
             value.map(str::to_owned).with_context(|| format!("`{}` has no `{key}`", path.display()))
         };
         let (name, source) = (word("_name_or_path")?, word("_source")?);
-        entries.push(Entry { name, source, outline: Outline::read(&path)? });
+        let context = config.entries.get("max_position_embeddings");
+        let has_context = context.is_none_or(|context| !context.is_null());
+        entries.push(Entry { name, source, has_context, outline: Outline::read(&path)? });
     }
     entries.sort_by_cached_key(|entry| {
         let [parameters, _] = entry.outline.spec().map_or([0; 2], |spec| spec.parameters());
@@ -141,7 +159,8 @@ fn sizes(entries: &[Entry]) -> Result<String> {
         let experts = spec.moes().map(|moe| moe.experts).max();
         let experts = experts.map_or(String::new(), |n| format!("{} of {n}", spec.max_top_k()));
         let mut cells = Vec::new();
-        for format in outline.formats() {
+        let columns = [Encoding::Bf16, Encoding::Bf12, Encoding::Q8, Encoding::Q4];
+        for format in columns.into_iter().filter_map(|plain| outline.format(plain)) {
             cells.push(Size(footprint(outline, format)?.bytes).to_string());
         }
         cells.resize(4, String::new());
@@ -190,24 +209,62 @@ fn memory(entries: &[Entry]) -> Result<String> {
     Ok(table)
 }
 
+fn speed(entries: &[Entry]) -> Result<String> {
+    let mut table = "| model | format | exact | disk |".to_owned();
+    for machine in MACHINES {
+        write!(table, " {machine} GiB |")?;
+    }
+    table += "\n|---|---|---|---:|---:|---:|---:|\n";
+    let [disk, memory] = SPEEDS;
+    for Entry { name, outline, .. } in entries {
+        for plain in [Encoding::Bf12, Encoding::Q4] {
+            let Some(format) = outline.format(plain) else { continue };
+            let footprint = footprint(outline, format)?;
+            let exact = if plain == Encoding::Q4 { "no" } else { "yes" };
+            write!(table, "| {name} | {format} | {exact} | {} |", Size(footprint.bytes))?;
+            for machine in MACHINES {
+                let plan = footprint.plan(machine << 30);
+                let pace = plan.map(|plan| two_digits(plan.per_token.pace(disk, memory)));
+                write!(table, " {} |", pace.unwrap_or("–".to_owned()))?;
+            }
+            table.push('\n');
+        }
+    }
+    Ok(table)
+}
+
+/// An estimate has no more digits that count.
+fn two_digits(number: f64) -> String {
+    let decimals = match number {
+        _ if number >= 9.95 => 0,
+        _ if number >= 0.995 => 1,
+        _ if number >= 0.0995 => 2,
+        _ => 3,
+    };
+    format!("{number:.decimals$}")
+}
+
 fn context(entries: &[Entry]) -> String {
     let mut table =
         "| model | positions | a position | besides | at 4,096 | at 32,768 | at all |\n\
         |---|---:|---:|---:|---:|---:|---:|\n"
             .to_owned();
-    for Entry { name, outline, .. } in entries {
-        let Some(spec) = outline.spec() else { continue };
-        let SequenceBytes { position, fixed } = SequenceBytes::of(spec, KvPrecision::F32);
-        let at = |positions| Size(State::cache_bytes(spec, positions, KvPrecision::F32));
+    for Entry { name, outline, has_context, .. } in entries {
+        let Some(mut spec) = outline.spec().cloned() else { continue };
+        if !has_context {
+            spec.context = 1 << 32;
+        }
+        let SequenceBytes { position, fixed } = SequenceBytes::of(&spec, KvPrecision::F32);
+        let at = |positions| Size(State::cache_bytes(&spec, positions, KvPrecision::F32));
         let _ = writeln!(
             table,
             "| {name} | {} | {} | {} | {} | {} | {} |",
-            spec.context,
+            if *has_context { spec.context.to_string() } else { String::new() },
             Size(position),
             Size(fixed),
             at(4096),
             at(32_768),
-            at(spec.context),
+            if *has_context { at(spec.context).to_string() } else { String::new() },
         );
     }
     table

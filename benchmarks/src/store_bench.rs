@@ -285,6 +285,7 @@ fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
                 dtype: sws_store::Dtype::U8,
                 shape: vec![cut[1] - cut[0], 4096],
                 transposed: false,
+                packing: None,
                 slice: None,
                 source: String::new(),
                 encoding: None,

@@ -31,6 +31,7 @@ fn every_encoding_meets_every_peer() {
         ("f16", None),
         ("bf16", Some("candle bf16")),
         ("bf12", Some("candle bf16")),
+        ("bf11", Some("candle bf16")),
         ("q8", Some("candle q8_0")),
         ("q4", Some("candle q4_k")),
         ("fp8", Some("candle q8_0")),
@@ -52,7 +53,8 @@ fn every_encoding_meets_every_peer() {
                 let own = find("portable").unwrap();
                 assert!(own["over_sum"].is_f64() && own["over_gemm"].is_f64());
                 assert_eq!(own["over_candle"].is_f64(), candle.is_some());
-                assert_eq!(cell.iter().any(|r| r["over_bf16"].is_f64()), encoding == "bf12");
+                let packed = ["bf12", "bf11"].contains(&encoding);
+                assert_eq!(cell.iter().any(|r| r["over_bf16"].is_f64()), packed);
             }
         }
         assert!(table.lines().any(|line| line.starts_with(encoding)), "{table}");

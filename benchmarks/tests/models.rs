@@ -23,6 +23,33 @@ fn page_is_what_the_command_writes() {
 }
 
 #[test]
+fn speeds_of_the_readme_are_those_of_the_page() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    let section = PAGE.split("\n## ").find(|section| section.starts_with("Speed")).unwrap();
+    let rows = |text: &str| -> Vec<Vec<String>> {
+        let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect();
+        text.lines().filter(|line| line.starts_with('|')).map(cells).collect()
+    };
+    let (page, mut name, mut compared) = (rows(section), String::new(), 0);
+    for row in rows(&readme) {
+        let exact = match row[2].as_str() {
+            "lossless" => "yes",
+            "q4, inexact" => "no",
+            _ => continue,
+        };
+        if !row[1].is_empty() {
+            name.clone_from(&row[1]);
+        }
+        let found = page.iter().find(|planned| planned[1] == name && planned[3] == exact);
+        let found = found.unwrap_or_else(|| panic!("no speeds of {name}"));
+        assert_eq!(row[3..], found[4..], "{name}");
+        compared += 1;
+    }
+    assert!(compared > 5, "only {compared} rows in README.md");
+}
+
+#[test]
 fn totals_are_those_of_the_names() {
     // Billions of parameters, as the makers round them.
     #[rustfmt::skip]

@@ -157,8 +157,8 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
     };
     let own = set(encoding)?;
     let matrices = own.matrices()?;
-    // The gain of bf12 is measured against bf16 in the same run.
-    let bf16 = (encoding == Encoding::Bf12).then(|| set(Encoding::Bf16)).transpose()?;
+    // The gains of bf12 and bf11 are measured against bf16 in the same run.
+    let bf16 = encoding.has_patches().then(|| set(Encoding::Bf16)).transpose()?;
     let bf16 = bf16.as_ref().map(WorkingSet::matrices).transpose()?;
 
     let wide = widen(&plain);
@@ -256,7 +256,7 @@ fn ours<'a>(
 fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
     match encoding {
         Encoding::F32 => Some(CandleFormat::F32),
-        Encoding::Bf16 | Encoding::Bf12 => Some(CandleFormat::Bf16),
+        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 => Some(CandleFormat::Bf16),
         Encoding::Q8 | Encoding::Fp8 | Encoding::Gguf(GgufBlocks::Q8_0) => Some(CandleFormat::Q80),
         Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q4K) => Some(CandleFormat::Q4K),
         Encoding::F16 | Encoding::Gguf(_) | Encoding::Published(_) => None,

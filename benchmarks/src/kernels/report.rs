@@ -44,7 +44,7 @@ pub struct Record {
     pub over_gemm: Option<f64>,
     /// For our tiers: speed-up over candle's nearest format in weights per second.
     pub over_candle: Option<f64>,
-    /// For bf12: speed-up over our bf16 in the same tier, in weights per second.
+    /// For bf12 and bf11: speed-up over our bf16 in the same tier, in weights per second.
     pub over_bf16: Option<f64>,
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use half::{bf16, f16};
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentTable, Histogram, Matrix, Part, PartLen, Source, Tally,
+    EncodedRows, Encoder, Encoding, Histogram, Matrix, Part, PartLen, Source, Tally,
 };
 use sws_store::Slot;
 
@@ -43,7 +43,6 @@ impl Encoded {
     /// Encodes bf16 weights. Formats that are only read get any codes.
     pub fn new(encoding: Encoding, (rows, cols): (usize, usize), weights: &[u8]) -> Result<Self> {
         let halves: Vec<u8>;
-        let mut table = None;
         if let Encoding::Gguf(format) = encoding
             && !encoding.is_made()
         {
@@ -76,21 +75,19 @@ impl Encoded {
                 halves = widen(weights).into_iter().flat_map(narrow).collect();
                 (Encoder::new(encoding, Source::F16, cols)?, &halves[..])
             }
-            Encoding::Bf12 => {
+            _ if encoding.has_patches() => {
                 let mut histogram = Histogram::default();
                 histogram.add(weights);
-                let exponents = ExponentTable::from_histogram(&histogram);
-                table = Some(exponents.bytes());
-                (Encoder::bf12(cols, exponents), weights)
+                (Encoder::counted(encoding, cols, &histogram)?, weights)
             }
             _ => (Encoder::new(encoding, Source::Bf16, cols)?, weights),
         };
         let mut block = EncodedRows::default();
         encoder.encode(weights, &mut block)?;
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(&encoder);
         tally.push(&block)?;
         let [first, second] = block.parts;
-        let parts = match table {
+        let parts = match encoder.table() {
             Some(table) => vec![first, table.to_vec(), tally.patches()],
             None if encoding.parts().len() == 1 => vec![first],
             None => vec![first, second],

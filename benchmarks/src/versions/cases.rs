@@ -49,7 +49,7 @@ enum Holding {
 
 pub(super) const CASES: [Case; 6] = [
     Case { name: "tales, resident", pairs: 128, work: Work::Text(Holding::Small, 512) },
-    Case { name: "tales, 48 MiB", pairs: 128, work: Work::Text(Holding::Within(48), 256) },
+    Case { name: "tales, 56 MiB", pairs: 128, work: Work::Text(Holding::Within(56), 256) },
     Case { name: "large experts, 50 %", pairs: 48, work: Work::Text(Holding::Share(0.5), 64) },
     Case { name: "large experts, 25 %", pairs: 48, work: Work::Text(Holding::Share(0.25), 64) },
     Case { name: "prompt of 512 tokens", pairs: 64, work: Work::Prompt(512) },

@@ -147,7 +147,7 @@ mod tests {
         };
         assert_eq!(names(None).len(), CASES.len());
         assert_eq!(names(Some("sharding")), ["sharding"]);
-        assert_eq!(names(Some("tales")), ["tales, resident", "tales, 48 MiB"]);
+        assert_eq!(names(Some("tales")), ["tales, resident", "tales, 56 MiB"]);
         let error = chosen(Some("nothing like it")).unwrap_err().to_string();
         assert!(error.contains("tales, resident"), "{error}");
     }

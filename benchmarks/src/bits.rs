@@ -1,0 +1,126 @@
+//! Bits of a weight in the lossless encodings of bf16: of experts as they were trained, and of
+//! rows with known distributions.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use half::bf16;
+use sws_kernels::Encoding;
+use sws_store::shard::{ShardOptions, unshard};
+use sws_store::{Manifest, PieceKind};
+
+use crate::gaussian::{mix, quantile, stream};
+use crate::kernels::weights::Encoded;
+use crate::large::make_shards;
+
+/// Encodings in the order of columns.
+const ENCODINGS: [Encoding; 2] = [Encoding::Bf12, Encoding::Bf11];
+
+/// Synthetic rows: name, columns, and the standard deviation of the logarithm of a row's scale.
+const ROWS: [(&str, usize, f32); 6] = [
+    ("Gaussian", 2048, 0.0),
+    ("Gaussian", 768, 0.0),
+    ("Gaussian", 192, 0.0),
+    ("Gaussian", 96, 0.0),
+    ("Gaussian, scales log-normal .15", 2048, 0.15),
+    ("Gaussian, scales log-normal .4", 2048, 0.4),
+];
+
+/// Weights of a synthetic matrix.
+const WEIGHTS: usize = 1 << 22;
+
+/// Arguments of the command.
+#[derive(clap::Args)]
+pub struct BitsArguments {
+    /// Shards or bf16 checkpoints whose experts are encoded
+    models: Vec<PathBuf>,
+    /// New directory for their shards, deleted afterwards
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
+}
+
+/// Returns the table.
+pub fn table(arguments: &BitsArguments) -> Result<String> {
+    ensure!(arguments.models.is_empty() || arguments.scratch.is_some(), "models need --scratch");
+    let mut table =
+        "| weights | columns | bf12 | bf11 | bf11 / bf12 |\n|---|---:|---:|---:|---:|\n".to_owned();
+    let mut line = |name: &str, cols: &str, [bf12, bf11]: [f64; 2]| {
+        writeln!(table, "| {name} | {cols} | {bf12:.3} | {bf11:.3} | {:.3} |", bf11 / bf12)
+    };
+    for (name, cols, spread) in ROWS {
+        let weights = rows(cols, spread);
+        let shape = (weights.len() / 2 / cols, cols);
+        let mut bits = [0.0; 2];
+        for (bits, encoding) in bits.iter_mut().zip(ENCODINGS) {
+            let bytes = Encoded::new(encoding, shape, &weights)?.matrix()?.bytes();
+            *bits = bytes as f64 * 16.0 / weights.len() as f64;
+        }
+        line(name, &cols.to_string(), bits)?;
+    }
+    if let Some(scratch) = &arguments.scratch {
+        std::fs::create_dir(scratch).with_context(|| format!("`{}`", scratch.display()))?;
+        let done = arguments.models.iter().try_for_each(|model| {
+            for (cols, bits) in experts(model, scratch)? {
+                line(&format!("experts of {}", model.display()), &cols.to_string(), bits)?;
+            }
+            Ok(())
+        });
+        std::fs::remove_dir_all(scratch)?;
+        done.map(|()| table)
+    } else {
+        Ok(table)
+    }
+}
+
+/// Gaussian bf16 weights, each row with a scale of its own.
+fn rows(cols: usize, spread: f32) -> Vec<u8> {
+    let (weights, scales) = (stream(0, "weights"), stream(0, "scales"));
+    let normal = |key, i| quantile((mix(key, i) >> 40) as f32 / (1u64 << 24) as f32);
+    let number = |i: usize| {
+        let scale = (spread * normal(scales, (i / cols) as u64)).exp();
+        bf16::from_f32(0.02 * scale * normal(weights, i as u64)).to_le_bytes()
+    };
+    (0..WEIGHTS / cols * cols).flat_map(number).collect()
+}
+
+/// Bits of a weight of all experts, by columns of their matrices, and all together.
+fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, [f64; 2]>> {
+    let is_sharded = Manifest::load(model).is_ok_and(|manifest| manifest.encoding.is_some());
+    let checkpoint = if is_sharded {
+        let checkpoint = scratch.join("checkpoint");
+        unshard(model, &checkpoint, false, None, &|_| ())?;
+        checkpoint
+    } else {
+        model.to_owned()
+    };
+    let mut found = BTreeMap::new();
+    for (index, encoding) in ENCODINGS.into_iter().enumerate() {
+        let out = scratch.join(encoding.name());
+        make_shards(&checkpoint, &out, &ShardOptions { encoding, ..ShardOptions::default() })?;
+        let manifest = Manifest::load(&out)?;
+        let experts = manifest.pieces.iter().filter(|piece| {
+            matches!(piece.id.kind(), PieceKind::Expert(_)) && piece.stand_in.is_none()
+        });
+        let mut sums: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+        for tensor in experts.flat_map(|piece| &piece.tensors) {
+            let (rows, cols) = tensor.matrix_shape();
+            let bytes: u64 = tensor.parts.iter().map(|part| part.len).sum();
+            for key in [cols.to_string(), "all".to_owned()] {
+                let [sum, count] = sums.entry(key).or_default();
+                *sum += bytes;
+                *count += rows * cols;
+            }
+        }
+        for (cols, [bytes, count]) in sums {
+            let bits: &mut [f64; 2] = found.entry(cols).or_default();
+            bits[index] = bytes as f64 * 8.0 / count as f64;
+        }
+    }
+    for name in ENCODINGS.map(Encoding::name).into_iter().chain(is_sharded.then_some("checkpoint"))
+    {
+        std::fs::remove_dir_all(scratch.join(name))?;
+    }
+    Ok(found)
+}
