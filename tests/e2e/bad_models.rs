@@ -67,6 +67,26 @@ fn models() {
     }
 }
 
+/// Shards that nothing runs are not worth hours.
+#[test]
+fn shard_refuses_the_quantisations_that_run_refuses() {
+    for (entry, words) in [
+        (json!({"quant_method": "bitsandbytes"}), "`quant_method` = \"bitsandbytes\""),
+        (json!({"quant_method": "fp8", "fmt": "e5m2"}), "`fmt` = \"e5m2\""),
+        (json!({}), "`quantization_config` = an object"),
+        (json!(7), "`quantization_config` is 7"),
+    ] {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, out) = (temp.path().join("model"), temp.path().join("out"));
+        copy("qwen3_moe", &dir);
+        change(&dir, "config.json", |c| c["quantization_config"] = entry.clone());
+        let words = &["config.json", words];
+        sws(&[&"run", &dir, &"--tokens", &"1", &"--json"]).refused(2, words);
+        sws(&[&"shard", &dir, &"--out", &out]).refused(2, words);
+        assert!(!out.exists());
+    }
+}
+
 #[test]
 fn prompts_and_options() {
     let temp = tempfile::tempdir().unwrap();

@@ -19,6 +19,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
     if experts.is_none() && names.family.layer.iter().copied().flatten().any(has_experts) {
         return Err(ConfigError::MissingKey("num_experts"));
     }
+    families::check_quantised(config)?;
     Ok(FamilyNaming {
         names,
         model_type: config.model_type().to_owned(),

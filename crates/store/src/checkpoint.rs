@@ -281,6 +281,24 @@ pub enum CheckpointError {
         /// The tensor that does not fit.
         reason: String,
     },
+    /// Packed codes whose groups have other columns than the configuration says.
+    #[error(
+        "`{}` gives a `group_size` of {}, and the scales `{tensor}` of shape {shape:?} are those of groups of {found} columns; download the file again, or correct the entry",
+        path.display(),
+        group_size(*said)
+    )]
+    Groups {
+        /// The configuration.
+        path: PathBuf,
+        /// The scales.
+        tensor: String,
+        /// Shape of the scales.
+        shape: Vec<u64>,
+        /// Columns of their groups.
+        found: u64,
+        /// Columns of a group by the configuration; without end for all columns.
+        said: u64,
+    },
     /// A tensor that should stack the experts of a layer cannot be cut into them.
     #[error(
         "`{}` holds `{tensor}` of shape {shape:?}, which cannot be cut into experts; check that config.json belongs to these weights",
@@ -304,6 +322,11 @@ impl CheckpointError {
             _ => CheckpointError::Read { path, cause },
         }
     }
+}
+
+/// The entry as configurations have it.
+fn group_size(columns: u64) -> String {
+    if columns == u64::MAX { "-1".to_owned() } else { columns.to_string() }
 }
 
 fn check_distinct(dir: &Path, files: &[WeightFile]) -> Result<(), CheckpointError> {

@@ -47,6 +47,7 @@ use crate::role::Role;
 use crate::spec::ModelSpec;
 
 pub(crate) use packed::packed;
+pub(crate) use quantised::check as check_quantised;
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {

@@ -14,7 +14,7 @@ const FORMATS: [&str; 4] =
     ["pack-quantized", "float-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized"];
 
 /// Refuses a quantisation that would not be computed as it was meant.
-pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(()) };
     // The method is more informative than the entry itself.
     let Some(method) = within(entry, "quant_method")? else {

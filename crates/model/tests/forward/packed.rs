@@ -230,7 +230,8 @@ fn other_options_are_refused_by_name() {
         (awq, "group_size", json!(33), "`group_size` = 33"),
         (awq, "group_size", json!(16), "`group_size` = 16"),
         (awq, "group_size", json!(-2), "`group_size` is -2 instead of a whole number"),
-        (awq, "group_size", json!(64), ".scales`, as F16 of shape"),
+        (awq, "group_size", json!(64), "config.json` gives a `group_size` of 64, and the scales `model.layers.0"),
+        (awq, "group_size", json!(-1), "config.json` gives a `group_size` of -1, and the scales"),
         (gptq, "bits", json!(8), "`bits` = 8"),
         (gptq, "bits", json!(3), "`bits` = 3"),
         (gptq, "bits", json!(null), "has no `bits`"),
@@ -269,7 +270,7 @@ fn tensors_that_do_not_fit_are_refused() {
     let cases: [(&Format, &str, Change, &str); 17] = [
         (awq, ".qweight", |t| t.0 = Dtype::F32, "whose type or shape is not that of packed codes"),
         (awq, ".qweight", |t| t.1.push(1), "holds the codes `model.layers.0.mlp.down_proj.qweight`, whose type or shape"),
-        (awq, ".qweight", |t| longer(t, 0), ".scales`, as F16 of shape [12, 128], does not fit"),
+        (awq, ".qweight", |t| longer(t, 0), ".scales` of shape [12, 128] are those of groups of 64 columns"),
         (awq, ".qweight", |t| longer(t, 1), ".scales`, as F16 of shape [12, 128], does not fit"),
         (awq, ".qzeros", |t| longer(t, 0), ".qzeros`, as I32 of shape [24, 16], does not fit"),
         (awq, ".qzeros", |t| t.0 = Dtype::F32, ".qzeros`, as F32 of shape [12, 16], does not fit"),

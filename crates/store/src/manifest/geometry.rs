@@ -110,6 +110,11 @@ impl Geometry {
         })
     }
 
+    /// Columns of a group in the checkpoint; all of them if there is only one.
+    pub(crate) fn columns_of_group(self) -> u64 {
+        self.group.min(self.cols)
+    }
+
     /// True if the checkpoint's configuration agrees on the columns of a group.
     pub(crate) fn has_groups_of(self, group: u64) -> bool {
         group > 0 && self.cols.div_ceil(group) == self.groups

@@ -16,6 +16,8 @@ use crate::header::{HeaderTensor, MAX_TENSORS};
 use crate::{Naming, PieceId, Placement};
 use source::{Found, Logical, Source};
 
+const CONFIG: &str = "config.json";
+
 /// Largest number of experts in a stacked tensor.
 pub(super) const MAX_STACKED: u64 = 65_536;
 
@@ -51,7 +53,17 @@ impl Manifest {
                     let tensor = stored.tensor.name.clone();
                     return Err(CheckpointError::Scales { path: path(), tensor, reason });
                 }
-                Found::Plain | Found::Misfit { .. } => source.plain(stored),
+                Found::OtherGroups { name, shape, scales, found, said }
+                    if !matches!(naming.place(&name, &shape), Placement::Extra) =>
+                {
+                    let path = checkpoint.dir().join(CONFIG);
+                    let (tensor, shape) = (&scales.tensor.name, scales.tensor.shape.clone());
+                    let tensor = tensor.clone();
+                    return Err(CheckpointError::Groups { path, tensor, shape, found, said });
+                }
+                Found::Plain | Found::Misfit { .. } | Found::OtherGroups { .. } => {
+                    source.plain(stored)
+                }
             };
             let placement = naming.place(&logical.name, &logical.shape);
             let experts = match placement {

@@ -38,6 +38,8 @@ pub(super) enum Found<'a> {
     Quantised(Logical<'a>),
     /// A matrix, by its name and shape, whose parts contradict each other.
     Misfit { name: String, shape: Vec<u64>, reason: String },
+    /// Such a matrix whose scales have groups of other columns than the configuration says.
+    OtherGroups { name: String, shape: Vec<u64>, scales: Stored<'a>, found: u64, said: u64 },
 }
 
 impl<'a> Source<'a> {
@@ -167,11 +169,7 @@ impl<'a> Source<'a> {
             parts.truncate(3);
         }
         let origins: Vec<Origin> = parts.iter().map(Stored::origin).collect();
-        let geometry = Geometry::of(packed.packing, &origins).and_then(|found| {
-            let agrees = packed.group.is_none_or(|group| found.has_groups_of(group));
-            if agrees { Ok(found) } else { Err(2) }
-        });
-        let geometry = match geometry {
+        let geometry = match Geometry::of(packed.packing, &origins) {
             Ok(geometry) => geometry,
             Err(0) => return misfit("whose type or shape is not that of packed codes".to_owned()),
             Err(part) => {
@@ -182,6 +180,10 @@ impl<'a> Source<'a> {
                 ));
             }
         };
+        if let Some(said) = packed.group.filter(|&group| !geometry.has_groups_of(group)) {
+            let found = geometry.columns_of_group();
+            return Found::OtherGroups { name, shape, scales: parts[2], found, said };
+        }
         // A name that another tensor has cannot be given to the matrix.
         if self.by_name.contains_key(name.as_str()) {
             return misfit(format!("and `{name}` is there, too"));
