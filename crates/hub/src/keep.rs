@@ -1,14 +1,17 @@
 //! Download of whole files, several at a time: into the cache, or into a directory.
 
-use std::io::Read;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sws_store::open_regular;
+use tracing::info;
 
 use crate::arriving::fetch;
 use crate::download::{Watch, sha256};
-use crate::{CachedModel, Client, HubError, HubFile, Listing};
+use crate::name::is_hex;
+use crate::{CachedModel, Client, HubError, HubFile, Listing, gguf_models, snapshot_files};
 
 /// Files to download.
 pub struct Job<'a> {
@@ -31,9 +34,8 @@ pub fn keep(job: &Job, cached: &CachedModel, revision: &str) -> Result<(), HubEr
     job.each(&|file, watch| {
         let blob = cached.blob(&file.etag);
         let _lock = cached.lock(&file.etag, || watch.waiting(&file.name))?;
-        if is_there(&blob, file) {
-            watch.moved(file.len as i64);
-        } else {
+        // Others write blobs, too.
+        if !(is_there(&blob, file) && is_whole(file, &blob, watch)?) {
             fetch(job.client, job.listing, file, &blob, watch)?;
         }
         cached.link(commit, &file.name, &file.etag)
@@ -71,6 +73,104 @@ fn is_same(job: &Job, file: &HubFile, path: &Path) -> Result<bool, HubError> {
     read.map_err(|e| HubError::read(path, e))?;
     Ok(found == published)
 }
+
+/// True if a file has the hash that the hub lists, where it lists one. Its bytes then count as moved.
+fn is_whole(file: &HubFile, path: &Path, watch: &dyn Watch) -> Result<bool, HubError> {
+    if !file.hashed {
+        watch.moved(file.len as i64);
+        return Ok(true);
+    }
+    let opened = File::open(path).map_err(|e| HubError::read(path, e))?;
+    let mut counted = Counted { inner: opened, watch, moved: 0 };
+    let found = sha256(&mut counted);
+    let moved = counted.moved;
+    let is_whole = match found {
+        Ok(hash) => hash == file.etag,
+        Err(_) if watch.stopped() => return Err(HubError::Stopped),
+        Err(e) => return Err(HubError::read(path, e)),
+    };
+    if !is_whole {
+        watch.moved(-moved);
+        info!("`{}` in the Hugging Face cache is damaged", file.name);
+    }
+    Ok(is_whole)
+}
+
+/// Reader that reports what it reads, and fails once it should stop.
+struct Counted<'a> {
+    inner: File,
+    watch: &'a dyn Watch,
+    moved: i64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.watch.stopped() {
+            return Err(io::Error::other("stopped"));
+        }
+        let read = self.inner.read(into)?;
+        self.moved += read as i64;
+        self.watch.moved(read as i64);
+        Ok(read)
+    }
+}
+
+/// The files of a model in the cache whose names there are their SHA-256.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blobs {
+    /// Path, hash and length of each.
+    files: Vec<(PathBuf, String, u64)>,
+}
+
+impl Blobs {
+    /// Those of a checkpoint's directory, or of a GGUF file with its parts. A model elsewhere has none.
+    pub fn of(model: &Path) -> Blobs {
+        let is_used = |name: &&String| {
+            let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
+            !name.contains('/') && ending.is_some_and(|ending| CHECKPOINT.contains(&ending))
+        };
+        let paths: Vec<PathBuf> = match model.is_dir() {
+            true => snapshot_files(model).iter().filter(is_used).map(|f| model.join(f)).collect(),
+            false => {
+                let name = model.file_name().unwrap_or_default();
+                let dir = model.parent().unwrap_or(Path::new(""));
+                let names = snapshot_files(dir);
+                let models = gguf_models(names.iter().map(String::as_str));
+                let parts = models.into_iter().map(|(_, files)| files);
+                let parts = parts.into_iter().find(|files| files.iter().any(|file| name == *file));
+                parts.unwrap_or_default().into_iter().map(|file| dir.join(file)).collect()
+            }
+        };
+        let blob = |path: PathBuf| {
+            let blob = path.canonicalize().ok()?;
+            let hash = blob.file_name()?.to_str()?.to_owned();
+            let is_blob = blob.parent()?.file_name()? == "blobs" && is_hex(&hash, 64);
+            let len = blob.metadata().ok()?.len();
+            is_blob.then_some((blob, hash, len))
+        };
+        Blobs { files: paths.into_iter().filter_map(blob).collect() }
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|(.., len)| len).fold(0, |sum, len| sum.saturating_add(*len))
+    }
+
+    /// Reads all files, and compares their hashes with their names.
+    pub fn check(&self, watch: &dyn Watch) -> Result<(), HubError> {
+        for (path, hash, len) in &self.files {
+            let (name, len) = (path.display().to_string(), *len);
+            let file = HubFile { name, len, etag: hash.clone(), hashed: true };
+            if !is_whole(&file, path, watch)? {
+                return Err(HubError::DamagedBlob { path: path.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Endings of the files of a checkpoint that are read.
+const CHECKPOINT: [&str; 4] = ["safetensors", "json", "jinja", "model"];
 
 fn is_there(path: &Path, file: &HubFile) -> bool {
     path.metadata().is_ok_and(|about| about.is_file() && about.len() == file.len)
@@ -129,5 +229,51 @@ impl Watch for Stoppable<'_> {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.inner.stopped()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Unwatched;
+
+    impl Watch for Unwatched {
+        fn moved(&self, _: i64) {}
+    }
+
+    #[test]
+    fn blobs_are_compared_with_their_names() {
+        let temp = tempfile::tempdir().unwrap();
+        let (blobs, snapshot) = (temp.path().join("blobs"), temp.path().join("snapshots/1"));
+        for dir in [&blobs, &snapshot.join("sub")] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let link = |name: &str, hash: &str, bytes: &[u8]| {
+            std::fs::write(blobs.join(hash), bytes).unwrap();
+            symlink(blobs.join(hash), snapshot.join(name)).unwrap();
+        };
+        let hash = |bytes: &[u8]| sha256(bytes).unwrap();
+        link("model.safetensors", &hash(b"weights"), b"weights");
+        link("config.json", &"0".repeat(40), b"the hash of git");
+        std::fs::write(snapshot.join("tokenizer.json"), b"no blob").unwrap();
+        link("sub/model.safetensors", &"1".repeat(64), b"of another program");
+        link("a-00001-of-00002.gguf", &hash(b"first"), b"first");
+        link("a-00002-of-00002.gguf", &"2".repeat(64), b"second");
+        link("b.gguf", &"3".repeat(64), b"other");
+
+        let checkpoint = Blobs::of(&snapshot);
+        assert_eq!((checkpoint.files.len(), checkpoint.bytes()), (1, 7));
+        checkpoint.check(&Unwatched).unwrap();
+        let split = Blobs::of(&snapshot.join("a-00001-of-00002.gguf"));
+        assert_eq!(split.bytes(), 11);
+        let error = split.check(&Unwatched).unwrap_err().to_string();
+        assert!(error.contains(&"2".repeat(64)) && error.contains("remove it"), "{error}");
+        assert_eq!(Blobs::of(&temp.path().join("none")), Blobs::default());
+
+        std::fs::write(blobs.join(hash(b"weights")), b"w3ights").unwrap();
+        assert!(matches!(checkpoint.check(&Unwatched), Err(HubError::DamagedBlob { .. })));
     }
 }

@@ -55,7 +55,7 @@ pub use environment::{Environment, ProxySetting, Token};
 pub use error::{HubError, some_of};
 pub use gguf::{UnclearTag, choose_gguf, gguf_models, is_whole};
 #[cfg(feature = "client")]
-pub use keep::{Job, keep, save};
+pub use keep::{Blobs, Job, keep, save};
 pub use library::{Library, Shards, form, staging};
 #[cfg(feature = "client")]
 pub use listing::{HubFile, Listing};

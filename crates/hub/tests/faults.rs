@@ -301,6 +301,30 @@ fn the_cache_is_laid_out_as_python_does_it() {
     assert_eq!(std::fs::read(snapshot.join(SMALL)).unwrap(), b"{}", "the earlier one stays");
 }
 
+/// The cache is other programs' too, and disks lose bits.
+#[test]
+fn a_damaged_blob_of_the_right_length_comes_again() {
+    let hub = Hub::start(ID, files()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let cached = HubCache::new(dir.path()).model(&id());
+    let client = client(&hub, &Clock::simulated(), false);
+    let listing = client.list(&id(), "main").unwrap();
+    let blob = cached.blob(&sha256(&files()[LARGE]));
+    std::fs::create_dir_all(blob.parent().unwrap()).unwrap();
+    let mut damaged = files()[LARGE].clone();
+    damaged[250_000] ^= 1;
+    std::fs::write(&blob, &damaged).unwrap();
+    for asked in [2, 0] {
+        hub.state().requests.clear();
+        let (files, watch) = (&listing.files, &Count::default());
+        let job = Job { client: &client, listing: &listing, files, parallel: 2, watch };
+        keep(&job, &cached, "main").unwrap();
+        assert_eq!(watch.0.load(Ordering::SeqCst), 300_003);
+        assert!(std::fs::read(&blob).unwrap() == self::files()[LARGE]);
+        assert_eq!(hub.requests(LARGE).len(), asked, "the hub's address and the storage's");
+    }
+}
+
 #[test]
 fn two_downloads_at_once_share_the_work() {
     let hub = Hub::start(ID, files()).unwrap();
