@@ -87,8 +87,8 @@ pub(crate) struct CancelObserver<'a> {
     pub(crate) prompt: Option<&'a mut OnLayer<'a>>,
 }
 
-/// A function of the number of a layer.
-pub(crate) type OnLayer<'a> = dyn FnMut(usize) + Send + 'a;
+/// A function of a pass and the number of a layer.
+pub(crate) type OnLayer<'a> = dyn FnMut(&Pass, usize) + Send + 'a;
 
 impl Observer for CancelObserver<'_> {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
@@ -109,7 +109,7 @@ impl Observer for CancelObserver<'_> {
             return Err("the pass was cancelled".into());
         }
         if let Some(on_layer) = &mut self.prompt {
-            on_layer(layer);
+            on_layer(pass, layer);
         }
         self.observer.layer_begins(pass, layer, hidden)
     }

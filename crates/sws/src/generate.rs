@@ -5,7 +5,9 @@ use std::fmt;
 use sws_engine::{Gauge, Waiter};
 use sws_model::text::{Generation, Position, ReplyReader, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
+use sws_store::Pass;
 use sws_store::shard::Progress;
+use tracing::debug;
 
 use crate::cancel::{CancelObserver, OnLayer};
 use crate::chat::Turn;
@@ -188,6 +190,7 @@ impl<'m> Generate<'m> {
         };
         let computed = self.sequence.len().saturating_sub(before);
         self.writer.made.prompt = Pace::of(computed, self.timing.elapsed());
+        debug!("the prompt is computed, {computed} tokens of it now");
         match completed {
             true => self.timing.begin_tokens(),
             false => self.timing.begin(),
@@ -198,26 +201,30 @@ impl<'m> Generate<'m> {
     /// Computes tokens, which may be a part of the prompt, and the logits of the next one. Returns
     /// false if it was cancelled.
     fn pass(&mut self, tokens: &[u32], part: Option<Part>) -> Result<bool> {
-        let (layers, count) = (self.layers, tokens.len());
+        let (layers, start) = (self.layers, self.sequence.len());
         let Hooks { cancel, observer, progress, .. } = &mut self.hooks;
         let mut unobserved = ();
         let observer: &mut dyn Observer = match observer {
             Some(observer) => &mut **observer,
             None => &mut unobserved,
         };
-        let mut report = |layer: usize| {
+        let mut report = |done: usize| {
             if let (Some(part), Some(progress)) = (&part, progress.as_mut()) {
-                let done = part.done * layers + count * layer;
+                let done = part.done * layers + done;
                 progress(Progress { done: done as u64, total: (part.total * layers) as u64 });
             }
         };
+        // Little memory divides the tokens among several passes.
+        let mut on_layer = |pass: &Pass, layer: usize| {
+            report(pass.first_position().saturating_sub(start) * layers + pass.len() * layer);
+        };
         let prompt: Option<&mut OnLayer<'_>> =
-            if part.is_some() { Some(&mut report) } else { None };
+            if part.is_some() { Some(&mut on_layer) } else { None };
         match self.sequence.observed(tokens, &mut CancelObserver { cancel, observer, prompt }) {
             Ok(logits) => {
                 self.logits.clear();
                 self.logits.extend_from_slice(logits);
-                report(layers);
+                report(tokens.len() * layers);
                 Ok(true)
             }
             Err(ForwardError::Source(_)) if cancel.is_cancelled() => Ok(false),

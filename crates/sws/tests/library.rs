@@ -458,3 +458,27 @@ fn errors_name_the_file_and_the_remedy() {
     cancel.cancel();
     assert!(matches!(tales().ram("min").cancelled_by(cancel).load(), Err(Error::Cancelled)));
 }
+
+/// Little memory divides a part of the prompt among passes, and its progress never goes back.
+#[test]
+fn progress_of_a_prompt_never_goes_back() {
+    let tokens: Vec<u32> = (0..230).map(|t| (t * 131 + 5) % 4096).collect();
+    for resident in [false, true] {
+        let mut model = load(&tales(), |options| match resident {
+            true => options.resident = true,
+            false => options.ram = "min".parse().unwrap(),
+        });
+        let passes = model.plan().map_or(1, |plan| tokens.len().div_ceil(plan.chunk));
+        assert_eq!(passes > 1, !resident, "{passes} passes");
+        let mut seen = Vec::new();
+        let request = Request::from(tokens.clone()).seed(7).max_new_tokens(2);
+        let generate = model.generate(request).unwrap();
+        generate.reporting(|progress| seen.push(progress)).for_each(|piece| drop(piece.unwrap()));
+        let total = (tokens.len() * 8) as u64;
+        assert!(seen.iter().all(|progress| progress.total == total), "{seen:?}");
+        assert!(seen.is_sorted_by_key(|progress| progress.done), "{seen:?}");
+        assert_eq!((seen[0].done, seen[seen.len() - 1].done), (0, total));
+        // A step for each layer of each pass, and one at the end.
+        assert_eq!(seen.len(), passes * 8 + 1);
+    }
+}
