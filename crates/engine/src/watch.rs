@@ -21,6 +21,9 @@ struct Shared {
     /// The first cell of each layer, and the number of all cells.
     firsts: Vec<usize>,
     board: OnceLock<Board>,
+    /// Nanoseconds that the source has taken besides computing and waiting. Known before the watch
+    /// begins, so that the first difference is right.
+    source: AtomicU64,
     waiter: Waiter,
     store: Weak<NVMeWeightStore>,
 }
@@ -38,9 +41,11 @@ struct Board {
     /// Tokens of the pass that is running; 0 between passes.
     tokens: AtomicU32,
     layer: AtomicU32,
-    /// Nanoseconds spent in passes that are over, and the start of the one that is running.
+    /// Nanoseconds spent in passes that are over, and the start of those that are running.
     in_passes: AtomicU64,
     since: AtomicU64,
+    /// True between that start and the end.
+    is_running: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -101,6 +106,8 @@ pub struct Tally {
     pub in_passes: Duration,
     /// Time spent waiting for reads.
     pub stalled: Duration,
+    /// Time that the source took besides computing and waiting, as of its last call.
+    pub source: Duration,
     /// Time during which at least one read was on the device.
     pub device_busy: Duration,
     /// Bytes read from the device.
@@ -133,7 +140,8 @@ impl Watch {
             firsts.push(all);
         }
         let store = store.map_or_else(Weak::new, Arc::downgrade);
-        Watch(Arc::new(Shared { firsts, board: OnceLock::new(), waiter, store }))
+        let (board, source) = (OnceLock::new(), AtomicU64::new(0));
+        Watch(Arc::new(Shared { firsts, board, source, waiter, store }))
     }
 
     /// Bytes of the cells of a model.
@@ -153,6 +161,7 @@ impl Watch {
             layer: AtomicU32::new(0),
             in_passes: AtomicU64::new(0),
             since: AtomicU64::new(0),
+            is_running: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         });
@@ -188,22 +197,25 @@ impl Watch {
 
     /// Current totals.
     pub fn tally(&self) -> Tally {
-        let Shared { board, waiter, store, .. } = &*self.0;
+        let Shared { board, source, waiter, store, .. } = &*self.0;
         let now = waiter.clock().now();
         let stats = store.upgrade().map(|store| store.stats());
-        let mut tally = Tally { now, stalled: waiter.stalled(), ..Tally::default() };
+        let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
+        let (stalled, source) = (waiter.stalled(), nanos(source));
+        let mut tally = Tally { now, stalled, source, ..Tally::default() };
         if let Some(stats) = stats {
             let traffic = [&stats.demanded, &stats.ahead, &stats.speculative];
             tally.device_bytes = traffic.map(|traffic| traffic.bytes).iter().sum();
             tally.device_busy = stats.busy;
         }
         let Some(board) = board.get() else { return tally };
-        let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
         tally.passes = board.pass.load(Relaxed).into();
         tally.in_passes = nanos(&board.in_passes);
+        if board.is_running.load(Relaxed) {
+            tally.in_passes += now.saturating_sub(nanos(&board.since));
+        }
         let tokens = board.tokens.load(Relaxed) as usize;
         if tokens > 0 {
-            tally.in_passes += now.saturating_sub(nanos(&board.since));
             let layer = board.layer.load(Relaxed) as usize;
             tally.running = Some(Running { tokens, layer });
         }
@@ -212,22 +224,37 @@ impl Watch {
         tally
     }
 
-    /// Stores that a pass begins, and that the one before it is over.
-    pub(crate) fn pass_begins(&self, now: Duration, tokens: usize) {
-        self.pass_ends(now);
+    /// Stores that one pass or several are about to begin. What precedes the layers is a part of them.
+    pub(crate) fn passes_begin(&self, now: Duration) {
+        let Some(board) = self.0.board.get() else { return };
+        board.since.store(now.as_nanos() as u64, Relaxed);
+        board.is_running.store(true, Relaxed);
+    }
+
+    /// Stores that a pass begins with its layers, and that the one before it is over.
+    pub(crate) fn pass_begins(&self, tokens: usize) {
         let Some(board) = self.0.board.get() else { return };
         board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
         board.layer.store(0, Relaxed);
-        board.since.store(now.as_nanos() as u64, Relaxed);
         board.tokens.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Stores that the pass is over, if one is running.
-    pub(crate) fn pass_ends(&self, now: Duration) {
+    /// Stores that the passes are over, if any are running, and the time that the source has taken so
+    /// far.
+    pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
+        self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.0.board.get() else { return };
-        if board.tokens.swap(0, Relaxed) > 0 {
+        board.tokens.store(0, Relaxed);
+        if board.is_running.swap(false, Relaxed) {
             let took = (now.as_nanos() as u64).saturating_sub(board.since.load(Relaxed));
             board.in_passes.store(board.in_passes.load(Relaxed) + took, Relaxed);
+        }
+    }
+
+    /// Stores the time that the source has taken so far, if the watch has begun.
+    pub(crate) fn source_took(&self, time: impl FnOnce() -> Duration) {
+        if self.0.board.get().is_some() {
+            self.0.source.store(time().as_nanos() as u64, Relaxed);
         }
     }
 
@@ -315,8 +342,9 @@ mod tests {
 
     fn watch(firsts: &[usize]) -> Watch {
         let waiter = Waiter::new(Clock::real());
-        let board = OnceLock::new();
-        Watch(Arc::new(Shared { firsts: firsts.to_vec(), board, waiter, store: Weak::new() }))
+        let (firsts, store) = (firsts.to_vec(), Weak::new());
+        let (board, source) = (OnceLock::new(), AtomicU64::new(0));
+        Watch(Arc::new(Shared { firsts, board, source, waiter, store }))
     }
 
     fn cells(watch: &Watch) -> String {
@@ -335,7 +363,8 @@ mod tests {
     #[test]
     fn nothing_is_stored_before_it_begins() {
         let watch = watch(&[0, 0, 3, 5]);
-        watch.pass_begins(Duration::ZERO, 1);
+        watch.passes_begin(Duration::ZERO);
+        watch.pass_begins(1);
         watch.moved(PieceId::expert(1, 0), Place::Memory);
         watch.routed(1, &[0], |_| true);
         assert_eq!((cells(&watch).as_str(), watch.tally().passes), ("", 0));
@@ -354,7 +383,8 @@ mod tests {
         watch.compare(|| [(held, Place::Memory)].into_iter());
         watch.compare(|| [(PieceId::expert(2, 0), Place::Memory)].into_iter());
         assert_eq!(cells(&watch), "..m..", "compared once");
-        watch.pass_begins(Duration::from_secs(1), 7);
+        watch.passes_begin(Duration::from_secs(1));
+        watch.pass_begins(7);
         watch.layer_begins(2);
         watch.routed(1, &[0, 2], |expert| expert == 2);
         watch.moved(PieceId::expert(2, 1), Place::Reading);
@@ -362,11 +392,15 @@ mod tests {
         let tally = watch.tally();
         assert_eq!((tally.hits, tally.misses), (1, 1));
         assert_eq!(tally.running, Some(Running { tokens: 7, layer: 2 }));
-        watch.pass_ends(Duration::from_secs(3));
+        watch.source_took(|| Duration::from_millis(4));
+        assert_eq!(watch.tally().source, Duration::from_millis(4));
+        watch.passes_end(Duration::from_secs(3), Duration::from_millis(5));
         let tally = watch.tally();
         assert_eq!((tally.running, tally.in_passes), (None, Duration::from_secs(2)));
+        assert_eq!(tally.source, Duration::from_millis(5));
         assert_eq!(cells(&watch), "w.h.r", "the last pass is shown");
-        watch.pass_begins(Duration::from_secs(4), 1);
+        watch.passes_begin(Duration::from_secs(4));
+        watch.pass_begins(1);
         watch.moved(PieceId::expert(1, 0), Place::Memory);
         assert_eq!(cells(&watch), "m.m.r");
         // Beyond the layer, or the model.

@@ -7,7 +7,7 @@ use sws_engine::watch::Tally;
 pub struct Step {
     /// Its duration in seconds; 0 if no times are known.
     pub seconds: f64,
-    /// Seconds of passes, without waits.
+    /// Seconds of passes, without waits and without the work of supplying the weights.
     pub computing: f64,
     /// Seconds of waits for reads.
     pub waiting: f64,
@@ -28,9 +28,10 @@ impl Step {
             of(after).saturating_sub(of(before)).as_secs_f64()
         };
         let waiting = seconds(|tally| tally.stalled);
+        let source = seconds(|tally| tally.source);
         Step {
             seconds: seconds(|tally| tally.now),
-            computing: (seconds(|tally| tally.in_passes) - waiting).max(0.0),
+            computing: (seconds(|tally| tally.in_passes) - waiting - source).max(0.0),
             waiting,
             reading: seconds(|tally| tally.device_busy),
             bytes: after.device_bytes.saturating_sub(before.device_bytes),
@@ -81,8 +82,9 @@ mod tests {
         let before = Tally { now: seconds(10), hits: 5, ..Tally::default() };
         let after = Tally {
             now: seconds(14),
-            in_passes: seconds(3),
+            in_passes: seconds(5),
             stalled: seconds(1),
+            source: seconds(2),
             device_busy: seconds(2),
             device_bytes: 8_000_000_000,
             hits: 8,

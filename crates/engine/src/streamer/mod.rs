@@ -448,14 +448,17 @@ impl SpeculativeWeightStreamer {
     ) -> T {
         let clock = self.session.source().meter().waiter().clock().clone();
         let started = clock.now();
+        self.totals.gauge.watch.passes_begin(started);
         let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
         match tokens <= sequences {
             true => self.lend(),
             false => self.take_back(),
         }
         let (result, done) = pass(&mut self.session);
-        self.totals.gauge.watch.pass_ends(clock.now());
-        self.totals.passes += clock.now().saturating_sub(started);
+        let ended = clock.now();
+        let source = self.session.source().meter().clocks().source;
+        self.totals.gauge.watch.passes_end(ended, source);
+        self.totals.passes += ended.saturating_sub(started);
         self.totals.tokens += done as u64;
         *self.totals.gauge.lock() = self.counters();
         result

@@ -95,10 +95,13 @@ impl StreamingSource {
         &mut self,
         step: impl FnOnce(&mut Holder, &mut Meter) -> Result<T, SourceError>,
     ) -> Result<T, SourceError> {
-        let StreamingSource { holder, meter, .. } = self;
+        let StreamingSource { holder, meter, watch } = self;
         let started = meter.enter();
         let result = step(holder, meter);
         meter.leave(started);
+        if let Some(watch) = watch {
+            watch.source_took(|| meter.clocks().source);
+        }
         if let (Err(_), Holder::Streamed(streamed)) = (&result, holder) {
             streamed.infrastructure.interrupt();
             if let Some(assembler) = &mut streamed.assembler {
@@ -186,7 +189,7 @@ impl WeightSource for StreamingSource {
 impl Observer for StreamingSource {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
         if let Some(watch) = &self.watch {
-            watch.pass_begins(self.meter.waiter().clock().now(), pass.len());
+            watch.pass_begins(pass.len());
             if matches!(self.holder, Holder::Resident(_)) {
                 watch.compare_resident();
             }
@@ -246,6 +249,9 @@ impl PassSource for StreamingSource {
             assembler.map_or(Ok(false), |assembler| Ok(assembler.run_ahead(step)?))
         })?;
         self.meter.ran_ahead(step, before, answer);
+        if let Some(watch) = &self.watch {
+            watch.source_took(|| self.meter.clocks().source);
+        }
         Ok(answer)
     }
 }
