@@ -40,6 +40,8 @@ pub struct Token {
     pub text: String,
     /// The pass that computed it, and work around that; of the first token, the prompt.
     pub step: Step,
+    /// True for a text between answers, which is no token and cost nothing.
+    pub is_aside: bool,
 }
 
 /// The wall after a token.
@@ -63,6 +65,7 @@ pub struct Story {
     opening: String,
     tokens: VecDeque<Token>,
     left_out: u64,
+    asides: u64,
     steps: VecDeque<Step>,
     frames: Vec<Frame>,
     /// Every how many tokens a frame is kept.
@@ -104,12 +107,24 @@ impl Story {
 
     /// Appends a token.
     pub fn token(&mut self, text: &str, step: Step) {
+        self.push(text, step, false);
+    }
+
+    /// Appends a text that is not the model's, such as the next question; the token after it is the
+    /// first of an answer. It has a place among the tokens, and is not counted as one.
+    pub fn aside(&mut self, text: &str) {
+        self.push(text, Step::default(), true);
+        self.asides += 1;
+    }
+
+    fn push(&mut self, text: &str, step: Step, is_aside: bool) {
         if self.tokens.len() == MAX_TOKENS {
             self.tokens.pop_front();
             self.left_out += 1;
         }
         let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at));
-        self.tokens.push_back(Token { text: text[..end.unwrap_or(0)].to_owned(), step });
+        let text = text[..end.unwrap_or(0)].to_owned();
+        self.tokens.push_back(Token { text, step, is_aside });
         self.total = Step::sum([&self.total, &step]);
     }
 
@@ -144,9 +159,14 @@ impl Story {
         &self.tokens
     }
 
-    /// Number of all tokens.
+    /// Number of all tokens, and of the texts between them.
     pub fn all_tokens(&self) -> u64 {
         self.left_out + self.tokens.len() as u64
+    }
+
+    /// Number of the tokens that the model wrote.
+    pub fn written(&self) -> u64 {
+        self.all_tokens() - self.asides
     }
 
     /// Number of tokens that are not kept any more.
@@ -169,11 +189,12 @@ impl Story {
         self.total
     }
 
-    /// Median cost of the latest tokens, without the first, which is the prompt's; 0 if there is none.
+    /// Median cost of the latest tokens, without the first of each answer, which is the prompt's; 0 if
+    /// there is none.
     pub fn usual(&self) -> f64 {
-        let first = usize::from(self.left_out == 0);
-        let costs = self.tokens.iter().skip(first).rev().take(USUAL);
-        let mut costs: Vec<f64> = costs.map(|token| self.cost(token)).collect();
+        let usual = |(number, token): &(usize, &Token)| !token.is_aside && !self.begins(*number);
+        let costs = self.tokens.iter().enumerate().rev().filter(usual).take(USUAL);
+        let mut costs: Vec<f64> = costs.map(|(_, token)| self.cost(token)).collect();
         let middle = costs.len() / 2;
         if costs.is_empty() {
             return 0.0;
@@ -189,11 +210,19 @@ impl Story {
         }
     }
 
-    /// Level of a token's cost compared with the usual: 0 to 3. The first is the prompt's, and so never dear.
+    /// True for the first token of an answer.
+    fn begins(&self, number: usize) -> bool {
+        match number.checked_sub(1) {
+            None => self.left_out == 0,
+            Some(before) => self.tokens.get(before).is_some_and(|token| token.is_aside),
+        }
+    }
+
+    /// Level of a token's cost compared with the usual: 0 to 3. The first of an answer is the prompt's,
+    /// and so never dear.
     pub fn level(&self, number: usize, usual: f64) -> usize {
         let Some(token) = self.tokens.get(number) else { return 0 };
-        let is_first = number == 0 && self.left_out == 0 && self.about.is_timed;
-        if usual <= 0.0 || is_first {
+        if usual <= 0.0 || self.about.is_timed && self.begins(number) {
             return 0;
         }
         LEVELS.iter().filter(|&&level| self.cost(token) > level * usual).count()
@@ -260,5 +289,23 @@ mod tests {
     fn states_are_packed_in_pairs() {
         use State::{Disk, Memory, Reading, Waited};
         assert_eq!(packed(&[Disk, Disk, Memory, Reading, Waited, Waited, Waited]), "ALYE");
+    }
+
+    #[test]
+    fn asides_are_no_tokens_and_cost_nothing() {
+        let mut story = story();
+        let seconds = |seconds| Step { seconds, ..Step::default() };
+        for (text, cost) in [("a", 9.0), ("b", 1.0), ("c", 1.0)] {
+            story.token(text, seconds(cost));
+        }
+        story.aside("and then?");
+        for (text, cost) in [("d", 9.0), ("e", 3.0)] {
+            story.token(text, seconds(cost));
+        }
+        assert_eq!((story.all_tokens(), story.written()), (6, 5));
+        assert_eq!(story.usual(), 1.0);
+        let levels: Vec<usize> = (0..6).map(|number| story.level(number, 1.0)).collect();
+        assert_eq!(levels, [0, 0, 0, 0, 0, 2]);
+        assert_eq!(story.total().seconds, 23.0);
     }
 }

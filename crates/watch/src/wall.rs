@@ -25,7 +25,18 @@ impl State {
     pub const ALL: [State; 5] =
         [State::Disk, State::Memory, State::Reading, State::Used, State::Waited];
 
-    /// A word for it.
+    /// A word for it where there is little room.
+    pub const fn short(self) -> &'static str {
+        match self {
+            State::Disk => "disk",
+            State::Memory => "memory",
+            State::Reading => "reading",
+            State::Used => "used",
+            State::Waited => "waited",
+        }
+    }
+
+    /// Words for it.
     pub const fn name(self) -> &'static str {
         match self {
             State::Disk => "on disk",

@@ -1,5 +1,7 @@
 //! A page of one file: its styles, its program and a story. It loads nothing.
 
+use std::io::{self, Write};
+
 use serde::Serialize;
 
 use crate::story::LEVELS;
@@ -11,17 +13,25 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// Returns the page of a story.
 pub fn html(story: &Story) -> String {
-    let data = embedded(&json(story));
-    let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
-    let mut rest = PAGE;
-    let parts = [("<!--style-->", STYLE), ("<!--data-->", &data), ("<!--script-->", SCRIPT)];
-    for (place, part) in parts {
-        let (before, after) = rest.split_once(place).unwrap_or((rest, ""));
-        page.push_str(before);
-        page.push_str(part.trim_end());
-        rest = after;
+    let mut page = Vec::new();
+    // Neither memory nor text fails.
+    let _ = write(story, &mut page);
+    String::from_utf8(page).unwrap_or_default()
+}
+
+/// Writes the page of a story, in small parts, so that it takes less memory than its length.
+pub fn write(story: &Story, to: &mut dyn Write) -> io::Result<()> {
+    let (begin, rest) = PAGE.split_once("<!--style-->").unwrap_or_default();
+    let (middle, rest) = rest.split_once("<!--data-->").unwrap_or_default();
+    let (after, end) = rest.split_once("<!--script-->").unwrap_or_default();
+    for part in [begin, STYLE.trim_end(), middle] {
+        to.write_all(part.as_bytes())?;
     }
-    page + rest
+    write_json(story, &mut Embedded(to))?;
+    for part in [after, SCRIPT.trim_end(), end] {
+        to.write_all(part.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The data of a page: columns, as long as there are tokens, or frames.
@@ -67,7 +77,7 @@ struct Frames<'s> {
     states: Vec<&'s str>,
 }
 
-fn json(story: &Story) -> String {
+fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
     let usual = story.usual();
     let tokens = story.tokens();
     let texts = || tokens.iter().map(|token| token.text.as_str()).collect();
@@ -107,13 +117,13 @@ fn json(story: &Story) -> String {
             states: frames.iter().map(|frame| frame.states.as_str()).collect(),
         },
     };
-    serde_json::to_string(&data).unwrap_or_default()
+    Ok(serde_json::to_writer(to, &data)?)
 }
 
 /// The story in a line.
 fn summary(story: &Story) -> String {
     let total = story.total();
-    let mut parts = vec![match story.all_tokens() {
+    let mut parts = vec![match story.written() {
         1 => "1 token".to_owned(),
         tokens => format!("{tokens} tokens"),
     }];
@@ -128,20 +138,24 @@ fn summary(story: &Story) -> String {
     parts.join(", ")
 }
 
-/// JSON that no part of a page ends, begins or breaks, whatever texts are in it.
-fn embedded(json: &str) -> String {
-    let mut safe = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '<' => safe.push_str("\\u003c"),
-            '>' => safe.push_str("\\u003e"),
-            '&' => safe.push_str("\\u0026"),
-            '\u{2028}' => safe.push_str("\\u2028"),
-            '\u{2029}' => safe.push_str("\\u2029"),
-            c => safe.push(c),
+/// Writes JSON that no part of a page ends, begins or breaks, whatever texts are in it.
+struct Embedded<'w>(&'w mut dyn Write);
+
+impl Write for Embedded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|byte| b"<>&".contains(byte)) {
+            self.0.write_all(&rest[..at])?;
+            write!(self.0, "\\u{:04x}", rest[at])?;
+            rest = &rest[at + 1..];
         }
+        self.0.write_all(rest)?;
+        Ok(bytes.len())
     }
-    safe
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 #[cfg(test)]

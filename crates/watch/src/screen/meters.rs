@@ -19,7 +19,7 @@ const WINDOW: usize = 20;
 
 /// The model on the left, what it does on the right.
 pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
-    let tokens = story.all_tokens();
+    let tokens = story.written();
     let doing = match now.phase {
         Phase::Prompt(share) => format!("reading the prompt, {:.0} %", 100.0 * share),
         Phase::Text => {

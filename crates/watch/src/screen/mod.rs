@@ -10,6 +10,7 @@ pub use ratatui_core::buffer::Buffer;
 pub use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 
+pub use text::column_after;
 pub use writer::changes;
 
 use crate::{Story, Wall};
@@ -82,7 +83,7 @@ impl Layout {
         // On wide screens all figures fit one line.
         let figures = if area.width >= WIDE { 1 } else { 2 };
         let is_high = area.height >= 16;
-        let (legend, lanes) = (u16::from(is_high), 2);
+        let (legend, lanes) = (u16::from(area.height >= LEGIBLE), 2);
         let fixed = 1 + legend + lanes + figures;
         let left = area.height.saturating_sub(fixed);
         let most = if is_high { left.saturating_sub(6).max(left / 2) } else { left / 2 };
@@ -102,6 +103,9 @@ impl Layout {
 
 /// Columns from which all figures fit one line.
 const WIDE: u16 = 76;
+
+/// Lines from which there is one for the legend.
+const LEGIBLE: u16 = 10;
 
 /// Writes within a line, from a column of it on. Returns the column after the text.
 fn put(buffer: &mut Buffer, line: Rect, x: u16, text: &str, style: Style) -> u16 {

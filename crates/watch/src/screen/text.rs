@@ -100,6 +100,33 @@ fn marks(text: &str, style: Style) -> Vec<Mark> {
     marks
 }
 
+/// The column in which a cursor stands on a terminal of so many columns once it has shown a text,
+/// beginning in a column: `columns` if the last one is full, so that the next character begins a line.
+pub fn column_after(text: &str, from: usize, columns: usize) -> usize {
+    let last = columns.saturating_sub(1);
+    let mut column = from;
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            column = 0;
+        }
+        for (number, part) in line.split('\t').enumerate() {
+            if number > 0 {
+                column = (column.min(last) / TAB + 1).saturating_mul(TAB).min(last);
+            }
+            for grapheme in Span::raw(part).styled_graphemes(Style::new()) {
+                column = match Span::raw(grapheme.symbol).width() {
+                    width if column + width > columns => width,
+                    width => column + width,
+                };
+            }
+        }
+    }
+    column
+}
+
+/// Columns between the stops of tabs.
+const TAB: usize = 8;
+
 /// A text without control characters, which a terminal would obey.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c.is_control() && c != '\n';
@@ -115,4 +142,32 @@ pub(super) fn plain(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_follow_a_text() {
+        #[rustfmt::skip]
+        let cases = [
+            // text, from, columns, column
+            ("", 3, 10, 3),
+            ("abc", 0, 10, 3),
+            ("abcdefghij", 0, 10, 10),
+            ("k", 10, 10, 1),
+            ("abcdefghijklm", 0, 10, 3),
+            ("abc\nde", 9, 10, 2),
+            ("a\n", 9, 10, 0),
+            ("羊羊", 7, 10, 2),
+            ("羊", 8, 10, 10),
+            ("e\u{301}", 0, 10, 1),
+            ("a\tb", 0, 40, 9),
+            ("\t\t", 0, 10, 9),
+        ];
+        for (text, from, columns, expected) in cases {
+            assert_eq!(column_after(text, from, columns), expected, "{text:?} from {from}");
+        }
+    }
 }

@@ -10,6 +10,9 @@ use crate::{Folded, State, Wall};
 /// Columns for the number of a layer.
 const NUMBERS: u16 = 4;
 
+/// Columns of the legend without abbreviations.
+const LEGEND: u16 = 64;
+
 /// Folds the wall to its place.
 fn fold(wall: &Wall, area: Rect) -> Folded {
     wall.fold(usize::from(area.width.saturating_sub(NUMBERS)), usize::from(area.height))
@@ -30,6 +33,14 @@ pub(super) fn legend(wall: &Wall, palette: &Palette, areas: [Rect; 2], buffer: &
     let [of, line] = areas;
     if wall.rows.is_empty() {
         put(buffer, line, line.x, "a model without experts", palette.quiet());
+        return;
+    }
+    if line.width < LEGEND {
+        let mut x = line.x;
+        for state in State::ALL {
+            x = put(buffer, line, x, mark(state), palette.state(state));
+            x = put(buffer, line, x, &format!("{} ", state.short()), palette.quiet());
+        }
         return;
     }
     let mut x = line.x + NUMBERS;
