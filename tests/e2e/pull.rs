@@ -317,6 +317,18 @@ fn kept_checkpoints_are_shared_with_python() {
     assert_same_tree(&expected, &user.shards());
     assert!(user.shards().with_file_name("q8").join("manifest.json").exists());
 
+    // A damaged file of the cache is not trusted.
+    let weights = snapshot.join("model.safetensors").canonicalize().unwrap();
+    let whole = std::fs::read(&weights).unwrap();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, damaged).unwrap();
+    let args: [&dyn AsRef<OsStr>; 4] = [&"shard", &ID, &"--encoding", &"bf16"];
+    offline(&args).refused(2, &[weights.to_str().unwrap(), "SHA-256", "remove it"]);
+    offline(&[&"pull", &ID, &"--as", &"stored"]).refused(2, &["SHA-256", "remove it"]);
+    std::fs::write(&weights, whole).unwrap();
+    offline(&[&"pull", &ID, &"--as", &"stored"]).succeeded();
+
     // The cache is used where it has the files.
     std::fs::remove_dir_all(user.shards()).unwrap();
     user.sws(&[&"pull", &ID]).succeeded();

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use serde_json::json;
 use sws::Progress;
 use sws_hub::{
-    Arrival, Arriving, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job, Library,
-    Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space, choose_gguf,
-    form, free_space, has_safetensors, is_whole, keep, save, select, snapshot_files, staging,
+    Arrival, Arriving, Blobs, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job,
+    Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space,
+    choose_gguf, form, free_space, has_safetensors, is_whole, keep, save, select, snapshot_files,
+    staging,
 };
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, shard};
@@ -73,6 +74,15 @@ pub(crate) fn offer(name: &ModelName) -> anyhow::Result<bool> {
     }
     pull.obtain(&environment)?;
     Ok(true)
+}
+
+/// Compares a model of the Hugging Face cache with its hashes, before it is trusted.
+pub(super) fn check_blobs(model: &Path) -> anyhow::Result<()> {
+    let blobs = Blobs::of(model);
+    let watch = Downloaded::new("checking", blobs.bytes());
+    let checked = blobs.check(&watch);
+    watch.meter.finish();
+    Ok(checked?)
 }
 
 /// A model that is there now.
@@ -201,6 +211,7 @@ impl<'a> Pull<'a> {
         let Some(path) = found else {
             return Err(HubError::Offline { id: self.id.clone() }.into());
         };
+        check_blobs(&path)?;
         let is_stored = match self.args.form {
             None => path.is_file(),
             Some(form) => form == Form::Stored,

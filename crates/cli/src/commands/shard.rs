@@ -17,6 +17,8 @@ use crate::terminal::note;
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let path = checkpoint(&args.checkpoint)?;
     let (out, recorded) = out(args, &path)?;
+    #[cfg(feature = "pull")]
+    super::pull::check_blobs(&path)?;
     let checkpoint = open_checkpoint(&path, user_cache().as_deref())?;
     let naming = sws_model::naming(checkpoint.config())?;
     let options = ShardOptions {
