@@ -61,6 +61,10 @@ fn entries_are_defaults_by_command_and_model() {
     write(&format!("{all}stop = {letters:?}\n"));
     assert!(tokens(run(&file, &model, &["--seed=1"])) < 3);
     assert_eq!(tokens(run(&file, &model, &["--seed=1", "--stop=no such text"])), 3);
+    // A screen is for terminals, unless it was typed.
+    write(&format!("{all}watch = true\n"));
+    assert_eq!(tokens(run(&file, &model, &[])), 3);
+    run(&file, &model, &["--watch"]).refused(2, &["--watch draws on standard error"]);
     write(all);
     // Commands without the option have none of it, and --config is SWS_CONFIG.
     let inspect = sws(&[&"inspect", &model, &"--config", &file]).succeeded();

@@ -4,7 +4,7 @@ use serde_json::Value;
 use sws_testing::tales;
 
 use crate::goldens::{copy, golden_dir};
-use crate::sws::sws;
+use crate::sws::{Outcome, command, sws};
 
 fn published(name: &str) -> std::path::PathBuf {
     golden_dir("../../configs").join(format!("{name}.json"))
@@ -159,4 +159,48 @@ fn the_doctor_names_a_remedy_where_something_hurts() {
         assert!(of_model.iter().all(|name| find(name).is_some() == has_model), "{report}");
     }
     sws(&[&"doctor", &"/nowhere"]).refused(2, &["/nowhere"]);
+}
+
+/// Weights are not all that needs memory.
+#[test]
+fn the_doctor_knows_from_where_nothing_is_read() {
+    let model = tales();
+    let report: Value = serde_json::from_str(&sws(&[&"doctor", &model, &"--json"]).stdout).unwrap();
+    let is_it = |check: &&Value| check["check"] == "memory for the model";
+    let check = report["checks"].as_array().unwrap().iter().find(is_it).unwrap();
+    let found = check["found"].as_str().unwrap();
+    let (_, size) = found.split_once("no reads of weights from about ").unwrap();
+    let mib: f64 = size.strip_suffix(" MiB on").unwrap().parse().unwrap();
+    let read = |mib: f64| {
+        let ram = format!("{}MiB", mib as u64);
+        let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
+            [&"plan", &model, &"--ram", &ram, &"--json", &"--no-probe"];
+        let plan: Value = serde_json::from_str(&sws(&args).succeeded().stdout).unwrap();
+        plan["plan"]["read_bytes_per_token"].as_u64().unwrap()
+    };
+    // Planned by another process, which takes a little more or less memory.
+    assert_eq!(read(mib + 4.0), 0, "{found}");
+    assert!(read(mib - 8.0) > 0, "{found}");
+}
+
+#[test]
+fn no_line_of_a_plan_is_wider_than_a_terminal() {
+    let temp = tempfile::tempdir().unwrap();
+    let machine = temp.path().join("machine.json");
+    let described = serde_json::json!({
+        "ram_bytes": 2_199_023_255_552u64, "free_bytes": 2_147_483_648_000u64, "threads": 1024,
+        "disk_bytes_per_second": 13_400_000_000.0, "memory_bytes_per_second": 410_000_000_000.0,
+    });
+    std::fs::write(&machine, described.to_string()).unwrap();
+    // A model that is found from the working directory has a short path.
+    let root = tales().join("../..");
+    for (model, ram) in [("shards/tales-moe", "80%"), ("tests/goldens/qwen3_moe", "2GiB")] {
+        let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
+            [&"plan", &model, &"--describe", &machine, &"--memory", &"--ram", &ram];
+        let outcome = Outcome::of(command(&args).current_dir(&root).output().unwrap());
+        let text = outcome.succeeded().stdout;
+        assert!(text.contains("read at 410 GB/s;"), "{text}");
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, tcgetattr};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use sws_store::Clock;
 
@@ -44,6 +44,14 @@ impl Terminal {
             }
         });
         Terminal { inside, outside, shown }
+    }
+
+    /// A terminal with a window of so many columns and lines.
+    pub(crate) fn of(ws_col: u16, ws_row: u16) -> Terminal {
+        let terminal = Terminal::open();
+        let size = Winsize { ws_col, ws_row, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&terminal.inside, size).unwrap();
+        terminal
     }
 
     fn start(&self, command: &mut Command) -> Child {
@@ -210,4 +218,61 @@ fn names_in_messages_are_escaped() {
         let raw = |c: char| c.is_control() && c != '\n';
         assert!(!outcome.stderr.contains(raw), "{outcome:?}");
     }
+}
+
+#[test]
+fn the_live_line_takes_no_character_of_the_text() {
+    let columns = 5;
+    let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
+        [&"run", &"--seed=7", &"-n", &"200", &"--ram=min", &"--ignore-eos"];
+    let plain = sws(&args).succeeded().stdout;
+    let mut expected = shown(&plain.replace('\n', "\r\n"), columns);
+    let len = expected.iter().rposition(|line| !line.is_empty()).unwrap() + 1;
+    expected.truncate(len);
+    let terminal = Terminal::of(columns as u16, 200);
+    let child = terminal.start_with_messages(&mut command(&args));
+    let bytes = terminal.until("[200 tokens");
+    assert!(ended(child).success());
+    let draws = bytes.matches("\x1bD").count();
+    assert!(draws > 3, "the line was drawn {draws} times");
+    // The name of the model comes first.
+    let (_, text) = bytes.split_once("tales-moe`\r\n").unwrap();
+    assert_eq!(shown(text, columns)[..len], expected);
+}
+
+/// What a terminal with many lines shows after these bytes: as on the console of Linux, a cursor
+/// behind the last column forgets that where it is moved and returned.
+fn shown(bytes: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![vec![' '; columns]; 500];
+    let (mut line, mut column, mut is_full, mut saved) = (0, 0, false, (0, 0));
+    let mut chars = bytes.chars();
+    while let Some(c) = chars.next() {
+        is_full &= !matches!(c, '\r' | '\n' | '\x1b');
+        match c {
+            '\r' => column = 0,
+            '\n' => line += 1,
+            '\x1b' => match chars.next().unwrap() {
+                '7' => saved = (line, column),
+                '8' => (line, column) = saved,
+                'D' => line += 1,
+                '[' => match chars.find(char::is_ascii_alphabetic).unwrap() {
+                    'A' => line -= 1,
+                    'B' => line += 1,
+                    'K' => lines[line].fill(' '),
+                    // Colours, and a cursor that a bar has hidden.
+                    _ => {}
+                },
+                other => panic!("{other:?}"),
+            },
+            c => {
+                if is_full {
+                    (line, column) = (line + 1, 0);
+                }
+                lines[line][column] = c;
+                is_full = column + 1 == columns;
+                column += usize::from(!is_full);
+            }
+        }
+    }
+    lines.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned()).collect()
 }

@@ -1,10 +1,13 @@
 //! `--watch`, `--report` and `replay --html`: pictures of a run, and a terminal that is given back.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
+use sws_store::Clock;
 use sws_testing::root;
 
 use crate::sws::{Outcome, command, sws};
@@ -68,15 +71,25 @@ fn watching_changes_no_token_and_stays_within_the_budget() {
 
     let data = data(&page);
     assert_eq!(data["timed"], true);
+    assert_eq!(data["model"], "tales-moe", "a name, and no place of this machine");
     let texts = data["tokens"]["text"].as_array().unwrap();
     assert!(texts.len() >= tokens(&plain).as_array().unwrap().len(), "{}", texts.len());
     assert_eq!(data["rows"].as_array().unwrap().len(), 8);
     let states = data["frames"]["states"].as_array().unwrap();
     assert_eq!(states.len(), texts.len());
     assert!(states.iter().all(|frame| frame.as_str().unwrap().len() == 8 * 32 / 2));
-    let sum = |name: &str| -> f64 {
-        data["tokens"][name].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).sum()
+    let all = |name: &str| -> Vec<f64> {
+        data["tokens"][name].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect()
     };
+    let sum = |name: &str| -> f64 { all(name).iter().sum() };
+    // Computing and waiting are those of the account. Times have six digits in the page.
+    for (name, of) in [("computing", "compute"), ("waiting", "stall")] {
+        let (prompt, rest) = (all(name)[0], all(name)[1..].iter().sum::<f64>());
+        for (part, found) in [("prompt", prompt), ("generation", rest)] {
+            let expected = metrics["cost"][part]["time"][of].as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-4, "{name} of the {part}: {found}, {expected}");
+        }
+    }
     assert!(sum("hits") > 0.0 && sum("misses") > 0.0 && sum("bytes") > 0.0 && sum("seconds") > 0.0);
     // Each token after the first goes through 8 layers with 4 experts each.
     assert_eq!(
@@ -135,6 +148,97 @@ fn the_terminal_is_given_back_whatever_ends_the_run() {
         assert_eq!(status.code(), expected, "{signals:?}");
         assert_eq!(terminal.modes(), before, "{signals:?}");
     }
+}
+
+#[test]
+fn a_page_of_a_chat_has_all_answers() {
+    let temp = tempfile::tempdir().unwrap();
+    let (model, page) = (temp.path().join("model"), temp.path().join("page.html"));
+    conversational(&model);
+    let args: [&dyn AsRef<OsStr>; 6] = [&"chat", &model, &"-n", &"4", &"--report", &page];
+    let talk = |lines: &str| {
+        let mut command = command(&args);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        Outcome::of(child.wait_with_output().unwrap()).succeeded()
+    };
+    talk("hello\n");
+    let one = data(&page);
+    assert_eq!(one["opening"], "hello\n\n");
+    talk("hello\n/stats\nagain <b>\n");
+    let two = data(&page);
+    assert_eq!((&two["opening"], &two["model"]), (&one["opening"], &"model".into()));
+    let texts: Vec<&str> = two["tokens"]["text"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|text| text.as_str().unwrap())
+        .collect();
+    let asides = texts.iter().filter(|text| **text == "\n\nagain <b>\n\n").count();
+    assert_eq!(asides, 1, "{texts:?}");
+    assert!(two["summary"].as_str().unwrap().starts_with("8 tokens,"), "{}", two["summary"]);
+    assert_eq!(temp.path().read_dir().unwrap().count(), 2, "nothing else is left");
+
+    let question: [&dyn AsRef<OsStr>; 1] = [&"hello"];
+    for (to, words) in [("/dev/null", "is a pipe or a device"), ("/", "is a directory")] {
+        let args: [&dyn AsRef<OsStr>; 4] = [&"chat", &model, &"--report", &to];
+        sws(&[&args[..], &question].concat()).refused(2, &[words]);
+    }
+    let inside = model.join("config.json");
+    let args: [&dyn AsRef<OsStr>; 4] = [&"chat", &model, &"--report", &inside];
+    sws(&[&args[..], &question].concat()).refused(2, &["lies among the files of its model"]);
+}
+
+/// Standard output that takes nothing keeps the run from heeding the first signal.
+#[test]
+fn two_signals_leave_no_unfinished_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let page = temp.path().join("page.html");
+    let files = || temp.path().read_dir().unwrap().count();
+    let (_reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[b' '; 64 << 10]).unwrap();
+    let child = command(&[&"run", &"-v", &"--report", &page]).stdout(writer).spawn().unwrap();
+    let place = |name: &str| format!("/proc/{}/{name}", child.id());
+    let is_stuck = || {
+        // The first two words of a write to standard output, where the system tells.
+        let syscall = std::fs::read_to_string(place("syscall")).unwrap_or_default();
+        let place = std::fs::read_to_string(place("wchan")).unwrap_or_default();
+        place.contains("pipe_write") || syscall.contains(" 0x1 ")
+    };
+    let clock = Clock::real();
+    for _ in 0..200 {
+        if files() > 0 && is_stuck() {
+            break;
+        }
+        clock.sleep(Duration::from_millis(50));
+    }
+    assert_eq!(files(), 1, "the page under way");
+    for _ in 0..2 {
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        // Two at once may count as one.
+        clock.sleep(Duration::from_millis(300));
+    }
+    let outcome = Outcome::of(child.wait_with_output().unwrap());
+    assert_eq!(outcome.code, Some(130), "{outcome:?}");
+    assert!(!outcome.stderr.contains("[seed"), "it ended at once: {outcome:?}");
+    assert_eq!(files(), 0, "{:?}", temp.path().read_dir().unwrap().collect::<Vec<_>>());
+}
+
+/// What would be logged meanwhile comes after the screen.
+#[test]
+fn logs_are_held_until_the_screen_is_left() {
+    let terminal = Terminal::open();
+    let args: [&dyn AsRef<OsStr>; 6] = [&"run", &"--watch", &"-vv", &"-n", &"8", &"--ram=min"];
+    let child = terminal.start_with_messages(&mut command(&args));
+    let shown = terminal.until("[seed");
+    assert!(ended(child).success());
+    let (before, rest) = shown.split_once(ENTER).unwrap();
+    let (screen, after) = rest.split_once(LEAVE).unwrap();
+    assert!(before.contains("info: ") || before.contains("debug: "), "{before:?}");
+    assert!(!screen.contains("info: ") && !screen.contains("debug: "), "{screen:?}");
+    assert!(after.contains("debug: the prompt is computed, 5 tokens"), "{after:?}");
+    assert!(after.contains("waiting for the disk"), "the account: {after:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(crate) fn follow(
     generate: Generate<'_>,
     interrupt: &Interrupt,
     mut live: Live,
-    watcher: &mut Option<Watcher<'_>>,
+    watcher: &mut Option<Watcher>,
     show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
     if let Some(watcher) = watcher.as_mut().filter(|watcher| watcher.covers()) {
@@ -92,7 +92,7 @@ fn show_all(
 fn covered(
     generate: Generate<'_>,
     interrupt: &Interrupt,
-    watcher: &mut Watcher<'_>,
+    watcher: &mut Watcher,
     show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
     let is_covered = std::io::stdout().is_terminal();
@@ -110,7 +110,10 @@ fn covered(
         watcher.piece(&piece);
         match is_covered {
             true => later.push(piece),
-            false => show(&piece)?,
+            false => result = show(&piece),
+        }
+        if result.is_err() {
+            break;
         }
     }
     watcher.close();

@@ -1,7 +1,7 @@
 //! Output files that appear once they are complete.
 
 use std::fs::{File, FileType, Permissions};
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::io::{BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -74,6 +74,11 @@ impl AtomicFile {
         matches!(self.file, Pending::Stream { is_stdout: true, .. })
     }
 
+    /// True if the output goes to a pipe or a device, once.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.file, Pending::Stream { .. })
+    }
+
     /// Like [`create`](Self::create), but refuses standard output, which holds other output.
     pub(crate) fn create_apart(path: &Path) -> anyhow::Result<AtomicFile> {
         let file = AtomicFile::create(path)?;
@@ -107,6 +112,16 @@ impl AtomicFile {
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = self.file.get().write_all(bytes);
+        written.map_err(|e| refused(&self.path, &e))
+    }
+
+    /// Writes what `contents` writes, in small parts.
+    pub(crate) fn write_by(
+        &mut self,
+        contents: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut out = BufWriter::new(self.file.get());
+        let written = contents(&mut out).and_then(|()| out.flush());
         written.map_err(|e| refused(&self.path, &e))
     }
 

@@ -1,18 +1,29 @@
 //! Signals that ask for an end, recorded when they arrive and handled at the next safe point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::anyhow;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::unregister;
-use signal_hook::{SigId, flag};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::exit;
 use sws::Cancel;
 
-/// Flag that a signal sets. A second signal before the flag is reset ends the program.
+use crate::{atomic_file, watch};
+
+/// Flag that a signal sets. A second signal before the flag is reset ends the program, without
+/// unfinished files, and with the terminal as it was.
 pub(crate) struct Interrupt {
-    stop: Arc<AtomicBool>,
+    asked: Arc<Asked>,
     signals: &'static [i32],
-    handlers: Mutex<Vec<SigId>>,
+}
+
+#[derive(Default)]
+struct Asked {
+    stop: Arc<AtomicBool>,
+    /// True once the first signal was noticed.
+    once: Mutex<bool>,
 }
 
 /// Exit code that a shell reports for a program ended by Ctrl-C.
@@ -21,19 +32,21 @@ pub(crate) const INTERRUPTED: u8 = 130;
 impl Interrupt {
     /// Listens for Ctrl-C only, for a single answer of a chat. SIGTERM while the chat waits for a
     /// message ends the program at once, as there is nothing to clean up.
-    pub(crate) fn of_an_answer() -> std::io::Result<Interrupt> {
+    pub(crate) fn of_an_answer() -> anyhow::Result<Interrupt> {
         Interrupt::listen(&[SIGINT])
     }
 
     /// Listens for Ctrl-C and SIGTERM, the signal of `kill` and supervisors, for the whole program.
-    pub(crate) fn of_the_program() -> std::io::Result<Interrupt> {
+    pub(crate) fn of_the_program() -> anyhow::Result<Interrupt> {
         Interrupt::listen(&[SIGINT, SIGTERM])
     }
 
-    fn listen(signals: &'static [i32]) -> std::io::Result<Interrupt> {
-        let interrupt = Interrupt { stop: Arc::default(), signals, handlers: Mutex::default() };
-        interrupt.release()?;
-        Ok(interrupt)
+    fn listen(signals: &'static [i32]) -> anyhow::Result<Interrupt> {
+        let asked = Arc::new(Asked::default());
+        heed(signals, &asked).map_err(|e| {
+            anyhow!("signals cannot be received: {e}; start the program in another way")
+        })?;
+        Ok(Interrupt { asked, signals })
     }
 
     /// The signals that it listens for.
@@ -41,45 +54,51 @@ impl Interrupt {
         self.signals
     }
 
-    /// Leaves it to the caller to end the program at a second signal.
-    pub(crate) fn hold(&self) -> std::io::Result<()> {
-        self.register(false)
-    }
-
-    /// Ends the program at a second signal again.
-    pub(crate) fn release(&self) -> std::io::Result<()> {
-        self.register(true)
-    }
-
-    fn register(&self, ends_program: bool) -> std::io::Result<()> {
-        let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
-        for handler in handlers.drain(..) {
-            unregister(handler);
-        }
-        for &signal in self.signals {
-            let stop = || Arc::clone(&self.stop);
-            if ends_program {
-                // Registered in this order: the first signal finds the flag unset.
-                let code = INTERRUPTED.into();
-                handlers.push(flag::register_conditional_shutdown(signal, code, stop())?);
-            }
-            handlers.push(flag::register(signal, stop())?);
-        }
-        Ok(())
-    }
-
     pub(crate) fn is_requested(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.asked.stop.load(Ordering::SeqCst)
     }
 
     /// Handle that cancels a run between tokens, or a prompt at a layer, when the flag is set.
     pub(crate) fn cancel(&self) -> Cancel {
-        Cancel::between_tokens(Arc::clone(&self.stop))
+        Cancel::between_tokens(Arc::clone(&self.asked.stop))
     }
 
     pub(crate) fn reset(&self) {
-        self.stop.store(false, Ordering::Relaxed);
+        let mut once = self.asked.once();
+        self.asked.stop.store(false, Ordering::SeqCst);
+        *once = false;
     }
+}
+
+impl Asked {
+    fn once(&self) -> MutexGuard<'_, bool> {
+        self.once.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a signal. True for the second one.
+    fn is_second(&self) -> bool {
+        let mut once = self.once();
+        // A signal that came before the flag was reset is over.
+        self.stop.load(Ordering::SeqCst) && std::mem::replace(&mut once, true)
+    }
+}
+
+/// Sets the flag in the handler, at once, and lets a thread end the program.
+fn heed(signals: &[i32], asked: &Arc<Asked>) -> std::io::Result<()> {
+    for &signal in signals {
+        flag::register(signal, Arc::clone(&asked.stop))?;
+    }
+    let (mut signals, asked) = (Signals::new(signals)?, Arc::clone(asked));
+    let wait = move || {
+        for _ in signals.forever() {
+            if asked.is_second() {
+                watch::restore();
+                atomic_file::remove_all();
+                exit(INTERRUPTED.into());
+            }
+        }
+    };
+    std::thread::Builder::new().stack_size(128 << 10).spawn(wait).map(drop)
 }
 
 /// Error of a command that was interrupted before it had any output.
@@ -93,3 +112,23 @@ impl std::fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_signal_before_a_reset_counts() {
+        let asked = Asked::default();
+        let interrupt = Interrupt { asked: Arc::new(asked), signals: &[] };
+        let signal = || {
+            interrupt.asked.stop.store(true, Ordering::SeqCst);
+            interrupt.asked.is_second()
+        };
+        assert_eq!([signal(), signal()], [false, true]);
+        interrupt.reset();
+        assert!(!interrupt.asked.is_second(), "noticed after the reset");
+        assert!(!interrupt.is_requested());
+        assert_eq!([signal(), signal(), signal()], [false, true, true]);
+    }
+}

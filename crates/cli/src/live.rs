@@ -3,11 +3,11 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use rustix::termios::tcgetwinsize;
 use sws_engine::{Counters, Gauge, Metrics, memory};
 use sws_store::Clock;
 
 use crate::account::rate;
+use crate::terminal::{self, is_line_full};
 
 /// Interval between updates of the line.
 const EVERY: Duration = Duration::from_millis(100);
@@ -33,6 +33,8 @@ pub(crate) struct Live {
     gauge: Option<Gauge>,
     clock: Clock,
     drawn: Option<Duration>,
+    /// True while the line is on the terminal.
+    is_shown: bool,
     /// Number of tokens so far, if one text is shown, and of those that were asked for.
     tokens: Option<usize>,
     most: Option<usize>,
@@ -66,6 +68,7 @@ impl Live {
             gauge,
             clock: Clock::real(),
             drawn: None,
+            is_shown: false,
             tokens: None,
             most: None,
             budget: None,
@@ -80,7 +83,7 @@ impl Live {
 
     /// Erases the line before text is printed.
     pub(crate) fn clear(&mut self) {
-        if self.drawn.is_some() {
+        if std::mem::take(&mut self.is_shown) {
             match self.place {
                 Place::Nowhere => {}
                 Place::Alone => draw("\r\x1b[2K"),
@@ -114,6 +117,10 @@ impl Live {
 
     /// Draws the line.
     pub(crate) fn show(&mut self) {
+        // The next piece moves the cursor on.
+        if self.place == Place::BelowText && is_line_full() {
+            return;
+        }
         let (Some(gauge), Some(since)) = (&self.gauge, &mut self.since) else { return };
         let (now, counters) = (self.clock.now(), gauge.read());
         let metrics = Metrics::between(&since[0], &counters);
@@ -129,7 +136,7 @@ impl Live {
             elapsed: now,
         };
         let line = self.line(&figures, columns());
-        self.drawn = Some(now);
+        (self.drawn, self.is_shown) = (Some(now), true);
         match self.place {
             Place::Nowhere => {}
             Place::Alone => draw(&format!("\r\x1b[2K{line}")),
@@ -178,8 +185,7 @@ fn of_budget(used: u64, budget: Option<u64>) -> String {
 
 /// Columns of the terminal, as far as the line uses them.
 fn columns() -> usize {
-    let wide = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-    if wide == 0 { COLUMNS } else { wide.min(COLUMNS) }
+    terminal::columns(std::io::stderr()).unwrap_or(COLUMNS).min(COLUMNS)
 }
 
 /// Writes to the terminal, ignoring errors.

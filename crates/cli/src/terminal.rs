@@ -8,12 +8,60 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::anyhow;
+use rustix::termios::tcgetwinsize;
 use sws_store::remedy;
+use sws_watch::screen::column_after;
 
 /// Most bytes of an answer to a question.
 const ANSWER: u64 = 100;
+/// Bytes of messages that are kept while they are held back: the latest.
+pub(crate) const MOST_HELD: usize = 64 << 10;
+
+/// Messages held back while a screen covers the terminal; `None` while none does.
+static HELD: Mutex<Option<Held>> = Mutex::new(None);
+
+/// The column of the cursor, if all output of this program goes to one terminal.
+static COLUMN: Mutex<usize> = Mutex::new(0);
+
+fn column() -> MutexGuard<'static, usize> {
+    COLUMN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes note of a text that was shown on a terminal.
+fn moved(text: &str, by: impl AsFd) {
+    if let Some(columns) = columns(by) {
+        let mut column = column();
+        *column = column_after(text, *column, columns);
+    }
+}
+
+/// Columns of a terminal; `None` if it is none, or does not tell.
+pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(of).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// True if the cursor waits behind the last column of the terminal. It forgets this where it is moved
+/// and returned, and the next character would replace the last.
+pub(crate) fn is_line_full() -> bool {
+    columns(io::stderr()).is_some_and(|columns| *column() >= columns)
+}
+
+fn held() -> MutexGuard<'static, Option<Held>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Messages for later.
+#[derive(Debug, Default)]
+struct Held {
+    text: String,
+    /// Lines that are no longer kept.
+    left_out: usize,
+}
 
 /// Writes a line to standard error.
 macro_rules! note {
@@ -27,7 +75,43 @@ pub(crate) use note;
 /// the same exit code.
 pub(crate) fn hint(words: fmt::Arguments<'_>) {
     let words = words.to_string();
-    let _ = io::stderr().write_all(escaped(&words).as_bytes());
+    let mut held = held();
+    match &mut *held {
+        Some(held) => held.add(&escaped(&words)),
+        None => {
+            let words = escaped(&words);
+            let _ = io::stderr().write_all(words.as_bytes());
+            moved(&words, io::stderr());
+        }
+    }
+}
+
+/// Holds messages back until [`release`].
+pub(crate) fn hold() {
+    held().get_or_insert_default();
+}
+
+/// Writes the messages that were held back.
+pub(crate) fn release() {
+    let Some(Held { text, left_out }) = held().take() else { return };
+    let mut err = io::stderr().lock();
+    if left_out > 0 {
+        let _ = writeln!(err, "sws: {left_out} lines before these are left out");
+    }
+    let _ = err.write_all(text.as_bytes());
+}
+
+impl Held {
+    fn add(&mut self, words: &str) {
+        self.text.push_str(words);
+        // Not at every line, as the rest is moved.
+        if self.text.len() > 2 * MOST_HELD {
+            let from = self.text.len() - MOST_HELD;
+            let line_end = self.text.as_bytes()[from..].iter().position(|&byte| byte == b'\n');
+            let kept = line_end.map_or(self.text.len(), |end| from + end + 1);
+            self.left_out += self.text.drain(..kept).filter(|&c| c == '\n').count();
+        }
+    }
 }
 
 /// Asks a question on standard error. True if a line with a yes comes from standard input.
@@ -42,7 +126,9 @@ pub(crate) fn yes(question: &str) -> anyhow::Result<bool> {
 pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let text = if out.is_terminal() { escaped(text) } else { Cow::Borrowed(text) };
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)?;
+    moved(&text, &out);
+    Ok(())
 }
 
 /// Writes a control sequence of the program's own to standard output.
@@ -51,9 +137,13 @@ pub(crate) fn raw(sequence: &'static str) -> anyhow::Result<()> {
     out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).map_err(refused)
 }
 
-/// Erases the line of the cursor on a terminal.
+/// Erases the line of the cursor on a terminal, unless a screen covers it.
 pub(crate) fn erase_line() {
+    if held().is_some() {
+        return;
+    }
     let _ = io::stderr().write_all(b"\r\x1b[2K");
+    *column() = 0;
 }
 
 /// True if the reader of standard output has closed it, which is no error.
@@ -94,6 +184,21 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_messages_are_held() {
+        let mut held = Held::default();
+        for number in 0..40_000 {
+            held.add(&format!("line {number} ü\n"));
+        }
+        assert!((MOST_HELD / 2..=2 * MOST_HELD).contains(&held.text.len()));
+        assert_eq!(held.text.lines().count() + held.left_out, 40_000);
+        let first = held.text.lines().next().unwrap();
+        assert_eq!(first, format!("line {} ü", held.left_out));
+        assert!(held.text.ends_with("line 39999 ü\n"));
+        held.add(&"x".repeat(3 * MOST_HELD));
+        assert_eq!(held.text, "", "a line without an end that is too long for all");
+    }
 
     #[test]
     fn control_characters_never_reach_a_terminal() {

@@ -31,6 +31,7 @@ use sws_store::ReaderKind;
 
 use crate::config::Config;
 use crate::terminal::note;
+use crate::watch;
 
 use complete::models;
 pub(crate) use hub::{List, Rm};
@@ -179,6 +180,10 @@ fn with_defaults(
     let model = typed_model.clone().or(by_command);
     let mut options = config.options(child, &path, model)?;
     options.retain(|option| !option.first().is_some_and(is_given));
+    if !watch::can_show() {
+        // As a default it is for terminals; typed, it is refused there.
+        options.retain(|option| option.first().is_none_or(|word| word != "--watch"));
+    }
     let mut matches = typed.clone();
     let mut words = words;
     for option in options {

@@ -140,6 +140,9 @@ pub(crate) struct Chat {
     /// Draw on the terminal what happens during an answer, which is shown afterwards.
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Write a page of what happened, for a browser, anew after each answer.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub(crate) report: Option<PathBuf>,
     /// System message, which precedes the conversation.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,

@@ -215,6 +215,7 @@ fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[
         ]
     };
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    text = wrapped(&text);
     text += &table(&["--ram", "context", "hits", "read/token", "tok/s", "<"], &rows);
     text += "\n";
     text += outline::ESTIMATES;

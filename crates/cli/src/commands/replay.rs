@@ -73,7 +73,7 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
     if let Some(mut file) = page {
         let name = args.trace.file_name().unwrap_or_default().to_string_lossy();
         let story = recorded(&name, &trace, simulated(&args.policies, &slots));
-        file.write(page::html(&story).as_bytes())?;
+        file.write_by(|out| page::write(&story, out))?;
         file.publish()?;
     }
 

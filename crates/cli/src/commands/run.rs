@@ -89,7 +89,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     drop(running);
     watchers.finish(&args, &model, &generation.sampling, &prompt, &made)?;
     if let (Some(mut file), Some(watcher)) = (report, watcher) {
-        file.write(watcher.page().as_bytes())?;
+        watcher.write_page(&mut file)?;
         file.publish()?;
     }
 

@@ -9,11 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::bail;
 use sws::{LoadedModel, Model, Piece, Progress};
 use sws_engine::{Watch, memory};
-use sws_watch::{About, Follower, Step, Story, Wall, page};
+use sws_watch::{About, Follower, MAX_TOKENS, Step, Story, Wall, page};
 
+use crate::atomic_file::AtomicFile;
 use crate::interrupt::Interrupt;
+use crate::model::name;
+use crate::terminal::MOST_HELD;
 use screen::Screen;
-pub(crate) use terminal::{check, restore};
+pub(crate) use terminal::{can_show, check, restore};
+
+/// Bytes of a token in the columns of a page.
+const PAGE: u64 = 128;
 
 /// Pictures that are wanted of a run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,20 +40,23 @@ impl Wanted {
             return 0;
         }
         let experts = model.spec().moes().map(|moe| moe.experts).sum();
-        let screen = if self.screen { screen::BYTES } else { 0 };
+        // Messages are held back in memory while the screen is there.
+        let screen = if self.screen { screen::BYTES + 3 * MOST_HELD as u64 } else { 0 };
         // The reader of the cells has a copy of them, on each of two threads.
         let cells = 3 * Watch::bytes_for(model.spec());
-        cells + screen + Story::bytes_for(experts, tokens, self.report)
+        // The columns of a page, which a chat writes beside the model.
+        let page = if self.report { PAGE * tokens.min(MAX_TOKENS) as u64 } else { 0 };
+        cells + screen + page + Story::bytes_for(experts, tokens, self.report)
     }
 }
 
 /// A run that is followed.
-pub(crate) struct Watcher<'i> {
+pub(crate) struct Watcher {
     follower: Follower,
     wall: Wall,
     shared: Arc<Shared>,
     wanted: Wanted,
-    screen: Option<Screen<'i>>,
+    screen: Option<Screen>,
 }
 
 /// State that the drawing thread reads.
@@ -65,15 +74,15 @@ impl Shared {
     }
 }
 
-impl<'i> Watcher<'i> {
+impl Watcher {
     /// Begins to follow a run of a loaded model, whose text continues `opening`. `None` if nothing is
     /// wanted.
     pub(crate) fn begin(
         wanted: Wanted,
         running: &LoadedModel,
         opening: &str,
-        interrupt: &'i Interrupt,
-    ) -> anyhow::Result<Option<Watcher<'i>>> {
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Option<Watcher>> {
         if !wanted.is_any() {
             return Ok(None);
         }
@@ -82,7 +91,7 @@ impl<'i> Watcher<'i> {
         };
         let follower = Follower::new(gauge.watch());
         let about = About {
-            model: running.model().dir().display().to_string(),
+            model: name(running.model()),
             notes: Vec::new(),
             budget: running.plan().map(|plan| plan.ledger.budget()),
             is_timed: true,
@@ -137,8 +146,22 @@ impl<'i> Watcher<'i> {
         self.screen = None;
     }
 
-    /// The page of the run so far.
-    pub(crate) fn page(&self) -> String {
-        page::html(&self.shared.story())
+    /// Goes on with the next question of a conversation.
+    pub(crate) fn again(&mut self, question: &str, interrupt: &Interrupt) -> anyhow::Result<()> {
+        // The time since the last answer is nobody's cost.
+        self.follower.step();
+        self.shared.story().aside(&format!("\n\n{question}\n\n"));
+        self.shared.prompt.store(0, Ordering::Relaxed);
+        if self.wanted.screen {
+            let (shared, follower) = (Arc::clone(&self.shared), self.follower.clone());
+            self.screen = Some(Screen::open(shared, follower, interrupt)?);
+        }
+        Ok(())
+    }
+
+    /// Writes the page of the run so far.
+    pub(crate) fn write_page(&self, to: &mut AtomicFile) -> anyhow::Result<()> {
+        let story = self.shared.story();
+        to.write_by(|out| page::write(&story, out))
     }
 }

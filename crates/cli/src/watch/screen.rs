@@ -25,20 +25,20 @@ pub(super) const BYTES: u64 = MOST.0 as u64 * MOST.1 as u64 * 128;
 const PACED: usize = 16;
 
 /// A screen on which a run is drawn until this is dropped.
-pub(super) struct Screen<'i> {
+pub(super) struct Screen {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _cover: Cover<'i>,
+    _cover: Cover,
 }
 
-impl<'i> Screen<'i> {
+impl Screen {
     pub(super) fn open(
         shared: Arc<Shared>,
         follower: Follower,
-        interrupt: &'i Interrupt,
-    ) -> anyhow::Result<Screen<'i>> {
-        let cover = Cover::new(interrupt)
-            .map_err(|e| anyhow!("the terminal cannot be drawn on: {e}; leave out --watch"))?;
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Screen> {
+        let refused = |e| anyhow!("the terminal cannot be drawn on: {e}; leave out --watch");
+        let cover = Cover::new(interrupt).map_err(refused)?;
         let (end, ends) = channel();
         let run = move || {
             let mut artist = Artist::new(shared, follower);
@@ -49,12 +49,13 @@ impl<'i> Screen<'i> {
                 }
             }
         };
-        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run)?;
+        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run);
+        let thread = thread.map_err(refused)?;
         Ok(Screen { end: Some(end), thread: Some(thread), _cover: cover })
     }
 }
 
-impl Drop for Screen<'_> {
+impl Drop for Screen {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {

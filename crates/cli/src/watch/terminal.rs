@@ -1,7 +1,6 @@
 //! The terminal under a screen: covered, and given back whatever ends the run.
 
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +12,12 @@ use rustix::termios::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::{emulate_default_handler, exit};
+use signal_hook::low_level::emulate_default_handler;
 use sws_store::Clock;
 
 use crate::atomic_file::remove_all;
-use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::interrupt::Interrupt;
+use crate::terminal::{hold, release};
 
 /// Switches to a screen of its own, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -25,19 +25,22 @@ const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
 
 /// Settings of the terminal before it was covered; `None` while it is not.
 static COVERED: Mutex<Option<Termios>> = Mutex::new(None);
-/// Signals since then that ask for an end.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-/// Signals that an [`Interrupt`] heeds.
-static HEEDED: OnceLock<&'static [i32]> = OnceLock::new();
+/// Set once signals are watched.
+static WATCHED: OnceLock<()> = OnceLock::new();
 
 fn covered() -> MutexGuard<'static, Option<Termios>> {
     COVERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// True if standard error is a terminal that can show a screen.
+pub(crate) fn can_show() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    std::io::stderr().is_terminal() && !is_dumb
+}
+
 /// Refuses a screen where standard error is no terminal that could show one.
 pub(crate) fn check() -> anyhow::Result<()> {
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if !std::io::stderr().is_terminal() || is_dumb {
+    if !can_show() {
         bail!(
             "--watch draws on standard error, which is no terminal that could show it; leave it out (`sws run --report FILE` writes a page)"
         );
@@ -46,14 +49,11 @@ pub(crate) fn check() -> anyhow::Result<()> {
 }
 
 /// A covered terminal, until this is dropped.
-pub(super) struct Cover<'i>(&'i Interrupt);
+pub(super) struct Cover(());
 
-impl<'i> Cover<'i> {
-    pub(super) fn new(interrupt: &'i Interrupt) -> std::io::Result<Cover<'i>> {
+impl Cover {
+    pub(super) fn new(interrupt: &Interrupt) -> std::io::Result<Cover> {
         watch_signals(interrupt)?;
-        ASKED.store(0, Ordering::SeqCst);
-        interrupt.hold()?;
-        let cover = Cover(interrupt);
         let before = tcgetattr(std::io::stderr())?;
         let mut quiet = before.clone();
         // Keys are not shown, and none stops the program or its output; Ctrl-C is still a signal.
@@ -63,16 +63,15 @@ impl<'i> Cover<'i> {
         let mut covered = covered();
         tcsetattr(std::io::stderr(), OptionalActions::Now, &quiet)?;
         *covered = Some(before);
+        hold();
         let _ = std::io::stderr().write_all(ENTER.as_bytes());
-        Ok(cover)
+        Ok(Cover(()))
     }
 }
 
-impl Drop for Cover<'_> {
+impl Drop for Cover {
     fn drop(&mut self) {
         restore();
-        // An error would leave the first signal without its second.
-        let _ = self.0.release();
     }
 }
 
@@ -101,11 +100,13 @@ pub(crate) fn restore() {
         let _ = tcsetattr(std::io::stderr(), OptionalActions::Now, &before);
     }
     let _ = std::io::stderr().write_all(LEAVE.as_bytes());
+    release();
 }
 
-/// Gives the terminal back before a panic is reported, or a signal ends the program.
+/// Gives the terminal back before a panic is reported, or a signal that nothing else heeds ends the
+/// program.
 fn watch_signals(interrupt: &Interrupt) -> std::io::Result<()> {
-    if HEEDED.set(interrupt.signals()).is_err() {
+    if WATCHED.set(()).is_err() {
         return Ok(());
     }
     let report = std::panic::take_hook();
@@ -113,22 +114,18 @@ fn watch_signals(interrupt: &Interrupt) -> std::io::Result<()> {
         restore();
         report(info);
     }));
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
+    let others = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+    let others = others.iter().filter(|signal| !interrupt.signals().contains(signal));
+    let mut signals = Signals::new(others)?;
     let wait = move || {
         for signal in signals.forever() {
-            let is_heeded = HEEDED.get().is_some_and(|heeded| heeded.contains(&signal));
-            if !is_heeded {
-                if covered().is_none() {
-                    // An editor of lines has its own handler, which comes first.
-                    Clock::real().sleep(Duration::from_millis(200));
-                }
-                restore();
-                let _ = emulate_default_handler(signal);
-            } else if covered().is_some() && ASKED.fetch_add(1, Ordering::SeqCst) > 0 {
-                restore();
-                remove_all();
-                exit(INTERRUPTED.into());
+            if covered().is_none() {
+                // An editor of lines has its own handler, which comes first.
+                Clock::real().sleep(Duration::from_millis(200));
             }
+            restore();
+            remove_all();
+            let _ = emulate_default_handler(signal);
         }
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(wait).map(drop)

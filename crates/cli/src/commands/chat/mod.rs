@@ -15,6 +15,7 @@ use super::run::read_text;
 use super::{print, run};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
+use crate::atomic_file::AtomicFile;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::lines::{Line, Lines};
 use crate::live::Live;
@@ -94,7 +95,8 @@ fn tale(args: args::Chat) -> anyhow::Result<ExitCode> {
         "sws: there is no model for conversation on this machine; `sws pull` lists some, of which"
     );
     note!("sws: `sws pull ID` downloads one. Until then, the bundled model tells a tale:");
-    run::run(args::Run { watch: args.watch, ..args::Run::of(args.model, args.sampling) })
+    let args::Chat { watch, report, .. } = args;
+    run::run(args::Run { watch, report, ..args::Run::of(args.model, args.sampling) })
 }
 
 struct Chat {
@@ -106,6 +108,9 @@ struct Chat {
     /// The file that /save and /load have used.
     file: Option<PathBuf>,
     wanted: Wanted,
+    /// The pictures of all answers, where a page of them is written.
+    watcher: Option<Watcher>,
+    report: Option<PathBuf>,
 }
 
 impl Chat {
@@ -117,6 +122,17 @@ impl Chat {
             return Err(model.error(Lacking::Tokenizer).into());
         }
         let interrupt = Interrupt::of_an_answer()?;
+        if let Some(report) = &args.report {
+            // Refused before anything is computed, as far as that can be known.
+            let page = AtomicFile::create_apart(report)?;
+            page.check_apart(model.dir())?;
+            if page.is_stream() {
+                bail!(
+                    "`{}` is a pipe or a device, and the page of a chat is written anew after each answer; name a file",
+                    report.display()
+                );
+            }
+        }
         let generation = args.sampling.generation(model)?;
         let generation_limit = generation.max_new_tokens.unwrap_or(usize::MAX);
         let mut conversation = Conversation::new(template, generation);
@@ -134,13 +150,17 @@ impl Chat {
             note!("sws: {NO_SWITCH}");
         }
         let text = text.while_loaded(None);
-        let wanted = Wanted { screen: args.watch, report: false };
-        let heap = wanted.bytes(model, generation_limit);
+        let wanted = Wanted { screen: args.watch, report: args.report.is_some() };
+        // A page is of several answers.
+        let tokens = if wanted.report { usize::MAX } else { generation_limit };
+        let heap = wanted.bytes(model, tokens);
         let needs = Needs { heap, ..Needs::default() };
         let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
         let running = model::load(loader, &interrupt)?;
         let file = args.load.clone();
-        Ok(Chat { running, interrupt, conversation, last: None, file, wanted })
+        let report = args.report.clone();
+        let (last, watcher) = (None, None);
+        Ok(Chat { running, interrupt, conversation, last, file, wanted, watcher, report })
     }
 
     /// Does what a command says.
@@ -212,15 +232,28 @@ impl Chat {
 
     /// Answers a message, and shows the answer. `full_context` says what to do about one.
     fn answer(&mut self, text: &str, full_context: &str) -> anyhow::Result<End> {
-        let Chat { running, interrupt, conversation, wanted, .. } = self;
+        let Chat { running, interrupt, conversation, wanted, watcher, .. } = self;
         let budget = running.plan().map(|plan| plan.ledger.budget());
         let live = Live::new(running.gauge(), true).of(None, budget);
         interrupt.reset();
-        let mut watcher = Watcher::begin(*wanted, running, &format!("{text}\n\n"), interrupt)?;
-        let generate = running.chat(conversation, text).map_err(|e| full(e, full_context))?;
+        match watcher {
+            Some(watcher) if wanted.report => watcher.again(text, interrupt)?,
+            _ => *watcher = Watcher::begin(*wanted, running, &format!("{text}\n\n"), interrupt)?,
+        }
         let mut screen = Screen::default();
-        let made = follow(generate, interrupt, live, &mut watcher, &mut |piece| screen.show(piece));
+        let made = match running.chat(conversation, text) {
+            Ok(answer) => follow(answer, interrupt, live, watcher, &mut |piece| screen.show(piece)),
+            Err(error) => Err(full(error, full_context)),
+        };
+        if let Some(watcher) = watcher {
+            watcher.close();
+        }
         interrupt.reset();
+        if let (Some(report), Some(watcher)) = (&self.report, watcher) {
+            let mut page = AtomicFile::create_apart(report)?;
+            watcher.write_page(&mut page)?;
+            page.publish()?;
+        }
         let made = made?;
         print("\n")?;
         let metrics = running.metrics(&made);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustix::fs::{Access, access, statvfs};
 use sws::{Model, Options, Planning, Text};
+use sws_engine::Plan;
 use sws_store::{Holder, Limits, Memory, open_file_limit, user_cache};
 
 use super::Line;
@@ -46,7 +47,8 @@ pub(super) fn memory_for(model: &Model) -> Line {
         Ok(needs) => needs,
         Err(error) => return Line::hurts(check, "unknown", error.to_string()),
     };
-    let found = format!("at least {}, and no reads from about {} on", size(least), size(all));
+    let mut found = format!("at least {}", size(least));
+    found.extend(all.map(|all| format!(", and no reads of weights from about {} on", size(all))));
     let free = Memory::now().map_or(u64::MAX, |memory| memory.available);
     match free < least {
         true => Line::hurts(
@@ -58,12 +60,21 @@ pub(super) fn memory_for(model: &Model) -> Line {
     }
 }
 
-/// The smallest budget of a model, and the bytes of all its weights.
-fn needs(model: &Model) -> anyhow::Result<(u64, u64)> {
+/// The smallest budget of a model, and one in which all its weights have room beside everything else,
+/// little above the smallest of those.
+fn needs(model: &Model) -> anyhow::Result<(u64, Option<u64>)> {
     let threads = threads(None)?;
     let loader = model.with(Options::default()).text(Text::open(model)?).threads(&threads);
     let Planning { planner, .. } = loader.planning()?;
-    Ok((planner.least(), planner.weights()))
+    let (least, weights) = (planner.least(), planner.weights());
+    let reads_nothing = |plan: &Plan| plan.per_token.read() == 0;
+    // More than enough: slots are at most twice as large as what they hold.
+    let most = least.saturating_add(weights.saturating_mul(2)).saturating_add(MIB);
+    let all = match reads_nothing(&planner.plan(most)?) {
+        true => Some(planner.smallest_with(most, (weights / 64).max(MIB), reads_nothing)?),
+        false => None,
+    };
+    Ok((least, all))
 }
 
 pub(super) fn control_group() -> Line {
