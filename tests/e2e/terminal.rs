@@ -12,7 +12,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use sws_store::Clock;
 
 use crate::goldens::{copy, golden_dir};
-use crate::sws::{command, sws};
+use crate::sws::{Outcome, command, sws};
 
 /// The two ends of a terminal without a window.
 pub(crate) struct Terminal {
@@ -238,6 +238,43 @@ fn the_live_line_takes_no_character_of_the_text() {
     // The name of the model comes first.
     let (_, text) = bytes.split_once("tales-moe`\r\n").unwrap();
     assert_eq!(shown(text, columns)[..len], expected);
+}
+
+/// The progress of a long prompt, too, leaves its text alone.
+#[test]
+fn the_progress_of_a_prompt_stands_below_its_text() {
+    let prompt = "The wolf was old and its teeth were blunt. ".repeat(18);
+    let args: [&dyn AsRef<std::ffi::OsStr>; 9] = [
+        &"run",
+        &"--seed=7",
+        &"-n",
+        &"4",
+        &"--ram=min",
+        &"--ignore-eos",
+        &"-t1",
+        &"--prompt",
+        &prompt,
+    ];
+    // Little memory, one thread, and the slowest kernels: about a second.
+    let slow = |command: &mut Command| {
+        command.env("SWS_TIER", "scalar");
+    };
+    let mut plain = command(&args);
+    slow(&mut plain);
+    let plain = Outcome::of(plain.output().unwrap()).succeeded().stdout;
+    let columns = 100;
+    let terminal = Terminal::of(columns as u16, 200);
+    let mut command = command(&args);
+    slow(&mut command);
+    let child = terminal.start_with_messages(&mut command);
+    let bytes = terminal.until("[4 tokens");
+    assert!(ended(child).success());
+    assert!(bytes.contains("prompt ") && bytes.contains(" left\x1b8"), "{bytes:?}");
+    let (_, text) = bytes.split_once("tales-moe`\r\n").unwrap();
+    let found = shown(text, columns);
+    let expected = shown(&format!("{prompt}{plain}").replace('\n', "\r\n"), columns);
+    let len = expected.iter().rposition(|line| !line.is_empty()).unwrap() + 1;
+    assert_eq!(found[..len], expected[..len]);
 }
 
 /// What a terminal with many lines shows after these bytes: as on the console of Linux, a cursor

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sws::{Generate, Generated, Piece, Progress};
 
 use crate::interrupt::Interrupt;
-use crate::live::Live;
+use crate::live::{Live, PromptLine};
 use crate::progress::{Meter, Unit};
 use crate::watch::Watcher;
 
@@ -22,16 +22,17 @@ pub(crate) fn follow(
     if let Some(watcher) = watcher.as_mut().filter(|watcher| watcher.covers()) {
         return covered(generate, interrupt, watcher, show);
     }
-    let meter = Arc::new(Meter::quiet("prompt", Unit::Work));
-    let shown = Arc::clone(&meter);
-    let report = move |progress: Progress| {
-        if progress.done < progress.total {
-            shown.show(progress);
-        }
+    let mut line = PromptLine::below_text();
+    let meter = line.is_none().then(|| Arc::new(Meter::quiet("prompt", Unit::Work)));
+    let shown = meter.clone();
+    let report = move |progress: Progress| match (&mut line, &shown) {
+        (Some(line), _) => line.show(progress),
+        (None, Some(meter)) if progress.done < progress.total => meter.show(progress),
+        _ => {}
     };
     let mut generate = generate.cancelled_by(interrupt.cancel()).reporting(report);
     let mut next = generate.next();
-    meter.finish();
+    meter.iter().for_each(|meter| meter.finish());
     // Above the line, text that comes within a moment is shown together.
     let mut held = NOTHING;
     let mut shown: anyhow::Result<()> = Ok(());

@@ -51,6 +51,11 @@ pub(crate) fn is_line_full() -> bool {
     columns(io::stderr()).is_some_and(|columns| *column() >= columns)
 }
 
+/// True if the cursor stands behind a text on the terminal.
+pub(crate) fn is_within_line() -> bool {
+    columns(io::stderr()).is_some() && *column() > 0
+}
+
 fn held() -> MutexGuard<'static, Option<Held>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -95,6 +100,10 @@ pub(crate) fn hold() {
 pub(crate) fn release() {
     let Some(Held { text, left_out }) = held().take() else { return };
     let mut err = io::stderr().lock();
+    if is_within_line() && left_out + text.len() > 0 {
+        let _ = writeln!(err);
+        *column() = 0;
+    }
     if left_out > 0 {
         let _ = writeln!(err, "sws: {left_out} lines before these are left out");
     }
@@ -142,7 +151,11 @@ pub(crate) fn erase_line() {
     if held().is_some() {
         return;
     }
-    let _ = io::stderr().write_all(b"\r\x1b[2K");
+    // A text stays.
+    let _ = match is_within_line() {
+        true => io::stderr().write_all(b"\n"),
+        false => io::stderr().write_all(b"\r\x1b[2K"),
+    };
     *column() = 0;
 }
 
