@@ -54,3 +54,30 @@ fn an_installation_has_all_that_the_program_needs() {
     assert!(documents.contains(&"LICENSE-MIT".into()), "{documents:?}");
     assert!(read(&prefix.join("lib/systemd/system/sws.service")).contains("Type=notify"));
 }
+
+/// The check of a release passes for this program, and fails beside one that tells another tale.
+#[test]
+fn a_program_is_tried_before_it_is_packed() {
+    let smoke = |other: Option<&Path>| {
+        let mut command = Command::new(root().join("packaging/smoke"));
+        command.arg(env!("CARGO_BIN_EXE_sws")).args(other);
+        Outcome::of(command.output().unwrap())
+    };
+    let passed = smoke(None).succeeded();
+    for words in ["sws 0.", "bits  ", "every bit agrees in all 24 steps", "sha256"] {
+        assert!(passed.stdout.contains(words), "{words}: {passed:?}");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let other = temp.path().join("other");
+    let script = format!(
+        "#!/bin/sh\nfor word; do shift; [ \"$word\" = 7 ] && word=8; set -- \"$@\" \"$word\"; done\n\
+         exec {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_sws")
+    );
+    std::fs::write(&other, script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&other, executable).unwrap();
+    let failed = smoke(Some(&other));
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert!(failed.stdout.contains("differ"), "{failed:?}");
+}
