@@ -3,11 +3,12 @@
 //! The bytes are untrusted. Nothing here reads a file. Allocations are bounded by the length of the
 //! JSON, which the caller has checked against the length of the file.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::Dtype;
 use crate::dtype::of_safetensors;
@@ -167,16 +168,17 @@ impl Header {
         tensors: impl IntoIterator<Item = (&'t str, impl Serialize, Vec<usize>, usize)>,
         align: usize,
     ) -> Vec<u8> {
-        let mut header: Map<String, Value> =
+        // In this order whichever features of serde_json a build has.
+        let mut header: BTreeMap<String, Value> =
             metadata.into_iter().map(|facts| ("__metadata__".to_owned(), facts)).collect();
         let mut end = 0;
         for (name, dtype, shape, len) in tensors {
             let start = end;
             end += len;
-            let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
+            let entry = json!({ "data_offsets": [start, end], "dtype": dtype, "shape": shape });
             header.insert(name.to_owned(), entry);
         }
-        Header::framed(Value::Object(header).to_string(), align)
+        Header::framed(json!(header).to_string(), align)
     }
 
     /// Builds a header from its JSON: its length before it, and spaces up to a multiple of `align`
