@@ -27,7 +27,7 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
 /// the model ended it. `full` says what to do about a full context.
 pub(crate) fn ending(made: &Generated, seed: Option<u64>, full: &str) -> Option<String> {
     let end = match made.end {
-        End::StopToken | End::StopString => None,
+        End::StopToken | End::StopString | End::Complete => None,
         End::Length => Some("cut off by --max-new-tokens".to_owned()),
         End::Context => Some(format!("the context is full{full}")),
         End::Cancelled => Some("interrupted".to_owned()),

@@ -1,10 +1,11 @@
 //! Several texts in shared passes, which begin and end at any time.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sws_engine::Waiter;
-use sws_model::text::{Generation, Position, Tokenizer};
+use sws_model::text::{Constrain, Generation, Position, Tokenizer};
 use sws_model::{CausalLm, Chunk, ForwardError, Observer, SourceError, Step, check_tokens};
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
@@ -46,6 +47,9 @@ pub struct Continuation {
     pub position: Position,
     /// Numbers added to the logits of tokens before a token is chosen.
     pub bias: Vec<(u32, f32)>,
+    /// Restricts the tokens that may be chosen. Those that it forces are computed in one pass, unless
+    /// `ranks` asks for the probabilities of each.
+    pub constraint: Option<Arc<dyn Constrain>>,
     /// Number of likeliest tokens to report beside each token, with their probabilities; `None` for
     /// no probabilities at all.
     pub ranks: Option<usize>,
@@ -77,7 +81,8 @@ pub enum Event {
 struct Text<'m> {
     number: usize,
     sequence: usize,
-    /// Tokens that continue its sequence: those of the prompt, then the last one chosen.
+    /// Tokens that continue its sequence: those of the prompt, then the last one chosen with those that
+    /// had to follow.
     next: Vec<u32>,
     /// The tokens of the prompt.
     prompt: Vec<u32>,
@@ -141,7 +146,10 @@ impl<'m> Batch<'m> {
             return Err(ForwardError::UnknownToken { token, last: vocab - 1 }.into());
         }
         let tokenizer = self.tokenizer.map(|tokenizer| (tokenizer, position));
-        let writer = Writer::new(&[&prompt], vocab, &generation, tokenizer)?;
+        let mut writer = Writer::new(&[&prompt], vocab, &generation, tokenizer)?;
+        if let Some(constraint) = text.constraint {
+            writer.restrict(constraint.begin());
+        }
         // The last token is computed in any case, for its logits.
         let begins = &prompt[..prompt.len() - 1];
         let place = match text.prompt_ranks {
@@ -290,7 +298,9 @@ impl<'m> Batch<'m> {
 fn parts(texts: &[Text<'_>]) -> Vec<usize> {
     let mut room = PROMPT;
     let part = |text: &Text<'_>| {
-        let part = if text.next.len() == 1 { 1 } else { text.next.len().min(room) };
+        // A text that has begun gets one in any case.
+        let least = usize::from(text.next.len() == 1 || !text.writer.made.tokens.is_empty());
+        let part = text.next.len().min(room.max(least));
         room -= if part > 1 { part } else { 0 };
         part
     };
@@ -333,12 +343,37 @@ impl Text<'_> {
         self.next.extend(tokens.last());
         let rank = raw.zip(piece.token).map(|((raw, top), token)| Rank::of(&raw, token, top));
         each(self.number, Event::Piece(piece, rank));
-        Ok(match end {
+        let mut position = place.position;
+        let mut end = self.end_at(end, position, place.limit);
+        // With probabilities, each token needs the logits of the one before.
+        while end.is_none() && self.ranks.is_none() && self.next.len() < PROMPT {
+            let mut forced = self.writer.forced()?;
+            if forced.is_empty() {
+                break;
+            }
+            forced.truncate(PROMPT - self.next.len());
+            for token in forced {
+                let (piece, over) = self.writer.take(token)?;
+                self.next.push(token);
+                each(self.number, Event::Piece(piece, None));
+                position += 1;
+                end = self.end_at(over, position, place.limit);
+                if end.is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(end)
+    }
+
+    /// The reason why the text is over with its last token, which has this position.
+    fn end_at(&self, end: Option<End>, position: usize, limit: usize) -> Option<End> {
+        match end {
             Some(end) => Some(end),
             None if self.writer.is_complete() => Some(End::Length),
-            None if place.position == place.limit => Some(End::Context),
+            None if position == limit => Some(End::Context),
             None => None,
-        })
+        }
     }
 
     /// Takes a failed pass, and tells a cancelled text from a failed one.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sws_engine::UnknownBudget;
 use sws_hub::{ModelId, ModelName, some_of};
 use sws_model::ForwardError;
-use sws_model::text::{GenerationError, SampleError};
+use sws_model::text::{ConstraintError, GenerationError, SampleError};
 use sws_store::{CheckpointError, FetchError, Holder, LayoutError, ManifestError, SmallFileError};
 
 use crate::Size;
@@ -156,6 +156,9 @@ pub enum Error {
     /// Logits from which no token can be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// A restriction of the text that cannot be kept.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// An option of generation out of range.
     #[error(transparent)]
     Generation(GenerationError),

@@ -37,6 +37,8 @@ pub enum End {
     StopToken,
     /// The text reached a stop string.
     StopString,
+    /// The text has the form that it must have, and nothing can follow.
+    Complete,
     /// The text has the requested number of tokens.
     Length,
     /// The context is full.

@@ -37,6 +37,11 @@ impl Text {
         self.tokenizer.as_deref()
     }
 
+    /// The tokenizer, if there is one, for a thread that keeps it.
+    pub fn shared_tokenizer(&self) -> Option<Arc<Tokenizer>> {
+        self.tokenizer.clone()
+    }
+
     /// The chat template, if it exists and is needed.
     pub fn template(&self) -> Option<&ChatTemplate> {
         self.template.as_ref()

@@ -74,6 +74,7 @@ impl<'m> Texts<'m> {
                     generation,
                     position: Position::Middle,
                     bias: Vec::new(),
+                    constraint: None,
                     ranks: None,
                     prompt_ranks: false,
                     owner: 0,

@@ -2,8 +2,8 @@
 
 use sws_model::ForwardError;
 use sws_model::text::{
-    Finish, Generation, Position, ReplyPart, ReplyReader, SampleError, Sampler, TextStream,
-    Tokenizer,
+    Constraint, Finish, Generation, Position, ReplyPart, ReplyReader, SampleError, Sampler,
+    TextStream, Tokenizer,
 };
 
 use crate::{End, Error, Generated, Piece, Result};
@@ -18,6 +18,8 @@ pub(crate) struct Writer<'m> {
     text: Option<TextStream<'m>>,
     /// Reader of an answer in a conversation.
     reader: Option<ReplyReader>,
+    /// Decides which tokens may follow.
+    constraint: Option<Box<dyn Constraint>>,
     pub(crate) made: Generated,
 }
 
@@ -47,6 +49,7 @@ impl<'m> Writer<'m> {
             most: generation.max_new_tokens.unwrap_or(usize::MAX),
             text,
             reader: None,
+            constraint: None,
             made: Generated::default(),
         })
     }
@@ -61,13 +64,40 @@ impl<'m> Writer<'m> {
         self.reader = Some(reader);
     }
 
+    /// Restricts the tokens that may be chosen.
+    pub(crate) fn restrict(&mut self, constraint: Box<dyn Constraint>) {
+        self.constraint = Some(constraint);
+    }
+
     /// Chooses the token at `position`. With an end, the text is over.
     pub(crate) fn choose(
         &mut self,
         logits: &mut [f32],
         position: usize,
     ) -> Result<(Piece, Option<End>)> {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(logits)?;
+        }
         let token = self.sampler.sample(logits, position)?;
+        self.push(token)
+    }
+
+    /// The tokens that have to come next.
+    pub(crate) fn forced(&mut self) -> Result<Vec<u32>> {
+        match &mut self.constraint {
+            Some(constraint) => Ok(constraint.forced()?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Takes a token that has to come next, as if it had been chosen.
+    pub(crate) fn take(&mut self, token: u32) -> Result<(Piece, Option<End>)> {
+        self.sampler.generated(&[token])?;
+        self.push(token)
+    }
+
+    /// Adds a token. With an end, the text is over.
+    fn push(&mut self, token: u32) -> Result<(Piece, Option<End>)> {
         self.made.tokens.push(token);
         let mut text = String::new();
         let finish = match &mut self.text {
@@ -75,10 +105,19 @@ impl<'m> Writer<'m> {
             None if self.stop_tokens.contains(&token) => Some(Finish::Token(token)),
             None => None,
         };
-        let end = finish.map(|finish| match finish {
+        let mut end = finish.map(|finish| match finish {
             Finish::Token(_) => End::StopToken,
             Finish::String => End::StopString,
         });
+        if end.is_none()
+            && let Some(constraint) = &mut self.constraint
+        {
+            constraint.take(token)?;
+            if constraint.is_complete() {
+                let stopped = self.text.as_mut().and_then(|stream| stream.finish(&mut text));
+                end = Some(stopped.map_or(End::Complete, |_| End::StopString));
+            }
+        }
         if let Some(end) = end {
             self.text = None;
             self.made.end = end;
@@ -106,7 +145,7 @@ impl<'m> Writer<'m> {
             let mut parts = Vec::new();
             reader.push(&std::mem::take(&mut piece.text), &mut parts);
             if let Some(end) = end {
-                let is_complete = matches!(end, End::StopToken | End::StopString);
+                let is_complete = matches!(end, End::StopToken | End::StopString | End::Complete);
                 reader.finish(is_complete, &mut parts);
             }
             for part in parts {

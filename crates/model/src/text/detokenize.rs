@@ -237,7 +237,7 @@ impl Pieces {
     }
 
     /// Appends the bytes of a token.
-    fn append(&self, mut token: String, position: Position, bytes: &mut Vec<u8>) {
+    pub(super) fn append(&self, mut token: String, position: Position, bytes: &mut Vec<u8>) {
         let first = position == Position::Start;
         for step in &self.steps {
             match step {

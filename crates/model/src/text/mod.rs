@@ -6,6 +6,7 @@
 //! `tokenizer.json` and related files, whose contents are trusted only within fixed limits.
 
 mod chat;
+mod constraint;
 mod detokenize;
 mod generation;
 pub mod gguf;
@@ -19,10 +20,11 @@ mod stream;
 mod tokenizer;
 
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message};
+pub use constraint::{Constrain, Constraint, ConstraintError};
 pub use detokenize::{Detokenizer, Position};
 pub use generation::{Generation, GenerationError, GenerationOptions, Sampling};
 pub use noise::SAMPLER;
-pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ToolCall, ToolSchemas};
+pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall, ToolSchemas};
 pub use rng::SplitMix64;
 pub use sampler::{SampleError, Sampler};
 pub use stop::StopStrings;

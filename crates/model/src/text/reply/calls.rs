@@ -122,6 +122,32 @@ impl CallFormat {
         }
     }
 
+    /// The text of a call from the tool's name to its arguments, if no markers are part of it.
+    pub(super) fn middle(self, name: &str) -> Option<String> {
+        let is_text = matches!(
+            self,
+            CallFormat::Json | CallFormat::Bare | CallFormat::Mistral { after_name: None }
+        );
+        let (all, before) = (self.begins(Some(name)), self.begins(None));
+        all.strip_prefix(&before).filter(|_| is_text).map(str::to_owned)
+    }
+
+    /// The text behind the arguments of a call that ends an answer, if those are JSON.
+    pub(super) fn end(self) -> Option<&'static str> {
+        match self {
+            CallFormat::Json | CallFormat::Bare => Some("}"),
+            CallFormat::Mistral { after_name: None } => Some("}]"),
+            CallFormat::Mistral { after_name: Some(_) } => Some(""),
+            CallFormat::DeepSeek { is_fenced: true } => Some("\n```"),
+            CallFormat::DeepSeek { is_fenced: false } => Some(""),
+            CallFormat::Functions
+            | CallFormat::ArgKeys
+            | CallFormat::Invokes
+            | CallFormat::Dsml { .. }
+            | CallFormat::Kimi => None,
+        }
+    }
+
     /// The beginning of an answer that is nothing but a call.
     pub(super) fn begins_with(self) -> Option<&'static str> {
         (self == CallFormat::Bare).then_some("{")

@@ -1,7 +1,7 @@
 //! Answers as messages with headers: `<|channel|>NAME<|message|>TEXT<|end|>`, as gpt-oss writes them.
 
 use super::json::arguments;
-use super::{ReplyPart, ToolCall, first_marker, open_marker};
+use super::{ReplyPart, ReplyStage, ToolCall, first_marker, open_marker};
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
@@ -9,6 +9,9 @@ const MESSAGE: &str = "<|message|>";
 const CONSTRAIN: &str = "<|constrain|>";
 /// Markers with which a message ends; the next one may also begin without.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
+
+/// Markers with which a header begins.
+pub(super) const OPENERS: &[&str] = &[START, CHANNEL];
 
 /// All markers.
 pub(super) const MARKERS: &[&str] =
@@ -60,8 +63,13 @@ impl Harmony {
         }
     }
 
-    pub(super) fn is_thinking(&self) -> bool {
-        self.place == Place::Thoughts
+    pub(super) fn stage(&self) -> ReplyStage {
+        match self.place {
+            Place::Header => ReplyStage::Start,
+            Place::Thoughts => ReplyStage::Thoughts,
+            Place::Text => ReplyStage::Answer,
+            Place::Call(_) => ReplyStage::Call,
+        }
     }
 
     pub(super) fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {

@@ -110,6 +110,31 @@ impl ReplyFormat {
         }
     }
 
+    /// Markers with which thoughts or headers begin before an answer.
+    pub fn openers(self) -> Vec<&'static str> {
+        match self.0 {
+            Kind::Tagged { thoughts, .. } => {
+                // The name of a channel is text.
+                let open = thoughts.map(|[open, _]| open.strip_suffix("thought").unwrap_or(open));
+                open.into_iter().collect()
+            }
+            Kind::Harmony => harmony::OPENERS.to_vec(),
+        }
+    }
+
+    /// Markers with which calls begin, as far as they are apart from text; none where a header says so.
+    pub fn call_openers(self) -> &'static [&'static str] {
+        match self.0 {
+            Kind::Tagged { calls: Some(calls), .. } => calls.opens(),
+            _ => &[],
+        }
+    }
+
+    /// True if an answer has a header.
+    pub fn has_headers(self) -> bool {
+        matches!(self.0, Kind::Harmony)
+    }
+
     /// The text with which an answer to a prompt begins if it is a call: of the tool with this name, or
     /// of any. `None` if the format has no calls.
     pub fn call_begins(self, prompt: &str, name: Option<&str>) -> Option<String> {
@@ -125,6 +150,24 @@ impl ReplyFormat {
         }
     }
 
+    /// The text from a tool's name to its arguments, behind the [beginning](Self::call_begins) of a call of
+    /// any tool; `None` where it has markers.
+    pub fn call_middle(self, name: &str) -> Option<String> {
+        match self.0 {
+            Kind::Tagged { calls, .. } => calls?.middle(name),
+            Kind::Harmony => None,
+        }
+    }
+
+    /// The text behind the arguments of a call with which an answer ends; `None` where arguments are not
+    /// one JSON object.
+    pub fn call_end(self) -> Option<&'static str> {
+        match self.0 {
+            Kind::Tagged { calls, .. } => calls?.end(),
+            Kind::Harmony => Some(""),
+        }
+    }
+
     /// A reader of the answer to a prompt, which may have begun the model's thoughts. Without `tools`,
     /// calls are text.
     pub fn reader(self, prompt: &str, tools: Option<ToolSchemas>) -> ReplyReader {
@@ -137,6 +180,19 @@ impl ReplyFormat {
             Kind::Harmony => State::Harmony(Harmony::new(tools.is_some())),
         })
     }
+}
+
+/// The part of an answer that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyStage {
+    /// Thoughts or the answer; or a header of either.
+    Start,
+    /// More of the thoughts.
+    Thoughts,
+    /// More of the answer.
+    Answer,
+    /// More of a call.
+    Call,
 }
 
 /// Takes an answer apart.
@@ -176,9 +232,14 @@ impl ReplyReader {
 
     /// True while the model thinks.
     pub fn is_thinking(&self) -> bool {
+        self.stage() == ReplyStage::Thoughts
+    }
+
+    /// The part that comes next.
+    pub fn stage(&self) -> ReplyStage {
         match &self.0 {
-            State::Tags(tags) => tags.is_thinking(),
-            State::Harmony(harmony) => harmony.is_thinking(),
+            State::Tags(tags) => tags.stage(),
+            State::Harmony(harmony) => harmony.stage(),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Answers with thoughts and calls between markers.
 
 use super::calls::CallFormat;
-use super::{NoCall, ReplyPart, Thoughts, ToolCall, ToolSchemas, first_marker, open_marker};
+use super::{
+    NoCall, ReplyPart, ReplyStage, Thoughts, ToolCall, ToolSchemas, first_marker, open_marker,
+};
 
 /// Reads such an answer.
 #[derive(Debug)]
@@ -37,8 +39,13 @@ impl Tags {
         Tags { thoughts, calls, place, held: String::new(), searched: 0, after_marker: thinks }
     }
 
-    pub(super) fn is_thinking(&self) -> bool {
-        self.place == Place::Thoughts
+    pub(super) fn stage(&self) -> ReplyStage {
+        match self.place {
+            Place::Start => ReplyStage::Start,
+            Place::Thoughts => ReplyStage::Thoughts,
+            Place::Text => ReplyStage::Answer,
+            Place::Call(_) => ReplyStage::Call,
+        }
     }
 
     pub(super) fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {

@@ -339,6 +339,13 @@ impl Tokenizer {
         added.get(&id).is_some_and(|token| token.special)
     }
 
+    /// The bytes that a token stands for behind other text; of special tokens, those of their names.
+    pub fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.pieces.append(self.token(id)?, Position::Middle, &mut bytes);
+        Some(bytes)
+    }
+
     pub(super) fn pieces(&self) -> &Pieces {
         &self.pieces
     }
