@@ -21,6 +21,9 @@ def make(to: Path) -> None:
     vocab_size = json.loads((to / "config.json").read_text())["vocab_size"]
     tokens = ["<end>", *"abcdefghijklmnopqrstuvwxyz", "Ġ", "Ċ"]
     tokens += [f"Ġword{n}" for n in range(vocab_size - len(tokens))]
+    # What JSON needs, too.
+    others = [chr(code) for code in range(33, 127) if not chr(code).islower()]
+    tokens[TOKEN + 1 : TOKEN + 1 + len(others)] = others
     tokens[TOKEN] = ANSWER.replace(" ", "Ġ").replace("\n", "Ċ")
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     end = {"id": 0, "content": "<end>", "single_word": False, "lstrip": False, "rstrip": False}

@@ -14,15 +14,62 @@ import os
 import subprocess
 import sys
 import tempfile
+import typing
 from pathlib import Path
 
 import anthropic
 import model
 import openai
+import pydantic
 
 OPTIONS = {"temperature": 0, "extra_body": {"logit_bias": {str(model.TOKEN): 100}}}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 ASKED = [{"role": "user", "content": "where"}]
+
+
+class Animal(pydantic.BaseModel):
+    """What answers of a form say. Its texts are short, whatever a model makes of them."""
+
+    kind: typing.Literal["wolf", "cat"]
+    houses: typing.Literal[1, 2, 3]
+    is_hungry: bool
+    friends: typing.Literal["none", "a mouse"] | None
+
+
+def check_forms(url: str) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+    name = client.models.list().data[0].id
+    for seed in range(3):
+        ask = {"model": name, "messages": ASKED, "seed": seed, "response_format": Animal, "max_tokens": 200}
+        answer = client.chat.completions.parse(**ask).choices[0]
+        assert isinstance(answer.message.parsed, Animal) and answer.finish_reason == "stop", answer
+        with client.chat.completions.stream(**ask) as stream:
+            for _ in stream:
+                pass
+            streamed = stream.get_final_completion().choices[0].message
+        assert streamed.parsed == answer.message.parsed, streamed
+        response = client.responses.parse(
+            model=name, input="where", text_format=Animal, max_output_tokens=200, extra_body={"seed": seed}
+        )
+        assert isinstance(response.output_parsed, Animal), response
+        body = {"guided_regex": "[a-c]{3}", "seed": seed}
+        text = client.completions.create(model=name, prompt="where", max_tokens=9, extra_body=body).choices[0].text
+        assert len(text) == 3 and set(text) <= set("abc"), text
+        schema = {"type": "json_schema", "schema": anthropic.transform_schema(Animal)}
+        message = anthropic.Anthropic(base_url=url, api_key="any").messages.create(
+            model=name,
+            max_tokens=200,
+            messages=ASKED,
+            extra_body={"output_config": {"format": schema}, "seed": seed},
+        )
+        assert message.stop_reason == "end_turn", message
+        Animal.model_validate_json(message.content[0].text)
+    try:
+        bad = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "wolf"}}}
+        client.chat.completions.create(model=name, messages=ASKED, response_format=bad)
+        raise AssertionError("it was accepted")
+    except openai.BadRequestError as error:
+        assert error.param == "response_format", error
 
 
 def check_openai(url: str) -> None:
@@ -183,6 +230,8 @@ def main() -> None:
             url = next(line.split()[3].rstrip(";") for line in server.stderr if "listening on" in line)
             next(line for line in server.stderr if "ready" in line)
             installed = {name: c for name, c in OPTIONAL.items() if importlib.util.find_spec(name.replace("-", "_"))}
+            check_forms(url)
+            print("forms of answers: as they should")
             for client, check in (CLIENTS | installed).items():
                 check(url)
                 print(f"{client} {importlib.metadata.version(client)}: as it should")

@@ -133,6 +133,22 @@ fn answers_are_those_of_run_at_any_budget_and_stay_within_it() {
                     }
                 });
             }
+            let client = &server.client;
+            scope.spawn(move || {
+                for (seed, field) in [(1, "guided_json"), (2, "json_schema"), (3, "guided_json")] {
+                    let schema =
+                        json!({"type": "array", "items": {"enum": ["wolf", "cat"]}, "maxItems": 4});
+                    let body =
+                        json!({"prompt": "A wolf", "seed": seed, "max_tokens": 60, field: schema});
+                    let answer = client.ask(&body);
+                    let text = answer["choices"][0]["text"].as_str().unwrap();
+                    let list: Vec<String> = serde_json::from_str(text).unwrap();
+                    assert!(
+                        list.iter().all(|word| ["wolf", "cat"].contains(&word.as_str())),
+                        "{text}"
+                    );
+                }
+            });
         });
         if let Some(budget) = server.client.get("/props")["ram_budget_bytes"].as_u64() {
             let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id()));

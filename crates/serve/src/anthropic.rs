@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sws::{Cancel, Continuation, End};
 use sws_model::text::{ChatOptions, Json, Position, ReplyPart};
@@ -11,6 +12,7 @@ use crate::app::{App, Served};
 use crate::blocks::{self, Block};
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, OneOrMany, parse};
+use crate::forms::{self, Wanted};
 use crate::known::check_names;
 use crate::messages::{Asked, Told, prompt};
 use crate::prepared::Prepared;
@@ -35,9 +37,20 @@ struct Request {
     tools: Option<Vec<Json>>,
     #[serde(default)]
     tool_choice: Option<Choice>,
+    #[serde(default)]
+    output_format: Option<Box<RawValue>>,
+    #[serde(default)]
+    output_config: Option<Output>,
 }
 
-const KNOWN: &[&str] = &["messages", "system", "thinking", "tools", "tool_choice"];
+const KNOWN: &[&str] =
+    &["messages", "system", "thinking", "tools", "tool_choice", "output_format", "output_config"];
+
+#[derive(Debug, Deserialize)]
+struct Output {
+    #[serde(default)]
+    format: Option<Box<RawValue>>,
+}
 
 #[derive(Debug, Deserialize)]
 struct Thinking {
@@ -46,10 +59,21 @@ struct Thinking {
 }
 
 impl Request {
+    /// The form of the answer: of `output_config`, or of the older field.
+    fn wanted(&mut self) -> Result<Option<Wanted>, Failure> {
+        let config = self.output_config.take().and_then(|output| output.format);
+        let (format, field) = match (config, self.output_format.take()) {
+            (Some(format), _) => (format, "output_config"),
+            (None, Some(format)) => (format, "output_format"),
+            (None, None) => return Ok(None),
+        };
+        forms::format(&format, field, true)
+    }
+
     /// The conversation as the model gets it.
     fn asked(self, app: &App, served: &Served) -> Result<Asked, Failure> {
         let choice = self.tool_choice.as_ref();
-        let Shown { tools, must } = tools::shown(app, served, self.tools, choice)?;
+        let Shown { tools, must, call } = tools::shown(app, served, self.tools, choice)?;
         let mut messages = Vec::new();
         if let Some(system) = self.system {
             let text = blocks::text(app, system.0)?;
@@ -66,15 +90,18 @@ impl Request {
             ..ChatOptions::default()
         };
         let one_call = choice.is_some_and(Choice::is_single);
-        Ok(Asked { one_call, ..prompt(app, served, &messages, options, must)? })
+        Ok(Asked { one_call, call, ..prompt(app, served, &messages, options, must)? })
     }
 }
 
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, KNOWN)?;
+    check_names(app, body, &[KNOWN])?;
     let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
-    let asked = parse::<Request>(body)?.asked(app, served)?;
+    let mut request: Request = parse(body)?;
+    let wanted = request.wanted()?;
+    let asked = request.asked(app, served)?;
+    let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
     let stops = &ways.generation.stop_strings;
     let answer = Written {
         head: Head::new(app, served, "msg"),
@@ -93,6 +120,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         generation: ways.generation(0),
         position: Position::Start,
         bias: ways.bias,
+        constraint,
         ranks: None,
         prompt_ranks: false,
         owner: 0,

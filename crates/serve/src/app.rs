@@ -10,6 +10,7 @@ use axum::http::header::CONTENT_LENGTH;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
 use sws_engine::Gauge;
+use sws_grammar::{FormError, Vocabulary};
 use sws_model::text::{Detokenizer, Position, ReplyFormat, Tokenizer};
 use sws_store::Clock;
 use tokio::sync::mpsc::channel;
@@ -17,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::Config;
+use crate::config::FORMS;
 use crate::cost::Cost;
 use crate::counts::Counts;
 use crate::failure::Failure;
@@ -43,6 +45,8 @@ pub(crate) struct App {
     cut: AtomicBool,
     /// Permits to read bodies.
     bodies: Arc<Semaphore>,
+    /// Permits for units of memory for compiled forms.
+    pub(crate) forms: Arc<Semaphore>,
     pub(crate) requests: Requests,
     /// Number of the next id.
     numbers: AtomicU64,
@@ -58,8 +62,10 @@ pub(crate) struct Served {
     pub(crate) format: ReplyFormat,
     /// Special tokens that are part of such answers.
     pub(crate) shown: Vec<u32>,
-    /// The token that ends texts.
-    pub(crate) stop_token: Option<u32>,
+    /// The tokens that end texts.
+    pub(crate) ends: Vec<u32>,
+    /// The tokens as bytes, once a form was asked for.
+    pub(crate) vocabulary: OnceLock<Result<Vocabulary, FormError>>,
     /// Maximum length of a text, and size of the vocabulary.
     pub(crate) limit: usize,
     pub(crate) vocab: usize,
@@ -93,6 +99,7 @@ impl App {
             draining: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             bodies: Arc::new(Semaphore::new(bodies)),
+            forms: Arc::new(Semaphore::new(FORMS)),
             requests: Requests::default(),
             numbers: AtomicU64::new(0),
             ignored: Mutex::default(),
@@ -108,10 +115,11 @@ impl App {
         let text = model.text().clone();
         let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
         let defaults = model.model().defaults()?;
-        let stop_token = defaults.generation(&Default::default())?.stop_tokens.first().copied();
+        let ends = defaults.generation(&Default::default())?.stop_tokens;
         let served = Served {
             defaults,
-            stop_token,
+            ends,
+            vocabulary: OnceLock::new(),
             format,
             shown: text.markers(format),
             text,
@@ -246,11 +254,7 @@ impl App {
 impl Served {
     /// The tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
-        self.text.tokenizer().ok_or_else(|| {
-            Failure::not_offered(
-                "this model has no tokenizer.json; send token ids to /v1/completions",
-            )
-        })
+        self.text.tokenizer().ok_or_else(Failure::no_tokenizer)
     }
 
     /// The text of a token by itself. Tokens that are no whole characters have their name in the

@@ -11,6 +11,7 @@ use sws_model::text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, Nothing, RANKS, parse};
+use crate::forms::{self, Forms};
 use crate::known::check_names;
 use crate::messages::{Message, prompt, render, told};
 use crate::prepared::Prepared;
@@ -37,8 +38,6 @@ struct Chat {
     #[serde(default)]
     parallel_tool_calls: Option<bool>,
     #[serde(default)]
-    response_format: Option<Format>,
-    #[serde(default)]
     modalities: Option<Vec<String>>,
     #[serde(default)]
     reasoning_effort: Option<String>,
@@ -61,7 +60,6 @@ const KNOWN: &[&str] = &[
     "functions",
     "tool_choice",
     "parallel_tool_calls",
-    "response_format",
     "modalities",
     "reasoning_effort",
     "chat_template_kwargs",
@@ -70,22 +68,11 @@ const KNOWN: &[&str] = &[
     "return_progress",
 ];
 
-#[derive(Debug, Deserialize)]
-struct Format {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 impl Chat {
     /// Refuses what is known and not supported.
     fn check(&self) -> Result<(), Failure> {
         if self.functions.as_ref().is_some_and(|functions| !functions.is_empty()) {
             return Err(Failure::unsupported("functions", "send them as `tools`"));
-        }
-        if let Some(format) = self.response_format.as_ref().filter(|format| format.kind != "text") {
-            let kind: String = format.kind.chars().take(40).collect();
-            let message = format!("the format `{kind}` is not supported yet; only text is");
-            return Err(Failure::unsupported("response_format", message));
         }
         let mut modalities = self.modalities.iter().flatten();
         if modalities.any(|modality| modality != "text") {
@@ -124,16 +111,19 @@ impl Chat {
 
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, KNOWN)?;
+    check_names(app, body, &[KNOWN, &forms::FIELDS])?;
     let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
     let mut chat: Chat = parse(body)?;
     chat.check()?;
     let ranks = ranks(chat.logprobs, chat.top_logprobs)?;
-    let Shown { tools, must } = chat.shown(app, served)?;
+    let Shown { tools, must, call } = chat.shown(app, served)?;
     let options = chat.options(tools)?;
     let told = told(std::mem::take(&mut chat.messages.0))?;
     let mut asked = prompt(app, served, &told, options, must)?;
     asked.one_call = chat.parallel_tool_calls == Some(false);
+    asked.call = call;
+    let wanted = parse::<Forms>(body)?.wanted()?;
+    let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
     let replies = Replies::new(app, served, &asked, ways.n);
     let tokens = asked.tokens;
     let progress = chat.return_progress.unwrap_or(false);
@@ -155,6 +145,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         generation: ways.generation(number),
         position: Position::Start,
         bias: ways.bias.clone(),
+        constraint: constraint.clone(),
         ranks,
         prompt_ranks: false,
         owner: 0,

@@ -13,6 +13,7 @@ use sws_model::text::Position;
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Fields, RANKS, entries, parse};
+use crate::forms::{self, Forms};
 use crate::known::check_names;
 use crate::messages::encoded;
 use crate::prepared::Prepared;
@@ -125,7 +126,7 @@ impl<'de> Deserialize<'de> for Entry {
 
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, KNOWN)?;
+    check_names(app, body, &[KNOWN, &forms::FIELDS])?;
     let ways = parse::<Fields>(body)?.ways(app, served, Some(NEW_TOKENS))?;
     let Completion { prompt, echo, logprobs, suffix, best_of } = parse(body)?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
@@ -152,6 +153,9 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         let message = format!("a request has 1 to {most} texts: its prompts times n");
         return Err(Failure::field("prompt", message));
     }
+    let wanted = parse::<Forms>(body)?.wanted()?;
+    let constraint =
+        wanted.map(|form| form.of_a_text(app, served, &ways.generation)).transpose()?;
     let cancel = Cancel::new();
     let (mut texts, mut choices, mut total) = (Vec::new(), Vec::new(), 0);
     for prompt in prompts {
@@ -164,6 +168,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
                 generation: ways.generation(number),
                 position: Position::Middle,
                 bias: ways.bias.clone(),
+                constraint: constraint.clone(),
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
                 owner: 0,

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sws_grammar::{Grammar, Vocabulary};
+
 /// Settings of a server.
 pub struct Config {
     /// Address to listen on; port 0 for any free one.
@@ -79,13 +81,21 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Bytes on the heap that requests may take together, besides their texts: the one or those that
-    /// are being read, as text and as values, and the connections.
-    pub fn heap(&self) -> u64 {
-        VALUES * self.body as u64 + self.connections as u64 * CONNECTION
+    /// Bytes on the heap that requests may take together, besides their texts, with a model of so many
+    /// tokens and so many texts at a time: the request or those that are being read, as text and as
+    /// values; the connections; the forms of answers that wait or are written.
+    pub fn heap(&self, vocab: usize, texts: usize) -> u64 {
+        let [_, unit] = Grammar::UNIT;
+        let forms = (FORMS * unit) as u64 + texts as u64 * Grammar::WRITTEN;
+        VALUES * self.body as u64
+            + self.connections as u64 * CONNECTION
+            + Vocabulary::bytes(vocab)
+            + forms
     }
 }
 
+/// Units of memory for compiled forms.
+pub(crate) const FORMS: usize = 32;
 /// Bytes that a byte of a request becomes at most: a list of numbers as values of a template.
 const VALUES: u64 = 16;
 /// Bytes of a connection's buffers and state.

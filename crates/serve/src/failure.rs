@@ -102,6 +102,11 @@ impl Failure {
         Failure::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
+    pub(crate) fn no_tokenizer() -> Failure {
+        let message = "this model has no tokenizer.json; send token ids to /v1/completions";
+        Failure::not_offered(message)
+    }
+
     /// More requests than can wait.
     pub(crate) fn busy(message: impl Into<String>) -> Failure {
         let failure = Failure::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
@@ -122,6 +127,8 @@ impl Failure {
     /// The failure of a text: the caller's mistake, or the server's.
     pub(crate) fn of(error: &sws::Error) -> Failure {
         let cause = match error {
+            // A form that turned out to be too much work.
+            sws::Error::Constraint(cause) => return Failure::invalid(cause.to_string()),
             sws::Error::Forward(cause) => Some(cause),
             sws::Error::Model { cause, .. } => cause.downcast_ref(),
             _ => None,

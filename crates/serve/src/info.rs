@@ -141,7 +141,7 @@ pub(crate) fn tokenizer(app: &App) -> Result<Value, Failure> {
     let tokenizer = served.tokenizer()?;
     let template = served.text.template();
     let special = |name: &str| template.and_then(|template| template.special(name));
-    let end = served.stop_token.and_then(|id| tokenizer.token(id));
+    let end = served.ends.first().and_then(|&id| tokenizer.token(id));
     Ok(json!({
         "bos_token": special("bos_token"),
         "eos_token": special("eos_token").map(str::to_owned).or(end),

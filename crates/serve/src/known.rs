@@ -57,11 +57,11 @@ const REFUSED: &[&str] = &[
 
 /// Refuses a request with fields that would change its text elsewhere, and names those in the log that
 /// are ignored. `known` are the fields of its interface.
-pub(crate) fn check_names(app: &App, body: &[u8], known: &[&str]) -> Result<(), Failure> {
+pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(), Failure> {
     let fields: BTreeMap<String, Presence> = parse(body)?;
     for (field, Presence(is_set)) in &fields {
         let name = field.as_str();
-        if FIELDS.contains(&name) || known.contains(&name) {
+        if FIELDS.contains(&name) || known.iter().any(|known| known.contains(&name)) {
             continue;
         }
         if *is_set && REFUSED.contains(&name) {

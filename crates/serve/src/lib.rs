@@ -24,6 +24,7 @@ mod counts;
 mod engine;
 mod failure;
 mod fields;
+mod forms;
 mod http;
 mod info;
 mod items;

@@ -1,6 +1,7 @@
 //! The messages of a conversation, and their tokens.
 
 use serde::{Deserialize, Serialize};
+use sws_grammar::Form;
 use sws_model::check_tokens;
 use sws_model::text::{ChatError, ChatOptions, Json, TokenizerError, ToolSchemas};
 
@@ -220,6 +221,8 @@ pub(crate) struct Asked {
     pub(crate) schemas: Option<ToolSchemas>,
     /// The beginning of the answer, which the model continues.
     pub(crate) begun: String,
+    /// The form of the call that has begun.
+    pub(crate) call: Option<Form>,
     /// True if an answer may have one call only.
     pub(crate) one_call: bool,
 }
@@ -245,7 +248,7 @@ pub(crate) fn prompt(
     let tokens = encoded(served, &format!("{text}{begun}"), false)?;
     check_tokens(&tokens, 0, served.limit, served.vocab).map_err(|e| Failure::of(&e.into()))?;
     let from = text.char_indices().rev().take(END).last().map_or(0, |(at, _)| at);
-    Ok(Asked { tokens, end: text[from..].to_owned(), schemas, begun, one_call: false })
+    Ok(Asked { tokens, end: text[from..].to_owned(), schemas, begun, call: None, one_call: false })
 }
 
 /// Renders messages with the model's template.

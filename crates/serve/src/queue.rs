@@ -183,6 +183,7 @@ mod tests {
             generation,
             position: Position::Middle,
             bias: Vec::new(),
+            constraint: None,
             ranks: None,
             prompt_ranks: false,
             owner: 0,

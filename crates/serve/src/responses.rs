@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use sws::{Cancel, Continuation};
 use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Fields, OneOrMany, entries, parse};
+use crate::forms;
 use crate::items::Written;
 use crate::known::check_names;
 use crate::messages::{Asked, Message, Part, Told, joined, prompt};
@@ -63,13 +65,7 @@ struct Reasoning {
 #[derive(Debug, Deserialize)]
 struct TextOptions {
     #[serde(default)]
-    format: Option<Kind>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Kind {
-    #[serde(rename = "type")]
-    kind: String,
+    format: Option<Box<RawValue>>,
 }
 
 /// The conversation.
@@ -127,16 +123,12 @@ impl Request {
         if self.background == Some(true) {
             return Err(Failure::unsupported("background", "responses are not kept"));
         }
-        let format = self.text.as_ref().and_then(|text| text.format.as_ref());
-        if format.is_some_and(|format| format.kind != "text") {
-            return Err(Failure::unsupported("text", "only the format `text` is supported yet"));
-        }
         Ok(())
     }
 
     /// The conversation as the model gets it.
     fn asked(self, app: &App, served: &Served) -> Result<Asked, Failure> {
-        let Shown { tools, must } =
+        let Shown { tools, must, call } =
             tools::shown(app, served, self.tools, self.tool_choice.as_ref())?;
         let mut messages = Vec::new();
         messages.extend(self.instructions.map(|text| Told::text("system", text)));
@@ -152,7 +144,7 @@ impl Request {
             ..ChatOptions::default()
         };
         let one_call = self.parallel_tool_calls == Some(false);
-        Ok(Asked { one_call, ..prompt(app, served, &messages, options, must)? })
+        Ok(Asked { one_call, call, ..prompt(app, served, &messages, options, must)? })
     }
 }
 
@@ -202,13 +194,16 @@ fn answer(messages: &mut Vec<Told>) -> &mut Told {
 
 /// Prepares a response.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, KNOWN)?;
+    check_names(app, body, &[KNOWN])?;
     let mut ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
     let request: Request = parse(body)?;
     request.check()?;
     let limits = [ways.generation.max_new_tokens, request.max_output_tokens];
     ways.generation.max_new_tokens = limits.into_iter().flatten().min();
+    let format = request.text.as_ref().and_then(|text| text.format.as_deref());
+    let wanted = format.map(|format| forms::format(format, "text", false)).transpose()?.flatten();
     let asked = request.asked(app, served)?;
+    let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
     let answer = Written::new(app, served, &asked, ways.stream);
     let cancel = Cancel::new();
     let text = Continuation {
@@ -216,6 +211,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         generation: ways.generation(0),
         position: Position::Start,
         bias: ways.bias,
+        constraint,
         ranks: None,
         prompt_ranks: false,
         owner: 0,

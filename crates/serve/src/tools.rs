@@ -1,6 +1,8 @@
 //! The tools of a request, in the form that templates know: OpenAI's.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
+use sws_grammar::Form;
 use sws_model::text::Json;
 
 use crate::app::{App, Served};
@@ -34,6 +36,8 @@ pub(crate) struct Shown {
     pub(crate) tools: Option<Json>,
     /// `Some` if the answer must be a call: of the tool with this name, or of any.
     pub(crate) must: Option<Option<String>>,
+    /// The form of the call, if the tool that must be called is strict.
+    pub(crate) call: Option<Form>,
 }
 
 impl Choice {
@@ -96,7 +100,58 @@ pub(crate) fn shown(
             "the chat template of this model has no known format of calls; leave the tools out";
         return Err(Failure::unsupported("tools", message));
     }
-    Ok(Shown { tools: Some(Json::from(functions)), must })
+    let strict = tools.iter().any(|tool| is_strict(tool) && function(tool).is_some());
+    let (must, call) = match must {
+        Some(name) if strict => demanded(served, &tools, name),
+        must => (must, None),
+    };
+    Ok(Shown { tools: Some(Json::from(functions)), must, call })
+}
+
+/// The form of a demanded call of strict tools, as far as the model's format of calls has one. Where
+/// there is one tool only, that is the one to call.
+fn demanded(
+    served: &Served,
+    tools: &[Json],
+    name: Option<String>,
+) -> (Option<Option<String>>, Option<Form>) {
+    let functions = || tools.iter().filter_map(|tool| Some((is_strict(tool), function(tool)?)));
+    let known: Vec<(bool, String, Value)> = functions()
+        .filter_map(|(strict, tool)| {
+            let name = name_of(&tool)?.as_str()?.to_owned();
+            let parameters = tool.get_attr("function").ok()?.get_attr("parameters").ok()?;
+            let schema = serde_json::to_value(&parameters)
+                .ok()
+                .filter(|schema| strict && schema.is_object());
+            Some((strict, name, schema.unwrap_or_else(|| json!({"type": "object"}))))
+        })
+        .collect();
+    let only = match &known[..] {
+        [(_, only, _)] => Some(only.clone()),
+        _ => None,
+    };
+    let name = name.or(only);
+    let Some(end) = served.format.call_end() else { return (Some(name), None) };
+    let end = end.to_owned();
+    let options = match &name {
+        Some(name) => {
+            let tool = known.into_iter().find(|(_, known, _)| known == name);
+            tool.filter(|(strict, ..)| *strict).map(|(_, _, schema)| vec![(String::new(), schema)])
+        }
+        None => {
+            let option = |(_, name, schema): (bool, String, Value)| {
+                Some((served.format.call_middle(&name)?, schema))
+            };
+            known.into_iter().map(option).collect()
+        }
+    };
+    (Some(name), options.map(|options| Form::Calls { options, end }))
+}
+
+/// True for a tool whose calls must have its schema.
+fn is_strict(tool: &Json) -> bool {
+    let of = |value: &Json| value.get_attr("strict").is_ok_and(|strict| strict.is_true());
+    of(tool) || tool.get_attr("function").is_ok_and(|function| of(&function))
 }
 
 /// The name of a tool in OpenAI's form.
@@ -129,8 +184,6 @@ fn function(tool: &Json) -> Option<Json> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
         // Without a plan there is nothing to set aside.
         all_logits: args.prompt_logprobs || args.model.resident,
         texts: args.parallel.into(),
-        heap: limits.heap(),
+        heap: limits.heap(model.spec().vocab, args.parallel.into()),
         ..Needs::default()
     };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);

@@ -4,6 +4,7 @@ mod cancel;
 mod chats;
 mod client;
 mod completions;
+mod forms;
 mod interfaces;
 mod refusals;
 mod requests;

@@ -1,0 +1,424 @@
+//! Forms of answers: the fields that ask for one, and its constraint.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sws_grammar::{Answer, Form, FormError, Grammar, MAX_FORM_BYTES, Vocabulary};
+use sws_model::text::{Constrain, Constraint, ConstraintError, Generation};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::app::{App, Served};
+use crate::config::FORMS;
+use crate::failure::Failure;
+use crate::messages::Asked;
+
+/// Fields of [`Forms`].
+pub(crate) const FIELDS: [&str; 8] = [
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "json_schema",
+    "grammar",
+];
+
+/// Values that are read once their size is known.
+type Raw = Option<Box<RawValue>>;
+/// Makes a form of a text.
+type OfText = fn(String) -> Form;
+
+/// The fields of chats and completions that ask for a form: OpenAI's, vLLM's, and those of
+/// llama.cpp's server.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Forms {
+    response_format: Raw,
+    structured_outputs: Raw,
+    guided_json: Raw,
+    guided_regex: Raw,
+    guided_choice: Raw,
+    guided_grammar: Raw,
+    json_schema: Raw,
+    grammar: Raw,
+}
+
+/// A form, and the field that asked for it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) form: Form,
+    field: &'static str,
+}
+
+/// A format in the shapes of all interfaces.
+#[derive(Debug, Deserialize)]
+struct Format {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    json_schema: Option<Named>,
+    #[serde(default)]
+    schema: Option<Value>,
+    #[serde(default)]
+    strict: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    #[serde(default)]
+    schema: Option<Value>,
+    #[serde(default)]
+    strict: Option<bool>,
+}
+
+/// vLLM's options.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Structured {
+    json: Option<Value>,
+    regex: Option<String>,
+    choice: Option<Vec<String>>,
+    grammar: Option<String>,
+    json_object: Option<bool>,
+    structural_tag: Option<Value>,
+    whitespace_pattern: Option<String>,
+}
+
+impl Forms {
+    /// The form that is asked for, if there is one.
+    pub(crate) fn wanted(self) -> Result<Option<Wanted>, Failure> {
+        let mut all = Vec::new();
+        if let Some(raw) = self.response_format {
+            all.extend(format(&raw, "response_format", false)?);
+        }
+        if let Some(raw) = self.structured_outputs {
+            all.extend(structured(&raw)?);
+        }
+        for (raw, field) in [(self.guided_json, "guided_json"), (self.json_schema, "json_schema")] {
+            if let Some(raw) = raw {
+                let schema = schema(read(&raw, field)?, field)?;
+                all.push(Wanted { form: Form::Schema { schema, strict: true }, field });
+            }
+        }
+        if let Some(raw) = self.guided_choice {
+            let field = "guided_choice";
+            all.push(Wanted { form: Form::Choice(read(&raw, field)?), field });
+        }
+        let (regex, grammar): (OfText, OfText) = (Form::Regex, Form::Grammar);
+        for (raw, field, form) in [
+            (self.guided_regex, "guided_regex", regex),
+            (self.guided_grammar, "guided_grammar", grammar),
+            (self.grammar, "grammar", grammar),
+        ] {
+            if let Some(raw) = raw {
+                let text: String = read(&raw, field)?;
+                // Some clients send fields that they do not use.
+                if !text.is_empty() {
+                    all.push(Wanted { form: form(text), field });
+                }
+            }
+        }
+        if let [_, second, ..] = &all[..] {
+            let message = "only one form of the answer can be asked for; leave the others out";
+            return Err(Failure::field(second.field, message));
+        }
+        Ok(all.pop())
+    }
+}
+
+/// The form of a format: an object with a type. Without `strict` in it, `strict` decides whether all of
+/// a schema must be kept.
+pub(crate) fn format(
+    raw: &RawValue,
+    field: &'static str,
+    strict: bool,
+) -> Result<Option<Wanted>, Failure> {
+    let format: Format = read(raw, field)?;
+    let form = match format.kind.as_str() {
+        "text" => return Ok(None),
+        "json_object" => match format.schema {
+            Some(given) => Form::Schema { schema: schema(given, field)?, strict: true },
+            None => Form::Object,
+        },
+        "json_schema" => {
+            let named = format.json_schema.unwrap_or(Named { schema: None, strict: None });
+            let strict = named.strict.or(format.strict).unwrap_or(strict);
+            match named.schema.or(format.schema) {
+                Some(given) => Form::Schema { schema: schema(given, field)?, strict },
+                None => return Err(Failure::field(field, format!("{field} has no schema"))),
+            }
+        }
+        kind => {
+            let kind: String = kind.chars().take(40).collect();
+            let message = format!(
+                "{field} has the type `{kind}`; there are text, json_object and json_schema"
+            );
+            return Err(Failure::unsupported(field, message));
+        }
+    };
+    Ok(Some(Wanted { form, field }))
+}
+
+fn structured(raw: &RawValue) -> Result<Vec<Wanted>, Failure> {
+    let field = "structured_outputs";
+    let Structured {
+        json,
+        regex,
+        choice,
+        grammar,
+        json_object,
+        structural_tag,
+        whitespace_pattern,
+    } = read(raw, field)?;
+    if structural_tag.is_some() || whitespace_pattern.is_some() {
+        let message = "structured_outputs has a structural tag or a pattern of white space, which are not supported";
+        return Err(Failure::unsupported(field, message));
+    }
+    let mut forms = Vec::new();
+    if let Some(json) = json {
+        forms.push(Form::Schema { schema: schema(json, field)?, strict: true });
+    }
+    forms.extend(regex.map(Form::Regex));
+    forms.extend(choice.map(Form::Choice));
+    forms.extend(grammar.map(Form::Grammar));
+    forms.extend(json_object.filter(|&object| object).map(|_| Form::Object));
+    Ok(forms.into_iter().map(|form| Wanted { form, field }).collect())
+}
+
+/// A schema, or the text of one.
+fn schema(given: Value, field: &'static str) -> Result<Value, Failure> {
+    match given {
+        Value::String(text) => serde_json::from_str(&text).map_err(|error| unread(field, &error)),
+        schema => Ok(schema),
+    }
+}
+
+/// Reads a value, if it is not too large.
+fn read<T: DeserializeOwned>(raw: &RawValue, field: &'static str) -> Result<T, Failure> {
+    // A text within JSON is a little longer.
+    let (bytes, most) = (raw.get().len(), 2 * MAX_FORM_BYTES);
+    if bytes > most {
+        let error = FormError::TooLong { bytes, most };
+        return Err(Failure::field(field, format!("{field} {error}")));
+    }
+    serde_json::from_str(raw.get()).map_err(|error| unread(field, &error))
+}
+
+fn unread(field: &'static str, error: &serde_json::Error) -> Failure {
+    Failure::field(field, format!("{field} cannot be read: {error}"))
+}
+
+/// The constraint of an answer in a conversation, if it has one: that of a call that it begins with, or
+/// of the text that is wanted.
+pub(crate) fn of_an_answer(
+    app: &App,
+    served: &Served,
+    generation: &Generation,
+    asked: &Asked,
+    wanted: Option<Wanted>,
+) -> Result<Option<Arc<dyn Constrain>>, Failure> {
+    match (&asked.call, wanted) {
+        (Some(form), _) => {
+            let call = Wanted { form: form.clone(), field: "tools" };
+            call.of_a_text(app, served, generation).map(Some)
+        }
+        // Another call.
+        _ if !asked.begun.is_empty() => Ok(None),
+        (None, Some(wanted)) => {
+            wanted.of_thoughts_and_text(app, served, generation, asked).map(Some)
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+impl Wanted {
+    /// The constraint of a text that continues a prompt.
+    pub(crate) fn of_a_text(
+        &self,
+        app: &App,
+        served: &Served,
+        generation: &Generation,
+    ) -> Result<Arc<dyn Constrain>, Failure> {
+        let permit = permit(app, &self.form)?;
+        let grammar = self.compiled(served, generation)?;
+        Ok(Arc::new(Held { form: Box::new(grammar), permit }))
+    }
+
+    /// The constraint of an answer in a conversation.
+    fn of_thoughts_and_text(
+        &self,
+        app: &App,
+        served: &Served,
+        generation: &Generation,
+        asked: &Asked,
+    ) -> Result<Arc<dyn Constrain>, Failure> {
+        let permit = permit(app, &self.form)?;
+        let grammar = self.compiled(served, generation)?;
+        let tokenizer = served.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
+        let answer =
+            Answer::new(grammar, tokenizer, served.format, &asked.end, asked.schemas.clone());
+        if answer.rules_out_calls() {
+            let field = self.field;
+            let message = format!(
+                "{field} and tools are not supported together with this model's format of calls; leave one out"
+            );
+            return Err(Failure::unsupported(field, message));
+        }
+        Ok(Arc::new(Held { form: Box::new(answer), permit }))
+    }
+
+    fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
+        let refused = |error: &FormError| match error {
+            FormError::Vocabulary(_) => {
+                Failure::unsupported(self.field, format!("{} {error}", self.field))
+            }
+            _ => Failure::field(self.field, format!("{} {error}", self.field)),
+        };
+        let grammar = served.vocabulary()?.and_then(|known| known.compile(&self.form));
+        let grammar = grammar.map_err(|error| refused(&error))?;
+        // Ends are ignored where the request says so.
+        let has_ends = !generation.stop_tokens.is_empty();
+        Ok(if has_ends { grammar } else { grammar.without_ends() })
+    }
+}
+
+/// The right to the memory of a compiled form.
+fn permit(app: &App, form: &Form) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
+    let [part, _] = Grammar::UNIT;
+    // Those that are larger are refused before they are compiled.
+    let units = form.bytes().div_ceil(part).clamp(1, FORMS);
+    let permit = Arc::clone(&app.forms).try_acquire_many_owned(units as u32);
+    let busy = |_| Failure::busy("other requests have large forms of answers; try again later");
+    permit.map(Arc::new).map_err(busy)
+}
+
+/// A compiled form with the right to its memory.
+#[derive(Debug)]
+struct Held {
+    form: Box<dyn Constrain>,
+    permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// A text of such a form.
+#[derive(Debug)]
+struct Holding {
+    text: Box<dyn Constraint>,
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl Constrain for Held {
+    fn begin(&self) -> Box<dyn Constraint> {
+        Box::new(Holding { text: self.form.begin(), _permit: Arc::clone(&self.permit) })
+    }
+}
+
+impl Constraint for Holding {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        self.text.mask(logits)
+    }
+
+    fn take(&mut self, token: u32) -> Result<(), ConstraintError> {
+        self.text.take(token)
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
+        self.text.forced()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.text.is_complete()
+    }
+}
+
+impl Served {
+    /// The tokens of the model, for forms; made when they are first needed.
+    fn vocabulary(&self) -> Result<Result<&Vocabulary, FormError>, Failure> {
+        let tokenizer = self.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
+        let made = self.vocabulary.get_or_init(|| {
+            let mut markers: Vec<u32> = self
+                .format
+                .markers()
+                .into_iter()
+                .filter_map(|marker| tokenizer.id(marker))
+                .collect();
+            markers.extend(&self.shown);
+            Vocabulary::new(tokenizer, self.vocab, &self.ends, &markers)
+        });
+        Ok(made.as_ref().map_err(FormError::clone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn wanted(body: &Value) -> Result<Option<Form>, String> {
+        let forms: Forms = serde_json::from_str(&body.to_string()).unwrap();
+        forms.wanted().map(|wanted| wanted.map(|wanted| wanted.form)).map_err(|f| f.message)
+    }
+
+    #[test]
+    fn each_interface_has_its_fields() {
+        let object = json!({"type": "object"});
+        let form = |strict| Some(Form::Schema { schema: object.clone(), strict });
+        for (body, expected) in [
+            (json!({}), None),
+            (json!({"response_format": null, "grammar": "", "structured_outputs": {}}), None),
+            (json!({"response_format": {"type": "text"}}), None),
+            (json!({"response_format": {"type": "json_object"}}), Some(Form::Object)),
+            (json!({"response_format": {"type": "json_object", "schema": object}}), form(true)),
+            (json!({"response_format": {"type": "json_schema", "schema": object}}), form(false)),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": object}}}),
+                form(false),
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": object, "strict": true}}}),
+                form(true),
+            ),
+            (json!({"guided_json": object.to_string()}), form(true)),
+            (json!({"json_schema": object}), form(true)),
+            (json!({"structured_outputs": {"json": object}}), form(true)),
+            (json!({"structured_outputs": {"json_object": true}}), Some(Form::Object)),
+            (json!({"guided_regex": "a+"}), Some(Form::Regex("a+".to_owned()))),
+            (
+                json!({"structured_outputs": {"choice": ["a"]}}),
+                Some(Form::Choice(vec!["a".to_owned()])),
+            ),
+            (json!({"guided_choice": ["a"]}), Some(Form::Choice(vec!["a".to_owned()]))),
+            (
+                json!({"grammar": "root ::= \"a\""}),
+                Some(Form::Grammar("root ::= \"a\"".to_owned())),
+            ),
+        ] {
+            assert_eq!(wanted(&body), Ok(expected), "{body}");
+        }
+    }
+
+    #[test]
+    fn bad_fields_are_refused_by_name() {
+        let large = "a".repeat(3 * MAX_FORM_BYTES);
+        for (body, words) in [
+            (json!({"response_format": "json"}), "response_format cannot be read"),
+            (json!({"response_format": {"type": "structural_tag"}}), "`structural_tag`"),
+            (json!({"response_format": {"type": "json_schema"}}), "response_format has no schema"),
+            (json!({"guided_json": "{"}), "guided_json cannot be read"),
+            (json!({"guided_choice": "a"}), "guided_choice cannot be read"),
+            (json!({"guided_choice": [1]}), "guided_choice cannot be read"),
+            (json!({"grammar": 3}), "grammar cannot be read"),
+            (json!({"grammar": large}), "grammar has"),
+            (json!({"structured_outputs": {"structural_tag": "a"}}), "a structural tag"),
+            (json!({"grammar": "a", "guided_regex": "a"}), "only one form"),
+            (json!({"structured_outputs": {"regex": "a", "choice": ["b"]}}), "only one form"),
+        ] {
+            let message = wanted(&body).unwrap_err();
+            assert!(message.contains(words), "{body:.80}: {message}");
+        }
+    }
+}
