@@ -242,7 +242,7 @@ impl State {
     pub fn selected(&self, row: usize) -> Option<&[u32]> {
         let own = |span: &&Span| (span.first_row..span.first_row + span.tokens).contains(&row);
         let span = self.pass.spans.iter().find(own).expect("a row of the batch");
-        Some(self.work.selection()?.of(span)?.of(row - span.first_row))
+        Some(self.work.selection()?.of(span)?.of(row - span.first_row, 0))
     }
 
     /// Bytes of working memory that passes have allocated, caches not included.

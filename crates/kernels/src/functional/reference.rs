@@ -214,7 +214,8 @@ pub(super) fn attention(
         let visible: Vec<(usize, usize)> = match selected {
             None => (first..position + 1).map(|j| (j % LANES, j)).collect(),
             Some(selected) => {
-                let list = selected.of(token).iter().enumerate();
+                let list = selected.of(token, head * selected.lists / spec.heads);
+                let list = list.iter().enumerate();
                 list.map(|(place, &j)| (place % LANES, j as usize)).collect()
             }
         };
@@ -324,20 +325,32 @@ pub(super) fn steps(x: &mut [f32], bias: &[f32]) {
     }
 }
 
+pub(super) fn key_products(q: &[f32], keys: &KvCache, first: usize, products: &mut [f32]) {
+    for (position, product) in (first..).zip(products) {
+        *product = dot(q, &key_at(keys, position));
+    }
+}
+
 pub(super) fn index_scores(query: IndexQuery, keys: &KvCache, first: usize, scores: &mut [f32]) {
     let dim = keys.keys.dim;
     for (position, score) in (first..).zip(scores) {
-        let (page, at) = keys.keys.place(0, position);
-        let key = match keys.data {
-            KvData::F32 { keys, .. } => keys[page][at..at + dim].to_vec(),
-            KvData::Bf16 { keys, .. } => widened(&keys[page][at..at + dim]),
-        };
+        let key = key_at(keys, position);
         *score = 0.0;
         for (q, &weight) in query.q.chunks(dim).zip(query.weights) {
             let product = dot(q, &key);
             let positive = if product > 0.0 { product } else { 0.0 };
             *score = weight.mul_add(positive, *score);
         }
+    }
+}
+
+/// The key of a position in a cache of one head.
+fn key_at(cache: &KvCache, position: usize) -> Vec<f32> {
+    let (page, at) = cache.keys.place(0, position);
+    let range = at..at + cache.keys.dim;
+    match cache.data {
+        KvData::F32 { keys, .. } => keys[page][range].to_vec(),
+        KvData::Bf16 { keys, .. } => widened(&keys[page][range]),
     }
 }
 

@@ -170,7 +170,7 @@ pub(super) fn compressed(
                 let scratch = scratch_for(&mut own.scratch, &mut own.scratch_fits, threads, needed);
                 // Places count, not positions: the query sees the whole list.
                 let (first, most) = (places.len() - 1, places.len());
-                let selected = Some(Selected { first, positions: places, most, group: 1 });
+                let selected = Some(Selected { positions: places, lists: 1, most });
                 let q = &q[row * q_width..][..q_width];
                 let y = &mut mixed[row * q_width..][..q_width];
                 attend(tier, &rule, &state.view(), Queries { first, q, selected }, y, scratch);

@@ -11,6 +11,8 @@
 //!
 //! A token that sees no more positions than may be selected sees all of them, and nothing is scored.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, rope, top_k,
@@ -56,8 +58,6 @@ pub(crate) struct Selection {
     /// [tokens, most]; unspecified for sequences whose tokens see all positions.
     positions: Vec<u32>,
     most: usize,
-    /// Positions that are selected together.
-    group: usize,
 }
 
 impl Selection {
@@ -73,13 +73,13 @@ impl Selection {
 
     /// A copy for the first `rows` tokens.
     pub(super) fn first(&self, rows: usize) -> Selection {
-        let &Selection { most, group, .. } = self;
-        Selection { positions: self.positions[..rows * most].to_vec(), most, group }
+        let most = self.most;
+        Selection { positions: self.positions[..rows * most].to_vec(), most }
     }
 
     /// Returns to what was copied.
     pub(super) fn restore(&mut self, copy: Selection) {
-        (self.most, self.group) = (copy.most, copy.group);
+        self.most = copy.most;
         // A longer buffer stays as it is, since a budget counts on its length.
         match self.positions.get_mut(..copy.positions.len()) {
             Some(positions) => positions.copy_from_slice(&copy.positions),
@@ -90,11 +90,10 @@ impl Selection {
     /// The selection for the tokens of a sequence; None if they see all positions, or if no layer
     /// has selected.
     pub(crate) fn of(&self, span: &Span) -> Option<Selected<'_>> {
-        let &Selection { ref positions, most, group } = self;
-        let first = span.first_position;
+        let &Selection { ref positions, most } = self;
         let positions = || &positions[span.first_row * most..][..span.tokens * most];
-        let is_narrowed = self.is_made() && first + span.tokens > most;
-        is_narrowed.then(|| Selected { first, positions: positions(), most, group })
+        let is_narrowed = self.is_made() && span.first_position + span.tokens > most;
+        is_narrowed.then(|| Selected { positions: positions(), lists: 1, most })
     }
 }
 
@@ -196,7 +195,7 @@ pub(super) fn select(
             }
         }
         let most = spec.sparse.map_or(0, |sparse| sparse.most).min(cache.capacity());
-        (selection.most, selection.group) = (most, group);
+        selection.most = most;
         if selection.positions.len() < tokens * most {
             // Exactly as long as needed: a budget counts on it.
             selection.positions = Vec::new();
@@ -226,14 +225,17 @@ pub(super) fn select(
                 let q = &q[token * heads * dim..][..heads * dim];
                 let query = IndexQuery { q, weights: &weights[token * heads..][..heads] };
                 if all {
-                    return best(scores, list);
+                    let (own, rest) = list.split_at_mut(seen);
+                    rest.fill(Selected::END);
+                    return best(scores, own);
                 }
                 let kept = (list.len() + 1 - group) / group;
                 if scores.len() > kept {
                     score(tier, query, &keys, scores);
                 }
                 best(scores, &mut list[..kept]);
-                expand(list, (kept, group), seen);
+                expand(list, kept, group);
+                end_with(list, kept * group, seen - seen % group..seen);
             });
         }
     }
@@ -261,22 +263,20 @@ fn pooled<'p>(
     key
 }
 
-/// Replaces the numbers of groups at the front of a list by their positions, and adds those of `seen`
-/// positions that are in no whole group.
-fn expand(list: &mut [u32], (kept, group): (usize, usize), seen: usize) {
-    if group == 1 {
-        return;
-    }
-    for place in (0..kept).rev() {
+/// Replaces the numbers of `kept` groups at the front of a list by their positions.
+pub(super) fn expand(list: &mut [u32], kept: usize, group: usize) {
+    for place in (0..kept).rev().filter(|_| group > 1) {
         let first = list[place] * group as u32;
         let positions = &mut list[place * group..][..group];
         (first..).zip(positions).for_each(|(position, place)| *place = position);
     }
-    let rest = seen % group;
-    let first = (seen - rest) as u32;
-    (first..)
-        .zip(&mut list[kept * group..][..rest])
-        .for_each(|(position, place)| *place = position);
+}
+
+/// Lists these positions from a place on, and none after them.
+pub(super) fn end_with(list: &mut [u32], place: usize, positions: Range<usize>) {
+    let (own, rest) = list[place..].split_at_mut(positions.len());
+    (positions.start as u32..).zip(own).for_each(|(position, place)| *place = position);
+    rest.fill(Selected::END);
 }
 
 /// Scores all positions for a query, on several threads if there is enough work.
@@ -329,15 +329,16 @@ mod tests {
         // Two of the groups of 3 positions, at the front of a list of 8 positions.
         for (seen, expected) in [(9, &[3, 4, 5, 6, 7, 8][..]), (11, &[3, 4, 5, 6, 7, 8, 9, 10])] {
             let mut list = [1, 2, 0, 0, 0, 0, 0, 0];
-            expand(&mut list, (2, 3), seen);
-            assert_eq!(&list[..expected.len()], expected);
+            expand(&mut list, 2, 3);
+            end_with(&mut list, 6, 9..seen);
+            assert_eq!(Selected { positions: &list, lists: 1, most: 8 }.of(0, 0), expected);
         }
     }
 
     #[test]
     fn copies_have_the_rows_of_the_pass_alone() {
         let span = |tokens| Span { sequence: 0, first_row: 0, first_position: 9, tokens };
-        let mut selection = Selection { positions: (0..30).collect(), most: 3, group: 1 };
+        let mut selection = Selection { positions: (0..30).collect(), most: 3 };
         let copy = selection.first(2);
         assert_eq!(copy.positions, [0, 1, 2, 3, 4, 5]);
         selection.positions.fill(7);

@@ -45,6 +45,42 @@ pub fn index_scores(
     index_scores_tiered(tier, query, keys, first, scores);
 }
 
+/// The products of a query with the keys of the positions from `first` on, a multiple of 32: the
+/// canonical dots.
+///
+/// The cache has one head, and keys that are as long as the query.
+pub fn key_products(tier: Tier, q: &[f32], keys: &KvCache, first: usize, products: &mut [f32]) {
+    let layout = keys.keys;
+    assert!(layout.heads == 1 && layout.dim > 0 && q.len() == layout.dim, "key_products: shapes");
+    assert!(
+        first.is_multiple_of(SCORED) && first + products.len() <= layout.capacity,
+        "key_products: positions"
+    );
+    key_products_tiered(tier, q, keys, first, products);
+}
+
+tiered! {
+    key_products_tiered(q: &[f32], keys: &KvCache, first: usize, products: &mut [f32])
+    simd: products_of_either, reference: reference::key_products
+}
+
+#[inline(always)]
+fn products_of_either<S: Wide>(
+    simd: S,
+    q: &[f32],
+    cache: &KvCache,
+    first: usize,
+    products: &mut [f32],
+) {
+    let end = first + products.len();
+    let (rows, span) =
+        ([Row::of(0)], Span { start: first, end, base: first, width: products.len() });
+    match cache.data {
+        KvData::F32 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
+        KvData::Bf16 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
+    }
+}
+
 tiered! {
     index_scores_tiered(query: IndexQuery, keys: &KvCache, first: usize, scores: &mut [f32])
     simd: of_either, reference: reference::index_scores

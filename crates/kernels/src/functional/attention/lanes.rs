@@ -76,7 +76,7 @@ fn run_unit<S: Wide, E: Element>(
     run_rows(simd, job, rows, (keys, values), scratch);
 }
 
-/// A unit of the queries of one token, which share its selected positions.
+/// A unit of the queries of one token that share a list of positions and a key-value head.
 #[inline(always)]
 fn run_selected<S: Wide, E: Element>(
     simd: S,
@@ -86,16 +86,21 @@ fn run_selected<S: Wide, E: Element>(
     scratch: &mut AttentionScratch,
 ) {
     let (spec, selected) = (job.spec, job.selected.expect("the caller has looked"));
-    let blocks = spec.heads.div_ceil(ROWS);
-    let (token, first) = (unit / blocks, unit % blocks * ROWS);
-    let list = selected.of(token);
+    let (runs, heads) = job.runs(selected);
+    let blocks = heads.div_ceil(ROWS);
+    let (token, unit) = (unit / (runs * blocks), unit % (runs * blocks));
+    let before = unit % blocks * ROWS;
+    let first = unit / blocks * heads + before;
+    let list = selected.of(token, first * selected.lists / spec.heads);
+    let head = first * spec.kv_heads / spec.heads;
     let mut rows = [Row::default(); ROWS];
-    let rows = &mut rows[..ROWS.min(spec.heads - first)];
+    let rows = &mut rows[..ROWS.min(heads - before)];
     for (row, head) in rows.iter_mut().zip(first..) {
         *row = Row { index: token * spec.heads + head, head, start: 0, end: list.len() };
     }
-    let keys = Chosen { pages: keys, layout: job.cache.keys, list, dim: spec.key_dim };
-    let values = Chosen { pages: values, layout: job.cache.values, list, dim: spec.value_dim };
+    let keys = Chosen { pages: keys, layout: job.cache.keys, head, list, dim: spec.key_dim };
+    let values =
+        Chosen { pages: values, layout: job.cache.values, head, list, dim: spec.value_dim };
     run_rows(simd, job, rows, (keys, values), scratch);
 }
 

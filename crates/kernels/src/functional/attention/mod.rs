@@ -17,8 +17,9 @@
 //! or evicted slot is irrelevant. A query that sees nothing yields zeros; one whose scores are NaN,
 //! or all -inf without a sink, yields NaN.
 //!
-//! Where positions are selected ([`Selected`]), the visible keys are those of the list, which is
-//! ascending, and j above is the place in the list. So a list of all positions changes no bit.
+//! Where positions are selected ([`Selected`]), the visible keys are those of the list of a head,
+//! which is ascending, and j above is the place in the list. So a list of all positions changes no
+//! bit.
 
 mod cache;
 mod index;
@@ -26,7 +27,7 @@ mod lanes;
 mod tiles;
 
 pub use cache::{CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed};
-pub use index::{IndexQuery, index_scores};
+pub use index::{IndexQuery, index_scores, key_products};
 use rayon::prelude::*;
 
 use super::lanes::{LANES, Lanes};
@@ -121,30 +122,28 @@ pub struct Queries<'a> {
     pub selected: Option<Selected<'a>>,
 }
 
-/// Positions selected for queries, ascending for each.
+/// Positions selected for queries, in lists. Query heads in a row share a list, as many for each.
 #[derive(Clone, Copy, Debug)]
 pub struct Selected<'a> {
-    /// Position of the first query.
-    pub first: usize,
-    /// Positions selected, [tokens, most]. The query at position p has the first p + 1 of them, if
-    /// that is less.
+    /// [tokens, lists, most], ascending in each list. One that is shorter goes on with
+    /// [`Selected::END`].
     pub positions: &'a [u32],
-    /// The largest number of positions for a query.
+    /// Lists for a token; the number of query heads is a multiple of it.
+    pub lists: usize,
+    /// Room for the positions of a list.
     pub most: usize,
-    /// Positions that are selected together, from 0 on. A query that does not see `most` positions
-    /// or less has whole groups of them, as many as there is room for before the last `group` - 1,
-    /// and those that are in no whole group.
-    pub group: usize,
 }
 
 impl<'a> Selected<'a> {
-    /// The positions of a token.
+    /// No position.
+    pub const END: u32 = u32::MAX;
+
+    /// The positions of a list of a token.
     #[inline(always)]
-    pub fn of(&self, token: usize) -> &'a [u32] {
-        let &Selected { positions, most, group, .. } = self;
-        let seen = self.first + token + 1;
-        let count = if seen > most { most - (group - 1) + seen % group } else { seen };
-        &positions[token * most..][..count]
+    pub fn of(&self, token: usize, list: usize) -> &'a [u32] {
+        let &Selected { positions, lists, most } = self;
+        let list = &positions[(token * lists + list) * most..][..most];
+        &list[..list.partition_point(|&position| position != Selected::END)]
     }
 }
 
@@ -217,13 +216,17 @@ fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usiz
     let end = first.checked_add(tokens).expect("attention: positions");
     if let Some(selected) = selected {
         let capacity = cache.keys.capacity.min(cache.values.capacity);
+        let Selected { positions, lists, most } = selected;
         assert!(
-            kv_heads == 1 && spec.window.is_none() && end <= capacity && selected.most > 0,
-            "attention: positions of one linear cache are selected"
+            spec.window.is_none() && end <= capacity && most > 0,
+            "attention: positions of a linear cache are selected"
         );
-        let most = tokens.checked_mul(selected.most).expect("attention: positions");
-        assert!(selected.first == first && selected.positions.len() >= most, "attention: selected");
-        assert!((1..=selected.most).contains(&selected.group), "attention: groups");
+        assert!(lists > 0 && heads.is_multiple_of(lists), "attention: lists");
+        let most = tokens.checked_mul(lists).and_then(|lists| lists.checked_mul(most));
+        let most = most.expect("attention: positions");
+        assert!(positions.len() >= most, "attention: selected");
+        let mut own = positions[..most].chunks(selected.most);
+        assert!(own.all(|list| list[0] != Selected::END), "attention: a list without positions");
     }
     for (layout, dim, (pages, shortest)) in
         [(cache.keys, key_dim, keys), (cache.values, value_dim, values)]
@@ -264,9 +267,21 @@ impl Job<'_> {
     fn units(&self) -> usize {
         match self.selected {
             None => self.spec.kv_heads * self.rows_per_kv_head().div_ceil(ROWS),
-            // Those of one token, which share a list.
-            Some(_) => self.tokens * self.spec.heads.div_ceil(ROWS),
+            Some(selected) => {
+                let (runs, heads) = self.runs(selected);
+                self.tokens * runs * heads.div_ceil(ROWS)
+            }
         }
+    }
+
+    /// Runs of query heads that share a list and a key-value head, and the heads of each.
+    fn runs(&self, selected: Selected) -> (usize, usize) {
+        let &Attention { heads, kv_heads, .. } = self.spec;
+        let (mut run, mut other) = (heads / selected.lists, heads / kv_heads);
+        while other > 0 {
+            (run, other) = (other, run % other);
+        }
+        (heads / run, run)
     }
 }
 

@@ -86,11 +86,12 @@ impl<E: Element> Tile for Run<'_, E> {
     }
 }
 
-/// The rows of selected positions of the only head, numbered by their place in the list.
+/// The rows of selected positions of a head, numbered by their place in the list.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen<'a, E> {
     pub(super) pages: &'a [Page<E>],
     pub(super) layout: CacheLayout,
+    pub(super) head: usize,
     pub(super) list: &'a [u32],
     pub(super) dim: usize,
 }
@@ -133,10 +134,10 @@ impl<E: Element> Tile for Places<'_, E> {
 
     #[inline(always)]
     fn row(&self, number: usize) -> &[E] {
-        let Chosen { pages, layout, list, dim } = self.of;
+        let Chosen { pages, layout, head, list, dim } = self.of;
         let position = list[number] as usize;
         // The page length is a power of two, and nothing is overwritten, as `check` asserts.
         let page = &pages[position >> layout.page.trailing_zeros()];
-        &page[(position & (layout.page - 1)) * layout.dim..][..dim]
+        &page[layout.head(head) + (position & (layout.page - 1)) * layout.dim..][..dim]
     }
 }

@@ -299,11 +299,12 @@ fn same_bits_across_tiles_of_values() {
 }
 
 /// Selected positions, in lists of up to `most`.
-fn some_positions(first: usize, tokens: usize, most: usize) -> Vec<u32> {
-    let mut positions = vec![u32::MAX; tokens * most];
-    for (token, list) in positions.chunks_mut(most).enumerate() {
-        let seen = first + token + 1;
-        let count = most.min(seen);
+fn some_positions(first: usize, tokens: usize, lists: usize, most: usize) -> Vec<u32> {
+    let mut positions = vec![Selected::END; tokens * lists * most];
+    for (number, list) in positions.chunks_mut(most).enumerate() {
+        let seen = first + number / lists + 1;
+        // Fewer in each further list, of those that see more than there is room for.
+        let count = if seen > most { most.saturating_sub(number % lists).max(1) } else { seen };
         for (place, position) in list[..count].iter_mut().enumerate() {
             // Evenly spread, ascending; all of them if there is room.
             *position = ((place + 1) * seen / count - 1) as u32;
@@ -316,12 +317,19 @@ fn some_positions(first: usize, tokens: usize, most: usize) -> Vec<u32> {
 /// these positions alone, and that of all positions where all are selected.
 #[test]
 fn selected_positions_alone_are_attended() {
-    for (heads, dims, page, bf16) in
-        [(3, (33, 20), 64, false), (17, (64, 64), 1 << 20, false), (9, (40, 32), 64, true)]
-    {
-        let case = Case::new(150, (heads, 1), dims, 9);
+    for (heads, lists, dims, page, bf16) in [
+        ((3, 1), 1, (33, 20), 64, false),
+        ((17, 1), 1, (64, 64), 1 << 20, false),
+        ((9, 1), 1, (40, 32), 64, true),
+        ((12, 2), 4, (14, 33), 64, false),
+        ((12, 3), 2, (20, 18), 128, true),
+        ((40, 2), 2, (16, 40), 64, false),
+        ((6, 3), 1, (33, 20), 64, false),
+    ] {
+        let case = Case::new(150, heads, dims, 9);
+        let (heads, kv_heads) = heads;
         let dims = [case.key_dim, case.value_dim];
-        let layouts = dims.map(|dim| CacheLayout { capacity: 150, page, heads: 1, dim });
+        let layouts = dims.map(|dim| CacheLayout { capacity: 150, page, heads: kv_heads, dim });
         let [keys, values] = layouts;
         let caches = |k: &[f32], v: &[f32]| {
             let mut wide = layouts
@@ -351,10 +359,10 @@ fn selected_positions_alone_are_attended() {
         let q_width = heads * case.key_dim;
         let run = |tier, (first, tokens): (usize, usize), most: Option<usize>, threads| {
             let q = &case.q[first * q_width..(first + tokens) * q_width];
-            let positions = most.map(|most| some_positions(first, tokens, most));
+            let positions = most.map(|most| some_positions(first, tokens, lists, most));
             let selected = positions.as_ref().map(|positions| {
                 let most = most.unwrap();
-                Selected { first, positions, most, group: 1 }
+                Selected { positions, lists, most }
             });
             let mut y = vec![f32::NAN; tokens * heads * case.value_dim];
             let new = || AttentionScratch::new(case.value_dim, 150);
@@ -376,22 +384,43 @@ fn selected_positions_alone_are_attended() {
                     assert_same(&whole, &expected, format!("{tier}, all positions"));
                 }
             }
-            // The last query, with a cache of its positions alone.
-            let list = some_positions(149, 1, most);
-            let of = |rows: &[f32], dim: usize| -> Vec<f32> {
-                let row = |&p: &u32| rows[p as usize * dim..][..dim].to_vec();
-                list.iter().flat_map(row).collect()
-            };
-            let own = caches(&of(&case.k, case.key_dim), &of(&case.v, case.value_dim));
-            let cache = view(&own, bf16, (keys, values));
-            let mut y = vec![f32::NAN; heads * case.value_dim];
-            let q = &case.q[149 * q_width..];
-            let queries = Queries { first: most - 1, q, selected: None };
-            let mut scratch = [AttentionScratch::new(case.value_dim, 150)];
-            attention(Tier::best(), &case.spec(), &cache, queries, &mut y, &mut scratch);
-            assert_same(&y, &expected[149 * y.len()..], format!("{most} positions alone"));
+            // The last query, with a cache of the positions of each list alone.
+            let positions = some_positions(149, 1, lists, most);
+            for number in 0..lists {
+                let list = Selected { positions: &positions, lists, most }.of(0, number);
+                let of = |rows: &[f32], dim: usize| -> Vec<f32> {
+                    let width = kv_heads * dim;
+                    let row = |&p: &u32| rows[p as usize * width..][..width].to_vec();
+                    list.iter().flat_map(row).collect()
+                };
+                let own = caches(&of(&case.k, case.key_dim), &of(&case.v, case.value_dim));
+                let cache = view(&own, bf16, (keys, values));
+                let mut y = vec![f32::NAN; heads * case.value_dim];
+                let q = &case.q[149 * q_width..];
+                let queries = Queries { first: list.len() - 1, q, selected: None };
+                let mut scratch = [AttentionScratch::new(case.value_dim, 150)];
+                attention(Tier::best(), &case.spec(), &cache, queries, &mut y, &mut scratch);
+                let share = y.len() / lists;
+                let (own, all) = (number * share, 149 * y.len() + number * share);
+                let what = format!("{most} positions alone, list {number}");
+                assert_same(&y[own..][..share], &expected[all..][..share], what);
+            }
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "attention: a list without positions")]
+fn lists_without_positions_are_refused() {
+    let case = Case::new(1, (1, 1), (4, 4), 3);
+    let layout = CacheLayout { capacity: 1, page: 64, heads: 1, dim: 4 };
+    let pages = [zeroed::<f32>(4)];
+    let data = KvData::F32 { keys: &pages, values: &pages };
+    let cache = KvCache { data, keys: layout, values: layout };
+    let selected = Some(Selected { positions: &[Selected::END], lists: 1, most: 1 });
+    let queries = Queries { first: 0, q: &case.q, selected };
+    let mut scratch = [AttentionScratch::new(4, 1)];
+    attention(Tier::best(), &case.spec(), &cache, queries, &mut [0.0; 4], &mut scratch);
 }
 
 #[test]
@@ -420,6 +449,21 @@ fn scores_of_positions_have_the_same_bits_in_all_tiers() {
                 index_scores(tier, query, &keys, 0, before);
                 assert_same(&found, &expected, format!("{tier}, {heads} heads of {dim}"));
             }
+            let mut products = vec![f32::NAN; 197];
+            key_products(Tier::Scalar, &q[..dim], &keys, 0, &mut products);
+            for tier in Tier::available() {
+                let mut found = vec![f32::NAN; 197];
+                let (before, after) = found.split_at_mut(32);
+                key_products(tier, &q[..dim], &keys, 32, after);
+                key_products(tier, &q[..dim], &keys, 0, before);
+                assert_same(&found, &products, format!("{tier}, products of {dim}"));
+            }
+            // The score by one head of weight 1.
+            let query = IndexQuery { q: &q[..dim], weights: &[1.0] };
+            let mut scores = vec![f32::NAN; 197];
+            index_scores(Tier::best(), query, &keys, 0, &mut scores);
+            products.iter_mut().for_each(|product| *product = product.max(0.0));
+            assert_same(&products, &scores, format!("products of {dim}"));
             if let KvData::F32 { .. } = data {
                 for (score, row) in expected.iter().zip(rows.chunks(dim)) {
                     let product = |q: &[f32]| -> f64 {
