@@ -22,6 +22,7 @@ for config, model in (
     (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
     (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
     (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
+    (transformers.MiniMaxM3VLConfig, transformers.MiniMaxM3SparseForConditionalGeneration),
 ):
     transformers.AutoModelForCausalLM.register(config, model, exist_ok=True)
 

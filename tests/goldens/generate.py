@@ -24,6 +24,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from blocks import BLOCKS
 from derived import derived, published
 from further import FURTHER
 from grouped import GROUPED
@@ -35,7 +36,7 @@ from streams import STREAMS
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS
 
 HERE = Path(__file__).resolve().parent
 
@@ -53,7 +54,15 @@ LONG_CHUNK, LONG_LOGITS = 512, 64
 # A model that repeats one token for ever tests little of its decoding.
 DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
-IGNORED = ("model.visual.", "mtp.", "vision_model.", "vit_large_projector.")
+IGNORED = (
+    "model.visual.",
+    "mtp.",
+    "multi_modal_projector.",
+    "patch_merge_mlp.",
+    "vision_model.",
+    "vision_tower.",
+    "vit_large_projector.",
+)
 SEEDS_TRIED = 3000
 
 
@@ -328,7 +337,8 @@ def indexers_watched(model: Any) -> Iterator[list[Selection]]:
             return topk(scores, k, *args, **kwargs)
         running.pop()
         best = scores.sort(dim=-1, descending=True, stable=True)
-        seen.append(Selection(scores[0], best.indices[0, :, :k]))
+        # Some indexers select for each of their heads.
+        seen.append(Selection(scores[0].flatten(0, -2), best.indices[0, ..., :k].flatten(0, -2)))
         return torch.return_types.topk((best.values[..., :k], best.indices[..., :k]))
 
     def enter(module: Any, _inputs: Any) -> None:
@@ -352,7 +362,8 @@ def index_gap(selected: list[Selection]) -> float:
 def long_text(model: Any, count: int) -> dict[str, torch.Tensor]:
     """A random text, the choices for each of its tokens with their margins, and the last logits."""
     draw = numpy.random.RandomState(count)
-    tokens = torch.from_numpy(draw.randint(0, model.config.vocab_size, count).astype(numpy.int64))
+    vocab = model.config.get_text_config().vocab_size
+    tokens = torch.from_numpy(draw.randint(0, vocab, count).astype(numpy.int64))
     cache = transformers.DynamicCache(config=model.config)
     found: dict[str, list[torch.Tensor]] = {}
     logits = torch.empty(0)
@@ -365,7 +376,7 @@ def long_text(model: Any, count: int) -> dict[str, torch.Tensor]:
             gap = choice.ranks.topk(choice.chosen.shape[1] + 1).values
             margin = (gap[:, -2] - gap[:, -1]).minimum(choice.group_gap)
             found.setdefault(f"route_margins.{layer}", []).append(margin)
-        for layer, selection in enumerate(selected):
+        for layer, selection in enumerate(selected if hasattr(model.config, "index_topk") else []):
             k = model.config.index_topk
             chosen = selection.chosen.sort().values
             # Of a token that sees fewer positions, those it does not see are listed, too.

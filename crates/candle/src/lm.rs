@@ -81,6 +81,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
             return Err(unknown("divided angles of rotary embeddings"));
         }
+        if attention.blocks.is_some() {
+            return Err(unknown("attention to selected blocks of positions"));
+        }
         if attention.fused {
             return Err(unknown("queries, keys and values in one matrix"));
         }

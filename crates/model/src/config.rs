@@ -116,13 +116,16 @@ impl<'a> Config<'a> {
         let model_type =
             entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?.word()?;
         let mut config = Config { model_type, wrapper: None, outer, text, gguf: false };
-        config.wrapper = families::wrapper(model_type);
-        if config.wrapper.is_some() {
+        if let Some((wrapper, otherwise)) = families::wrapper(model_type) {
+            config.wrapper = Some(wrapper);
             let text = text.ok_or(ConfigError::MissingKey("text_config"))?;
             let value = text.get("model_type").filter(|value| !value.is_null());
             let inner = value.map(|value| Entry { key: "model_type", value });
             let missing = ConfigError::MissingKey("model_type` in `text_config");
-            config.model_type = inner.ok_or(missing)?.word()?;
+            config.model_type = match (inner, otherwise) {
+                (Some(inner), _) => inner.word()?,
+                (None, otherwise) => otherwise.ok_or(missing)?,
+            };
         }
         Ok(config)
     }

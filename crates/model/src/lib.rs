@@ -71,9 +71,9 @@ pub use source::{
     Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, WeightSource, Weights,
 };
 pub use spec::{
-    AttentionGate, AttentionSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
-    GroupMeasure, Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
-    Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores,
-    SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
+    AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
+    Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec,
+    ModelSpec, MoeSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual,
+    Router, Scores, SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};

@@ -35,7 +35,7 @@ pub enum Role {
     QueryDownNorm,
     /// From the latent query.
     QueryUp,
-    /// From the latent query to the queries of an indexer.
+    /// From the latent query, or the hidden state, to the queries of an indexer.
     IndexQuery,
     KvDownNorm,
     /// Added to the logits: [positions of an entry, elements].
@@ -89,6 +89,10 @@ pub enum Role {
     ValueBias,
     QueryNorm,
     KeyNorm,
+    /// Of the queries of an indexer of blocks.
+    BlockQueryNorm,
+    /// Of its keys.
+    BlockKeyNorm,
     /// One number per head.
     Sinks,
     /// To the outputs of groups of heads.
@@ -231,6 +235,8 @@ impl Role {
             | Role::ValueBias
             | Role::QueryNorm
             | Role::KeyNorm
+            | Role::BlockQueryNorm
+            | Role::BlockKeyNorm
             | Role::Sinks
             | Role::OutputBias
             | Role::FfnNorm

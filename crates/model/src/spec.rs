@@ -13,7 +13,7 @@ use sws_store::Configuration;
 use crate::config::{Config, InvalidConfig};
 use crate::families;
 use crate::rope::Rope;
-pub use attention::{AttentionGate, AttentionSpec, QkNorm, Temperature};
+pub use attention::{AttentionGate, AttentionSpec, BlocksSpec, QkNorm, Temperature};
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
 pub use experts::{GroupMeasure, Groups, MoeSpec, RankedRouter, Renormalise, Router, Scores};

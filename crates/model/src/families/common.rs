@@ -57,6 +57,8 @@ impl<'a> Decoder<'a> {
         quantised::check(config)?;
         let activation = match config.model_type() {
             "gemma2" | "gemma3_text" | "gemma4_text" => ["gelu_pytorch_tanh"; 2],
+            // What it names counts by other entries, and transformers writes another name.
+            "minimax_m3_vl_text" => ["swigluoai", "silu"],
             _ => ["silu", "swish"],
         };
         for key in ["hidden_act", "hidden_activation"] {
@@ -232,6 +234,7 @@ impl<'a> Common<'a> {
                 sinks: false,
                 gate: None,
                 soft_cap: None,
+                blocks: None,
             },
             ropes: Vec::new(),
             decoder,

@@ -19,7 +19,7 @@ pub(super) const FAMILY: Family = Family {
     model_types: &["kimi_linear"],
     prefix: "model.",
     ends: ENDS,
-    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, SHARED],
+    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, CORRECTION, SHARED],
     spec,
 };
 
@@ -39,12 +39,13 @@ pub(super) const DELTA: &[Rule] = &[
     small(PieceKind::Attention, Role::MixedNorm, "self_attn.o_norm.weight"),
 ];
 
-const SHARED: &[Rule] = &[
-    small(
-        PieceKind::Router,
-        Role::RouterCorrection,
-        "block_sparse_moe.gate.e_score_correction_bias",
-    ),
+const CORRECTION: &[Rule] = &[small(
+    PieceKind::Router,
+    Role::RouterCorrection,
+    "block_sparse_moe.gate.e_score_correction_bias",
+)];
+
+pub(super) const SHARED: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "block_sparse_moe.shared_experts.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "block_sparse_moe.shared_experts.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "block_sparse_moe.shared_experts.down_proj.weight"),

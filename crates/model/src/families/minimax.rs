@@ -17,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const CORRECTION: &[Rule] =
+pub(super) const CORRECTION: &[Rule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "block_sparse_moe.e_score_correction_bias")];
 
 const HEAD_DIM: usize = 128;

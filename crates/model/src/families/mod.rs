@@ -26,6 +26,7 @@ mod longcat;
 mod mellum;
 mod mimo;
 mod minimax;
+mod minimax_m3;
 mod mistral;
 mod mixtral;
 mod nemotron;
@@ -92,18 +93,46 @@ struct Wrapper {
     prefix: &'static str,
     /// The prefix of the head.
     head: &'static str,
+    /// The model type of the language model where its configuration has none.
+    inner: Option<&'static str>,
 }
 
-const WRAPPERS: [Wrapper; 9] = [
-    Wrapper { model_type: "gemma3", prefix: "language_model.model.", head: "language_model." },
-    Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "" },
-    Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "" },
-    Wrapper { model_type: "kimi_k25", prefix: "language_model.model.", head: "language_model." },
-    Wrapper { model_type: "llama4", prefix: "language_model.model.", head: "language_model." },
-    Wrapper { model_type: "mistral3", prefix: "language_model.model.", head: "language_model." },
-    Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "" },
-    Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "" },
-    Wrapper { model_type: "step3p7", prefix: "model.", head: "" },
+const WRAPPERS: [Wrapper; 10] = [
+    Wrapper {
+        model_type: "gemma3",
+        prefix: "language_model.model.",
+        head: "language_model.",
+        inner: None,
+    },
+    Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper {
+        model_type: "kimi_k25",
+        prefix: "language_model.model.",
+        head: "language_model.",
+        inner: None,
+    },
+    Wrapper {
+        model_type: "llama4",
+        prefix: "language_model.model.",
+        head: "language_model.",
+        inner: None,
+    },
+    Wrapper {
+        model_type: "minimax_m3_vl",
+        prefix: "language_model.model.",
+        head: "language_model.",
+        inner: Some("minimax_m3_vl_text"),
+    },
+    Wrapper {
+        model_type: "mistral3",
+        prefix: "language_model.model.",
+        head: "language_model.",
+        inner: None,
+    },
+    Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper { model_type: "step3p7", prefix: "model.", head: "", inner: None },
 ];
 
 /// Model types whose heads are their embeddings where nothing is said.
@@ -143,7 +172,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 35] = [
+const ALL: [&Family; 36] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -170,6 +199,7 @@ const ALL: [&Family; 35] = [
     &mellum::FAMILY,
     &mimo::FAMILY,
     &minimax::FAMILY,
+    &minimax_m3::FAMILY,
     &mistral::LATENT,
     &mixtral::FAMILY,
     &nemotron::FAMILY,
@@ -203,9 +233,10 @@ pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     Some(Names { family, prefix, head })
 }
 
-/// The model type of a wrapper, if this is one.
-pub(crate) fn wrapper(model_type: &str) -> Option<&'static str> {
-    WRAPPERS.iter().map(|wrapper| wrapper.model_type).find(|known| *known == model_type)
+/// The model type of a wrapper, if this is one, and that of its language model where nothing is said.
+pub(crate) fn wrapper(model_type: &str) -> Option<(&'static str, Option<&'static str>)> {
+    let known = WRAPPERS.iter().find(|known| known.model_type == model_type)?;
+    Some((known.model_type, known.inner))
 }
 
 /// The family of a model type.

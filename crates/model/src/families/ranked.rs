@@ -157,10 +157,19 @@ pub(super) fn routed(
     {
         return Err(config.unsupported(entry, "1, experts in all layers after dense ones"));
     }
-    let Some(entry) = config.get("mlp_layer_types") else {
-        let first = config.get(first).map_or(Ok(default), |entry| entry.count(MAX_COUNT))?;
-        return Ok((0..layers as u64).map(|l| l >= first).collect());
-    };
+    if let Some(entry) = config.get("mlp_layer_types") {
+        return listed(config, entry, layers);
+    }
+    let first = config.get(first).map_or(Ok(default), |entry| entry.count(MAX_COUNT))?;
+    Ok((0..layers as u64).map(|l| l >= first).collect())
+}
+
+/// True for each layer that has experts by a list of kinds.
+pub(super) fn listed(
+    config: &Config,
+    entry: Entry<'_>,
+    layers: usize,
+) -> Result<Vec<bool>, ConfigError> {
     let kinds = entry.list()?;
     if kinds.len() != layers {
         let reason = format!("of {} entries for {layers} layers", kinds.len());

@@ -39,7 +39,7 @@ pub(super) fn attention(
     let &Context { tier, layer: l, norm: by, hidden, ropes, spans } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, gated, packed, tables, .. } = own;
+    let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks: index, .. } = own;
     let tokens = input.tokens();
     let (q_width, out_width) = (spec.q_width(), spec.output_width());
     let (k_width, v_width) = (spec.key_width(), spec.value_width());
@@ -59,13 +59,17 @@ pub(super) fn attention(
     let gates = rows.map(|rows| (rows, &mut gates[tokens * (spec.gate_room() - rows)..]));
     let gates = gates.map(|(rows, gates)| Product::new(id, Role::OutputGate, input, gates, rows));
     let product = |role, y, rows| Some(Product::new(id, role, input, y, rows));
+    let [index_keys, index_queries] = index.products(spec.blocks, id, input);
     let mut products = if spec.fused {
-        [product(Role::Mixed, &mut mixed[..tokens * fused], fused), None, None, gates]
+        let mixed = product(Role::Mixed, &mut mixed[..tokens * fused], fused);
+        [mixed, index_keys, index_queries, None, None, gates]
     } else {
         let values =
             if spec.values_are_keys { None } else { product(Role::Value, &mut *v, v_width) };
         [
             product(Role::Query, &mut *queries, spec.query_rows()),
+            index_keys,
+            index_queries,
             product(Role::Key, &mut *k, k_width),
             values,
             gates,
@@ -152,6 +156,7 @@ pub(super) fn attention(
         }
     }
     temper(spec.temperature, spans, q, q_width);
+    index.prepare(context, spec, (&*weights, id), tables);
     let sinks = spec.sinks.then(|| weights.vector(id, Role::Sinks));
     for span in spans {
         let keys = rows_of(span, k, k_width);
@@ -165,6 +170,7 @@ pub(super) fn attention(
             let first = span.first_position + start;
             let cut = |width: usize| start * width..(start + tokens) * width;
             cache.append(first, tokens, &keys[cut(k_width)], &values[cut(v_width)]);
+            index.append(spec.blocks, cache, (span.first_row + start, first), tokens);
             let rule = Attention {
                 heads: spec.heads,
                 kv_heads: spec.kv_heads,
@@ -177,17 +183,28 @@ pub(super) fn attention(
                 sinks,
             };
             let seen = cache.capacity().min(first + tokens);
-            let work = tokens * spec.heads * seen * spec.head_dim;
-            let threads = threads_for(work);
-            let scratch = scratch_for(
-                &mut own.scratch,
-                &mut own.scratch_fits,
-                threads,
-                (spec.value_dim, seen.next_power_of_two().min(cache.capacity())),
-            );
             let (q, y) = (&queries[cut(q_width)], &mut out[cut(out_width)]);
-            let queries = Queries { first, q, selected: None };
-            attend(tier, &rule, &cache.view(), queries, y, scratch);
+            let mut done = 0;
+            while done < tokens {
+                let (row, first) = (span.first_row + start + done, first + done);
+                let (count, selected) = match spec.blocks {
+                    None => (tokens, None),
+                    Some(it) => index.select(tier, it, cache, (row, first), tokens - done),
+                };
+                let sees = selected.map_or(seen, |selected| selected.most);
+                let threads = threads_for(count * spec.heads * sees * spec.head_dim);
+                let scratch = scratch_for(
+                    &mut own.scratch,
+                    &mut own.scratch_fits,
+                    threads,
+                    (spec.value_dim, seen.next_power_of_two().min(cache.capacity())),
+                );
+                let q = &q[done * q_width..][..count * q_width];
+                let y = &mut y[done * out_width..][..count * out_width];
+                let queries = Queries { first, q, selected };
+                attend(tier, &rule, &cache.view(), queries, y, scratch);
+                done += count;
+            }
         }
     }
     let attended = &mut mixed[..tokens * out_width];

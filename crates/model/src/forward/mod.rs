@@ -1,6 +1,7 @@
 //! The forward pass, shared by all families and all sources of weights.
 
 mod attention;
+mod blocks;
 mod branches;
 mod compressed;
 mod conv;

@@ -3,6 +3,7 @@
 use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Input, ThreadScratch, Tier};
 
+use super::blocks::BlockWork;
 use super::compressed::CompressedWork;
 use super::experts::{ROWS_TOGETHER, TOGETHER};
 use super::indexer::IndexWork;
@@ -39,7 +40,11 @@ impl ModelSpec {
         let (mut mlps, mut experts) = (Mlps::default(), Experts::default());
         for layer in &self.layers {
             match &layer.mixer {
-                Mixer::Attention(spec) => mixers.add_attention(spec),
+                Mixer::Attention(spec) => {
+                    mixers.add_attention(spec);
+                    let blocks = BlockWork::bytes_for(spec, tokens, positions.min(self.context));
+                    mixers.index = mixers.index.max(blocks);
+                }
                 Mixer::Latent(spec) => {
                     mixers.add_latent(spec, tokens);
                     let index = IndexWork::bytes_for(spec, tokens, positions.min(self.context));

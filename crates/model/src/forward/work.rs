@@ -5,6 +5,7 @@ use sws_kernels::functional::{AttentionScratch, rope_tables};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::Span;
 
+use super::blocks::BlockWork;
 use super::branches::{NormVectors, norm, scale};
 use super::compressed::CompressedWork;
 use super::indexer::{IndexWork, Selection};
@@ -65,6 +66,7 @@ pub(super) struct AttentionWork {
     /// Queries with their gates: [tokens, heads, 2 · elements].
     pub(super) gated: Vec<f32>,
     pub(super) index: IndexWork,
+    pub(super) blocks: BlockWork,
     pub(super) compressed: CompressedWork,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
@@ -288,6 +290,7 @@ impl Workspace {
             + done.capacity()
             + scratch.len() * per_thread
             + self.attention.index.bytes()
+            + self.attention.blocks.bytes()
             + self.attention.compressed.bytes();
         bytes as u64
     }

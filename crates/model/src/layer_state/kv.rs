@@ -6,6 +6,7 @@ use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, stor
 
 use super::KvPrecision;
 use super::pages::{drop_shared, grow, positions_held, positions_per_page};
+use super::rows::Rows;
 use crate::spec::AttentionSpec;
 
 /// A layer with a window keeps room for this many tokens less one in addition to the window. At
@@ -27,6 +28,8 @@ pub(crate) struct KvState {
     /// after later positions were dropped.
     written: usize,
     journal: Journal,
+    /// The keys of the layer's indexer, if it has one. Such a layer has no window.
+    index: Option<Rows>,
 }
 
 /// A state to return to: the length of the journal, and the end of the positions.
@@ -57,18 +60,19 @@ impl KvState {
         spec: &AttentionSpec,
         limit: usize,
         precision: KvPrecision,
-        page: usize,
+        page_bytes: usize,
     ) -> Self {
         let (capacity, chunk) = shape(spec, limit);
-        let page = positions_per_page(page);
+        let page = positions_per_page(page_bytes);
         let data = match precision {
             KvPrecision::F32 => Data::F32 { keys: Vec::new(), values: Vec::new() },
             KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
         };
         let journal = Journal::default();
+        let index = spec.blocks.map(|blocks| Rows::new(blocks.dim, limit, precision, page_bytes));
         let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
         let values = CacheLayout { dim: spec.value_dim, ..keys };
-        KvState { data, keys, values, chunk, written: 0, journal }
+        KvState { data, keys, values, chunk, written: 0, journal, index }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -79,7 +83,8 @@ impl KvState {
         page: usize,
     ) -> u64 {
         let rows = positions_held(shape(spec, limit).0, page);
-        rows as u64 * KvState::row_bytes(spec, precision)
+        let index = spec.blocks.map_or(0, |it| Rows::bytes_for(it.dim, limit, precision, page));
+        rows as u64 * KvState::row_bytes(spec, precision) + index
     }
 
     /// Bytes of the keys and values of a position.
@@ -94,12 +99,13 @@ impl KvState {
             Data::Bf16 { keys, .. } => (keys.len(), size_of::<u16>()),
         };
         let [keys, values] = self.page_lens();
-        (pages * (keys + values) * element) as u64
+        (pages * (keys + values) * element) as u64 + self.index.as_ref().map_or(0, Rows::bytes)
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
         let (needed, [of_keys, of_values]) = (self.keys.pages(end), self.page_lens());
+        self.index.iter_mut().for_each(|index| index.reserve(end));
         match &mut self.data {
             Data::F32 { keys, values } => {
                 grow(keys, needed, of_keys);
@@ -116,6 +122,7 @@ impl KvState {
     /// sequence.
     pub(super) fn clear(&mut self) {
         self.written = 0;
+        self.index.iter_mut().for_each(Rows::clear);
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
                 drop_shared(pages);
@@ -154,7 +161,7 @@ impl KvState {
     pub(super) fn restore(&mut self, mark: Mark) {
         self.written = mark.written;
         let Journal { positions, f32, bf16, .. } = &mut self.journal;
-        let [of_keys, of_values] = [self.keys, self.values].map(Rows);
+        let [of_keys, of_values] = [self.keys, self.values].map(HeadRows);
         for position in positions.drain(mark.rows..).rev() {
             match &mut self.data {
                 Data::F32 { keys, values } => {
@@ -188,7 +195,7 @@ impl KvState {
             self.journal.reserve(positions, numbers, &self.data);
             // Until the ring wraps there is nothing to keep.
             for position in first.max(capacity)..first + tokens {
-                let [of_keys, of_values] = [of_keys, of_values].map(Rows);
+                let [of_keys, of_values] = [of_keys, of_values].map(HeadRows);
                 let Journal { positions, f32, bf16, .. } = &mut self.journal;
                 positions.push(position);
                 match &self.data {
@@ -220,6 +227,24 @@ impl KvState {
         KvCache { data, keys: self.keys, values: self.values }
     }
 
+    /// Stores keys [tokens, dim] of the indexer.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has no indexer.
+    pub(crate) fn append_index(&mut self, first: usize, keys: &[f32]) {
+        self.index.as_mut().expect("a layer with an indexer").append(first, keys);
+    }
+
+    /// The keys of the indexer, of one head.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has no indexer.
+    pub(crate) fn index(&self) -> KvCache<'_> {
+        self.index.as_ref().expect("a layer with an indexer").view()
+    }
+
     /// Number of positions kept.
     pub(crate) fn capacity(&self) -> usize {
         self.keys.capacity
@@ -244,9 +269,9 @@ impl Journal {
 }
 
 /// The rows of a position, one per head.
-struct Rows(CacheLayout);
+struct HeadRows(CacheLayout);
 
-impl Rows {
+impl HeadRows {
     fn copy<E: Copy>(&self, position: usize, from: &[Page<E>], to: &mut Vec<E>) {
         for head in 0..self.0.heads {
             let (page, start) = self.0.place(head, position);

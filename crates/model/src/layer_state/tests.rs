@@ -32,6 +32,7 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         value_norm: false,
         value_scale: 1.0,
         values_are_keys: false,
+        blocks: None,
     }
 }
 

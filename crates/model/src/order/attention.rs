@@ -6,16 +6,18 @@ use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
+    let matrix = |role, rows| TensorSpec::matrix(role, rows, hidden);
     let mut tensors = match spec.fused {
-        true => vec![TensorSpec::matrix(Role::Mixed, spec.fused_rows(), hidden)],
-        false => vec![
-            TensorSpec::matrix(Role::Query, spec.query_rows(), hidden),
-            TensorSpec::matrix(Role::Key, keys, hidden),
-            TensorSpec::matrix(Role::Value, values, hidden),
-        ],
+        true => vec![matrix(Role::Mixed, spec.fused_rows())],
+        false => vec![matrix(Role::Query, spec.query_rows())],
     };
-    if spec.values_are_keys {
-        tensors.pop();
+    if let Some(blocks) = spec.blocks {
+        tensors.push(matrix(Role::IndexKey, blocks.dim));
+        tensors.push(matrix(Role::IndexQuery, blocks.width()));
+    }
+    if !spec.fused {
+        tensors.push(matrix(Role::Key, keys));
+        tensors.extend((!spec.values_are_keys).then(|| matrix(Role::Value, values)));
     }
     tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
     if spec.qkv_bias && spec.fused {
@@ -37,6 +39,10 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
     if let Some((q, k)) = norms {
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
         tensors.push(TensorSpec::vector(Role::KeyNorm, k));
+    }
+    if let Some(blocks) = spec.blocks {
+        tensors.push(TensorSpec::vector(Role::BlockQueryNorm, blocks.dim));
+        tensors.push(TensorSpec::vector(Role::BlockKeyNorm, blocks.dim));
     }
     if spec.sinks {
         tensors.push(TensorSpec::vector(Role::Sinks, spec.heads));

@@ -50,6 +50,29 @@ pub struct AttentionSpec {
     pub soft_cap: Option<f32>,
     /// The gates by which outputs are multiplied.
     pub gate: Option<AttentionGate>,
+    /// The selection of the positions that a query sees; None means all.
+    pub blocks: Option<BlocksSpec>,
+}
+
+/// Blocks of positions that queries see: the best by the scores of an indexer, larger scores first,
+/// then lower blocks. Its heads select each for as many query heads in a row. Blocks begin at
+/// multiples of their size.
+///
+/// The score of a block is the largest product of the head's query and a key of the positions that
+/// the query sees. An indexer has one key per position. Its queries and keys are normed and rotated
+/// as those of the layer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlocksSpec {
+    /// Heads of the indexer, a divisor of those of the layer.
+    pub heads: usize,
+    /// Elements of its queries and keys.
+    pub dim: usize,
+    /// Positions of a block.
+    pub size: usize,
+    /// The largest number of blocks that a query sees.
+    pub most: usize,
+    /// Blocks, up to that of the query, that it sees whatever their scores.
+    pub last: usize,
 }
 
 /// The origin of the gates of an attention's outputs, and their function.
@@ -97,6 +120,18 @@ pub enum QkNorm {
 impl From<AttentionSpec> for Mixer {
     fn from(spec: AttentionSpec) -> Mixer {
         Mixer::Attention(spec)
+    }
+}
+
+impl BlocksSpec {
+    /// The largest number of positions that a query sees.
+    pub fn positions(&self) -> usize {
+        self.most * self.size
+    }
+
+    /// Elements of all queries of a position.
+    pub fn width(&self) -> usize {
+        self.heads * self.dim
     }
 }
 

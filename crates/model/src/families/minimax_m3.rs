@@ -1,0 +1,181 @@
+//! MiniMax M3: attention to blocks of positions in most layers, experts beside a shared one, and
+//! the activation of gpt-oss everywhere.
+
+use sws_kernels::functional::Activation;
+use sws_store::PieceKind;
+
+use super::common::{
+    Common, Defaults, MAX_WIDTH, chosen, full_layers, switched_off, switched_on, width,
+};
+use super::kimi_linear::SHARED;
+use super::minimax::CORRECTION;
+use super::per_layer::flags_of_layers;
+use super::ranked::{Layers, listed, only};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, mixtral, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT, Map};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{
+    AttentionSpec, BlocksSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
+    SharedSpec,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["minimax_m3_vl_text"],
+    prefix: "model.",
+    ends: ENDS,
+    layer: &[NORMS, ATTENTION, INDEXER, MLP, mixtral::MOE, CORRECTION, SHARED],
+    spec,
+};
+
+const INDEXER: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::IndexKey, "self_attn.index_k_proj.weight"),
+    matrix(PieceKind::Attention, Role::IndexQuery, "self_attn.index_q_proj.weight"),
+    small(PieceKind::Attention, Role::BlockQueryNorm, "self_attn.index_q_norm.weight"),
+    small(PieceKind::Attention, Role::BlockKeyNorm, "self_attn.index_k_norm.weight"),
+];
+
+const HEAD_DIM: usize = 128;
+const ROTATED: usize = 64;
+
+/// The largest number of blocks that may be selected, and of positions in one.
+const MAX_BLOCKS: u64 = 1 << 12;
+
+/// All norms add one to their weights. The entry `rotary_dim` is the number of elements of a head
+/// that are rotated, where no share of them is given.
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    for key in ["use_gemma_norm", "use_qk_norm", "use_routing_bias"] {
+        switched_on(config, key)?;
+    }
+    switched_off(config, "attention_output_gate")?;
+    only(config, "qk_norm_type", "per_head")?;
+    only(config, "scoring_func", "sigmoid")?;
+    if let Some(entry) = config.get("n_shared_experts")
+        && entry.count(MAX_COUNT)? != 1
+    {
+        return Err(config.unsupported(entry, "1"));
+    }
+    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
+    let head_dim = size("head_dim", HEAD_DIM, MAX_HEAD_DIM)?;
+    let defaults = Defaults {
+        eps: 1e-6,
+        theta: 5e6,
+        kv_heads: Some(4),
+        head_dim: Some(HEAD_DIM),
+        rotated: Some(size("rotary_dim", ROTATED, MAX_HEAD_DIM)? as f64 / head_dim as f64),
+        context: 524_288,
+    };
+    let mut common = Common::read(config, &defaults)?;
+    common.decoder.norm = common.decoder.norm.one_plus();
+    let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
+    let rotated = 2 * common.ropes[0].inv_freq.len();
+    let (selects, blocks) = blocks(config, common.layers, attention.heads, rotated)?;
+    let number = |key, default| config.get(key).map_or(Ok(default), Entry::positive);
+    let [alpha, limit] = [number("swiglu_alpha", 1.702)?, number("swiglu_limit", 7.0)?];
+    let activation = Activation::Clamped { alpha: alpha as f32, limit: limit as f32 };
+    let mlp = |key| Ok(MlpSpec { activation, ..MlpSpec::silu(width(config, key)?) });
+    let scale = number("routed_scaling_factor", 2.0)? as f32;
+    let layers = Layers::of(
+        routed_of(config, common.layers)?,
+        || Ok(Ffn::Dense(mlp("dense_intermediate_size")?)),
+        || {
+            let router = Router::Ranked(RankedRouter { scale, ..RankedRouter::sigmoid() });
+            let shared = Some(SharedSpec::added(mlp("shared_intermediate_size")?));
+            let moe = MoeSpec::of(chosen(config)?, mlp("intermediate_size")?, router);
+            Ok(Ffn::Moe(MoeSpec { shared, ..moe }))
+        },
+    )?;
+    common.model(|l| {
+        let blocks = selects[l].then_some(blocks);
+        (AttentionSpec { blocks, ..attention.clone() }, layers.ffn(l))
+    })
+}
+
+/// True for each layer that has experts: all, where nothing is said.
+fn routed_of(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    match (config.get("mlp_layer_types"), config.get("moe_layer_freq")) {
+        (Some(entry), _) => listed(config, entry, layers),
+        (None, Some(entry)) => flags_of_layers(entry, layers),
+        (None, None) => Ok(vec![true; layers]),
+    }
+}
+
+/// True for each layer that selects blocks, and what all of them select. The hub's spelling, an
+/// object of its own, comes before the entries that transformers writes.
+fn blocks(
+    config: &Config,
+    layers: usize,
+    heads: usize,
+    rotated: usize,
+) -> Result<(Vec<bool>, BlocksSpec), ConfigError> {
+    let sparse = config.get("sparse_attention_config").map(Entry::object).transpose()?;
+    let given = |key: &'static str| {
+        let value = sparse.and_then(|sparse: &Map| sparse.get(key)).filter(|it| !it.is_null());
+        value.map(|value| Entry { key, value })
+    };
+    let size = |nested, key, default, limit| {
+        given(nested).or(config.get(key)).map_or(Ok(default), |entry: Entry<'_>| entry.size(limit))
+    };
+    let spec = BlocksSpec {
+        heads: size("sparse_num_index_heads", "index_n_heads", 4, MAX_COUNT)?,
+        dim: size("sparse_index_dim", "index_head_dim", 128, MAX_HEAD_DIM)?,
+        size: size("sparse_block_size", "index_block_size", 128, MAX_BLOCKS)?,
+        most: size("sparse_topk_blocks", "index_topk_blocks", 16, MAX_BLOCKS)?,
+        last: match given("sparse_local_block").or(config.get("index_local_blocks")) {
+            Some(entry) => entry.count(MAX_BLOCKS)? as usize,
+            None => 1,
+        },
+    };
+    let entry =
+        |nested, key| given(nested).or(config.get(key)).ok_or(ConfigError::MissingKey(nested));
+    let BlocksSpec { heads: of_index, dim, most, last, .. } = spec;
+    let refusal = |entry: Entry<'_>| config.unsupported(entry, "full_attention, minimax_m3_sparse");
+    let selects = match full_layers(config, layers, "minimax_m3_sparse", &refusal)? {
+        Some(full) => full.into_iter().map(|full| !full).collect(),
+        None => match given("sparse_attention_freq") {
+            Some(entry) => flags_of_layers(entry, layers)?,
+            None => vec![false; layers],
+        },
+    };
+    if !selects.contains(&true) {
+        return Ok((selects, spec));
+    }
+    if let Some(entry) = given("use_sparse_attention")
+        && !entry.flag()?
+    {
+        return Err(config.unsupported(entry, "true"));
+    }
+    if let Some(entry) = given("sparse_init_block")
+        && entry.count(MAX_BLOCKS)? != 0
+    {
+        return Err(config.unsupported(entry, "0, no first blocks that are always seen"));
+    }
+    if let Some(entry) = given("sparse_score_type")
+        && entry.word()? != "max"
+    {
+        return Err(config.unsupported(entry, "max"));
+    }
+    // Further values, of indexers.
+    if let Some(entry) = given("sparse_disable_index_value")
+        && let without = flags_of_layers(entry, layers)?
+        && selects.iter().zip(without).any(|(selects, without)| *selects && !without)
+    {
+        return Err(config.unsupported(entry, "1 for all layers that select blocks"));
+    }
+    if !heads.is_multiple_of(of_index) {
+        let reason = format!("of which the {heads} query heads are no multiple");
+        return Err(entry("sparse_num_index_heads", "index_n_heads")?.invalid(reason));
+    }
+    if dim < rotated || spec.width() as u64 > MAX_WIDTH {
+        let reason = match dim < rotated {
+            true => format!("which is less than the {rotated} elements that are rotated"),
+            false => format!("which with {of_index} heads no model has"),
+        };
+        return Err(entry("sparse_index_dim", "index_head_dim")?.invalid(reason));
+    }
+    if last > most {
+        let reason = format!("and only {most} blocks are selected");
+        return Err(entry("sparse_local_block", "index_local_blocks")?.invalid(reason));
+    }
+    Ok((selects, spec))
+}
