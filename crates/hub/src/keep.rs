@@ -136,7 +136,7 @@ impl Blobs {
                 let dir = model.parent().unwrap_or(Path::new(""));
                 let names = snapshot_files(dir);
                 let models = gguf_models(names.iter().map(String::as_str));
-                let parts = models.into_iter().map(|(_, files)| files);
+                let parts = models.into_values();
                 let parts = parts.into_iter().find(|files| files.iter().any(|file| name == *file));
                 parts.unwrap_or_default().into_iter().map(|file| dir.join(file)).collect()
             }
