@@ -151,21 +151,24 @@ def continuation(text, prompt):
 
 
 def table(rows):
-    """A table of medians, in Markdown."""
-    words = ["memory", "program", "tok/s", "range", "MB per token", "whole run, s", "peak MiB", "same text as"]
-    lines = [f"| {' | '.join(words)} |", "|---" * 2 + "|---:" * 5 + "|---|"]
+    """A table of medians, in Markdown. Rows with the same letter have the same texts."""
+    words = ["memory", "program", "tok/s", "range", "MB per token", "whole run, s", "peak MiB", "text"]
+    lines = [f"| {' | '.join(words)} |", "|---" * 2 + "|---:" + "|---" + "|---:" * 3 + "|---|"]
+    texts = list(dict.fromkeys(row["same_text_as"] for row in rows if "same_text_as" in row))
     for row in rows:
         cells = [f"{row['share']:g} %, {row['limit'] >> 20} MiB", row["what"]]
         runs = row["runs"]
         if not runs:
             lines.append(f"| {' | '.join(cells)} | killed | | | | | |")
             continue
+        if row.get("killed"):
+            cells[1] += ", killed in another round"
         speeds = [1 / run["seconds_per_token"] for run in runs]
         read = [run["bytes_per_token"] for run in runs if run["bytes_per_token"] is not None]
         cells += [f"{statistics.median(speeds):.3g}", f"{min(speeds):.3g} to {max(speeds):.3g}"]
         cells.append(f"{statistics.median(read) / 1e6:.1f}" if read else "")
         cells += [f"{statistics.median(run['seconds'] for run in runs):.1f}"]
-        cells += [f"{max(run['peak'] for run in runs) >> 20}", row["same_text_as"]]
+        cells += [f"{max(run['peak'] for run in runs) >> 20}", chr(ord("a") + texts.index(row["same_text_as"]))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -207,9 +210,9 @@ def main():
                     row["killed"] = True
                     told = "killed"
                 print(f"{number + 1}: {share:g} %, {row['what']}: {told}", file=sys.stderr, flush=True)
-    compare(rows)
-    if run.json:
-        run.json.write_text("[\n" + ",\n".join(" " + json.dumps(row) for row in rows) + "\n]\n")
+        compare(rows)
+        if run.json:
+            run.json.write_text("[\n" + ",\n".join(" " + json.dumps(row) for row in rows) + "\n]\n")
     print(table(rows))
 
 
@@ -219,9 +222,10 @@ def compare(rows):
     for row in rows:
         texts = [run["text"] for run in row["runs"]]
         # BigMoeOnEdge writes a token less.
-        same = [what for what, others in first.items() if texts and all(map(begins, zip(others, texts)))]
-        first.setdefault(row["what"], texts)
-        row["same_text_as"] = same[0] if same else row["what"]
+        same = [what for what, others in first.items() if all(map(begins, zip(others, texts)))]
+        if texts:
+            first.setdefault(row["what"], texts)
+            row["same_text_as"] = same[0] if same else row["what"]
 
 
 def begins(pair):
