@@ -1,6 +1,6 @@
 """Greedy texts of `sws run` and of llama.cpp, on files that llama.cpp's own converter makes of tales-moe.
 
-    python tests/llama_cpp.py SWS LLAMA PROGRAMS [--tokens 64] [--prompts 40]
+    python tests/llama_cpp.py SWS LLAMA PROGRAMS [--tokens 64] [--prompts 40] [--files FILE..]
 
 SWS is the command, LLAMA the source of llama.cpp, PROGRAMS a directory with its `llama-completion` and
 `llama-quantize` (benchmarks/peers/build.sh makes both). Needs torch, transformers, gguf and numpy, for the converter.
@@ -64,38 +64,46 @@ def main():
     parser.add_argument("programs", type=Path)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=40)
+    parser.add_argument("--files", type=Path, nargs="+", help="GGUF files to compare, in place of tales-moe's")
     given = parser.parse_args()
     sws, programs = given.sws.resolve(), given.programs.resolve()
     prompts = (REPOSITORY / "shards/tales-moe-training/beginnings.txt").read_text().splitlines()[: given.prompts]
 
-    equal_in_f32 = False
     print("| type | equal texts | characters equal, median, where they part | characters of a text, median |")
     print("|---|---:|---:|---:|")
+    if given.files:
+        for file in given.files:
+            compare(sws, programs, file, prompts, given.tokens)
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         run([sws, "unshard", REPOSITORY / "shards/tales-moe", "--out", scratch / "tales"])
+        parted = {}
         for name in CONVERTED + QUANTISED:
             file = scratch / f"{name}.gguf"
             if name in CONVERTED:
                 convert(given.llama.resolve(), scratch / "tales", name, file)
             else:
                 run([programs / "llama-quantize", scratch / "f32.gguf", file, name, 2])
-            lengths, parted = [], []
-            for prompt in prompts:
-                text = ours(sws, file, prompt, given.tokens)
-                other = theirs(programs, file, prompt, given.tokens)
-                lengths.append(len(text))
-                # A program may end its output with a line end of its own.
-                if text.rstrip("\n") != other.rstrip("\n"):
-                    parted.append(len(os.path.commonprefix([text, other])))
-                    print(f"{name}: {prompt!r} parts after {parted[-1]} characters", file=sys.stderr)
-            middle = sorted(parted)[len(parted) // 2] if parted else ""
-            equal = len(prompts) - len(parted)
-            print(f"| {name.upper()} | {equal} of {len(prompts)} | {middle} | {sorted(lengths)[len(lengths) // 2]} |")
-            sys.stdout.flush()
-            if name == "f32":
-                equal_in_f32 = not parted
-    return 0 if equal_in_f32 else 1
+            parted[name] = compare(sws, programs, file, prompts, given.tokens)
+    return 1 if parted["f32"] else 0
+
+
+def compare(sws, programs, file, prompts, tokens):
+    """Prints a row of the table. Returns the number of texts that differ."""
+    lengths, parted = [], []
+    for prompt in prompts:
+        text = ours(sws, file, prompt, tokens)
+        other = theirs(programs, file, prompt, tokens)
+        lengths.append(len(text))
+        # A program may end its output with a line end of its own.
+        if text.rstrip("\n") != other.rstrip("\n"):
+            parted.append(len(os.path.commonprefix([text, other])))
+            print(f"{file.name}: {prompt!r} parts after {parted[-1]} characters", file=sys.stderr)
+    equal = f"{len(prompts) - len(parted)} of {len(prompts)}"
+    middle = sorted(parted)[len(parted) // 2] if parted else ""
+    print(f"| {file.stem.upper()} | {equal} | {middle} | {sorted(lengths)[len(lengths) // 2]} |", flush=True)
+    return len(parted)
 
 
 if __name__ == "__main__":
