@@ -5,8 +5,8 @@
 DIR holds `big`, `big-bf12`, `big.gguf` and `big-q4_k_m.gguf`; PROGRAMS is the directory that build.sh filled. Needs
 root, for control groups of version 1 and an empty page cache. The order is reversed every other round. All continue
 the same prompt by the same number of tokens, sampled with a seed for each round; samplers differ, and so do the texts
-of different programs. A contender that was killed is not run again in that memory. docs/benchmarks/peers.md has what
-the columns mean.
+of different programs. A contender that was killed, or not done in time, is not run again in that memory.
+docs/benchmarks/peers.md has what the columns mean.
 """
 
 import argparse
@@ -89,8 +89,8 @@ CONTENDERS = {
 }
 
 
-class Killed(Exception):
-    pass
+class NoResult(Exception):
+    """No tokens, and why."""
 
 
 class Group:
@@ -127,11 +127,18 @@ def measure(contender, run):
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=group.enter
         )
-        stdout, stderr = (bytes.decode(out, errors="replace") for out in process.communicate())
+        try:
+            outputs = process.communicate(timeout=run.timeout)
+        except subprocess.TimeoutExpired:
+            # Some are not killed at their limit, but read the same pages again and again.
+            process.kill()
+            process.communicate()
+            raise NoResult(f"not done after {run.timeout} s") from None
+        stdout, stderr = (bytes.decode(out, errors="replace") for out in outputs)
         seconds, peak = time.monotonic() - started, group.peak()
     after = os.times()
     if process.returncode == -9:
-        raise Killed
+        raise NoResult("killed")
     if process.returncode != 0:
         raise SystemExit(f"`{' '.join(words)}` failed ({process.returncode}): {stderr[-300:] or stdout[-300:]}")
     text, seconds_per_token, bytes_per_token = read(stdout, stderr)
@@ -159,10 +166,10 @@ def table(rows):
         cells = [f"{row['share']:g} %, {row['limit'] >> 20} MiB", row["what"]]
         runs = row["runs"]
         if not runs:
-            lines.append(f"| {' | '.join(cells)} | killed | | | | | |")
+            lines.append(f"| {' | '.join(cells)} | {row['ended']} | | | | | |")
             continue
-        if row.get("killed"):
-            cells[1] += ", killed in another round"
+        if "ended" in row:
+            cells[1] += f" ({row['ended']} in another round)"
         speeds = [1 / run["seconds_per_token"] for run in runs]
         read = [run["bytes_per_token"] for run in runs if run["bytes_per_token"] is not None]
         cells += [f"{statistics.median(speeds):.3g}", f"{min(speeds):.3g} to {max(speeds):.3g}"]
@@ -182,6 +189,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=33, help="the first comes from the prompt, and is not counted")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shares", default="110,50,25", help="memory in percent of the bf16 file")
+    parser.add_argument("--timeout", type=int, default=90, help="seconds of a run")
     parser.add_argument("--only", help="contenders with these words in their name")
     parser.add_argument("--json", type=Path, help="file to write")
     run = parser.parse_args()
@@ -198,7 +206,7 @@ def main():
         for share in dict.fromkeys(row["share"] for row in rows):
             turns = [row for row in rows if row["share"] == share]
             for row in turns if number % 2 == 0 else reversed(turns):
-                if row.get("killed"):
+                if row.get("ended"):
                     continue
                 run.limit, run.seed = row["limit"], number + 1
                 try:
@@ -206,9 +214,8 @@ def main():
                     measured["text"] = continuation(measured["text"], prompt)
                     row["runs"].append(measured)
                     told = f"{1 / measured['seconds_per_token']:.2f} tok/s, {measured['seconds']:.1f} s"
-                except Killed:
-                    row["killed"] = True
-                    told = "killed"
+                except NoResult as ended:
+                    row["ended"] = told = str(ended)
                 print(f"{number + 1}: {share:g} %, {row['what']}: {told}", file=sys.stderr, flush=True)
         compare(rows)
         if run.json:
