@@ -11,6 +11,7 @@ use super::results::{Compared, Gate, Kernel, Replay, Streamed, read};
 const BLUE: RGBColor = RGBColor(0, 95, 175);
 const LIGHT_BLUE: RGBColor = RGBColor(110, 175, 230);
 const ORANGE: RGBColor = RGBColor(215, 95, 0);
+const LIGHT_ORANGE: RGBColor = RGBColor(245, 170, 95);
 const GREEN: RGBColor = RGBColor(0, 135, 95);
 const GREY: RGBColor = RGBColor(120, 120, 120);
 
@@ -42,37 +43,50 @@ fn alone(title: &str, panel: Panel) -> Figure {
     Figure { title: title.to_owned(), panels: vec![panel] }
 }
 
-/// Tokens per second by memory, next to peers.
+/// Tokens per second by memory, next to peers. A contender has no point where it was killed.
 pub(super) fn speed(dir: &Path) -> Result<Figure> {
     let rows: Vec<Streamed> = read(dir, "peers.json")?;
-    let contenders = [
-        ("sws, bf12 shards", BLUE),
-        ("sws, bf16 in place", LIGHT_BLUE),
-        ("BigMoeOnEdge, bf16", GREEN),
-        ("llama.cpp with mmap, bf16", ORANGE),
-    ];
-    let lines = contenders.map(|(what, colour)| {
-        let rows = rows.iter().filter(|row| row.what == what);
-        let points = rows.filter_map(|row| Some((row.share?, 1.0 / row.seconds_per_token())));
-        series(what, colour, Mark::Line, points.map(|(x, y)| Point::new(x, y)).collect())
-    });
-    ensure!(lines.iter().all(|line| !line.points.is_empty()), "a contender has no row");
-    let ticks = [0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
-    let y = Axis { is_log: true, ..axis("tokens per second", [0.3, 130.0], &ticks) };
-    Ok(alone(
-        "Speed by memory, side by side",
-        Panel {
-            title: String::new(),
-            x: axis(
-                "memory of the process, % of the bf16 weights",
-                [5.0, 110.0],
-                &[12.0, 25.0, 50.0, 75.0, 105.0],
-            ),
-            y,
-            series: lines.into(),
+    let panel = |title: &str, contenders: &[(&str, RGBColor)]| {
+        let lines = contenders.iter().map(|(what, colour)| {
+            let rows = rows.iter().filter(|row| row.what == *what && row.has_run());
+            let points = rows.filter_map(|row| Some((row.share?, 1.0 / row.seconds_per_token())));
+            series(what, *colour, Mark::Line, points.map(|(x, y)| Point::new(x, y)).collect())
+        });
+        let lines: Vec<Series> = lines.collect();
+        ensure!(lines.iter().all(|line| !line.points.is_empty()), "a contender has no row");
+        let ticks = [0.01, 0.1, 1.0, 10.0, 100.0];
+        Ok(Panel {
+            title: title.to_owned(),
+            x: axis("memory, % of the bf16 weights", [15.0, 120.0], &[25.0, 50.0, 110.0]),
+            // Room for the legend below the slowest.
+            y: Axis { is_log: true, ..axis("tokens per second", [0.01, 500.0], &ticks) },
+            series: lines,
             legend: Some(SeriesLabelPosition::LowerRight),
-        },
-    ))
+        })
+    };
+    let panels = vec![
+        panel(
+            "bf16",
+            &[
+                ("sws, bf12 shards", BLUE),
+                ("sws, bf16 in place", LIGHT_BLUE),
+                ("BigMoeOnEdge, bf16", GREEN),
+                ("llama.cpp with mmap, bf16", ORANGE),
+                ("llama.cpp without mmap, bf16", GREY),
+            ],
+        )?,
+        panel(
+            "Q4_K_M of the same weights",
+            &[
+                ("sws, Q4_K_M in place", BLUE),
+                ("BigMoeOnEdge, Q4_K_M", GREEN),
+                ("llama.cpp with mmap, Q4_K_M", ORANGE),
+                ("llama.cpp with mmap, Q4_K_M, --no-repack", LIGHT_ORANGE),
+                ("llama.cpp without mmap, Q4_K_M", GREY),
+            ],
+        )?,
+    ];
+    Ok(Figure { title: "Speed by memory, side by side".to_owned(), panels })
 }
 
 /// Misses by policy, for each trace.

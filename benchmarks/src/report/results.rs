@@ -22,7 +22,7 @@ pub(super) struct Replayed {
     pub(super) hit_rate: f64,
 }
 
-/// A row of `sws-bench stream --json`.
+/// A row of `sws-bench stream --json` or of `benchmarks/peers/peers.py --json`.
 #[derive(Deserialize)]
 pub(super) struct Streamed {
     /// In percent; `None` with all weights in memory from the start.
@@ -39,6 +39,11 @@ struct Run {
 }
 
 impl Streamed {
+    /// False if every run was killed.
+    pub(super) fn has_run(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
     pub(super) fn seconds_per_token(&self) -> f64 {
         median(self.runs.iter().map(|run| run.seconds_per_token))
     }
