@@ -15,6 +15,7 @@ pub mod kernels;
 pub mod large;
 pub mod models;
 pub mod paired;
+pub mod plans;
 pub mod progress;
 pub mod published;
 pub mod random;

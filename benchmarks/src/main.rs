@@ -9,6 +9,7 @@ use sws_benchmarks::bits::{self, BitsArguments};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::kernels;
 use sws_benchmarks::models;
+use sws_benchmarks::plans::{self, PlansArguments};
 use sws_benchmarks::published::{self, Published};
 use sws_benchmarks::random::write_random;
 use sws_benchmarks::report;
@@ -96,6 +97,11 @@ enum Command {
     },
     /// Compare two builds of `sws` in alternating runs, and exit with 1 if the new one is slower
     Versions(VersionsArguments),
+    /// Compare the estimates of `sws plan` with runs, on a grid of models, encodings and budgets
+    Plans(PlansArguments),
+    /// One run of `plans`: used by the command itself
+    #[command(hide = true)]
+    PlansChild,
     /// Print the page of published models, docs/models.md
     Models,
     /// Draw the figures of docs/evidence.md
@@ -164,6 +170,8 @@ fn run(command: Command) -> Result<bool> {
             }
         }
         Command::Versions(arguments) => return versions::run(&arguments),
+        Command::Plans(arguments) => plans::run(&arguments)?,
+        Command::PlansChild => plans::child()?,
         Command::Models => print!("{}", models::page(&published::configs())?),
         Command::Report { results, out } => {
             let results = results.unwrap_or_else(report::results);

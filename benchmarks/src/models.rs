@@ -40,7 +40,8 @@ configs/NAME.json` prints more of one of them, and takes the `config.json` of an
 const SPEED: &str = "\
 Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory: **planned, not measured**, as `sws
 plan --describe` plans (its [assumptions](design/budget.md#estimates)). The last columns are values of `--ram`, so less
-than the machine's memory. Models of some GiB are several times slower than this.
+than the machine's memory. The costs of a token besides bytes are those of another machine, of two threads.
+[Plans](benchmarks/plans.md) has such estimates next to runs.
 
 ";
 

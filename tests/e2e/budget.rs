@@ -80,17 +80,18 @@ fn another_machine_is_planned_for_as_described() {
     let planned = json(plan(&config, &["--describe", describe(machine), "--json"]));
     let q4 = planned["formats"].as_array().unwrap().iter().find(|row| row["format"] == "q4");
     let number = |name: &str, at: usize| q4.unwrap()[name][at].as_f64().unwrap();
-    // Reads decide, at 16 GiB.
-    let pace = 4e9 / number("read_bytes_per_token", 0);
-    assert!((number("tokens_per_second", 0) / pace - 1.0).abs() < 1e-9, "{planned}");
+    // Most of the time is that of reads, at 16 GiB.
+    let reading = number("read_bytes_per_token", 0) / 4e9 * number("tokens_per_second", 0);
+    assert!((0.6..1.0).contains(&reading), "{planned}");
     let text = plan(&config, &["--describe", describe(machine)]).succeeded().stdout;
-    assert!(
-        text.starts_with("runs in bf12 within 30.00 GiB: about 4.3 s a token (planned, "),
-        "{text}"
-    );
-    for words in
-        ["32.00 GiB of memory", "4.0 GB/s", "tokens per second", "a long prompt takes ", "0.79"]
-    {
+    assert!(text.starts_with("runs in bf12 within 30.00 GiB: about "), "{text}");
+    for words in [
+        " s a token (planned, not measured)",
+        "32.00 GiB of memory",
+        "4.0 GB/s",
+        "tokens per second",
+        "a long prompt takes ",
+    ] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     let bad = [

@@ -54,7 +54,7 @@ pub mod watch;
 
 pub use budget::{
     Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory, RamBudget,
-    SlotClass, UnknownBudget,
+    SlotClass, TokenCosts, UnknownBudget,
 };
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;

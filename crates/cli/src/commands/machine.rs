@@ -7,22 +7,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
-use sws::{Model, RamBudget, Threads};
+use sws::{Model, RamBudget, Threads, disk_speed, memory_speed};
 use sws_engine::PerToken;
-use sws_store::{
-    Arena, Clock, FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular, probe,
-};
+use sws_store::{FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular};
 
 use sws_hub::Library;
 
 use super::size;
 use crate::here::newest;
 
-/// Bytes read to measure the speed of memory: more than caches hold.
-const MEMORY_PROBE: usize = 128 << 20;
-/// Fastest pace that is shown, in tokens per second: above it the fixed costs of a token count, of
-/// which a plan knows nothing.
-const FASTEST: f64 = 100.0;
 /// Smallest file whose speed says something about a disk.
 const PROBED: u64 = 16 << 20;
 /// Largest description.
@@ -50,15 +43,14 @@ pub(crate) struct Machine {
 impl Machine {
     /// This machine, with the speed of the disk of a model, or else of the disk where models are.
     pub(crate) fn measure(model: Option<&Model>, reader: ReaderKind, threads: &Threads) -> Machine {
-        let clock = Clock::real();
         let (disk, is_of_the_program) = match model {
-            Some(model) => (disk_speed(model.manifest(), model.dir(), reader, &clock), false),
-            None => disk_of_models(reader, &clock),
+            Some(model) => (disk_speed(model.manifest(), model.dir(), reader), false),
+            None => disk_of_models(reader),
         };
         Machine {
             disk_bytes_per_second: disk,
             is_of_the_program,
-            memory_bytes_per_second: threads.run(|| memory_speed(&clock)),
+            memory_bytes_per_second: memory_speed(threads),
             ..Machine::unmeasured(threads)
         }
     }
@@ -165,15 +157,9 @@ pub(crate) fn digits(number: f64) -> String {
 /// Tokens per second, or seconds per token where that is the larger number.
 fn speed(pace: f64) -> String {
     match pace {
-        _ if pace > FASTEST => format!("over {FASTEST} tokens a second"),
         _ if pace >= 1.0 => format!("about {} tokens a second", digits(pace)),
         _ => format!("about {} a token", time(1.0 / pace)),
     }
-}
-
-/// A pace for a table.
-pub(crate) fn paced(pace: f64) -> String {
-    if pace > FASTEST { format!("> {FASTEST}") } else { digits(pace) }
 }
 
 /// A time in the largest unit of which there are two.
@@ -202,18 +188,12 @@ pub(crate) fn about(bytes: u64) -> String {
     }
 }
 
-fn disk_speed(manifest: &Manifest, dir: &Path, reader: ReaderKind, clock: &Clock) -> Option<f64> {
-    let figures = probe(manifest, dir, clock, Some(reader)).figures.into_iter();
-    figures.map(|figure| figure.bytes_per_second).max_by(f64::total_cmp)
-}
-
 /// The speed of the disk where models are: of a file of the newest, or of this program, whose disk it
 /// may be. True if it is not known to be.
-fn disk_of_models(reader: ReaderKind, clock: &Clock) -> (Option<f64>, bool) {
+fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
     let files = newest().into_iter().filter_map(|here| largest_file(&here.path?));
-    let known = files
-        .filter(|(_, len)| *len >= PROBED)
-        .find_map(|(file, _)| speed_of_file(&file, reader, clock));
+    let known =
+        files.filter(|(_, len)| *len >= PROBED).find_map(|(file, _)| speed_of_file(&file, reader));
     if known.is_some() {
         return (known, false);
     }
@@ -224,7 +204,7 @@ fn disk_of_models(reader: ReaderKind, clock: &Clock) -> (Option<f64>, bool) {
     };
     let models = Library::of_process().and_then(|library| device(library.dir()));
     let is_elsewhere = models.is_none() || models != device(&program);
-    (speed_of_file(&program, reader, clock), is_elsewhere)
+    (speed_of_file(&program, reader), is_elsewhere)
 }
 
 /// The largest file of a directory, or the file itself.
@@ -237,35 +217,13 @@ fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
     entries.chain([path.to_owned()]).filter_map(sized).max_by_key(|(_, len)| *len)
 }
 
-fn speed_of_file(path: &Path, reader: ReaderKind, clock: &Clock) -> Option<f64> {
+fn speed_of_file(path: &Path, reader: ReaderKind) -> Option<f64> {
     let (dir, name) = (path.parent()?, path.file_name()?.to_str()?.to_owned());
     let file = FileEntry { path: name, len: path.metadata().ok()?.len() };
     let model = ModelIdentity { model_type: String::new(), fingerprint: String::new() };
     let (pieces, copies) = (Vec::new(), Vec::new());
     let manifest = Manifest { model, encoding: None, files: vec![file], pieces, copies };
-    disk_speed(&manifest, dir, reader, clock)
-}
-
-/// Speed at which all threads together read memory, in bytes per second.
-fn memory_speed(clock: &Clock) -> Option<f64> {
-    use rayon::prelude::*;
-    let arena = Arena::new(MEMORY_PROBE).ok()?;
-    let mut slot = arena.take(MEMORY_PROBE)?;
-    slot.fill(1);
-    let part = slot.len() / rayon::current_num_threads();
-    let once = || {
-        let started = clock.now();
-        let sum: u64 = slot
-            .par_chunks(part)
-            .map(|bytes| {
-                let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-                words.fold(0, u64::wrapping_add)
-            })
-            .reduce(|| 0, u64::wrapping_add);
-        std::hint::black_box(sum);
-        slot.len() as f64 / (clock.now() - started).as_secs_f64()
-    };
-    (0..5).map(|_| once()).max_by(f64::total_cmp)
+    disk_speed(&manifest, dir, reader)
 }
 
 #[cfg(test)]
@@ -305,30 +263,27 @@ mod tests {
     }
 
     #[test]
-    fn the_slower_of_reading_and_computing_decides() {
+    fn speeds_that_are_not_known_give_no_estimate() {
+        let token = PerToken {
+            experts: 1_000_000_000,
+            hit_rate: 0.5,
+            active: 2_000_000_000,
+            ..PerToken::default()
+        };
         let machine = |disk: Option<f64>, memory: Option<f64>| Machine {
-            ram_bytes: 32 << 30,
             disk_bytes_per_second: disk,
             memory_bytes_per_second: memory,
             ..Machine::default()
         };
         let (disk, memory) = (Some(4e9), Some(5e10));
-        for (infrastructure, experts, hit_rate, active, from, pace) in [
-            // All from memory; the same with some reads; many reads.
-            (0, 1_000_000_000, 1.0, 2_000_000_000, (disk, memory), Some(25.0)),
-            (0, 1_000_000_000, 0.9, 2_000_000_000, (disk, memory), Some(25.0)),
-            (0, 1_000_000_000, 0.5, 2_000_000_000, (disk, memory), Some(8.0)),
-            (1_000_000_000, 1_000_000_000, 0.0, 2_000_000_000, (disk, memory), Some(2.0)),
-            (0, 1_000_000_000, 0.5, 2_000_000_000, (None, memory), None),
-            (0, 1_000_000_000, 0.5, 2_000_000_000, (disk, None), None),
+        for (machine, pace, first) in [
+            (machine(disk, memory), Some(token.pace(4e9, 5e10)), Some(2.0)),
+            (machine(disk, None), None, Some(2.0)),
+            (machine(None, memory), None, None),
         ] {
-            let token = PerToken { infrastructure, experts, hit_rate, active, embedding: 0 };
-            let found = machine(from.0, from.1).pace(&token);
-            let equal = found.zip(pace).is_some_and(|(a, b)| (a / b - 1.0).abs() < 1e-6);
-            assert!(equal || found == pace, "{token:?} {found:?}");
+            assert_eq!(machine.pace(&token), pace);
+            assert_eq!(machine.first_token(8_000_000_000), first);
         }
-        assert_eq!(machine(disk, None).first_token(8_000_000_000), Some(2.0));
-        assert_eq!(machine(None, memory).first_token(8_000_000_000), None);
     }
 
     #[test]
@@ -347,8 +302,8 @@ mod tests {
             ),
             (
                 16 << 30,
-                [Some(160_000.0), None],
-                "runs in bf12 within 16.00 GiB: over 100 tokens a second (planned, not measured)\n",
+                [Some(1234.0), None],
+                "runs in bf12 within 16.00 GiB: about 1200 tokens a second (planned, not measured)\n",
             ),
             (16 << 30, [None, None], "runs in bf12 within 16.00 GiB\n"),
         ] {

@@ -13,7 +13,7 @@ use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::{Manifest, PieceKind, PieceLayout, Read};
 
-use super::machine::{Machine, about, paced};
+use super::machine::{Machine, about, digits};
 use super::outline::{self, Asked};
 use super::remote::{self, Remote};
 use super::{print, print_json, size};
@@ -210,7 +210,7 @@ fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[
             row.context.to_string(),
             row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),
             about(row.read_bytes_per_token),
-            row.tokens_per_second.map_or("-".to_owned(), paced),
+            row.tokens_per_second.map_or("-".to_owned(), digits),
             if row.budget == asked { "this plan".to_owned() } else { String::new() },
         ]
     };

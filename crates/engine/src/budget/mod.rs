@@ -7,6 +7,6 @@ mod ram;
 
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
 pub(crate) use plan::page;
-pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass};
+pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass, TokenCosts};
 pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

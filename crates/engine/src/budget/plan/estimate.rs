@@ -1,23 +1,43 @@
-//! The estimated reads of a plan, labelled as an estimate wherever they are shown.
+//! The estimated cost of a token, labelled as an estimate wherever it is shown.
 
+use serde::{Deserialize, Serialize};
 use sws_model::ModelSpec;
 
 use super::pieces::Pieces;
 use super::{ArenaSplit, Planner, SlotClass};
 
-/// Bytes per generated token, on average over a long text.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Work of a generated token, on average over a long text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PerToken {
-    /// Streamed infrastructure.
+    /// Bytes of streamed infrastructure.
     pub infrastructure: u64,
-    /// Embedding rows.
+    /// Bytes of embedding rows.
     pub embedding: u64,
-    /// Experts, from slots or from disk.
+    /// Bytes of experts, from slots or from disk.
     pub experts: u64,
     /// Expected hit rate of the experts.
     pub hit_rate: f64,
-    /// All weights of the computation, from memory or from disk.
+    /// Bytes of all weights of the computation, from memory or from disk.
     pub active: u64,
+    /// Experts of the computation.
+    pub calls: f64,
+}
+
+/// Costs of a token besides reading its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenCosts {
+    /// Time of computing, relative to the time in which memory is read.
+    pub compute: f64,
+    /// Seconds of an expert that is computed: handing work to threads, and its share of the layer's
+    /// own steps.
+    pub call: f64,
+    /// Seconds of an expert that is read, besides those of its bytes.
+    pub miss: f64,
+}
+
+impl TokenCosts {
+    /// The costs on the machine of docs/benchmarks/plans.md, fitted to all of its points.
+    pub const FITTED: TokenCosts = TokenCosts { compute: 1.3, call: 2.0e-5, miss: 2.9e-5 };
 }
 
 impl PerToken {
@@ -27,12 +47,18 @@ impl PerToken {
         self.infrastructure + self.embedding + misses
     }
 
-    /// Tokens per second from a disk and a memory of these speeds, in bytes per second, if reads and
-    /// computation overlap and computation is bound by memory.
+    /// Seconds from a disk and a memory of these speeds, in bytes per second. Experts are read once
+    /// their layer's router has chosen, so reading and computing add up.
+    pub fn seconds(&self, disk: f64, memory: f64, costs: &TokenCosts) -> f64 {
+        self.read() as f64 / disk
+            + costs.compute * self.active as f64 / memory
+            + costs.call * self.calls
+            + costs.miss * self.calls * (1.0 - self.hit_rate)
+    }
+
+    /// Tokens per second, with the fitted costs.
     pub fn pace(&self, disk: f64, memory: f64) -> f64 {
-        let reading = self.read() as f64 / disk;
-        let computing = self.active as f64 / memory;
-        1.0 / reading.max(computing)
+        1.0 / self.seconds(disk, memory, &TokenCosts::FITTED)
     }
 }
 
@@ -82,6 +108,7 @@ impl Planner {
             experts,
             hit_rate: if total == 0 { 1.0 } else { hit_rate(have as f64 / total as f64) },
             active: all / batch + experts,
+            calls: used,
         }
     }
 }
@@ -99,6 +126,32 @@ fn experts_per_step(spec: &ModelSpec, batch: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_add_up() {
+        let costs = TokenCosts { compute: 1.2, call: 0.001, miss: 0.004 };
+        for (infrastructure, hit_rate, costs, seconds) in [
+            // 50 ms of computing, and 0, 10, 100, 200 ms of reading.
+            (0, 1.0, TokenCosts { compute: 1.0, ..TokenCosts::default() }, 0.050),
+            (0, 0.9, TokenCosts { compute: 1.0, ..TokenCosts::default() }, 0.060),
+            (0, 0.0, TokenCosts { compute: 1.2, ..TokenCosts::default() }, 0.160),
+            (1_000_000_000, 0.0, TokenCosts { compute: 1.2, ..TokenCosts::default() }, 0.260),
+            // 16 experts, of which none and half are read.
+            (0, 1.0, costs, 0.060 + 0.016),
+            (0, 0.5, costs, 0.060 + 0.050 + 0.016 + 0.032),
+        ] {
+            let token = PerToken {
+                infrastructure,
+                embedding: 0,
+                experts: 1_000_000_000,
+                hit_rate,
+                active: 2_000_000_000,
+                calls: 16.0,
+            };
+            let found = token.seconds(1e10, 4e10, &costs);
+            assert!((found / seconds - 1.0).abs() < 1e-6, "{token:?}: {found} s, not {seconds}");
+        }
+    }
 
     #[test]
     fn hit_rates_are_interpolated() {

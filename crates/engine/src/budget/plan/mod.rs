@@ -6,7 +6,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub use estimate::PerToken;
+pub use estimate::{PerToken, TokenCosts};
 pub use slots::SlotClass;
 
 use sws_cache::history::{History, Shape};

@@ -397,16 +397,18 @@ fn shapes() -> impl Strategy<Value = Shape> {
 }
 
 proptest! {
-    /// No plan exceeds its budget, and more memory never means more reads, a shorter chunk or a
-    /// shorter context.
+    /// No plan exceeds its budget, and more memory never means more reads, a lower estimate, a
+    /// shorter chunk or a shorter context.
     #[test]
     fn more_memory_never_reads_more(
         shape in shapes(),
         steps in prop::collection::vec(0u64..(24 << 20), 1..24),
         batch in 1usize..4,
         all_logits: bool,
+        speeds in (1e8f64..1e10, 5e9f64..5e11),
     ) {
         let planner = shape.planner(PlanOptions { batch, all_logits, ..options() });
+        let pace = |plan: &Plan| plan.per_token.pace(speeds.0, speeds.1);
         let mut ram = planner.minimum();
         let mut before = planner.plan(ram).unwrap();
         check(&planner, ram, &before);
@@ -416,6 +418,7 @@ proptest! {
             check(&planner, ram, &plan);
             flows(&shape, &plan);
             prop_assert!(plan.per_token.read() <= before.per_token.read(), "{plan:?} after {before:?}");
+            prop_assert!(pace(&plan) >= pace(&before), "{plan:?} after {before:?}");
             prop_assert!(plan.chunk >= before.chunk && plan.context >= before.context);
             before = plan;
         }

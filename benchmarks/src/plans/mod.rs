@@ -1,0 +1,102 @@
+//! Compares what `sws plan` estimates with runs, on a grid of models, encodings and shares of the
+//! experts in memory.
+
+mod fit;
+mod grid;
+mod point;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+pub use fit::fit;
+pub use point::{Point, main as child};
+pub use table::{Judged, judged, page};
+
+use point::Task;
+
+/// Share of the experts in memory, in percent.
+const SHARES: [u32; 3] = [25, 50, 100];
+
+/// Options of `sws-bench plans`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct PlansArguments {
+    /// Directory for the models; those that are missing are made, 17 GB
+    #[arg(long, value_name = "DIR", required_unless_present = "from")]
+    scratch: Option<PathBuf>,
+    /// Only make the models
+    #[arg(long)]
+    prepare: bool,
+    /// Print the points of this file, which --json wrote, instead of measuring
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scratch", "prepare", "json"])]
+    from: Option<PathBuf>,
+    /// Tokens to generate at each point
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    tokens: u32,
+    /// Runs of each point; the one of median speed counts
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// File for the results
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Measures the grid and prints the comparison.
+pub fn run(arguments: &PlansArguments) -> Result<()> {
+    let points = match (&arguments.from, &arguments.scratch) {
+        (Some(file), _) => read(file)?,
+        (None, Some(scratch)) => {
+            let models = grid::models(scratch)?;
+            if arguments.prepare {
+                return Ok(());
+            }
+            measure(arguments, &models)?
+        }
+        (None, None) => unreachable!("required by the options"),
+    };
+    print!("{}", page(&points)?);
+    Ok(())
+}
+
+/// Reads the points that a run has written.
+pub fn read(file: &Path) -> Result<Vec<Point>> {
+    let json = std::fs::read(file).with_context(|| format!("reading `{}`", file.display()))?;
+    serde_json::from_slice(&json).with_context(|| {
+        format!(
+            "`{}` was not written by `sws-bench plans --json`; choose another file",
+            file.display()
+        )
+    })
+}
+
+fn measure(arguments: &PlansArguments, models: &[grid::Model]) -> Result<Vec<Point>> {
+    let [prompt, text] = grid::tokens(arguments.tokens as usize)?;
+    let mut points = Vec::new();
+    for model in models {
+        for share in SHARES {
+            let task = Task {
+                model: model.name.to_owned(),
+                encoding: model.encoding.to_string(),
+                dir: model.dir.clone(),
+                share,
+                prompt: prompt.clone(),
+                text: text.clone(),
+            };
+            let runs = (0..arguments.rounds).map(|_| task.run()).collect::<Result<Vec<Point>>>();
+            let mut runs = runs?;
+            runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+            let point = runs.swap_remove(runs.len() / 2);
+            eprintln!("{point:?}");
+            points.push(point);
+            if let Some(path) = &arguments.json {
+                let lines: Result<Vec<String>, _> =
+                    points.iter().map(serde_json::to_string).collect();
+                let json = format!("[\n {}\n]\n", lines?.join(",\n "));
+                std::fs::write(path, json)
+                    .with_context(|| format!("writing `{}`", path.display()))?;
+            }
+        }
+    }
+    Ok(points)
+}

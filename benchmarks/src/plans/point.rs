@@ -1,0 +1,129 @@
+//! One point of the grid: a plan, a probe of the machine and a run in one process.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use sws::{
+    DraftChoice, Metrics, Options, Plan, RamBudget, Streaming, Threads, disk_speed, memory_speed,
+};
+use sws_engine::PerToken;
+use sws_model::text::Sampler;
+use sws_store::{Clock, ReaderKind};
+use sws_testing::{child, sampled};
+
+const CONTEXT: usize = 512;
+const MIB: u64 = 1 << 20;
+
+/// A point to be measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) model: String,
+    pub(super) encoding: String,
+    pub(super) dir: PathBuf,
+    /// Share of the experts in memory, in percent.
+    pub(super) share: u32,
+    pub(super) prompt: Vec<u32>,
+    pub(super) text: Vec<u32>,
+}
+
+/// A measured point.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// The model, in all encodings.
+    pub model: String,
+    /// Encoding of its weights.
+    pub encoding: String,
+    /// Share of the experts in memory, in percent.
+    pub share: u32,
+    /// Memory budget of the process.
+    pub ram: u64,
+    /// What the plan expects of a token.
+    pub planned: PerToken,
+    /// Bytes per second, as probed before the run.
+    pub disk: f64,
+    /// The same of memory.
+    pub memory: f64,
+    /// Measured hit rate, bytes read from disk per token, and seconds of a token.
+    pub hit_rate: f64,
+    /// Bytes read from disk per token.
+    pub bytes: f64,
+    /// Seconds of a token.
+    pub seconds: f64,
+    /// Seconds of a token in which it waited for reads.
+    pub waiting: f64,
+}
+
+impl Task {
+    /// Measures the point in a process of its own.
+    pub(super) fn run(&self) -> Result<Point> {
+        let output = child::run("plans-child", self, None)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} ({}): {self:?}", said.trim(), output.status);
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    fn work(self) -> Result<Point> {
+        let model = sws::Model::open(&self.dir)?;
+        let threads = Threads::one_per_core()?;
+        // On demand and from an empty cache, as no plan knows forecasts and statistics.
+        let options = |ram| Options {
+            ram,
+            context: Some(CONTEXT),
+            streaming: Streaming {
+                draft: DraftChoice::Off,
+                warm_start: false,
+                ..Streaming::default()
+            },
+            ..Options::default()
+        };
+        let loader = |ram| model.with(options(ram)).threads(&threads);
+        let planner = loader(RamBudget::Auto).planning()?.planner;
+        let most = planner.smallest() + 2 * planner.weights();
+        let slots = planner.plan(most)?.most_experts();
+        let enough = (slots as f64 * f64::from(self.share) / 100.0).round() as usize;
+        let least = planner.smallest_with(most, MIB, |plan| plan.most_experts() >= enough)?;
+        // Margin for a process that has grown since.
+        let ram = least + 2 * MIB;
+        let mut loaded = loader(RamBudget::Bytes(ram)).load()?;
+        let planned = loaded.plan().map(|plan: &Plan| plan.per_token).context("no plan")?;
+        let disk = disk_speed(model.manifest(), model.dir(), ReaderKind::Direct);
+        let memory = memory_speed(&threads);
+        let (disk, memory) = disk.zip(memory).context("the machine could not be probed")?;
+
+        let gauge = loaded.gauge().context("the backend does not measure")?;
+        let vocab = model.spec().vocab;
+        let mut sampler = Sampler::new(sampled(), vocab);
+        let lm = loaded.causal_lm();
+        let mut logits = lm.prefill(&self.prompt)?.to_vec();
+        sampler.prompt(&self.prompt)?;
+        let clock = Clock::real();
+        let (before, started) = (gauge.read(), clock.now());
+        for &token in &self.text {
+            // Sampled as users do it; the next token is fixed nevertheless.
+            sampler.sample(&mut logits, lm.len())?;
+            logits.copy_from_slice(lm.decode(token)?);
+        }
+        let tokens = self.text.len() as f64;
+        let seconds = (clock.now() - started).as_secs_f64() / tokens;
+        let metrics = Metrics::between(&before, &gauge.read());
+        Ok(Point {
+            model: self.model,
+            encoding: self.encoding,
+            share: self.share,
+            ram,
+            planned,
+            disk,
+            memory,
+            hit_rate: metrics.experts.hit_rate.context("no experts")?,
+            bytes: metrics.disk.bytes as f64 / tokens,
+            seconds,
+            waiting: metrics.stalls.seconds / tokens,
+        })
+    }
+}
+
+/// Entry point of a child.
+pub fn main() -> Result<()> {
+    child::serve(Task::work)
+}

@@ -1,0 +1,79 @@
+//! The comparison of plans and runs, on made-up points and on the committed ones.
+
+use std::path::Path;
+
+use sws_benchmarks::plans::{Point, fit, judged, page, read};
+use sws_engine::{PerToken, TokenCosts};
+
+const COSTS: TokenCosts = TokenCosts { compute: 1.3, call: 2e-5, miss: 5e-5 };
+
+/// Points of models whose tokens cost exactly `COSTS`.
+fn points() -> Vec<Point> {
+    let mut points = Vec::new();
+    for (model, calls, expert) in [
+        ("a", 32.0, 100_000),
+        ("b", 32.0, 5_000_000),
+        ("c", 4.0, 200_000_000),
+        ("d", 24.0, 10_000_000),
+    ] {
+        for (share, hit_rate) in [(25, 0.4), (50, 0.7), (100, 1.0)] {
+            let experts = calls as u64 * expert;
+            let planned = PerToken {
+                experts,
+                hit_rate,
+                active: experts + 10_000_000,
+                calls,
+                ..PerToken::default()
+            };
+            let (disk, memory) = (3e9, 4e10);
+            points.push(Point {
+                model: model.to_owned(),
+                encoding: "bf16".to_owned(),
+                share,
+                ram: 1 << 30,
+                planned,
+                disk,
+                memory,
+                hit_rate,
+                bytes: planned.read() as f64,
+                seconds: planned.seconds(disk, memory, &COSTS),
+                waiting: 0.0,
+            });
+        }
+    }
+    points
+}
+
+#[test]
+fn known_costs_are_found() {
+    let found = fit(&points());
+    for (found, cost) in
+        [(found.compute, COSTS.compute), (found.call, COSTS.call), (found.miss, COSTS.miss)]
+    {
+        assert!((found / cost - 1.0).abs() < 1e-3, "{found} {cost}");
+    }
+    let points = points();
+    assert!(judged(&points).iter().all(|it| (it.ratio - 1.0).abs() < 1e-3));
+    assert!(page(&points).unwrap().contains("| as planned | 0 % | 0 % | 1.00 | 1.00 |"));
+}
+
+#[test]
+fn a_model_is_judged_without_its_own_points() {
+    let mut points = points();
+    points.iter_mut().filter(|it| it.model == "b").for_each(|it| it.seconds *= 2.0);
+    for it in judged(&points) {
+        let expected = if it.point.model == "b" { Some(2.0) } else { None };
+        let is_off = (it.ratio - expected.unwrap_or(1.0)).abs() > 1e-3;
+        // Points of the others are judged with costs that the wrong ones have spoilt.
+        assert!(expected.is_some() != is_off, "{} {}", it.point.model, it.ratio);
+    }
+}
+
+#[test]
+fn costs_of_the_program_are_those_of_the_committed_points() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/plans.json");
+    let TokenCosts { compute, call, miss } = fit(&read(&file).unwrap());
+    let rounded = |cost: f64| format!("{cost:.1e}").parse::<f64>().unwrap();
+    let [compute, call, miss] = [compute, call, miss].map(rounded);
+    assert_eq!(TokenCosts { compute, call, miss }, TokenCosts::FITTED);
+}
