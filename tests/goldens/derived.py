@@ -29,7 +29,10 @@ for config, model in (
 
 def published(name: str) -> str:
     """A name that transformers writes, as the hub has it: what renames experts also reaches dense layers."""
-    return re.sub(r"\.block_sparse_moe\.((gate|up|down)_proj)\.", r".mlp.\1.", name)
+    name = re.sub(r"\.block_sparse_moe\.((gate|up|down)_proj)\.", r".mlp.\1.", name)
+    # Of Hy4, what renames gates of attention, and parts of names of streams in another order.
+    name = re.sub(r"\.mlp\.(shared_experts\.)?linear_gate\.", r".mlp.\1gate_proj.", name)
+    return re.sub(r"\.hc_pre\.(hc_attn_layer|hc_mlp_layer)\.", r".\1.hc_pre.", name).replace(".hc_pre.hc_head.", ".hc_head.")
 
 
 def derived(variant: Variant) -> dict[str, Tensor]:
@@ -53,7 +56,7 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     if name.endswith("A_log"):
         # States that last for some ten tokens.
         return Tensor(shape, 0.5, mean=-2.0, f32=f32)
-    if re.search(r"hc_\w+_(fn|base|scale)$|_hc\.(fn|base|scale)$", name):
+    if re.search(r"hc_(\w+_)?(fn|base|scale)$|_hc\.(fn|base|scale)$", name):
         # Weights of residual streams.
         if len(shape) == 2:
             return Tensor(shape, 1.0 / shape[-1] ** 0.5, f32=f32)
@@ -66,7 +69,7 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
             return Tensor(shape, 0.2, mean=shape[0] ** 0.5 + variant.norm_mean - 1.0)
         if re.search(r"norm", name) and name.endswith("weight"):
             return Tensor(shape, 0.2, mean=variant.norm_mean, f32=f32)
-        return Tensor(shape, 1.0 if name.endswith("sinks") else 0.3, mean=float(name.endswith(".D")), f32=f32)
+        return Tensor(shape, 1.0 if name.endswith(("sinks", "sink_param")) else 0.3, mean=float(name.endswith(".D")), f32=f32)
     columns = shape[-1]
     if re.search(r"embed_tokens|word_embeddings|embeddings\.weight", name):
         gain = LOGIT_GAIN / columns**0.5 if tied else 1.0

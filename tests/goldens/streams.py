@@ -151,6 +151,39 @@ GLM_NEXT: Config = {
 }
 
 
+HY_V4: Config = spelled_v4(
+    "hy_v4",
+    "HYV4ForCausalLM",
+    **sizes(40, 4, 3, 3, 46, 107),
+    attention_bias=False,
+    first_k_dense_replace=1,
+    hc_eps=1e-6,
+    hc_magnitude=1.6,
+    hc_mult=3,
+    index_head_dim=14,
+    index_n_heads=8,
+    index_topk=9,
+    indexer_types=["full", "full", "shared", "full"],
+    kv_lora_rank=22,
+    mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+    moe_intermediate_size=17,
+    n_group=1,
+    n_routed_experts=6,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+    num_experts_per_tok=2,
+    pad_token_id=0,
+    q_lora_rank=26,
+    qk_nope_head_dim=14,
+    qk_rope_head_dim=6,
+    rope_theta=10000000.0,
+    routed_scaling_factor=2.827,
+    swiglu_limit=0.9,
+    topk_group=1,
+    v_head_dim=16,
+)
+
+
 def ratios(config: Config) -> list[int]:
     """The number of positions that an entry of each layer stands for; 0 for a layer that has none."""
     if "compress_ratios" in config:
@@ -297,6 +330,46 @@ STREAMS: list[Variant] = [
         ],
         router_std=1.2,
         tokens=67,
+    ),
+    derived_variant(
+        "hy_v4",
+        "latent attention to selected positions with sinks and a gate for each element; three residual streams that are not "
+        "mixed; limits of activations in routed experts alone",
+        HY_V4,
+        controls=[
+            {"hc_magnitude": 2.0},
+            {"hc_eps": 0.3},
+            {"index_topk": 6},
+            {"rope_theta": 100.0},
+            {"routed_scaling_factor": 1.0},
+            {"swiglu_limit": 0.5},
+        ],
+        router_std=1.2,
+        tokens=53,
+        long=250,
+    ),
+    derived_variant(
+        "hy_v4_yarn",
+        "the spelling of transformers 5: yarn, two streams, groups of experts, two shared ones; layers without an indexer by "
+        "their number",
+        spelled_v5(
+            {key: value for key, value in HY_V4.items() if key not in ("indexer_types", "mlp_layer_types")}
+            | sizes(36, 3, 4, 4, 40, 97)
+            | {"hc_mult": 2, "n_group": 2, "n_shared_experts": 2, "index_topk": 11},
+            {
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "factor": 4.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+            },
+        )
+        | {"pad_token_id": 0},
+        controls=[{"n_group": 1}, {"index_topk": 8}],
+        router_std=1.2,
     ),
     derived_variant(
         "glm5_next_shared",

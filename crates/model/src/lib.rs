@@ -72,8 +72,8 @@ pub use source::{
 };
 pub use spec::{
     AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
-    Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, LatentSpec, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual,
-    Router, Scores, SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
+    Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, LatentGates, LatentSpec, LayerSpec, Mixer,
+    MlpSpec, ModelSpec, MoeSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise,
+    Residual, Router, Scores, SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};

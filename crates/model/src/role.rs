@@ -45,6 +45,8 @@ pub enum Role {
     IndexPoolNorm,
     IndexKeyNorm,
     IndexKeyNormBias,
+    /// One number per head of latent attention.
+    LatentSinks,
     /// From the latent: for each head the rows of its keys, then those of its values.
     KvUp,
     /// For each head, from the plain part of its query to the space of latents.
@@ -238,6 +240,7 @@ impl Role {
             | Role::BlockQueryNorm
             | Role::BlockKeyNorm
             | Role::Sinks
+            | Role::LatentSinks
             | Role::OutputBias
             | Role::FfnNorm
             | Role::RouterBias

@@ -18,7 +18,7 @@ pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
 pub use experts::{GroupMeasure, Groups, MoeSpec, RankedRouter, Renormalise, Router, Scores};
 pub use ffn::{Ffn, GateUp, MlpSpec, SharedSpec};
-pub use latent::{IndexerSpec, LatentSpec, SparseSpec};
+pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 
 /// The arithmetic of a model, as its configuration describes it.

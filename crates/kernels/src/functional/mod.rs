@@ -44,8 +44,8 @@ pub use rope::{RopePairs, RopeShape, rope, rope_tables};
 pub use row::{add, axpy, root_softplus, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
 pub use streams::{
-    MAX_STREAMS, StreamBias, StreamHead, Streams, head_of_streams, read_streams, stream_weights,
-    write_streams,
+    MAX_STREAMS, StreamBias, StreamHead, Streams, Writing, head_of_streams, read_streams,
+    stream_weights, write_streams,
 };
 
 /// Defines a function that runs `lanes`, compiled for the tier it is given, or `reference` in

@@ -10,7 +10,7 @@ use super::gate::Activation;
 use super::norm::NormWeight;
 use super::recurrent::{ConvInput, Rates, Recurrence, RecurrenceInputs, ShortConv};
 use super::rope::{RopePairs, RopeShape, turn};
-use super::streams::{StreamHead, Streams};
+use super::streams::{StreamHead, Streams, Writing};
 use super::{elementary, row};
 use crate::reference::{LANES, dot, reduce};
 
@@ -147,6 +147,10 @@ pub(super) fn write_streams(streams: Streams, weights: &[f32], branch: &[f32], x
         let (token, i, d) = (at / width / n, at / width % n, at % width);
         let weights = &weights[token * streams.weights()..];
         let stream = |s: usize| old[(token * n + s) * width + d];
+        if let Writing::Apart { .. } = streams.writing {
+            *x = weights[n + i].mul_add(branch[token * width + d], *x);
+            continue;
+        }
         let mixing = |s: usize| weights[2 * n + s * n + i];
         let written = weights[n + i] * branch[token * width + d];
         *x = (0..n).fold(written, |sum, s| mixing(s).mul_add(stream(s), sum));

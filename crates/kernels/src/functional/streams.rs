@@ -1,8 +1,9 @@
 //! Residual streams: weights by which a branch reads a mix of them and is added to each.
 //!
-//! For n streams a token has n weights of reading, n of writing and n × n of mixing. Every sum goes
-//! over streams in ascending order, each step fused. The matrix of mixing is brought close to one
-//! whose rows and columns add up to 1, by a fixed number of divisions.
+//! For n streams a token has n weights of reading, n of writing and n × n of mixing; the last not
+//! in all models. Every sum goes over streams in ascending order, each step fused. The matrix of
+//! mixing is brought close to one whose rows and columns add up to 1, by a fixed number of
+//! divisions.
 
 use super::elementary::{exp, sigmoid};
 use super::lanes::{LANES, Lanes, dot, padded, tree};
@@ -14,10 +15,25 @@ use crate::Tier;
 pub struct Streams {
     /// Number of streams, up to [`MAX_STREAMS`].
     pub count: usize,
-    /// Number of times that rows and columns of the matrix of mixing are divided by their sums.
-    pub iterations: usize,
+    /// The weights of writing.
+    pub writing: Writing,
     /// Added to weights of reading and mixing, and to the sums that divide.
     pub eps: f32,
+}
+
+/// The way in which a branch is added to streams.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Writing {
+    /// Streams are mixed.
+    Mixed {
+        /// Number of times that rows and columns of the matrix of mixing are divided by their sums.
+        iterations: usize,
+    },
+    /// Streams stay as they are. The epsilon is added to weights of writing, too.
+    Apart {
+        /// The largest weight of writing, where others have 2.
+        magnitude: f32,
+    },
 }
 
 /// The largest number of streams.
@@ -26,7 +42,18 @@ pub const MAX_STREAMS: usize = 16;
 impl Streams {
     /// Number of weights of a token.
     pub const fn weights(&self) -> usize {
-        (2 + self.count) * self.count
+        match self.writing {
+            Writing::Mixed { .. } => (2 + self.count) * self.count,
+            Writing::Apart { .. } => 2 * self.count,
+        }
+    }
+
+    /// Number of factors of their products.
+    pub const fn scales(&self) -> usize {
+        match self.writing {
+            Writing::Mixed { .. } => 3,
+            Writing::Apart { .. } => 2,
+        }
     }
 }
 
@@ -44,13 +71,15 @@ pub struct StreamBias<'a> {
 /// reading = sigmoid(m · scale + base) + eps, writing = 2 · sigmoid(m · scale + base), and of the
 /// matrix of mixing, whose rows follow each other, the softmax of each row + eps; then columns are
 /// divided by their sums + eps, then rows and columns in turn.
+///
+/// Where streams are not mixed, writing = magnitude · sigmoid(m · scale + base) + eps.
 pub fn stream_weights(tier: Tier, streams: Streams, bias: StreamBias, x: &mut [f32]) {
     let weights = streams.weights();
     assert!(
         (1..=MAX_STREAMS).contains(&streams.count)
             && x.len().is_multiple_of(weights)
             && bias.base.len() == weights
-            && bias.scale.len() == 3,
+            && bias.scale.len() == streams.scales(),
         "stream_weights: shapes"
     );
     stream_weights_tiered(tier, streams, bias, x);
@@ -65,7 +94,7 @@ pub fn read_streams(tier: Tier, streams: Streams, weights: &[f32], x: &[f32], y:
 
 /// Mixes the streams `x` [tokens, count, width] of each token and adds a branch [tokens, width]:
 ///
-/// x_i = writing_i · branch + Σ_j mixing_ji · x_j
+/// x_i = writing_i · branch + Σ_j mixing_ji · x_j, or x_i += writing_i · branch, fused.
 pub fn write_streams(tier: Tier, streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32]) {
     check(streams, weights, (x, branch));
     write_streams_tiered(tier, streams, weights, branch, x);
@@ -133,7 +162,7 @@ tiered! {
 /// A few dozen numbers per token: in the plainest form, which is also the reference.
 #[inline(always)]
 fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias, x: &mut [f32]) {
-    let Streams { count: n, iterations, eps } = streams;
+    let Streams { count: n, writing, eps } = streams;
     for x in x.chunks_exact_mut(streams.weights()) {
         for (i, (x, base)) in x.iter_mut().zip(base).enumerate() {
             *x = x.mul_add(scale[(i / n).min(2)], *base);
@@ -143,6 +172,15 @@ fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias
         for x in read {
             *x = sigmoid(*x) + eps;
         }
+        let iterations = match writing {
+            Writing::Mixed { iterations } => iterations,
+            Writing::Apart { magnitude } => {
+                for x in write {
+                    *x = magnitude * sigmoid(*x) + eps;
+                }
+                continue;
+            }
+        };
         for x in write {
             *x = 2.0 * sigmoid(*x);
         }
@@ -212,6 +250,14 @@ fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mu
     let all = branch.chunks_exact(width).zip(weights.chunks_exact(streams.weights()));
     let mut old: [Lanes; MAX_STREAMS] = [[0.0; LANES]; MAX_STREAMS];
     for (x, (branch, weights)) in x.chunks_exact_mut(n * width).zip(all) {
+        if let Writing::Apart { .. } = streams.writing {
+            for (x, write) in x.chunks_exact_mut(width).zip(&weights[n..]) {
+                for (x, branch) in x.iter_mut().zip(branch) {
+                    *x = write.mul_add(*branch, *x);
+                }
+            }
+            continue;
+        }
         let (write, mix) = weights[n..].split_at(n);
         for (block, branch) in branch.chunks(LANES).enumerate() {
             let (at, len) = (block * LANES, branch.len());

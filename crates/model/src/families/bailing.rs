@@ -8,13 +8,14 @@ use super::common::{
     Decoder, Defaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
 use super::deepseek::sharpened;
+use super::kimi_linear::{LatentSizes, SIZES};
 use super::ranked::{Layers, RankedKeys, sigmoid};
 use super::step::limits;
 use super::{ENDS, EXPERTS, Ends, Family, MLP, NORMS, Rule, glm, kimi_linear, matrix, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope};
-use crate::spec::{DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, ModelSpec};
+use crate::spec::{DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["bailing_hybrid"],
@@ -128,8 +129,8 @@ fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
 }
 
 fn latent(config: &Config, decoder: &Decoder<'_>) -> Result<(LatentSpec, Rope), ConfigError> {
-    let (spec, rope) = turned(config, decoder, DEFAULTS.theta)?;
-    Ok((LatentSpec { gated: true, ..spec }, rope))
+    let (spec, rope) = turned(config, decoder, DEFAULTS.theta, &SIZES)?;
+    Ok((LatentSpec { gates: LatentGates::PerHead, ..spec }, rope))
 }
 
 /// Latent attention with a rotary embedding of neighbours.
@@ -137,8 +138,9 @@ pub(super) fn turned(
     config: &Config,
     decoder: &Decoder<'_>,
     theta: f64,
+    sizes: &LatentSizes,
 ) -> Result<(LatentSpec, Rope), ConfigError> {
-    let spec = kimi_linear::latent(config, decoder.heads)?;
+    let spec = kimi_linear::latent(config, decoder.heads, sizes)?;
     if spec.rotated % 2 == 1 {
         let entry = config.need("qk_rope_head_dim")?;
         return Err(entry.invalid("and a rotary embedding turns pairs: it must be even"));

@@ -12,7 +12,9 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
-use crate::spec::{GroupMeasure, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise, Scores};
+use crate::spec::{
+    GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise, Scores,
+};
 
 /// Families with latent attention.
 pub(super) const LATENT: Family = Family {
@@ -127,7 +129,8 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         scale: scale as f32,
         rope: Some(0),
         split: config.flag(SPLIT_LATENTS, false)?,
-        gated: false,
+        gates: LatentGates::None,
+        sinks: false,
         temperature: if is_mistral { mistral::temperature(config)? } else { None },
         sparse: None,
     };

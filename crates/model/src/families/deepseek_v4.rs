@@ -1,7 +1,7 @@
 //! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries, and
 //! experts that a table gives in the first layers.
 
-use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, Streams};
+use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, Streams, Writing};
 use sws_store::{PieceKind, Value};
 
 use super::common::{Decoder, Defaults, MAX_WIDTH, chosen, switched_off, switched_on, width};
@@ -159,7 +159,7 @@ pub(super) fn streams(config: &Config) -> Result<Streams, ConfigError> {
     let entry = config.get("hc_sinkhorn_iters");
     let iterations = entry.map_or(Ok(20), |entry| entry.size(MAX_ITERATIONS))?;
     let eps = config.get("hc_eps").map_or(Ok(1e-6), Entry::positive)? as f32;
-    Ok(Streams { count, iterations, eps })
+    Ok(Streams { count, writing: Writing::Mixed { iterations }, eps })
 }
 
 /// The size of a head, and the rotary embeddings of layers without entries and of those with them.

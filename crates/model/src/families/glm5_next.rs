@@ -14,7 +14,7 @@ use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small, sparse};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaSpec, Ffn, LatentSpec, Mixer, ModelSpec};
+use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["glm5_next_text"],
@@ -120,7 +120,8 @@ fn latent(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigE
         latent_scale: 1.0,
         scale: (1.0 / (plain as f64).sqrt()) as f32,
         rope: None,
-        gated: false,
+        gates: LatentGates::None,
+        sinks: false,
         temperature: None,
         split: false,
         sparse: None,

@@ -13,7 +13,7 @@ use super::{ENDS, Family, MLP, NORMS, Rule, matrix, mixtral, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaInputs, DeltaSpec, LatentSpec, Mixer, ModelSpec};
+use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["kimi_linear"],
@@ -86,7 +86,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
     }
     let full = full(config, decoder.layers)?;
-    let latent = full.contains(&true).then(|| latent(config, decoder.heads)).transpose()?;
+    let latent = full.contains(&true).then(|| latent(config, decoder.heads, &SIZES)).transpose()?;
     let delta = full.contains(&false).then(|| delta(config, 32, decoder.norm.eps())).transpose()?;
     let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
     decoder.model(Vec::new(), |l| {
@@ -135,14 +135,33 @@ fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     kinds.ok_or_else(|| full.invalid("and some layers are of neither kind"))
 }
 
+/// What absent entries of latent attention mean.
+pub(super) struct LatentSizes {
+    pub(super) query_rank: Option<usize>,
+    pub(super) plain: usize,
+    pub(super) rotated: usize,
+    pub(super) value_dim: usize,
+}
+
+pub(super) const SIZES: LatentSizes =
+    LatentSizes { query_rank: None, plain: 128, rotated: 64, value_dim: 128 };
+
 /// Latent attention in which nothing is rotated.
-pub(super) fn latent(config: &Config, heads: usize) -> Result<LatentSpec, ConfigError> {
+pub(super) fn latent(
+    config: &Config,
+    heads: usize,
+    defaults: &LatentSizes,
+) -> Result<LatentSpec, ConfigError> {
     let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_HEAD_DIM));
-    let (plain, rotated) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
-    let query_rank = config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?;
+    let plain = size("qk_nope_head_dim", defaults.plain)?;
+    let rotated = size("qk_rope_head_dim", defaults.rotated)?;
+    let query_rank = match config.get("q_lora_rank") {
+        Some(entry) => Some(entry.size(MAX_WIDTH)?),
+        None => defaults.query_rank,
+    };
     let rank = config.get("kv_lora_rank").map_or(Ok(512), |entry| entry.size(MAX_WIDTH))?;
     let scale = (1.0 / ((plain + rotated) as f64).sqrt()) as f32;
-    let value_dim = size("v_head_dim", 128)?;
+    let value_dim = size("v_head_dim", defaults.value_dim)?;
     let spec = LatentSpec {
         heads,
         query_rank,
@@ -154,7 +173,8 @@ pub(super) fn latent(config: &Config, heads: usize) -> Result<LatentSpec, Config
         latent_scale: 1.0,
         scale,
         rope: None,
-        gated: false,
+        gates: LatentGates::None,
+        sinks: false,
         temperature: None,
         split: false,
         sparse: None,

@@ -7,6 +7,7 @@ use super::bailing::turned;
 use super::common::{
     Decoder, Defaults, MAX_WIDTH, chosen, same_window, switched_off, switched_on, width,
 };
+use super::kimi_linear::SIZES;
 use super::ranked::{RANKED, only, scale};
 use super::{ENDS, EXPERTS, Family, Rule, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
@@ -71,7 +72,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         return Err(config.unsupported(entry, "an even number, of halves of layers"));
     }
     same_window(config, decoder.layers, None)?;
-    let (latent, rope) = turned(config, &decoder, DEFAULTS.theta)?;
+    let (latent, rope) = turned(config, &decoder, DEFAULTS.theta, &SIZES)?;
     // Latents, which are shorter than the state, are scaled as if they were as long.
     let longer = |rank: usize| (decoder.hidden as f64 / rank as f64).sqrt();
     let query_rank = config.size("q_lora_rank", MAX_WIDTH)?;

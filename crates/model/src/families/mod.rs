@@ -17,6 +17,7 @@ mod glm5_next;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod hy_v4;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
@@ -172,7 +173,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 36] = [
+const ALL: [&Family; 37] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -190,6 +191,7 @@ const ALL: [&Family; 36] = [
     &gpt_oss::FAMILY,
     &hunyuan::V1,
     &hunyuan::V3,
+    &hy_v4::FAMILY,
     &kimi_linear::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,

@@ -11,10 +11,18 @@ use crate::spec::{IndexerSpec, SparseSpec};
 /// Which layers have an indexer, and how they rotate.
 struct Defaults {
     heads: usize,
+    /// Eps of the norm of keys.
+    eps: f32,
     pairs: RopePairs,
+    /// True if the last elements are rotated.
+    turns_last: bool,
     /// True if layers may use the selection of an earlier one.
     shares: bool,
 }
+
+/// Those of layers that may share, with rotated elements in halves, at the front.
+const FIRST: Defaults =
+    Defaults { heads: 32, eps: 1e-6, pairs: RopePairs::HalfSplit, turns_last: false, shares: true };
 
 /// The largest number of positions that may be selected.
 const MAX_SELECTED: u64 = 1 << 20;
@@ -28,8 +36,8 @@ pub(super) fn read(
     rotated: usize,
 ) -> Result<Option<Vec<SparseSpec>>, ConfigError> {
     let defaults = match config.model_type() {
-        "deepseek_v32" => Defaults { heads: 64, pairs: RopePairs::HalfSplit, shares: false },
-        "glm_moe_dsa" => Defaults { heads: 32, pairs: RopePairs::Interleaved, shares: true },
+        "deepseek_v32" => Defaults { heads: 64, shares: false, ..FIRST },
+        "glm_moe_dsa" => Defaults { pairs: RopePairs::Interleaved, ..FIRST },
         _ => {
             return match config.get("index_topk") {
                 Some(entry) => Err(config.unsupported(entry, "attention to all positions")),
@@ -71,15 +79,34 @@ fn indexer(
         let reason = format!("which with {dim} elements each no model has");
         return Err(config.need("index_n_heads")?.invalid(reason));
     }
-    let indexer = IndexerSpec { heads, dim, eps: 1e-6, pairs: defaults.pairs, group: 1 };
+    let &Defaults { eps, pairs, turns_last, .. } = defaults;
+    let indexer = IndexerSpec { heads, dim, turns_last, eps, pairs, group: 1 };
     Ok((most, indexer))
+}
+
+/// The sparse attention of Hy4, whose indexers rotate the last elements. Where nothing is said, the
+/// first two layers and every fourth after them have one of their own.
+pub(super) fn turning_last(
+    config: &Config,
+    layers: usize,
+    rotated: usize,
+    eps: f32,
+) -> Result<Vec<SparseSpec>, ConfigError> {
+    let defaults = Defaults { heads: 16, eps, turns_last: true, ..FIRST };
+    let (most, indexer) = indexer(config, &defaults, rotated)?;
+    let keys = ["indexer_types", "index_topk_pattern", "index_topk_freq"];
+    let own = match config.any(&keys) {
+        Some(_) => own(config, layers, 0)?,
+        None => (0..layers).map(|l| l == 0 || (l - 1).is_multiple_of(4)).collect(),
+    };
+    let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
+    Ok(own.into_iter().map(sparse).collect())
 }
 
 /// The sparse attention of layers whose indexer scores groups of positions.
 pub(super) fn grouped(config: &Config, full: &[bool]) -> Result<Vec<SparseSpec>, ConfigError> {
     switched_on(config, "index_kpool_always_select_tail")?;
-    let defaults = Defaults { heads: 32, pairs: RopePairs::HalfSplit, shares: true };
-    let (most, indexer) = indexer(config, &defaults, 0)?;
+    let (most, indexer) = indexer(config, &FIRST, 0)?;
     let entry = config.get("index_kpool");
     let group = entry.map_or(Ok(16), |entry| entry.size(MAX_GROUP))?;
     if !most.is_multiple_of(group) {

@@ -159,7 +159,7 @@ pub(super) fn select(
     tables: &[[Vec<f32>; 2]],
 ) {
     let &Context { tier, layer: l, ropes, spans, .. } = context;
-    let &IndexerSpec { heads, dim, eps, pairs, group } = indexer;
+    let &IndexerSpec { heads, dim, turns_last, eps, pairs, group } = indexer;
     let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
     let q = &mut q[..tokens * indexer.width()];
@@ -169,7 +169,8 @@ pub(super) fn select(
     if let Some(index) = spec.rope {
         let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
         for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
-            let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs };
+            let offset = if turns_last { dim - 2 * turned } else { 0 };
+            let shape = RopeShape { heads, head_dim: dim, offset, pairs };
             by_rows(x, heads * dim, |first, x| {
                 let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
                 rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);

@@ -32,7 +32,7 @@ use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::LatentSpec;
+use crate::spec::{LatentGates, LatentSpec};
 use heads::Heads;
 
 /// Heads are computed together up to this many queries in all: enough for attention to read each
@@ -131,7 +131,11 @@ pub(super) fn latent(
     }
 
     let mixed = grown(mixed, tokens * spec.value_width());
-    let LatentWork { absorbed, attended, inputs } = latent;
+    let LatentWork { absorbed, attended, inputs, sinks } = latent;
+    if spec.sinks {
+        // They outlast the loan of what `KvUp` comes from.
+        grown(sinks, spec.heads).copy_from_slice(weights.vector(id, Role::LatentSinks));
+    }
     let rows = tokens * heads_together(tokens, spec.heads);
     let absorbed = grown(absorbed, if spec.split { tokens * spec.heads } else { rows } * width);
     let attended = grown(attended, rows * spec.rank);
@@ -148,6 +152,7 @@ pub(super) fn latent(
         attended,
         inputs,
         selected: &index.selection,
+        sinks: spec.sinks.then_some(&sinks[..]),
         packed: 0,
         attention: (&mut own.scratch, &mut own.scratch_fits),
         scratch: &mut *scratch,
@@ -164,13 +169,16 @@ pub(super) fn latent(
         }
     }
 
-    if spec.gated {
-        let gates = grown(gated, tokens * spec.heads);
-        let product = Product::new(id, Role::OutputGate, input, &mut *gates, spec.heads);
+    if spec.gates != LatentGates::None {
+        let rows = spec.gate_rows();
+        let gates = grown(gated, tokens * rows);
+        let product = Product::new(id, Role::OutputGate, input, &mut *gates, rows);
         multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
         sigmoid(tier, gates);
-        by_rows(mixed, spec.value_dim, |first, x| {
-            for (x, gate) in x.chunks_exact_mut(spec.value_dim).zip(&gates[first..]) {
+        // Elements of a value that share a gate.
+        let each = spec.value_width() / rows;
+        by_rows(mixed, each, |first, x| {
+            for (x, gate) in x.chunks_exact_mut(each).zip(&gates[first..]) {
                 x.iter_mut().for_each(|x| *x *= gate);
             }
         });

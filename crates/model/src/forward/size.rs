@@ -175,8 +175,9 @@ impl Mixers {
         self.sees_all = true;
         let rows = rows_together(tokens, spec.heads);
         let queries = if spec.split { tokens * spec.heads } else { rows };
-        self.gated = self.gated.max(if spec.gated { spec.heads } else { 0 });
-        self.absorbed = self.absorbed.max(queries * spec.width() + rows * spec.rank);
+        self.gated = self.gated.max(spec.gate_rows());
+        let sinks = if spec.sinks { spec.heads } else { 0 };
+        self.absorbed = self.absorbed.max(queries * spec.width() + rows * spec.rank + sinks);
         self.rank = self.rank.max(if spec.split { spec.rank.max(spec.plain) } else { spec.rank });
         self.heads = self.heads.max(spec.heads);
     }

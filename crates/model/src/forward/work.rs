@@ -87,6 +87,8 @@ pub(super) struct LatentWork {
     pub(super) attended: Vec<f32>,
     /// The sums of each head, packed, or before them the plain parts of its queries.
     pub(super) inputs: Vec<Input>,
+    /// [heads]
+    pub(super) sinks: Vec<f32>,
 }
 
 /// The inputs and outputs of the heads of a delta net or a state space.
@@ -256,7 +258,7 @@ impl Workspace {
         let AttentionWork { q, k, v, mixed, gated, tables, packed, scratch, scratch_fits, .. } =
             &self.attention;
         let DeltaWork { decay, beta, outputs: of_heads } = &self.attention.delta;
-        let LatentWork { absorbed, attended, inputs: sums } = &self.attention.latent;
+        let LatentWork { absorbed, attended, inputs: sums, sinks } = &self.attention.latent;
         let ExpertWork {
             outputs,
             inputs,
@@ -274,7 +276,7 @@ impl Workspace {
         let Routed { choices, weights, identity, distinct, .. } = &self.routed;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
-        let floats = floats.chain([&self.ranks, absorbed, attended, identity, &self.later]);
+        let floats = floats.chain([&self.ranks, sinks, absorbed, attended, identity, &self.later]);
         let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());

@@ -2,7 +2,7 @@
 
 use super::TensorSpec;
 use crate::role::Role;
-use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
+use crate::spec::{AttentionSpec, LatentGates, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
@@ -84,13 +84,18 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
         let norm = [Role::IndexKeyNorm, Role::IndexKeyNormBias];
         bias.into_iter().chain(norm.map(|role| TensorSpec::vector(role, indexer.dim)))
     }));
+    if spec.sinks {
+        tensors.push(TensorSpec::vector(Role::LatentSinks, spec.heads));
+    }
     if spec.split {
         tensors.push(TensorSpec::matrix(Role::KeyUp, spec.heads * rank, spec.plain));
         tensors.push(TensorSpec::matrix(Role::ValueUp, spec.value_width(), rank));
     } else {
         tensors.push(TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank));
     }
-    tensors.extend(spec.gated.then(|| TensorSpec::matrix(Role::OutputGate, spec.heads, hidden)));
+    if spec.gates != LatentGates::None {
+        tensors.push(TensorSpec::matrix(Role::OutputGate, spec.gate_rows(), hidden));
+    }
     tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.value_width()));
     tensors
 }

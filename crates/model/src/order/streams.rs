@@ -48,7 +48,7 @@ impl Site {
         vec![
             TensorSpec::matrix(matrix, streams.weights(), model.state_width()),
             TensorSpec::vector(base, streams.weights()),
-            TensorSpec::vector(scale, 3),
+            TensorSpec::vector(scale, streams.scales()),
         ]
     }
 }

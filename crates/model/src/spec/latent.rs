@@ -26,8 +26,10 @@ pub struct LatentSpec {
     pub latent_scale: f32,
     /// The factor applied to products of queries and keys.
     pub scale: f32,
-    /// True if the output of each head is multiplied by the sigmoid of a gate.
-    pub gated: bool,
+    /// The gates by whose sigmoids outputs are multiplied.
+    pub gates: LatentGates,
+    /// True if each head has a sink: one more logit of the softmax, without a value.
+    pub sinks: bool,
     /// The growth of queries.
     pub temperature: Option<Temperature>,
     /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes); None if nothing is rotated.
@@ -37,6 +39,17 @@ pub struct LatentSpec {
     pub split: bool,
     /// The selection of positions that a query sees; None means all.
     pub sparse: Option<SparseSpec>,
+}
+
+/// The gates of the outputs of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatentGates {
+    /// None.
+    None,
+    /// One for each head.
+    PerHead,
+    /// One for each element of a value.
+    PerElement,
 }
 
 /// Positions that a query of latent attention sees: the best by the scores of an indexer, larger
@@ -56,8 +69,10 @@ pub struct SparseSpec {
 pub struct IndexerSpec {
     /// Heads.
     pub heads: usize,
-    /// Elements of a query and a key. The first are rotated, as many as in a key of the layer.
+    /// Elements of a query and a key.
     pub dim: usize,
+    /// True if the last of them are rotated, false if the first are; as many as in a key of the layer.
+    pub turns_last: bool,
     /// Eps of the norm of keys.
     pub eps: f32,
     /// The pairing of rotated elements.
@@ -76,6 +91,15 @@ impl LatentSpec {
     /// Elements that are remembered of a position: its latent, then the rotated part of its key.
     pub fn width(&self) -> usize {
         self.rank + self.rotated
+    }
+
+    /// Gates of a position.
+    pub fn gate_rows(&self) -> usize {
+        match self.gates {
+            LatentGates::None => 0,
+            LatentGates::PerHead => self.heads,
+            LatentGates::PerElement => self.value_width(),
+        }
     }
 
     /// Elements of the values of all heads.

@@ -14,7 +14,7 @@ use crate::support::Fixture;
 /// another has selected. Then there are aligned windows, and values shorter than keys. The next two
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
 /// layer, and groups of positions are selected.
-const VARIANTS: [&str; 21] = [
+const VARIANTS: [&str; 22] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -34,6 +34,7 @@ const VARIANTS: [&str; 21] = [
     "longcat_flash",
     "glm5_next",
     "glm5_next_shared",
+    "hy_v4",
     "minimax_m3",
     "minimax_m3_v5cfg",
 ];

@@ -7,10 +7,14 @@ use crate::functional::*;
 #[test]
 fn streams_have_the_same_bits_in_all_tiers_and_for_a_token_alone() {
     let mut noise = Noise(5);
-    for (count, width) in [(1, 3), (2, 32), (3, 45), (4, 130), (16, 7)] {
-        let streams = Streams { count, iterations: 4, eps: 1e-6 };
+    let mixed = Writing::Mixed { iterations: 4 };
+    let apart = Writing::Apart { magnitude: 1.5 };
+    let shapes = [(1, 3), (2, 32), (3, 45), (4, 130), (16, 7)];
+    let all = shapes.iter().flat_map(|shape| [mixed, apart].map(|writing| (*shape, writing)));
+    for ((count, width), writing) in all {
+        let streams = Streams { count, writing, eps: 1e-6 };
         let (tokens, own) = (3, streams.weights());
-        let (scale, base) = (noise.vec(3, 2.0), noise.vec(own, 1.0));
+        let (scale, base) = (noise.vec(streams.scales(), 2.0), noise.vec(own, 1.0));
         let bias = StreamBias { scale: &scale, base: &base };
         let products = noise.vec(tokens * own, 3.0);
         let weights = in_all_tiers(&products, |tier, x| stream_weights(tier, streams, bias, x));
@@ -41,7 +45,7 @@ fn streams_have_the_same_bits_in_all_tiers_and_for_a_token_alone() {
 
 #[test]
 fn rows_and_columns_of_mixing_add_up_to_one() {
-    let streams = Streams { count: 4, iterations: 40, eps: 1e-6 };
+    let streams = Streams { count: 4, writing: Writing::Mixed { iterations: 40 }, eps: 1e-6 };
     let (base, scale) = (vec![0.0; 24], [1.0; 3]);
     let bias = StreamBias { scale: &scale, base: &base };
     let mut x = Noise(3).vec(24, 2.0);

@@ -38,6 +38,8 @@ pub(super) struct Heads<'a> {
     pub(super) packed: usize,
     /// The positions selected for each token of the batch.
     pub(super) selected: &'a Selection,
+    /// One number for each head.
+    pub(super) sinks: Option<&'a [f32]>,
     /// Scratch of each thread of attention, and what it fits.
     pub(super) attention: (&'a mut Vec<AttentionScratch>, &'a mut (usize, usize)),
     pub(super) scratch: &'a mut Vec<ThreadScratch>,
@@ -221,7 +223,7 @@ impl Heads<'_> {
                 window: None,
                 aligned: false,
                 soft_cap: None,
-                sinks: None,
+                sinks: self.sinks.map(|sinks| &sinks[heads.clone()]),
             };
             let selected = sparse.and_then(|_| self.selected.of(span));
             let seen = cache.capacity().min(span.first_position + span.tokens);
@@ -311,7 +313,8 @@ mod tests {
     #[test]
     fn absorbed_queries_do_not_depend_on_threads_or_blocks() {
         let spec = LatentSpec {
-            gated: false,
+            gates: crate::spec::LatentGates::None,
+            sinks: false,
             temperature: None,
             heads: 7,
             query_rank: None,
@@ -360,6 +363,7 @@ mod tests {
                     attended: &mut [],
                     inputs: &mut inputs,
                     selected: &Selection::default(),
+                    sinks: None,
                     packed: 0,
                     attention: (&mut empty, &mut (0, 0)),
                     scratch: &mut scratch,
