@@ -5,10 +5,10 @@ use sws_kernels::functional::Activation;
 use sws_store::{PieceKind, Value};
 
 use super::bailing::bound_of;
-use super::common::{Decoder, Defaults, MAX_WIDTH, switched_off};
+use super::common::{Decoder, MAX_WIDTH, switched_off};
 use super::deepseek::{INDEXER, LATENT_ATTENTION};
 use super::deepseek_v4::{of_layers, streams};
-use super::kimi_linear::{DELTA, delta, linear};
+use super::kimi_linear::{DEFAULTS, DELTA, delta, linear};
 use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small, sparse};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
@@ -37,15 +37,6 @@ const POOLS: &[Rule] = &[
     small(PieceKind::Attention, Role::IndexPoolBias, "self_attn.indexer.index_kpool_compress_ape"),
     small(PieceKind::Attention, Role::IndexPoolGate, "self_attn.indexer.index_kpool_compress_gate"),
 ];
-
-const DEFAULTS: Defaults = Defaults {
-    eps: 1e-5,
-    theta: 10_000.0,
-    kv_heads: None,
-    head_dim: None,
-    rotated: None,
-    context: 1 << 20,
-};
 
 const KEYS: RankedKeys = RankedKeys {
     dense: ("first_k_dense_replace", 3),

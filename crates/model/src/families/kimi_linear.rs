@@ -51,7 +51,7 @@ pub(super) const SHARED: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Down, "block_sparse_moe.shared_experts.down_proj.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+pub(super) const DEFAULTS: Defaults = Defaults {
     eps: 1e-5,
     theta: 10_000.0,
     kv_heads: None,

@@ -11,7 +11,7 @@ use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
 use sws_testing::goldens::Tensors;
 
-use crate::quantised::{MATRICES, OTHERS, Stored, config, logits, numbers};
+use crate::quantised::{MATRICES, Stored, config, logits, numbers, with_matrices};
 
 /// A way to pack weights, and the configuration that says so.
 #[derive(Clone)]
@@ -122,26 +122,8 @@ fn pack(
 
 /// The checkpoint as stored, and its weights in f32.
 fn checkpoint(format: &Format) -> [Tensors; 2] {
-    let mut state = 7u64;
-    let mut random = move || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    let [mut stored, mut wide] = [const { Vec::new() }; 2];
-    for (name, shape) in OTHERS {
-        let bytes = numbers(Dtype::BF16, shape.iter().product(), &mut random);
-        let tensor = (name.to_owned(), (Dtype::BF16, shape.to_vec(), bytes));
-        stored.push(tensor.clone());
-        wide.push(tensor);
-    }
-    for (name, rows, cols) in MATRICES {
-        let stem = format!("model.layers.0.{name}");
-        let (tensors, weights) = pack(format, [rows, cols], &mut random);
-        stored.extend(tensors.into_iter().map(|(suffix, t)| (format!("{stem}{suffix}"), t)));
-        let bytes = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
-        wide.push((format!("{stem}.weight"), (Dtype::F32, vec![rows, cols], bytes)));
-    }
-    [stored, wide].map(|tensors| Tensors(tensors.into_iter().collect()))
+    with_matrices(7, |shape, random| pack(format, shape, random))
+        .map(|tensors| Tensors(tensors.into_iter().collect()))
 }
 
 fn write(dir: &Path, tensors: Tensors, quantisation: Option<&Value>) {

@@ -97,7 +97,7 @@ pub(crate) const MATRICES: [(&str, usize, usize); 7] = [
     ("mlp.down_proj", 128, 384),
 ];
 
-pub(crate) const OTHERS: [(&str, &[usize]); 7] = [
+const OTHERS: [(&str, &[usize]); 7] = [
     ("lm_head.weight", &[60, 128]),
     ("model.embed_tokens.weight", &[60, 128]),
     ("model.layers.0.input_layernorm.weight", &[128]),
@@ -125,11 +125,41 @@ fn write(dir: &Path, tensors: impl IntoIterator<Item = (String, Stored)>) {
 
 /// The checkpoint as stored, and its weights in f32.
 fn checkpoint(encoding: Encoding, parts: &[Part]) -> [Vec<(String, Stored)>; 2] {
-    let mut state = 1u64;
-    let mut random = move || {
+    with_matrices(1, |[rows, cols], random| {
+        let tensors: Vec<(&str, Stored)> = parts
+            .iter()
+            .map(|&Part(suffix, dtype, shape)| {
+                let shape = shape(rows, cols);
+                let bytes = numbers(dtype, shape.iter().product(), random);
+                (suffix, (dtype, shape, bytes))
+            })
+            .collect();
+        let bytes: Vec<&[u8]> = tensors.iter().map(|(_, (_, _, bytes))| &bytes[..]).collect();
+        let matrix = Matrix::new(encoding, rows, cols, &bytes).unwrap();
+        let mut decoded = vec![0.0; rows * cols];
+        for (row, out) in decoded.chunks_mut(cols).enumerate() {
+            matrix.decode_row(row, out);
+        }
+        // Scales of activations, which nothing is computed with.
+        let ignored = (".input_scale", (Dtype::F32, vec![], vec![0; 4]));
+        (tensors.into_iter().chain([ignored]).collect(), decoded)
+    })
+}
+
+/// Random bytes.
+pub(crate) type Random = Box<dyn FnMut() -> u8>;
+
+/// The tensors of a checkpoint, with matrices of this shape as `store` has them, by suffixes of their
+/// names, and the same with the weights that it returns beside them.
+pub(crate) fn with_matrices(
+    seed: u64,
+    mut store: impl FnMut([usize; 2], &mut Random) -> (Vec<(&'static str, Stored)>, Vec<f32>),
+) -> [Vec<(String, Stored)>; 2] {
+    let mut state = seed;
+    let mut random: Random = Box::new(move || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 56) as u8
-    };
+    });
     let [mut stored, mut wide] = [const { Vec::new() }; 2];
     for (name, shape) in OTHERS {
         let bytes = numbers(Dtype::BF16, shape.iter().product(), &mut random);
@@ -139,25 +169,10 @@ fn checkpoint(encoding: Encoding, parts: &[Part]) -> [Vec<(String, Stored)>; 2] 
     }
     for (name, rows, cols) in MATRICES {
         let stem = format!("model.layers.0.{name}");
-        let tensors: Vec<(String, Stored)> = parts
-            .iter()
-            .map(|Part(suffix, dtype, shape)| {
-                let shape = shape(rows, cols);
-                let bytes = numbers(*dtype, shape.iter().product(), &mut random);
-                (format!("{stem}{suffix}"), (*dtype, shape, bytes))
-            })
-            .collect();
-        let bytes: Vec<&[u8]> = tensors.iter().map(|(_, (_, _, bytes))| &bytes[..]).collect();
-        let matrix = Matrix::new(encoding, rows, cols, &bytes).unwrap();
-        let mut decoded = vec![0.0; rows * cols];
-        for (row, out) in decoded.chunks_mut(cols).enumerate() {
-            matrix.decode_row(row, out);
-        }
-        let decoded = decoded.iter().flat_map(|w| w.to_le_bytes()).collect();
-        wide.push((format!("{stem}.weight"), (Dtype::F32, vec![rows, cols], decoded)));
-        stored.extend(tensors);
-        // Scales of activations, which nothing is computed with.
-        stored.push((format!("{stem}.input_scale"), (Dtype::F32, vec![], vec![0; 4])));
+        let (tensors, weights) = store([rows, cols], &mut random);
+        stored.extend(tensors.into_iter().map(|(suffix, t)| (format!("{stem}{suffix}"), t)));
+        let bytes = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+        wide.push((format!("{stem}.weight"), (Dtype::F32, vec![rows, cols], bytes)));
     }
     [stored, wide]
 }
