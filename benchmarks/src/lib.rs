@@ -8,6 +8,7 @@
 
 pub mod bits;
 pub mod checkpoint;
+pub mod clients;
 pub mod fio;
 pub mod gaussian;
 pub mod inflate;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
 use sws_benchmarks::bits::{self, BitsArguments};
+use sws_benchmarks::clients::{self, ClientsArguments};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::kernels;
 use sws_benchmarks::models;
@@ -73,6 +74,8 @@ enum Command {
     /// One run of `speculation`: used by the command itself
     #[command(hide = true)]
     SpeculationChild,
+    /// Measure several clients of one model: one after the other, in shared passes, as the server decides
+    Clients(ClientsArguments),
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
     /// Measure the sharder against a plain copy of the same number of bytes
@@ -158,6 +161,7 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Resident(arguments) => resident::run(&arguments)?,
         Command::Stream(arguments) => stream::run(&arguments)?,
+        Command::Clients(arguments) => clients::run(&arguments)?,
         Command::Speculation(arguments) => speculation::run(&arguments)?,
         Command::SpeculationChild => speculation::child()?,
         Command::Store(arguments) => store_bench::run(&arguments)?,

@@ -50,6 +50,8 @@ pub struct Limits {
     pub queue: usize,
     /// Time that a request may wait for others.
     pub queue_time: Duration,
+    /// Time between two tokens of a text for which others may have their turns.
+    pub gap: Duration,
     /// Time for the header of a request, and for its body.
     pub header_time: Duration,
     /// Time between two signs of life.
@@ -72,6 +74,7 @@ impl Default for Limits {
             connections: 256,
             queue: 32,
             queue_time: Duration::from_secs(300),
+            gap: Duration::from_secs(10),
             header_time: Duration::from_secs(30),
             heartbeat: Duration::from_secs(10),
             patience: Duration::from_secs(30),

@@ -40,7 +40,7 @@ struct Engine<'a> {
 
 /// Serves the queue until it is closed and all texts are over.
 pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> {
-    let mut batch = model.batch()?;
+    let mut batch = model.batch()?.with_turns(app.config.limits.gap);
     let mut engine = Engine { app, clock: &app.clock, running: BTreeMap::new(), next: 0 };
     loop {
         let closed = engine.admit(&mut batch);

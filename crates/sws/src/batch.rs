@@ -10,9 +10,10 @@ use sws_model::{CausalLm, Chunk, ForwardError, Observer, SourceError, Step, chec
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
-use crate::free::{Free, FreeList};
+use crate::free::{Answer, Asked, Free, FreeList};
 use crate::rank::Scores;
 use crate::sequence::Sequence;
+use crate::turns::Turns;
 use crate::writer::Writer;
 use crate::{Cancel, End, Error, Generated, Piece, Rank, Result};
 
@@ -33,6 +34,7 @@ pub struct Batch<'m> {
     free: FreeList,
     step: Step,
     clock: Clock,
+    turns: Option<Turns>,
 }
 
 /// A text to continue among others.
@@ -57,7 +59,8 @@ pub struct Continuation {
     /// [`Needs::all_logits`](crate::Needs::all_logits) was declared.
     pub prompt_ranks: bool,
     /// The owner of the text. What was computed for a text is used again for texts of its owner that
-    /// begin as it does.
+    /// begin as it does. The same text again, such as one that was cancelled, goes on where it was, if
+    /// it has neither a constraint nor ranks.
     pub owner: u64,
     /// Cancels the text.
     pub cancel: Cancel,
@@ -88,13 +91,17 @@ struct Text<'m> {
     prompt: Vec<u32>,
     owner: u64,
     began: Duration,
+    /// Time of its last token.
+    heard: Duration,
     writer: Writer<'m>,
     bias: Vec<(u32, f32)>,
     ranks: Option<usize>,
     prompt_ranks: bool,
     cancel: Cancel,
-    /// True once a pass over it was cancelled.
-    has_failed: bool,
+    /// With what it can be continued when it is asked for again.
+    asked: Option<Asked>,
+    /// Tokens of the same text before, and its end if it had one: not told yet.
+    again: (Vec<Piece>, Option<End>),
 }
 
 /// State of a text's sequence after a step.
@@ -114,7 +121,15 @@ impl<'m> Batch<'m> {
     ) -> Result<Batch<'m>> {
         let free = FreeList::new(model.several(most).ok_or(Error::OneText)?);
         let (running, step, clock) = (Vec::new(), Step::default(), Clock::real());
-        Ok(Batch { model, tokenizer, waiter, running, free, step, clock })
+        Ok(Batch { model, tokenizer, waiter, running, free, step, clock, turns: None })
+    }
+
+    /// Lets texts go on one at a time, in turns, where that costs less by what passes have taken so
+    /// far: a step then continues one text. None waits longer than `gap` between tokens for the turns
+    /// of others. Without this a step advances every text.
+    pub fn with_turns(mut self, gap: Duration) -> Batch<'m> {
+        self.turns = Some(Turns::new(gap));
+        self
     }
 
     /// True if there is no text.
@@ -150,36 +165,64 @@ impl<'m> Batch<'m> {
         if let Some(constraint) = text.constraint {
             writer.restrict(constraint.begin());
         }
-        // The last token is computed in any case, for its logits.
-        let begins = &prompt[..prompt.len() - 1];
-        let place = match text.prompt_ranks {
-            true => self.free.take(0).map(|sequence| (sequence, 0)),
-            false => self.free.take_best(begins, owner),
+        let repeats = text.ranks.is_none() && !text.prompt_ranks && !writer.is_restricted();
+        let asked = repeats.then(|| Asked::new(&generation, position, &text.bias));
+        let same = asked.as_ref().and_then(|asked| self.free.take_again(&prompt, owner, asked));
+        let (sequence, made) = same.map_or((None, Vec::new()), |(at, made)| (Some(at), made));
+        let (sequence, known) = match sequence {
+            Some(sequence) => (sequence, prompt.len()),
+            None => self.place_for(&prompt, owner, text.prompt_ranks),
         };
-        let (sequence, known) = place.expect("there is room for the text");
-        let known = self.model.truncate_one(sequence, known);
+        let next = match made.last() {
+            Some(&last) => vec![last],
+            None => prompt[known..].to_vec(),
+        };
+        let mut again = (Vec::with_capacity(made.len()), None);
+        for (position, token) in (prompt.len()..).zip(made) {
+            // Tokens that were chosen once are tokens of the model.
+            let (piece, end) = writer.take(token).expect("a token that was chosen before");
+            again.0.push(piece);
+            again.1 = end_at(&writer, end, position, limit);
+        }
+        let began = self.clock.now();
         self.running.push(Text {
             number,
             sequence,
-            next: prompt[known..].to_vec(),
+            next,
             prompt,
             owner,
-            began: self.clock.now(),
+            began,
+            heard: began,
             writer,
             bias: text.bias,
             ranks: text.ranks,
             prompt_ranks: text.prompt_ranks,
             cancel: text.cancel,
-            has_failed: false,
+            asked,
+            again,
         });
         Ok(known)
     }
 
-    /// Advances all texts: each gets a token, or a part of its prompt is computed. `each` gets the
-    /// numbers of the texts with what happened to them.
+    /// Takes a sequence for a prompt. Returns it with the number of tokens of the prompt that it holds.
+    fn place_for(&mut self, prompt: &[u32], owner: u64, first: bool) -> (usize, usize) {
+        // The last token is computed in any case, for its logits.
+        let begins = &prompt[..prompt.len() - 1];
+        let place = match first {
+            true => self.free.take(0).map(|sequence| (sequence, 0)),
+            false => self.free.take_best(begins, owner),
+        };
+        let (sequence, known) = place.expect("there is room for the text");
+        (sequence, self.model.truncate_one(sequence, known))
+    }
+
+    /// Advances all texts, or with [turns](Self::with_turns) some: each gets a token, or a part of its
+    /// prompt is computed. `each` gets the numbers of the texts with what happened to them.
     pub fn step(&mut self, each: &mut dyn FnMut(usize, Event)) {
         let running = self.without_cancelled(each);
-        let parts = parts(&running);
+        let running = self.told_again(running, each);
+        let parts = self.parts(&running);
+        let (began, tokens) = (self.clock.now(), parts.iter().sum());
         let together = |(text, part): &(&Text<'_>, &usize)| **part > 0 && !text.is_scored();
         let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
             .iter()
@@ -201,6 +244,9 @@ impl<'m> Batch<'m> {
             if let Some(cancel) = one {
                 cancel.detach();
             }
+            if let Some(turns) = &mut self.turns {
+                turns.passed(tokens, self.clock.now() - began);
+            }
         }
         let mut chunk = 0;
         for (mut text, part) in running.into_iter().zip(parts) {
@@ -220,12 +266,53 @@ impl<'m> Batch<'m> {
         }
     }
 
+    /// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
+    fn parts(&mut self, running: &[Text<'_>]) -> Vec<usize> {
+        let mut parts = parts(running);
+        let Some(turns) = &mut self.turns else { return parts };
+        // A part of a prompt needs most experts: all texts go with it.
+        if !running.iter().all(Text::has_begun) {
+            turns.end_round();
+            return parts;
+        }
+        let texts: Vec<_> = running.iter().map(|text| (text.number, text.heard)).collect();
+        if let Some(number) = turns.next(&texts) {
+            let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
+            others.for_each(|(_, part)| *part = 0);
+        }
+        parts
+    }
+
     /// Takes the running texts, and ends those that were cancelled.
     fn without_cancelled(&mut self, each: &mut dyn FnMut(usize, Event)) -> Vec<Text<'m>> {
         let (over, running): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.running).into_iter().partition(|t| t.cancel.is_cancelled());
         over.into_iter().for_each(|text| self.end(text, Ok(End::Cancelled), each));
         running
+    }
+
+    /// Tells what texts had come to before, and ends those that had ended.
+    fn told_again(
+        &mut self,
+        running: Vec<Text<'m>>,
+        each: &mut dyn FnMut(usize, Event),
+    ) -> Vec<Text<'m>> {
+        let mut rest = Vec::with_capacity(running.len());
+        for mut text in running {
+            let (pieces, end) = std::mem::take(&mut text.again);
+            if !pieces.is_empty() {
+                text.heard = self.clock.now();
+                text.writer.made.first_token = Some(text.heard - text.began);
+                let total = text.prompt.len() as u64;
+                each(text.number, Event::Prompt(Progress { done: total, total }));
+            }
+            pieces.into_iter().for_each(|piece| each(text.number, Event::Piece(piece, None)));
+            match end {
+                Some(end) => self.end(text, Ok(end), each),
+                None => rest.push(text),
+            }
+        }
+        rest
     }
 
     /// Takes the result of a step for a text, whose next `part` tokens were a chunk of it. Returns the
@@ -272,18 +359,26 @@ impl<'m> Batch<'m> {
         Place { position, limit, now: self.clock.now() }
     }
 
-    /// Ends a text. Its sequence is known as far as no pass over it has failed.
+    /// Ends a text. What was computed of it stays known, unless it has failed; a pass that was cut off
+    /// is undone.
     fn end(&mut self, mut text: Text<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
         let Text { sequence, owner, .. } = text;
         let mut tokens = std::mem::take(&mut text.prompt);
-        if end.is_ok() && !text.has_failed {
-            tokens.extend(&text.writer.made.tokens);
-            tokens.truncate(self.model.len_of(sequence));
+        let mut answer = None;
+        if end.is_ok() {
+            let made = &text.writer.made.tokens;
+            let len = self.model.len_of(sequence);
+            let len = self.model.truncate_one(sequence, len);
+            if !made.is_empty() && len + 1 == tokens.len() + made.len() {
+                answer = text.asked.take().map(|asked| Answer { asked, made: made.clone() });
+            }
+            tokens.extend(made);
+            tokens.truncate(len);
         } else {
             tokens = Vec::new();
             self.model.clear_one(sequence);
         }
-        self.free.add(Free { sequence, tokens, owner });
+        self.free.add(Free { sequence, tokens, owner, answer });
         let made = end.map(|end| {
             if let Some(held_back) = text.writer.end(end) {
                 each(text.number, Event::Piece(held_back, None));
@@ -294,12 +389,22 @@ impl<'m> Batch<'m> {
     }
 }
 
+/// The reason why a text is over with its last token, which has this position.
+fn end_at(writer: &Writer<'_>, end: Option<End>, position: usize, limit: usize) -> Option<End> {
+    match end {
+        Some(end) => Some(end),
+        None if writer.is_complete() => Some(End::Length),
+        None if position == limit => Some(End::Context),
+        None => None,
+    }
+}
+
 /// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
 fn parts(texts: &[Text<'_>]) -> Vec<usize> {
     let mut room = PROMPT;
     let part = |text: &Text<'_>| {
         // A text that has begun gets one in any case.
-        let least = usize::from(text.next.len() == 1 || !text.writer.made.tokens.is_empty());
+        let least = usize::from(text.next.len() == 1 || text.has_begun());
         let part = text.next.len().min(room.max(least));
         room -= if part > 1 { part } else { 0 };
         part
@@ -308,9 +413,14 @@ fn parts(texts: &[Text<'_>]) -> Vec<usize> {
 }
 
 impl Text<'_> {
+    /// True if it has a new token.
+    fn has_begun(&self) -> bool {
+        !self.writer.made.tokens.is_empty()
+    }
+
     /// True if its next tokens are of a prompt that is ranked.
     fn is_scored(&self) -> bool {
-        self.prompt_ranks && self.writer.made.tokens.is_empty()
+        self.prompt_ranks && !self.has_begun()
     }
 
     /// Chooses the next token, if the prompt ends with the first `part` of its next tokens. Returns
@@ -323,7 +433,8 @@ impl Text<'_> {
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
         self.next.drain(..part);
-        if self.writer.made.tokens.is_empty() {
+        self.heard = place.now;
+        if !self.has_begun() {
             let (done, total) =
                 ((self.prompt.len() - self.next.len()) as u64, self.prompt.len() as u64);
             each(self.number, Event::Prompt(Progress { done, total }));
@@ -344,7 +455,7 @@ impl Text<'_> {
         let rank = raw.zip(piece.token).map(|((raw, top), token)| Rank::of(&raw, token, top));
         each(self.number, Event::Piece(piece, rank));
         let mut position = place.position;
-        let mut end = self.end_at(end, position, place.limit);
+        let mut end = end_at(&self.writer, end, position, place.limit);
         // With probabilities, each token needs the logits of the one before.
         while end.is_none() && self.ranks.is_none() && self.next.len() < PROMPT {
             let mut forced = self.writer.forced()?;
@@ -357,7 +468,7 @@ impl Text<'_> {
                 self.next.push(token);
                 each(self.number, Event::Piece(piece, None));
                 position += 1;
-                end = self.end_at(over, position, place.limit);
+                end = end_at(&self.writer, over, position, place.limit);
                 if end.is_some() {
                     break;
                 }
@@ -366,19 +477,8 @@ impl Text<'_> {
         Ok(end)
     }
 
-    /// The reason why the text is over with its last token, which has this position.
-    fn end_at(&self, end: Option<End>, position: usize, limit: usize) -> Option<End> {
-        match end {
-            Some(end) => Some(end),
-            None if self.writer.is_complete() => Some(End::Length),
-            None if position == limit => Some(End::Context),
-            None => None,
-        }
-    }
-
     /// Takes a failed pass, and tells a cancelled text from a failed one.
-    fn failed(&mut self, error: ForwardError) -> Result<Option<End>> {
-        self.has_failed = true;
+    fn failed(&self, error: ForwardError) -> Result<Option<End>> {
         match error {
             ForwardError::Source(_) if self.cancel.is_cancelled() => Ok(Some(End::Cancelled)),
             error => Err(error.into()),

@@ -64,6 +64,7 @@ mod text;
 mod texts;
 mod threads;
 mod timing;
+mod turns;
 mod warning;
 mod writer;
 

@@ -69,6 +69,11 @@ impl<'m> Writer<'m> {
         self.constraint = Some(constraint);
     }
 
+    /// True if not every token may be chosen.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.constraint.is_some()
+    }
+
     /// Chooses the token at `position`. With an end, the text is over.
     pub(crate) fn choose(
         &mut self,

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use sws::{
-    Cancel, End, Error, Generated, GenerationOptions, LoadedModel, Model, Needs, Observer, Options,
+    Batch, Cancel, Continuation, End, Error, Event, Generated, GenerationOptions, LoadedModel, Model, Needs, Observer, Options,
     Prompt, Request, ShardReader, Threads,
 };
+use sws_model::text::Position;
 use sws_model::{Routed, SourceError};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Pass, ReaderKind, open_checkpoint};
@@ -151,6 +153,129 @@ fn texts_together_are_those_alone() {
             );
         }
     }
+}
+
+/// A seeded text of `new` tokens.
+fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Continuation {
+    let options = GenerationOptions {
+        temperature: Some(0.8),
+        seed: Some(seed),
+        max_new_tokens: Some(new),
+        ignore_eos: true,
+        ..GenerationOptions::default()
+    };
+    Continuation {
+        tokens: model.text().tokenizer().unwrap().encode(prompt, true).unwrap(),
+        generation: model.model().generation(&options).unwrap(),
+        position: Position::Middle,
+        bias: Vec::new(),
+        constraint: None,
+        ranks: None,
+        prompt_ranks: false,
+        owner: 0,
+        cancel: Cancel::new(),
+    }
+}
+
+/// The text's tokens and its end, and the number of steps.
+fn to_its_end(batch: &mut Batch<'_>) -> (Generated, usize) {
+    let (mut ended, mut steps, mut pieces) = (None, 0, String::new());
+    while ended.is_none() {
+        batch.step(&mut |_, event| match event {
+            Event::Piece(piece, _) => pieces += &piece.text,
+            Event::Ended(made) => ended = Some(made.unwrap()),
+            _ => {}
+        });
+        steps += 1;
+    }
+    let made = ended.unwrap();
+    assert!(made.text.ends_with(&pieces), "{pieces}");
+    (made, steps)
+}
+
+#[test]
+fn the_same_text_again_goes_on_where_it_was() {
+    let mut model = streamed(&tales());
+    let text = continuation(&model, "The wolf", 7, 20);
+    let other = continuation(&model, "The wolf", 8, 20);
+    let prompt = text.tokens.len();
+    let mut batch = model.batch().unwrap();
+    batch.add(0, text.clone()).unwrap();
+    let (whole, steps) = to_its_end(&mut batch);
+    assert_eq!((whole.tokens.len(), steps), (20, 20));
+    // Ended before: nothing is computed.
+    assert_eq!(batch.add(1, text.clone()).unwrap(), prompt);
+    let (again, steps) = to_its_end(&mut batch);
+    assert_eq!((&again.tokens, &again.text, again.end), (&whole.tokens, &whole.text, whole.end));
+    assert_eq!(steps, 1);
+    // Another seed is another text, with the same prompt.
+    assert_eq!(batch.add(2, other).unwrap(), prompt - 1);
+    let (another, steps) = to_its_end(&mut batch);
+    assert_eq!(steps, 20);
+    assert_ne!(another.tokens, whole.tokens);
+    // Cut off between passes, and then in a pass.
+    batch.add(3, text.clone()).unwrap();
+    (0..8).for_each(|_| batch.step(&mut |_, _| {}));
+    let cancelled = Continuation { cancel: Cancel::new(), ..text.clone() };
+    text.cancel.cancel();
+    assert_eq!(to_its_end(&mut batch).0.end, End::Cancelled);
+    assert_eq!(batch.add(4, cancelled.clone()).unwrap(), prompt);
+    let cancel = cancelled.cancel.clone();
+    let mut end = None;
+    while end.is_none() {
+        batch.step(&mut |_, event| match event {
+            // The pass after this token ends at its first layer.
+            Event::Piece(piece, _) if piece.token == Some(whole.tokens[9]) => cancel.cancel(),
+            Event::Ended(made) => end = Some(made.unwrap().end),
+            _ => {}
+        });
+    }
+    assert_eq!(end, Some(End::Cancelled));
+    assert_eq!(batch.add(5, Continuation { cancel: Cancel::new(), ..text }).unwrap(), prompt);
+    let (rest, steps) = to_its_end(&mut batch);
+    assert_eq!((rest.tokens, rest.text), (whole.tokens, whole.text));
+    assert!(steps <= 12, "{steps} steps for the last 10 tokens");
+}
+
+#[test]
+fn texts_in_turns_are_those_in_shared_passes() {
+    let tales = tales();
+    let needs = Needs { texts: 3, ..Needs::default() };
+    let mut options = Options { ram: "min".parse().unwrap(), ..Options::default() };
+    options.streaming.warm_start = false;
+    let mut model = tales.with(options).needs(needs).load().unwrap();
+    let prompts = [("The wolf", 7), ("Once upon a time", 8), ("A cat", 9)];
+    let texts = prompts.map(|(prompt, seed)| continuation(&model, prompt, seed, 300));
+    let mut run = |gap: Option<Duration>| {
+        let mut batch = model.batch().unwrap();
+        if let Some(gap) = gap {
+            batch = batch.with_turns(gap);
+        }
+        for (number, text) in texts.iter().enumerate() {
+            batch.add(number, text.clone()).unwrap();
+        }
+        let mut made = vec![None; texts.len()];
+        let mut alone = 0;
+        while !batch.is_empty() {
+            let (running, mut tokens) = (batch.len(), 0);
+            batch.step(&mut |number, event| match event {
+                Event::Piece(piece, _) => tokens += usize::from(piece.token.is_some()),
+                Event::Ended(text) => made[number] = Some(text.unwrap().tokens),
+                _ => {}
+            });
+            alone += usize::from(tokens == 1 && running > 1);
+        }
+        (made, alone)
+    };
+    let (shared, alone) = run(None);
+    assert_eq!(alone, 0);
+    assert!(shared.iter().all(|text| text.as_ref().unwrap().len() == 300));
+    // Turns are tried once what shared passes cost is known.
+    let (turns, alone) = run(Some(Duration::from_secs(1000)));
+    assert_eq!(turns, shared);
+    assert!(alone >= 128, "{alone} passes over one text");
+    let (none, alone) = run(Some(Duration::ZERO));
+    assert_eq!((none, alone), (shared, 0));
 }
 
 /// A prompt that fills the context, or nearly, ends alike alone and among others.

@@ -46,8 +46,8 @@ pub struct UnknownReplayPolicy(pub String);
 ///
 /// The first half of the sequences (of a single sequence, of its tokens) warms cache and tables;
 /// the second half is counted. Tokens that went through the layers together do so again. With
-/// `batch` sequences at a time, one token of each goes through together. Either way a layer needs
-/// the union of their experts, each once.
+/// `batch` sequences at a time, one token of each goes through together, or each sequence has its turn.
+/// A layer needs the union of the experts of a pass, each once.
 #[derive(Debug)]
 pub struct Replay<'a> {
     trace: &'a Trace,
@@ -87,8 +87,17 @@ struct Part {
 type Run = (usize, Range<usize>);
 
 impl<'a> Replay<'a> {
-    /// A replay of `batch` sequences at a time.
+    /// A replay of `batch` sequences at a time, which share passes.
     pub fn new(trace: &'a Trace, batch: usize) -> Replay<'a> {
+        Replay::of(trace, batch, None)
+    }
+
+    /// A replay of `batch` sequences at a time, which have turns of `turn` tokens.
+    pub fn in_turns(trace: &'a Trace, batch: usize, turn: usize) -> Replay<'a> {
+        Replay::of(trace, batch, Some(turn))
+    }
+
+    fn of(trace: &'a Trace, batch: usize, turn: Option<usize>) -> Replay<'a> {
         let mut halves: Vec<Run> = trace.sequences().map(|tokens| (0, tokens)).collect();
         let counted = if let [(_, only)] = &halves[..] {
             // The end of the pass that reaches the middle.
@@ -101,9 +110,9 @@ impl<'a> Replay<'a> {
             halves.len() / 2
         };
         let (warming, counting) = halves.split_at(counted);
-        let mut passes = arrange(trace, warming, batch);
+        let mut passes = arrange(trace, warming, batch, turn);
         let counted = passes.len();
-        passes.extend(arrange(trace, counting, batch));
+        passes.extend(arrange(trace, counting, batch, turn));
         Replay { trace, batch: batch.max(1), passes, counted }
     }
 
@@ -280,8 +289,9 @@ impl Player {
     }
 }
 
-/// Arranges sequences in passes, `batch` at a time: the next sequence begins where one ends.
-fn arrange(trace: &Trace, runs: &[Run], batch: usize) -> Vec<Together> {
+/// Arranges sequences in passes, `batch` at a time: the next sequence begins where one ends. Those at a
+/// time share passes, a token of each, or have turns of so many tokens.
+fn arrange(trace: &Trace, runs: &[Run], batch: usize, turn: Option<usize>) -> Vec<Together> {
     if batch <= 1 {
         let alone = |(position, all): &Run| {
             let (position, start) = (*position, all.start);
@@ -304,7 +314,7 @@ fn arrange(trace: &Trace, runs: &[Run], batch: usize) -> Vec<Together> {
             {
                 (*position, *rest) = next.clone();
             }
-            if let Some(token) = rest.next() {
+            for token in rest.by_ref().take(turn.unwrap_or(1)) {
                 let first_position = *position;
                 together.push(Part { sequence, first_position, tokens: token..token + 1 });
                 *position += 1;
@@ -313,7 +323,10 @@ fn arrange(trace: &Trace, runs: &[Run], batch: usize) -> Vec<Together> {
         if together.is_empty() {
             return passes;
         }
-        passes.push(together);
+        match turn {
+            None => passes.push(together),
+            Some(_) => passes.extend(together.into_iter().map(|part| vec![part])),
+        }
     }
 }
 

@@ -58,6 +58,26 @@ proptest! {
 }
 
 #[test]
+fn sequences_share_passes_or_have_turns() {
+    let shape = Shape { layers: 1, experts: 4, top_k: 1 };
+    let sequences = [5, 3, 2].map(|len| vec![vec![0]; len]);
+    let trace = trace(shape, &sequences);
+    let passes = |replay: Replay<'_>| -> Vec<Vec<(usize, usize)>> {
+        let part = |part: &Part| (part.sequence, part.tokens.start);
+        replay.passes.iter().map(|pass| pass.iter().map(part).collect()).collect()
+    };
+    // The first sequence warms; the others, of tokens 5 to 7 and 8 to 9, are counted.
+    let together = Replay::new(&trace, 2);
+    assert_eq!(together.counted, 5);
+    assert_eq!(
+        passes(together)[5..],
+        [vec![(0, 5), (1, 8)], vec![(0, 6), (1, 9)], vec![(0, 7)]]
+    );
+    let turns = Replay::in_turns(&trace, 2, 2);
+    assert_eq!(passes(turns)[5..], [(0, 5), (0, 6), (1, 8), (1, 9), (0, 7)].map(|part| vec![part]));
+}
+
+#[test]
 fn first_half_warms_and_second_is_counted() {
     let shape = Shape { layers: 1, experts: 4, top_k: 1 };
     let of = |lens: &[usize]| {

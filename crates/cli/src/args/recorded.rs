@@ -35,6 +35,9 @@ pub(crate) struct Replay {
     /// Sequences processed together.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
+    /// Turns of so many tokens for the sequences of --batch, instead of shared passes.
+    #[arg(long, value_name = "TOKENS", requires = "batch", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) turns: Option<u32>,
     /// Also write a page with the experts of each pass, for a browser. What is in memory is simulated
     /// with the first of the cache sizes, and the default policy or the first other one but belady.
     #[arg(long, value_name = "FILE")]

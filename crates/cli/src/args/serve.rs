@@ -38,6 +38,10 @@ pub(crate) struct Serve {
     /// Seconds that a request may wait.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) queue_timeout: u32,
+    /// Seconds that a text waits between tokens at most while others have their turns. Texts share
+    /// passes or take turns, whichever costs less; with 0 they always share passes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) max_gap: u32,
     /// Maximum number of new tokens of a text [default: as many as the context has room for].
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,

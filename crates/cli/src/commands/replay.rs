@@ -28,7 +28,11 @@ const MAX_RUNS: usize = 1000;
 
 pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
     let trace = read(&args.trace)?;
-    let replay = Replay::new(&trace, args.batch.into());
+    let batch = args.batch.into();
+    let replay = match args.turns {
+        None => Replay::new(&trace, batch),
+        Some(turn) => Replay::in_turns(&trace, batch, turn as usize),
+    };
     let slots: Vec<(f64, usize)> = if args.slots.is_empty() {
         args.budgets.iter().map(|&percent| (percent, replay.slots(percent / 100.0))).collect()
     } else {
@@ -77,7 +81,7 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
         file.publish()?;
     }
 
-    let report = Report::new(&trace, args.batch, &runs, &outcomes);
+    let report = Report::new(&trace, args, &runs, &outcomes);
     print_report(args.json, &report, || report.text())
 }
 
@@ -119,6 +123,8 @@ struct Report {
     sequences: usize,
     tokens: usize,
     batch: u16,
+    /// Tokens of a turn; `None` if the sequences share passes.
+    turns: Option<u32>,
     /// Tokens of the second half.
     counted: usize,
     runs: Vec<Run>,
@@ -145,7 +151,7 @@ struct Run {
 impl Report {
     fn new(
         trace: &Trace,
-        batch: u16,
+        args: &args::Replay,
         runs: &[(f64, usize, ReplayPolicy)],
         outcomes: &[(Outcome, f64)],
     ) -> Report {
@@ -179,7 +185,8 @@ impl Report {
             top_k: shape.top_k,
             sequences: trace.sequences().count(),
             tokens: trace.token_count(),
-            batch,
+            batch: args.batch,
+            turns: args.turns,
             counted: outcomes.first().map_or(0, |(outcome, _)| outcome.tokens),
             runs: rows.collect(),
         }

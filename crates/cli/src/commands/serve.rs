@@ -63,6 +63,7 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
         new_tokens: args.max_tokens,
         queue: args.queue.into(),
         queue_time: Duration::from_secs(args.queue_timeout.into()),
+        gap: Duration::from_secs(args.max_gap.into()),
         drain: Duration::from_secs(args.drain.into()),
         ..Limits::default()
     };

@@ -171,17 +171,18 @@ impl Sequence {
         (!self.partial).then(|| Sequence { len: self.len, partial: false, layers: layers() })
     }
 
-    /// Drops the positions from `len` on. Returns false, and drops nothing, if a layer cannot: a
-    /// window has overwritten positions it would need, or a recurrent state has absorbed them.
+    /// Drops the positions from `len` on, with those of a pass that failed in the middle. Returns false,
+    /// and drops nothing, if a layer cannot: a window has overwritten positions it would need, or a
+    /// recurrent state has absorbed them.
     pub(crate) fn truncate(&mut self, len: usize) -> bool {
-        let can = !self.partial && self.layers.iter().all(|layer| layer.has(len));
-        if len >= self.len {
+        if len > self.len || len == self.len && !self.partial {
             return !self.partial;
         }
+        let can = self.layers.iter().all(|layer| layer.has(len));
         if can {
             match len {
                 0 => self.clear(),
-                _ => self.len = len,
+                _ => (self.len, self.partial) = (len, false),
             }
         }
         can

@@ -323,19 +323,31 @@ proptest! {
     /// Without a recurrent layer, a sequence can be truncated to positions that its windows still
     /// hold.
     #[test]
-    fn truncation_leaves_no_trace(first in 1usize..200, more in 0usize..150, then in 1usize..80) {
+    fn truncation_leaves_no_trace(
+        first in 1usize..200,
+        more in 0usize..150,
+        cut in prop::option::of((1usize..60, 0usize..6)),
+        then in 1usize..80,
+    ) {
         let mut it = sequence(KvPrecision::F32, 64);
         it.layers.pop();
-        let tokens: Vec<u32> = (0..first as u32 + more as u32).collect();
+        let mut tokens: Vec<u32> = (0..first as u32 + more as u32).collect();
         for chunk in tokens.chunks(50) {
             pass(&mut it, chunk, None);
+        }
+        // A pass that ends before one of the layers.
+        if let Some((cut, layer)) = cut {
+            pass(&mut it, &vec![900; cut], Some(layer));
+            prop_assert!(!it.truncate(tokens.len() + 1));
+            tokens.extend(vec![900; cut]);
         }
         let kept = it.truncate(first);
         // Rows are stored in chunks of 64: after `more` of at most 64, everything in the window is
         // present.
-        prop_assert!(kept || more > 0 && tokens.len() > 5 + 63);
-        prop_assert!(kept || more >= 63, "{first} {more}");
+        prop_assert!(kept || tokens.len() > first && tokens.len() > 5 + 63);
+        prop_assert!(kept || tokens.len() - first >= 63, "{first} {more} {cut:?}");
         if kept {
+            prop_assert!((it.len, it.partial) == (first, false));
             let new: Vec<u32> = (500..500 + then as u32).collect();
             pass(&mut it, &new, None);
             let mut alone = sequence(KvPrecision::F32, 64);
