@@ -109,6 +109,12 @@ impl Engine<'_> {
                 Happened::Prompt(progress)
             }
             Event::Ranked(ranks) => Happened::Ranked(ranks),
+            Event::Again(pieces) => {
+                running.entry.made.add(pieces.len() as u64);
+                running.first = Some(now);
+                running.heard = now;
+                Happened::Again(pieces)
+            }
             Event::Piece(piece, rank) => {
                 if piece.token.is_some() {
                     counts.new_tokens.add(1);

@@ -33,6 +33,8 @@ pub(crate) enum Happened {
     Prompt(Progress),
     /// Tokens of its prompt have these probabilities.
     Ranked(Vec<Rank>),
+    /// It is what the same text had come to before.
+    Again(Vec<Piece>),
     /// It is longer.
     Piece(Piece, Option<Rank>),
     /// It is over.

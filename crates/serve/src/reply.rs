@@ -1,5 +1,6 @@
 //! The events of a request, and the response made of them.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -26,6 +27,8 @@ const PART: usize = 16 << 10;
 /// The right to the events of a request. Dropping it cancels the request.
 pub(crate) struct Ticket {
     events: Receiver<(usize, Happened)>,
+    /// Events that came as one.
+    parts: VecDeque<(usize, Happened)>,
     cancel: Cancel,
     /// Time at which it gives up waiting for others; `None` once it has begun.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -40,14 +43,23 @@ impl Ticket {
         queue_time: Duration,
         listed: Listed,
     ) -> Ticket {
-        Ticket { events, cancel, deadline: Some(Box::pin(sleep(queue_time))), listed }
+        let (parts, deadline) = (VecDeque::new(), Some(Box::pin(sleep(queue_time))));
+        Ticket { events, parts, cancel, deadline, listed }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Happened)> {
+        if let Some(part) = self.parts.pop_front() {
+            return Poll::Ready(part);
+        }
         match self.events.poll_recv(cx) {
-            Poll::Ready(Some(event)) => {
+            Poll::Ready(Some((number, happened))) => {
                 self.deadline = None;
-                return Poll::Ready(event);
+                let Happened::Again(pieces) = happened else {
+                    return Poll::Ready((number, happened));
+                };
+                let parts = pieces.into_iter().map(|piece| (number, Happened::Piece(piece, None)));
+                self.parts.extend(parts);
+                return self.poll_next(cx);
             }
             Poll::Ready(None) => {
                 let failure = match self.listed.entry.is_cancelled() {

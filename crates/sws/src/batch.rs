@@ -73,6 +73,8 @@ pub enum Event {
     Prompt(Progress),
     /// Tokens of its prompt, from the second on, with their probabilities.
     Ranked(Vec<Rank>),
+    /// The tokens that the same text had before.
+    Again(Vec<Piece>),
     /// A token was chosen, or text that was held back is complete.
     Piece(Piece, Option<Rank>),
     /// The text is over.
@@ -305,8 +307,8 @@ impl<'m> Batch<'m> {
                 text.writer.made.first_token = Some(text.heard - text.began);
                 let total = text.prompt.len() as u64;
                 each(text.number, Event::Prompt(Progress { done: total, total }));
+                each(text.number, Event::Again(pieces));
             }
-            pieces.into_iter().for_each(|piece| each(text.number, Event::Piece(piece, None)));
             match end {
                 Some(end) => self.end(text, Ok(end), each),
                 None => rest.push(text),

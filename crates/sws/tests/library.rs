@@ -183,6 +183,7 @@ fn to_its_end(batch: &mut Batch<'_>) -> (Generated, usize) {
     while ended.is_none() {
         batch.step(&mut |_, event| match event {
             Event::Piece(piece, _) => pieces += &piece.text,
+            Event::Again(before) => before.iter().for_each(|piece| pieces += &piece.text),
             Event::Ended(made) => ended = Some(made.unwrap()),
             _ => {}
         });

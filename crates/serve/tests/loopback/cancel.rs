@@ -55,6 +55,40 @@ fn a_client_that_leaves_while_it_is_answered_ends_its_text() {
     }
 }
 
+/// The same request again goes on where the text was, if nothing about it is left to chance.
+#[test]
+fn a_request_that_is_sent_again_costs_only_what_is_left() {
+    let server = serve(&tales(), 1, config());
+    let made = || server.metric("sws_generated_tokens_total");
+    let chance = json!({"prompt": "The wolf", "max_tokens": 120, "ignore_eos": true});
+    let mut seeded = chance.clone();
+    seeded["seed"] = 3.into();
+    let alone = server.ask(PATH, &seeded);
+    let (before, again) = (made(), server.ask(PATH, &seeded));
+    assert_eq!((made(), &again["choices"]), (before, &alone["choices"]));
+    assert_eq!(again["usage"]["completion_tokens"], 120);
+    server.ask(PATH, &chance);
+    assert_eq!(made() - before, 120.0);
+
+    let mut streamed = seeded.clone();
+    (streamed["seed"], streamed["stream"], streamed["max_tokens"]) = (4.into(), true.into(), 900.into());
+    let before = made();
+    let mut first = server.send(PATH, &streamed);
+    begun(&mut first);
+    drop(first);
+    assert_idle(&server);
+    let text = |response: Response| -> String {
+        let events = response.events();
+        events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let whole = text(server.post(PATH, &streamed));
+    assert_eq!(made() - before, 900.0, "no token was computed twice");
+    // As one that was never cut off, after another text has taken the sequence.
+    server.ask(PATH, &chance);
+    assert_eq!(text(server.post(PATH, &streamed)), whole);
+    assert_eq!(made() - before, 900.0 + 120.0 + 900.0);
+}
+
 #[test]
 fn a_client_that_leaves_in_its_prompt_ends_it() {
     let server = serve(&tales(), 1, config());
