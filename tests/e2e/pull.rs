@@ -324,9 +324,15 @@ fn kept_checkpoints_are_shared_with_python() {
     *damaged.last_mut().unwrap() ^= 1;
     std::fs::write(&weights, damaged).unwrap();
     let args: [&dyn AsRef<OsStr>; 4] = [&"shard", &ID, &"--encoding", &"bf16"];
-    offline(&args).refused(2, &[weights.to_str().unwrap(), "SHA-256", "remove it"]);
-    offline(&[&"pull", &ID, &"--as", &"stored"]).refused(2, &["SHA-256", "remove it"]);
+    offline(&args).refused(2, &[weights.to_str().unwrap(), "its hash", "remove it"]);
+    offline(&[&"pull", &ID, &"--as", &"stored"]).refused(2, &["its hash", "remove it"]);
     std::fs::write(&weights, whole).unwrap();
+    // Neither is a small one, whose name is the hash of git.
+    let config = snapshot.join("config.json").canonicalize().unwrap();
+    let small = std::fs::read(&config).unwrap();
+    std::fs::write(&config, [&small[..], b" "].concat()).unwrap();
+    offline(&args).refused(2, &[config.to_str().unwrap(), "its hash", "remove it"]);
+    std::fs::write(&config, small).unwrap();
     offline(&[&"pull", &ID, &"--as", &"stored"]).succeeded();
 
     // The cache is used where it has the files.

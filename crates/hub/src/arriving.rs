@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_store::{
@@ -12,7 +13,8 @@ use sws_store::{
 };
 use tracing::info;
 
-use crate::download::{Watch, sha256};
+use crate::digest::matches;
+use crate::download::Watch;
 use crate::sketch::agrees;
 use crate::staging::{SKETCH, WHOLE};
 use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
@@ -63,7 +65,7 @@ impl Arriving {
                 fetch(&client, &listing, file, &path, &Unwatched)?;
             }
         }
-        sketches(&client, &listing, &weights, &sketch)?;
+        sketches(&client, &listing, &weights, &sketch, &*watch)?;
         let places = weights.iter().map(|file| {
             let blob = cached.as_ref().map(|cached| cached.blob(&file.etag));
             match blob.filter(|blob| is_there(blob, file.len)) {
@@ -208,8 +210,8 @@ impl Files {
             // Others have made it.
             info!("`{}` is taken from the Hugging Face cache", file.name);
             let refused = |e| HubError::read(&place.path, e);
-            let found = File::open(&place.path).and_then(sha256).map_err(refused)?;
-            if file.hashed && found != file.etag {
+            let found = File::open(&place.path).and_then(|found| matches(file, found));
+            if !found.map_err(refused)? {
                 return Err(HubError::DamagedBlob { path: place.path.clone() });
             }
             self.watch.moved(file.len as i64);
@@ -287,15 +289,20 @@ fn sketches(
     listing: &Listing,
     weights: &[HubFile],
     dir: &Path,
+    watch: &dyn Watch,
 ) -> Result<(), HubError> {
     let missing: Vec<&HubFile> =
         weights.iter().filter(|file| !is_there(&dir.join(&file.name), file.len)).collect();
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    if !missing.is_empty() {
+        watch.prepared(0, missing.len());
+    }
     let work = || -> Result<(), HubError> {
         loop {
-            let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(file) = missing.get(index) else { return Ok(()) };
             client.sketch(listing, file, &dir.join(&file.name))?;
+            watch.prepared(done.fetch_add(1, Ordering::Relaxed) + 1, missing.len());
         }
     };
     std::thread::scope(|scope| {

@@ -5,12 +5,12 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use ring::digest::{Context, SHA256};
 use rustix::fs::OFlags;
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
 use crate::client::{ATTEMPTS, About, Address, Bytes, Failure, Reply, text};
+use crate::digest::Digest;
 use crate::{Client, HubError, HubFile, Listing};
 
 const BUFFER: usize = 256 << 10;
@@ -21,6 +21,9 @@ const MAX_IN_MEMORY: u64 = 64 << 20;
 pub trait Watch: Sync {
     /// Called after so many bytes more, or fewer where bytes were discarded.
     fn moved(&self, bytes: i64);
+
+    /// Called when the headers of so many of the weight files are there, before any is downloaded.
+    fn prepared(&self, _done: usize, _files: usize) {}
 
     /// Called before waiting for another process that downloads a file.
     fn waiting(&self, _file: &str) {}
@@ -53,7 +56,7 @@ impl Client {
                 Stop::Hub(failure) => self.explained(failure, &about),
                 Stop::Disk(error) => error,
             })?;
-            let problem = match partial.check()? {
+            let problem = match partial.check() {
                 None => return partial.finish(),
                 Some(problem) => problem,
             };
@@ -66,8 +69,22 @@ impl Client {
         }
     }
 
-    /// Downloads a small file into memory.
+    /// Downloads a small file into memory. Wrong bytes get one more chance.
     pub fn read(&self, listing: &Listing, file: &HubFile) -> Result<Vec<u8>, HubError> {
+        let mut bytes = self.read_once(listing, file)?;
+        if difference(file, Digest::of_bytes(file, &bytes)).is_some() {
+            bytes = self.read_once(listing, file)?;
+        }
+        match difference(file, Digest::of_bytes(file, &bytes)) {
+            None => Ok(bytes),
+            Some(problem) => {
+                let (id, file) = (listing.id.clone(), file.name.clone());
+                Err(HubError::Damaged { id, file, problem })
+            }
+        }
+    }
+
+    fn read_once(&self, listing: &Listing, file: &HubFile) -> Result<Vec<u8>, HubError> {
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
         let about = About::of(listing, file, false);
         if file.len > MAX_IN_MEMORY {
@@ -189,19 +206,11 @@ pub(crate) fn starts_at(reply: &Reply, len: u64) -> Result<u64, String> {
     }
 }
 
-/// SHA-256 of all that a reader has, in hexadecimal digits.
-pub(crate) fn sha256(mut from: impl Read) -> std::io::Result<String> {
-    let (mut hash, mut buffer) = (Context::new(&SHA256), vec![0; BUFFER]);
-    loop {
-        match from.read(&mut buffer)? {
-            0 => return Ok(hex(hash)),
-            read => hash.update(&buffer[..read]),
-        }
-    }
-}
-
-fn hex(hash: Context) -> String {
-    hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+/// Compares the hash of what came with the listed one. Returns the difference.
+fn difference(file: &HubFile, hash: Digest) -> Option<String> {
+    let (found, expected) = (hash.hex(), &file.etag);
+    let kind = if file.hashed { "SHA-256" } else { "hash of git" };
+    (found != *expected).then(|| format!("its {kind} is {found} instead of {expected}"))
 }
 
 /// Reason to stop an attempt.
@@ -229,7 +238,7 @@ struct Partial<'a> {
     file: &'a HubFile,
     watch: &'a dyn Watch,
     len: u64,
-    hash: Context,
+    hash: Digest,
 }
 
 impl<'a> Partial<'a> {
@@ -249,7 +258,7 @@ impl<'a> Partial<'a> {
         if !about.is_file() {
             return Err(refused(std::io::ErrorKind::InvalidInput.into()));
         }
-        let hash = Context::new(&SHA256);
+        let hash = Digest::of(file);
         let mut partial = Partial { path, out, file, watch, len: 0, hash };
         let found = about.len();
         if found > file.len {
@@ -287,19 +296,13 @@ impl<'a> Partial<'a> {
         let emptied = self.out.set_len(0).and_then(|()| self.out.seek(SeekFrom::Start(0)));
         emptied.map_err(|e| HubError::write(self.path, e))?;
         self.watch.moved(-(self.len as i64));
-        (self.len, self.hash) = (0, Context::new(&SHA256));
+        (self.len, self.hash) = (0, Digest::of(self.file));
         Ok(())
     }
 
     /// Compares the hash with the listed one. Returns the difference.
-    fn check(&self) -> Result<Option<String>, HubError> {
-        if !self.file.hashed {
-            return Ok(None);
-        }
-        let found = hex(self.hash.clone());
-        let expected = &self.file.etag;
-        let differs = found != *expected;
-        Ok(differs.then(|| format!("its SHA-256 is {found} instead of {expected}")))
+    fn check(&self) -> Option<String> {
+        difference(self.file, self.hash.clone())
     }
 
     fn finish(self) -> Result<(), HubError> {

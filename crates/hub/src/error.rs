@@ -156,7 +156,7 @@ pub enum HubError {
         problem: String,
     },
     /// A file of the cache that is not the file of its name.
-    #[error("`{}` is damaged, as its SHA-256 is not its name; remove it, and run the command again", path.display())]
+    #[error("`{}` is damaged, as its hash is not its name; remove it, and run the command again", path.display())]
     DamagedBlob {
         /// The file.
         path: PathBuf,

@@ -9,9 +9,14 @@ use sws_store::open_regular;
 use tracing::info;
 
 use crate::arriving::fetch;
-use crate::download::{Watch, sha256};
+use crate::digest::matches;
+use crate::download::Watch;
 use crate::name::is_hex;
 use crate::{CachedModel, Client, HubError, HubFile, Listing, gguf_models, snapshot_files};
+
+/// Hexadecimal digits of a SHA-256, and of a git object.
+const SHA256: usize = 64;
+const GIT: usize = 40;
 
 /// Files to download.
 pub struct Job<'a> {
@@ -52,7 +57,7 @@ pub fn save(job: &Job, dir: &Path) -> Result<(), HubError> {
         if path.symlink_metadata().is_err() {
             return fetch(job.client, job.listing, file, &path, watch);
         }
-        if is_there(&path, file) && is_same(job, file, &path)? {
+        if is_there(&path, file) && is_same(file, &path)? {
             watch.moved(file.len as i64);
             return Ok(());
         }
@@ -61,31 +66,20 @@ pub fn save(job: &Job, dir: &Path) -> Result<(), HubError> {
     })
 }
 
-/// True if a file has the bytes that the hub lists, or has.
-fn is_same(job: &Job, file: &HubFile, path: &Path) -> Result<bool, HubError> {
-    let opened = || open_regular(path).map_err(|e| HubError::read(path, e));
-    if file.hashed {
-        return Ok(sha256(opened()?).map_err(|e| HubError::read(path, e))? == file.etag);
-    }
-    let published = job.client.read(job.listing, file)?;
-    let mut found = Vec::new();
-    let read = opened()?.take(file.len + 1).read_to_end(&mut found);
-    read.map_err(|e| HubError::read(path, e))?;
-    Ok(found == published)
+/// True if a file has the bytes that the hub lists.
+fn is_same(file: &HubFile, path: &Path) -> Result<bool, HubError> {
+    let opened = open_regular(path).map_err(|e| HubError::read(path, e))?;
+    matches(file, opened).map_err(|e| HubError::read(path, e))
 }
 
-/// True if a file has the hash that the hub lists, where it lists one. Its bytes then count as moved.
+/// True if a file has the hash that the hub lists. Its bytes then count as moved.
 fn is_whole(file: &HubFile, path: &Path, watch: &dyn Watch) -> Result<bool, HubError> {
-    if !file.hashed {
-        watch.moved(file.len as i64);
-        return Ok(true);
-    }
     let opened = File::open(path).map_err(|e| HubError::read(path, e))?;
     let mut counted = Counted { inner: opened, watch, moved: 0 };
-    let found = sha256(&mut counted);
+    let found = matches(file, &mut counted);
     let moved = counted.moved;
     let is_whole = match found {
-        Ok(hash) => hash == file.etag,
+        Ok(is_whole) => is_whole,
         Err(_) if watch.stopped() => return Err(HubError::Stopped),
         Err(e) => return Err(HubError::read(path, e)),
     };
@@ -115,7 +109,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// The files of a model in the cache whose names there are their SHA-256.
+/// The files of a model in the cache whose names there are their hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blobs {
     /// Path, hash and length of each.
@@ -144,7 +138,8 @@ impl Blobs {
         let blob = |path: PathBuf| {
             let blob = path.canonicalize().ok()?;
             let hash = blob.file_name()?.to_str()?.to_owned();
-            let is_blob = blob.parent()?.file_name()? == "blobs" && is_hex(&hash, 64);
+            let is_blob = blob.parent()?.file_name()? == "blobs"
+                && (is_hex(&hash, SHA256) || is_hex(&hash, GIT));
             let len = blob.metadata().ok()?.len();
             is_blob.then_some((blob, hash, len))
         };
@@ -160,7 +155,8 @@ impl Blobs {
     pub fn check(&self, watch: &dyn Watch) -> Result<(), HubError> {
         for (path, hash, len) in &self.files {
             let (name, len) = (path.display().to_string(), *len);
-            let file = HubFile { name, len, etag: hash.clone(), hashed: true };
+            let hashed = hash.len() == SHA256;
+            let file = HubFile { name, len, etag: hash.clone(), hashed };
             if !is_whole(&file, path, watch)? {
                 return Err(HubError::DamagedBlob { path: path.clone() });
             }
@@ -237,6 +233,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::digest::Digest;
 
     struct Unwatched;
 
@@ -255,9 +252,15 @@ mod tests {
             std::fs::write(blobs.join(hash), bytes).unwrap();
             symlink(blobs.join(hash), snapshot.join(name)).unwrap();
         };
-        let hash = |bytes: &[u8]| sha256(bytes).unwrap();
+        let hash_as = |bytes: &[u8], hashed| {
+            let (name, len, etag) = (String::new(), bytes.len() as u64, String::new());
+            let mut hash = Digest::of(&HubFile { name, len, etag, hashed });
+            hash.update(bytes);
+            hash.hex()
+        };
+        let hash = |bytes: &[u8]| hash_as(bytes, true);
         link("model.safetensors", &hash(b"weights"), b"weights");
-        link("config.json", &"0".repeat(40), b"the hash of git");
+        link("config.json", &hash_as(b"small", false), b"small");
         std::fs::write(snapshot.join("tokenizer.json"), b"no blob").unwrap();
         link("sub/model.safetensors", &"1".repeat(64), b"of another program");
         link("a-00001-of-00002.gguf", &hash(b"first"), b"first");
@@ -265,7 +268,7 @@ mod tests {
         link("b.gguf", &"3".repeat(64), b"other");
 
         let checkpoint = Blobs::of(&snapshot);
-        assert_eq!((checkpoint.files.len(), checkpoint.bytes()), (1, 7));
+        assert_eq!((checkpoint.files.len(), checkpoint.bytes()), (2, 12));
         checkpoint.check(&Unwatched).unwrap();
         let split = Blobs::of(&snapshot.join("a-00001-of-00002.gguf"));
         assert_eq!(split.bytes(), 11);
@@ -274,6 +277,9 @@ mod tests {
         assert_eq!(Blobs::of(&temp.path().join("none")), Blobs::default());
 
         std::fs::write(blobs.join(hash(b"weights")), b"w3ights").unwrap();
+        assert!(matches!(checkpoint.check(&Unwatched), Err(HubError::DamagedBlob { .. })));
+        std::fs::write(blobs.join(hash(b"weights")), b"weights").unwrap();
+        std::fs::write(blobs.join(hash_as(b"small", false)), b"smaLl").unwrap();
         assert!(matches!(checkpoint.check(&Unwatched), Err(HubError::DamagedBlob { .. })));
     }
 }

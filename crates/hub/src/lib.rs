@@ -24,6 +24,8 @@ mod cache;
 #[cfg(feature = "client")]
 mod client;
 #[cfg(feature = "client")]
+mod digest;
+#[cfg(feature = "client")]
 mod download;
 mod environment;
 mod error;

@@ -66,7 +66,7 @@ fn faults_end_in_the_right_bytes_or_in_a_sentence() {
     /// A file, its fault and how often, and the words of a refusal.
     type Case<'a> = (&'a str, Fault, u32, Result<(), &'a [&'a str]>);
     #[rustfmt::skip]
-    let cases: [Case; 29] = [
+    let cases: [Case; 31] = [
         // file, fault, times, outcome
         (LARGE, Fault::Cut(100_000), 1, Ok(())),
         (LARGE, Fault::Cut(1), 20, Ok(())),
@@ -97,6 +97,8 @@ fn faults_end_in_the_right_bytes_or_in_a_sentence() {
         ("", status(401, "", ""), 1, Err(&["401", "token is valid"])),
         (SMALL, Fault::Cut(1), 1, Ok(())),
         (SMALL, Fault::Circle, 1, Ok(())),
+        (SMALL, Fault::WrongBytes, 1, Ok(())),
+        (SMALL, Fault::WrongBytes, 2, Err(&[SMALL, ID, "hash of git", "twice"])),
     ];
     for (file, fault, times, expected) in cases {
         let hub = Hub::start(ID, files()).unwrap();

@@ -192,6 +192,13 @@ pub fn sha256(bytes: &[u8]) -> String {
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Name that git gives to a file of these bytes.
+fn git_object(bytes: &[u8]) -> String {
+    let object = [format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat();
+    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &object);
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String {
     let file = |(name, bytes): (&String, &Vec<u8>)| {
         let hash = sha256(bytes);
@@ -199,10 +206,10 @@ fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String 
             true => json!({
                 "rfilename": name,
                 "size": bytes.len(),
-                "blobId": &hash[..40],
+                "blobId": "0".repeat(40),
                 "lfs": { "sha256": hash, "size": bytes.len(), "pointerSize": 134 },
             }),
-            false => json!({ "rfilename": name, "size": bytes.len(), "blobId": &hash[..40] }),
+            false => json!({ "rfilename": name, "size": bytes.len(), "blobId": git_object(bytes) }),
         }
     };
     let siblings: Vec<_> = files.iter().map(file).collect();
@@ -213,7 +220,8 @@ fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String 
 fn tree(files: &BTreeMap<String, Vec<u8>>) -> String {
     let file = |(name, bytes): (&String, &Vec<u8>)| {
         let (hash, size) = (sha256(bytes), bytes.len());
-        let mut entry = json!({ "type": "file", "path": name, "size": size, "oid": &hash[..40] });
+        let mut entry =
+            json!({ "type": "file", "path": name, "size": size, "oid": git_object(bytes) });
         if is_large(name) {
             entry["lfs"] = json!({ "oid": hash, "size": size, "pointerSize": 134 });
         }
@@ -359,7 +367,7 @@ fn answer(path: &str, mut request: Request, state: &mut State) -> Answer {
         let to = format!("http://{}{resolved}{revision}/{file}{BACK}", state.hub);
         return Answer::new(302, vec![format!("Location: {to}")]);
     }
-    let etag = sha256(&bytes)[..if large { 64 } else { 40 }].to_owned();
+    let etag = if large { sha256(&bytes) } else { git_object(&bytes) };
     let mut answer = body(bytes, range.as_deref(), &file, state);
     answer.headers.push(format!("ETag: \"{etag}\""));
     answer.headers.push(format!("X-Repo-Commit: {commit}"));
