@@ -112,6 +112,14 @@ pub enum CheckpointError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The directory holds something else than a checkpoint.
+    #[error("`{}` holds {what}", dir.display())]
+    Other {
+        /// The directory.
+        dir: PathBuf,
+        /// Description of the contents, and the remedy, after the directory in the sentence.
+        what: String,
+    },
     /// The weights are PyTorch pickles.
     #[error(
         "`{}` holds PyTorch weights, which can run code when opened; convert them where you trust them, with transformers: AutoModelForCausalLM.from_pretrained(dir).save_pretrained(out, safe_serialization=True)",

@@ -12,11 +12,13 @@ use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json};
 use sws_model::text::{ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
-    Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore, ReaderKind, ShardReader,
-    SmallFileError, StoreOptions, open_checkpoint, remedy, user_cache,
+    Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore,
+    ReaderKind, ShardReader, SmallFileError, StoreOptions, open_checkpoint, read_config, remedy,
+    user_cache,
 };
 
 use crate::error::{Cause, Lacking};
+use crate::outline::is_unsupported;
 use crate::{Error, LoadedModel, Loader, Options, Result, locate};
 
 const CONFIG: &str = "config.json";
@@ -260,7 +262,7 @@ impl Opened {
     /// Opens the model in a directory or a file.
     fn at(path: &Path, cache: Option<&Path>) -> Result<Opened> {
         if !path.join(MANIFEST_FILE).exists() {
-            let checkpoint = open_checkpoint(path, cache)?;
+            let checkpoint = checkpoint(path, cache)?;
             let config = checkpoint.config().clone();
             let naming = sws_model::naming(&config).map_err(|e| in_dir(path, e))?;
             let manifest = Manifest::in_place(&*checkpoint, &*naming)?;
@@ -274,6 +276,20 @@ impl Opened {
         let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(path, e))?;
         Ok(Opened { manifest, config, dir: path.to_owned(), embedding: None })
     }
+}
+
+/// Opens a checkpoint. Where its weights are missing and its model could not be run with them, that is
+/// the error.
+pub fn checkpoint(path: &Path, cache: Option<&Path>) -> Result<Box<dyn Checkpoint>> {
+    open_checkpoint(path, cache).map_err(|error| {
+        let lacks_weights =
+            matches!(error, CheckpointError::NoWeights { .. } | CheckpointError::Other { .. });
+        let config = lacks_weights.then(|| read_config(path).ok()).flatten();
+        match config.map(|config| sws_model::naming(&config)) {
+            Some(Err(refusal)) if is_unsupported(&refusal) => in_dir(path, refusal),
+            _ => error.into(),
+        }
+    })
 }
 
 fn in_dir(dir: &Path, cause: impl Into<Cause>) -> Error {

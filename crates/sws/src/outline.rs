@@ -82,9 +82,9 @@ impl Outline {
                 let invalid = cause.downcast_ref::<InvalidConfig>();
                 invalid.is_some_and(is_unsupported) && path.join("config.json").exists()
             }
-            Error::Checkpoint(CheckpointError::NoWeights { .. }) => {
-                path.join("config.json").exists()
-            }
+            Error::Checkpoint(
+                CheckpointError::NoWeights { .. } | CheckpointError::Other { .. },
+            ) => path.join("config.json").exists(),
             Error::Checkpoint(CheckpointError::NotADirectory { .. }) => is_json(path),
             _ => false,
         };
@@ -227,7 +227,7 @@ impl Footprint {
 }
 
 /// True if there is nothing wrong with a configuration but that it is not supported.
-fn is_unsupported(invalid: &InvalidConfig) -> bool {
+pub(crate) fn is_unsupported(invalid: &InvalidConfig) -> bool {
     matches!(invalid.reason, ConfigError::Unsupported { .. } | ConfigError::UnsupportedEntry { .. })
 }
 

@@ -81,7 +81,13 @@ pub enum Rows {
 pub enum ForwardError {
     /// More tokens than fit into the context.
     #[error(
-        "{asked} more tokens do not fit behind the {used} that the context holds, with room for {limit} in all; shorten the text, or give it a larger context if the model has one"
+        "{}; shorten the text, or ask for a larger context if the model has one",
+        match used {
+            0 => format!("the text has {asked} tokens, and the context has room for {limit}"),
+            _ => format!(
+                "{asked} more tokens do not fit behind the {used} that the context holds, with room for {limit} in all"
+            ),
+        }
     )]
     ContextFull {
         /// Positions in use.

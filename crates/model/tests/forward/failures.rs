@@ -15,7 +15,7 @@ fn tokens_that_cannot_be_processed() {
         (10, 0, &[], "there are no tokens"),
         (10, 0, &[211], "the token id 211 does not exist in this model, whose ids end at 210"),
         (10, 0, &[1, u32::MAX, 2], "4294967295"),
-        (10, 0, &[1; 11], "11 more tokens do not fit behind the 0"),
+        (10, 0, &[1; 11], "the text has 11 tokens, and the context has room for 10"),
         (
             10,
             7,

@@ -175,11 +175,28 @@ fn no_weights(dir: &Path) -> CheckpointError {
         };
         names.iter().find(wanted).cloned()
     };
-    if let Some(path) = first(&["bin", "pt", "pth"]) {
-        CheckpointError::PyTorch { path }
-    } else {
-        CheckpointError::NoWeights { dir: dir.to_owned() }
+    let other = |what: String| CheckpointError::Other { dir: dir.to_owned(), what };
+    let is_there = |name: &str| names.iter().any(|path| path.ends_with(name));
+    if is_there("adapter_config.json") {
+        return other(
+            "an adapter, which changes another model; merge it into that with peft: merge_and_unload().save_pretrained(out)".to_owned(),
+        );
     }
+    if let Some(path) = first(&["bin", "pt", "pth"]) {
+        return CheckpointError::PyTorch { path };
+    }
+    if let Some(name) = first(&["safetensors"]).as_deref().and_then(Path::file_name) {
+        let name = name.display();
+        return other(format!(
+            "`{name}`, and neither model.safetensors nor model.safetensors.index.json; download all files of the checkpoint, in the layout of transformers"
+        ));
+    }
+    if is_there(CONFIG) {
+        return other(format!(
+            "{CONFIG} and no weights; download these, too (`sws plan` and `sws inspect` need none)"
+        ));
+    }
+    CheckpointError::NoWeights { dir: dir.to_owned() }
 }
 
 fn read_small(path: &Path, limit: u64) -> Result<(Metadata, Vec<u8>), CheckpointError> {

@@ -227,7 +227,7 @@ impl ChatTemplate {
     /// Variables that make the model think before it answers, or answer at once. `None` if the
     /// template has no such switch. Some models only think more or less.
     pub fn thinking(&self, think: bool) -> Option<Vec<(String, Json)>> {
-        // A variable is a switch if the prompt depends on it.
+        // A variable is a switch if the prompt depends on it, which needs its name in the template.
         let prompt = |name: &str, value: &Json| {
             let variables = vec![(name.to_owned(), value.clone())];
             let options =
@@ -235,8 +235,8 @@ impl ChatTemplate {
             self.render(&[Message::new("user", "a")], &options).ok()
         };
         let switches = |name: &str, value: &Json, other: &Json| {
-            let (prompt, other) = (prompt(name, value), prompt(name, other));
-            prompt.is_some() && other.is_some() && prompt != other
+            let found = || prompt(name, value).zip(prompt(name, other));
+            self.template.contains(name) && found().is_some_and(|(prompt, other)| prompt != other)
         };
         let set = |name: &str, value| vec![(name.to_owned(), value)];
         let (on, off) = (Json::from(think), Json::from(!think));
