@@ -165,7 +165,8 @@ fn call(words: &[String], more: &[&str]) -> Outcome {
 fn refused(outcome: &Outcome, words: &[&str], about: &str) {
     assert_eq!(outcome.code, Some(2), "{about}: {outcome:?}");
     let is_error = |line: &&str| {
-        let is_note = line.starts_with("sws: listening on ");
+        let notes = ["sws: listening on ", "sws: with the entries of "];
+        let is_note = notes.iter().any(|note| line.starts_with(note));
         line.starts_with("error: ") || line.starts_with("sws: ") && !is_note
     };
     let errors: Vec<&str> = outcome.stderr.lines().filter(is_error).collect();
@@ -190,6 +191,15 @@ fn wrong_values_of_every_option() {
             let words = [long.trim_start_matches('-'), &shown];
             refused(&outcome, &words, &format!("sws {command} {typed} ({value})"));
         }
+    }
+}
+
+#[test]
+fn missing_values_of_every_option() {
+    let calls = Calls::new();
+    for Opt { command, long, .. } in options().iter().filter(|option| !option.value.is_empty()) {
+        let outcome = call(&calls.of(command, long), &[long]);
+        refused(&outcome, &[long], &format!("sws {command} {long}, and nothing behind it"));
     }
 }
 
@@ -261,7 +271,12 @@ fn wrong_variables_of_the_environment() {
     let directory = temp.path().to_str().unwrap();
     let run: &[&str] = &["run", model.to_str().unwrap(), "--tokens=1", "-n1", "--json"];
     let pull: &[&str] = &["pull", "own/nonesuch"];
-    let cases: [(&[&str], &str, &str); 12] = [
+    let cases: [(&[&str], &str, &str); 17] = [
+        (run, "SWS_COMPLETE", "nonesuch"),
+        (run, "SWS_COMPLETE", "\u{1b}[2J"),
+        (pull, "HF_TOKEN", "\u{1b}[2J"),
+        (pull, "HF_HOME", "/proc/nonesuch"),
+        (pull, "ALL_PROXY", "no proxy"),
         (run, "SWS_LOG", "loud"),
         (run, "SWS_TIER", "nonesuch"),
         (run, "SWS_CONFIG", "/nonesuch"),
@@ -281,7 +296,7 @@ fn wrong_variables_of_the_environment() {
         // Nothing is sent: the port is closed.
         command.env("HF_ENDPOINT", "https://127.0.0.1:1").env_remove("HF_HUB_OFFLINE");
         command.env(name, value);
-        if matches!(name, "HF_HUB_CACHE" | "SWS_MODELS") {
+        if matches!(name, "HF_HUB_CACHE" | "HF_HOME" | "SWS_MODELS") {
             command.env("HF_HUB_OFFLINE", "1");
         }
         let outcome = Outcome::of(command.output().unwrap());

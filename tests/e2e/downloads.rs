@@ -10,6 +10,7 @@ use crate::checkpoints::tiny;
 use crate::goldens::{copy, golden_dir};
 use crate::pull::{ID, User};
 use crate::sws::{Outcome, sws};
+use crate::terminal::{Terminal, ended};
 
 #[test]
 fn a_damaged_file_of_the_cache_is_named() {
@@ -77,6 +78,47 @@ fn a_model_is_not_removed_while_it_is_downloaded() {
         pull.wait().unwrap();
         user.sws(&[&"rm", &ID, &"--yes"]).succeeded();
     }
+}
+
+#[test]
+fn an_interrupted_download_says_how_it_goes_on() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    user.hub.fault("model.safetensors", Fault::Silent(10_000), 99);
+    let terminal = Terminal::of(80, 24);
+    let mut pull = user.command(&[&"pull", &format!("{ID}:q8")]);
+    let child = terminal.start_with_messages(&mut pull);
+    let shown = terminal.until("headers");
+    assert!(!shown.contains("pulling"), "{shown:?}");
+    let listed = user.sws(&[&"list"]).succeeded().stdout;
+    assert!(listed.contains(&format!("`sws pull {ID}:q8` continues it")), "{listed}");
+    let id = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let shown = terminal.until("goes on where it stopped");
+    assert!(shown.contains("\r\u{1b}[2Ksws: interrupted"), "the bar is erased: {shown:?}");
+    assert_eq!(ended(child).code(), Some(130));
+
+    user.hub.state().faults.clear();
+    user.sws(&[&"pull", &format!("{ID}:q8")]).succeeded();
+    user.sws(&[&"verify", &format!("{ID}:q8")]).succeeded();
+}
+
+#[test]
+fn small_files_with_other_bytes_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    for (form, times) in [("--as=bf12", 99), ("--as=stored", 99), ("--as=bf12", 1)] {
+        user.hub.state().faults.clear();
+        user.hub.fault("config.json", Fault::WrongBytes, times);
+        let outcome = user.sws(&[&"pull", &ID, &form]);
+        match times {
+            1 => outcome.succeeded(),
+            _ => outcome.refused(2, &["config.json", "try again"]),
+        };
+    }
+    user.sws(&[&"verify", &ID]).succeeded();
 }
 
 #[test]

@@ -78,7 +78,8 @@ fn what_is_not_supported_is_described() {
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
     }
-    sws(&[&"run", &temp.path(), &"--tokens", &"1"]).refused(2, &["holds neither"]);
+    sws(&[&"run", &temp.path(), &"--tokens", &"1"])
+        .refused(2, &["`nonesuch`", "docs/supported.md"]);
     let no_layers = r#"{"model_type": "qwen3_moe", "hidden_size": 8}"#;
     for bad in ["{", "[]", "{}", r#"{"model_type": 1}"#, no_layers] {
         std::fs::write(&path, bad).unwrap();

@@ -97,7 +97,7 @@ fn a_line_that_fails_leaves_the_others() {
     assert_eq!(outcome.code, Some(2), "{outcome:?}");
     let lines = lines(&outcome);
     assert_eq!(lines.len(), 3);
-    assert!(lines[1]["error"].as_str().unwrap().contains("do not fit"), "{}", lines[1]);
+    assert!(lines[1]["error"].as_str().unwrap().contains("has room for"), "{}", lines[1]);
     for (line, prompt) in [(&lines[0], "A cat"), (&lines[2], "The wolf")] {
         let alone: [&dyn AsRef<OsStr>; 10] = [
             &"run",

@@ -159,6 +159,26 @@ fn unencodable_weights_are_refused() {
 }
 
 #[test]
+fn what_is_not_a_model_or_does_not_fit_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    // A family is refused before weights are missed.
+    std::fs::write(dir.join("config.json"), r#"{"model_type": "whisper"}"#).unwrap();
+    sws(&[&"run", &dir]).refused(2, &["`whisper`", "docs/supported.md"]);
+    sws(&[&"shard", &dir, &"--out", &dir.join("out")]).refused(2, &["`whisper`"]);
+    std::fs::write(dir.join("adapter_config.json"), "{}").unwrap();
+    std::fs::remove_file(dir.join("config.json")).unwrap();
+    sws(&[&"run", &dir]).refused(2, &["holds an adapter", "merge"]);
+    sws(&[&"run", &"-"]).refused(2, &["`-` is no model", "sws run MODEL"]);
+    let tales = sws_testing::tales();
+    sws(&[&"run", &tales, &"--tokens=1,2,3,4,5,6,7,8,9", &"--context=8"])
+        .refused(2, &["the text has 9 tokens", "room for 8"]);
+    let mut completes = crate::sws::command(&[&"run"]);
+    let completes = Outcome::of(completes.env("SWS_COMPLETE", "nosh").output().unwrap());
+    completes.refused(2, &["SWS_COMPLETE", "`nosh`", "zsh"]);
+}
+
+#[test]
 fn usage() {
     #[rustfmt::skip]
     let cases: [(&[&str], &str); 11] = [

@@ -55,7 +55,7 @@ pub(crate) fn command(args: &[&dyn AsRef<std::ffi::OsStr>]) -> Command {
     // Keeps the tests out of the user's cache of checksums and learned files, and models.
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command.env("SWS_MODELS", concat!(env!("CARGO_TARGET_TMPDIR"), "/models"));
-    command.env("SWS_CONFIG", "");
+    command.env("SWS_CONFIG", "").env("TERM", "xterm");
     command.env_remove("HF_HUB_CACHE").env_remove("HUGGINGFACE_HUB_CACHE").env_remove("HF_HOME");
     command.env("HF_HUB_OFFLINE", "1");
     command

@@ -112,6 +112,19 @@ pub(crate) fn conversational(dir: &Path) {
 }
 
 #[test]
+fn a_terminal_without_a_cursor_gets_lines_alone() {
+    let model = sws_testing::tales();
+    let args: [&dyn AsRef<std::ffi::OsStr>; 4] = [&"run", &model, &"-n400", &"--seed=1"];
+    for (name, draws) in [("dumb", false), ("xterm", true)] {
+        let terminal = Terminal::of(80, 24);
+        let child = terminal.start_with_messages(command(&args).env("TERM", name));
+        let shown = terminal.until("[seed 1");
+        assert_eq!(shown.contains('\u{1b}'), draws, "{name}: {shown:?}");
+        assert!(ended(child).success());
+    }
+}
+
+#[test]
 fn a_chat_gives_the_terminal_back_whatever_ends_it() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");

@@ -6,6 +6,7 @@ use sws::{End, Generated, Pace, RunMetrics};
 use sws_engine::{Metrics, Speculation};
 
 use crate::commands::{count, size};
+use crate::table::wrapped_at;
 
 /// The closing line, of at most 80 columns: tokens, speed, memory.
 pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
@@ -107,7 +108,7 @@ fn prefetch(speculation: &Speculation) -> Option<String> {
 fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> String {
     let mut text = String::new();
     for (name, row) in rows {
-        let _ = writeln!(text, "{name:<10} {row}");
+        text += &wrapped_at(11, &format!("{name:<10} {row}\n"));
     }
     if !made.thoughts.is_empty() {
         let _ =

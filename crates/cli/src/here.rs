@@ -14,6 +14,9 @@ use sws_store::{MANIFEST_FILE, open_regular};
 const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX: u64 = 64 << 20;
 
+/// The form of a checkpoint.
+const CHECKPOINT: &str = "checkpoint";
+
 /// A model on this machine, in one form.
 #[derive(Clone, Debug)]
 pub(crate) struct Here {
@@ -24,6 +27,8 @@ pub(crate) struct Here {
     pub(crate) path: Option<PathBuf>,
     /// Bytes on disk.
     pub(crate) bytes: u64,
+    /// The command that completes it.
+    pub(crate) completed_by: String,
 }
 
 impl Here {
@@ -57,8 +62,12 @@ pub(crate) fn newest() -> Vec<Here> {
 
 fn sharded(shards: Shards) -> Here {
     let (bytes, complete) = (shards.size(), shards.is_complete());
+    let completed_by = match shards.is_pulled() {
+        true => format!("`sws pull {}`", shards.name()),
+        false => "the command that began it".to_owned(),
+    };
     let Shards { id, form, path } = shards;
-    Here { id, form, path: complete.then_some(path), bytes }
+    Here { id, form, path: complete.then_some(path), bytes, completed_by }
 }
 
 /// The models of a repository in the cache.
@@ -68,8 +77,16 @@ fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
         form: form.to_owned(),
         path,
         bytes,
+        completed_by: match form {
+            CHECKPOINT => format!("`sws pull {id} --as stored`"),
+            file => format!("`sws pull {id}:{file}`"),
+        },
     };
-    let incomplete = || vec![here("checkpoint", None, model.size())];
+    // Of a file before its end the name is unknown.
+    let incomplete = || {
+        let completed_by = "the `sws pull` that began it".to_owned();
+        vec![Here { completed_by, ..here(CHECKPOINT, None, model.size()) }]
+    };
     let Some(dir) = model.snapshot(None) else { return incomplete() };
     let names = snapshot_files(&dir);
     let is_weights = |name: &&str| Path::new(name).extension().is_some_and(|e| e == "safetensors");
@@ -81,7 +98,7 @@ fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
     let mut found = Vec::new();
     if !weights.is_empty() && names.iter().any(|name| name == "config.json") {
         let path = has_all_weights(&dir, &names).then(|| dir.clone());
-        found.push(here("checkpoint", path, size(&weights)));
+        found.push(here(CHECKPOINT, path, size(&weights)));
     }
     for (name, files) in gguf_models(names.iter().map(String::as_str)) {
         let first = files.first().filter(|_| is_whole(&files));

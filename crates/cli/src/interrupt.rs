@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::exit;
 use sws::Cancel;
 
+use crate::terminal::{can_draw, erase_line, note};
 use crate::{atomic_file, watch};
 
 /// Flag that a signal sets. A second signal before the flag is reset ends the program, without
@@ -43,9 +44,7 @@ impl Interrupt {
 
     fn listen(signals: &'static [i32]) -> anyhow::Result<Interrupt> {
         let asked = Arc::new(Asked::default());
-        heed(signals, &asked).map_err(|e| {
-            anyhow!("signals cannot be received: {e}; start the program in another way")
-        })?;
+        heed(signals, &asked).map_err(unheard)?;
         Ok(Interrupt { asked, signals })
     }
 
@@ -99,6 +98,43 @@ fn heed(signals: &[i32], asked: &Arc<Asked>) -> std::io::Result<()> {
         }
     };
     std::thread::Builder::new().stack_size(128 << 10).spawn(wait).map(drop)
+}
+
+/// While it lives, Ctrl-C or SIGTERM ends the program at once, with a last word: for work that may be
+/// cut at any moment, and that the same command continues.
+pub(crate) struct Ending(Handle);
+
+impl Ending {
+    pub(crate) fn at_a_signal(words: &'static str) -> anyhow::Result<Ending> {
+        let begun = || {
+            let mut signals = Signals::new([SIGINT, SIGTERM])?;
+            let handle = signals.handle();
+            let wait = move || {
+                if signals.forever().next().is_some() {
+                    atomic_file::remove_all();
+                    if can_draw() {
+                        // The bar.
+                        erase_line();
+                    }
+                    note!("sws: {words}");
+                    exit(INTERRUPTED.into());
+                }
+            };
+            std::thread::Builder::new().stack_size(128 << 10).spawn(wait)?;
+            Ok(Ending(handle))
+        };
+        begun().map_err(unheard)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn unheard(error: std::io::Error) -> anyhow::Error {
+    anyhow!("signals cannot be received: {error}; start the program in another way")
 }
 
 /// Error of a command that was interrupted before it had any output.

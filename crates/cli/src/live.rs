@@ -67,7 +67,7 @@ pub(crate) struct PromptLine {
 impl PromptLine {
     /// `None` where there is no text before the cursor, or its line is full.
     pub(crate) fn below_text() -> Option<PromptLine> {
-        let is_there = is_within_line() && !is_line_full();
+        let is_there = terminal::can_draw() && is_within_line() && !is_line_full();
         is_there.then(|| PromptLine { clock: Clock::real(), drawn: None })
     }
 
@@ -115,7 +115,7 @@ struct Figures {
 impl Live {
     /// `text` is true if text is shown on standard output.
     pub(crate) fn new(gauge: Option<Gauge>, text: bool) -> Live {
-        let place = match (std::io::stderr().is_terminal(), std::io::stdout().is_terminal()) {
+        let place = match (terminal::can_draw(), std::io::stdout().is_terminal()) {
             (false, _) => Place::Nowhere,
             (true, true) if text => Place::BelowText,
             (true, _) => Place::Alone,
@@ -228,14 +228,17 @@ impl Live {
     }
 }
 
-/// Memory beside its limit, in one unit: `3.0/8.0 GiB`.
+/// Memory beside its limit, in one unit if there is a digit for it: `3.0/8.0 GiB`.
 fn of_budget(used: u64, budget: Option<u64>) -> String {
     let (unit, name) = match budget.unwrap_or(used) >> 30 {
         0 => (f64::from(1 << 20), "MiB"),
         _ => (f64::from(1 << 30), "GiB"),
     };
     let budget = budget.map_or(String::new(), |all| format!("/{:.1}", all as f64 / unit));
-    format!("{:.1}{budget} {name}", used as f64 / unit)
+    match used as f64 / unit {
+        small if small < 0.1 => format!("{} MiB{budget} {name}", used >> 20),
+        used => format!("{used:.1}{budget} {name}"),
+    }
 }
 
 /// Columns of the terminal, as far as the line uses them.
@@ -299,6 +302,7 @@ mod tests {
             (3 << 30, Some(8 << 30), "3.0/8.0 GiB"),
             (300 << 20, Some(8 << 30), "0.3/8.0 GiB"),
             (30 << 20, Some(40 << 20), "30.0/40.0 MiB"),
+            (47 << 20, Some(8 << 30), "47 MiB/8.0 GiB"),
             (5 << 30, None, "5.0 GiB"),
         ] {
             assert_eq!(of_budget(used, budget), expected);

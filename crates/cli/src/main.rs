@@ -45,8 +45,12 @@ fn main() -> ExitCode {
 /// Runs the command. Not inlined, because its frame must not be on the stack that `main` checks.
 #[inline(never)]
 fn start() -> ExitCode {
+    if let Err(error) = args::check_shell() {
+        note!("sws: {error}");
+        return ExitCode::from(REFUSED);
+    }
     // Answers the shell, and ends the program, if it asks for completions.
-    CompleteEnv::with_factory(args::command).var("SWS_COMPLETE").complete();
+    CompleteEnv::with_factory(args::command).var(args::COMPLETE_VARIABLE).complete();
     let args = match Args::typed() {
         Ok(args) => args,
         Err(error) => match error.downcast::<clap::Error>() {

@@ -34,6 +34,9 @@ pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::E
         Some(sws::Error::NoPath { path }) if path.to_string_lossy().contains(' ') => {
             anyhow!("`{}` is no model; a text is given as in `{example}`", path.display())
         }
+        Some(sws::Error::NoPath { path }) if path == "-" => {
+            anyhow!("`-` is no model; `sws run MODEL` and `sws chat MODEL -` read standard input")
+        }
         _ => error,
     }
 }

@@ -1,6 +1,6 @@
 //! Progress of long operations: a bar on a terminal, occasional lines elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -11,6 +11,8 @@ use indicatif::{
 };
 use sws_store::Clock;
 use sws_store::shard::Progress;
+
+use crate::terminal::can_draw;
 
 /// Without a terminal, a line appears at least this often, and at every tenth of the work.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -74,7 +76,7 @@ impl Meter {
     }
 
     fn with(what: &'static str, unit: Unit, tenths: bool) -> Meter {
-        if std::io::stderr().is_terminal() {
+        if can_draw() {
             return Meter::Bar(Bar::new(what, unit));
         }
         let last = Last { start: None, time: Duration::ZERO, tenth: 0 };

@@ -4,25 +4,48 @@
 const COLUMNS: usize = 80;
 
 /// Breaks lines at spaces, so that they have at most 80 columns where words permit. Begins further
-/// lines as far to the right as the text of the first.
+/// lines as far to the right as the text of the first. A number stays with the word behind it, which
+/// may be its unit.
 pub(crate) fn wrapped(text: &str) -> String {
-    let mut all = String::with_capacity(text.len() + 8);
-    for line in text.split_inclusive('\n') {
-        let indent = line.len() - line.trim_start_matches(' ').len();
-        let mut column = 0;
-        for word in line.split_inclusive(' ') {
-            let len = word.trim_end().chars().count();
-            if column > indent && column + len > COLUMNS {
-                all.truncate(all.trim_end_matches(' ').len());
-                all.push('\n');
-                all.extend(std::iter::repeat_n(' ', indent));
-                column = indent;
-            }
-            all.push_str(word);
-            column += word.chars().count();
+    let lines = text.split_inclusive('\n');
+    lines.map(|line| broken(line, line.len() - line.trim_start_matches(' ').len())).collect()
+}
+
+/// Like [`wrapped`], with further lines at a column: that of the last cell of a row.
+pub(crate) fn wrapped_at(column: usize, text: &str) -> String {
+    text.split_inclusive('\n').map(|line| broken(line, column)).collect()
+}
+
+fn broken(line: &str, indent: usize) -> String {
+    let mut all = String::with_capacity(line.len() + 8);
+    let mut column = 0;
+    let mut words = line.split_inclusive(' ');
+    while let Some(word) = words.next() {
+        let mut word = word.to_owned();
+        while is_number(&word)
+            && let Some(next) = words.next()
+        {
+            word.push_str(next);
         }
+        let len = word.trim_end().chars().count();
+        if column > indent && column + len > COLUMNS {
+            all.truncate(all.trim_end_matches(' ').len());
+            all.push('\n');
+            all.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        }
+        all.push_str(&word);
+        column += word.chars().count();
     }
     all
+}
+
+/// True for the last word of a text if it is a number, with a space behind it.
+fn is_number(text: &str) -> bool {
+    let Some(text) = text.strip_suffix(' ') else { return false };
+    let word = text.rsplit(' ').next().unwrap_or("");
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(is_part)
 }
 
 /// Formats rows of cells under a heading, with columns as wide as their widest cell. The first
@@ -65,10 +88,17 @@ mod tests {
             (format!("  {word} {word} {word}\n"), format!("  {word} {word}\n  {word}\n")),
             ("y".repeat(100), "y".repeat(100)),
             (format!("{} z\n", "y".repeat(80)), format!("{}\nz\n", "y".repeat(80))),
+            (
+                format!("{} 0.58 GB/s; 2 threads\n", "y".repeat(74)),
+                format!("{}\n0.58 GB/s; 2 threads\n", "y".repeat(74)),
+            ),
         ];
         for (text, expected) in cases {
             assert_eq!(wrapped(&text), expected);
         }
+        let row = format!("check  {}  {word} {word} {word}\n", "ok");
+        let expected = format!("check  ok  {word} {word}\n           {word}\n");
+        assert_eq!(wrapped_at(11, &row), expected);
     }
 
     #[test]

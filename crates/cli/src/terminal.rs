@@ -39,6 +39,16 @@ fn moved(text: &str, by: impl AsFd) {
     }
 }
 
+/// True if standard error is a terminal whose cursor can be moved.
+pub(crate) fn can_draw() -> bool {
+    io::stderr().is_terminal() && !is_dumb()
+}
+
+/// True if the terminal is said to show nothing but lines of text.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
 /// Columns of a terminal; `None` if it is none, or does not tell.
 pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(of).ok()?;

@@ -161,6 +161,24 @@ impl Shards {
             || staging(&self.path).is_dir()
     }
 
+    /// True if a download that ends in them has begun and not ended.
+    pub fn is_pulled(&self) -> bool {
+        staging(&self.path).is_dir()
+    }
+
+    /// The name by which they are pulled.
+    pub fn name(&self) -> String {
+        let (encoding, revision) = self.form.split_once('@').unwrap_or((&self.form, ""));
+        let mut name = self.id.to_string();
+        if encoding != ORDER[0] {
+            name += &format!(":{encoding}");
+        }
+        if !revision.is_empty() {
+            name += &format!("@{}", revision.replace("--", "/"));
+        }
+        name
+    }
+
     /// True if they can be run: a download leaves a directory without manifest when interrupted.
     pub fn is_complete(&self) -> bool {
         self.path.join(MANIFEST_FILE).is_file()
@@ -238,6 +256,11 @@ mod tests {
         let all = library.all();
         let names: Vec<&str> = all.iter().map(|shards| shards.form.as_str()).collect();
         assert_eq!(names, ["a", "bf12", "bf16", "q4", "q4@refs--pr--1"]);
+        let pulled: Vec<String> = all.iter().map(Shards::name).collect();
+        let expected = ["own/model:a", "own/model", "own/model:bf16", "own/model:q4"];
+        assert_eq!(pulled[..4], expected);
+        assert_eq!(pulled[4], "own/model:q4@refs/pr/1");
+        assert!(all[0].is_pulled() && !all[1].is_pulled());
         for shards in &all {
             shards.remove().unwrap();
         }

@@ -1,12 +1,37 @@
 //! Completion of models: paths, and ids of the models on this machine.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
+use anyhow::bail;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
+use clap_complete::env::Shells;
 
 use crate::here;
+
+/// Variable with the shell that asks for completions.
+pub(crate) const COMPLETE_VARIABLE: &str = "SWS_COMPLETE";
+
+/// Refuses a shell that is not known.
+pub(crate) fn check_shell() -> anyhow::Result<()> {
+    let Some(shell) = std::env::var_os(COMPLETE_VARIABLE).filter(|shell| !shell.is_empty()) else {
+        return Ok(());
+    };
+    let shells = Shells::builtins();
+    // It may be a path.
+    let name = Path::new(&shell).file_stem().and_then(OsStr::to_str);
+    if name.is_none_or(|name| shells.completer(name).is_none()) {
+        let known: Vec<&str> = shells.names().collect();
+        bail!(
+            "the variable {COMPLETE_VARIABLE} is `{}`, which is no shell; set one of {}, or unset it",
+            shell.display(),
+            known.join(", ")
+        );
+    }
+    Ok(())
+}
 
 /// Completes a model.
 pub(super) fn models() -> ArgValueCompleter {

@@ -34,6 +34,7 @@ use crate::terminal::note;
 use crate::watch;
 
 use complete::models;
+pub(crate) use complete::{COMPLETE_VARIABLE, check_shell};
 pub(crate) use hub::{List, Rm};
 #[cfg(feature = "serve")]
 pub(crate) use launch::{Client, Launch};
@@ -96,10 +97,11 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     ];
     let features = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
     let tiers = Tier::available().into_iter().map(Tier::name);
+    let commit = option_env!("SWS_COMMIT").filter(|commit| !commit.is_empty());
     format!(
         "{}{}\nfeatures: {}\ntiers of this CPU: {}",
         env!("CARGO_PKG_VERSION"),
-        option_env!("SWS_COMMIT").map_or(String::new(), |commit| format!(" ({commit})")),
+        commit.map_or(String::new(), |commit| format!(" ({commit})")),
         features.collect::<Vec<_>>().join(" "),
         tiers.collect::<Vec<_>>().join(" "),
     )

@@ -10,8 +10,11 @@ use serde::Serialize;
 use sws_kernels::{TIER_VARIABLE, Tier};
 
 use super::print_report;
-use crate::table::table;
+use crate::table::{table, wrapped, wrapped_at};
 use crate::{FAILED, args, model};
+
+/// Heading of the last column.
+const FOUND: &str = "found";
 
 /// One check.
 #[derive(Debug, Serialize)]
@@ -61,13 +64,15 @@ impl Report {
             vec![line.check.to_owned(), state.to_owned(), line.found.clone()]
         };
         let rows: Vec<_> = self.checks.iter().map(cells).collect();
-        let mut text = table(&["check", "<", "<found"], &rows);
+        let text = table(&["check", "<", &format!("<{FOUND}")], &rows);
+        let column = text.find(FOUND).unwrap_or(0);
+        let mut text = wrapped_at(column, &text);
         for line in &self.checks {
             if let Some(remedy) = &line.remedy {
-                text += &format!("\n{}: {remedy}", line.check);
+                text += &format!("\n{}", wrapped(&format!("{}: {remedy}\n", line.check)));
             }
         }
-        if self.hurts { text + "\n" } else { text }
+        text
     }
 }
 

@@ -35,20 +35,22 @@ pub(crate) fn print_all(as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The models as a table. The best for a machine with so much memory is marked.
+/// The models as a table. The best for a machine with so much memory is named.
 fn text(memory: Option<u64>) -> String {
     let fits = |ram: u64| memory.is_some_and(|memory| ram <= memory / GIB + KEPT);
     let best = SUGGESTIONS.iter().rposition(|model| fits(model.ram));
-    let cells = SUGGESTIONS.iter().enumerate().map(|(index, model)| {
+    let cells = SUGGESTIONS.iter().map(|model| {
         let [all, active] = model.parameters;
-        let mark = if best == Some(index) { "this machine" } else { "" };
         let (ram, disk) = (format!("{} GiB", model.ram), format!("{} GiB", model.disk));
-        vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command(), mark.to_owned()]
+        vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command()]
     });
     let cells: Vec<Vec<String>> = cells.collect();
-    let heading = ["memory", "disk", "parameters", "a token", "<command", "<"];
+    let heading = ["memory", "disk", "parameters", "a token", "<command"];
+    let fitting = best.map_or(String::new(), |best| {
+        format!("\nfor this machine: {}\n", SUGGESTIONS[best].command())
+    });
     format!(
-        "models to begin with; `sws pull OWNER/NAME` takes any of a supported family\n\n{}",
+        "models to begin with; `sws pull OWNER/NAME` takes any of a supported family\n\n{}{fitting}",
         table(&heading, &cells)
     )
 }
@@ -58,16 +60,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_for_the_machine_is_marked() {
+    fn the_best_for_the_machine_is_named() {
         for (gib, marked) in
             [(4, None), (8, Some("SmolLM3")), (31, Some("30B-A3B")), (500, Some("235B"))]
         {
             let text = text(Some(gib * GIB));
-            let line = text.lines().find(|line| line.ends_with("this machine"));
+            let line = text.lines().find(|line| line.starts_with("for this machine: "));
             match marked {
                 None => assert_eq!(line, None),
                 Some(name) => assert!(line.unwrap().contains(name), "{gib}: {text}"),
             }
+            assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         }
         assert!(!text(None).contains("this machine"));
     }

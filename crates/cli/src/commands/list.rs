@@ -42,6 +42,8 @@ struct Row {
     /// The smallest `--ram` at which no token reads from disk.
     in_memory_budget: Option<u64>,
     complete: bool,
+    #[serde(skip)]
+    completed_by: String,
     /// Reason why it cannot be run.
     problem: Option<String>,
 }
@@ -56,6 +58,7 @@ impl Row {
             smallest_budget: None,
             in_memory_budget: None,
             complete: here.path.is_some(),
+            completed_by: here.completed_by,
             problem: None,
         };
         if let Some(path) = here.path
@@ -94,7 +97,8 @@ impl Row {
         let (model, form) = (&self.model, &self.form);
         match (self.complete, &self.problem) {
             (false, _) => {
-                Some(format!("{model} ({form}) is incomplete; `sws pull {model}` continues it\n"))
+                let by = &self.completed_by;
+                Some(format!("{model} ({form}) is incomplete; {by} continues it\n"))
             }
             (true, Some(problem)) => Some(format!("{model} ({form}) cannot be run: {problem}\n")),
             (true, None) => None,

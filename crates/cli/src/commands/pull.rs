@@ -18,11 +18,12 @@ use sws_hub::{
 };
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, shard};
-use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, open_checkpoint, user_cache};
+use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
 
 use super::{first, print, print_json, size};
 use crate::args;
 use crate::args::{Form, encoding};
+use crate::interrupt::Ending;
 use crate::progress::Meter;
 use crate::terminal::{note, yes};
 use checks::check;
@@ -34,13 +35,19 @@ const MAIN: &str = "main";
 const ENCODING: Encoding = Encoding::Bf12;
 /// Room on disk for the sketch of a weight file: its header and some samples.
 const SKETCH: u64 = 2 << 20;
+/// Last words of a download that a signal ends.
+const GOES_ON: &str = "interrupted; the same command goes on where it stopped";
 
 pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
     let Some(name) = &args.model else { return first::print_all(args.json) };
     check(args, name)?;
     let environment = Environment::of_process()?;
     let pull = Pull::new(args, name, &environment);
-    pull.report(&pull.obtain(&environment)?)?;
+    let obtained = {
+        let _ending = Ending::at_a_signal(GOES_ON)?;
+        pull.obtain(&environment)?
+    };
+    pull.report(&obtained)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -72,6 +79,7 @@ pub(crate) fn offer(name: &ModelName) -> anyhow::Result<bool> {
     if !yes(&question)? {
         return Ok(false);
     }
+    let _ending = Ending::at_a_signal(GOES_ON)?;
     pull.obtain(&environment)?;
     Ok(true)
 }
@@ -81,7 +89,7 @@ pub(super) fn check_blobs(model: &Path) -> anyhow::Result<()> {
     let blobs = Blobs::of(model);
     let watch = Downloaded::new("checking", blobs.bytes());
     let checked = blobs.check(&watch);
-    watch.meter.finish();
+    watch.finish();
     Ok(checked?)
 }
 
@@ -276,7 +284,7 @@ impl<'a> Pull<'a> {
             (None, Some(cached)) => keep(&job, cached, self.revision),
             (None, None) => Ok(()),
         };
-        watch.meter.finish();
+        watch.finish();
         done?;
         let root = match (out, &self.cached) {
             (None, Some(cached)) => cached.at(&listing.commit),
@@ -294,7 +302,7 @@ impl<'a> Pull<'a> {
 
     /// Makes shards of a checkpoint that is there.
     fn shard(&self, checkpoint: &Path) -> anyhow::Result<Obtained> {
-        let checkpoint = open_checkpoint(checkpoint, user_cache().as_deref())?;
+        let checkpoint = sws::checkpoint(checkpoint, user_cache().as_deref())?;
         let meter = Meter::new("sharding");
         let done = self.make(&*checkpoint, &self.out()?, &|p| meter.show(p));
         meter.finish();
@@ -363,15 +371,13 @@ impl<'a> Pull<'a> {
         let watch = Arc::new(Downloaded::new("pulling", weights.len()));
         let weights = weights.files().to_vec();
         let cached = self.cached.clone();
-        // Headers come first, which takes seconds.
-        watch.moved(0);
         let arrival = Arrival { client, listing, weights, small, cached };
         let mut checkpoint =
             Arriving::open(arrival, &staging, Arc::clone(&watch) as Arc<dyn Watch + Send>)?;
         let naming = sws_model::naming(checkpoint.config())?;
         checkpoint.reserve(&Manifest::in_place(&checkpoint, &*naming)?);
         let done = self.make(&checkpoint, &out, &|_| ());
-        watch.meter.finish();
+        watch.finish();
         let done = done.map_err(|error| match checkpoint.failure() {
             Some(failure) => failure.into(),
             None => error,

@@ -7,19 +7,21 @@ use anyhow::bail;
 use serde_json::json;
 use sws_hub::{Library, ModelName, form};
 use sws_store::shard::{ShardOptions, shard};
-use sws_store::{open_checkpoint, user_cache};
+use sws_store::user_cache;
 
 use super::{print, print_json, size};
 use crate::args;
+use crate::interrupt::Ending;
 use crate::progress::Meter;
 use crate::terminal::note;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let path = checkpoint(&args.checkpoint)?;
     let (out, recorded) = out(args, &path)?;
+    let _ending = Ending::at_a_signal("interrupted; the same command goes on where it stopped")?;
     #[cfg(feature = "pull")]
     super::pull::check_blobs(&path)?;
-    let checkpoint = open_checkpoint(&path, user_cache().as_deref())?;
+    let checkpoint = sws::checkpoint(&path, user_cache().as_deref())?;
     let naming = sws_model::naming(checkpoint.config())?;
     let options = ShardOptions {
         encoding: args.encoding,

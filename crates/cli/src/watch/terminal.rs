@@ -1,6 +1,6 @@
 //! The terminal under a screen: covered, and given back whatever ends the run.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use sws_store::Clock;
 
 use crate::atomic_file::remove_all;
 use crate::interrupt::Interrupt;
-use crate::terminal::{hold, release};
+use crate::terminal::{can_draw, hold, release};
 
 /// Switches to a screen of its own, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -34,8 +34,7 @@ fn covered() -> MutexGuard<'static, Option<Termios>> {
 
 /// True if standard error is a terminal that can show a screen.
 pub(crate) fn can_show() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    std::io::stderr().is_terminal() && !is_dumb
+    can_draw()
 }
 
 /// Refuses a screen where standard error is no terminal that could show one.

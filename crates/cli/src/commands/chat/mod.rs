@@ -12,7 +12,7 @@ use sws::{Conversation, End, Generated, Lacking, LoadedModel, Model, Needs, RunM
 use sws_model::ForwardError;
 
 use super::run::read_text;
-use super::{print, run};
+use super::{print, run, size};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
@@ -50,8 +50,10 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     }
     let mut lines = Lines::open()?;
     if lines.is_terminal() {
-        let limit = chat.running.limit();
-        note!("{}, a context of {limit} tokens; /help lists the commands", model.dir().display());
+        let (name, limit) = (model::name(&model), chat.running.limit());
+        let ram = chat.running.plan().map(|plan| format!(", {}", size(plan.ledger.budget())));
+        note!("{name}{}, a context of {limit} tokens", ram.unwrap_or_default());
+        note!("/help lists the commands");
     }
     loop {
         let line = match lines.next()? {

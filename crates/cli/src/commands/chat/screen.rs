@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use sws::Piece;
 
 use super::print;
-use crate::terminal::raw;
+use crate::terminal::{is_dumb, raw};
 
 /// Begins dim text.
 const DIM: &str = "\x1b[2m";
@@ -23,9 +23,8 @@ pub(super) struct Screen {
 impl Default for Screen {
     fn default() -> Screen {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
         let is_terminal = std::io::stdout().is_terminal();
-        let has_colours = is_terminal && !no_colour && !is_dumb;
+        let has_colours = is_terminal && !no_colour && !is_dumb();
         Screen { is_terminal, has_colours, thinks: false }
     }
 }

@@ -16,7 +16,7 @@ use sws_store::shard::Progress;
 
 use super::{Recorded, Sequence};
 use crate::args;
-use crate::commands::print_report;
+use crate::commands::{count, print_report};
 use crate::progress::{Meter, Unit};
 use crate::table::table;
 use crate::terminal::note;
@@ -342,54 +342,58 @@ impl Judge {
 
 impl Report {
     fn text(&self) -> String {
-        let heading = [
-            "forecast",
-            "distance",
-            "recall k",
-            "1.5k",
-            "2k",
-            "precision k",
-            "1.5k",
-            "2k",
-            "on misses k",
-            "1.5k",
-            "2k",
-            "error removed",
-            "calibration",
-        ];
         let three = |x: f64| format!("{x:.3}");
-        let rows = self.rows.iter().map(|row| {
-            let name = match row.forecast {
-                Forecaster::Draft => "draft",
-                Forecaster::Token => "token alone",
-                Forecaster::Router => "free router",
-                Forecaster::Together => "co-activation",
-                Forecaster::Previous => "previous token",
-                Forecaster::Hot => "hot list",
-                Forecaster::Control => "control",
-            };
-            let distance = match row.forecast {
-                Forecaster::Token | Forecaster::Previous | Forecaster::Hot => "-".to_owned(),
-                _ => row.distance.to_string(),
-            };
-            let Score { recall, precision, recall_on_misses, calibration_error, .. } = row.score;
-            let shares = [recall, precision, recall_on_misses].concat();
-            let mut cells = vec![name.to_owned(), distance];
-            cells.extend(shares.into_iter().map(three));
+        let recall = self.rows.iter().map(|row| {
+            let Score { recall, recall_on_misses, .. } = row.score;
+            let shares = [recall, recall_on_misses].concat();
+            row.name().into_iter().chain(shares.into_iter().map(three)).collect()
+        });
+        let recall: Vec<Vec<String>> = recall.collect();
+        let precision = self.rows.iter().map(|row| {
+            let Score { precision, calibration_error, .. } = row.score;
+            let mut cells = row.name().to_vec();
+            cells.extend(precision.into_iter().map(three));
             cells.push(row.error_removed.map_or(String::new(), three));
             cells.push(calibration_error.map_or(String::new(), |[all, _]| format!("{all:.4}")));
             cells
         });
+        let precision: Vec<Vec<String>> = precision.collect();
+        let (more, twice) = ("1.5k", "2k");
+        let (forecast, distance) = ("forecast", "distance");
+        let heading = [forecast, distance, "recall k", more, twice, "on misses k", more, twice];
+        let further =
+            [forecast, distance, "precision k", more, twice, "error removed", "calibration"];
         format!(
-            "{}\n{} tokens in {} sequences; {} draft{}; cache of {} % of the experts, {:.1} misses a token\n",
-            table(&heading, &rows.collect::<Vec<_>>()),
-            self.tokens,
-            self.sequences,
+            "{} draft{}; {} in {}\ncache of {} % of the experts, {:.1} misses a token\n\n{}\n{}",
             if self.trained { "trained" } else { "untrained" },
             if self.adapting { ", adapting" } else { ", frozen" },
+            count(self.tokens as u64, "token"),
+            count(self.sequences as u64, "sequence"),
             self.budget,
             self.misses_per_token,
+            table(&heading, &recall),
+            table(&further, &precision),
         )
+    }
+}
+
+impl Row {
+    /// The forecast, and how many layers it looks ahead.
+    fn name(&self) -> [String; 2] {
+        let name = match self.forecast {
+            Forecaster::Draft => "draft",
+            Forecaster::Token => "token alone",
+            Forecaster::Router => "free router",
+            Forecaster::Together => "co-activation",
+            Forecaster::Previous => "previous token",
+            Forecaster::Hot => "hot list",
+            Forecaster::Control => "control",
+        };
+        let distance = match self.forecast {
+            Forecaster::Token | Forecaster::Previous | Forecaster::Hot => "-".to_owned(),
+            _ => self.distance.to_string(),
+        };
+        [name.to_owned(), distance]
     }
 }
 

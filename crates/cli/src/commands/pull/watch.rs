@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use sws::Progress;
 use sws_hub::Watch;
 
-use crate::progress::Meter;
+use crate::progress::{Meter, Unit};
 use crate::terminal::note;
 
 /// Bytes of a file that an earlier download left.
@@ -17,21 +18,47 @@ pub(super) fn present(path: &Path, len: u64) -> u64 {
 
 /// Shows the progress of downloads.
 pub(super) struct Downloaded {
-    pub(super) meter: Meter,
-    done: AtomicI64,
+    what: &'static str,
     total: u64,
+    done: AtomicI64,
+    /// Made with the first byte, so that its rate is that of the bytes.
+    meter: OnceLock<Meter>,
+    /// Number of files whose header is there, and a meter of it while some are missing.
+    headers: Mutex<(usize, Option<Meter>)>,
 }
 
 impl Downloaded {
     pub(super) fn new(what: &'static str, total: u64) -> Downloaded {
-        Downloaded { meter: Meter::new(what), done: AtomicI64::new(0), total }
+        let (meter, headers) = (OnceLock::new(), Mutex::default());
+        Downloaded { what, total, done: AtomicI64::new(0), meter, headers }
+    }
+
+    pub(super) fn finish(&self) {
+        self.meter.get().inspect(|meter| meter.finish());
     }
 }
 
 impl Watch for Downloaded {
     fn moved(&self, bytes: i64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.meter.show(Progress { done: done.max(0) as u64, total: self.total });
+        let meter = self.meter.get_or_init(|| Meter::new(self.what));
+        meter.show(Progress { done: done.max(0) as u64, total: self.total });
+    }
+
+    fn prepared(&self, done: usize, files: usize) {
+        let Ok(mut headers) = self.headers.lock() else { return };
+        let (most, meter) = &mut *headers;
+        // Threads may report in another order than they count in.
+        if done < *most {
+            return;
+        }
+        *most = done;
+        let shown = meter.get_or_insert_with(|| Meter::quiet("headers", Unit::Work));
+        shown.show(Progress { done: done as u64, total: files as u64 });
+        if done == files {
+            shown.finish();
+            *meter = None;
+        }
     }
 
     fn waiting(&self, file: &str) {
