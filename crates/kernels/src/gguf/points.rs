@@ -3,40 +3,46 @@
 //! A weight is an f16 scale, times a power of two, times a small whole number for 16 or 32 columns,
 //! times the point's number. All these products are exact.
 
+// Loops by index are unrolled, and the bytes of a group are not in order.
+#![allow(clippy::needless_range_loop)]
+
 use super::GgufBlocks;
 
 /// The tables, one after another: two bytes for each point, with two bits for each of eight numbers,
 /// or four for each of four. Made by `tests/goldens/gguf_points.py`.
 const PACKED: &[u8; 2 * 4608] = include_bytes!("points.bin");
 
-static IQ2_XXS: [[i8; 8]; 256] = eights(0, [8, 25, 43, 0]);
-static IQ2_XS: [[i8; 8]; 512] = eights(256, [8, 25, 43, 0]);
-static IQ2_S: [[i8; 8]; 1024] = eights(768, [8, 25, 43, 0]);
+// Signed bytes, the first one lowest.
+static IQ2_XXS: [u64; 256] = eights(0, [8, 25, 43, 0]);
+static IQ2_XS: [u64; 512] = eights(256, [8, 25, 43, 0]);
+static IQ2_S: [u64; 1024] = eights(768, [8, 25, 43, 0]);
 /// Times eight.
-static IQ1: [[i8; 8]; 2048] = eights(1792, [-8, 0, 8, 0]);
-static IQ3_XXS: [[i8; 4]; 256] = fours(3840, [4, 12, 20, 28, 36, 44, 52, 62]);
-static IQ3_S: [[i8; 4]; 512] = fours(4096, [1, 3, 5, 7, 9, 11, 13, 15]);
+static IQ1: [u64; 2048] = eights(1792, [-8, 0, 8, 0]);
+static IQ3_XXS: [u32; 256] = fours(3840, [4, 12, 20, 28, 36, 44, 52, 62]);
+static IQ3_S: [u32; 512] = fours(4096, [1, 3, 5, 7, 9, 11, 13, 15]);
 
 const fn packed(point: usize) -> usize {
     PACKED[2 * point] as usize | (PACKED[2 * point + 1] as usize) << 8
 }
 
 /// Points from `first` on, of these numbers.
-const fn eights<const N: usize>(first: usize, numbers: [i8; 4]) -> [[i8; 8]; N] {
-    let mut points = [[0; 8]; N];
+const fn eights<const N: usize>(first: usize, numbers: [i8; 4]) -> [u64; N] {
+    let mut points = [0; N];
     let mut i = 0;
     while i < 8 * N {
-        points[i / 8][i % 8] = numbers[packed(first + i / 8) >> (2 * (i % 8)) & 3];
+        let number = numbers[packed(first + i / 8) >> (2 * (i % 8)) & 3] as u8;
+        points[i / 8] |= (number as u64) << (8 * (i % 8));
         i += 1;
     }
     points
 }
 
-const fn fours<const N: usize>(first: usize, numbers: [i8; 8]) -> [[i8; 4]; N] {
-    let mut points = [[0; 4]; N];
+const fn fours<const N: usize>(first: usize, numbers: [i8; 8]) -> [u32; N] {
+    let mut points = [0; N];
     let mut i = 0;
     while i < 4 * N {
-        points[i / 4][i % 4] = numbers[packed(first + i / 4) >> (4 * (i % 4)) & 7];
+        let number = numbers[packed(first + i / 4) >> (4 * (i % 4)) & 7] as u8;
+        points[i / 4] |= (number as u32) << (8 * (i % 4));
         i += 1;
     }
     points
@@ -146,14 +152,13 @@ fn even(signs: u16) -> u8 {
 }
 
 #[inline(always)]
-fn both(first: [i8; 4], second: [i8; 4]) -> [i8; 8] {
-    let ([a, b, c, d], [e, f, g, h]) = (first, second);
-    [a, b, c, d, e, f, g, h]
+fn both(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
 }
 
 #[inline(always)]
-fn signed(point: [i8; 8], signs: u8) -> [i8; 8] {
-    let mut numbers = point;
+fn signed(point: u64, signs: u8) -> [i8; 8] {
+    let mut numbers = point.to_le_bytes().map(|byte| byte as i8);
     for (i, number) in numbers.iter_mut().enumerate() {
         let sign = -((signs >> i & 1) as i8);
         *number = (*number ^ sign) - sign;
@@ -163,7 +168,177 @@ fn signed(point: [i8; 8], signs: u8) -> [i8; 8] {
 
 /// An eighth more than the point, or less.
 #[inline(always)]
-fn shifted(point: [i8; 8], less: u16) -> [i8; 8] {
+fn shifted(point: u64, less: u16) -> [i8; 8] {
     let by = 1 - 2 * less as i8;
-    point.map(|number| number + by)
+    point.to_le_bytes().map(|byte| byte as i8 + by)
+}
+
+/// 64 weights of a block in units of its scale.
+pub(crate) struct Quarter {
+    /// Eight points.
+    pub(crate) points: [u64; 8],
+    /// What is done to their numbers.
+    pub(crate) shift: Shift,
+    /// Four factors, each of 16 weights.
+    pub(crate) factors: u32,
+}
+
+/// The change of the numbers of points.
+pub(crate) enum Shift {
+    /// Those whose bit is set are negated.
+    Signs(u64),
+    /// Those whose bit is set are an eighth less, the others an eighth more.
+    Less(u64),
+}
+
+/// Weights `64·q` to `64·q + 63` of a block: eight [`group`]s. Only for formats with points.
+#[inline(always)]
+pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
+    let mut points = [0; 8];
+    match format {
+        GgufBlocks::Iq2Xxs => {
+            let (first, second) = (long(b, 6 + 16 * q), long(b, 14 + 16 * q));
+            for i in 0..8 {
+                points[i] = IQ2_XXS[usize::from(b[2 + 16 * q + i / 4 * 8 + i % 4])];
+            }
+            let signs = evened(both(apart(first), apart(second)));
+            Quarter { points, shift: Shift::Signs(signs), factors: halves(first, second) }
+        }
+        GgufBlocks::Iq2Xs => {
+            let mut signs = 0;
+            for i in 0..8 {
+                let code = word(b, 2 + 16 * q + 2 * i);
+                points[i] = IQ2_XS[usize::from(code & 511)];
+                signs |= u64::from(code >> 9) << (8 * i);
+            }
+            let factors = nibbles(b[66 + 2 * q], b[67 + 2 * q]);
+            Quarter { points, shift: Shift::Signs(evened(signs)), factors }
+        }
+        GgufBlocks::Iq2S => {
+            let top = u32::from(word(b, 66 + 2 * q)) << 8;
+            for i in 0..8 {
+                let code = usize::from(b[2 + 8 * q + i]) | (top >> (2 * i)) as usize & 0x300;
+                points[i] = IQ2_S[code];
+            }
+            let signs = both(long(b, 34 + 8 * q), long(b, 38 + 8 * q));
+            let factors = nibbles(b[74 + 2 * q], b[75 + 2 * q]);
+            Quarter { points, shift: Shift::Signs(signs), factors }
+        }
+        GgufBlocks::Iq3Xxs => {
+            let (first, second) = (long(b, 66 + 8 * q), long(b, 70 + 8 * q));
+            for i in 0..8 {
+                let at = 2 + 16 * q + 2 * i;
+                points[i] = both(IQ3_XXS[usize::from(b[at])], IQ3_XXS[usize::from(b[at + 1])]);
+            }
+            let signs = evened(both(apart(first), apart(second)));
+            Quarter { points, shift: Shift::Signs(signs), factors: halves(first, second) }
+        }
+        GgufBlocks::Iq3S => {
+            let top = u32::from(word(b, 66 + 2 * q)) << 8;
+            for i in 0..8 {
+                let at = 2 + 16 * q + 2 * i;
+                let first = usize::from(b[at]) | (top >> (2 * i)) as usize & 0x100;
+                let second = usize::from(b[at + 1]) | (top >> (2 * i + 1)) as usize & 0x100;
+                points[i] = both(IQ3_S[first], IQ3_S[second]);
+            }
+            let signs = both(long(b, 74 + 8 * q), long(b, 78 + 8 * q));
+            // A nibble for 32 weights.
+            let factor = u32::from(b[106 + q]);
+            let factors = ((factor & 15) * 0x0202) | ((factor >> 4) * 0x0202_0000);
+            Quarter { points, shift: Shift::Signs(signs), factors: factors | 0x0101_0101 }
+        }
+        GgufBlocks::Iq1S => {
+            let mut less = 0;
+            let mut factors = 0x0101_0101;
+            for half in 0..2 {
+                let rest = u32::from(word(b, 34 + 4 * q + 2 * half));
+                for i in 0..4 {
+                    let code = usize::from(b[2 + 8 * q + 4 * half + i]);
+                    points[4 * half + i] = IQ1[code | (rest << 8 >> (3 * i)) as usize & 0x700];
+                }
+                less |= (u64::from(rest >> 15) * 0xffff_ffff) << (32 * half);
+                factors |= ((rest >> 12 & 7) * 0x0202) << (16 * half);
+            }
+            Quarter { points, shift: Shift::Less(less), factors }
+        }
+        GgufBlocks::Iq1M => {
+            let rest = long(b, 32 + 4 * q);
+            let mut less = 0;
+            for i in 0..8 {
+                let own = rest >> (4 * i);
+                points[i] = IQ1[usize::from(b[8 * q + i]) | (own << 8) as usize & 0x700];
+                less |= (u64::from(own >> 3 & 1) * 0xff) << (8 * i);
+            }
+            let three = u32::from(word(b, 48 + 2 * q));
+            let factors =
+                three & 7 | (three & 0x38) << 5 | (three & 0x1c0) << 10 | (three & 0xe00) << 15;
+            Quarter { points, shift: Shift::Less(less), factors: (2 * factors) | 0x0101_0101 }
+        }
+        _ => unreachable!("a format without points"),
+    }
+}
+
+/// Four times seven bits, each in a byte of its own.
+#[inline(always)]
+fn apart(rest: u32) -> u32 {
+    rest & 0x7f | (rest & 0x3f80) << 1 | (rest & 0x1f_c000) << 2 | (rest & 0xfe0_0000) << 3
+}
+
+/// Sets the eighth bit of each byte of seven so that an even number is set.
+#[inline(always)]
+fn evened(sevens: u64) -> u64 {
+    let folded = sevens ^ sevens >> 4;
+    let folded = folded ^ folded >> 2;
+    let folded = folded ^ folded >> 1;
+    sevens | (folded & 0x0101_0101_0101_0101) << 7
+}
+
+/// The factors in the upper nibbles of two words, each of 32 weights.
+#[inline(always)]
+fn halves(first: u32, second: u32) -> u32 {
+    ((first >> 28) * 0x0202) | ((second >> 28) * 0x0202_0000) | 0x0101_0101
+}
+
+/// The factors in the nibbles of two bytes, each of 16 weights.
+#[inline(always)]
+fn nibbles(first: u8, second: u8) -> u32 {
+    let (first, second) = (u32::from(first), u32::from(second));
+    let all = first & 15 | (first & 0xf0) << 4 | (second & 15) << 16 | (second & 0xf0) << 20;
+    (2 * all) | 0x0101_0101
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quarters_are_their_groups() {
+        use GgufBlocks::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
+        let mut state = 1u32;
+        for format in [Iq1S, Iq1M, Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S] {
+            for _ in 0..200 {
+                let mut block = vec![0; format.bytes()];
+                for byte in &mut block {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    *byte = (state >> 24) as u8;
+                }
+                for g in 0..32 {
+                    let Quarter { points, shift, factors } = quarter(format, &block, g / 8);
+                    let expected = group(format, &block, g);
+                    let i = g % 8;
+                    let numbers = match shift {
+                        Shift::Signs(signs) => signed(points[i], (signs >> (8 * i)) as u8),
+                        Shift::Less(less) => {
+                            let less = (less >> (8 * i)) as u8;
+                            assert!([0, 255].contains(&less));
+                            shifted(points[i], u16::from(less & 1))
+                        }
+                    };
+                    assert_eq!(numbers, expected.numbers, "{format:?}: group {g}");
+                    let factor = factors >> (8 * (i / 2)) & 255;
+                    assert_eq!(factor as i32, expected.factor, "{format:?}: group {g}");
+                }
+            }
+        }
+    }
 }

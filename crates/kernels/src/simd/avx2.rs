@@ -51,16 +51,15 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn lookup(self, table: Self::F, index: Self::U) -> Self::F {
         let upper = self.float(self.shl::<28>(index));
-        allowed! {
-            let half = |i: usize| {
-                _mm256_blendv_ps(
-                    _mm256_permutevar8x32_ps(table[0], index[i]),
-                    _mm256_permutevar8x32_ps(table[1], index[i]),
-                    upper[i],
-                )
-            };
-            [half(0), half(1)]
+        let mut found = [table[0]; 2];
+        for i in 0..2 {
+            allowed! {
+                let low = _mm256_permutevar8x32_ps(table[0], index[i]);
+                let high = _mm256_permutevar8x32_ps(table[1], index[i]);
+                found[i] = _mm256_blendv_ps(low, high, upper[i]);
+            }
         }
+        found
     }
     #[inline(always)]
     fn reduce(self, low: Self::F, high: Self::F) -> f32 {
@@ -111,16 +110,40 @@ impl Simd for Avx2 {
         allowed!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
     }
     #[inline(always)]
-    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U {
-        allowed!([_mm256_srlv_epi32(a[0], by[0]), _mm256_srlv_epi32(a[1], by[1])])
-    }
-    #[inline(always)]
-    fn number(self, a: Self::U) -> Self::F {
-        allowed!([_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])])
-    }
-    #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!([_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])])
+    }
+    #[inline(always)]
+    fn numbers(self, a: Self::B) -> [Self::F; 4] {
+        let mut numbers = [self.splat(0.0); 4];
+        for k in 0..4 {
+            allowed! {
+                let bytes = match k % 2 {
+                    0 => _mm256_castsi256_si128(a[k / 2]),
+                    _ => _mm256_extracti128_si256::<1>(a[k / 2]),
+                };
+                let high = _mm_unpackhi_epi64(bytes, bytes);
+                numbers[k] = [
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+                ];
+            }
+        }
+        numbers
+    }
+    #[inline(always)]
+    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
+        allowed! {
+            let bytes = _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(bytes as i32)));
+            let four = _mm_mul_ps(bytes, _mm256_castps256_ps128(a[0]));
+            let four = _mm256_set_m128(four, four);
+            [
+                [_mm256_permute_ps::<0x00>(four); 2],
+                [_mm256_permute_ps::<0x55>(four); 2],
+                [_mm256_permute_ps::<0xaa>(four); 2],
+                [_mm256_permute_ps::<0xff>(four); 2],
+            ]
+        }
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -179,41 +202,55 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_u16(self, p: *const u8) -> Self::U {
         allowed! {
-            let half = |p: *const u8| _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            [half(p), half(p.add(16))]
+            [
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())),
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast())),
+            ]
         }
     }
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Self::U {
         allowed! {
-            let half = |p: *const u8| _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-            [half(p), half(p.add(8))]
+            [
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())),
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast())),
+            ]
         }
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const u8) -> Self::F {
         allowed! {
-            let half = |p: *const u8| {
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
-            };
-            [half(p), half(p.add(8))]
+            let both = self.load_s8(p);
+            [_mm256_cvtepi32_ps(both[0]), _mm256_cvtepi32_ps(both[1])]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_s8(self, p: *const u8) -> Self::U {
+        allowed! {
+            [
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())),
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8).cast())),
+            ]
         }
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u8) -> Self::F {
         allowed! {
-            let half = |p: *const u8| _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
-            [half(p), half(p.add(16))]
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast())),
+            ]
         }
     }
     #[inline(always)]
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U {
         allowed! {
             let shifts = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
-            let half = |p: *const u8| {
-                _mm256_srlv_epi32(_mm256_set1_epi32(p.cast::<i32>().read_unaligned()), shifts)
-            };
-            [half(p), half(p.add(4))]
+            let [first, second] = p.cast::<[i32; 2]>().read_unaligned();
+            [
+                _mm256_srlv_epi32(_mm256_set1_epi32(first), shifts),
+                _mm256_srlv_epi32(_mm256_set1_epi32(second), shifts),
+            ]
         }
     }
     #[inline(always)]
@@ -238,8 +275,9 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32 {
         allowed! {
-            let slice = |i: usize| _mm256_loadu_ps(p.add(i * stride));
-            self.reduce([slice(0), slice(1)], [slice(2), slice(3)])
+            let low = [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(stride))];
+            let p = p.add(2 * stride);
+            self.reduce(low, [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(stride))])
         }
     }
     #[inline(always)]

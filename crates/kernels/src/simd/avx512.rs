@@ -92,16 +92,32 @@ impl Simd for Avx512 {
         allowed!(_mm512_add_epi32(a, b))
     }
     #[inline(always)]
-    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U {
-        allowed!(_mm512_srlv_epi32(a, by))
-    }
-    #[inline(always)]
-    fn number(self, a: Self::U) -> Self::F {
-        allowed!(_mm512_cvtepi32_ps(a))
-    }
-    #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!(_mm512_castps_si512(a))
+    }
+    #[inline(always)]
+    fn numbers(self, a: Self::B) -> [Self::F; 4] {
+        allowed! {
+            [
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_castsi512_si128(a))),
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32::<1>(a))),
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32::<2>(a))),
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32::<3>(a))),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
+        allowed! {
+            let bytes = _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(bytes as i32)));
+            let four = _mm512_broadcast_f32x4(_mm_mul_ps(bytes, _mm512_castps512_ps128(a)));
+            [
+                _mm512_permute_ps::<0x00>(four),
+                _mm512_permute_ps::<0x55>(four),
+                _mm512_permute_ps::<0xaa>(four),
+                _mm512_permute_ps::<0xff>(four),
+            ]
+        }
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -144,9 +160,9 @@ impl Simd for Avx512 {
             }
             let rest = _mm512_set1_epi16(0x807f_u16 as i16);
             // (byte & rest) | exponent, with the sign spread over the upper half of the word.
-            let join = |byte, exponent| _mm512_ternarylogic_epi32::<0xea>(byte, rest, exponent);
-            let even = join(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), even);
-            let odd = join(_mm512_srai_epi16(bytes, 8), odd);
+            let low = _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
+            let even = _mm512_ternarylogic_epi32::<0xea>(low, rest, even);
+            let odd = _mm512_ternarylogic_epi32::<0xea>(_mm512_srai_epi16(bytes, 8), rest, odd);
             let upper = self.splat_u(0xffff_0000);
             [
                 self.float(self.shl::<16>(even)),
@@ -195,6 +211,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_i8(self, p: *const u8) -> Self::F {
         allowed!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn load_s8(self, p: *const u8) -> Self::U {
+        allowed!(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u8) -> Self::F {

@@ -5,14 +5,19 @@
 //! that is compiled for it. The implementor is a proof token, so its methods may use the
 //! instructions that it proves; only pointers need care.
 
+// Loops over registers by index are unrolled; some with iterators were not.
+#![allow(clippy::needless_range_loop)]
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bf11;
+mod bytes;
 mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};
+pub(crate) use bytes::Bytes;
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};
@@ -26,7 +31,7 @@ use crate::reference::BLOCK;
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Simd: Copy {
+pub(crate) trait Simd: Bytes {
     /// 16 × f32.
     type F: Copy;
     /// 16 × u32.
@@ -68,11 +73,11 @@ pub(crate) trait Simd: Copy {
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
     fn or(self, a: Self::U, b: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
-    /// Shifts each lane by its own number of bits, below 32.
-    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U;
-    /// Converts signed numbers.
-    fn number(self, a: Self::U) -> Self::F;
     fn bits(self, a: Self::F) -> Self::U;
+    /// Converts signed bytes, 16 at a time.
+    fn numbers(self, a: Self::B) -> [Self::F; 4];
+    /// The first lane times each of four signed bytes, the lowest first, each in all lanes.
+    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4];
     /// True if any bit is set.
     fn any(self, a: Self::U) -> bool;
     /// Replaces the exponents of lanes whose code (low four bits) is 15 by the next `patches`, in
@@ -115,6 +120,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_u8(self, p: *const u8) -> Self::U;
     /// Reads 16 signed bytes and converts them to f32.
     unsafe fn load_i8(self, p: *const u8) -> Self::F;
+    /// Reads 16 signed bytes.
+    unsafe fn load_s8(self, p: *const u8) -> Self::U;
     /// Reads 16 f16 numbers and widens them.
     unsafe fn load_f16(self, p: *const u8) -> Self::F;
     /// Reads 8 bytes and puts their nibbles, the low one first, into the low four bits of the
@@ -281,11 +288,10 @@ fn bf12_columns<S: Simd>(
     // Sign and mantissa go to bits 31 and 16 to 22: the byte is shifted to the top, then down by 8
     // with sign extension.
     let rest = s.splat_u(0x807f_0000);
-    let join = |byte: S::U, exponent: S::U| s.float(s.or(s.and(s.sra::<8>(byte), rest), exponent));
-    [
-        join(s.shl::<24>(bytes), exponents[0]),
-        join(s.shl::<16>(bytes), exponents[1]),
-        join(s.shl::<8>(bytes), exponents[2]),
-        join(bytes, exponents[3]),
-    ]
+    let bytes = [s.shl::<24>(bytes), s.shl::<16>(bytes), s.shl::<8>(bytes), bytes];
+    let mut joined = [s.splat(0.0); 4];
+    for k in 0..4 {
+        joined[k] = s.float(s.or(s.and(s.sra::<8>(bytes[k]), rest), exponents[k]));
+    }
+    joined
 }

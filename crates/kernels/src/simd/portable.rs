@@ -85,16 +85,16 @@ impl Simd for Portable {
         from_fn(|i| a[i].wrapping_add(b[i]))
     }
     #[inline(always)]
-    fn shr_each(self, a: Self::U, by: Self::U) -> Self::U {
-        from_fn(|i| a[i] >> (by[i] & 31))
-    }
-    #[inline(always)]
-    fn number(self, a: Self::U) -> Self::F {
-        a.map(|a| a as i32 as f32)
-    }
-    #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         a.map(f32::to_bits)
+    }
+    #[inline(always)]
+    fn numbers(self, a: Self::B) -> [Self::F; 4] {
+        from_fn(|k| from_fn(|i| f32::from(a[16 * k + i] as i8)))
+    }
+    #[inline(always)]
+    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
+        bytes.to_le_bytes().map(|byte| [a[0] * f32::from(byte as i8); 16])
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -168,6 +168,11 @@ impl Simd for Portable {
     unsafe fn load_i8(self, p: *const u8) -> Self::F {
         // SAFETY: by the contract of the trait.
         unsafe { read::<16>(p) }.map(|b| f32::from(b as i8))
+    }
+    #[inline(always)]
+    unsafe fn load_s8(self, p: *const u8) -> Self::U {
+        // SAFETY: by the contract of the trait.
+        unsafe { read::<16>(p) }.map(|b| b as i8 as u32)
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u8) -> Self::F {

@@ -22,8 +22,11 @@ impl<S: Simd> Decoder<S> for F32 {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(4 * BLOCK * b);
-            let part = |k: usize| s.float(s.load_u32(p.add(64 * k)));
-            [part(0), part(1), part(2), part(3)]
+            let mut parts = [s.splat(0.0); 4];
+            for k in 0..4 {
+                parts[k] = s.float(s.load_u32(p.add(64 * k)));
+            }
+            parts
         }
     }
 }
@@ -67,8 +70,11 @@ impl<S: Simd> Decoder<S> for Bf16 {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * BLOCK * b);
-            let part = |k: usize| s.float(s.shl::<16>(s.load_u16(p.add(32 * k))));
-            [part(0), part(1), part(2), part(3)]
+            let mut parts = [s.splat(0.0); 4];
+            for k in 0..4 {
+                parts[k] = s.float(s.shl::<16>(s.load_u16(p.add(32 * k))));
+            }
+            parts
         }
     }
 }

@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 
 use super::nibbles::E8M0;
 use super::{Cursor, Decoder};
-use crate::reference::{BLOCK, bf16_to_f32};
+use crate::matmul::one::load_block;
+use crate::reference::{BLOCK, bf16_to_f32, e4m3_to_f32};
 use crate::simd::Simd;
 use crate::{Encoding, Matrix, Published};
 
@@ -72,6 +73,22 @@ scales! {
     Thirtytwos, Encoding::Published(Published::Mxfp8), e8m0_at, |b| [2 * b, 2 * b + 1];
 }
 
+/// The power of two by which an f32 with the fields of e4m3 is too small.
+const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
+/// Scales from here on exceed f32 when multiplied by that power.
+const LARGE: f32 = 256.0;
+
+/// A block with a NaN, or with a scale that is large or NaN.
+#[cold]
+#[inline(never)]
+fn rare(codes: &[u8; BLOCK], scales: [f32; 2]) -> [f32; BLOCK] {
+    let mut numbers = [0.0; BLOCK];
+    for (c, (number, code)) in numbers.iter_mut().zip(codes).enumerate() {
+        *number = e4m3_to_f32(*code) * scales[2 * c / BLOCK];
+    }
+    numbers
+}
+
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Fp8<K>(PhantomData<K>);
 
@@ -88,30 +105,27 @@ impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         let (scales, p) = unsafe { (K::of(at.scales, b), at.codes.add(BLOCK * b)) };
-        let [low, high] = [s.splat(scales[0]), s.splat(scales[1])];
         // The fields of e4m3 are moved to those of an f32, whose exponent is then too small by
-        // 127 - 7. The multiplication is exact, for subnormals too.
+        // 127 - 7. Its product with the scale times that power is exact before it is rounded.
         let fields = s.splat_u(0x87f0_0000);
-        let rebias = s.splat(2f32.powi(120));
-        let value = |k: usize| {
+        let mut values = [s.splat(0.0); 4];
+        for k in 0..4 {
             // SAFETY: by the contract of the trait.
-            let code = unsafe { s.load_u8(p.add(16 * k)) };
-            s.mul(s.float(s.and(s.sra::<4>(s.shl::<24>(code)), fields)), rebias)
-        };
-        let mut values = [value(0), value(1), value(2), value(3)];
+            let code = unsafe { s.load_s8(p.add(16 * k)) };
+            values[k] = s.float(s.and(s.shl::<20>(code), fields));
+        }
         // A magnitude of 0x7f is NaN, the only one that carries into the top bit when one is added.
         // SAFETY: by the contract of the trait.
         let bytes = s.and(unsafe { s.load_u32(p) }, s.splat_u(0x7f7f_7f7f));
         let carries = s.and(s.add_u(bytes, s.splat_u(0x0101_0101)), s.splat_u(0x8080_8080));
-        if s.any(carries) {
+        let is_small = scales[0].abs() < LARGE && scales[1].abs() < LARGE;
+        if !is_small || s.any(carries) {
             std::hint::cold_path();
-            for (k, value) in values.iter_mut().enumerate() {
-                // SAFETY: by the contract of the trait.
-                let code = s.and(unsafe { s.load_u8(p.add(16 * k)) }, s.splat_u(0x7f));
-                let all_ones = s.sra::<31>(s.shl::<24>(s.add_u(code, s.splat_u(1))));
-                *value = s.float(s.or(s.bits(*value), all_ones));
-            }
+            // SAFETY: by the contract of the trait.
+            let codes = unsafe { p.cast::<[u8; BLOCK]>().read_unaligned() };
+            return load_block(s, &rare(&codes, scales));
         }
+        let [low, high] = [s.splat(scales[0] * REBIAS), s.splat(scales[1] * REBIAS)];
         [
             s.mul(values[0], low),
             s.mul(values[1], low),

@@ -198,85 +198,100 @@ static HALF_POWERS: [f32; 256] = {
 pub(super) const TO_15: [f32; 16] =
     [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
-/// Codes of five bits, whose fifth ones lie before the others.
+/// [`Decoder`] of pairs of blocks of five-bit codes, whose fifth bits lie before the others.
 #[derive(Clone, Copy)]
-struct FiveBits<S: Simd> {
-    /// 0 to 15, and 16 to 31.
-    columns: [S::U; 2],
+pub(in crate::matmul) struct Fives<T>(PhantomData<T>);
+
+/// Five bits, and a scale or a scale and a minimum.
+pub(in crate::matmul) trait Five: Copy {
+    const FORMAT: GgufBlocks;
+    /// True if codes are counted up from a minimum, which follows the scale.
+    const HAS_MINIMUM: bool;
 }
 
-impl<S: Simd> FiveBits<S> {
-    #[inline(always)]
-    fn new(s: S) -> Self {
-        static COLUMNS: [u8; 32] = {
-            let mut columns = [0; 32];
-            let mut i = 0;
-            while i < 32 {
-                columns[i] = i as u8;
-                i += 1;
-            }
-            columns
-        };
-        // SAFETY: 32 bytes, 16 per load.
-        let columns = unsafe { [s.load_u8(COLUMNS.as_ptr()), s.load_u8(COLUMNS[16..].as_ptr())] };
-        FiveBits { columns }
-    }
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q5_0;
 
-    /// The codes of a block, whose fifth bits begin at `p`.
+impl Five for Q5_0 {
+    const FORMAT: GgufBlocks = GgufBlocks::Q5_0;
+    const HAS_MINIMUM: bool = false;
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Q5_1;
+
+impl Five for Q5_1 {
+    const FORMAT: GgufBlocks = GgufBlocks::Q5_1;
+    const HAS_MINIMUM: bool = true;
+}
+
+impl<T: Five> Fives<T> {
+    /// Decodes the blocks at `first` and at `second`.
     ///
     /// # Safety
     ///
-    /// 20 bytes must be readable at `p`.
+    /// The bytes of a block must be readable at both.
     #[inline(always)]
-    unsafe fn codes(self, s: S, p: *const u8) -> [S::U; 2] {
+    unsafe fn pair<S: Simd>(s: S, first: *const u8, second: *const u8) -> [S::F; 4] {
+        let bits = if T::HAS_MINIMUM { 4 } else { 2 };
         // SAFETY: by this function's contract.
-        let (bits, low) =
-            unsafe { (u32::from_le(p.cast::<u32>().read_unaligned()), s.load_u8(p.add(4))) };
-        let (bits, sixteen) = (s.splat_u(bits), s.splat_u(16));
-        let fifth = |columns| s.and(s.shl::<4>(s.shr_each(bits, columns)), sixteen);
-        [
-            s.or(s.and(low, s.splat_u(15)), fifth(self.columns[0])),
-            s.or(s.shr::<4>(low), fifth(self.columns[1])),
-        ]
+        let (codes, fifths) = unsafe {
+            let low = first.add(bits).cast::<u32>().read_unaligned();
+            let high = second.add(bits).cast::<u32>().read_unaligned();
+            let fifths = u64::from(u32::from_le(high)) << 32 | u64::from(u32::from_le(low));
+            (s.load_halved(first.add(bits + 4), second.add(bits + 4)), fifths)
+        };
+        // SAFETY: likewise.
+        let scales = unsafe { [s.splat_f16(word(first)), s.splat_f16(word(second))] };
+        if T::HAS_MINIMUM {
+            // SAFETY: likewise.
+            let minima =
+                unsafe { [s.splat_f16(word(first.add(2))), s.splat_f16(word(second.add(2)))] };
+            let mut numbers = s.numbers(s.add_where(codes, fifths, 16));
+            for k in 0..4 {
+                numbers[k] = s.fma(numbers[k], scales[k / 2], minima[k / 2]);
+            }
+            return numbers;
+        }
+        // A code is 16 too large; one with its fifth bit is not.
+        let mut numbers = s.numbers(s.add_where(codes, !fifths, -16i8 as u8));
+        for k in 0..4 {
+            numbers[k] = s.mul(numbers[k], scales[k / 2]);
+        }
+        numbers
     }
 }
 
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct Q5_0<S: Simd>(FiveBits<S>);
-
-impl<S: Simd> Unit<S> for Q5_0<S> {
-    const FORMAT: GgufBlocks = GgufBlocks::Q5_0;
+impl<S: Simd, T: Five> Decoder<S> for Fives<T> {
+    const ENCODING: Encoding = Encoding::Gguf(T::FORMAT);
+    const BYTES: usize = 2 * T::FORMAT.bytes();
+    const ROWS: usize = 4;
 
     #[inline(always)]
-    fn new(s: S) -> Self {
-        Q5_0(FiveBits::new(s))
+    fn new(_: S, _: &Matrix) -> Self {
+        Fives(PhantomData)
     }
     #[inline(always)]
-    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
+    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
-        let (scale, codes) = unsafe { (word(p), self.0.codes(s, p.add(2))) };
-        let (scale, less) = (s.splat_f16(scale), s.splat_u(-16i32 as u32));
-        codes.map(|codes| s.mul(s.number(s.add_u(codes, less)), scale))
+        unsafe {
+            let p = at.codes.add(2 * T::FORMAT.bytes() * b);
+            Self::pair(s, p, p.add(T::FORMAT.bytes()))
+        }
     }
-}
-
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct Q5_1<S: Simd>(FiveBits<S>);
-
-impl<S: Simd> Unit<S> for Q5_1<S> {
-    const FORMAT: GgufBlocks = GgufBlocks::Q5_1;
-
+    /// Vectorised for a whole block, which is every tail of a file.
     #[inline(always)]
-    fn new(s: S) -> Self {
-        Q5_1(FiveBits::new(s))
-    }
-    #[inline(always)]
-    unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
-        // SAFETY: by the contract of the trait.
-        let (scale, min, codes) = unsafe { (word(p), word(p.add(2)), self.0.codes(s, p.add(4))) };
-        let (scale, min) = (s.splat_f16(scale), s.splat_f16(min));
-        let [low, high] = codes;
-        [s.fma(s.number(low), scale, min), s.fma(s.number(high), scale, min)]
+    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+        if m.cols() % BLOCK != BLOCK / 2 {
+            return load_block(s, &at.tail(m));
+        }
+        let (whole, zero) = (m.cols() / BLOCK, s.splat(0.0));
+        // SAFETY: the row ends with a block behind its pairs.
+        let [a, b, _, _] = unsafe {
+            let p = at.codes.add(2 * T::FORMAT.bytes() * whole);
+            Self::pair(s, p, p)
+        };
+        [a, b, zero, zero]
     }
 }
 

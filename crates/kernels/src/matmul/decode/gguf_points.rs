@@ -2,8 +2,7 @@
 
 use super::gguf_quarters::Quarter;
 use crate::GgufBlocks;
-use crate::gguf::points::{self, Group};
-use crate::reference::BLOCK;
+use crate::gguf::points::{self, Shift};
 use crate::simd::Simd;
 
 /// Declares the decoder of each format.
@@ -34,19 +33,18 @@ formats!(Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S);
 /// The quarter `q` of a block. Sixteen columns share a factor.
 #[inline(always)]
 fn quarter<S: Simd>(s: S, format: GgufBlocks, block: &[u8], q: usize) -> [S::F; 4] {
-    let mut numbers = [0i8; BLOCK];
-    let mut factors = [0i32; 4];
-    for (g, to) in numbers.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let Group { numbers, factor } = points::group(format, block, 8 * q + g);
-        *to = numbers;
-        factors[g / 2] = factor;
-    }
+    // The mask tells the compiler that there are four, so that it checks no bounds.
+    let points::Quarter { points, shift, factors } = points::quarter(format, block, q & 3);
     let (scale, power) = points::scale(format, block);
-    let scale = s.mul(s.splat_f16(scale), s.splat(power));
-    let sixteen = |k: usize| {
-        // SAFETY: there are 16 numbers for each of the four factors.
-        let numbers = unsafe { s.load_i8(numbers.as_ptr().add(16 * k).cast()) };
-        s.mul(numbers, s.mul(scale, s.splat(factors[k] as f32)))
-    };
-    [sixteen(0), sixteen(1), sixteen(2), sixteen(3)]
+    let factors = s.products(s.mul(s.splat_f16(scale), s.splat(power)), factors);
+    let points = s.of_eights(points);
+    let mut numbers = s.numbers(match shift {
+        Shift::Signs(negative) => s.negate_where(points, negative),
+        // An eighth more than the point, or less.
+        Shift::Less(less) => s.add_where(s.add_b(points, 1), less, -2i8 as u8),
+    });
+    for k in 0..4 {
+        numbers[k] = s.mul(numbers[k], factors[k]);
+    }
+    numbers
 }

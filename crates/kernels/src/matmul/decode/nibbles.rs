@@ -114,8 +114,11 @@ impl Tables for Nvfp4 {
         let second = s.splat(self.0);
         // SAFETY: by the contract of the trait.
         let first = unsafe { sixteens(scales, b) };
-        let table = |k: usize| s.mul(s.mul(values, s.splat(first[k])), second);
-        [table(0), table(1), table(2), table(3)]
+        let mut tables = [second; 4];
+        for k in 0..4 {
+            tables[k] = s.mul(s.mul(values, s.splat(first[k])), second);
+        }
+        tables
     }
 }
 
@@ -134,9 +137,15 @@ impl Tables for Nvfp4Divided {
     #[inline(always)]
     unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
-        let first = unsafe { sixteens(scales, b) };
-        let table = |k: usize| s.mul(values, s.splat(first[k] / self.0));
-        [table(0), table(1), table(2), table(3)]
+        let mut first = unsafe { sixteens(scales, b) };
+        let mut tables = [values; 4];
+        for k in 0..4 {
+            first[k] /= self.0;
+        }
+        for k in 0..4 {
+            tables[k] = s.mul(values, s.splat(first[k]));
+        }
+        tables
     }
 }
 
@@ -166,14 +175,15 @@ impl Tables for Zeros {
     }
     #[inline(always)]
     unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4] {
-        let table = |col: usize| {
+        let mut tables = [values; 2];
+        for half in 0..2 {
+            let group = (BLOCK * b + BLOCK / 2 * half) >> self.shift;
             // SAFETY: by the contract of the trait.
-            let unit = unsafe { unit_at(scales, col >> self.shift) };
+            let unit = unsafe { unit_at(scales, group) };
             let codes = s.fma(values, s.splat(1.0), s.splat(-zero_point(unit)));
-            s.mul(codes, s.splat(group_scale(unit)))
-        };
-        let (low, high) = (table(BLOCK * b), table(BLOCK * b + BLOCK / 2));
-        [low, low, high, high]
+            tables[half] = s.mul(codes, s.splat(group_scale(unit)));
+        }
+        [tables[0], tables[0], tables[1], tables[1]]
     }
 }
 
@@ -255,7 +265,12 @@ fn of_matrix(m: &Matrix) -> f32 {
 unsafe fn sixteens(scales: *const u8, b: usize) -> [f32; 4] {
     // SAFETY: by this function's contract.
     let codes = unsafe { scales.add(4 * b).cast::<[u8; 4]>().read_unaligned() };
-    [0, 1, 2, 3].map(|k: usize| E4M3[usize::from(codes[k])])
+    [
+        E4M3[usize::from(codes[0])],
+        E4M3[usize::from(codes[1])],
+        E4M3[usize::from(codes[2])],
+        E4M3[usize::from(codes[3])],
+    ]
 }
 
 /// The values of e8m0.

@@ -23,8 +23,11 @@ impl<S: Simd> Decoder<S> for Q8 {
         unsafe {
             let scale = s.splat(bf16_scale(at, b));
             let p = at.codes.add(BLOCK * b);
-            let part = |k: usize| s.mul(s.load_i8(p.add(16 * k)), scale);
-            [part(0), part(1), part(2), part(3)]
+            let mut parts = [scale; 4];
+            for k in 0..4 {
+                parts[k] = s.mul(s.load_i8(p.add(16 * k)), scale);
+            }
+            parts
         }
     }
 }
