@@ -132,6 +132,7 @@ impl Plan {
                 name: tensor.name.clone(),
                 dtype: tensor.dtype,
                 shape: tensor.shape.clone(),
+                below: 0,
             };
             if let Some(role) = &role {
                 planned.shape = plan.inflated(tensor, role.part)?;

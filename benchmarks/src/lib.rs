@@ -20,6 +20,7 @@ pub mod plans;
 pub mod progress;
 pub mod published;
 pub mod random;
+pub mod released;
 pub mod report;
 pub mod resident;
 pub mod shapes;

@@ -13,6 +13,7 @@ use sws_benchmarks::models;
 use sws_benchmarks::plans::{self, PlansArguments};
 use sws_benchmarks::published::{self, Published};
 use sws_benchmarks::random::write_random;
+use sws_benchmarks::released::{self, ShapesArguments};
 use sws_benchmarks::report;
 use sws_benchmarks::resident::{self, ResidentArguments};
 use sws_benchmarks::shapes::Shape;
@@ -69,6 +70,8 @@ enum Command {
     Resident(ResidentArguments),
     /// Measure a streaming model at several budgets, against llama.cpp and fio
     Stream(StreamArguments),
+    /// Run layers of released models with random weights, one model after the other
+    Shapes(ShapesArguments),
     /// Measure the gain of speculation and of each mechanism around it, over budgets and disks
     Speculation(SpeculationArguments),
     /// One run of `speculation`: used by the command itself
@@ -162,6 +165,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Resident(arguments) => resident::run(&arguments)?,
         Command::Stream(arguments) => stream::run(&arguments)?,
         Command::Clients(arguments) => clients::run(&arguments)?,
+        Command::Shapes(arguments) => released::run(&arguments)?,
         Command::Speculation(arguments) => speculation::run(&arguments)?,
         Command::SpeculationChild => speculation::child()?,
         Command::Store(arguments) => store_bench::run(&arguments)?,

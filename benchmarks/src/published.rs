@@ -46,8 +46,9 @@ impl Published {
         Ok(names)
     }
 
-    /// Keeps the first `layers` layers, of which at most one is dense if others have experts. Where
-    /// layers have one branch each, keeps the first run with the most experts.
+    /// Keeps the first `layers` layers, of which at most one is dense if others have experts, and at
+    /// most one has a table of experts. Where layers have one branch each, keeps the first run with
+    /// the most experts.
     pub fn keep_layers(&mut self, layers: usize) -> Result<()> {
         let entries = self.entries();
         let before = entries.get("num_hidden_layers").and_then(Value::as_u64);
@@ -62,7 +63,10 @@ impl Published {
                     list.truncate(layers);
                 }
                 (
-                    "first_k_dense_replace" | "num_dense_layers" | "moe_layer_start_index",
+                    "first_k_dense_replace"
+                    | "num_dense_layers"
+                    | "moe_layer_start_index"
+                    | "num_hash_layers",
                     Value::Number(first),
                 ) if first.as_u64() > Some(1) => *first = 1.into(),
                 ("hybrid_override_pattern", Value::String(letters)) => {
@@ -116,7 +120,8 @@ impl Published {
         let format = format.context("no checkpoint can be written in this format; add --plain")?;
         let mut planned = Vec::new();
         for tensor in spec.hub_tensors()? {
-            let encoding = if tensor.matrix { format.of(tensor.kind) } else { Encoding::Bf16 };
+            let quantised = tensor.matrix && !tensor.name.contains(".compressor.");
+            let encoding = if quantised { format.of(tensor.kind) } else { Encoding::Bf16 };
             stored(tensor, encoding, &mut planned)?;
         }
         Ok(planned)
@@ -149,11 +154,21 @@ fn skip_dense(list: &mut Vec<Value>, layers: usize) {
 
 /// Adds the tensors that hold one matrix or vector.
 fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor>) -> Result<()> {
-    let HubTensor { name, shape, transposed, .. } = tensor;
+    let HubTensor { name, shape, transposed, table, .. } = tensor;
     let mut shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
-    let mut add =
-        |name: String, dtype, shape: Vec<usize>| planned.push(PlannedTensor { name, dtype, shape });
+    let mut add = |name: String, dtype, shape: Vec<usize>| {
+        planned.push(PlannedTensor { name, dtype, shape, below: table.unwrap_or(0) });
+    };
+    if table.is_some() {
+        add(name, Dtype::I64, shape);
+        return Ok(());
+    }
     let dims = shape.len();
+    // DeepSeek V4 names its scales otherwise than all others.
+    let beside = |scale: &str| match name.strip_suffix("weight") {
+        Some(stem) => format!("{stem}{scale}"),
+        None => format!("{name}_{scale}"),
+    };
     let whole = |cols: usize| {
         let reason = format!("`{name}` has {cols} columns, and {encoding} has blocks of 32");
         ensure!(cols.is_multiple_of(32), reason);
@@ -165,6 +180,20 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
             scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
             add(name.clone(), Dtype::F8_E4M3, shape);
             add(name + "_scale_inv", Dtype::F32, scales);
+        }
+        Encoding::Published(Layout::Fp8E8m0) => {
+            let mut scales = shape.clone();
+            scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
+            let scale = beside("scale");
+            add(name, Dtype::F8_E4M3, shape);
+            add(scale, Dtype::F8_E8M0, scales);
+        }
+        Encoding::Mxfp4 if name.ends_with(".weight") => {
+            let scales = [&shape[..dims - 1], &[whole(shape[dims - 1])?]].concat();
+            shape[dims - 1] /= 2;
+            let scale = beside("scale");
+            add(name, Dtype::I8, shape);
+            add(scale, Dtype::F8_E8M0, scales);
         }
         Encoding::Mxfp4 => {
             shape[dims - 1] = whole(shape[dims - 1])?;
@@ -183,9 +212,19 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
             if transposed {
                 shape.swap(dims - 1, dims - 2);
             }
-            add(name, Dtype::BF16, shape);
+            let dtype = if is_single(&name) { Dtype::F32 } else { Dtype::BF16 };
+            add(name, dtype, shape);
         }
         _ => bail!("random weights are not written in {encoding}; add --plain"),
     }
     Ok(())
+}
+
+/// True for the small tensors that checkpoints have in f32: corrections of routers, and in DeepSeek
+/// V4 the weights of streams, sinks and positions in pools.
+fn is_single(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    name.ends_with(".ffn.gate.bias")
+        || last.starts_with("hc_")
+        || ["e_score_correction_bias", "attn_sink", "ape"].contains(&last)
 }

@@ -19,6 +19,8 @@ const FP8: f32 = 64.0;
 const FP4: f32 = 2.93;
 /// Standard deviation of uniform integers of four bits.
 const INT4: f32 = 4.61;
+/// Ends of the names of embeddings.
+const EMBEDDINGS: [&str; 2] = ["embed_tokens.weight", "embed.weight"];
 
 /// Writes a checkpoint with these tensors into the new directory `out`.
 ///
@@ -58,6 +60,13 @@ enum Fill {
     /// Each of these bytes with the same probability.
     Bytes(Box<[u8; 256]>),
     F32(f32),
+    /// The same numbers as in bf16, in f32.
+    Singles(Gaussian),
+    /// Rows of different whole numbers below a limit, all of them equally often.
+    Table {
+        row: u64,
+        below: u64,
+    },
 }
 
 impl Fill {
@@ -74,14 +83,28 @@ impl Fill {
                 let exponent = (matrix(32 * cols) / FP4).log2().round();
                 Fill::Bytes(Box::new([(127.0 + exponent) as u8; 256]))
             }
+            (Dtype::F8_E8M0, [.., cols]) => {
+                // Of DeepSeek V4, whose experts alone are in e2m1.
+                let is_expert = tensor.name.contains(".experts.");
+                let (of, size) = if is_expert { (32, FP4) } else { (128, FP8) };
+                let exponent = (matrix(of * cols) / size).log2().round();
+                Fill::Bytes(Box::new([(127.0 + exponent) as u8; 256]))
+            }
+            (Dtype::I64, [.., cols]) => Fill::Table { row: *cols as u64, below: tensor.below },
             (Dtype::BF16, [.., cols]) if tensor.name.ends_with("_scale") => {
                 let scale = matrix(32 * cols) / INT4;
                 Fill::Bf16(Gaussian::new(scale, scale / 8.0))
             }
-            (Dtype::U8 | Dtype::I32, _) => Fill::Bytes(Box::new(std::array::from_fn(|i| i as u8))),
-            (Dtype::F32, [.., cols]) => Fill::F32(matrix(128 * cols) / FP8),
+            (Dtype::U8 | Dtype::I8 | Dtype::I32, _) => {
+                Fill::Bytes(Box::new(std::array::from_fn(|i| i as u8)))
+            }
+            (Dtype::F32, [.., cols]) if tensor.name.ends_with("_scale_inv") => {
+                Fill::F32(matrix(128 * cols) / FP8)
+            }
+            (Dtype::F32, [_, cols]) => Fill::Singles(Gaussian::new(0.0, matrix(*cols))),
+            (Dtype::F32, _) => Fill::Singles(Gaussian::new(0.0, 0.1)),
             (_, [_]) if tensor.name.ends_with("norm.weight") => Fill::Bf16(Gaussian::new(1.0, 0.1)),
-            (_, [_, _]) if tensor.name.ends_with("embed_tokens.weight") => {
+            (_, [_, _]) if EMBEDDINGS.iter().any(|name| tensor.name.ends_with(name)) => {
                 Fill::Bf16(Gaussian::new(0.0, 1.0))
             }
             (_, [.., _, cols]) => Fill::Bf16(Gaussian::new(0.0, matrix(*cols))),
@@ -104,6 +127,21 @@ impl Fill {
             }
             Fill::F32(value) => {
                 out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = value.to_le_bytes());
+            }
+            Fill::Singles(gaussian) => {
+                for (index, out) in (offset / 4..).zip(out.as_chunks_mut::<4>().0) {
+                    let (low, high) = out.split_at_mut(2);
+                    low.fill(0);
+                    gaussian.fill(key, index, high);
+                }
+            }
+            Fill::Table { row, below } => {
+                // Steps that together are shorter than the range repeat nothing within a row.
+                for (index, out) in (offset / 8..).zip(out.as_chunks_mut::<8>().0) {
+                    let drawn = mix(key, index / row);
+                    let step = 1 + (drawn >> 32) % (below / row).max(1);
+                    *out = (((drawn & 0xffff) + index % row * step) % below).to_le_bytes();
+                }
             }
         }
     }

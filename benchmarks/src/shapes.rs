@@ -312,7 +312,7 @@ struct List(Vec<PlannedTensor>);
 impl List {
     fn add(&mut self, name: &str, shape: &[usize]) {
         let (name, shape) = (name.to_owned(), shape.to_vec());
-        self.0.push(PlannedTensor { name, dtype: Dtype::BF16, shape });
+        self.0.push(PlannedTensor { name, dtype: Dtype::BF16, shape, below: 0 });
     }
 
     fn mlp(&mut self, at: &str, [gate, up, down]: [&str; 3], inner: usize, hidden: usize) {

@@ -27,6 +27,8 @@ pub struct PlannedTensor {
     pub dtype: Dtype,
     /// Dimensions, rows first.
     pub shape: Vec<usize>,
+    /// Limit of the whole numbers in a table of experts; 0 for any other tensor.
+    pub below: u64,
 }
 
 impl PlannedTensor {

@@ -114,6 +114,7 @@ pub fn run(mut options: Options) -> Result<()> {
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     println!("{}", report::table(&records));
+    println!("{}", report::summary(&records));
     println!("{}", report::targets(&records));
     Ok(())
 }
@@ -157,8 +158,10 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
     };
     let own = set(encoding)?;
     let matrices = own.matrices()?;
-    // The gains of bf12 and bf11 are measured against bf16 in the same run.
-    let bf16 = encoding.has_patches().then(|| set(Encoding::Bf16)).transpose()?;
+    // The gains of bf12 and bf11, and the rate of batches, are measured against bf16 in the same run.
+    let is_compared = |tokens: usize| tokens > 1 || encoding.has_patches();
+    let compared = encoding != Encoding::Bf16 && options.tokens.iter().any(|&t| is_compared(t));
+    let bf16 = compared.then(|| set(Encoding::Bf16)).transpose()?;
     let bf16 = bf16.as_ref().map(WorkingSet::matrices).transpose()?;
 
     let wide = widen(&plain);
@@ -193,8 +196,8 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
         for &tier in &options.tiers {
             contenders.push(ours(tier.to_string(), tier, &matrices, &x, tokens));
         }
-        if let Some(bf16) = &bf16 {
-            let tier = options.tiers[0];
+        for &tier in options.tiers.iter().filter(|_| is_compared(tokens)) {
+            let Some(bf16) = &bf16 else { break };
             contenders.push(ours(format!("bf16 {tier}"), tier, bf16, &x, tokens));
         }
         if let (Some(format), Some(candle)) = (format, &mut candle) {

@@ -44,7 +44,8 @@ pub struct Record {
     pub over_gemm: Option<f64>,
     /// For our tiers: speed-up over candle's nearest format in weights per second.
     pub over_candle: Option<f64>,
-    /// For bf12 and bf11: speed-up over our bf16 in the same tier, in weights per second.
+    /// For bf12 and bf11, and in batches: speed-up over our bf16 in the same tier, in weights per
+    /// second.
     pub over_bf16: Option<f64>,
 }
 
@@ -57,20 +58,19 @@ pub(super) fn records(
     let sum = find(&|name| name == "sum");
     let gemm = find(&|name| name.starts_with("gemm"));
     let candle = find(&|name| name.starts_with("candle"));
-    let bf16 = find(&|name| name.starts_with("bf16 "));
-    let peers = [sum, gemm, candle, bf16];
+    let peers = [sum, gemm, candle];
     contenders
         .iter()
         .zip(timings)
         .enumerate()
         .map(|(i, (contender, timing))| {
             let seconds = timing.median();
-            let is_ours = !peers.contains(&Some(i));
+            let is_ours = !peers.contains(&Some(i)) && !contender.name.starts_with("bf16 ");
             let weights_over = |other: Option<usize>| {
                 let other = other.filter(|_| is_ours)?;
                 Some(timing.speed_over(&timings[other]))
             };
-            let same_tier = |b: &usize| contenders[*b].name == format!("bf16 {}", contender.name);
+            let bf16 = find(&|name| name.strip_prefix("bf16 ") == Some(contender.name.as_str()));
             let is_multiplication = contender.name != "sum";
             let flop = if is_multiplication { 2.0 * cell.tokens as f64 } else { 0.0 };
             Record {
@@ -86,7 +86,7 @@ pub(super) fn records(
                 over_sum: weights_over(sum),
                 over_gemm: weights_over(gemm),
                 over_candle: weights_over(candle),
-                over_bf16: weights_over(bf16.filter(same_tier)),
+                over_bf16: weights_over(bf16),
             }
         })
         .collect()
@@ -136,35 +136,70 @@ pub(super) fn table(records: &[Record]) -> String {
     text
 }
 
-const INT4: Encoding = Encoding::Published(Published::Int4);
-const NVFP4: Encoding = Encoding::Published(Published::Nvfp4);
-const FP8_BF16: Encoding = Encoding::Published(Published::Fp8Bf16);
-
-/// Targets of the fastest tier, by encoding, tokens and threads.
-const TARGETS: [Target; 14] = [
-    Target { encoding: Encoding::Bf16, tokens: 1, against: Against::Sum, at_least: 0.95 },
-    Target { encoding: Encoding::Bf12, tokens: 1, against: Against::Sum, at_least: 0.95 },
-    Target { encoding: Encoding::Bf12, tokens: 1, against: Against::Bf16, at_least: 1.25 },
-    Target { encoding: Encoding::Q8, tokens: 1, against: Against::Sum, at_least: 0.8 },
-    Target { encoding: Encoding::Fp8, tokens: 1, against: Against::Sum, at_least: 0.8 },
-    Target { encoding: Encoding::Q4, tokens: 1, against: Against::Sum, at_least: 0.6 },
-    Target { encoding: Encoding::Mxfp4, tokens: 1, against: Against::Sum, at_least: 0.6 },
-    Target { encoding: INT4, tokens: 1, against: Against::Sum, at_least: 0.6 },
-    Target { encoding: NVFP4, tokens: 1, against: Against::Sum, at_least: 0.6 },
-    Target { encoding: FP8_BF16, tokens: 1, against: Against::Sum, at_least: 0.8 },
-    Target { encoding: Encoding::Bf16, tokens: 64, against: Against::Gemm, at_least: 0.85 },
-    Target { encoding: Encoding::Bf16, tokens: 512, against: Against::Gemm, at_least: 0.85 },
-    Target { encoding: Encoding::Bf12, tokens: 64, against: Against::Gemm, at_least: 0.85 },
-    Target { encoding: Encoding::Bf12, tokens: 512, against: Against::Gemm, at_least: 0.85 },
-];
-
-struct Target {
-    encoding: Encoding,
-    tokens: usize,
-    against: Against,
-    at_least: f64,
+/// A table in Markdown: of each encoding the ratios of one token to the sum and of batches to bf16,
+/// in each tier, with the most threads.
+pub(super) fn summary(records: &[Record]) -> String {
+    fn listed<T: Ord + Clone>(all: impl Iterator<Item = T>) -> Vec<T> {
+        let mut list = Vec::new();
+        all.for_each(|item| {
+            if !list.contains(&item) {
+                list.push(item);
+            }
+        });
+        list
+    }
+    let threads = records.iter().map(|record| record.threads).max().unwrap_or(0);
+    let records = || records.iter().filter(|record| record.threads == threads);
+    let tiers = listed(records().filter(|r| r.over_sum.is_some()).map(|r| &r.contender));
+    let tokens = listed(records().map(|r| r.tokens));
+    let columns: Vec<(usize, &String)> =
+        tokens.iter().flat_map(|&n| tiers.iter().map(move |&tier| (n, tier))).collect();
+    let mut text = "| encoding |".to_owned();
+    for (tokens, tier) in &columns {
+        let against = if *tokens == 1 { "1 token / sum" } else { "tokens / bf16" };
+        let count = if *tokens == 1 { String::new() } else { format!("{tokens} ") };
+        text.push_str(&format!(" {count}{against}, {tier} |"));
+    }
+    text.push_str(&format!("\n|---|{}\n", "---:|".repeat(columns.len())));
+    for encoding in listed(records().map(|r| &r.encoding)) {
+        text.push_str(&format!("| {encoding} |"));
+        for (tokens, tier) in &columns {
+            let is_cell = |r: &&Record| {
+                r.encoding == *encoding && r.tokens == *tokens && r.contender == **tier
+            };
+            let cell = records().find(is_cell);
+            let ratio = cell.and_then(|r| if r.tokens == 1 { r.over_sum } else { r.over_bf16 });
+            text.push_str(&ratio.map_or(" |".to_owned(), |ratio| format!(" {ratio:.2} |")));
+        }
+        text.push('\n');
+    }
+    text
 }
 
+/// Targets of the fastest tier for an encoding: tokens, the peer, and the smallest ratio.
+fn targets_of(encoding: Encoding) -> Vec<(usize, Against, f64)> {
+    use Encoding::{Bf11, Bf12, Bf16, F16, F32, Fp8, Q8};
+    const FP8_BF16: Encoding = Encoding::Published(Published::Fp8Bf16);
+    let one = match encoding {
+        Bf16 | Bf12 => Some(0.95),
+        Q8 | Fp8 | FP8_BF16 => Some(0.8),
+        F32 | F16 | Bf11 => None,
+        _ => Some(0.6),
+    };
+    let mut targets: Vec<_> = one.into_iter().map(|at_least| (1, Against::Sum, at_least)).collect();
+    if encoding == Bf12 {
+        targets.push((1, Against::Bf16, 1.25));
+    }
+    for tokens in [64, 512] {
+        match encoding {
+            Bf16 | Bf12 => targets.push((tokens, Against::Gemm, 0.85)),
+            _ => targets.push((tokens, Against::Bf16, 0.7)),
+        }
+    }
+    targets
+}
+
+#[derive(Clone, Copy)]
 enum Against {
     Sum,
     Gemm,
@@ -177,32 +212,33 @@ enum Against {
 /// number of threads. They apply to AVX-512; AVX2 is only reported.
 pub(super) fn targets(records: &[Record]) -> String {
     let mut text = String::new();
-    for target in &TARGETS {
-        let name = target.encoding.name();
-        let judged = records.iter().filter(|r| {
-            r.encoding == name
-                && r.tokens == target.tokens
-                && (target.tokens > 1 || r.threads == 2)
-                && ["avx512", "avx2"].contains(&r.contender.as_str())
-        });
-        for record in judged {
-            let (peer, ratio) = match target.against {
-                Against::Sum => ("sum", record.over_sum),
-                Against::Gemm => ("gemm f32", record.over_gemm),
-                Against::Bf16 => ("bf16", record.over_bf16),
-            };
-            let Some(ratio) = ratio else { continue };
-            let verdict = match (record.contender == "avx512", ratio >= target.at_least) {
-                (_, true) => "ok",
-                (true, false) => "below",
-                (false, false) => "below (reported only)",
-            };
-            writeln!(
-                text,
-                "{name} {}, {} tokens, {} threads, over {peer}: {ratio:.2} (at least {}): {verdict}",
-                record.contender, record.tokens, record.threads, target.at_least
-            )
-            .expect("writing to a string");
+    for encoding in Encoding::ALL {
+        for (tokens, against, at_least) in targets_of(encoding) {
+            let judged = records.iter().filter(|r| {
+                r.encoding == encoding.name()
+                    && r.tokens == tokens
+                    && (tokens > 1 || r.threads == 2)
+                    && ["avx512", "avx2"].contains(&r.contender.as_str())
+            });
+            for record in judged {
+                let (peer, ratio) = match against {
+                    Against::Sum => ("sum", record.over_sum),
+                    Against::Gemm => ("gemm f32", record.over_gemm),
+                    Against::Bf16 => ("bf16", record.over_bf16),
+                };
+                let Some(ratio) = ratio else { continue };
+                let verdict = match (record.contender == "avx512", ratio >= at_least) {
+                    (_, true) => "ok",
+                    (true, false) => "below",
+                    (false, false) => "below (reported only)",
+                };
+                writeln!(
+                    text,
+                    "{encoding} {}, {} tokens, {} threads, over {peer}: {ratio:.2} (at least {at_least}): {verdict}",
+                    record.contender, record.tokens, record.threads
+                )
+                .expect("writing to a string");
+            }
         }
     }
     text
@@ -242,7 +278,7 @@ mod tests {
     fn verdicts() {
         use Encoding::{Bf12, Bf16, Q4};
         type Seconds<'a> = &'a [(&'a str, f64)];
-        let cases: [(_, _, _, Seconds<'_>, &[&str]); 7] = [
+        let cases: [(_, _, _, Seconds<'_>, &[&str]); 8] = [
             (
                 1,
                 2,
@@ -260,6 +296,16 @@ mod tests {
                 Bf12,
                 &[("sum", 1.0), ("avx512", 1.0), ("bf16 avx512", 1.3)],
                 &["over sum: 1.00 (at least 0.95): ok", "over bf16: 1.30 (at least 1.25): ok"],
+            ),
+            (
+                64,
+                2,
+                Q4,
+                &[("avx512", 1.0), ("avx2", 1.5), ("bf16 avx512", 0.69), ("bf16 avx2", 1.2)],
+                &[
+                    "avx512, 64 tokens, 2 threads, over bf16: 0.69 (at least 0.7): below",
+                    "avx2, 64 tokens, 2 threads, over bf16: 0.80 (at least 0.7): ok",
+                ],
             ),
             // Neither one thread alone nor eight tokens nor an unmeasured peer has a target.
             (1, 1, Bf16, &[("sum", 0.5), ("avx512", 1.0)], &[]),

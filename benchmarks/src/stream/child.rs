@@ -24,9 +24,22 @@ pub(super) const SAMPLING: [&str; 8] =
 
 /// Residency of the weights.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Holding<'a> {
+pub(crate) enum Holding<'a> {
     Resident,
+    /// Within a budget with an eviction policy, read on demand only.
     Budget(u64, &'a str),
+    /// Within a budget, with the draft and the policy that the program chooses.
+    Shipped(u64),
+}
+
+impl Holding<'_> {
+    /// The budget, if there is one.
+    pub(crate) fn budget(self) -> Option<u64> {
+        match self {
+            Holding::Resident => None,
+            Holding::Budget(budget, _) | Holding::Shipped(budget) => Some(budget),
+        }
+    }
 }
 
 /// A model's sizes as reported by the program.
@@ -36,17 +49,17 @@ pub(crate) struct Known {
     /// Bytes of routed experts; 0 for a dense model.
     pub(super) experts: u64,
     /// Bytes of all weights.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes of all weights but the embedding, which a token passes through, experts or not.
     pub(super) passed: u64,
 }
 
 /// Results reported by a run.
-pub(super) struct Told {
-    pub(super) tokens: Value,
-    pub(super) metrics: Value,
+pub(crate) struct Told {
+    pub(crate) tokens: Value,
+    pub(crate) metrics: Value,
     /// Memory as counted by the control group.
-    pub(super) group_peak: Option<u64>,
+    pub(crate) group_peak: Option<u64>,
 }
 
 impl Known {
@@ -109,20 +122,19 @@ impl Known {
     }
 
     /// Generates text.
-    pub(super) fn run(&self, task: &Task, holding: Holding<'_>) -> Result<Told> {
+    pub(crate) fn run(&self, task: &Task, holding: Holding<'_>) -> Result<Told> {
         let numbers = [task.tokens, task.context, task.threads].map(|n| n.to_string());
         let mut arguments = vec![OsStr::new("run"), self.model.as_os_str()];
-        let group = match holding {
-            // Without a control group only the budget bounds the run.
-            Holding::Budget(ram, _) => Group::new("bench", ram).ok(),
-            Holding::Resident => None,
-        };
-        let ram;
+        // Without a control group only the budget bounds the run.
+        let group = holding.budget().and_then(|ram| Group::new("bench", ram).ok());
+        let ram = holding.budget().map(mib).unwrap_or_default();
         match holding {
             Holding::Resident => arguments.push(OsStr::new("--resident")),
-            Holding::Budget(bytes, policy) => {
-                ram = mib(bytes);
-                // Every run starts in the same state, and reads on demand only.
+            // Every run starts in the same state.
+            Holding::Shipped(_) => {
+                arguments.extend(["--ram", &ram, "--no-warm-start"].map(OsStr::new));
+            }
+            Holding::Budget(_, policy) => {
                 let how = ["--ram", &ram, "--policy", policy, "--no-warm-start", "--no-draft"];
                 arguments.extend(how.map(OsStr::new));
             }

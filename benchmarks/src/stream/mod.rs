@@ -100,19 +100,21 @@ struct Row {
 
 /// Measurements of one run, after its prompt.
 #[derive(Debug, Serialize, Deserialize)]
-struct Run {
-    seconds_per_token: f64,
-    bytes_per_token: Option<f64>,
-    hit_rate: Option<f64>,
-    /// Shares of the time: waiting for weights, neither waiting nor computing, and with a read in
-    /// flight.
-    waiting: Option<f64>,
+pub(crate) struct Run {
+    pub(crate) seconds_per_token: f64,
+    pub(crate) bytes_per_token: Option<f64>,
+    pub(crate) hit_rate: Option<f64>,
+    /// Share of the time spent waiting for weights.
+    pub(crate) waiting: Option<f64>,
+    /// Share of the time neither waiting nor computing.
     #[serde(default)]
-    other: Option<f64>,
-    reading: Option<f64>,
+    pub(crate) other: Option<f64>,
+    /// Share of the time with a read in flight.
+    pub(crate) reading: Option<f64>,
     /// Bytes read during the prompt.
     prompt_bytes: Option<u64>,
-    group_peak: Option<u64>,
+    /// Memory as counted by the control group.
+    pub(crate) group_peak: Option<u64>,
     /// Bytes per second when the store alone reads right after the run.
     #[serde(default)]
     alone: Option<f64>,
@@ -363,7 +365,8 @@ impl<'a> Report<'a> {
 }
 
 impl Run {
-    fn of(told: &Told) -> Result<Run> {
+    /// The measurements that a run reports.
+    pub(crate) fn of(told: &Told) -> Result<Run> {
         let cost = &told.metrics["cost"];
         let generation = &cost["generation"];
         let number =

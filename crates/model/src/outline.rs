@@ -23,6 +23,8 @@ pub struct HubTensor {
     pub kind: PieceKind,
     /// True for a matrix that can be stored quantised.
     pub matrix: bool,
+    /// The number of experts, if this is the table that gives those of each token; None for weights.
+    pub table: Option<u64>,
 }
 
 /// A model with more weights than any.
@@ -89,15 +91,21 @@ impl ModelSpec {
     /// computation.
     pub fn hub_tensors(&self) -> Result<Vec<HubTensor>, TooManyWeights> {
         let names = self.names();
+        let experts = |layer: u32| {
+            let moe = self.layers[layer as usize].moe();
+            moe.map_or(0, |moe| moe.experts as u64)
+        };
         let mut tensors = Vec::new();
         self.pieces(|id, specs| {
             for spec in specs {
+                let table = id.layer().filter(|_| spec.role == Role::ExpertTable).map(experts);
                 let mut tensor = HubTensor {
                     name: names.name_of(id, spec.role),
                     shape: spec.shape(),
                     transposed: false,
                     kind: id.kind(),
                     matrix: is_encoded(names.family, id.kind(), spec.role),
+                    table,
                 };
                 let target = names.family.rule(id.kind(), spec.role).map(|rule| rule.target);
                 if let (Some(Target::Experts { transposed }), Some(layer)) = (target, id.layer()) {
@@ -105,8 +113,7 @@ impl ModelSpec {
                     if id.kind() != PieceKind::Expert(0) {
                         continue;
                     }
-                    let experts = self.layers[layer as usize].moe().map_or(0, |moe| moe.experts);
-                    tensor.shape.insert(0, experts as u64);
+                    tensor.shape.insert(0, experts(layer));
                     tensor.transposed = transposed;
                 }
                 if tensors.len() == MAX_TENSORS {
