@@ -4,7 +4,6 @@
     python generate.py                    # all variants, into this folder
     python generate.py --only mixtral     # one of them
     python generate.py --out DIR --seed N # other weights, elsewhere
-    python generate.py --only deepseek_v3 --long 32768 --out DIR # a long text for an existing one, see README.md
 
 Needs the packages that README.md pins. The same packages on the same kind of machine give the same bytes.
 """
@@ -13,9 +12,7 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +26,14 @@ from derived import derived, published
 from further import FURTHER
 from grouped import GROUPED
 from ling import LING
-from patched import correct, known_to_transformers, layers_of, readable
+from long import long_text
+from patched import layers_of, readable
 from quantised import quantised
 from recurrent import RECURRENT
 from streams import STREAMS
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
+from watched import Choice, Selection, indexers_watched, load, routers, routers_watched
 
 VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS
 
@@ -49,8 +48,6 @@ VISIBLE = 0.1
 AGREEMENT = 1e-5
 # Below this distance between the last position selected and the first not selected, rounding could select otherwise.
 INDEX_GAP = 1e-4
-# Tokens of a long text that go through together, and positions at its end whose logits are kept.
-LONG_CHUNK, LONG_LOGITS = 512, 64
 # A model that repeats one token for ever tests little of its decoding.
 DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
@@ -75,7 +72,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="folder that gets one folder for each variant")
     parser.add_argument("--only", metavar="NAME", action="append", choices=[v.name for v in VARIANTS])
     parser.add_argument("--seed", type=int, default=1, help="first seed tried; the first suitable one is used")
-    parser.add_argument("--long", type=int, metavar="TOKENS", help="write a long text for existing variants to --out")
     args = parser.parse_args()
 
     transformers.logging.set_verbosity_error()
@@ -88,13 +84,9 @@ def main() -> None:
     for variant in VARIANTS:
         if args.only and variant.name not in args.only:
             continue
-        if args.long:
-            write_long(HERE / variant.name, args.out / variant.name, args.long)
-            continue
         facts = generate(variant, args.out / variant.name, args.seed)
         print(variant.name, json.dumps(facts), flush=True)
-    if not args.long:
-        (args.out / "facts.md").write_text(facts_table(args.out))
+    (args.out / "facts.md").write_text(facts_table(args.out))
 
 
 def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
@@ -119,7 +111,9 @@ def generate(variant: Variant, folder: Path, first_seed: int) -> Config:
             elif not variant.table:
                 check_layout(variant.name, checkpoint, used(weights))
             if variant.long:
-                save_file(long_text(load(checkpoint), variant.long), checkpoint / "long.safetensors")
+                ids = numpy.random.RandomState(variant.long).randint(0, text(variant.config)["vocab_size"], variant.long)
+                longer = long_text(load(checkpoint), torch.from_numpy(ids.astype(numpy.int64)))
+                save_file(longer, checkpoint / "long.safetensors")
             save_file(golden, checkpoint / "golden.safetensors")
             facts = {"seed": seed} | facts
             write_json(checkpoint / "facts.json", facts)
@@ -230,25 +224,6 @@ def check_suits(condition: bool) -> None:
         raise Unsuitable
 
 
-def load(checkpoint: Path) -> Any:
-    """The model in float32, widened from the bf16 on disk, with the plain implementations of attention and experts."""
-    with known_to_transformers(checkpoint) as folder:
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            attn_implementation="eager",
-            experts_implementation="eager",
-            output_loading_info=True,
-        )
-    wrong = {kind: names for kind, names in info.items() if names}
-    if wrong:
-        raise SystemExit(f"{checkpoint.name}: transformers reads this checkpoint otherwise: {wrong}")
-    for parameter in model.parameters():
-        assert parameter.dtype == torch.float32
-    correct(model, json.loads((checkpoint / "config.json").read_text()))
-    return model.eval()
-
-
 def used(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the language model."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(IGNORED)}
@@ -269,170 +244,8 @@ def check_layout(name: str, checkpoint: Path, weights: dict[str, torch.Tensor]) 
             raise SystemExit(f"{name}: transformers writes other values in {key}")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a router chose for some tokens."""
-
-    # The numbers by which it ranked the experts: [tokens, experts].
-    ranks: torch.Tensor
-    # The experts, most probable first: [tokens, k].
-    chosen: torch.Tensor
-    # The distance between the last group kept and the first that was not: [tokens].
-    group_gap: torch.Tensor
-
-
-@contextmanager
-def routers_watched(model: Any) -> Iterator[list[Choice]]:
-    """Collects the choices of every routed layer, in layer order, from the forward pass itself."""
-    seen: list[Choice] = []
-
-    def note(module: Any, inputs: Any, outputs: Any) -> None:
-        # The router of Llama 4 returns no choice.
-        logits, chosen = outputs[1::-1] if len(outputs) == 2 else (outputs[0], outputs[2])
-        if len(outputs) == 2:
-            chosen = chosen.topk(module.top_k).indices
-        ranks, group_gap = ranked(module, logits, inputs)
-        # Some routers do not sort their choices.
-        order = ranks.gather(1, chosen).argsort(dim=-1, descending=True, stable=True)
-        seen.append(Choice(ranks, chosen.gather(1, order), group_gap))
-
-    hooks = [router.register_forward_hook(note) for _, router in routers(model)]
-    yield seen
-    for hook in hooks:
-        hook.remove()
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The positions that an indexer selected for some tokens."""
-
-    # Scores of all positions, those that a token does not see below all others: [tokens, positions].
-    scores: torch.Tensor
-    # The positions: [tokens, k].
-    chosen: torch.Tensor
-
-    def gaps(self) -> torch.Tensor:
-        """The distance between the last position selected and the first that was not."""
-        k = self.chosen.shape[1]
-        if k == self.scores.shape[1]:
-            return torch.full((len(self.scores),), float("inf"))
-        best = self.scores.topk(k + 1).values
-        # Positions that a token does not see have the lowest score there is.
-        unseen = best[:, k - 1] < torch.finfo(best.dtype).min / 2
-        return (best[:, k - 1] - best[:, k]).masked_fill(unseen, float("inf"))
-
-
-@contextmanager
-def indexers_watched(model: Any) -> Iterator[list[Selection]]:
-    """Collects the selections of every indexer, in layer order, from the forward pass itself.
-
-    Which of several equal scores `topk` takes is undefined. Here it is the lower position first.
-    """
-    seen: list[Selection] = []
-    running: list[Any] = []
-    topk = torch.Tensor.topk
-
-    def note(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
-        if not running:
-            return topk(scores, k, *args, **kwargs)
-        running.pop()
-        best = scores.sort(dim=-1, descending=True, stable=True)
-        # Some indexers select for each of their heads.
-        seen.append(Selection(scores[0].flatten(0, -2), best.indices[0, ..., :k].flatten(0, -2)))
-        return torch.return_types.topk((best.values[..., :k], best.indices[..., :k]))
-
-    def enter(module: Any, _inputs: Any) -> None:
-        running.append(module)
-
-    indexers = [m for m in model.modules() if type(m).__name__.endswith("Indexer")]
-    hooks = [indexer.register_forward_pre_hook(enter) for indexer in indexers]
-    torch.Tensor.topk = note
-    try:
-        yield seen
-    finally:
-        torch.Tensor.topk = topk
-        for hook in hooks:
-            hook.remove()
-
-
 def index_gap(selected: list[Selection]) -> float:
     return min((selection.gaps().min().item() for selection in selected), default=float("inf"))
-
-
-def long_text(model: Any, count: int) -> dict[str, torch.Tensor]:
-    """A random text, the choices for each of its tokens with their margins, and the last logits."""
-    draw = numpy.random.RandomState(count)
-    vocab = model.config.get_text_config().vocab_size
-    tokens = torch.from_numpy(draw.randint(0, vocab, count).astype(numpy.int64))
-    cache = transformers.DynamicCache(config=model.config)
-    found: dict[str, list[torch.Tensor]] = {}
-    logits = torch.empty(0)
-    for part in tokens.split(LONG_CHUNK):
-        with routers_watched(model) as routed, indexers_watched(model) as selected:
-            out = model(input_ids=part[None], past_key_values=cache, use_cache=True, logits_to_keep=LONG_LOGITS).logits[0]
-        logits = torch.cat([logits, out])[-LONG_LOGITS:] if len(logits) else out
-        for layer, choice in enumerate(routed):
-            found.setdefault(f"routes.{layer}", []).append(choice.chosen.sort().values.to(torch.int32))
-            gap = choice.ranks.topk(choice.chosen.shape[1] + 1).values
-            margin = (gap[:, -2] - gap[:, -1]).minimum(choice.group_gap)
-            found.setdefault(f"route_margins.{layer}", []).append(margin)
-        for layer, selection in enumerate(selected if hasattr(model.config, "index_topk") else []):
-            k = model.config.index_topk
-            chosen = selection.chosen.sort().values
-            # Of a token that sees fewer positions, those it does not see are listed, too.
-            chosen = torch.nn.functional.pad(chosen, (0, k - chosen.shape[1]), value=count)
-            found.setdefault(f"selected.{layer}", []).append(chosen.to(torch.int32))
-            found.setdefault(f"selected_margins.{layer}", []).append(selection.gaps())
-    return {name: torch.cat(parts).contiguous() for name, parts in found.items()} | {
-        "tokens": tokens,
-        "logits": logits.contiguous(),
-    }
-
-
-def write_long(golden: Path, folder: Path, count: int) -> None:
-    """A copy of a checkpoint with room for a long text, and that text."""
-    shutil.copytree(golden, folder, dirs_exist_ok=True)
-    config = json.loads((folder / "config.json").read_text())
-    write_json(folder / "config.json", config | {"max_position_embeddings": count})
-    save_file(long_text(load(folder), count), folder / "long.safetensors")
-
-
-def routers(model: Any) -> list[tuple[str, Any]]:
-    """The routers of a model and their names, in the order of layers."""
-    names = ("topkrouter", "v1gate", "tokenchoicerouter", "gemma4textrouter", "hashrouter", "llama4router")
-    return [(name, m) for name, m in model.named_modules() if type(m).__name__.lower().endswith(names)]
-
-
-def ranked(router: Any, logits: torch.Tensor, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers by which a router ranks experts, -inf in groups that it drops, and the gaps between groups."""
-    gap = torch.full((len(logits),), float("inf"))
-    if hasattr(router, "moe_statics"):
-        return logits.softmax(-1) + router.moe_statics.e_score_correction_bias, gap
-    if hasattr(router, "tid2eid"):
-        # A table gives the experts, in this order, whatever the logits.
-        chosen = router.tid2eid[inputs[1].reshape(-1)]
-        places = torch.arange(chosen.shape[1], 0, -1).float().expand_as(chosen)
-        return torch.zeros_like(logits).scatter(1, chosen, places), gap
-    # Some blocks pass the correction to their router.
-    correction = inputs[1] if len(inputs) > 1 else getattr(router, "e_score_correction_bias", None)
-    if correction is None and not hasattr(router, "num_group"):
-        return logits, gap
-    scored = getattr(router, "score_fn", torch.sigmoid)
-    scores = logits.softmax(-1) if correction is None else scored(logits) + correction
-    if correction is None and not hasattr(router, "topk_method") and router.num_group == 1:
-        return logits, gap
-    greedy = correction is None and getattr(router, "topk_method", None) == "greedy"
-    if (getattr(router, "num_group", 1) or 1) == 1 or greedy:
-        return scores, gap
-    groups = scores.view(len(scores), router.num_group, -1)
-    by_best = correction is None and hasattr(router, "topk_method")
-    of_groups = groups.max(-1).values if by_best else groups.topk(2).values.sum(-1)
-    best = of_groups.topk(router.num_group)
-    kept = best.indices[:, : router.topk_group]
-    if router.topk_group < router.num_group:
-        gap = best.values[:, router.topk_group - 1] - best.values[:, router.topk_group]
-    mask = torch.full_like(of_groups, float("-inf")).scatter(1, kept, 0.0)
-    return (groups + mask[..., None]).flatten(1), gap
 
 
 def forward(model: Any, tokens: torch.Tensor) -> torch.Tensor:

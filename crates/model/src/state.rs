@@ -245,6 +245,19 @@ impl State {
         Some(self.work.selection()?.of(span)?.of(row - span.first_row, 0))
     }
 
+    /// Copies what layers with blocks or pooled entries select from now on, until
+    /// [`release_work`](Self::release_work), in memory that no budget counts.
+    pub fn note_selections(&mut self) {
+        *self.work.noted() = Some(Vec::new());
+    }
+
+    /// Takes the copies made since the last call: of each token that does not see everything, and
+    /// each of its lists, the positions in those blocks, or the entries. Lists of a layer have one
+    /// length; a shorter one goes on with `u32::MAX`.
+    pub fn take_selections(&mut self) -> Vec<u32> {
+        self.work.noted().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Bytes of working memory that passes have allocated, caches not included.
     pub fn work_bytes(&self) -> u64 {
         self.work.bytes() + (self.hidden.capacity() * size_of::<f32>()) as u64

@@ -191,6 +191,9 @@ pub(super) fn attention(
                     None => (tokens, None),
                     Some(it) => index.select(tier, it, cache, (row, first), tokens - done),
                 };
+                if let (Some(noted), Some(selected)) = (&mut own.noted, selected) {
+                    noted.extend_from_slice(selected.positions);
+                }
                 let sees = selected.map_or(seen, |selected| selected.most);
                 let threads = threads_for(count * spec.heads * sees * spec.head_dim);
                 let scratch = scratch_for(

@@ -163,7 +163,10 @@ pub(super) fn compressed(
             let (row, first) = (span.first_row + start, span.first_position + start);
             state.append(first, &keys[row * dim..][..count * dim]);
             for (row, position) in (row..row + count).zip(first..) {
-                more.list(tier, spec, state, (row, position));
+                let selected = more.list(tier, spec, state, (row, position));
+                if let Some(noted) = &mut own.noted {
+                    noted.extend_from_slice(&more.chosen[..selected]);
+                }
                 let places = &more.places;
                 let threads = threads_for(q_width * places.len());
                 let needed = (dim, state.most_seen());
@@ -243,24 +246,25 @@ fn products(
 }
 
 impl CompressedWork {
-    /// Lists the places that the query of a row sees, at a position.
+    /// Lists the places that the query of a row sees, at a position. Returns the number of entries
+    /// that were selected, 0 if there was no need to.
     fn list(
         &mut self,
         tier: Tier,
         spec: &CompressedSpec,
         state: &CompressedState,
         (row, position): (usize, usize),
-    ) {
+    ) -> usize {
         let CompressedWork { index_q, index_weights, scores, chosen, places, .. } = self;
         places.clear();
         // At once as long as needed: a budget counts on it.
         places.reserve_exact(state.most_seen());
         state.window_of(position, places);
-        let Some(PoolSpec { ratio, indexer }) = spec.pools else { return };
+        let Some(PoolSpec { ratio, indexer }) = spec.pools else { return 0 };
         let seen = (position + 1) / ratio;
         let Some(PoolIndexer { heads, dim, most }) = indexer.filter(|it| seen > it.most) else {
             places.extend((0..seen as u32).map(|n| state.entry(n)));
-            return;
+            return 0;
         };
         let keys = state.index();
         let room = grown(scores, keys.keys.capacity);
@@ -273,6 +277,7 @@ impl CompressedWork {
         }
         best(scores, &mut chosen[..most]);
         places.extend(chosen[..most].iter().map(|&n| state.entry(n)));
+        most
     }
 }
 

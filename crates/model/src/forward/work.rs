@@ -68,6 +68,8 @@ pub(super) struct AttentionWork {
     pub(super) index: IndexWork,
     pub(super) blocks: BlockWork,
     pub(super) compressed: CompressedWork,
+    /// A copy of what layers with blocks or entries select, if it is wanted.
+    pub(super) noted: Option<Vec<u32>>,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
     pub(super) tables: Vec<[Vec<f32>; 2]>,
     /// The batch for which the tables were made.
@@ -194,6 +196,11 @@ impl Workspace {
     pub(crate) fn selection(&self) -> Option<&Selection> {
         let selection = &self.attention.index.selection;
         selection.is_made().then_some(selection)
+    }
+
+    /// The copy of what layers with blocks or entries select.
+    pub(crate) fn noted(&mut self) -> &mut Option<Vec<u32>> {
+        &mut self.attention.noted
     }
 
     /// A copy of them, for a batch of `rows` tokens.
