@@ -14,9 +14,9 @@ use tempfile::TempDir;
 
 use crate::root;
 
-/// The directory of the goldens.
+/// The directory of the goldens: that of the repository, or `SWS_GOLDENS`.
 pub fn goldens() -> PathBuf {
-    root().join("tests/goldens")
+    std::env::var_os("SWS_GOLDENS").map_or_else(|| root().join("tests/goldens"), PathBuf::from)
 }
 
 /// The directory of a checkpoint among the goldens.
