@@ -145,7 +145,8 @@ impl Inventory {
         };
         let names = families::names(&spec.model_type, spec.wrapper.as_deref())
             .filter(|_| manifest.model.model_type == spec.model_type)
-            .ok_or_else(model_type)?;
+            .ok_or_else(model_type)?
+            .of_weights(manifest);
         let mut search = Search { names, manifest, found: HashMap::new(), missing: Vec::new() };
         spec.pieces(|id, tensors| search.take(id, tensors))?;
         search.complete()?;
@@ -173,6 +174,7 @@ impl ModelSpec {
         let Some(names) = families::names(&self.model_type, self.wrapper.as_deref()) else {
             return self;
         };
+        let names = names.of_weights(manifest);
         for (layer, spec) in (0..).zip(&mut self.layers) {
             let id = PieceId::expert(layer, 0);
             if let Ffn::Moe(moe) = &mut spec.ffn

@@ -42,7 +42,7 @@ mod sparse;
 mod state_space;
 mod step;
 
-use sws_store::{PieceId, PieceKind};
+use sws_store::{Manifest, PieceId, PieceKind};
 
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
@@ -136,6 +136,10 @@ const WRAPPERS: [Wrapper; 10] = [
     Wrapper { model_type: "step3p7", prefix: "model.", head: "", inner: None },
 ];
 
+/// The prefix that transformers keeps where it reads a model around a language model, and writes the
+/// language model alone.
+const WITHIN: &str = "model.language_model.";
+
 /// Model types whose heads are their embeddings where nothing is said.
 pub(crate) const TIED: [&str; 7] =
     ["cohere2_moe", "ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "lfm2_moe", "smollm3"];
@@ -145,6 +149,8 @@ pub(crate) const TIED: [&str; 7] =
 pub(crate) struct Names {
     pub(crate) family: &'static Family,
     prefix: &'static str,
+    /// The prefix that some checkpoints have instead.
+    other: Option<&'static str>,
     head: &'static str,
 }
 
@@ -229,10 +235,11 @@ pub(crate) fn of(config: &Config) -> Result<Names, ConfigError> {
 pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     let family = find(model_type)?;
     let Some(wrapper) = wrapper else {
-        return Some(Names { family, prefix: family.prefix, head: "" });
+        let other = model_type.ends_with("_text").then_some(WITHIN);
+        return Some(Names { family, prefix: family.prefix, other, head: "" });
     };
     let &Wrapper { prefix, head, .. } = WRAPPERS.iter().find(|it| it.model_type == wrapper)?;
-    Some(Names { family, prefix, head })
+    Some(Names { family, prefix, other: None, head })
 }
 
 /// The model type of a wrapper, if this is one, and that of its language model where nothing is said.
@@ -254,9 +261,26 @@ impl Rule {
 }
 
 impl Names {
+    /// The names with the prefix of these weights.
+    pub(crate) fn of_weights(self, manifest: &Manifest) -> Names {
+        let embedding = manifest.piece(PieceId::EMBED).and_then(|piece| piece.tensors.first());
+        match (self.other, embedding) {
+            (Some(other), Some(tensor)) if tensor.name.starts_with(other) => {
+                Names { prefix: other, ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// What follows the prefix in a name.
+    fn behind_prefix<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let behind = self.other.and_then(|other| name.strip_prefix(other));
+        behind.or_else(|| name.strip_prefix(self.prefix))
+    }
+
     /// The rest of a name in a layer, from the number of the layer on.
     pub(crate) fn in_layers<'n>(&self, name: &'n str) -> Option<&'n str> {
-        name.strip_prefix(self.prefix)?.strip_prefix("layers.")
+        self.behind_prefix(name)?.strip_prefix("layers.")
     }
 
     /// The tensor outside layers that has this name.
@@ -265,14 +289,14 @@ impl Names {
         if name.strip_prefix(self.head) == Some(head) {
             return Some(Role::Head);
         }
-        let other = others.iter().find(|(role, other)| {
-            let prefix = if *role == Role::HeadBias { self.head } else { self.prefix };
-            name.strip_prefix(prefix) == Some(*other)
+        let other = others.iter().find(|(role, other)| match role {
+            Role::HeadBias => name.strip_prefix(self.head) == Some(*other),
+            _ => self.behind_prefix(name) == Some(*other),
         });
         if let Some(&(role, _)) = other {
             return Some(role);
         }
-        match name.strip_prefix(self.prefix)? {
+        match self.behind_prefix(name)? {
             rest if rest == embedding => Some(Role::Embedding),
             rest if rest == norm => Some(Role::FinalNorm),
             _ => None,
@@ -281,7 +305,7 @@ impl Names {
 
     /// The name of a tensor; the first, if it may have several.
     pub(crate) fn name_of(&self, id: PieceId, role: Role) -> String {
-        let &Names { family, prefix, head } = self;
+        let &Names { family, prefix, head, .. } = self;
         let first = self.names_of(id, role).next();
         first.unwrap_or_else(|| match role {
             Role::Head => format!("{head}{}", family.ends.head),
