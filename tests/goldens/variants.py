@@ -730,6 +730,16 @@ VARIANTS: list[Variant] = [
         router_std=1.2,
     ),
     Variant(
+        "glm4_moe_odd",
+        "5 of 14 elements of a head turn: two pairs, and the fifth with the one behind it",
+        GLM4_MOE
+        | sizes(36, 2, 4, 2, 42, 97)
+        | {"attention_bias": False, "head_dim": 14, "n_routed_experts": 5, "num_experts_per_tok": 2}
+        | {"partial_rotary_factor": 0.4, "rope_theta": 500.0},
+        controls=[{"partial_rotary_factor": 0.3}, {"partial_rotary_factor": 0.45}],
+        router_std=1.2,
+    ),
+    Variant(
         "glm4_moe_lite",
         "latent attention of five heads; sigmoid scores with a correction bias; values longer than keys without rope",
         GLM4_MOE_LITE,

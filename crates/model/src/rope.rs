@@ -12,6 +12,9 @@ use crate::gguf::ROPE_DIVISORS;
 pub struct Rope {
     /// The base of the angles.
     pub theta: f64,
+    /// The elements of a head that are rotated, as configurations count them: of an odd number, the
+    /// last has a pair of its own, with the element behind it.
+    pub dim: usize,
     /// The change applied to those angles.
     pub scaling: RopeScaling,
     /// The resulting angle of each pair from one position to the next.
@@ -126,10 +129,7 @@ impl Rope {
 
     /// The entries of rotary embeddings, and where they are if each kind of layer has its own.
     fn given<'a>(config: &Config<'a>) -> Result<(Option<&'a Map>, Option<Entry<'a>>), ConfigError> {
-        // transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or nothing.
-        let Some(entry) = config.any(&["rope_parameters", "rope_scaling"]) else {
-            return Ok((None, None));
-        };
+        let Some(entry) = given(config)? else { return Ok((None, None)) };
         let map = entry.object()?;
         let nested = map.values().any(|value| value.as_map().is_some());
         Ok((Some(map), nested.then_some(entry)))
@@ -158,11 +158,13 @@ impl Rope {
             (share, Some(default)) => {
                 let factor = share.map_or(Ok(default), Entry::positive)?;
                 match (head_dim as f64 * factor) as usize {
-                    dim if dim >= 2 && dim <= head_dim && dim.is_multiple_of(2) => dim,
+                    dim if (1..=head_dim).contains(&dim) && dim.next_multiple_of(2) <= head_dim => {
+                        dim
+                    }
                     dim => {
                         let reason = format!(
                             "by which {dim} of the {head_dim} elements of a head are rotated, and \
-                             it must be an even number of them"
+                             they must be pairs of them"
                         );
                         let entry = share.or(config.get("head_dim"));
                         let entry = entry.ok_or(ConfigError::MissingKey("head_dim"))?;
@@ -193,8 +195,7 @@ impl Rope {
                     scaling = RopeScaling::Llama3 { factor, low, high, trained };
                 }
                 "yarn" => {
-                    let trained = trained_entry.ok_or(ConfigError::MissingKey(TRAINED))?;
-                    let trained = trained.positive()?;
+                    let trained = trained_entry.map_or(Ok(context as f64), Entry::positive)?;
                     let factor = entry("factor").map(Entry::positive).transpose()?;
                     let factor = factor.unwrap_or(context as f64 / trained);
                     // Zero means absent.
@@ -218,6 +219,11 @@ impl Rope {
                 _ => return Err(config.unsupported(kind, SUPPORTED)),
             }
         }
+        if let (RopeScaling::Yarn { .. }, Some(entry)) = (scaling, share.filter(|_| dim % 2 == 1)) {
+            return Err(
+                entry.invalid(format!("by which {dim} elements are rotated, and yarn needs pairs"))
+            );
+        }
         let mut inv_freq = scaling.frequencies(theta, dim);
         if let Some(entry) = config.get(ROPE_DIVISORS) {
             let divisors: Option<Vec<f64>> = entry.list()?.iter().map(Value::as_f64).collect();
@@ -233,7 +239,7 @@ impl Rope {
             inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
         }
         let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
-        let rope = Rope { theta, scaling, inv_freq, factor, offset, pairs };
+        let rope = Rope { theta, dim, scaling, inv_freq, factor, offset, pairs };
         let blamed = match scaling {
             RopeScaling::None => theta_entry,
             RopeScaling::Divided => config.get(ROPE_DIVISORS),
@@ -257,15 +263,25 @@ impl Rope {
 
     /// The same change applied to the angles of another base.
     pub(crate) fn with_theta(&self, theta: f64) -> Rope {
-        let inv_freq = self.scaling.frequencies(theta, 2 * self.inv_freq.len());
+        let inv_freq = self.scaling.frequencies(theta, self.dim);
         Rope { theta, inv_freq, ..self.clone() }
     }
 
-    /// A rotary embedding of whole heads without scaling.
-    pub(crate) fn plain(theta: f64, head_dim: usize) -> Rope {
+    /// A rotary embedding of the first `dim` elements of heads, without scaling.
+    pub(crate) fn plain(theta: f64, dim: usize) -> Rope {
         let scaling = RopeScaling::None;
-        let (inv_freq, pairs) = (scaling.frequencies(theta, head_dim), RopePairs::HalfSplit);
-        Rope { theta, scaling, inv_freq, factor: 1.0, offset: 0, pairs }
+        let (inv_freq, pairs) = (scaling.frequencies(theta, dim), RopePairs::HalfSplit);
+        Rope { theta, dim, scaling, inv_freq, factor: 1.0, offset: 0, pairs }
+    }
+}
+
+/// The entries of rotary embeddings: transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or
+/// nothing. Where both are given, those of 4 count.
+pub(crate) fn given<'a>(config: &Config<'a>) -> Result<Option<Entry<'a>>, ConfigError> {
+    let has_entries = |entry: Entry<'_>| Ok(!entry.object()?.is_empty());
+    match config.get("rope_scaling") {
+        Some(entry) if has_entries(entry)? => Ok(Some(entry)),
+        _ => Ok(config.get("rope_parameters")),
     }
 }
 
@@ -279,7 +295,7 @@ impl RopeScaling {
     /// its inverse are each an f32.
     fn frequencies(self, theta: f64, dim: usize) -> Vec<f32> {
         let wave = |i: usize| pow64(theta, f64::from((2 * i) as f32 / dim as f32)) as f32;
-        (0..dim / 2).map(|i| self.scaled(theta, dim, i, wave(i))).collect()
+        (0..dim.div_ceil(2)).map(|i| self.scaled(theta, dim, i, wave(i))).collect()
     }
 
     /// The angle of pair `i`, for theta^(2i/dim) rounded.

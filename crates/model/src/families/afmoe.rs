@@ -4,7 +4,7 @@
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, window, windows};
+use super::common::{Common, Defaults, switched_on, window, windows};
 use super::hunyuan::CORRECTION;
 use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, Rule, glm, matrix, small};
@@ -48,6 +48,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         ..RANKED
     };
     only(config, "score_func", "sigmoid")?;
+    switched_on(config, "route_norm")?;
     for key in ["n_group", "num_expert_groups"] {
         if let Some(entry) = config.get(key)
             && entry.value.as_u64() != Some(1)

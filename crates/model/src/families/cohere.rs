@@ -3,7 +3,7 @@
 
 use sws_kernels::functional::RopePairs;
 
-use super::common::{Common, Defaults, chosen, dense, width, window, windows};
+use super::common::{Common, Defaults, absent, chosen, dense, width, window, windows};
 use super::ranked::{Layers, routed, shared};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, glm};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
@@ -33,6 +33,7 @@ const DEFAULTS: Defaults = Defaults {
 /// windows, they have rotary embeddings nevertheless.
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     const DENSE: (&str, u64) = ("first_k_dense_replace", 0);
+    absent(config, "rope_scaling")?;
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     if config.get("rms_norm_eps").is_none() {

@@ -3,6 +3,7 @@
 use sws_kernels::functional::Streams;
 use sws_store::Value;
 
+use super::per_layer::check_single;
 use super::quantised;
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::PAIRED;
@@ -73,6 +74,7 @@ impl<'a> Decoder<'a> {
             0 => return Err(config.need("num_hidden_layers")?.invalid("which must be at least 1")),
             layers => layers as usize,
         };
+        check_single(config, layers)?;
         // Wrapped files of Gemma 3 leave out what their class has as a default.
         let is_gemma = config.model_type() == "gemma3_text";
         let size = |key, limit, default| match config.get(key) {
@@ -362,6 +364,18 @@ pub(super) fn windows(
 /// Refuses an entry that is not null.
 pub(super) fn absent(config: &Config, key: &'static str) -> Result<(), ConfigError> {
     config.get(key).map_or(Ok(()), |entry| Err(config.unsupported(entry, "null")))
+}
+
+/// Refuses entries of rotary embeddings beside those of each kind of layer, which are read nowhere
+/// where the latter are absent.
+pub(super) fn without_ropes_of_kinds(
+    config: &Config,
+    keys: &[&'static str],
+) -> Result<(), ConfigError> {
+    match config.any(keys).filter(|_| config.get("rope_parameters").is_none()) {
+        Some(entry) => Err(config.unsupported(entry, "`rope_parameters` for each kind of layer")),
+        None => Ok(()),
+    }
 }
 
 /// Refuses an entry that is true.

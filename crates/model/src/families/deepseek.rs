@@ -11,7 +11,7 @@ use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, mistral, small, spa
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
-use crate::rope::{MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
+use crate::rope::{self, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{
     GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise, Scores,
 };
@@ -161,7 +161,7 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.
 pub(super) fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError> {
     let key = "mscale_all_dim";
-    let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
+    let given = rope::given(config)?.map(Entry::object).transpose()?;
     let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
     // Zero means absent.
     let value = value.filter(|value| value.as_f64() != Some(0.0));

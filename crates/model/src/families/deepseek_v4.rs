@@ -9,7 +9,7 @@ use super::ranked::only;
 use super::{Ends, Family, Rule, expert, matrix, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
-use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
+use crate::rope::{self, INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
     CompressedSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, PoolIndexer, PoolSpec, RankedRouter,
     Renormalise, Router, Scores, SharedSpec,
@@ -169,7 +169,7 @@ fn ropes(config: &Config, context: usize) -> Result<(usize, Vec<Rope>), ConfigEr
     let share = rotated.map(|entry| entry.size(MAX_HEAD_DIM)).transpose()?;
     let share = share.map_or(64.0 / 512.0, |rotated| rotated as f64 / head_dim as f64);
     let theta = config.get("compress_rope_theta").map_or(Ok(160_000.0), Entry::positive)?;
-    let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
+    let given = rope::given(config)?.map(Entry::object).transpose()?;
     let nested = given.is_some_and(|given| given.values().any(|value| value.as_map().is_some()));
     let mut ropes = if nested {
         let of = |kind, theta| Rope::of_kind(config, kind, head_dim, (theta, Some(share)), context);
@@ -184,10 +184,14 @@ fn ropes(config: &Config, context: usize) -> Result<(usize, Vec<Rope>), ConfigEr
         if let Some(entry) = blamed {
             return Err(entry.invalid(INFINITE));
         }
-        vec![Rope::plain(both.theta, 2 * both.inv_freq.len()), entries]
+        vec![Rope::plain(both.theta, both.dim), entries]
     };
-    let turned = 2 * ropes[0].inv_freq.len();
-    if turned != 2 * ropes[1].inv_freq.len() {
+    let turned = ropes[0].dim;
+    if turned % 2 == 1 {
+        let entry = entry_of(config, "qk_rope_head_dim")?;
+        return Err(entry.invalid(format!("and {turned} elements of a head are no pairs")));
+    }
+    if turned != ropes[1].dim {
         let entry = entry_of(config, "rope_parameters")?;
         return Err(config.unsupported(entry, "the same number of rotated elements in all layers"));
     }

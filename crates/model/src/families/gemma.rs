@@ -43,6 +43,14 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         false => Common::read(config, &defaults)?,
     };
     if is_third {
+        // Entries for each kind of layer, or the old ones, which are those of full layers.
+        if let Some(entry) = config.get("rope_parameters") {
+            absent(config, "rope_scaling")?;
+            let of_kinds = ["full_attention", "sliding_attention"];
+            if entry.object()?.keys().any(|key| !of_kinds.contains(&key.as_str())) {
+                return Err(config.unsupported(entry, "full_attention and sliding_attention"));
+            }
+        }
         // The class has both entries. Attention ignores the one, images around it the other.
         absent(config, "attn_logit_softcapping")?;
         if config.wrapper().is_some() {

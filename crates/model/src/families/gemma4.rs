@@ -5,6 +5,7 @@ use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
 use super::common::{Common, Defaults, MAX_WIDTH, absent, chosen, width, window, windows};
+use super::per_layer::{SINGLE, of_kind};
 use super::{ATTENTION, ENDS, Family, MLP, Rule, gemma, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
@@ -76,7 +77,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         window,
         ..common.attention.clone()
     };
-    let full = full(config, &local)?;
+    let full = full(config, &local, &windows)?;
     let context = common.decoder.context;
     common.ropes = vec![
         Rope::of_kind(config, "sliding_attention", local.head_dim, (10_000.0, None), context)?,
@@ -107,9 +108,17 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The attention of layers without a window.
-fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigError> {
+fn full(
+    config: &Config,
+    local: &AttentionSpec,
+    windows: &[Option<usize>],
+) -> Result<AttentionSpec, ConfigError> {
+    let full: Vec<bool> = windows.iter().map(Option::is_none).collect();
     let values_are_keys = config.flag("attention_k_eq_v", false)?;
-    let head_dim = match config.get("global_head_dim") {
+    // Beside entries of single layers, those of full layers mean nothing.
+    let single = config.get(SINGLE).is_some();
+    let head_dim = match of_kind(config, "head_dim", &full, "global_head_dim")? {
+        None if single => local.head_dim,
         None => 512,
         Some(entry) => match entry.size(MAX_HEAD_DIM)? {
             odd if odd % 2 == 1 => {
@@ -118,7 +127,8 @@ fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigE
             even => even,
         },
     };
-    let kv_heads = match config.get("num_global_key_value_heads").filter(|_| values_are_keys) {
+    let kv_heads = of_kind(config, "num_key_value_heads", &full, "num_global_key_value_heads")?;
+    let kv_heads = match kv_heads.filter(|_| single || values_are_keys) {
         None => local.kv_heads,
         Some(entry) => match entry.size(MAX_COUNT)? {
             count if local.heads.is_multiple_of(count) => count,
@@ -130,7 +140,7 @@ fn full(config: &Config, local: &AttentionSpec) -> Result<AttentionSpec, ConfigE
     let full =
         AttentionSpec { kv_heads, head_dim, value_dim, values_are_keys, window, rope, ..local };
     if full.q_width() as u64 > MAX_WIDTH {
-        let entry = config.get("global_head_dim");
+        let entry = config.any(&["global_head_dim", "head_dim"]);
         let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;
         return Err(entry.invalid("with which heads are wider than those of any model"));
     }

@@ -9,6 +9,7 @@ use super::common::{Common, Defaults, chosen, width, window, windows};
 use super::{ATTENTION, ENDS, Family, NORMS, Rule, small, stacked};
 use crate::config::{Config, ConfigError};
 use crate::role::Role;
+use crate::rope;
 use crate::spec::{AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, Router};
 
 pub(super) const FAMILY: Family = Family {
@@ -45,7 +46,7 @@ const DEFAULTS: Defaults = Defaults {
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     // Without an entry the class has a scaling of its own, with numbers of one published model.
-    if config.any(&["rope_parameters", "rope_scaling"]).is_none() {
+    if rope::given(config)?.is_none() {
         return Err(ConfigError::MissingKey("rope_scaling"));
     }
     let common = Common::read(config, &DEFAULTS)?;

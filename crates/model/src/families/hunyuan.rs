@@ -9,7 +9,7 @@ use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
 use crate::config::{Config, ConfigError, Entry};
 use crate::role::Role;
-use crate::rope::{INFINITE, Rope};
+use crate::rope::{self, INFINITE, Rope};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router, SharedSpec};
 
 pub(super) const V1: Family = Family {
@@ -98,7 +98,7 @@ fn stretched(
     (dim, context): (usize, usize),
     theta: f64,
 ) -> Result<Option<Rope>, ConfigError> {
-    let given = config.any(&["rope_parameters", "rope_scaling"]);
+    let given = rope::given(config)?;
     let Some(given) = given.map(|entry| entry.object()).transpose()? else { return Ok(None) };
     let entry = |key| given.get(key).map(|value| Entry { key, value });
     let is_dynamic = |key| given.get(key).and_then(Value::as_str) == Some("dynamic");

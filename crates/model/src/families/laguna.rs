@@ -5,7 +5,8 @@ use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
 use super::common::{
-    Common, Defaults, chosen, dense, shared_width, switched_off, width, window, windows,
+    Common, Defaults, absent, chosen, dense, shared_width, switched_off, width, window, windows,
+    without_ropes_of_kinds,
 };
 use super::per_layer::heads_of_layers;
 use super::ranked::{Layers, routed};
@@ -55,6 +56,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
             _ => return Err(config.unsupported(entry, "true, per-head, per-element")),
         },
     };
+    absent(config, "rope_scaling")?;
+    without_ropes_of_kinds(config, &["rope_theta", "partial_rotary_factor"])?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let windows = windows(config, common.layers, window(config, Some(512))?, |_| false)?;
     // All of each head where embeddings are given, but not their share.

@@ -8,7 +8,7 @@ use super::common::{
     Decoder, Defaults, MAX_WIDTH, chosen, same_window, switched_off, switched_on, width,
 };
 use super::kimi_linear::SIZES;
-use super::ranked::{RANKED, only, scale};
+use super::ranked::{RANKED, RankedKeys, only, scale};
 use super::{ENDS, EXPERTS, Family, Rule, matrix, small};
 use crate::config::{Config, ConfigError, MAX_COUNT};
 use crate::role::Role;
@@ -50,6 +50,8 @@ const DEFAULTS: Defaults = Defaults {
     rotated: None,
     context: 131_072,
 };
+
+const KEYS: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 6.0), ..RANKED };
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     for key in ["attention_bias", "router_bias", "norm_topk_prob"] {
@@ -93,7 +95,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         correction: true,
         groups: None,
         renormalise: Renormalise::None,
-        scale: scale(config, &RANKED)?,
+        scale: scale(config, &KEYS)?,
     });
     let moe = MoeSpec {
         identities,

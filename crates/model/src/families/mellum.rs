@@ -1,6 +1,8 @@
 //! Mellum 2: the experts of Qwen3, and a rotary embedding for each kind of layer.
 
-use super::common::{Common, Defaults, absent, dense, moe, window, windows};
+use super::common::{
+    Common, Defaults, absent, dense, moe, window, windows, without_ropes_of_kinds,
+};
 use super::ranked::{Layers, routed};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, qwen_moe};
 use crate::config::{Config, ConfigError};
@@ -25,6 +27,7 @@ const DEFAULTS: Defaults = Defaults {
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     absent(config, "rope_scaling")?;
+    without_ropes_of_kinds(config, &["rope_theta"])?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let windows = windows(config, common.layers, window(config, Some(1024))?, |_| false)?;
     let mut ropes = [None; 2];

@@ -4,7 +4,7 @@
 use sws_store::PieceKind;
 
 use super::common::{
-    Common, Defaults, MAX_WIDTH, dense, switched_off, switched_on, window, windows,
+    Common, Defaults, MAX_WIDTH, absent, dense, switched_off, switched_on, window, windows,
 };
 use super::per_layer::flags_of_layers;
 use super::ranked::{Layers, RANKED, RankedKeys, moe, only, routed, sigmoid};
@@ -42,6 +42,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     only(config, "attention_projection_layout", "split")?;
     switched_on(config, "add_swa_attention_sink_bias")?;
     switched_off(config, "add_full_attention_sink_bias")?;
+    absent(config, "rope_scaling")?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     if let Some(entry) = config.any(&["rms_norm_eps", "layernorm_epsilon"]) {
         common.decoder.norm = Norm::Rms { eps: entry.positive()? as f32, one_plus: false };
@@ -120,14 +121,25 @@ fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, Conf
 /// The rotary embedding of full layers, and that of windowed ones, which may have a base only.
 fn ropes(config: &Config, common: &mut Common<'_>) -> Result<[usize; 2], ConfigError> {
     const THETA: f64 = 10_000.0;
-    let full = common.add_rope("full_attention", DEFAULTS.theta, DEFAULTS.rotated)?;
     if config.get("rope_parameters").is_some() {
-        let local = common.add_rope("sliding_attention", THETA, DEFAULTS.rotated)?;
-        return Ok([full, local]);
+        // All of each head, unless they give a share.
+        let full = common.add_rope("full_attention", DEFAULTS.theta, Some(1.0))?;
+        return Ok([full, common.add_rope("sliding_attention", THETA, Some(1.0))?]);
     }
+    // Transformers reads none of these, and computes with the values of the published model.
+    for (key, value) in [
+        ("rope_theta", DEFAULTS.theta),
+        ("swa_rope_theta", THETA),
+        ("partial_rotary_factor", 0.334),
+    ] {
+        if let Some(entry) = config.get(key).filter(|entry| entry.value.as_f64() != Some(value)) {
+            return Err(config.unsupported(entry, "`rope_parameters` for each kind of layer"));
+        }
+    }
+    let full = common.add_rope("full_attention", DEFAULTS.theta, DEFAULTS.rotated)?;
     let entry = config.get("swa_rope_theta");
     let theta = entry.map_or(Ok(THETA), Entry::positive)?;
-    let local = Rope::plain(theta, 2 * common.ropes[full].inv_freq.len());
+    let local = Rope::plain(theta, common.ropes[full].dim);
     if let Some(entry) = entry.filter(|_| !local.is_finite(common.decoder.context)) {
         return Err(entry.invalid(INFINITE));
     }

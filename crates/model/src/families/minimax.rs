@@ -31,7 +31,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     only(config, "qk_norm_type", "per_layer")?;
     only(config, "scoring_func", "sigmoid")?;
     if let Some(entry) = config.get("shared_intermediate_size")
-        && entry.count(1)? != 0
+        && entry.value.as_u64() != Some(0)
     {
         return Err(config.unsupported(entry, "0"));
     }

@@ -4,7 +4,7 @@ use super::common::{Common, Defaults, dense, same_window, window};
 use super::deepseek::{LATENT_ATTENTION, latent};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, glm, qwen_next};
 use crate::config::{Config, ConfigError, Entry};
-use crate::rope::Rope;
+use crate::rope::{self, Rope};
 use crate::spec::{AttentionSpec, ModelSpec, Temperature};
 
 /// The names of DeepSeek V3 with stacked experts.
@@ -37,7 +37,7 @@ pub(super) fn ministral(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// The growth of queries beyond the context of the first training.
 pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
-    let given = config.need("rope_parameters")?.object()?;
+    let given = rope_entries(config)?.object()?;
     let positive = |key| {
         let value = given.get(key).filter(|value| !value.is_null());
         value.map(|value| Entry { key, value }.positive()).transpose()
@@ -48,6 +48,11 @@ pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, Config
     Ok(Some(Temperature { scale, length, first: 0 }))
 }
 
+/// The entries of rotary embeddings, which have others among them.
+fn rope_entries<'a>(config: &Config<'a>) -> Result<Entry<'a>, ConfigError> {
+    rope::given(config)?.ok_or(ConfigError::MissingKey("rope_parameters"))
+}
+
 /// The rotary embedding of the last part of each head, which configurations may also give as a share
 /// of the head.
 pub(super) fn rope(
@@ -56,11 +61,11 @@ pub(super) fn rope(
     theta: f64,
     context: usize,
 ) -> Result<Rope, ConfigError> {
-    let given = config.need("rope_parameters")?.object()?;
+    let given = rope_entries(config)?.object()?;
     let share = given.get("partial_rotary_factor").filter(|value| !value.is_null());
     let Some(value) = share else { return Rope::of(config, rotated, (theta, None), context) };
     let rope = Rope::of(config, plain + rotated, (theta, Some(1.0)), context)?;
-    if 2 * rope.inv_freq.len() != rotated {
+    if rope.dim != rotated {
         let entry = Entry { key: "partial_rotary_factor", value };
         return Err(entry.invalid(format!("where {rotated} elements of a head are rotated")));
     }

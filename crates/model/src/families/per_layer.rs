@@ -1,8 +1,13 @@
-//! Entries that list a value for each layer.
+//! Entries that list a value for each layer, and those that replace others in single layers.
+
+use sws_store::Value;
 
 use super::common::{Common, MAX_WIDTH};
-use crate::config::{Config, ConfigError, Entry};
+use crate::config::{Config, ConfigError, Entry, Map};
 use crate::spec::AttentionSpec;
+
+/// Entries of single layers by their numbers, in the spelling of transformers 5.
+pub(super) const SINGLE: &str = "per_layer_config";
 
 /// The number of query heads of each layer: that of all, unless the entry `key` lists them.
 pub(super) fn heads_of_layers(
@@ -42,4 +47,61 @@ pub(super) fn flags_of_layers(entry: Entry<'_>, layers: usize) -> Result<Vec<boo
     }
     flags.truncate(layers);
     Ok(flags)
+}
+
+/// Refuses entries of single layers that differ from those of all layers, except for those that the
+/// family reads with [`of_kind`].
+pub(super) fn check_single(config: &Config, layers: usize) -> Result<(), ConfigError> {
+    let read: &[&str] = match config.model_type() {
+        "gemma4_text" => &["head_dim", "num_key_value_heads"],
+        "step3p5" => &["num_attention_heads"],
+        _ => &[],
+    };
+    let Some(entry) = config.get(SINGLE) else { return Ok(()) };
+    for (_, own) in single(entry, layers)? {
+        let differs = |(key, value): (&String, &Value)| {
+            !read.contains(&key.as_str()) && config.raw(key).unwrap_or(&Value::Null) != value
+        };
+        if own.iter().any(differs) {
+            return Err(config.unsupported(entry, "the same entries for all layers"));
+        }
+    }
+    Ok(())
+}
+
+/// The value of `key` in the layers of `kind` by the entries of single layers; `otherwise` gives it
+/// where there are no such entries. All layers of the kind have the same, and the others that of all
+/// layers, or it is refused.
+pub(super) fn of_kind<'a>(
+    config: &Config<'a>,
+    key: &'static str,
+    kind: &[bool],
+    otherwise: &'static str,
+) -> Result<Option<Entry<'a>>, ConfigError> {
+    let Some(entry) = config.get(SINGLE) else { return Ok(config.get(otherwise)) };
+    let mut own = vec![config.raw(key); kind.len()];
+    for (layer, entries) in single(entry, kind.len())? {
+        own[layer] = entries.get(key).or(own[layer]);
+    }
+    let first = kind.iter().position(|of_kind| *of_kind).map_or(config.raw(key), |l| own[l]);
+    let fits = |(own, of_kind): (&Option<&Value>, &bool)| {
+        *own == if *of_kind { first } else { config.raw(key) }
+    };
+    if !own.iter().zip(kind).all(fits) {
+        return Err(config.unsupported(entry, "the same entries for all layers of a kind"));
+    }
+    Ok(first.filter(|value| !value.is_null()).map(|value| Entry { key, value }))
+}
+
+/// The numbers of layers that have entries of their own, and these.
+fn single(entry: Entry<'_>, layers: usize) -> Result<Vec<(usize, &Map)>, ConfigError> {
+    let of = |(number, value)| {
+        let number: &String = number;
+        let layer = number.parse().ok().filter(|layer| *layer < layers);
+        let layer = layer.ok_or_else(|| {
+            entry.invalid(format!("which must have numbers of the {layers} layers as its keys"))
+        })?;
+        Ok((layer, Entry { value, ..entry }.object()?))
+    };
+    entry.object()?.iter().map(of).collect()
 }

@@ -8,7 +8,7 @@ use super::mixtral::MOE;
 use super::{ATTENTION, ENDS, Ends, Family, NORMS, Rule, small};
 use crate::config::{Config, ConfigError, Entry};
 use crate::role::Role;
-use crate::rope::{INFINITE, Rope, RopeScaling};
+use crate::rope::{self, INFINITE, Rope, RopeScaling};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, Router};
 
 pub(super) const FAMILY: Family = Family {
@@ -69,7 +69,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 /// the configuration has others for short and for long texts. Which of both a text gets depends on
 /// its length in transformers, even for positions before, so only short texts are read.
 fn near(config: &Config, dim: usize) -> Result<Option<(Rope, usize)>, ConfigError> {
-    let given = config.any(&["rope_parameters", "rope_scaling"]).map(Entry::object).transpose()?;
+    let given = rope::given(config)?.map(Entry::object).transpose()?;
     let Some(given) = given else { return Ok(None) };
     let entry = |key| {
         let value = given.get(key).filter(|value| !value.is_null());

@@ -7,6 +7,7 @@ use sws_store::{PieceKind, Value};
 use super::common::{
     Common, Defaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
 };
+use super::per_layer::of_kind;
 use super::ranked::{Layers, only, routed};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT, Map};
@@ -80,7 +81,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         gate: Some(AttentionGate::Own { per_head: true, activation: Activation::Sigmoid }),
         ..common.attention.clone()
     };
-    let heads = windowed_heads(config, &full)?;
+    let heads = windowed_heads(config, &full, &windows)?;
     let local = AttentionSpec { heads, rope: ropes[1], ..full.clone() };
     let expert_limits = limits(config, "swiglu_limits", layers)?;
     let shared_limits = limits(config, "swiglu_limits_shared", layers)?;
@@ -167,7 +168,11 @@ fn of_layer<'a>(
 }
 
 /// The number of query heads of windowed layers.
-fn windowed_heads(config: &Config, full: &AttentionSpec) -> Result<usize, ConfigError> {
+fn windowed_heads(
+    config: &Config,
+    full: &AttentionSpec,
+    windows: &[Option<usize>],
+) -> Result<usize, ConfigError> {
     let other = config.get("attention_other_setting").map(Entry::object).transpose()?;
     let of = |key| {
         let value = other.and_then(|other| other.get(key)).filter(|value| !value.is_null());
@@ -180,7 +185,9 @@ fn windowed_heads(config: &Config, full: &AttentionSpec) -> Result<usize, Config
             return Err(config.unsupported(entry, "the same in all layers"));
         }
     }
-    let entry = config.get("num_sliding_attention_heads").or(of("num_attention_heads"));
+    let windowed: Vec<bool> = windows.iter().map(Option::is_some).collect();
+    let entry = of_kind(config, "num_attention_heads", &windowed, "num_sliding_attention_heads")?;
+    let entry = entry.or(of("num_attention_heads"));
     let Some(entry) = entry else { return Ok(full.heads) };
     let heads = entry.size(MAX_WIDTH / full.head_dim as u64)?;
     if !heads.is_multiple_of(full.kv_heads) {

@@ -120,6 +120,25 @@ fn spellings_that_describe_the_same_model() {
         ("longcat_flash", &[("ffn_hidden_size", absent()), ("intermediate_size", json!(46)), ("expert_ffn_hidden_size", absent()),
             ("moe_intermediate_size", json!(17)), ("moe_topk", absent()), ("num_experts_per_tok", json!(3))], &[]),
         ("longcat_flash", &[("zero_expert_type", absent()), ("mla_scale_kv_lora", absent())], &[]),
+        ("longcat_flash", &[("routed_scaling_factor", absent())], &[("routed_scaling_factor", json!(6.0))]),
+        // Entries of single layers, as transformers 5 writes them.
+        ("gemma4_text", &[("global_head_dim", absent()), ("num_global_key_value_heads", absent()),
+            ("per_layer_config", json!({"1": {"head_dim": 20, "num_key_value_heads": 1},
+                "03": {"head_dim": 20, "num_key_value_heads": 1}}))], &[]),
+        ("gemma4_text_dense", &[("per_layer_config", json!({"1": {"head_dim": 10}})), ("attention_k_eq_v", json!(true))],
+            &[("global_head_dim", json!(10)), ("num_global_key_value_heads", absent()), ("attention_k_eq_v", json!(true))]),
+        ("step3p7", &[("text_config.attention_other_setting", absent()), ("text_config.num_sliding_attention_heads", json!(4)),
+            ("text_config.per_layer_config", json!({"1": {"num_attention_heads": 6}, "2": {"num_attention_heads": 6}}))], &[]),
+        ("qwen3_moe", &[("per_layer_config", json!({"2": {"head_dim": 14, "hidden_act": "silu"}}))], &[]),
+        // Where both spellings are given, that of transformers 4 counts, unless it is empty.
+        ("glm4_moe_v5cfg", &[("rope_scaling", json!({"type": "linear", "factor": 2, "rope_theta": 77}))],
+            &[("rope_parameters", json!({"type": "linear", "factor": 2, "rope_theta": 77}))]),
+        ("glm4_moe_v5cfg", &[("rope_scaling", json!({}))], &[]),
+        ("deepseek_v2", &[("rope_scaling.original_max_position_embeddings", absent())],
+            &[("rope_scaling.original_max_position_embeddings", json!(256))]),
+        // A kind of layer that gives no share turns all of each head.
+        ("mimo_v2_flash", &[("rope_parameters.sliding_attention.partial_rotary_factor", absent())],
+            &[("rope_parameters.sliding_attention.partial_rotary_factor", json!(1.0))]),
         // Without a window there is no pattern of windows.
         ("exaone_moe", &[("sliding_window", json!(null)), ("layer_types", absent())],
             &[("sliding_window", json!(null)), ("layer_types", json!(vec!["full_attention"; 5]))]),
@@ -203,6 +222,29 @@ fn options_that_are_refused() {
         ("minimax_m3", &[("text_config.sparse_attention_config.sparse_topk_blocks", json!(1u64 << 40))], "`sparse_topk_blocks`"),
         ("minimax_m3", &[("text_config.sparse_attention_config.sparse_block_size", json!(0))],
             "`sparse_block_size`, which must be at least 1"),
+        ("gemma3_text_v5cfg", &[("rope_parameters", json!({"rope_type": "linear", "factor": 2.0}))],
+            "supported: full_attention and sliding_attention"),
+        ("gemma3_text_v5cfg", &[("rope_scaling", json!({"type": "linear", "factor": 2}))], "`rope_scaling` = an object"),
+        ("laguna", &[("rope_scaling", json!({"type": "linear", "factor": 2}))], "`rope_scaling` = an object"),
+        ("laguna", &[("rope_parameters", json!(ABSENT)), ("rope_theta", json!(1e4))],
+            "supported: `rope_parameters` for each kind of layer"),
+        ("laguna", &[("rope_parameters", json!(ABSENT)), ("partial_rotary_factor", json!(0.25))], "`partial_rotary_factor` = 0.25"),
+        ("mellum", &[("rope_parameters", json!(ABSENT)), ("rope_theta", json!(1e4))], "`rope_theta` = 10000.0"),
+        ("mimo_v2_flash", &[("rope_parameters", json!(ABSENT)), ("swa_rope_theta", json!(2e4))], "`swa_rope_theta` = 20000.0"),
+        ("afmoe", &[("route_norm", json!(false))], "`route_norm` = false"),
+        ("cohere2_moe", &[("rope_scaling", json!({"type": "linear", "factor": 2}))], "`rope_scaling` = an object"),
+        ("qwen3_moe", &[("per_layer_config", json!({"1": {"moe_intermediate_size": 8}}))],
+            "`per_layer_config` = an object in a model of type `qwen3_moe`, which is not supported; supported: the same entries for all layers"),
+        ("qwen3_moe", &[("per_layer_config", json!({"1": {"skip": ["mlp"]}}))], "supported: the same entries for all layers"),
+        ("qwen3_moe", &[("per_layer_config", json!({"3": {}}))], "which must have numbers of the 3 layers as its keys"),
+        ("qwen3_moe", &[("per_layer_config", json!({"one": {}}))], "which must have numbers of the 3 layers as its keys"),
+        ("qwen3_moe", &[("per_layer_config", json!({"1": []}))], "`per_layer_config` is [] instead of an object"),
+        ("gemma4_text", &[("per_layer_config", json!({"1": {"head_dim": 20}}))], "supported: the same entries for all layers of a kind"),
+        ("gemma4_text", &[("per_layer_config", json!({"0": {"head_dim": 20}}))], "supported: the same entries for all layers of a kind"),
+        ("glm4_moe", &[("head_dim", json!(14)), ("partial_rotary_factor", json!(0.01))], "by which 0 of the 14 elements of a head"),
+        ("glm4_moe", &[("head_dim", json!(22)), ("rope_scaling", json!({"type": "yarn", "factor": 2}))],
+            "by which 11 elements are rotated, and yarn needs pairs"),
+        ("deepseek_v4", &[("qk_rope_head_dim", json!(5))], "5 for `qk_rope_head_dim`, and 5 elements of a head are no pairs"),
         ("hy_v3", &[("route_norm", json!(false))], "`route_norm` = false"),
         ("hy_v3", &[("n_group", json!(7))], "`n_group` = 7"),
         ("hy_v3", &[("topk_group", json!(2))], "`topk_group` = 2"),
@@ -245,6 +287,21 @@ fn a_head_beside_tied_embeddings_is_used() {
     let apart = logits(&tensors, &[("tie_word_embeddings", json!(false))]);
     assert_ne!(apart, tied);
     assert_eq!(logits(&tensors, &[]), apart, "another head");
+}
+
+/// As transformers writes it where it read the larger model.
+#[test]
+fn a_language_model_alone_may_have_the_names_of_that_within_a_larger_one() {
+    for name in ["qwen3_5", "qwen3_5_moe"] {
+        let golden = golden_dir(name);
+        let dir = tempfile::tempdir().unwrap();
+        let text = fs::read(golden.join("config.json")).unwrap();
+        let config: Value = serde_json::from_slice(&text).unwrap();
+        fs::write(dir.path().join("config.json"), config["text_config"].to_string()).unwrap();
+        let weights = "model.safetensors";
+        fs::copy(golden.join(weights), dir.path().join(weights)).unwrap();
+        assert_eq!(scored(dir.path()), scored(&golden), "{name}");
+    }
 }
 
 /// The logits of some tokens.
